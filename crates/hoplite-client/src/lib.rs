@@ -1,0 +1,1 @@
+//! put, get, reduce, delete over the local socket and mapped memory.

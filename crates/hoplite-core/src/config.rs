@@ -1,0 +1,40 @@
+//! What a core must be told at its birth.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hoplite_words::NodeId;
+
+/// Settings of one node's core. Start from [`Config::new`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Who we are.
+    pub node: NodeId,
+    /// Members to join through, tried until one answers; our own address among them is ignored.
+    pub seeds: Vec<SocketAddr>,
+    /// Size of the arena, bytes.
+    pub store_bytes: u64,
+    /// Seeds every random choice: same seed and inputs, same outputs.
+    pub seed: u64,
+    /// Between two probes of a random member. Default 200 ms.
+    pub probe_period: Duration,
+    /// How long a member may leave a probe unanswered before others are asked to try. Default 80 ms.
+    pub probe_timeout: Duration,
+    /// How long a suspect has to show it is alive. Default 500 ms.
+    pub suspicion: Duration,
+}
+
+impl Config {
+    /// Defaults: no seeds, the gossip times above.
+    pub fn new(node: NodeId, store_bytes: u64, seed: u64) -> Self {
+        Config {
+            node,
+            seeds: Vec::new(),
+            store_bytes,
+            seed,
+            probe_period: Duration::from_millis(200),
+            probe_timeout: Duration::from_millis(80),
+            suspicion: Duration::from_millis(500),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The one door in and the one queue out of the deciding core.
+//!
+//! A driver (the daemon, or the simulator) calls [`crate::Core::handle`] with an [`Input`] and the
+//! time, then carries out every [`Output`] **in order**; effects that finish later come back as
+//! inputs. Nothing in here blocks, reads a clock, or touches object bytes.
+//!
+//! # Copies and their bytes
+//! The core decides where in the arena each copy lies. Between `Open` and `Close` the driver keeps,
+//! per copy, a watermark (contiguous bytes present), the seal once there is one, and wakes whoever
+//! follows it. One writer advances it: a client (`Advance`), a `Receive`, a `Fold` or a `Write`.
+//! Any number of `Send`s and `Fold`s read behind it.
+//!
+//! A `Receive`, `Send` or `Fold` that was started always ends in exactly one `*Ended` input, also
+//! when it was told to stop; until then the core keeps the arena room of every copy it touches.
+
+use std::net::SocketAddr;
+
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::peer::{PeerMessage, Seal};
+use hoplite_words::{CopyId, Dtype, NodeId, Op, TransferId};
+
+/// A client connection, numbered by the driver; never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClientId(pub u64);
+
+/// One stream out of this node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SendId(pub u64);
+
+/// One fold running on this node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FoldId(pub u64);
+
+/// Where a copy's data lies in the arena. Its progress block is the 64 bytes before `offset`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Extent {
+    pub offset: u64,
+    pub size: u64,
+}
+
+/// Something happened.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Input {
+    /// A client asks (never `Hello`, which the driver answers itself).
+    Client { client: ClientId, call: u64, request: Request },
+    /// Its connection is gone.
+    ClientGone { client: ClientId },
+    /// A control message arrived.
+    Peer { from: NodeId, message: PeerMessage },
+    /// The control connection to `node` broke or could not be made; messages to it may be lost.
+    /// The driver dials again when there is something to send.
+    PeerBroken { node: NodeId },
+    /// A gossip datagram arrived.
+    Datagram { bytes: Vec<u8> },
+    /// A `Receive` is over after `watermark` bytes of the copy; `Ok` if the trailer came.
+    ReceiveEnded { transfer: TransferId, watermark: u64, outcome: Result<Seal, Broken> },
+    /// A `Send` is over.
+    SendEnded { send: SendId, outcome: Result<(), Broken> },
+    /// One of a fold's streams broke; the fold stands still until it is stopped.
+    FoldStreamBroken { fold: FoldId, transfer: TransferId },
+    /// A fold is over: `Ok` when every input was folded to its end and sealed.
+    FoldEnded { fold: FoldId, outcome: Result<(), Broken> },
+    /// A transfer from `peer` moved at this rate, while it was not waiting for its own upstream.
+    Measured { peer: NodeId, bytes_per_s: u64 },
+    /// `Core::next_deadline` has come.
+    Tick,
+}
+
+/// A stream or fold ended before its time (connection lost, told to stop, input aborted).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Broken;
+
+/// Something must be done.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Output {
+    Reply {
+        client: ClientId,
+        call: u64,
+        reply: Reply,
+    },
+    /// Send a control message, in order per peer. With `attach`, the sealed bytes of that copy
+    /// become the message's payload (see [`attach`]) before it leaves.
+    Peer {
+        to: NodeId,
+        message: PeerMessage,
+        attach: Option<CopyId>,
+    },
+    /// Send a gossip datagram.
+    Datagram {
+        to: SocketAddr,
+        bytes: Vec<u8>,
+    },
+
+    /// A copy comes to be, with nothing written.
+    Open {
+        copy: CopyId,
+        extent: Extent,
+    },
+    /// A client wrote up to here.
+    Advance {
+        copy: CopyId,
+        watermark: u64,
+    },
+    /// Write the whole object (small ones) and advance to its end.
+    Write {
+        copy: CopyId,
+        bytes: Vec<u8>,
+    },
+    /// Final: the watermark is at the end, trailers may go out.
+    Seal {
+        copy: CopyId,
+        seal: Seal,
+    },
+    /// This writing is abandoned: whoever follows it must break off. `Close` comes later.
+    Abort {
+        copy: CopyId,
+    },
+    /// Nobody touches it any more; forget it.
+    Close {
+        copy: CopyId,
+    },
+
+    /// Expect `transfer` on a bulk connection from `from` and write it into `copy` from `offset`.
+    Receive {
+        transfer: TransferId,
+        from: NodeId,
+        copy: CopyId,
+        offset: u64,
+    },
+    StopReceive {
+        transfer: TransferId,
+    },
+    /// Stream `copy` from `offset` to `to` as the watermark moves, then the trailer once sealed.
+    Send {
+        send: SendId,
+        to: NodeId,
+        transfer: TransferId,
+        copy: CopyId,
+        offset: u64,
+    },
+    StopSend {
+        send: SendId,
+    },
+    /// Fold `sources` and `streams` into `out`.
+    Fold {
+        fold: FoldId,
+        out: CopyId,
+        rule: FoldRule,
+        inputs: FoldInputs,
+    },
+    /// More inputs for a fold nobody has read from yet; replaces `open`.
+    AmendFold {
+        fold: FoldId,
+        rule: FoldRule,
+        added: FoldInputs,
+    },
+    StopFold {
+        fold: FoldId,
+    },
+    /// A client vanished or cancelled: for the driver's metrics only.
+    Event(Event),
+}
+
+/// What a fold computes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FoldRule {
+    pub op: Op,
+    pub dtype: Dtype,
+    /// For a mean, at its root: divide the finished sum by this.
+    pub divide_by: Option<u32>,
+    /// Inputs are still missing: publish nothing, end never.
+    pub open: bool,
+}
+
+/// What goes into a fold. Fold order per element: streams as they come, then `sources` in order;
+/// with a single stream that is `((stream ∘ s0) ∘ s1) ∘ …`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FoldInputs {
+    /// Copies on this node; each is read behind its watermark and must be sealed in the end.
+    pub sources: Vec<CopyId>,
+    /// Transfers from these nodes, each a whole object's length from offset 0.
+    pub streams: Vec<(TransferId, NodeId)>,
+}
+
+/// Typed account of what the core did; the source of logs, metrics and test assertions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    MemberUp { node: NodeId },
+    MemberDown { node: NodeId },
+    Evicted { copy: CopyId, bytes: u64 },
+    TransferBroken { transfer: TransferId, from: NodeId, bytes: u64, size: u64 },
+}
+
+/// Puts the bytes of an attached copy where its message carries them.
+pub fn attach(message: &mut PeerMessage, bytes: Vec<u8>) {
+    use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest};
+    match message {
+        PeerMessage::Directory { request: DirectoryRequest::Announce { payload, .. }, .. } => {
+            *payload = Some(hoplite_words::Blob(bytes));
+        }
+        PeerMessage::Answer { answer: DirectoryAnswer::Inline { payload, .. }, .. } => {
+            *payload = hoplite_words::Blob(bytes);
+        }
+        other => unreachable!("{other:?} carries no payload"),
+    }
+}

@@ -1,0 +1,1 @@
+//! Reduction arithmetic on slices: every dtype, every op.

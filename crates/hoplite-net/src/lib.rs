@@ -1,0 +1,1 @@
+//! TCP between nodes: control frames and bulk bytes.

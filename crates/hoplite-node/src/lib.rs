@@ -1,0 +1,1 @@
+//! The event loop that drives the core, and the hoplited binary.

@@ -1,0 +1,1 @@
+//! The shared-memory arena: map, write, watermark, seal, read.

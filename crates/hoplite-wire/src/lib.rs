@@ -1,0 +1,1 @@
+//! Control messages to bytes and back, versioned.

@@ -1,0 +1,294 @@
+//! What a client and its node say to each other over the Unix socket.
+//!
+//! Order: `Hello`, answered by `Welcome` (with the arena's file descriptor beside it); then calls,
+//! each with a number of the client's choice that the reply repeats. Calls are answered in any
+//! order; `Progress`, `Release` and `Cancel` are never answered.
+
+use minicbor::{Decode, Encode};
+
+use crate::{Blob, CopyId, Edition, Error, FoldOrder, Header, NodeId, ObjectId, Op};
+
+/// Bumped with every change that an older peer would misread.
+pub const CLIENT_PROTOCOL_VERSION: u32 = 1;
+
+/// One frame from a client.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct Call {
+    /// Repeated in the reply; 0 for requests that have none.
+    #[n(0)]
+    pub call: u64,
+    #[n(1)]
+    pub request: Request,
+}
+
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub enum Request {
+    /// First frame of a connection. Answered by `Welcome`.
+    #[n(0)]
+    Hello {
+        #[n(0)]
+        version: u32,
+        #[n(1)]
+        pid: u32,
+    },
+    /// Reserve room for a new object and announce it. Answered by `Created` or `Done` (the object
+    /// is complete on this node already, with this size: nothing to write).
+    #[n(1)]
+    Create {
+        #[n(0)]
+        id: ObjectId,
+        #[n(1)]
+        size: u64,
+        #[n(2)]
+        header: Header,
+        #[n(3)]
+        timeout_ms: Option<u64>,
+    },
+    /// A whole small object in one frame (`INLINE_BYTES_MAX`). Answered by `Done`.
+    #[n(2)]
+    PutSmall {
+        #[n(0)]
+        id: ObjectId,
+        #[n(1)]
+        header: Header,
+        #[n(2)]
+        payload: Blob,
+        #[n(3)]
+        timeout_ms: Option<u64>,
+    },
+    /// The writer's watermark, sent only when the progress block asks for it.
+    #[n(3)]
+    Progress {
+        #[n(0)]
+        copy: CopyId,
+        #[n(1)]
+        watermark: u64,
+    },
+    /// All bytes are written. Answered by `Done` once the directory has accepted the object.
+    #[n(4)]
+    Seal {
+        #[n(0)]
+        copy: CopyId,
+    },
+    /// The writer gives up. Answered by `Done`.
+    #[n(5)]
+    Abort {
+        #[n(0)]
+        copy: CopyId,
+    },
+    /// Answered by `View`: when the object is complete here, or (`partial`) as soon as a copy is
+    /// being written here, to be followed through its progress block.
+    #[n(6)]
+    Get {
+        #[n(0)]
+        id: ObjectId,
+        #[n(1)]
+        timeout_ms: Option<u64>,
+        #[n(2)]
+        partial: bool,
+        /// Fail with `Lost` when the last complete copy dies, instead of waiting for a new put.
+        #[n(3)]
+        fail_if_lost: bool,
+    },
+    /// A view is no longer used. One for each `View` received.
+    #[n(7)]
+    Release {
+        #[n(0)]
+        copy: CopyId,
+    },
+    /// Answered by `Done` when the directory owners have recorded it.
+    #[n(8)]
+    Delete {
+        #[n(0)]
+        ids: Vec<ObjectId>,
+        #[n(1)]
+        timeout_ms: Option<u64>,
+    },
+    /// Answered by `Reduced` when the reduction is committed.
+    #[n(9)]
+    Reduce {
+        #[n(0)]
+        target: ObjectId,
+        #[n(1)]
+        sources: Vec<ObjectId>,
+        #[n(2)]
+        num_objects: u32,
+        #[n(3)]
+        op: Op,
+        #[n(4)]
+        order: FoldOrder,
+        #[n(5)]
+        timeout_ms: Option<u64>,
+        /// Afterwards bring the target to every node that gave a source (allreduce).
+        #[n(6)]
+        to_sources: bool,
+    },
+    /// Answered by `Ready` when `count` of `ids` are complete somewhere, or the time is up.
+    #[n(10)]
+    Wait {
+        #[n(0)]
+        ids: Vec<ObjectId>,
+        #[n(1)]
+        count: u32,
+        #[n(2)]
+        timeout_ms: Option<u64>,
+    },
+    /// Bring the objects to `nodes` (empty: here) without mapping them. Answered by `Done` at once.
+    #[n(11)]
+    Prefetch {
+        #[n(0)]
+        ids: Vec<ObjectId>,
+        #[n(1)]
+        nodes: Vec<NodeId>,
+    },
+    /// Answered by `Located`.
+    #[n(12)]
+    Locate {
+        #[n(0)]
+        id: ObjectId,
+        #[n(1)]
+        timeout_ms: Option<u64>,
+    },
+    /// Answered by `Status`.
+    #[n(13)]
+    Status,
+    /// The caller no longer waits for that call (time-out, Ctrl-C); its reply, if any, is dropped.
+    #[n(14)]
+    Cancel {
+        #[n(0)]
+        call: u64,
+    },
+}
+
+/// One frame from the node.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct Answer {
+    #[n(0)]
+    pub call: u64,
+    #[n(1)]
+    pub reply: Reply,
+}
+
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub enum Reply {
+    /// Comes with the arena's file descriptor (SCM_RIGHTS).
+    #[n(0)]
+    Welcome {
+        #[n(0)]
+        version: u32,
+        #[n(1)]
+        node: NodeId,
+        #[n(2)]
+        arena_bytes: u64,
+    },
+    #[n(1)]
+    Done,
+    /// Write `size` bytes at `offset` of the arena; its progress block lies before it.
+    #[n(2)]
+    Created {
+        #[n(0)]
+        copy: CopyId,
+        #[n(1)]
+        offset: u64,
+    },
+    #[n(3)]
+    View {
+        #[n(0)]
+        copy: CopyId,
+        /// Where the data starts in the arena.
+        #[n(1)]
+        offset: u64,
+        #[n(2)]
+        size: u64,
+        #[n(3)]
+        header: Header,
+        /// False only for `partial` gets.
+        #[n(4)]
+        sealed: bool,
+    },
+    #[n(4)]
+    Reduced {
+        /// Which sources went in, in fold order.
+        #[n(0)]
+        sources: Vec<ObjectId>,
+    },
+    #[n(5)]
+    Ready {
+        #[n(0)]
+        ids: Vec<ObjectId>,
+    },
+    #[n(6)]
+    Located {
+        #[n(0)]
+        size: Option<u64>,
+        #[n(1)]
+        copies: Vec<Location>,
+    },
+    #[n(7)]
+    Status(#[n(0)] Status),
+    #[n(8)]
+    Failed(#[n(0)] Error),
+}
+
+/// Where a copy of an object is, and how far.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct Location {
+    #[n(0)]
+    pub node: NodeId,
+    #[n(1)]
+    pub complete: bool,
+    #[n(2)]
+    pub pinned: bool,
+    #[n(3)]
+    pub edition: Edition,
+}
+
+/// A node's account of itself.
+#[derive(Clone, PartialEq, Debug, Default, Encode, Decode)]
+pub struct Status {
+    #[n(0)]
+    pub node: Option<NodeId>,
+    #[n(1)]
+    pub members: Vec<NodeId>,
+    #[n(2)]
+    pub store_bytes: u64,
+    #[n(3)]
+    pub used_bytes: u64,
+    /// Copies held here, partial ones included.
+    #[n(4)]
+    pub copies: u64,
+    /// Objects whose directory entry (tombstones not counted) lives here.
+    #[n(5)]
+    pub entries: u64,
+    #[n(6)]
+    pub tombstones: u64,
+    #[n(7)]
+    pub transfers: u64,
+    #[n(8)]
+    pub reductions: u64,
+    #[n(9)]
+    pub clients: u64,
+    /// Since the daemon started.
+    #[n(10)]
+    pub sent_bytes: u64,
+    #[n(11)]
+    pub received_bytes: u64,
+    #[n(12)]
+    pub folded_bytes: u64,
+    #[n(13)]
+    pub evicted_copies: u64,
+    /// Measured links: peer, one-way latency in nanoseconds, bytes per second (0: not yet known).
+    #[n(14)]
+    pub links: Vec<Link>,
+}
+
+/// What has been measured of the way to a peer.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct Link {
+    #[n(0)]
+    pub peer: NodeId,
+    #[n(1)]
+    pub latency_ns: u64,
+    #[n(2)]
+    pub bytes_per_s: u64,
+}

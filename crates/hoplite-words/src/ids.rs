@@ -1,0 +1,141 @@
+//! Names of things: objects, nodes, editions, copies, transfers, reductions.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use minicbor::{Decode, Encode};
+
+/// Names an immutable object: 16 bytes, from a unique string (BLAKE3) or random.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+#[cbor(transparent)]
+pub struct ObjectId(#[cbor(with = "minicbor::bytes")] pub [u8; 16]);
+
+impl ObjectId {
+    pub const LEN: usize = 16;
+
+    /// The id of a name: the first 16 bytes of the BLAKE3 hash of its UTF-8 bytes.
+    pub fn from_name(name: &str) -> Self {
+        let mut id = [0; Self::LEN];
+        id.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..Self::LEN]);
+        ObjectId(id)
+    }
+
+    /// The id of the partial sum of `slot` in a reduction; nobody can guess it by accident.
+    pub fn partial_sum(reduction: ReductionId, slot: u32) -> Self {
+        Self::from_name(&format!("partial sum {reduction} {slot}"))
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Logs stay readable with the first four bytes.
+        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for ObjectId {
+    type Err = String;
+
+    fn from_str(hex: &str) -> Result<Self, String> {
+        let bad = || format!("an object id is 32 hexadecimal digits, not {hex:?}");
+        if hex.len() != 2 * Self::LEN || !hex.is_ascii() {
+            return Err(bad());
+        }
+        let mut id = [0; Self::LEN];
+        for (i, byte) in id.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).map_err(|_| bad())?;
+        }
+        Ok(ObjectId(id))
+    }
+}
+
+/// A node: the address it announces, and which start of the daemon there it is.
+/// A restarted daemon is a new node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+pub struct NodeId {
+    #[n(0)]
+    pub addr: SocketAddr,
+    /// Grows with every start at the same address (milliseconds since the Unix epoch).
+    #[n(1)]
+    pub incarnation: u64,
+}
+
+impl NodeId {
+    /// 64 well-mixed bits that differ between nodes and between their incarnations.
+    pub fn hash64(&self) -> u64 {
+        let digest = blake3::hash(format!("{}/{}", self.addr, self.incarnation).as_bytes());
+        u64::from_le_bytes(digest.as_bytes()[..8].try_into().expect("8 bytes"))
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.addr)
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.addr, self.incarnation)
+    }
+}
+
+/// Tells one writing of an object from another. Bytes of two editions never mix in a copy.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+pub struct Edition {
+    /// Unique to one put, or to one slot of one reduction.
+    #[n(0)]
+    pub writing: u64,
+    /// Counts the restarts of that writing; 0 for puts.
+    #[n(1)]
+    pub attempt: u32,
+}
+
+impl fmt::Debug for Edition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}.{}", self.writing & 0xffff, self.attempt)
+    }
+}
+
+/// A copy on this node; never reused while the daemon lives, never sent to another node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct CopyId(#[n(0)] pub u64);
+
+/// One receiver pulling one object from one sender; chosen by the receiver, unique there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct TransferId(#[n(0)] pub u64);
+
+/// One call of reduce: its coordinator and a number unique there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode)]
+pub struct ReductionId {
+    #[n(0)]
+    pub coordinator: NodeId,
+    #[n(1)]
+    pub number: u64,
+}
+
+impl fmt::Display for ReductionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}#{}", self.coordinator, self.number)
+    }
+}
+
+/// The bytes of a small object inside a message.
+#[derive(Clone, PartialEq, Eq, Default, Encode, Decode)]
+#[cbor(transparent)]
+pub struct Blob(#[cbor(with = "minicbor::bytes")] pub Vec<u8>);
+
+impl fmt::Debug for Blob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} B", self.0.len())
+    }
+}

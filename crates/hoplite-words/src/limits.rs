@@ -1,0 +1,45 @@
+//! Every limit and default that more than one room relies on, with its reason.
+
+use std::time::Duration;
+
+/// Objects up to this size travel inside directory messages [design §4].
+pub const INLINE_BYTES_MAX: u64 = 64 << 10;
+
+/// Longest header, encoded: room for a structured dtype, not for data.
+pub const HEADER_BYTES_MAX: usize = 16 << 10;
+
+/// Most dimensions an array header may have (NumPy's own limit).
+pub const DIMENSIONS_MAX: usize = 64;
+
+/// Most sources of one reduction.
+pub const SOURCES_MAX: usize = 4096;
+
+/// Most ids in one delete, wait or prefetch.
+pub const IDS_MAX: usize = 65_536;
+
+/// Longest control frame: the largest call (`IDS_MAX` ids) fits several times over.
+pub const FRAME_BYTES_MAX: usize = 8 << 20;
+
+/// Bytes in front of an object's data in the arena that hold its progress block.
+pub const PROGRESS_BLOCK_BYTES: u64 = 64;
+
+/// Objects start on cache lines, so SIMD loads never straddle and progress blocks never share one.
+pub const ALIGNMENT: u64 = 64;
+
+/// Bytes a relay moves at once: least CPU per byte, and no time lost on large objects [design §11].
+pub const GRAIN_BYTES_MAX: usize = 256 << 10;
+
+/// The finest grain: below this the cost of a system call shows.
+pub const GRAIN_BYTES_MIN: usize = 16 << 10;
+
+/// The port nodes listen on unless told otherwise.
+pub const DEFAULT_PORT: u16 = 7420;
+
+/// How long a deleted id is remembered, so that a late announcement cannot raise it again.
+pub const TOMBSTONE_TTL: Duration = Duration::from_secs(600);
+
+/// How long a directory request may be passed on between nodes whose views differ.
+pub const FORWARD_HOPS_MAX: u8 = 4;
+
+/// Longest wait a caller can ask for; longer ones are cut to it (30 days).
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);

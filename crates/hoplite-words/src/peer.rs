@@ -1,0 +1,409 @@
+//! What nodes say to each other over their control connections, and in front of bulk data.
+
+use minicbor::{Decode, Encode};
+
+use crate::client::Location;
+use crate::{Blob, Dtype, Edition, Header, NodeId, ObjectId, Op, ReductionId, TransferId};
+
+/// Bumped with every change that an older peer would misread.
+pub const PEER_PROTOCOL_VERSION: u32 = 1;
+
+/// First frame on every connection between nodes.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct PeerHello {
+    #[n(0)]
+    pub version: u32,
+    #[n(1)]
+    pub from: NodeId,
+    /// Whom the caller believes to be calling: an older incarnation is told so by a closed connection.
+    #[n(2)]
+    pub to: NodeId,
+    #[n(3)]
+    pub purpose: Purpose,
+}
+
+/// What a connection between nodes is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(index_only)]
+pub enum Purpose {
+    /// `PeerMessage` frames, one way: from the caller.
+    #[n(0)]
+    Control,
+    /// Bulk bytes, one way: each transfer is a `BulkHead`, raw bytes, a `Trailer`.
+    #[n(1)]
+    Bulk,
+}
+
+/// In front of the raw bytes of a transfer.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct BulkHead {
+    #[n(0)]
+    pub transfer: TransferId,
+    #[n(1)]
+    pub offset: u64,
+    #[n(2)]
+    pub size: u64,
+}
+
+/// What makes a copy final: sent behind the last byte, and only by a copy that is sealed itself.
+/// A receiver with all bytes but no seal does not have the object yet.
+#[derive(Clone, PartialEq, Debug, Default, Encode, Decode)]
+pub struct Seal {
+    /// For reduction targets: the sources that went in. Empty otherwise.
+    #[n(0)]
+    pub sources: Vec<ObjectId>,
+}
+
+/// A node's report of its own copy.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct CopyReport {
+    /// Grows with every report of the node: an older report never beats a newer one.
+    #[n(0)]
+    pub seq: u64,
+    #[n(1)]
+    pub edition: Edition,
+    #[n(2)]
+    pub size: u64,
+    #[n(3)]
+    pub header: Header,
+    #[n(4)]
+    pub complete: bool,
+    #[n(5)]
+    pub pinned: bool,
+    /// From whom it is being received, if it is.
+    #[n(6)]
+    pub upstream: Option<NodeId>,
+}
+
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub enum PeerMessage {
+    /// To the shard owner of `id`; passed on if the receiver is not the owner in its own view.
+    #[n(0)]
+    Directory {
+        #[n(0)]
+        origin: NodeId,
+        #[n(1)]
+        hops: u8,
+        #[n(2)]
+        id: ObjectId,
+        #[n(3)]
+        request: DirectoryRequest,
+    },
+    /// From a shard owner.
+    #[n(1)]
+    Answer {
+        #[n(0)]
+        id: ObjectId,
+        #[n(1)]
+        answer: DirectoryAnswer,
+    },
+    /// Receiver to sender: stream `id` from `offset` under `transfer`.
+    #[n(2)]
+    Pull {
+        #[n(0)]
+        transfer: TransferId,
+        #[n(1)]
+        id: ObjectId,
+        #[n(2)]
+        edition: Edition,
+        #[n(3)]
+        offset: u64,
+    },
+    /// Receiver to sender: stop.
+    #[n(3)]
+    Unpull {
+        #[n(0)]
+        transfer: TransferId,
+    },
+    /// Sender to receiver: there will be no (more) bytes.
+    #[n(4)]
+    PullRefused {
+        #[n(0)]
+        transfer: TransferId,
+    },
+    /// Coordinator to a seated node: (re)configure a slot. The whole of what the slot is now.
+    #[n(5)]
+    Seat {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        seat: Seat,
+    },
+    /// Seated node to coordinator: no room for the partial sum.
+    #[n(6)]
+    SeatRefused {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        slot: u32,
+        #[n(2)]
+        attempt: u32,
+    },
+    /// Seated node to coordinator: this input of the slot broke off.
+    #[n(7)]
+    SeatFailed {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        slot: u32,
+        #[n(2)]
+        attempt: u32,
+        #[n(3)]
+        input: FailedInput,
+    },
+    /// Root to coordinator: every byte of this attempt is here.
+    #[n(8)]
+    RootDone {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        attempt: u32,
+    },
+    /// Coordinator to root: seal.
+    #[n(9)]
+    Commit {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        attempt: u32,
+        #[n(2)]
+        sources: Vec<ObjectId>,
+    },
+    /// Coordinator to every seated node: the reduction is over; let go of partial sums.
+    #[n(10)]
+    Disband {
+        #[n(0)]
+        reduction: ReductionId,
+    },
+    /// Pull this object without anyone waiting for it.
+    #[n(11)]
+    Prefetch {
+        #[n(0)]
+        id: ObjectId,
+    },
+    /// Measures the round trip; answered by `Pong` with the same number.
+    #[n(12)]
+    Ping {
+        #[n(0)]
+        sent_ns: u64,
+    },
+    #[n(13)]
+    Pong {
+        #[n(0)]
+        sent_ns: u64,
+    },
+}
+
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub enum DirectoryRequest {
+    /// A copy exists (or changed). `payload` for small complete objects. If `wants_verdict`, the
+    /// owner answers `Verdict` (a put waits for it).
+    #[n(0)]
+    Announce {
+        #[n(0)]
+        report: CopyReport,
+        #[n(1)]
+        payload: Option<Blob>,
+        #[n(2)]
+        wants_verdict: bool,
+    },
+    /// The origin holds no copy of `edition` any more.
+    #[n(1)]
+    Withdraw {
+        #[n(0)]
+        seq: u64,
+        #[n(1)]
+        edition: Edition,
+    },
+    /// Lend me a sender (blocking: answered when there is one). `failed` did not deliver.
+    #[n(2)]
+    Ask {
+        #[n(0)]
+        ask: u64,
+        #[n(1)]
+        have: Option<Edition>,
+        #[n(2)]
+        failed: Option<NodeId>,
+    },
+    /// Not interested any more.
+    #[n(3)]
+    Unask {
+        #[n(0)]
+        ask: u64,
+    },
+    /// Push every change of this object's copies to the origin.
+    #[n(4)]
+    Subscribe,
+    #[n(5)]
+    Unsubscribe,
+    #[n(6)]
+    Delete {
+        #[n(0)]
+        token: u64,
+    },
+    #[n(7)]
+    Locate {
+        #[n(0)]
+        token: u64,
+    },
+    /// Between owners when membership changes: this id is deleted.
+    #[n(8)]
+    Bury {
+        /// How much longer the tombstone stands.
+        #[n(0)]
+        ttl_ms: u64,
+    },
+}
+
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub enum DirectoryAnswer {
+    #[n(0)]
+    Verdict {
+        #[n(0)]
+        edition: Edition,
+        #[n(1)]
+        verdict: Verdict,
+    },
+    #[n(1)]
+    Lend {
+        #[n(0)]
+        ask: u64,
+        #[n(1)]
+        sender: NodeId,
+        #[n(2)]
+        edition: Edition,
+        #[n(3)]
+        size: u64,
+        #[n(4)]
+        header: Header,
+    },
+    /// The object itself, in answer to an ask.
+    #[n(2)]
+    Inline {
+        #[n(0)]
+        ask: u64,
+        #[n(1)]
+        edition: Edition,
+        #[n(2)]
+        header: Header,
+        #[n(3)]
+        payload: Blob,
+    },
+    /// To holders, askers and subscribers.
+    #[n(3)]
+    Deleted,
+    /// To askers and subscribers: the last complete copy is gone and nobody is writing another.
+    #[n(4)]
+    Lost,
+    /// To subscribers: `node` has this copy.
+    #[n(5)]
+    Copy {
+        #[n(0)]
+        node: NodeId,
+        #[n(1)]
+        report: CopyReport,
+    },
+    /// To subscribers: `node` has it no more.
+    #[n(6)]
+    CopyGone {
+        #[n(0)]
+        node: NodeId,
+    },
+    #[n(7)]
+    DeleteDone {
+        #[n(0)]
+        token: u64,
+    },
+    #[n(8)]
+    Located {
+        #[n(0)]
+        token: u64,
+        #[n(1)]
+        size: Option<u64>,
+        #[n(2)]
+        copies: Vec<Location>,
+        #[n(3)]
+        deleted: bool,
+    },
+}
+
+/// The directory's word on a put.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub enum Verdict {
+    #[n(0)]
+    Accepted,
+    #[n(1)]
+    Deleted,
+    #[n(2)]
+    OtherSize(#[n(0)] u64),
+}
+
+/// Which input of a slot broke off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub enum FailedInput {
+    /// The stream from this child slot.
+    #[n(0)]
+    Child(#[n(0)] u32),
+    /// A source that should be on the seated node is not (or not in that edition).
+    #[n(1)]
+    Source(#[n(0)] ObjectId),
+}
+
+/// One slot of a reduction tree as its node must run it: fold `sources` and the streams of
+/// `children` into `out`.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct Seat {
+    #[n(0)]
+    pub slot: u32,
+    /// Bumped when what was folded so far must be thrown away.
+    #[n(1)]
+    pub attempt: u32,
+    /// The id the result goes by: the target at the root, a partial sum elsewhere.
+    #[n(2)]
+    pub out: ObjectId,
+    /// The edition of `out`.
+    #[n(3)]
+    pub edition: Edition,
+    #[n(4)]
+    pub root: bool,
+    #[n(5)]
+    pub size: u64,
+    #[n(6)]
+    pub header: Header,
+    #[n(7)]
+    pub dtype: Dtype,
+    #[n(8)]
+    pub op: Op,
+    /// At the root of a mean: how many sources to divide by.
+    #[n(9)]
+    pub divide_by: Option<u32>,
+    /// Sources on this node, in fold order.
+    #[n(10)]
+    pub sources: Vec<Source>,
+    #[n(11)]
+    pub children: Vec<Child>,
+    /// More inputs will be named later: fold what there is, but publish nothing yet.
+    #[n(12)]
+    pub open: bool,
+}
+
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct Source {
+    #[n(0)]
+    pub id: ObjectId,
+    #[n(1)]
+    pub edition: Edition,
+}
+
+/// A child slot, as its parent needs to know it in order to pull from it.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct Child {
+    #[n(0)]
+    pub slot: u32,
+    #[n(1)]
+    pub node: NodeId,
+    #[n(2)]
+    pub id: ObjectId,
+    #[n(3)]
+    pub edition: Edition,
+}
