@@ -1,0 +1,73 @@
+//! Whole frames out of a byte stream that arrives in arbitrary pieces.
+
+use bytes::{Buf, BytesMut};
+use hoplite_words::limits::FRAME_BYTES_MAX;
+
+use crate::WireError;
+
+/// Bytes of the length in front of every frame.
+pub const FRAME_HEADER_BYTES: usize = 4;
+
+/// The body length that a frame's first four bytes announce.
+///
+/// # Errors
+/// [`WireError::TooLong`] over `FRAME_BYTES_MAX`.
+pub fn body_bytes(header: [u8; FRAME_HEADER_BYTES]) -> Result<usize, WireError> {
+    let bytes = u32::from_le_bytes(header);
+    match usize::try_from(bytes) {
+        Ok(body) if body <= FRAME_BYTES_MAX => Ok(body),
+        _ => Err(WireError::TooLong { bytes: bytes.into() }),
+    }
+}
+
+/// Collects bytes and gives out frame bodies.
+///
+/// Take frames until there is none before pushing more: then never more than one frame and one
+/// push are buffered, and a frame that is too long is refused on sight of its length.
+#[derive(Default, Debug)]
+pub struct Deframer {
+    buffer: BytesMut,
+}
+
+impl Deframer {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends what was received.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The buffer itself, for readers that append to one without a copy (`read_buf`).
+    pub fn buffer_mut(&mut self) -> &mut BytesMut {
+        &mut self.buffer
+    }
+
+    /// The next whole frame's body, if it is there.
+    ///
+    /// # Errors
+    /// [`WireError::TooLong`], again and again: the stream cannot be used any further.
+    pub fn next_frame(&mut self) -> Result<Option<BytesMut>, WireError> {
+        let Some(header) = self.buffer.first_chunk() else {
+            return Ok(None);
+        };
+        let body = body_bytes(*header)?;
+        if self.buffer.len() < FRAME_HEADER_BYTES + body {
+            return Ok(None);
+        }
+        self.buffer.advance(FRAME_HEADER_BYTES);
+        Ok(Some(self.buffer.split_to(body)))
+    }
+
+    /// Takes what was received behind the last frame: on a bulk connection the first raw bytes
+    /// after a `BulkHead`.
+    pub fn take_rest(&mut self) -> BytesMut {
+        self.buffer.split()
+    }
+
+    /// Whether the stream ended at a frame's end (`true`) or inside of one.
+    pub fn is_empty(&self) -> bool {
+        self.buffer.is_empty()
+    }
+}
