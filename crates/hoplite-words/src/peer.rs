@@ -108,6 +108,9 @@ pub enum PeerMessage {
         edition: Edition,
         #[n(3)]
         offset: u64,
+        /// The copy is about to exist there (a slot being seated): wait for it a little.
+        #[n(4)]
+        patient: bool,
     },
     /// Receiver to sender: stop.
     #[n(3)]
