@@ -1,0 +1,134 @@
+//! The arena as one process sees it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use hoplite_words::limits::{ALIGNMENT, PROGRESS_BLOCK_BYTES};
+
+use crate::block::ProgressBlock;
+use crate::reader::Reader;
+use crate::region::{Access, Region};
+use crate::writer::Writer;
+
+/// Where a copy's bytes lie; only made by `Mapping::extent`, which checks it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub(crate) offset: usize,
+    pub(crate) size: usize,
+}
+
+/// A process's mapping of the arena; unmapped when the last `Writer` and `Reader` are gone too.
+///
+/// A client maps it twice: writable, for the objects it creates, and read-only, for what it hands
+/// out as views. The daemon maps it once.
+#[derive(Debug)]
+pub struct Mapping {
+    writable: Region,
+    /// `None`: this process reads through the writable one.
+    read_only: Option<Region>,
+    bytes: u64,
+}
+
+impl Mapping {
+    /// Maps the arena behind `fd`, of `bytes` bytes as its daemon says, into a client.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the file is shorter than `bytes` (touching the rest would be fatal), and
+    /// what `mmap` reports.
+    pub fn attach(fd: OwnedFd, bytes: u64) -> io::Result<Arc<Mapping>> {
+        let file = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
+        if file < bytes {
+            return Err(invalid(format!("the arena has {file} bytes, its daemon says {bytes}")));
+        }
+        let len = mappable(bytes)?;
+        let writable = Region::map(fd.as_fd(), len, Access::ReadWrite)?;
+        let read_only = Some(Region::map(fd.as_fd(), len, Access::ReadOnly)?);
+        Ok(Arc::new(Mapping { writable, read_only, bytes }))
+    }
+
+    pub(crate) fn of_owner(fd: &OwnedFd, bytes: u64) -> io::Result<Arc<Mapping>> {
+        let writable = Region::map(fd.as_fd(), mappable(bytes)?, Access::ReadWrite)?;
+        Ok(Arc::new(Mapping { writable, read_only: None, bytes }))
+    }
+
+    /// Bytes of the arena.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Begins a copy: its progress block says nothing is written. Only for who owns the arena's
+    /// layout (the daemon), when nobody else uses these bytes.
+    ///
+    /// # Errors
+    /// `InvalidInput` if block or data would lie outside the arena or are not aligned to 64.
+    pub fn create(self: &Arc<Self>, offset: u64, size: u64) -> io::Result<Writer> {
+        let writer = self.writer(offset, size)?;
+        writer.block().reset();
+        Ok(writer)
+    }
+
+    /// Continues a copy that exists (a client writing what the daemon created for it). One
+    /// process writes a copy, through one `Writer`; another may seal or abort it.
+    ///
+    /// # Errors
+    /// As `create`.
+    pub fn writer(self: &Arc<Self>, offset: u64, size: u64) -> io::Result<Writer> {
+        Ok(Writer::new(self.clone(), self.extent(offset, size)?))
+    }
+
+    /// Reads a copy that exists.
+    ///
+    /// # Errors
+    /// As `create`.
+    pub fn reader(self: &Arc<Self>, offset: u64, size: u64) -> io::Result<Reader> {
+        Ok(Reader::new(self.clone(), self.extent(offset, size)?))
+    }
+
+    fn extent(&self, offset: u64, size: u64) -> io::Result<Extent> {
+        let fits =
+            offset >= PROGRESS_BLOCK_BYTES && offset.checked_add(size).is_some_and(|end| end <= self.bytes);
+        if !fits || offset % ALIGNMENT != 0 {
+            return Err(invalid(format!(
+                "{size} bytes at {offset} do not lie (aligned to {ALIGNMENT}, behind a progress block) \
+                 in an arena of {} bytes",
+                self.bytes
+            )));
+        }
+        // Both are at most `bytes`, which fits `usize` since it was mapped.
+        Ok(Extent { offset: offset as usize, size: size as usize })
+    }
+
+    pub(crate) fn writable(&self) -> &Region {
+        &self.writable
+    }
+
+    pub(crate) fn readable(&self) -> &Region {
+        self.read_only.as_ref().unwrap_or(&self.writable)
+    }
+
+    /// The block through the writable mapping.
+    pub(crate) fn block(&self, extent: Extent) -> &ProgressBlock {
+        let at = self.writable.at(extent.offset - PROGRESS_BLOCK_BYTES as usize);
+        // SAFETY: `extent` was checked: the 64 aligned bytes lie in the mapping, which `self` keeps.
+        unsafe { ProgressBlock::from_ptr(at) }
+    }
+
+    /// The block through the mapping that readers use: only to be loaded from.
+    pub(crate) fn read_only_block(&self, extent: Extent) -> &ProgressBlock {
+        let at = self.readable().at(extent.offset - PROGRESS_BLOCK_BYTES as usize);
+        // SAFETY: as in `block`; the callers only load and sleep.
+        unsafe { ProgressBlock::from_ptr(at) }
+    }
+}
+
+fn mappable(bytes: u64) -> io::Result<usize> {
+    match usize::try_from(bytes) {
+        Ok(len) if len > 0 && len % rustix::param::page_size() == 0 => Ok(len),
+        _ => Err(invalid(format!("an arena of {bytes} bytes is not a whole number of pages"))),
+    }
+}
+
+fn invalid(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, message)
+}

@@ -1,0 +1,102 @@
+//! Writing a copy: fill, publish, seal.
+
+use std::sync::Arc;
+
+use crate::block::{ProgressBlock, State};
+use crate::mapping::{Extent, Mapping};
+use crate::reader::Reader;
+
+/// The right to write one copy. Dropping it changes nothing in the copy: whether an unfinished one
+/// is aborted is the daemon's decision.
+#[derive(Debug)]
+pub struct Writer {
+    mapping: Arc<Mapping>,
+    extent: Extent,
+}
+
+impl Writer {
+    pub(crate) fn new(mapping: Arc<Mapping>, extent: Extent) -> Self {
+        Writer { mapping, extent }
+    }
+
+    pub(crate) fn block(&self) -> &ProgressBlock {
+        self.mapping.block(self.extent)
+    }
+
+    /// Bytes of the whole object.
+    pub fn size(&self) -> u64 {
+        self.extent.size as u64
+    }
+
+    /// Contiguous bytes published so far, by whichever process writes.
+    pub fn watermark(&self) -> u64 {
+        self.block().watermark().min(self.size())
+    }
+
+    pub fn state(&self) -> State {
+        self.block().state()
+    }
+
+    /// The bytes `from..to`, none of which is published, to be filled.
+    ///
+    /// # Panics
+    /// Unless `watermark <= from <= to <= size`: readers hold what lies below the watermark.
+    pub fn unpublished(&mut self, from: u64, to: u64) -> &mut [u8] {
+        let watermark = self.watermark();
+        assert!(
+            watermark <= from && from <= to && to <= self.size(),
+            "{from}..{to} is not unpublished: {watermark} of {} bytes are",
+            self.size()
+        );
+        let start = self.mapping.writable().at(self.extent.offset + from as usize);
+        // SAFETY: in the mapping (`extent` was checked, `to <= size`), which `self` keeps. Nobody
+        // else holds these bytes: readers stay below the watermark, there is one writer, and the
+        // slice borrows it mutably.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), (to - from) as usize) }
+    }
+
+    /// Makes everything below `watermark` visible to readers and wakes those who follow.
+    ///
+    /// # Panics
+    /// If it would go back or past the size.
+    pub fn publish(&mut self, watermark: u64) {
+        let old = self.watermark();
+        assert!(
+            old <= watermark && watermark <= self.size(),
+            "cannot publish {watermark} after {old} of {} bytes",
+            self.size()
+        );
+        self.block().publish(watermark);
+    }
+
+    /// Whether the daemon asked, since the last call, to be told of the watermark. To be looked at
+    /// after each `publish`.
+    pub fn take_wanted(&self) -> bool {
+        self.block().take_wanted()
+    }
+
+    /// The copy is final.
+    ///
+    /// # Panics
+    /// Unless every byte is published and the copy was not aborted. A daemon that seals on behalf of
+    /// a client looks at `watermark` first.
+    pub fn seal(&mut self) {
+        assert_eq!(self.watermark(), self.size(), "only a copy with every byte can be sealed");
+        assert_ne!(self.state(), State::Aborted, "an aborted copy cannot be sealed");
+        self.block().finish(State::Sealed);
+    }
+
+    /// The copy will never be finished; followers break off.
+    ///
+    /// # Panics
+    /// If it was sealed.
+    pub fn abort(&mut self) {
+        assert_ne!(self.state(), State::Sealed, "a sealed copy is final");
+        self.block().finish(State::Aborted);
+    }
+
+    /// A reader of the same copy.
+    pub fn reader(&self) -> Reader {
+        Reader::new(self.mapping.clone(), self.extent)
+    }
+}
