@@ -1,0 +1,159 @@
+//! How each word is drawn. The struct literals and matches below are complete, so a new field or
+//! variant does not compile until it is listed here, and then is tested and pinned by itself.
+
+use hoplite_words::client::{Answer, Call, Link, Location, Reply, Request, Status};
+use hoplite_words::peer::{
+    BulkHead, Child, CopyReport, DirectoryAnswer, DirectoryRequest, FailedInput, PeerHello, PeerMessage,
+    Purpose, Seal, Seat, Source as SeatSource, Verdict,
+};
+use hoplite_words::{
+    CopyId, Dtype, Edition, Encoding, Error, ErrorKind, FoldOrder, Header, NodeId, Op, ReductionId,
+    TransferId,
+};
+
+use crate::draw::{Draw, Source, Variants};
+
+macro_rules! draw_struct {
+    ($($type:ident { $($field:tt),* })*) => {$(
+        impl Draw for $type {
+            fn draw(from: &mut dyn Source) -> Self {
+                $type { $($field: Draw::draw(from)),* }
+            }
+        }
+    )*};
+}
+
+macro_rules! draw_enum {
+    ($($type:ident { $($variant:ident $({ $($field:tt),* })?),* $(,)? })*) => {$(
+        impl Variants for $type {
+            const NAMES: &'static [&'static str] = &[$(stringify!($variant)),*];
+
+            fn nth(index: usize, from: &mut dyn Source) -> Self {
+                let makers: [fn(&mut dyn Source) -> $type; Self::NAMES.len()] = [
+                    $(|_from| $type::$variant { $($($field: Draw::draw(_from)),*)? }),*
+                ];
+                let value = makers[index](from);
+                // Complete by the compiler's word: no variant can be left out.
+                let name = match &value {
+                    $($type::$variant { .. } => stringify!($variant)),*
+                };
+                assert_eq!(name, Self::NAMES[index]);
+                value
+            }
+        }
+
+        impl Draw for $type {
+            fn draw(from: &mut dyn Source) -> Self {
+                let index = from.below(Self::NAMES.len());
+                Self::nth(index, from)
+            }
+        }
+    )*};
+}
+
+draw_struct! {
+    NodeId { addr, incarnation }
+    Edition { writing, attempt }
+    CopyId { 0 }
+    TransferId { 0 }
+    ReductionId { coordinator, number }
+    Header { encoding, dtype, shape, descr }
+    Error { kind, message }
+    Call { call, request }
+    Answer { call, reply }
+    Location { node, complete, pinned, edition }
+    Link { peer, latency_ns, bytes_per_s }
+    Status {
+        node, members, store_bytes, used_bytes, copies, entries, tombstones, transfers, reductions,
+        clients, sent_bytes, received_bytes, folded_bytes, evicted_copies, links
+    }
+    PeerHello { version, from, to, purpose }
+    BulkHead { transfer, offset, size }
+    Seal { sources }
+    CopyReport { seq, edition, size, header, complete, pinned, upstream }
+    Seat {
+        slot, attempt, out, edition, root, size, header, dtype, op, divide_by, sources, children, open
+    }
+    SeatSource { id, edition }
+    Child { slot, node, id, edition }
+}
+
+draw_enum! {
+    Dtype { F16, Bf16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64 }
+    Op { Sum, Prod, Min, Max, Mean }
+    FoldOrder { Arrival, Fixed }
+    Encoding { Bytes, Array, Pickle }
+    Purpose { Control, Bulk }
+    ErrorKind {
+        TimedOut, Deleted, Lost, StoreFull, AlreadyExists, Mismatch, BadArgument, NodeUnreachable, Aborted,
+        VersionMismatch, Internal
+    }
+    Verdict { Accepted, Deleted, OtherSize { 0 } }
+    FailedInput { Child { 0 }, Source { 0 } }
+    Request {
+        Hello { version, pid },
+        Create { id, size, header, timeout_ms },
+        PutSmall { id, header, payload, timeout_ms },
+        Progress { copy, watermark },
+        Seal { copy },
+        Abort { copy },
+        Get { id, timeout_ms, partial, fail_if_lost },
+        Release { copy },
+        Delete { ids, timeout_ms },
+        Reduce { target, sources, num_objects, op, order, timeout_ms, to_sources },
+        Wait { ids, count, timeout_ms },
+        Prefetch { ids, nodes },
+        Locate { id, timeout_ms },
+        Status,
+        Cancel { call },
+    }
+    Reply {
+        Welcome { version, node, arena_bytes },
+        Done,
+        Created { copy, offset },
+        View { copy, offset, size, header, sealed },
+        Reduced { sources },
+        Ready { ids },
+        Located { size, copies },
+        Status { 0 },
+        Failed { 0 },
+    }
+    PeerMessage {
+        Directory { origin, hops, id, request },
+        Answer { id, answer },
+        Pull { transfer, id, edition, offset, patient },
+        Unpull { transfer },
+        PullRefused { transfer },
+        Seat { reduction, seat },
+        SeatRefused { reduction, slot, attempt },
+        SeatFailed { reduction, slot, attempt, input },
+        RootDone { reduction, attempt },
+        Commit { reduction, attempt, sources },
+        Disband { reduction },
+        Prefetch { id },
+        Ping { sent_ns },
+        Pong { sent_ns },
+    }
+    DirectoryRequest {
+        Announce { report, payload, wants_verdict },
+        Withdraw { seq, edition },
+        Ask { ask, have, failed },
+        Unask { ask },
+        Subscribe,
+        Unsubscribe,
+        Delete { token },
+        Locate { token },
+        Bury { ttl_ms },
+    }
+    DirectoryAnswer {
+        Verdict { edition, verdict },
+        Lend { ask, sender, edition, size, header },
+        Inline { ask, edition, header, payload },
+        Deleted,
+        Lost,
+        Copy { node, report },
+        CopyGone { node },
+        DeleteDone { token },
+        Located { token, size, copies, deleted },
+    }
+}
