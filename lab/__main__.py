@@ -1,0 +1,43 @@
+"""``python -m lab`` lists what can be run; ``python -m lab NAME ...`` runs it; ``python -m lab all`` runs everything."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+
+import lab
+
+BENCH = "bench_"
+
+
+def main() -> None:
+    found = sorted(module.name for module in pkgutil.iter_modules(lab.__path__) if module.name.startswith(BENCH))
+    names = [name.removeprefix(BENCH) for name in found]
+    wanted = sys.argv[1:]
+    if not wanted:
+        _list(names)
+    elif wanted == ["all"]:
+        for name in names:
+            _run(name, [])
+    elif wanted[0] in names:
+        _run(wanted[0], wanted[1:])
+    else:
+        sys.exit(f"no benchmark called {wanted[0]!r}; there are: {', '.join(names)}")
+
+
+def _list(names: list[str]) -> None:
+    print("Benchmarks (python -m lab NAME --help tells the options; `all` runs each; results go to lab/results):\n")
+    for name in names:
+        text = importlib.import_module(f"lab.{BENCH}{name}").__doc__ or ""
+        print(f"  {name:<12} {text.splitlines()[0]}")
+    print("\n`collective` builds hosts from network namespaces and needs root; `loopback` and it need iperf3.")
+
+
+def _run(name: str, arguments: list[str]) -> None:
+    sys.argv = [f"lab {name}", *arguments]
+    importlib.import_module(f"lab.{BENCH}{name}").main()
+
+
+if __name__ == "__main__":
+    main()

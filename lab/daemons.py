@@ -1,0 +1,129 @@
+"""Real ``hoplited`` processes, on this machine or in lab hosts, with as many stores as asked for."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.hosts import Host, Hosts
+
+#: What the daemon prints once it serves.
+READY = re.compile(r"^hoplited listening on (?P<address>\S+) socket (?P<socket>\S+) store (?P<store>\d+)")
+
+PORT = 7420
+
+STOP_SECONDS = 10.0
+
+#: Longest that all daemons may take to know each other, and how often they are asked.
+JOIN_SECONDS = 20.0
+POLL_SECONDS = 0.02
+
+
+class DaemonFailed(RuntimeError):
+    """A daemon ended, or never said it was listening; the message holds what it printed."""
+
+
+def binary() -> str:
+    """The released daemon: ``$HOPLITED``, else the one installed with the package, built here, or on the path."""
+    installed = Path(sys.executable).parent / "hoplited"
+    built = Path(__file__).resolve().parent.parent / "target" / "release" / "hoplited"
+    for found in (os.environ.get("HOPLITED"), str(installed), str(built), shutil.which("hoplited")):
+        if found and os.access(found, os.X_OK):
+            return found
+    return "hoplited"
+
+
+@dataclass
+class Daemon:
+    """One running daemon: where it listens, and the socket its clients use."""
+
+    process: subprocess.Popen[Any]
+    address: str
+    socket: str
+    log: Path
+
+    def stop(self) -> int:
+        """SIGTERM, then its exit status."""
+        self.process.terminate()
+        return self.process.wait(STOP_SECONDS)
+
+
+def start(
+    arguments: Sequence[str], socket: Path, host: Host | None = None, seeds: Sequence[str] = ()
+) -> Daemon:
+    """Starts a daemon and returns once it listens."""
+    log = socket.with_suffix(".log")
+    command = [binary(), "--socket", str(socket), "--die-with-parent", *arguments]
+    for seed in seeds:
+        command += ["--seed", seed]
+    with log.open("w") as errors:
+        options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": errors, "text": True}
+        process = host.start(command, **options) if host else subprocess.Popen(command, **options)
+    assert process.stdout is not None
+    for line in process.stdout:
+        ready = READY.match(line)
+        if ready:
+            return Daemon(process, ready["address"], ready["socket"], log)
+    process.wait()
+    raise DaemonFailed(f"{' '.join(command)} ended with {process.returncode}: {log.read_text()[-2000:]}")
+
+
+@contextmanager
+def on_loopback(count: int, store: str, *arguments: str) -> Iterator[list[Daemon]]:
+    """``count`` daemons on 127.0.0.1, all joined through the first; ``store`` as the daemon takes it."""
+    with _sockets() as sockets:
+        yield from _cluster(
+            sockets, [None] * count, ["--listen", "127.0.0.1:0", "--store-size", store, *arguments]
+        )
+
+
+@contextmanager
+def on_hosts(hosts: Hosts, store: str, *arguments: str) -> Iterator[list[Daemon]]:
+    """A daemon in each host, listening on every interface and joined through the first host's."""
+    with _sockets() as sockets:
+        yield from _cluster(
+            sockets, list(hosts), ["--listen", f"0.0.0.0:{PORT}", "--store-size", store, *arguments]
+        )
+
+
+@contextmanager
+def _sockets() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="hoplite-lab-") as folder:
+        yield Path(folder)
+
+
+def _cluster(
+    sockets: Path, hosts: Sequence[Host | None], arguments: Sequence[str]
+) -> Iterator[list[Daemon]]:
+    daemons: list[Daemon] = []
+    with ExitStack() as stack:
+        for index, host in enumerate(hosts):
+            seeds = [daemons[0].address] if daemons else []
+            daemon = start(arguments, sockets / f"{index}.sock", host, seeds)
+            stack.callback(daemon.stop)
+            daemons.append(daemon)
+        _wait_until_joined(daemons)
+        yield daemons
+
+
+def _wait_until_joined(daemons: Sequence[Daemon]) -> None:
+    """Returns once every daemon knows all others."""
+    import hoplite
+
+    deadline = time.monotonic() + JOIN_SECONDS
+    for daemon in daemons:
+        with hoplite.connect(daemon.socket) as client:
+            while len(members := client.status().members) < len(daemons):
+                if time.monotonic() > deadline:
+                    raise DaemonFailed(f"{daemon.address} knows only {', '.join(members)} after {JOIN_SECONDS} s")
+                time.sleep(POLL_SECONDS)

@@ -1,0 +1,244 @@
+"""Hosts on one machine: a network namespace each, joined by a bridge, each with its own link rate.
+
+::
+
+    with Hosts(8, rate_mbit=500) as hosts:
+        server = hosts[0].start(["iperf3", "-s", "-1"])
+        hosts[1].run(["iperf3", "-c", hosts[0].address])
+
+Layout: a namespace for the bridge (the switch) and one per host, so nothing of the machine's own
+network is touched and traffic cannot leave. Host *i* has the address ``10.77.0.(i+1)`` on ``eth0``;
+the other end of that cable is port ``p<i>`` of the switch. The up rate is a token bucket on
+``eth0``, the down rate one on ``p<i>``.
+
+Needs root. Everything made is removed when the context ends, at exit, and on SIGTERM or SIGHUP;
+what a killed run left behind is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: All namespaces made here start so, followed by the pid of the maker and a number.
+PREFIX = "hoplab"
+
+#: Depth of the token bucket. 512 kb lets 1 MiB arrive in 0.75 x S/B, which flatters; 64 kb splits
+#: segments and saturates the machine.
+TBF_BURST = "128kb"
+
+#: How long a packet may queue in front of a link before it is dropped: a shallow switch port.
+#: Deeper queues only add latency to control messages, as cubic fills whatever it finds.
+TBF_LATENCY = "20ms"
+
+#: Hosts that one /24 holds.
+HOSTS_MAX = 250
+
+#: Time a program gets to end after SIGTERM before it is killed.
+STOP_SECONDS = 5.0
+
+_numbers = itertools.count()
+
+
+class HostsUnavailable(RuntimeError):
+    """This machine or user cannot make network namespaces; the message says why."""
+
+
+def require() -> None:
+    """Raises ``HostsUnavailable`` unless hosts can be made here: root, iproute2, and a kernel that lets us."""
+    if os.geteuid() != 0:
+        raise HostsUnavailable("network namespaces need root: run this as root (sudo)")
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            raise HostsUnavailable(f"`{tool}` is missing: install iproute2")
+    probe = f"{PREFIX}{os.getpid()}-probe"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
+    subprocess.run(["ip", "netns", "del", probe], capture_output=True)
+    if made.returncode != 0:
+        raise HostsUnavailable(f"the kernel refuses network namespaces: {made.stderr.strip()}")
+
+
+@dataclass
+class Host:
+    """One host: a namespace with loopback and ``eth0``. Programs in it are stopped with the hosts."""
+
+    index: int
+    namespace: str
+    address: str
+    _programs: list[subprocess.Popen[Any]] = field(default_factory=list, repr=False)
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """The command that runs ``arguments`` in this host; it execs, so the pid is the program's own."""
+        return ["ip", "netns", "exec", self.namespace, *arguments]
+
+    def start(self, arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Starts a program in this host. ``options`` go to ``subprocess.Popen``."""
+        program = subprocess.Popen(self.command(arguments), **options)
+        self._programs.append(program)
+        return program
+
+    def run(self, arguments: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+        """Runs a program in this host to its end; a failing one raises ``CalledProcessError``."""
+        return subprocess.run(self.command(arguments), check=True, **options)
+
+    def link_bytes(self) -> Mapping[str, int]:
+        """What crossed this host's link so far: ``{"up": bytes sent, "down": bytes received}``."""
+        read = self.run(["cat", *(f"/sys/class/net/eth0/statistics/{way}_bytes" for way in ("tx", "rx"))],
+                        capture_output=True, text=True).stdout.split()
+        return {"up": int(read[0]), "down": int(read[1])}
+
+    def _stop(self) -> None:
+        for program in self._programs:
+            if program.poll() is None:
+                program.terminate()
+        for program in self._programs:
+            try:
+                program.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                program.wait()
+        self._programs.clear()
+        _kill_inside(self.namespace)
+
+
+class Hosts:
+    """``count`` hosts on one switch; index or iterate to reach them.
+
+    ``rate_mbit`` limits each direction of every link, in Mbit/s; ``up_mbit`` and ``down_mbit``
+    override one direction, as a number for all hosts or a sequence with one per host. ``None``
+    means no limit.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        rate_mbit: float | None = None,
+        up_mbit: float | Sequence[float | None] | None = None,
+        down_mbit: float | Sequence[float | None] | None = None,
+    ) -> None:
+        if not 1 <= count <= HOSTS_MAX:
+            raise ValueError(f"between 1 and {HOSTS_MAX} hosts, not {count}")
+        self._up = _per_host(count, up_mbit, rate_mbit)
+        self._down = _per_host(count, down_mbit, rate_mbit)
+        prefix = f"{PREFIX}{os.getpid()}-{next(_numbers)}"
+        self._switch = f"{prefix}-switch"
+        self._hosts = [Host(i, f"{prefix}-h{i}", f"10.77.0.{i + 1}") for i in range(count)]
+        self._built = False
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def __getitem__(self, index: int) -> Host:
+        return self._hosts[index]
+
+    def __enter__(self) -> Hosts:
+        require()
+        sweep()
+        self._built = True
+        atexit.register(self.close)
+        _exit_on_signals()
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stops what runs in the hosts and removes them. May be called again."""
+        if not self._built:
+            return
+        self._built = False
+        atexit.unregister(self.close)
+        for host in self._hosts:
+            host._stop()
+        for namespace in [*(host.namespace for host in self._hosts), self._switch]:
+            subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
+
+    def _build(self) -> None:
+        switch = self._switch
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "add", "br0", "type", "bridge")
+        _ip("-n", switch, "link", "set", "br0", "up")
+        for host, up, down in zip(self._hosts, self._up, self._down):
+            port = f"p{host.index}"
+            _ip("netns", "add", host.namespace)
+            _ip("-n", switch, "link", "add", port, "type", "veth",
+                "peer", "name", "eth0", "netns", host.namespace)
+            _ip("-n", switch, "link", "set", port, "master", "br0", "up")
+            _ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
+            _ip("-n", host.namespace, "link", "set", "lo", "up")
+            _ip("-n", host.namespace, "link", "set", "eth0", "up")
+            _limit(host.namespace, "eth0", up)
+            _limit(switch, port, down)
+
+
+def sweep() -> None:
+    """Removes the namespaces of runs whose process is gone, and what still runs in them."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+    for line in listed.splitlines():
+        name = line.split()[0] if line.split() else ""
+        maker = name.removeprefix(PREFIX).split("-")[0]
+        if name.startswith(PREFIX) and maker.isdigit() and not Path("/proc", maker).exists():
+            _kill_inside(name)
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def _per_host(
+    count: int, rates: float | Sequence[float | None] | None, default: float | None
+) -> list[float | None]:
+    if rates is None or isinstance(rates, (int, float)):
+        return [default if rates is None else rates] * count
+    if len(rates) != count:
+        raise ValueError(f"{len(rates)} rates for {count} hosts")
+    return list(rates)
+
+
+def _limit(namespace: str, device: str, rate_mbit: float | None) -> None:
+    if rate_mbit is not None:
+        subprocess.run(
+            ["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf",
+             "rate", f"{rate_mbit}mbit", "burst", TBF_BURST, "latency", TBF_LATENCY],
+            check=True,
+        )
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+def _kill_inside(namespace: str) -> None:
+    """Kills what still runs in one of our own namespaces: children of the programs we started there."""
+    found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True).stdout
+    for pid in found.split():
+        try:
+            os.kill(int(pid), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def _exit_on_signals() -> None:
+    """Makes SIGTERM and SIGHUP end Python the orderly way, so that `atexit` and contexts clean up."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _exit)
+
+
+def _exit(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,133 @@
+"""Physical limits, measured beside the thing they limit: one core's memcpy, iperf3, and a bare TCP copy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from lab.hosts import Host
+from lab.report import ROOT
+
+#: Buffers a bare copy hands to the kernel at once: as large as helps, so that it costs few calls.
+BARE_CHUNK_BYTES = 1 << 20
+
+
+class IperfMissing(RuntimeError):
+    """iperf3 is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("iperf3 is missing: apt-get install iperf3")
+
+
+class Memcpy:
+    """One core copying ``size`` bytes between two buffers of this process that have been touched before."""
+
+    def __init__(self, size: int) -> None:
+        self._from = np.ones(size, np.uint8)
+        self._to = np.zeros(size, np.uint8)
+
+    def seconds(self) -> float:
+        began = time.perf_counter()
+        np.copyto(self._to, self._from)
+        return time.perf_counter() - began
+
+
+def iperf(address: str, size: int, server: Host | None = None, client: Host | None = None) -> float:
+    """Goodput in bytes/s that iperf3 gets for ``size`` bytes over one connection to ``address``.
+
+    ``server`` and ``client`` are the hosts to run in; none means this one. Cubic, as Hoplite's own
+    data sockets use, because it is the faster of the kernel's choices here.
+    """
+    if shutil.which("iperf3") is None:
+        raise IperfMissing
+    listen = _in(server, ["iperf3", "--server", "--one-off", "--forceflush", "--bind", address])
+    serving = subprocess.Popen(listen, stdout=subprocess.PIPE, text=True)
+    assert serving.stdout is not None
+    try:
+        for line in serving.stdout:
+            if "listening" in line:
+                break
+        send = ["iperf3", "--json", "--congestion", "cubic", "--bytes", str(size), "--client", address]
+        done = subprocess.run(_in(client, send), capture_output=True, text=True)
+        report = json.loads(done.stdout)
+        if done.returncode != 0 or "error" in report:
+            raise RuntimeError(f"iperf3 to {address}: {report.get('error', done.stderr)}")
+        return float(report["end"]["sum_received"]["bits_per_second"]) / 8
+    finally:
+        serving.terminate()
+        serving.communicate()
+
+
+def bare_copy(address: str, size: int, server: Host | None = None, client: Host | None = None) -> float:
+    """Bytes/s of a plain sender and receiver: one connection, memory to memory, both buffers touched.
+
+    The time is the receiver's, from asking to the last byte, as a get's is.
+    """
+    module = [sys.executable, "-m", "lab.limits"]
+    sender = subprocess.Popen(
+        _in(server, [*module, "send", address, str(size)]), stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert sender.stdout is not None
+    try:
+        port = sender.stdout.readline().strip()
+        receive = _in(client, [*module, "receive", address, str(size), port])
+        done = subprocess.run(receive, check=True, capture_output=True, text=True, cwd=ROOT)
+        return size / float(done.stdout)
+    finally:
+        sender.terminate()
+        sender.communicate()
+
+
+def _in(host: Host | None, command: list[str]) -> list[str]:
+    return host.command(command) if host else command
+
+
+def _send(address: str, size: int) -> None:
+    data = memoryview(np.ones(size, np.uint8))
+    with socket.create_server((address, 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        connection, _ = listener.accept()
+    with connection:
+        _tune(connection)
+        connection.recv(1)
+        for at in range(0, size, BARE_CHUNK_BYTES):
+            connection.sendall(data[at : at + BARE_CHUNK_BYTES])
+
+
+def _receive(address: str, size: int, port: int) -> None:
+    data = memoryview(np.ones(size, np.uint8))
+    with socket.create_connection((address, port)) as connection:
+        _tune(connection)
+        began = time.perf_counter()
+        connection.sendall(b"!")
+        done = 0
+        while done < size:
+            got = connection.recv_into(data[done : done + BARE_CHUNK_BYTES])
+            if got == 0:
+                raise RuntimeError(f"the sender closed after {done} of {size} bytes")
+            done += got
+        print(time.perf_counter() - began)
+
+
+def _tune(connection: socket.socket) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+
+
+def main(arguments: Sequence[str]) -> None:
+    role, address, size, *port = arguments
+    if role == "send":
+        _send(address, int(size))
+    else:
+        _receive(address, int(size), int(port[0]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

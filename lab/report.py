@@ -1,0 +1,121 @@
+"""What a benchmark leaves behind: every run in a JSON file, and a table on the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "lab" / "results"
+
+#: Fewest timed runs a median is taken of.
+RUNS_MIN = 5
+
+
+def progress(text: str) -> None:
+    """One line of progress, on standard error so that tables can be piped."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def median(values: Iterable[float]) -> float:
+    return statistics.median(values)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value below which ``percent`` of the values lie (nearest rank)."""
+    ordered = sorted(values)
+    rank = max(1, -(-len(ordered) * percent // 100))
+    return ordered[int(rank) - 1]
+
+
+def size_text(size: int) -> str:
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << shift:
+            return f"{size / (1 << shift):g} {unit}"
+    return f"{size} B"
+
+
+class Report:
+    """Collects rows and runs of one benchmark; ``finish`` prints the table and writes the JSON file."""
+
+    def __init__(self, name: str, title: str, columns: Sequence[str]) -> None:
+        self.name, self.title, self.columns = name, title, columns
+        self._rows: list[tuple[str, ...]] = []
+        self._cases: list[dict[str, Any]] = []
+        self._load = os.getloadavg()
+
+    def add(self, row: Sequence[str], *, case: str, runs: Any, summary: dict[str, Any]) -> None:
+        """One line of the table, with all runs it was made from and the figures derived from them."""
+        self._rows.append(tuple(row))
+        self._cases.append({"case": case, "summary": summary, "runs": runs})
+
+    def finish(self) -> Path:
+        print(f"\n{self.title}\n")
+        rows = [tuple(self.columns), *self._rows]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(self.columns))]
+        for number, row in enumerate(rows):
+            print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+            if number == 0:
+                print("  " + "  ".join("-" * width for width in widths))
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        path = RESULTS / f"{self.name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+        path.write_text(json.dumps(self._document(), indent=1) + "\n")
+        print(f"\n  all runs: {path.relative_to(ROOT)}")
+        return path
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "benchmark": self.name,
+            "title": self.title,
+            "when": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "command": "python -m " + shlex.join([_module(), *sys.argv[1:]]),
+            "machine": machine(),
+            "load_average": {"before": self._load, "after": os.getloadavg()},
+            "versions": versions(),
+            "cases": self._cases,
+        }
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, memory and kernel: what absolute times depend on."""
+    fields = (line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line)
+    model = next((value.strip() for key, value in fields if key.strip() == "model name"), "unknown")
+    memory = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    return {"processor": model, "cores": os.cpu_count(), "memory_bytes": memory, "kernel": platform.release()}
+
+
+def versions() -> dict[str, str]:
+    from lab.daemons import binary
+
+    found = {"python": platform.python_version(), "commit": _first_line("git", "-C", str(ROOT), "rev-parse", "HEAD")}
+    for package in ("hoplite", "numpy"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    found["hoplited"] = _first_line(binary(), "--version")
+    found["iperf3"] = _first_line("iperf3", "--version")
+    return found
+
+
+def _first_line(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError:
+        return "not installed"
+    return (done.stdout.splitlines() or ["unknown"])[0]
+
+
+def _module() -> str:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name if spec else Path(sys.argv[0]).stem

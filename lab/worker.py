@@ -1,0 +1,152 @@
+"""A client process in a host, told over a pipe what to do and at which instant.
+
+``Worker`` is the benchmark's end of the pipe; ``python -m lab.worker SOCKET`` is the process. Calls
+with an ``at`` start at that instant of the machine's monotonic clock, which all namespaces share, so
+that many processes start together without talking to each other.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from lab.hosts import Host
+from lab.report import ROOT
+
+#: Longest a single call of a benchmark may take.
+CALL_SECONDS = 120.0
+
+#: Ahead of "now" by this much lie the instants that workers start at: all have read their line by then.
+START_AHEAD_SECONDS = 0.1
+
+#: Below this distance from the instant a worker spins: a sleep may oversleep by the timer's slack.
+SPIN_SECONDS = 0.0005
+
+
+class WorkerFailed(RuntimeError):
+    """A worker's call raised; the message is the traceback's last line."""
+
+
+class Worker:
+    """Drives one client process. ``send`` and ``receive`` are apart so that many can work at once."""
+
+    def __init__(self, socket: str, host: Host | None = None) -> None:
+        command = [sys.executable, "-m", "lab.worker", socket]
+        self._process = subprocess.Popen(
+            host.command(command) if host else command,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        )
+        self.receive()
+
+    def send(self, call: str, **arguments: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"call": call, **arguments}) + "\n")
+        self._process.stdin.flush()
+
+    def receive(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise WorkerFailed(f"worker ended with {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise WorkerFailed(answer["error"])
+        return answer
+
+    def ask(self, call: str, **arguments: Any) -> dict[str, Any]:
+        self.send(call, **arguments)
+        return self.receive()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def together(workers: Sequence[Worker], call: str, **arguments: Any) -> tuple[float, list[dict[str, Any]]]:
+    """The same call by all workers from one instant: seconds until the last finished, and the answers."""
+    at = time.monotonic() + START_AHEAD_SECONDS
+    for worker in workers:
+        worker.send(call, at=at, **arguments)
+    answers = [worker.receive() for worker in workers]
+    return max(answer["ended"] for answer in answers) - at, answers
+
+
+def pattern(size: int, seed: int) -> np.ndarray:
+    """Float32 whole numbers below 4096: their sums over many hosts are exact in any order."""
+    return np.random.default_rng(seed).integers(0, 4096, size // 4, np.uint16).astype(np.float32)
+
+
+def checksum(array: np.ndarray) -> int:
+    return zlib.crc32(memoryview(array).cast("B"))
+
+
+class Calls:
+    """What a worker can be told to do. Results are checked after the clock has stopped."""
+
+    def __init__(self, socket: str) -> None:
+        import hoplite
+
+        self._client = hoplite.connect(socket)
+        self._array = np.empty(0, np.float32)
+
+    def fill(self, size: int, seed: int) -> dict[str, Any]:
+        self._array = pattern(size, seed)
+        return {"checksum": checksum(self._array)}
+
+    def put(self, id: str) -> dict[str, Any]:
+        self._client.put(self._array, id)
+        return _ended()
+
+    def get(self, id: str) -> dict[str, Any]:
+        view = self._client.get(id, timeout=CALL_SECONDS)
+        return {**_ended(), "checksum": checksum(view)}
+
+    def reduce(self, id: str, sources: list[str]) -> dict[str, Any]:
+        self._client.reduce(sources, target=id, op="sum")
+        view = self._client.get(id, timeout=CALL_SECONDS)
+        return {**_ended(), "checksum": checksum(view)}
+
+    def delete(self, ids: list[str]) -> dict[str, Any]:
+        self._client.delete(ids)
+        return {}
+
+
+def _ended() -> dict[str, Any]:
+    return {"ended": time.monotonic()}
+
+
+def _wait_until(at: float) -> None:
+    left = at - time.monotonic()
+    if left > SPIN_SECONDS:
+        time.sleep(left - SPIN_SECONDS)
+    while time.monotonic() < at:
+        pass
+
+
+def main(socket: str) -> None:
+    calls = Calls(socket)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        arguments = json.loads(line)
+        call: Callable[..., dict[str, Any]] = getattr(calls, arguments.pop("call"))
+        at = arguments.pop("at", None)
+        if at is not None:
+            _wait_until(at)
+        began = time.monotonic()
+        try:
+            answer = {"began": began, **call(**arguments)}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,92 @@
+"""Several hosts with addresses of their own: daemons find each other across a network and move objects over it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+numpy = pytest.importorskip("numpy")
+
+from lab.daemons import PORT, Daemon, on_hosts  # noqa: E402
+from lab.hosts import Hosts, HostsUnavailable, require  # noqa: E402
+from lab.worker import Worker, checksum, pattern  # noqa: E402
+
+SIZE = 8 << 20
+STORE = "256MiB"
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    try:
+        require()
+    except HostsUnavailable as reason:
+        pytest.skip(str(reason))
+    with Hosts(3, rate_mbit=1000) as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
+def daemons(hosts: Hosts) -> Iterator[list[Daemon]]:
+    with on_hosts(hosts, STORE) as started:
+        yield started
+
+
+@pytest.fixture
+def workers(hosts: Hosts, daemons: list[Daemon]) -> Iterator[list[Worker]]:
+    started = [Worker(daemon.socket, host) for daemon, host in zip(daemons, hosts)]
+    yield started
+    for worker in started:
+        worker.close()
+
+
+def test_a_host_has_its_own_address_and_nothing_of_the_machine(hosts: Hosts) -> None:
+    for host in hosts:
+        links = json.loads(host.run(["ip", "-json", "-4", "addr"], capture_output=True).stdout)
+        addresses = {link["ifname"]: [entry["local"] for entry in link["addr_info"]] for link in links}
+        assert addresses == {"lo": ["127.0.0.1"], "eth0": [host.address]}
+
+
+def test_a_node_that_listens_everywhere_announces_its_own_address(hosts: Hosts, daemons: Sequence[Daemon]) -> None:
+    assert [daemon.address for daemon in daemons] == [f"{host.address}:{PORT}" for host in hosts]
+
+
+def test_put_on_one_host_get_on_the_others_through_the_network(hosts: Hosts, workers: list[Worker]) -> None:
+    expected = workers[0].ask("fill", size=SIZE, seed=1)["checksum"]
+    before = [host.link_bytes() for host in hosts]
+    workers[0].ask("put", id="spread")
+    for worker in workers[1:]:
+        assert worker.ask("get", id="spread")["checksum"] == expected
+    after = [host.link_bytes() for host in hosts]
+    for receiver in (1, 2):
+        assert after[receiver]["down"] - before[receiver]["down"] >= SIZE
+    assert sum(now["up"] - then["up"] for now, then in zip(after, before)) >= 2 * SIZE
+
+
+def test_reduce_over_three_hosts_through_the_network(hosts: Hosts, workers: list[Worker]) -> None:
+    sources = [f"part-{index}" for index in range(len(workers))]
+    for index, (worker, source) in enumerate(zip(workers, sources)):
+        worker.ask("fill", size=SIZE, seed=index)
+        worker.ask("put", id=source)
+    before = [host.link_bytes() for host in hosts]
+    answer = workers[0].ask("reduce", id="total", sources=sources)
+    after = [host.link_bytes() for host in hosts]
+    assert answer["checksum"] == checksum(pattern(SIZE, 0) + pattern(SIZE, 1) + pattern(SIZE, 2))
+    for giver in (1, 2):
+        assert after[giver]["up"] - before[giver]["up"] >= SIZE
+
+
+def test_hosts_and_what_runs_in_them_are_gone_afterwards() -> None:
+    try:
+        require()
+    except HostsUnavailable as reason:
+        pytest.skip(str(reason))
+    with Hosts(2) as hosts:
+        names = [host.namespace for host in hosts]
+        program = hosts[0].start([sys.executable, "-c", "import signal; signal.pause()"])
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+    assert program.poll() is not None
+    assert not any(name in listed for name in names)
