@@ -104,7 +104,8 @@ impl Region {
         ));
         assert!(from <= to && to <= self.len);
         // SAFETY: the range is ours and none of these pieces of advice changes what it holds.
-        Ok(unsafe { rustix::mm::madvise(self.at(from).as_ptr().cast(), to - from, advice)? })
+        unsafe { rustix::mm::madvise(self.at(from).as_ptr().cast(), to - from, advice)? };
+        Ok(())
     }
 
     /// Asks for the pages of the range to become huge ones now. rustix has no name for this advice.

@@ -1,0 +1,237 @@
+//! The same behaviours of the arena between two mappings in one process and between two processes.
+
+mod peer;
+
+use std::time::Duration;
+
+use hoplite_store::{Arena, Followed, Mapping, State, PREFAULT_AHEAD};
+use peer::{fill, holds_pattern, Peer};
+
+const ARENA: u64 = 8 << 20;
+const OFFSET: u64 = 4096;
+const SIZE: u64 = 1_000_003;
+
+fn arena() -> Arena {
+    Arena::create(ARENA).unwrap()
+}
+
+#[test]
+fn peer_process() {
+    peer::run_if_peer();
+}
+
+/// Each behaviour is a function of an arena and a peer; this makes two tests of it.
+macro_rules! between_mappings_and_processes {
+    ($($behaviour:ident)*) => {
+        mod between_mappings {
+            use super::*;
+            $(#[test] fn $behaviour() { let a = arena(); super::$behaviour(&a, Peer::in_thread(&a)); })*
+        }
+        mod between_processes {
+            use super::*;
+            $(#[test] fn $behaviour() { let a = arena(); super::$behaviour(&a, Peer::in_process(&a)); })*
+        }
+    };
+}
+
+between_mappings_and_processes! {
+    what_the_peer_writes_is_read_here
+    what_is_written_here_is_followed_by_the_peer
+    a_seal_wakes_a_follower
+    an_abort_wakes_a_follower_and_wins_over_bytes
+    an_empty_object_is_sealed_and_followed
+    the_want_is_taken_once
+    bytes_reused_start_over
+}
+
+fn what_the_peer_writes_is_read_here(arena: &Arena, mut peer: Peer) {
+    let reader = arena.mapping().create(OFFSET, SIZE).unwrap().reader();
+    peer.expect(&format!("write {OFFSET} {SIZE}"), "ok");
+    assert_eq!((reader.watermark(), reader.state()), (0, State::Writing));
+    for to in [1, 4096, 4096, SIZE - 1, SIZE] {
+        peer.expect(&format!("fill {to}"), "ok");
+        assert_eq!(reader.watermark(), to);
+        assert!(holds_pattern(&reader, to));
+    }
+    peer.expect("seal", "ok");
+    assert_eq!(reader.state(), State::Sealed);
+    assert_eq!(reader.follow(SIZE, Duration::ZERO), Followed::Sealed);
+    assert_eq!(reader.follow(0, Duration::ZERO), Followed::Advanced(SIZE));
+}
+
+fn what_is_written_here_is_followed_by_the_peer(arena: &Arena, mut peer: Peer) {
+    let mut writer = arena.mapping().create(OFFSET, SIZE).unwrap();
+    peer.expect(&format!("read {OFFSET} {SIZE}"), "ok");
+    peer.send("chase");
+    for to in (0..SIZE).step_by(997) {
+        fill(&mut writer, to);
+        std::thread::yield_now();
+    }
+    fill(&mut writer, SIZE);
+    writer.seal();
+    assert_eq!(peer.answer(), format!("Sealed after {SIZE}"));
+}
+
+fn a_seal_wakes_a_follower(arena: &Arena, mut peer: Peer) {
+    let mut writer = arena.mapping().create(OFFSET, SIZE).unwrap();
+    fill(&mut writer, SIZE);
+    peer.expect(&format!("read {OFFSET} {SIZE}"), "ok");
+    peer.send(&format!("follow {SIZE}"));
+    writer.seal();
+    assert_eq!(peer.answer(), "Sealed");
+}
+
+fn an_abort_wakes_a_follower_and_wins_over_bytes(arena: &Arena, mut peer: Peer) {
+    let mut writer = arena.mapping().create(OFFSET, SIZE).unwrap();
+    fill(&mut writer, 100);
+    peer.expect(&format!("read {OFFSET} {SIZE}"), "ok");
+    peer.send("follow 100");
+    writer.abort();
+    assert_eq!(peer.answer(), "Aborted");
+    peer.expect("follow 0", "Aborted");
+    peer.expect("state", "Aborted");
+}
+
+fn an_empty_object_is_sealed_and_followed(arena: &Arena, mut peer: Peer) {
+    // At the very end, where not one data byte would fit.
+    let mut writer = arena.mapping().create(ARENA, 0).unwrap();
+    assert!(writer.unpublished(0, 0).is_empty());
+    peer.expect(&format!("read {ARENA} 0"), "ok");
+    peer.send("chase");
+    writer.publish(0);
+    writer.seal();
+    assert_eq!(peer.answer(), "Sealed after 0");
+    peer.expect("check 0", "true");
+}
+
+fn the_want_is_taken_once(arena: &Arena, mut peer: Peer) {
+    let reader = arena.mapping().create(OFFSET, SIZE).unwrap().reader();
+    peer.expect(&format!("write {OFFSET} {SIZE}"), "ok");
+    peer.expect("take-wanted", "false");
+    reader.want();
+    peer.expect("take-wanted", "true");
+    peer.expect("take-wanted", "false");
+}
+
+fn bytes_reused_start_over(arena: &Arena, mut peer: Peer) {
+    let mut first = arena.mapping().create(OFFSET, SIZE).unwrap();
+    fill(&mut first, SIZE);
+    first.reader().want();
+    first.seal();
+    let mut second = arena.mapping().create(OFFSET, 50).unwrap();
+    assert!(!second.take_wanted());
+    peer.expect(&format!("read {OFFSET} 50"), "ok");
+    peer.expect("watermark", "0");
+    peer.expect("state", "Writing");
+    fill(&mut second, 50);
+    peer.expect("check 50", "true");
+}
+
+#[test]
+fn a_killed_writer_leaves_a_consistent_watermark() {
+    let arena = arena();
+    let mut peer = Peer::in_process(&arena);
+    let reader = arena.mapping().create(OFFSET, SIZE).unwrap().reader();
+    peer.expect(&format!("write {OFFSET} {SIZE}"), "ok");
+    peer.expect("fill 70000", "ok");
+    peer.expect("half-fill 90000", "ok");
+    peer.kill();
+    assert_eq!((reader.watermark(), reader.state()), (70_000, State::Writing));
+    assert!(holds_pattern(&reader, 70_000));
+    // The daemon, told by the closed connection, withdraws it.
+    arena.mapping().writer(OFFSET, SIZE).unwrap().abort();
+    assert_eq!(reader.follow(70_000, Duration::ZERO), Followed::Aborted);
+}
+
+#[test]
+fn a_view_cannot_be_written_through() {
+    let arena = arena();
+    let mut writer = arena.mapping().create(OFFSET, SIZE).unwrap();
+    fill(&mut writer, SIZE);
+    let mut peer = Peer::in_process(&arena);
+    peer.expect(&format!("read {OFFSET} {SIZE}"), "ok");
+    peer.expect("scribble", "");
+    assert_eq!(peer.signal(), Some(libc::SIGSEGV));
+    assert!(holds_pattern(&writer.reader(), SIZE));
+}
+
+#[test]
+fn a_lone_follower_times_out() {
+    let arena = arena();
+    let reader = arena.mapping().create(OFFSET, SIZE).unwrap().reader();
+    assert_eq!(reader.follow(0, Duration::from_millis(1)), Followed::TimedOut);
+}
+
+#[test]
+fn copies_outside_the_arena_are_refused() {
+    let mapping = arena().mapping();
+    for (offset, size) in [
+        (0, 1),
+        (63, 1),
+        (100, 1),
+        (64, ARENA - 63),
+        (ARENA, 1),
+        (ARENA + 64, 0),
+        (128, u64::MAX),
+        (u64::MAX - 63, 64),
+    ] {
+        assert!(mapping.create(offset, size).is_err(), "{size} at {offset}");
+        assert!(mapping.reader(offset, size).is_err(), "{size} at {offset}");
+    }
+    assert!(mapping.create(64, ARENA - 64).is_ok());
+}
+
+/// Each of these is a bug of the caller, and must not pass unnoticed.
+#[test]
+fn the_order_of_calls_is_enforced() {
+    fn refused(misuse: impl FnOnce(&mut hoplite_store::Writer) + std::panic::UnwindSafe) {
+        let arena = arena();
+        let mut writer = arena.mapping().create(OFFSET, 100).unwrap();
+        fill(&mut writer, 10);
+        let mut writer = std::panic::AssertUnwindSafe(writer);
+        assert!(std::panic::catch_unwind(move || misuse(&mut writer)).is_err());
+    }
+    refused(|writer| writer.publish(9));
+    refused(|writer| writer.publish(101));
+    refused(|writer| writer.unpublished(9, 20).fill(0));
+    refused(|writer| writer.unpublished(10, 101).fill(0));
+    refused(|writer| assert!(writer.reader().bytes(0, 11).is_empty()));
+    refused(|writer| writer.seal());
+    refused(|writer| {
+        writer.abort();
+        writer.publish(100);
+        writer.seal();
+    });
+}
+
+#[test]
+fn a_file_shorter_than_said_is_refused() {
+    let arena = arena();
+    let fd = arena.fd().try_clone_to_owned().unwrap();
+    assert!(Mapping::attach(fd, ARENA * 2).is_err());
+}
+
+#[test]
+fn the_size_is_sealed() {
+    let arena = arena();
+    assert!(rustix::fs::ftruncate(arena.fd(), 0).is_err());
+    assert!(rustix::fs::ftruncate(arena.fd(), ARENA * 2).is_err());
+}
+
+#[test]
+fn warming_stops_at_its_mark() {
+    let resident = |arena: &Arena| rustix::fs::fstat(arena.fd()).unwrap().st_blocks as u64 * 512;
+    let whole = arena();
+    assert_eq!(resident(&whole), 0, "an arena uses no memory before it is told to");
+    whole.warm_to(0);
+    assert_eq!(whole.wait_until_warm(), ARENA, "ahead reaches past the end of a small arena");
+    assert_eq!(resident(&whole), ARENA);
+
+    let large = Arena::create(PREFAULT_AHEAD + (64 << 20)).unwrap();
+    large.warm_to(0);
+    large.warm_to(0);
+    assert_eq!(large.wait_until_warm(), PREFAULT_AHEAD);
+    assert_eq!(resident(&large), PREFAULT_AHEAD);
+    large.warm_to(large.bytes());
+    assert_eq!(large.wait_until_warm(), large.bytes());
+}
