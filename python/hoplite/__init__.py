@@ -1,0 +1,71 @@
+"""Hoplite: collective communication for task-based distributed programs.
+
+A process names an object; others, anywhere, ask for it by name, before or after it exists; any k
+of n objects are reduced as they arrive::
+
+    import hoplite, numpy as np
+
+    with hoplite.LocalCluster(nodes=4) as cluster:
+        clients = [cluster.connect(i) for i in range(4)]
+        for i, client in enumerate(clients):
+            client.put(np.full(1_000_000, i, np.float32), f"gradient-{i}")
+        reduction = clients[0].reduce([f"gradient-{i}" for i in range(4)], target="sum")
+        print(clients[3].get("sum")[:5], reduction.result().sources)
+
+`connect` (or `LocalCluster.connect`) gives a `Client`, which has all the calls; its `aio` has them
+for asyncio. `hoplite node` starts a node on a real host.
+"""
+
+from hoplite.aio import AsyncClient
+from hoplite.client import Client, connect
+from hoplite.cluster import LocalCluster
+from hoplite.creation import AsyncCreation, Creation
+from hoplite.errors import (
+    Aborted,
+    BadArgument,
+    HopliteError,
+    InternalError,
+    Mismatch,
+    NodeUnreachable,
+    ObjectDeleted,
+    ObjectExists,
+    ObjectLost,
+    StoreFull,
+    TimedOut,
+    VersionMismatch,
+)
+from hoplite.ids import ObjectId, ObjectIdLike
+from hoplite.nodes import Link, Location, Locations, Status
+from hoplite.reduction import ReduceResult, Reduction
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aborted",
+    "AsyncClient",
+    "AsyncCreation",
+    "BadArgument",
+    "Client",
+    "Creation",
+    "HopliteError",
+    "InternalError",
+    "Link",
+    "LocalCluster",
+    "Location",
+    "Locations",
+    "Mismatch",
+    "NodeUnreachable",
+    "ObjectDeleted",
+    "ObjectExists",
+    "ObjectId",
+    "ObjectIdLike",
+    "ObjectLost",
+    "ReduceResult",
+    "Reduction",
+    "Status",
+    "StoreFull",
+    "TimedOut",
+    "VersionMismatch",
+    "__version__",
+    "connect",
+]

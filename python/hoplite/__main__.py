@@ -1,0 +1,7 @@
+"""`python -m hoplite` is the command `hoplite`."""
+
+import sys
+
+from hoplite.cli import main
+
+sys.exit(main())

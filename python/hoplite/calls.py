@@ -1,0 +1,214 @@
+"""Every call once, for both clients.
+
+A call is a generator: it yields the steps that take time, a `Ticket` (an answer of the node to
+wait for) or `Work` (bytes to copy), and is sent each step's value. `Client` takes the steps on the
+calling thread, `AsyncClient` awaits them; neither knows what a call does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, TypeVar, Union
+
+import numpy.typing as npt
+
+from hoplite import _hoplite
+from hoplite.creation import Draft
+from hoplite.errors import BadArgument, Mismatch
+from hoplite.ids import ObjectId, ObjectIdLike
+from hoplite.nodes import Link, Location, Locations, Status
+from hoplite.pickling import Pickled, unpickle
+from hoplite.rooms import RoomMaker
+from hoplite.values import PICKLE, Header, array_header, as_array, payload_of
+
+Result = TypeVar("Result")
+
+
+class Work:
+    """Bytes to copy: may take long, so it runs off an event loop."""
+
+    def __init__(self, size: int, waits: bool, do: Callable[[], Any], stop: Callable[[], None]) -> None:
+        self.size = size
+        """Bytes, so that a driver can tell what is not worth a thread."""
+        self.waits = waits
+        """Whether `do` may also wait for bytes to arrive."""
+        self.do = do
+        self.stop = stop
+        """Makes `do`, running in another thread, raise soon."""
+
+
+Step = Union[_hoplite.Ticket, Work]
+Steps = Generator[Step, Any, Result]
+
+
+class Deadline:
+    """A caller's `timeout`, shared by the steps of one call."""
+
+    def __init__(self, timeout: float | None) -> None:
+        if timeout is not None and not timeout >= 0:
+            raise BadArgument(f"timeout is seconds from 0 up, or None for ever; not {timeout!r}")
+        self._end = None if timeout is None else time.monotonic() + timeout
+
+    def left(self) -> float | None:
+        """Seconds left, 0.0 at the least; None = for ever."""
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+
+def put(
+    connection: _hoplite.Connection, value: Any, id: ObjectIdLike | None, timeout: float | None
+) -> Steps[ObjectId]:
+    header, data = payload_of(value)
+    return (yield from _put(connection, header, data.nbytes, [(0, data)], id, timeout))
+
+
+def put_object(
+    connection: _hoplite.Connection, value: Any, id: ObjectIdLike | None, timeout: float | None
+) -> Steps[ObjectId]:
+    pickled = Pickled(value)
+    header = Header(encoding=PICKLE)
+    return (yield from _put(connection, header, pickled.size, pickled.pieces(), id, timeout))
+
+
+def _put(
+    connection: _hoplite.Connection,
+    header: Header,
+    size: int,
+    pieces: Sequence[tuple[int, Any]],
+    id: ObjectIdLike | None,
+    timeout: float | None,
+) -> Steps[ObjectId]:
+    object_id = ObjectId.random() if id is None else ObjectId.of(id)
+    if size <= _hoplite.INLINE_BYTES_MAX:
+        whole = b"".join(piece for _, piece in pieces)
+        yield connection.put_small(bytes(object_id), header, whole, timeout)
+        return object_id
+    deadline = Deadline(timeout)
+    writing = yield connection.create(bytes(object_id), header, size, timeout)
+    if writing is None:
+        return object_id
+    try:
+        for offset, piece in pieces:
+            yield _copy_in(writing, offset, piece)
+        yield writing.seal(deadline.left())
+    except BaseException:
+        writing.abort()
+        raise
+    return object_id
+
+
+def _copy_in(writing: _hoplite.Writing, offset: int, piece: Any) -> Work:
+    return Work(len(piece), False, lambda: writing.write(offset, piece), writing.stop)
+
+
+def _copy_out(view: _hoplite.View, room: Any, deadline: Deadline) -> Work:
+    return Work(view.size, not view.sealed, lambda: view.copy_into(room, deadline.left()), view.stop)
+
+
+def create(
+    connection: _hoplite.Connection,
+    id: ObjectIdLike,
+    shape: int | Sequence[int],
+    dtype: npt.DTypeLike,
+    timeout: float | None,
+) -> Steps[Draft]:
+    object_id = ObjectId.of(id)
+    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    header, size = array_header(extents, dtype)
+    writing = yield connection.create(bytes(object_id), header, size, timeout)
+    buffer = bytearray(size) if writing is None else writing
+    return Draft(object_id, as_array(header, buffer, size), writing)
+
+
+def get(
+    connection: _hoplite.Connection, id: ObjectIdLike, timeout: float | None, fail_if_lost: bool
+) -> Steps[npt.NDArray[Any]]:
+    view = yield connection.get(bytes(ObjectId.of(id)), timeout, False, fail_if_lost)
+    return as_array(Header(*view.header), view, view.size)
+
+
+def get_copy(
+    connection: _hoplite.Connection,
+    id: ObjectIdLike,
+    timeout: float | None,
+    make_room: RoomMaker,
+    fail_if_lost: bool,
+) -> Steps[Any]:
+    raw = bytes(ObjectId.of(id))
+    deadline = Deadline(timeout)
+    while True:
+        view = yield connection.get(raw, deadline.left(), True, fail_if_lost)
+        result, room = make_room(Header(*view.header), view.size)
+        copied = yield _copy_out(view, room, deadline)
+        view.release()
+        if copied:
+            return result
+        # That writing of the object was abandoned half-way; the next one begins from its start.
+
+
+def get_object(
+    connection: _hoplite.Connection, id: ObjectIdLike, timeout: float | None, fail_if_lost: bool
+) -> Steps[Any]:
+    object_id = ObjectId.of(id)
+    view = yield connection.get(bytes(object_id), timeout, False, fail_if_lost)
+    if Header(*view.header).encoding != PICKLE:
+        raise Mismatch(f"{object_id!r} was not put by put_object; use get")
+    return unpickle(memoryview(view))
+
+
+def delete(
+    connection: _hoplite.Connection, ids: Iterable[ObjectId], timeout: float | None
+) -> Steps[None]:
+    yield connection.delete([bytes(id) for id in ids], timeout)
+
+
+def wait(
+    connection: _hoplite.Connection, ids: Sequence[ObjectId], num_ready: int | None, timeout: float | None
+) -> Steps[tuple[list[ObjectId], list[ObjectId]]]:
+    count = len(ids) if num_ready is None else num_ready
+    if not 0 <= count <= len(ids):
+        raise BadArgument(f"num_ready is 0 to the number of ids ({len(ids)}), not {count}")
+    found = set((yield connection.wait([bytes(id) for id in ids], count, timeout)))
+    ready = [id for id in ids if bytes(id) in found]
+    return ready, [id for id in ids if bytes(id) not in found]
+
+
+def prefetch(
+    connection: _hoplite.Connection, ids: Sequence[ObjectId], nodes: Iterable[str], timeout: float | None
+) -> Steps[None]:
+    chosen = []
+    wanted = [nodes] if isinstance(nodes, str) else list(nodes)
+    if wanted:
+        members = dict((yield connection.status(timeout))["members"])
+        unknown = [address for address in wanted if address not in members]
+        if unknown:
+            raise BadArgument(f"{', '.join(unknown)}: not among the nodes {', '.join(members)}")
+        chosen = [(address, members[address]) for address in wanted]
+    yield connection.prefetch([bytes(id) for id in ids], chosen, timeout)
+
+
+def locations(
+    connection: _hoplite.Connection, id: ObjectIdLike, timeout: float | None
+) -> Steps[Locations]:
+    size, copies = yield connection.locate(bytes(ObjectId.of(id)), timeout)
+    return Locations(size, tuple(Location(*copy) for copy in copies))
+
+
+def status(connection: _hoplite.Connection, timeout: float | None) -> Steps[Status]:
+    fields = yield connection.status(timeout)
+    fields["members"] = tuple(address for address, _ in fields["members"])
+    fields["links"] = tuple(_link(*link) for link in fields["links"])
+    return Status(**fields)
+
+
+def _link(peer: str, latency_ns: int, bytes_per_s: int) -> Link:
+    # 0 on the wire: not yet measured.
+    return Link(peer, latency_ns / 1e9 if latency_ns else None, float(bytes_per_s) if bytes_per_s else None)
+
+
+def ids_of(ids: ObjectIdLike | Iterable[ObjectIdLike]) -> list[ObjectId]:
+    """One id or many, as a list."""
+    if isinstance(ids, ObjectId | str):
+        return [ObjectId.of(ids)]
+    return [ObjectId.of(id) for id in ids]
+

@@ -1,0 +1,37 @@
+"""Names in messages: nodes know objects by their 16 bytes, users by what they called them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+
+from hoplite.errors import HopliteError
+from hoplite.ids import ObjectId
+
+SHORT_HEX_DIGITS = 8
+"""How many digits of an id a node's messages show where they abbreviate."""
+
+_HEX = re.compile(rf"\b(?:[0-9a-f]{{{2 * ObjectId.LENGTH}}}|[0-9a-f]{{{SHORT_HEX_DIGITS}}})\b")
+
+
+@contextlib.contextmanager
+def named(ids: Iterable[ObjectId]) -> Iterator[None]:
+    """Let errors raised inside call those of `ids` that have a name by it."""
+    try:
+        yield
+    except HopliteError as error:
+        error.args = (with_names(str(error), ids),)
+        raise
+
+
+def with_names(message: str, ids: Iterable[ObjectId]) -> str:
+    """`message`, where the hexadecimal form of each of `ids` is followed by its name."""
+    names = {id.hex(): id.name for id in ids if id.name is not None}
+    short = {hex[:SHORT_HEX_DIGITS]: name for hex, name in names.items()}
+
+    def name(match: re.Match[str]) -> str:
+        found = names.get(match[0]) or short.get(match[0])
+        return match[0] if found is None else f"{found!r} ({match[0][:SHORT_HEX_DIGITS]})"
+
+    return _HEX.sub(name, message)

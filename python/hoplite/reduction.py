@@ -1,0 +1,127 @@
+"""What a running reduction is to its caller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from hoplite.errors import BadArgument, HopliteError, TimedOut
+from hoplite.ids import ObjectId, ObjectIdLike
+
+if TYPE_CHECKING:
+    from hoplite import _hoplite
+    from hoplite.client import Client
+
+__all__ = ["Op", "Order", "ReduceResult", "Reduction"]
+
+Op = Literal["sum", "prod", "min", "max", "mean"]
+"""What two elements become. Integers wrap and NaN spreads as in NumPy; mean is for floats."""
+
+Order = Literal["arrival", "fixed"]
+"""In which order sources are folded: as they arrive (fastest), or by their place in the list, which
+makes the result bitwise the same on every run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceResult:
+    """A finished reduction."""
+
+    target: ObjectId
+    """The result; `get` it as any object."""
+    sources: tuple[ObjectId, ...]
+    """The sources that went in, in fold order."""
+    unreduced: tuple[ObjectId, ...]
+    """The others, in the order of the call: they may go into the next reduction."""
+
+
+class ReduceRequest:
+    """The checked arguments of `reduce` and `allreduce`."""
+
+    def __init__(
+        self,
+        sources: Sequence[ObjectIdLike],
+        target: ObjectIdLike | None,
+        num_objects: int | None,
+        op: str,
+        order: str,
+        to_sources: bool,
+    ) -> None:
+        self.sources = [ObjectId.of(source) for source in sources]
+        self.target = ObjectId.random() if target is None else ObjectId.of(target)
+        self._count = len(self.sources) if num_objects is None else num_objects
+        self._op = op
+        self._order = order
+        self._to_sources = to_sources
+        if not 1 <= self._count <= len(self.sources):
+            raise BadArgument(
+                f"num_objects is 1 to the number of sources ({len(self.sources)}), not {self._count}"
+            )
+
+    def send(self, connection: _hoplite.Connection, timeout: float | None) -> _hoplite.Ticket:
+        return connection.reduce(
+            bytes(self.target),
+            [bytes(source) for source in self.sources],
+            self._count,
+            self._op,
+            self._order,
+            self._to_sources,
+            timeout,
+        )
+
+    def result(self, raw: Sequence[bytes]) -> ReduceResult:
+        known = {bytes(source): source for source in self.sources}
+        went_in = set(raw)
+        return ReduceResult(
+            self.target,
+            tuple(known[source] for source in raw),
+            tuple(source for source in self.sources if bytes(source) not in went_in),
+        )
+
+
+class Reduction:
+    """A reduction under way: what `Client.reduce` returns at once.
+
+    It goes on whether or not anyone asks for its result, as long as the client that called it
+    stays open. Its target can be got, and reduced further, at any time.
+    """
+
+    def __init__(self, request: ReduceRequest, ticket: _hoplite.Ticket, client: Client) -> None:
+        self._request = request
+        self._ticket = ticket
+        self._client = client
+        self._result: ReduceResult | None = None
+        self._error: HopliteError | None = None
+
+    @property
+    def target(self) -> ObjectId:
+        """The id of the result."""
+        return self._request.target
+
+    def done(self) -> bool:
+        """Whether `result` would return (or raise the reduction's error) at once."""
+        return self._result is not None or self._error is not None or self._ticket.done()
+
+    def result(self, timeout: float | None = None) -> ReduceResult:
+        """Wait until the reduction is complete and its target sealed.
+
+        `timeout` in seconds, None for ever; after `TimedOut` the reduction goes on, and `result`
+        may be called again. Raises what became of the reduction otherwise: `Mismatch` (unequal
+        sizes or dtypes), `ObjectDeleted` (too many sources gone), `TimedOut` (the timeout of
+        `reduce`), `StoreFull`, `NodeUnreachable`.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._result is None:
+            ids = [self.target, *self._request.sources]
+            if not self._client._ready_within(self._ticket, timeout):
+                raise TimedOut(f"the reduction to {self.target!r} is not complete after {timeout} s; it goes on")
+            try:
+                self._result = self._request.result(self._client._settle(self._ticket, ids))
+            except HopliteError as error:
+                self._error = error
+                raise
+        return self._result
+
+    def __repr__(self) -> str:
+        return f"<Reduction to {self.target!r}: {'done' if self.done() else 'running'}>"

@@ -1,0 +1,89 @@
+"""Private memory for a copying get: made to measure, or the caller's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hoplite.errors import BadArgument, Mismatch
+from hoplite.values import ARRAY, Header, dtype_of, is_torch_tensor
+
+Bytes = npt.NDArray[np.uint8]
+
+RoomMaker = Callable[[Header, int], tuple[Any, Bytes]]
+"""From an object's header and size to what the caller gets, and the same memory as bytes."""
+
+
+def fresh_room(header: Header, size: int) -> tuple[Any, Bytes]:
+    """A new NumPy array."""
+    if header.encoding != ARRAY:
+        plain = np.empty(size, np.uint8)
+        return plain, plain
+    array = np.empty(header.shape, dtype_of(header))
+    return array, _bytes_of(array)
+
+
+def torch_room(header: Header, size: int) -> tuple[Any, Bytes]:
+    """A new PyTorch tensor."""
+    import torch
+
+    if header.encoding != ARRAY:
+        plain = torch.empty(size, dtype=torch.uint8)
+        return plain, plain.numpy()
+    name = header.dtype if header.dtype is not None else dtype_of(header).name
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise Mismatch(f"PyTorch has no dtype for the object's {name}")
+    tensor = torch.empty(header.shape, dtype=dtype)
+    # By way of a flat tensor: a 0-d one cannot be viewed as bytes.
+    return tensor, tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+def room_in(out: Any) -> RoomMaker:
+    """`out`, if it is writable, C-contiguous, and fits the object that comes."""
+    array = _array_of(out)
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        raise BadArgument("out= must be writable and C-contiguous")
+    room = _bytes_of(array)
+    typed = array.dtype != np.uint8
+
+    def make(header: Header, size: int) -> tuple[Any, Bytes]:
+        if room.nbytes != size:
+            raise Mismatch(f"the object has {size} bytes, out= has room for {room.nbytes}")
+        # Bytes fit anything; two different dtypes would be a reinterpretation nobody asked for.
+        if typed and header.encoding == ARRAY and not _same(header, array.dtype):
+            raise Mismatch(f"the object is of {header.dtype or header.descr}, out= of {array.dtype}")
+        return out, room
+
+    return make
+
+
+def _same(header: Header, dtype: np.dtype[Any]) -> bool:
+    if header.dtype == "bfloat16":
+        # Without ml_dtypes, and from a tensor, bfloat16 comes as its bits.
+        return dtype.name in ("bfloat16", "int16", "uint16")
+    return dtype_of(header) == dtype
+
+
+def _array_of(out: Any) -> npt.NDArray[Any]:
+    if isinstance(out, np.ndarray):
+        return out
+    if is_torch_tensor(out):
+        import torch
+
+        # view shares memory or raises; reshape would copy a strided tensor behind our back.
+        tensor = out.detach()
+        return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    try:
+        return np.asarray(memoryview(out))
+    except TypeError as error:
+        raise BadArgument(f"out= needs a writable buffer; {type(out).__name__} has none") from error
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> Bytes:
+    if array.nbytes == 0:
+        return np.empty(0, np.uint8)
+    return array.reshape(-1).view(np.uint8)

@@ -1,0 +1,157 @@
+"""What an object's bytes mean: from Python values to typed headers and back.
+
+A header is `(encoding, dtype, shape, descr)`. `dtype` is set for the twelve element types that can
+be reduced, and then says all; other NumPy dtypes go as their `.npy` descriptor in `descr`.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hoplite.errors import BadArgument, Mismatch
+
+BYTES = 0
+ARRAY = 1
+PICKLE = 2
+
+REDUCIBLE = frozenset(
+    ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64"]
+    + ["uint8", "uint16", "uint32", "uint64"]
+)
+
+_ML_DTYPES = "ml_dtypes:"
+"""Prefix of the descriptor of a dtype that only the package ml_dtypes knows (float8_e4m3fn, ...)."""
+
+
+class Header(NamedTuple):
+    """What travels with the bytes; equal for all copies of an object."""
+
+    encoding: int = BYTES
+    dtype: str | None = None
+    shape: tuple[int, ...] = ()
+    descr: str = ""
+
+
+class Payload(NamedTuple):
+    """A value ready to be put: its header and its bytes, one C-contiguous buffer of them."""
+
+    header: Header
+    data: npt.NDArray[np.uint8]
+
+
+def payload_of(value: Any) -> Payload:
+    """Describe `value`; copies only what is not C-contiguous. `BadArgument` if it has no buffer."""
+    if isinstance(value, np.ndarray | np.generic):
+        return _of_array(np.asarray(value))
+    if is_torch_tensor(value):
+        return _of_tensor(value)
+    try:
+        view = memoryview(value)
+    except TypeError:
+        return _of_dlpack(value)
+    if view.itemsize == 1 and view.format in ("B", "b", "c"):
+        contiguous = view if view.c_contiguous else memoryview(view.tobytes())
+        return Payload(Header(), _flat(np.asarray(contiguous)))
+    return _of_array(np.asarray(view))
+
+
+def array_header(shape: tuple[int, ...], dtype: npt.DTypeLike) -> tuple[Header, int]:
+    """The header of such an array, and its bytes."""
+    dt = np.dtype(dtype)
+    if any(n < 0 for n in shape):
+        raise BadArgument(f"shape {shape} has a negative extent")
+    count = 1
+    for n in shape:
+        count *= int(n)
+    return _header(dt, tuple(int(n) for n in shape)), count * dt.itemsize
+
+
+def as_array(header: Header, buffer: Any, size: int) -> npt.NDArray[Any]:
+    """`buffer`'s bytes as the array that `header` describes; plain bytes as uint8."""
+    if header.encoding != ARRAY:
+        return np.ndarray((size,), np.uint8, buffer=buffer)
+    return np.ndarray(header.shape, dtype_of(header), buffer=buffer)
+
+
+def dtype_of(header: Header) -> np.dtype[Any]:
+    """The NumPy dtype that `header` describes."""
+    if header.dtype == "bfloat16":
+        return _ml_dtype("bfloat16")
+    if header.dtype is not None:
+        return np.dtype(header.dtype)
+    if header.descr.startswith(_ML_DTYPES):
+        return _ml_dtype(header.descr.removeprefix(_ML_DTYPES))
+    try:
+        return np.lib.format.descr_to_dtype(ast.literal_eval(header.descr))
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise Mismatch(f"the object is no NumPy array: its dtype reads {header.descr!r}") from error
+
+
+def _of_array(array: npt.NDArray[Any]) -> Payload:
+    header = _header(array.dtype, array.shape)
+    return Payload(header, _flat(np.ascontiguousarray(array)))
+
+
+def _flat(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    # Through a void view: NumPy exports no buffer of datetimes or of foreign dtypes.
+    if array.size == 0 or array.dtype.itemsize == 0:
+        return np.empty(0, np.uint8)
+    return array.reshape(-1).view(np.uint8)
+
+
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Header:
+    if dtype.hasobject:
+        raise BadArgument(f"an array of {dtype} holds references to Python objects; use put_object")
+    if dtype.name in REDUCIBLE and dtype.isnative and sys.byteorder == "little":
+        return Header(ARRAY, dtype.name, shape)
+    if type(dtype).__module__.startswith("ml_dtypes") or dtype.type.__module__.startswith("ml_dtypes"):
+        return Header(ARRAY, None, shape, f"{_ML_DTYPES}{dtype.name}")
+    return Header(ARRAY, None, shape, repr(np.lib.format.dtype_to_descr(dtype)))
+
+
+def _ml_dtype(name: str) -> np.dtype[Any]:
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise BadArgument(
+            f"the object is an array of {name}, which NumPy knows only with the package ml_dtypes"
+            " (pip install ml_dtypes); get_torch needs no other package than torch"
+        ) from error
+    return np.dtype(getattr(ml_dtypes, name))
+
+
+def is_torch_tensor(value: Any) -> bool:
+    """Whether `value` is a PyTorch tensor."""
+    # torch is never imported for this: a tensor can only exist if someone has.
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _of_tensor(tensor: Any) -> Payload:
+    import torch
+
+    if tensor.device.type != "cpu":
+        raise BadArgument(f"the tensor is on {tensor.device}; Hoplite moves host memory: use tensor.cpu()")
+    dense = tensor.detach().contiguous().resolve_conj().resolve_neg()
+    if dense.dtype == torch.bfloat16:
+        # NumPy has no bfloat16, but the header does: hand over the bits.
+        bits = dense.view(torch.int16).numpy()
+        return Payload(Header(ARRAY, "bfloat16", tuple(dense.shape)), _flat(bits))
+    return _of_array(dense.numpy())
+
+
+def _of_dlpack(value: Any) -> Payload:
+    """Arrow arrays, and arrays of other libraries, without a copy."""
+    if not hasattr(value, "__dlpack__"):
+        raise BadArgument(
+            f"{type(value).__name__} has no buffer of bytes; use put_object for arbitrary Python objects"
+        )
+    try:
+        return _of_array(np.from_dlpack(value))
+    except Exception as error:  # libraries raise their own classes here, Arrow among them
+        raise BadArgument(f"this {type(value).__name__} has no single buffer on this host: {error}") from error
