@@ -28,6 +28,7 @@ mod mapping;
 pub mod pass_fd;
 mod reader;
 mod region;
+mod stream;
 mod warm;
 mod writer;
 
@@ -35,5 +36,6 @@ pub use arena::Arena;
 pub use block::State;
 pub use mapping::Mapping;
 pub use reader::{Followed, Reader};
+pub use stream::{copy_streaming, STREAM_FROM_BYTES};
 pub use warm::{HugePages, PREFAULT_AHEAD};
 pub use writer::Writer;
