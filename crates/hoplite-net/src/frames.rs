@@ -1,0 +1,49 @@
+//! One frame from and to a stream, and no byte more: raw bytes may follow it.
+
+use std::io;
+
+use bytes::BytesMut;
+use hoplite_wire::{body_bytes, decode, encode, WireError, FRAME_HEADER_BYTES};
+use minicbor::{Decode, Encode};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Why no frame could be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The connection ended between two frames: the orderly end.
+    #[error("the connection was closed")]
+    Closed,
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Reads one frame and decodes it.
+///
+/// # Errors
+/// See [`FrameError`]; after any of them the stream is of no more use. Not cancel-safe.
+pub async fn read_frame<T>(stream: &mut (impl AsyncRead + Unpin)) -> Result<T, FrameError>
+where
+    T: for<'b> Decode<'b, ()>,
+{
+    let mut header = [0; FRAME_HEADER_BYTES];
+    let first = stream.read(&mut header).await?;
+    if first == 0 {
+        return Err(FrameError::Closed);
+    }
+    stream.read_exact(&mut header[first..]).await?;
+    let mut body = vec![0; body_bytes(header)?];
+    stream.read_exact(&mut body).await?;
+    Ok(decode(&body)?)
+}
+
+/// Writes `value` as one frame.
+///
+/// # Errors
+/// What the stream reports.
+pub async fn write_frame<T: Encode<()>>(stream: &mut (impl AsyncWrite + Unpin), value: &T) -> io::Result<()> {
+    let mut frame = BytesMut::new();
+    encode(value, &mut frame);
+    stream.write_all(&frame).await
+}

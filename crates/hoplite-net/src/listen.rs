@@ -1,0 +1,95 @@
+//! Connections in.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_words::peer::Purpose;
+use hoplite_words::NodeId;
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
+use tracing::{debug, warn};
+
+use crate::hello::{admit, Refusal};
+
+/// Connections whose hello is still awaited; more wait in the kernel's queue. A flood of silent
+/// callers costs this many descriptors, not all of them.
+pub const ADMITTING_MAX: usize = 256;
+
+/// Pause after `accept` failed, which it does when descriptors have run out: time for some to be
+/// closed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How many free TCP ports to try until one is free for UDP too (only when any port will do).
+const PORT_TRIES_MAX: usize = 32;
+
+/// A caller that was let in.
+#[derive(Debug)]
+pub struct Arrival {
+    pub from: NodeId,
+    pub purpose: Purpose,
+    pub stream: TcpStream,
+}
+
+/// The TCP listener and, on the same port, the socket for gossip datagrams.
+#[derive(Debug)]
+pub struct Listener {
+    tcp: TcpListener,
+    addr: SocketAddr,
+}
+
+impl Listener {
+    /// Listens on `addr`; port 0 takes any that is free for both.
+    ///
+    /// # Errors
+    /// What the kernel reports, with the address in the message.
+    pub async fn bind(addr: SocketAddr) -> io::Result<(Listener, UdpSocket)> {
+        let mut tries = if addr.port() == 0 { PORT_TRIES_MAX } else { 1 };
+        loop {
+            tries -= 1;
+            let named = |protocol: &str, error: io::Error| {
+                io::Error::new(error.kind(), format!("cannot listen on {protocol} {addr}: {error}"))
+            };
+            let tcp = TcpListener::bind(addr).await.map_err(|error| named("TCP", error))?;
+            let bound = tcp.local_addr()?;
+            match UdpSocket::bind(bound).await {
+                Ok(udp) => return Ok((Listener { tcp, addr: bound }, udp)),
+                Err(_) if tries > 0 => continue,
+                Err(error) => return Err(named("UDP", error)),
+            }
+        }
+    }
+
+    /// The address listened on, with its real port.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Accepts for ever, as node `me`; every caller that is let in goes to `deliver`.
+    pub async fn run(self, me: NodeId, deliver: impl Fn(Arrival) + Send + Sync + 'static) {
+        let deliver = Arc::new(deliver);
+        let admitting = Arc::new(Semaphore::new(ADMITTING_MAX));
+        loop {
+            let permit = admitting.clone().acquire_owned().await.expect("never closed");
+            let (mut stream, caller) = match self.tcp.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let deliver = deliver.clone();
+            tokio::spawn(async move {
+                match admit(&mut stream, me).await {
+                    Ok(hello) => deliver(Arrival { from: hello.from, purpose: hello.purpose, stream }),
+                    // Port scanners and health checks connect and say nothing: not worth a warning.
+                    Err(refusal @ Refusal::Unreadable(_)) => debug!(%caller, %refusal, "turned away"),
+                    Err(refusal) => warn!(%caller, %refusal, "turned away"),
+                }
+                drop(permit);
+            });
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Encoded frames on their way to one reader.
+//!
+//! One buffer and not a queue of messages: what piled up while the socket was busy leaves with one
+//! write, and the bound is in bytes, which is what memory is made of.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::BytesMut;
+use hoplite_wire::encode;
+use minicbor::Encode;
+use tokio::sync::Notify;
+
+/// The reader does not keep up (or is gone): it must be given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OutboxFull {
+    #[error("{bytes} bytes wait already, at most {bytes_max} may")]
+    Full { bytes: usize, bytes_max: usize },
+    #[error("the connection is being closed")]
+    Closed,
+}
+
+/// Bounded, single reader, any number of writers.
+#[derive(Debug)]
+pub struct Outbox {
+    queue: Mutex<Queue>,
+    changed: Notify,
+    bytes_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    frames: BytesMut,
+    closed: bool,
+}
+
+impl Outbox {
+    /// Holds up to `bytes_max` bytes (one frame may go over it).
+    pub fn new(bytes_max: usize) -> Self {
+        Outbox { queue: Mutex::default(), changed: Notify::new(), bytes_max }
+    }
+
+    /// Appends one frame.
+    ///
+    /// # Errors
+    /// See [`OutboxFull`]; the frame is not taken.
+    pub fn push<T: Encode<()>>(&self, value: &T) -> Result<(), OutboxFull> {
+        let mut queue = self.lock();
+        if queue.closed {
+            return Err(OutboxFull::Closed);
+        }
+        if queue.frames.len() >= self.bytes_max {
+            return Err(OutboxFull::Full { bytes: queue.frames.len(), bytes_max: self.bytes_max });
+        }
+        encode(value, &mut queue.frames);
+        drop(queue);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// All frames that wait, as soon as there is one; `None` once closed.
+    pub async fn take(&self) -> Option<BytesMut> {
+        loop {
+            {
+                let mut queue = self.lock();
+                if queue.closed {
+                    return None;
+                }
+                if !queue.frames.is_empty() {
+                    return Some(queue.frames.split());
+                }
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    /// Drops what waits; `take` and `push` end.
+    pub fn close(&self) {
+        let mut queue = self.lock();
+        queue.closed = true;
+        queue.frames = BytesMut::new();
+        drop(queue);
+        self.changed.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // A panic while encoding leaves whole frames and part of one; the process is about to log
+        // a bug, and the reader will drop the connection at the broken frame.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn frames_leave_together_and_in_order() {
+        let outbox = Outbox::new(1 << 10);
+        outbox.push(&1u32).unwrap();
+        outbox.push(&2u32).unwrap();
+        let mut expected = BytesMut::new();
+        encode(&1u32, &mut expected);
+        encode(&2u32, &mut expected);
+        assert_eq!(outbox.take().await, Some(expected));
+    }
+
+    #[tokio::test]
+    async fn a_full_outbox_refuses_and_a_closed_one_ends() {
+        let outbox = Outbox::new(4);
+        outbox.push(&7u32).unwrap();
+        assert!(matches!(outbox.push(&8u32), Err(OutboxFull::Full { bytes: 5, bytes_max: 4 })));
+        outbox.close();
+        assert_eq!(outbox.push(&9u32), Err(OutboxFull::Closed));
+        assert_eq!(outbox.take().await, None);
+    }
+}
