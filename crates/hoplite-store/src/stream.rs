@@ -89,7 +89,10 @@ mod tests {
         for length in [0, 1, 15, 63, 64, 65, 4096, 16_383, 16_384, 16_385, 65_536, 99_900] {
             for (skip_from, skip_to) in [(0, 0), (1, 0), (0, 1), (17, 63), (3, 64)] {
                 let mut target = vec![0xEE; length + 128];
-                copy_streaming(&mut target[skip_to..skip_to + length], &source[skip_from..skip_from + length]);
+                copy_streaming(
+                    &mut target[skip_to..skip_to + length],
+                    &source[skip_from..skip_from + length],
+                );
                 assert_eq!(target[skip_to..skip_to + length], source[skip_from..skip_from + length]);
                 assert!(target[..skip_to].iter().all(|&byte| byte == 0xEE));
                 assert!(target[skip_to + length..].iter().all(|&byte| byte == 0xEE));
