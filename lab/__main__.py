@@ -1,4 +1,4 @@
-"""``python -m lab`` lists what can be run; ``python -m lab NAME ...`` runs it; ``python -m lab all`` runs everything."""
+"""``python -m lab`` lists what can be run, ``python -m lab NAME ...`` runs it, ``python -m lab all`` all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ BENCH = "bench_"
 
 
 def main() -> None:
-    found = sorted(module.name for module in pkgutil.iter_modules(lab.__path__) if module.name.startswith(BENCH))
+    found = sorted(
+        module.name for module in pkgutil.iter_modules(lab.__path__) if module.name.startswith(BENCH)
+    )
     names = [name.removeprefix(BENCH) for name in found]
     wanted = sys.argv[1:]
     if not wanted:
@@ -27,11 +29,15 @@ def main() -> None:
 
 
 def _list(names: list[str]) -> None:
-    print("Benchmarks (python -m lab NAME --help tells the options; `all` runs each; results go to lab/results):\n")
+    print(
+        "Benchmarks (python -m lab NAME --help tells the options; `all` runs each; lab/results keeps runs):\n"
+    )
     for name in names:
         text = importlib.import_module(f"lab.{BENCH}{name}").__doc__ or ""
         print(f"  {name:<12} {text.splitlines()[0]}")
-    print("\n`collective` builds hosts from network namespaces and needs root; `loopback` and it need iperf3.")
+    print(
+        "\n`collective` builds hosts from network namespaces and needs root; `loopback` and it need iperf3."
+    )
 
 
 def _run(name: str, arguments: list[str]) -> None:

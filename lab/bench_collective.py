@@ -1,6 +1,6 @@
 """Broadcast and reduce over hosts with limited links, beside S/B.
 
-S is the object's size, B the goodput that iperf3 gets on the same link in the same run. All
+S is the object's size, B the best goodput that iperf3 gets on the same link between the runs. All
 receivers of a broadcast start at one instant and the time is the last one's; a reduce is timed at
 its caller, until it holds the result. Every result's content is checked.
 """
@@ -40,7 +40,10 @@ def main() -> None:
     options.add_argument("--store", default="1GiB")
     options.add_argument("--only", choices=("broadcast", "reduce"))
     arguments = options.parse_args()
-    cases: dict[str, Callable[[Sequence[Worker], int, str], float]] = {"broadcast": broadcast, "reduce": reduce}
+    cases: dict[str, Callable[[Sequence[Worker], int, str], float]] = {
+        "broadcast": broadcast,
+        "reduce": reduce,
+    }
     if arguments.only:
         cases = {arguments.only: cases[arguments.only]}
     report = Report(
@@ -48,8 +51,11 @@ def main() -> None:
         f"{arguments.hosts} hosts, {arguments.rate:g} Mbit/s each way",
         ("case", "size", "median", "S/B", "ratio", "spread", "must reach"),
     )
-    with Hosts(arguments.hosts, rate_mbit=arguments.rate) as hosts, on_hosts(hosts, arguments.store) as daemons:
-        workers = [Worker(daemon.socket, host) for daemon, host in zip(daemons, hosts)]
+    with (
+        Hosts(arguments.hosts, rate_mbit=arguments.rate) as hosts,
+        on_hosts(hosts, arguments.store) as daemons,
+    ):
+        workers = [Worker(daemon.socket, host) for daemon, host in zip(daemons, hosts, strict=True)]
         for name, case in cases.items():
             for mib in arguments.sizes:
                 _measure(name, case, mib, hosts, workers, arguments.runs, report)
@@ -59,8 +65,13 @@ def main() -> None:
 
 
 def _measure(
-    name: str, case: Callable[[Sequence[Worker], int, str], float], mib: int,
-    hosts: Hosts, workers: Sequence[Worker], runs: int, report: Report,
+    name: str,
+    case: Callable[[Sequence[Worker], int, str], float],
+    mib: int,
+    hosts: Hosts,
+    workers: Sequence[Worker],
+    runs: int,
+    report: Report,
 ) -> None:
     size = mib << 20
     timed: list[dict[str, float]] = []
@@ -69,16 +80,28 @@ def _measure(
         if run < 0:
             continue
         goodput = iperf(hosts[0].address, GOODPUT_BYTES, server=hosts[0], client=hosts[1])
-        ratio = seconds * goodput / size
-        progress(f"{name} {mib} MiB: {seconds:.3f} s, goodput {goodput * 8 / 1e6:.0f} Mbit/s, {ratio:.3f} x S/B")
-        timed.append({"seconds": seconds, "goodput_bytes_per_second": goodput, "ratio": ratio})
-    ratios = [run["ratio"] for run in timed]
+        progress(
+            f"{name} {mib} MiB: {seconds:.3f} s, goodput {goodput * 8 / 1e6:.0f} Mbit/s, "
+            f"{seconds * goodput / size:.3f} x S/B"
+        )
+        timed.append({"seconds": seconds, "goodput_bytes_per_second": goodput})
+    # The best of them: a disturbed iperf3 must not make the limit, and so the ratio, look better.
+    limit = size / max(run["goodput_bytes_per_second"] for run in timed)
+    ratios = [run["seconds"] / limit for run in timed]
     seconds = median(run["seconds"] for run in timed)
-    limit = median(size / run["goodput_bytes_per_second"] for run in timed)
     report.add(
-        (name, size_text(size), f"{seconds * 1e3:.1f} ms", f"{limit * 1e3:.1f} ms", f"{median(ratios):.3f}",
-         f"{min(ratios):.3f}-{max(ratios):.3f}", f"<= {TARGETS[mib]}" if mib in TARGETS else "-"),
-        case=f"{name} {size}", runs=timed, summary={"ratio": median(ratios), "seconds": seconds},
+        (
+            name,
+            size_text(size),
+            f"{seconds * 1e3:.1f} ms",
+            f"{limit * 1e3:.1f} ms",
+            f"{median(ratios):.3f}",
+            f"{min(ratios):.3f}-{max(ratios):.3f}",
+            f"<= {TARGETS[mib]}" if mib in TARGETS else "-",
+        ),
+        case=f"{name} {size}",
+        runs=timed,
+        summary={"ratio": median(ratios), "seconds": seconds},
     )
 
 
@@ -96,7 +119,7 @@ def broadcast(workers: Sequence[Worker], size: int, name: str) -> float:
 def reduce(workers: Sequence[Worker], size: int, name: str) -> float:
     """A source put on every host, then their sum, asked for and got on the first."""
     sources = [f"{name}-source-{index}" for index in range(len(workers))]
-    for index, (worker, source) in enumerate(zip(workers, sources)):
+    for index, (worker, source) in enumerate(zip(workers, sources, strict=True)):
         worker.ask("fill", size=size, seed=index)
         worker.ask("put", id=source)
     seconds, (answer,) = together(workers[:1], "reduce", id=name, sources=sources)

@@ -6,6 +6,7 @@ import argparse
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from lab.daemons import Daemon, on_loopback
 from lab.report import RUNS_MIN, Report, median, progress
@@ -25,14 +26,14 @@ def main() -> None:
     options.add_argument("--runs", type=int, default=RUNS_MIN)
     options.add_argument("--store", default="1GiB")
     arguments = options.parse_args()
-    timed = []
+    timed: list[dict[str, list[Any]]] = []
     with on_loopback(arguments.nodes, arguments.store) as daemons:
         time.sleep(SETTLE_SECONDS)
         for run in range(arguments.runs):
             progress(f"run {run + 1} of {arguments.runs}: watching for {WATCH_SECONDS:g} s")
             before = [ticks(daemon) for daemon in daemons]
             time.sleep(WATCH_SECONDS)
-            used = [ticks(daemon) - had for daemon, had in zip(daemons, before)]
+            used = [ticks(daemon) - had for daemon, had in zip(daemons, before, strict=True)]
             timed.append({"ticks": used, "memory": [memory(daemon) for daemon in daemons]})
     _report(arguments.nodes, timed)
 
@@ -53,9 +54,10 @@ def memory(daemon: Daemon) -> dict[str, int]:
     }
 
 
-def _report(nodes: int, timed: list[dict[str, list]]) -> None:  # type: ignore[type-arg]
+def _report(nodes: int, timed: list[dict[str, list[Any]]]) -> None:
     report = Report(
-        "idle", f"{nodes} idle nodes, watched for {WATCH_SECONDS:g} s",
+        "idle",
+        f"{nodes} idle nodes, watched for {WATCH_SECONDS:g} s",
         ("node", "ticks", "CPU", "RSS private", "RSS arena", "must reach"),
     )
     for node in range(nodes):
@@ -64,9 +66,16 @@ def _report(nodes: int, timed: list[dict[str, list]]) -> None:  # type: ignore[t
         private = median(run["memory"][node]["private"] for run in timed)
         arena = median(run["memory"][node]["arena"] for run in timed)
         report.add(
-            (str(node), f"{used:g}", f"{percent:.2f} %", f"{private / 2**20:.1f} MiB", f"{arena / 2**20:.1f} MiB",
-             f"< {CPU_TARGET_PERCENT:g} % CPU"),
-            case=f"idle node {node}", runs=timed,
+            (
+                str(node),
+                f"{used:g}",
+                f"{percent:.2f} %",
+                f"{private / 2**20:.1f} MiB",
+                f"{arena / 2**20:.1f} MiB",
+                f"< {CPU_TARGET_PERCENT:g} % CPU",
+            ),
+            case=f"idle node {node}",
+            runs=timed,
             summary={"cpu_percent": percent, "private_bytes": private, "arena_bytes": arena},
         )
     report.finish()

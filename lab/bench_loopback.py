@@ -56,13 +56,26 @@ def _get(giver: Worker, taker: Worker, name: str, expected: int) -> float:
 
 
 def _report(size: int, timed: list[dict[str, float]]) -> None:
-    report = Report("loopback", "Two nodes on loopback: get", ("limit", "size", "get", "limit's rate", "ratio", "must reach"))
+    report = Report(
+        "loopback",
+        "Two nodes on loopback: get",
+        ("limit", "size", "get", "limit's rate", "ratio", "must reach"),
+    )
     for limit in ("iperf3", "bare"):
         ratio = median(run["hoplite"] / run[limit] for run in timed)
         got, most = median(run["hoplite"] for run in timed), median(run[limit] for run in timed)
         report.add(
-            (limit, size_text(size), f"{got / 1e9:.2f} GB/s", f"{most / 1e9:.2f} GB/s", f"{ratio:.2f}", f">= {TARGET}"),
-            case=f"get {size} beside {limit}", runs=timed, summary={"ratio": ratio, "bytes_per_second": got},
+            (
+                limit,
+                size_text(size),
+                f"{got / 1e9:.2f} GB/s",
+                f"{most / 1e9:.2f} GB/s",
+                f"{ratio:.2f}",
+                f">= {TARGET}",
+            ),
+            case=f"get {size} beside {limit}",
+            runs=timed,
+            summary={"ratio": ratio, "bytes_per_second": got},
         )
     report.finish()
 

@@ -37,7 +37,8 @@ def main() -> None:
     import hoplite
 
     report = Report(
-        "memory", "One node: put, create+seal and local get",
+        "memory",
+        "One node: put, create+seal and local get",
         ("case", "size", "median", "limit", "ratio", "must reach"),
     )
     with on_loopback(1, arguments.store) as (daemon,):
@@ -56,18 +57,31 @@ def _put(client: Any, size: int, runs: int, report: Report) -> None:
     timed: list[dict[str, float]] = []
     for run in range(-WARM_UP_RUNS, runs):
         limit = memcpy.seconds()
-        took = _seconds(lambda: client.put(source, f"put-{size}-{run}"))
-        client.delete(f"put-{size}-{run}")
+        name = f"put-{size}-{run}"
+        began = time.perf_counter()
+        client.put(source, name)
+        took = time.perf_counter() - began
+        client.delete(name)
         if run >= 0:
-            progress(f"put {size_text(size)}: {size / took / 1e9:.2f} GB/s, memcpy {size / limit / 1e9:.2f} GB/s")
+            progress(
+                f"put {size_text(size)}: {size / took / 1e9:.2f} GB/s, memcpy {size / limit / 1e9:.2f} GB/s"
+            )
             timed.append({"put_seconds": took, "memcpy_seconds": limit})
     ratio = median(run["memcpy_seconds"] / run["put_seconds"] for run in timed)
     put = median(run["put_seconds"] for run in timed)
     limit = median(run["memcpy_seconds"] for run in timed)
     report.add(
-        ("put", size_text(size), f"{size / put / 1e9:.2f} GB/s", f"memcpy {size / limit / 1e9:.2f} GB/s",
-         f"{ratio:.2f}", f">= {PUT_TARGET}"),
-        case=f"put {size}", runs=timed, summary={"of_memcpy": ratio, "put_seconds": put, "memcpy_seconds": limit},
+        (
+            "put",
+            size_text(size),
+            f"{size / put / 1e9:.2f} GB/s",
+            f"memcpy {size / limit / 1e9:.2f} GB/s",
+            f"{ratio:.2f}",
+            f">= {PUT_TARGET}",
+        ),
+        case=f"put {size}",
+        runs=timed,
+        summary={"of_memcpy": ratio, "put_seconds": put, "memcpy_seconds": limit},
     )
 
 
@@ -75,7 +89,9 @@ def _create(client: Any, size: int, runs: int, report: Report) -> None:
     timed = []
     for run in range(-WARM_UP_RUNS, runs):
         name = f"create-{size}-{run}"
-        took = _seconds(lambda: client.create((size,), np.uint8, name).seal())
+        began = time.perf_counter()
+        client.create((size,), np.uint8, name).seal()
+        took = time.perf_counter() - began
         client.delete(name)
         if run >= 0:
             timed.append(took)
@@ -83,7 +99,9 @@ def _create(client: Any, size: int, runs: int, report: Report) -> None:
     progress(f"create+seal {size_text(size)}: {took * 1e6:.0f} us")
     report.add(
         ("create+seal", size_text(size), f"{took * 1e6:.0f} us", "no copy", "-", "-"),
-        case=f"create {size}", runs=timed, summary={"seconds": took},
+        case=f"create {size}",
+        runs=timed,
+        summary={"seconds": took},
     )
 
 
@@ -102,14 +120,10 @@ def _get(client: Any, size: int, runs: int, report: Report) -> None:
     progress(f"get {size_text(size)}: {took * 1e6:.0f} us")
     report.add(
         ("get", size_text(size), f"{took * 1e6:.0f} us", "map", "-", f"< {GET_TARGET_SECONDS * 1e6:.0f} us"),
-        case=f"get {size}", runs=timed, summary={"seconds": took, "reached": took < GET_TARGET_SECONDS},
+        case=f"get {size}",
+        runs=timed,
+        summary={"seconds": took, "reached": took < GET_TARGET_SECONDS},
     )
-
-
-def _seconds(call: Any) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

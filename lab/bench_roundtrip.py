@@ -37,7 +37,15 @@ def main() -> None:
         _echo(hoplite.connect(arguments.echo), trips)
         return
     with on_loopback(2, "256MiB") as (here, there):
-        again = [sys.executable, "-m", "lab.bench_roundtrip", "--trips", str(arguments.trips), "--echo", there.socket]
+        again = [
+            sys.executable,
+            "-m",
+            "lab.bench_roundtrip",
+            "--trips",
+            str(arguments.trips),
+            "--echo",
+            there.socket,
+        ]
         echo = subprocess.Popen(again, cwd=ROOT)
         timed = _ping(hoplite.connect(here.socket), trips)[WARM_UP_TRIPS:]
         echo.wait()
@@ -74,14 +82,21 @@ def _forget(client: Any, name: str, trip: int) -> None:
 
 def _report(timed: list[float]) -> None:
     report = Report(
-        "roundtrip", "Two nodes on loopback: 1 KiB put here, waiting get there, and back",
+        "roundtrip",
+        "Two nodes on loopback: 1 KiB put here, waiting get there, and back",
         ("case", "median", "p99", "must reach"),
     )
     trip, tail = median(timed), percentile(timed, 99)
     report.add(
-        ("round trip 1 KiB", f"{trip * 1e6:.0f} us", f"{tail * 1e6:.0f} us",
-         f"median < {TARGET_SECONDS * 1e6:.0f} us"),
-        case="round trip 1024", runs=timed, summary={"median_seconds": trip, "p99_seconds": tail},
+        (
+            "round trip 1 KiB",
+            f"{trip * 1e6:.0f} us",
+            f"{tail * 1e6:.0f} us",
+            f"median < {TARGET_SECONDS * 1e6:.0f} us",
+        ),
+        case="round trip 1024",
+        runs=timed,
+        summary={"median_seconds": trip, "p99_seconds": tail},
     )
     report.finish()
 

@@ -34,7 +34,7 @@ class DaemonFailed(RuntimeError):
 
 
 def binary() -> str:
-    """The released daemon: ``$HOPLITED``, else the one installed with the package, built here, or on the path."""
+    """The released daemon: ``$HOPLITED``, else the one installed with Python, built here, or on the path."""
     installed = Path(sys.executable).parent / "hoplited"
     built = Path(__file__).resolve().parent.parent / "target" / "release" / "hoplited"
     for found in (os.environ.get("HOPLITED"), str(installed), str(built), shutil.which("hoplited")):
@@ -55,7 +55,17 @@ class Daemon:
     def stop(self) -> int:
         """SIGTERM, then its exit status."""
         self.process.terminate()
-        return self.process.wait(STOP_SECONDS)
+        try:
+            return self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise DaemonFailed(
+                f"{self.address} did not stop in {STOP_SECONDS} s: {self.log.read_text()[-2000:]}"
+            ) from None
+        finally:
+            if self.process.stdout is not None:
+                self.process.stdout.close()
 
 
 def start(
@@ -102,9 +112,7 @@ def _sockets() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _cluster(
-    sockets: Path, hosts: Sequence[Host | None], arguments: Sequence[str]
-) -> Iterator[list[Daemon]]:
+def _cluster(sockets: Path, hosts: Sequence[Host | None], arguments: Sequence[str]) -> Iterator[list[Daemon]]:
     daemons: list[Daemon] = []
     with ExitStack() as stack:
         for index, host in enumerate(hosts):
@@ -125,5 +133,7 @@ def _wait_until_joined(daemons: Sequence[Daemon]) -> None:
         with hoplite.connect(daemon.socket) as client:
             while len(members := client.status().members) < len(daemons):
                 if time.monotonic() > deadline:
-                    raise DaemonFailed(f"{daemon.address} knows only {', '.join(members)} after {JOIN_SECONDS} s")
+                    raise DaemonFailed(
+                        f"{daemon.address} knows only {', '.join(members)} after {JOIN_SECONDS} s"
+                    )
                 time.sleep(POLL_SECONDS)

@@ -18,13 +18,14 @@ what a killed run left behind is removed by the next one.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ class HostsUnavailable(RuntimeError):
 
 
 def require() -> None:
-    """Raises ``HostsUnavailable`` unless hosts can be made here: root, iproute2, and a kernel that lets us."""
+    """Raises ``HostsUnavailable`` unless hosts can be made: root, iproute2, and a kernel that lets us."""
     if os.geteuid() != 0:
         raise HostsUnavailable("network namespaces need root: run this as root (sudo)")
     for tool in ("ip", "tc"):
@@ -92,8 +93,11 @@ class Host:
 
     def link_bytes(self) -> Mapping[str, int]:
         """What crossed this host's link so far: ``{"up": bytes sent, "down": bytes received}``."""
-        read = self.run(["cat", *(f"/sys/class/net/eth0/statistics/{way}_bytes" for way in ("tx", "rx"))],
-                        capture_output=True, text=True).stdout.split()
+        read = self.run(
+            ["cat", *(f"/sys/class/net/eth0/statistics/{way}_bytes" for way in ("tx", "rx"))],
+            capture_output=True,
+            text=True,
+        ).stdout.split()
         return {"up": int(read[0]), "down": int(read[1])}
 
     def _stop(self) -> None:
@@ -106,6 +110,9 @@ class Host:
             except subprocess.TimeoutExpired:
                 program.kill()
                 program.wait()
+            for pipe in (program.stdin, program.stdout, program.stderr):
+                if pipe is not None:
+                    pipe.close()
         self._programs.clear()
         _kill_inside(self.namespace)
 
@@ -136,6 +143,9 @@ class Hosts:
 
     def __len__(self) -> int:
         return len(self._hosts)
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(self._hosts)
 
     def __getitem__(self, index: int) -> Host:
         return self._hosts[index]
@@ -172,11 +182,23 @@ class Hosts:
         _ip("netns", "add", switch)
         _ip("-n", switch, "link", "add", "br0", "type", "bridge")
         _ip("-n", switch, "link", "set", "br0", "up")
-        for host, up, down in zip(self._hosts, self._up, self._down):
+        for host, up, down in zip(self._hosts, self._up, self._down, strict=True):
             port = f"p{host.index}"
             _ip("netns", "add", host.namespace)
-            _ip("-n", switch, "link", "add", port, "type", "veth",
-                "peer", "name", "eth0", "netns", host.namespace)
+            _ip(
+                "-n",
+                switch,
+                "link",
+                "add",
+                port,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                host.namespace,
+            )
             _ip("-n", switch, "link", "set", port, "master", "br0", "up")
             _ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
             _ip("-n", host.namespace, "link", "set", "lo", "up")
@@ -209,8 +231,23 @@ def _per_host(
 def _limit(namespace: str, device: str, rate_mbit: float | None) -> None:
     if rate_mbit is not None:
         subprocess.run(
-            ["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf",
-             "rate", f"{rate_mbit}mbit", "burst", TBF_BURST, "latency", TBF_LATENCY],
+            [
+                "tc",
+                "-n",
+                namespace,
+                "qdisc",
+                "add",
+                "dev",
+                device,
+                "root",
+                "tbf",
+                "rate",
+                f"{rate_mbit}mbit",
+                "burst",
+                TBF_BURST,
+                "latency",
+                TBF_LATENCY,
+            ],
             check=True,
         )
 
@@ -225,10 +262,8 @@ def _kill_inside(namespace: str) -> None:
     """Kills what still runs in one of our own namespaces: children of the programs we started there."""
     found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True).stdout
     for pid in found.split():
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 def _exit_on_signals() -> None:

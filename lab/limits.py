@@ -90,7 +90,7 @@ def _in(host: Host | None, command: list[str]) -> list[str]:
 
 
 def _send(address: str, size: int) -> None:
-    data = memoryview(np.ones(size, np.uint8))
+    data = np.ones(size, np.uint8).data
     with socket.create_server((address, 0)) as listener:
         print(listener.getsockname()[1], flush=True)
         connection, _ = listener.accept()
@@ -102,7 +102,7 @@ def _send(address: str, size: int) -> None:
 
 
 def _receive(address: str, size: int, port: int) -> None:
-    data = memoryview(np.ones(size, np.uint8))
+    data = np.ones(size, np.uint8).data
     with socket.create_connection((address, port)) as connection:
         _tune(connection)
         began = time.perf_counter()

@@ -64,7 +64,9 @@ class Report:
         rows = [tuple(self.columns), *self._rows]
         widths = [max(len(row[i]) for row in rows) for i in range(len(self.columns))]
         for number, row in enumerate(rows):
-            print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+            print(
+                "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            )
             if number == 0:
                 print("  " + "  ".join("-" * width for width in widths))
         RESULTS.mkdir(parents=True, exist_ok=True)
@@ -97,7 +99,10 @@ def machine() -> dict[str, Any]:
 def versions() -> dict[str, str]:
     from lab.daemons import binary
 
-    found = {"python": platform.python_version(), "commit": _first_line("git", "-C", str(ROOT), "rev-parse", "HEAD")}
+    found = {
+        "python": platform.python_version(),
+        "commit": _first_line("git", "-C", str(ROOT), "rev-parse", "HEAD"),
+    }
     for package in ("hoplite", "numpy"):
         try:
             found[package] = metadata.version(package)

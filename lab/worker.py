@@ -41,7 +41,10 @@ class Worker:
         command = [sys.executable, "-m", "lab.worker", socket]
         self._process = subprocess.Popen(
             host.command(command) if host else command,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
         )
         self.receive()
 
@@ -65,9 +68,9 @@ class Worker:
         return self.receive()
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        with self._process:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
 
 
 def together(workers: Sequence[Worker], call: str, **arguments: Any) -> tuple[float, list[dict[str, Any]]]:
@@ -85,7 +88,7 @@ def pattern(size: int, seed: int) -> np.ndarray:
 
 
 def checksum(array: np.ndarray) -> int:
-    return zlib.crc32(memoryview(array).cast("B"))
+    return zlib.crc32(array.data)
 
 
 class Calls:

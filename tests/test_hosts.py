@@ -1,4 +1,4 @@
-"""Several hosts with addresses of their own: daemons find each other across a network and move objects over it."""
+"""Several hosts with addresses of their own: daemons find each other and move objects over the network."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def daemons(hosts: Hosts) -> Iterator[list[Daemon]]:
 
 @pytest.fixture
 def workers(hosts: Hosts, daemons: list[Daemon]) -> Iterator[list[Worker]]:
-    started = [Worker(daemon.socket, host) for daemon, host in zip(daemons, hosts)]
+    started = [Worker(daemon.socket, host) for daemon, host in zip(daemons, hosts, strict=True)]
     yield started
     for worker in started:
         worker.close()
@@ -50,7 +50,9 @@ def test_a_host_has_its_own_address_and_nothing_of_the_machine(hosts: Hosts) -> 
         assert addresses == {"lo": ["127.0.0.1"], "eth0": [host.address]}
 
 
-def test_a_node_that_listens_everywhere_announces_its_own_address(hosts: Hosts, daemons: Sequence[Daemon]) -> None:
+def test_a_node_that_listens_everywhere_announces_its_own_address(
+    hosts: Hosts, daemons: Sequence[Daemon]
+) -> None:
     assert [daemon.address for daemon in daemons] == [f"{host.address}:{PORT}" for host in hosts]
 
 
@@ -63,12 +65,12 @@ def test_put_on_one_host_get_on_the_others_through_the_network(hosts: Hosts, wor
     after = [host.link_bytes() for host in hosts]
     for receiver in (1, 2):
         assert after[receiver]["down"] - before[receiver]["down"] >= SIZE
-    assert sum(now["up"] - then["up"] for now, then in zip(after, before)) >= 2 * SIZE
+    assert sum(now["up"] - then["up"] for now, then in zip(after, before, strict=True)) >= 2 * SIZE
 
 
 def test_reduce_over_three_hosts_through_the_network(hosts: Hosts, workers: list[Worker]) -> None:
     sources = [f"part-{index}" for index in range(len(workers))]
-    for index, (worker, source) in enumerate(zip(workers, sources)):
+    for index, (worker, source) in enumerate(zip(workers, sources, strict=True)):
         worker.ask("fill", size=SIZE, seed=index)
         worker.ask("put", id=source)
     before = [host.link_bytes() for host in hosts]
