@@ -1,1 +1,45 @@
 //! put, get, reduce, delete over the local socket and mapped memory.
+//!
+//! A [`Client`] is one connection to this host's node and one mapping of its arena. Any number of
+//! threads share it: each call gets a number, whichever waiting thread comes first reads the socket
+//! for all. Nothing runs in the background.
+//!
+//! Calling order: [`Client::connect`]; then either the calls that wait ([`Client::put`],
+//! [`Client::get`], …), or [`Client::submit`] and the [`Ticket`] it returns. An event loop watches
+//! [`Client::fd`], calls [`Client::pump`] when it is readable and [`Ticket::try_take`] after that;
+//! such a connection should have no other thread waiting on it, which would read its answers first.
+//!
+//! Every wait takes an `interrupt`, called at once when a signal arrives and every
+//! [`INTERRUPT_EVERY`] otherwise; the error it returns ends the wait (Python raises
+//! KeyboardInterrupt so). A call given up that way is cancelled, and what its answer would have
+//! brought (a view, a created copy) goes back to the node.
+//!
+//! A process forked from the one that connected must connect anew; in it every call fails, and
+//! views taken before the fork stay readable as long as the parent holds them.
+#![forbid(unsafe_code)]
+
+mod calls;
+mod client;
+mod created;
+mod destination;
+mod get;
+mod handshake;
+mod link;
+mod patience;
+mod put;
+mod request;
+mod ticket;
+mod view;
+
+pub use client::{Client, ReduceCall};
+pub use created::Created;
+pub use destination::Destination;
+pub use handshake::default_socket_path;
+pub use patience::{Interrupt, INTERRUPT_EVERY};
+pub use ticket::Ticket;
+pub use view::View;
+
+/// An `interrupt` for callers that have nothing to look at.
+pub fn never() -> hoplite_words::Result<()> {
+    Ok(())
+}

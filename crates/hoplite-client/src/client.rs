@@ -1,0 +1,339 @@
+//! One connection to this host's node.
+
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hoplite_store::Mapping;
+use hoplite_words::client::{Answer, Call, Location, Reply, Request, Status};
+use hoplite_words::limits::TIMEOUT_MAX;
+use hoplite_words::{CopyId, Error, ErrorKind, FoldOrder, NodeId, ObjectId, Op, Result};
+
+use crate::calls::{Calls, Lead};
+use crate::handshake::greet;
+use crate::link::{Link, LinkDown, Polled};
+use crate::patience::{deadline, Interrupt};
+use crate::request::{check_limits, Subject};
+use crate::Ticket;
+
+/// The node answers `TimedOut` itself, with what it knows; this is how much later the client stops
+/// waiting for a node that answers nothing; long, since a host under full load is no dead node.
+const NODE_GRACE: Duration = Duration::from_secs(5);
+
+/// A connection, shared by all threads of the process that made it.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+    pid: u32,
+    node: NodeId,
+    mapping: Arc<Mapping>,
+    link: Link,
+    calls: Calls,
+}
+
+/// The words of one reduction; see [`Client::reduce`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct ReduceCall {
+    pub target: ObjectId,
+    /// At most `SOURCES_MAX`, none twice.
+    pub sources: Vec<ObjectId>,
+    /// How many of them go in: the first to become ready.
+    pub num_objects: u32,
+    pub op: Op,
+    pub order: FoldOrder,
+    /// Afterwards bring the target to every node that gave a source (allreduce).
+    pub to_sources: bool,
+    /// Until the reduction is committed; `None`: for ever.
+    pub timeout: Option<Duration>,
+}
+
+impl Client {
+    /// Connects to the node whose socket is at `path`, waiting up to `timeout` for its welcome.
+    ///
+    /// # Errors
+    /// `NodeUnreachable` (at once if nobody listens there), `VersionMismatch`.
+    pub fn connect(path: &Path, timeout: Duration) -> Result<Arc<Client>> {
+        let greeted = greet(path, timeout)?;
+        Ok(Arc::new(Client {
+            path: path.to_owned(),
+            pid: std::process::id(),
+            node: greeted.node,
+            mapping: greeted.mapping,
+            link: greeted.link,
+            calls: Calls::default(),
+        }))
+    }
+
+    /// The node at the other end.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Readable when answers have come; for event loops, which then call `pump`.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.link.fd()
+    }
+
+    /// Whether calls wait for room in the socket: an event loop then watches for that too, and
+    /// calls `pump` when there is some.
+    pub fn wants_write(&self) -> bool {
+        self.link.has_unsent()
+    }
+
+    /// Sends what waits to be sent and takes in what has come, without waiting. Does nothing while
+    /// another thread, in a call that waits, does it anyway.
+    ///
+    /// # Errors
+    /// `NodeUnreachable` once the node is gone (every ticket says so too), `BadArgument` in a forked
+    /// child.
+    pub fn pump(&self) -> Result<()> {
+        self.check_process()?;
+        if let Some(lead) = self.calls.try_lead() {
+            self.turn(&lead, Duration::ZERO);
+        }
+        match self.calls.broken() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends a call. The node's answer is the ticket's.
+    ///
+    /// # Errors
+    /// `BadArgument` over the limits of `hoplite_words::limits` or in a forked child,
+    /// `NodeUnreachable` if the node is gone or takes no calls.
+    pub fn submit(self: &Arc<Self>, request: Request) -> Result<Ticket> {
+        let subject = Subject::of(&request);
+        self.submit_about(request, subject)
+    }
+
+    pub(crate) fn submit_about(self: &Arc<Self>, request: Request, subject: Subject) -> Result<Ticket> {
+        self.check_process()?;
+        check_limits(&request)?;
+        let call = self.calls.register()?;
+        // Made before sending, so that a failure unregisters the call.
+        let ticket = Ticket::new(self.clone(), call, subject);
+        self.link.send(&Call { call, request }).map_err(|down| self.gone(down))?;
+        Ok(ticket)
+    }
+
+    /// Submits and waits; the node is given a little more than `timeout`, so that the answer is its
+    /// own account of what it waited for.
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        request: Request,
+        timeout: Option<Duration>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<Reply> {
+        let limit = deadline(timeout.and_then(|timeout| timeout.checked_add(NODE_GRACE)));
+        self.submit(request)?.wait(limit, interrupt)
+    }
+
+    /// Deletes objects everywhere; returns when the directory has recorded it. Later gets fail with
+    /// `Deleted`. Unknown ids are deleted just the same.
+    ///
+    /// # Errors
+    /// `TimedOut`, and those of [`Client::submit`].
+    pub fn delete(
+        self: &Arc<Self>,
+        ids: Vec<ObjectId>,
+        timeout: Option<Duration>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<()> {
+        let request = Request::Delete { ids, timeout_ms: milliseconds(timeout) };
+        self.done("delete", self.call(request, timeout, interrupt)?)
+    }
+
+    /// Starts a reduction. The ticket's answer is `Reply::Reduced` once it is committed; gets of
+    /// the target may be made at once. Dropping the ticket early gives the reduction up.
+    ///
+    /// # Errors
+    /// Those of [`Client::submit`]; the node's own (`BadArgument`, `Mismatch`, …) come by the ticket.
+    pub fn reduce(self: &Arc<Self>, what: ReduceCall) -> Result<Ticket> {
+        self.submit(Request::Reduce {
+            target: what.target,
+            sources: what.sources,
+            num_objects: what.num_objects,
+            op: what.op,
+            order: what.order,
+            timeout_ms: milliseconds(what.timeout),
+            to_sources: what.to_sources,
+        })
+    }
+
+    /// Waits until `count` of `ids` are complete somewhere; returns those that are, fewer than
+    /// `count` only if the time is up.
+    ///
+    /// # Errors
+    /// Those of [`Client::submit`].
+    pub fn wait(
+        self: &Arc<Self>,
+        ids: Vec<ObjectId>,
+        count: u32,
+        timeout: Option<Duration>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<Vec<ObjectId>> {
+        let request = Request::Wait { ids, count, timeout_ms: milliseconds(timeout) };
+        match self.call(request, timeout, interrupt)? {
+            Reply::Ready { ids } => Ok(ids),
+            other => Err(self.misfit("wait", other)),
+        }
+    }
+
+    /// Has the objects brought to `nodes` (none: to this one), without waiting for them.
+    ///
+    /// # Errors
+    /// Those of [`Client::submit`].
+    pub fn prefetch(
+        self: &Arc<Self>,
+        ids: Vec<ObjectId>,
+        nodes: Vec<NodeId>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<()> {
+        let request = Request::Prefetch { ids, nodes };
+        self.done("prefetch", self.call(request, Some(Duration::ZERO), interrupt)?)
+    }
+
+    /// The object's size, if it is known, and who has it.
+    ///
+    /// # Errors
+    /// `Deleted`, `TimedOut`, and those of [`Client::submit`].
+    pub fn locate(
+        self: &Arc<Self>,
+        id: ObjectId,
+        timeout: Option<Duration>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<(Option<u64>, Vec<Location>)> {
+        let request = Request::Locate { id, timeout_ms: milliseconds(timeout) };
+        match self.call(request, timeout, interrupt)? {
+            Reply::Located { size, copies } => Ok((size, copies)),
+            other => Err(self.misfit("locate", other)),
+        }
+    }
+
+    /// The node's account of itself.
+    ///
+    /// # Errors
+    /// Those of [`Client::submit`], `TimedOut`.
+    pub fn status(self: &Arc<Self>, interrupt: Interrupt<'_>) -> Result<Status> {
+        match self.call(Request::Status, Some(Duration::ZERO), interrupt)? {
+            Reply::Status(status) => Ok(status),
+            other => Err(self.misfit("status", other)),
+        }
+    }
+
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// Waits up to `stretch` for something to happen on the socket, and takes it in.
+    pub(crate) fn turn(&self, _lead: &Lead<'_>, stretch: Duration) -> Polled {
+        let polled = self.link.poll(stretch);
+        if polled == Polled::Ready {
+            self.link.flush();
+            if let Err(down) = self.link.read(|answer| self.on_answer(answer)) {
+                self.calls.on_broken(self.gone(down));
+            }
+        }
+        polled
+    }
+
+    fn on_answer(&self, answer: Answer) {
+        if let Some(unwanted) = self.calls.deliver(answer) {
+            self.discard(unwanted);
+        }
+    }
+
+    /// Gives back what an answer brought that nobody waits for any more.
+    pub(crate) fn discard(&self, reply: Reply) {
+        match reply {
+            Reply::View { copy, .. } => self.release(copy),
+            Reply::Created { copy, .. } => self.abort(copy),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn release(&self, copy: CopyId) {
+        self.tell(Request::Release { copy });
+    }
+
+    pub(crate) fn abort(&self, copy: CopyId) {
+        // Answered with `Done`, which nobody needs.
+        if self.check_process().is_ok() {
+            let call = self.calls.number();
+            let _ = self.link.send(&Call { call, request: Request::Abort { copy } });
+        }
+    }
+
+    /// Sends a request that has no answer. A node that is gone has forgotten us anyway; a forked
+    /// child has nothing to tell.
+    pub(crate) fn tell(&self, request: Request) {
+        if self.check_process().is_ok() {
+            let _ = self.link.send(&Call { call: 0, request });
+        }
+    }
+
+    pub(crate) fn check_process(&self) -> Result<()> {
+        let pid = std::process::id();
+        if pid == self.pid {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::BadArgument,
+            format!(
+                "process {pid} was forked from {}, which made this connection to node {}; it must \
+                 connect itself",
+                self.pid, self.node
+            ),
+        ))
+    }
+
+    /// Whether the node is still there, for who follows a copy in memory instead of waiting for an
+    /// answer.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        self.pump()
+    }
+
+    fn gone(&self, down: LinkDown) -> Error {
+        Error::new(
+            ErrorKind::NodeUnreachable,
+            format!("node {} at {} is gone: {}", self.node, self.path.display(), down.0),
+        )
+    }
+
+    pub(crate) fn done(&self, verb: &str, reply: Reply) -> Result<()> {
+        match reply {
+            Reply::Done => Ok(()),
+            other => Err(self.misfit(verb, other)),
+        }
+    }
+
+    /// An answer that does not belong to its question.
+    pub(crate) fn misfit(&self, verb: &str, reply: Reply) -> Error {
+        let message = format!("node {} answered {verb} with {reply:?}", self.node);
+        self.discard(reply);
+        Error::new(ErrorKind::Internal, message)
+    }
+}
+
+/// As it goes over the wire: rounded up, and cut to what a node accepts.
+pub(crate) fn milliseconds(timeout: Option<Duration>) -> Option<u64> {
+    timeout.map(|timeout| {
+        let timeout = timeout.min(TIMEOUT_MAX);
+        u64::try_from(timeout.as_nanos().div_ceil(1_000_000)).expect("TIMEOUT_MAX fits")
+    })
+}
+
+/// The time left of `timeout`, for the later parts of a call that has several.
+pub(crate) fn left_of(timeout: Option<Duration>, started: Instant) -> Option<Duration> {
+    timeout.map(|timeout| timeout.saturating_sub(started.elapsed()))
+}

@@ -1,0 +1,153 @@
+//! An object being written straight into the arena.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_store::{State, Writer};
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::{CopyId, Error, ErrorKind, ObjectId, Result};
+
+use crate::patience::{deadline, Interrupt};
+use crate::request::Subject;
+use crate::Client;
+
+/// Room for one object: fill `writable`, `advance` as bytes are final (receivers stream behind),
+/// `seal`. Dropped before that, the object is withdrawn.
+pub struct Created {
+    client: Arc<Client>,
+    id: ObjectId,
+    copy: CopyId,
+    writer: Writer,
+    phase: Phase,
+}
+
+/// ```text
+/// Writing ──seal──▶ Settled      (the node decides)
+///    └────drop / abort──▶ Settled  (the node is told)
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Writing,
+    Settled,
+}
+
+impl Created {
+    /// Takes over the answer to a `Create` submitted by hand, of an object of `size` bytes. `None`:
+    /// the node has the object already, there is nothing to write.
+    ///
+    /// # Errors
+    /// `Internal` if it is no answer to `Create`.
+    pub fn adopt(client: &Arc<Client>, id: ObjectId, size: u64, reply: Reply) -> Result<Option<Created>> {
+        let (copy, offset) = match reply {
+            Reply::Done => return Ok(None),
+            Reply::Created { copy, offset } => (copy, offset),
+            other => return Err(client.misfit("create", other)),
+        };
+        match client.mapping().writer(offset, size) {
+            Ok(writer) => {
+                let client = client.clone();
+                Ok(Some(Created { client, id, copy, writer, phase: Phase::Writing }))
+            }
+            Err(error) => {
+                client.abort(copy);
+                Err(Error::new(
+                    ErrorKind::Internal,
+                    format!("node {} gave room for {id} that cannot be: {error}", client.node()),
+                ))
+            }
+        }
+    }
+
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// Bytes of the whole object.
+    pub fn size(&self) -> u64 {
+        self.writer.size()
+    }
+
+    /// Bytes given out so far.
+    pub fn watermark(&self) -> u64 {
+        self.writer.watermark()
+    }
+
+    /// What is not yet given out: from the watermark to the end. Its address at watermark 0 is a
+    /// multiple of 64.
+    pub fn writable(&mut self) -> &mut [u8] {
+        let (from, to) = (self.writer.watermark(), self.writer.size());
+        self.writer.unpublished(from, to)
+    }
+
+    /// The next `bytes` bytes of `writable` are final: receivers may have them.
+    ///
+    /// # Errors
+    /// `BadArgument` past the end; `BadArgument` in a forked child.
+    pub fn advance(&mut self, bytes: u64) -> Result<()> {
+        self.client.check_process()?;
+        let left = self.size() - self.watermark();
+        if bytes > left {
+            return Err(Error::new(
+                ErrorKind::BadArgument,
+                format!("{bytes} more bytes of {}: {left} are left of {}", self.id, self.size()),
+            ));
+        }
+        let watermark = self.watermark() + bytes;
+        self.writer.publish(watermark);
+        if self.writer.take_wanted() {
+            self.client.tell(Request::Progress { copy: self.copy, watermark });
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` to the watermark and advances over them.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let from = self.watermark();
+        self.writer.unpublished(from, from + bytes.len() as u64).copy_from_slice(bytes);
+        self.advance(bytes.len() as u64)
+    }
+
+    /// Whether the node gave the object up meanwhile (deleted, refused by its owner); `seal` then
+    /// says why.
+    pub fn is_aborted(&self) -> bool {
+        self.writer.state() == State::Aborted
+    }
+
+    /// Everything is written: the object is complete and immutable once the directory accepts it.
+    /// Bytes not yet given out are given out as they are.
+    ///
+    /// # Errors
+    /// `Deleted`, `AlreadyExists`, `TimedOut`, those of [`Client::submit`], the interrupt's. The
+    /// object is settled either way: by the node's decision, known or not.
+    pub fn seal(mut self, timeout: Option<Duration>, interrupt: Interrupt<'_>) -> Result<()> {
+        self.client.check_process()?;
+        if !self.is_aborted() {
+            self.advance(self.size() - self.watermark())?;
+        }
+        let subject = Subject { verb: "seal", id: Some(self.id) };
+        let mut ticket = self.client.submit_about(Request::Seal { copy: self.copy }, subject)?;
+        self.phase = Phase::Settled;
+        let reply = ticket.wait(deadline(timeout), interrupt)?;
+        self.client.done("seal", reply)
+    }
+
+    /// Withdraws the object, as dropping does.
+    pub fn abort(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        if std::mem::replace(&mut self.phase, Phase::Settled) == Phase::Writing {
+            self.client.abort(self.copy);
+        }
+    }
+}
+
+impl fmt::Debug for Created {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Created {:?}: {} of {} bytes", self.id, self.watermark(), self.size())
+    }
+}

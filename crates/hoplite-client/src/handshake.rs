@@ -1,0 +1,114 @@
+//! From a path to a connection: greet, check versions, map the arena.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use hoplite_store::{pass_fd, Mapping};
+use hoplite_wire::Deframer;
+use hoplite_words::client::{Answer, Call, Reply, Request, CLIENT_PROTOCOL_VERSION};
+use hoplite_words::{Error, ErrorKind, NodeId, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::link::Link;
+
+/// Enough for a welcome, which is the only frame that may come before the first call.
+const WELCOME_BYTES: usize = 4096;
+
+/// Where the node of this user that listens on `port` has its socket:
+/// `${XDG_RUNTIME_DIR:-/tmp}/hoplite-<uid>/<port>.sock`.
+pub fn default_socket_path(port: u16) -> PathBuf {
+    let base = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    let uid = rustix::process::getuid().as_raw();
+    PathBuf::from(base.unwrap_or_else(|| "/tmp".into()))
+        .join(format!("hoplite-{uid}"))
+        .join(format!("{port}.sock"))
+}
+
+/// What a connection starts with.
+pub(crate) struct Greeted {
+    pub(crate) link: Link,
+    pub(crate) node: NodeId,
+    pub(crate) mapping: Arc<Mapping>,
+}
+
+/// Connects, says hello, and attaches the arena that comes with the welcome.
+pub(crate) fn greet(path: &Path, timeout: Duration) -> Result<Greeted> {
+    let unreachable = |why: &dyn std::fmt::Display| {
+        Error::new(
+            ErrorKind::NodeUnreachable,
+            format!("no hoplite node answers at {}: {why}", path.display()),
+        )
+    };
+    let socket = UnixStream::connect(path).map_err(|error| unreachable(&error))?;
+    let mut hello = BytesMut::new();
+    let request = Request::Hello { version: CLIENT_PROTOCOL_VERSION, pid: std::process::id() };
+    hoplite_wire::encode(&Call { call: 0, request }, &mut hello);
+    // A fresh socket's buffer takes these few bytes whole.
+    rustix::net::send(&socket, &hello, rustix::net::SendFlags::NOSIGNAL)
+        .map_err(|error| unreachable(&error))?;
+    let (reply, fd, deframer) = welcome(&socket, timeout).map_err(|why| unreachable(&why))?;
+    let (version, node, arena_bytes) = match reply {
+        Reply::Welcome { version, node, arena_bytes } => (version, node, arena_bytes),
+        Reply::Failed(error) => return Err(error),
+        other => return Err(unreachable(&format!("{other:?} is no welcome"))),
+    };
+    if version != CLIENT_PROTOCOL_VERSION {
+        return Err(Error::new(
+            ErrorKind::VersionMismatch,
+            format!(
+                "node {node} at {} speaks version {version} of the client protocol, this library \
+                 {CLIENT_PROTOCOL_VERSION}",
+                path.display()
+            ),
+        ));
+    }
+    let fd = fd.ok_or_else(|| unreachable(&"its welcome brought no arena"))?;
+    let mapping = Mapping::attach(fd, arena_bytes)
+        .map_err(|error| unreachable(&format!("its arena cannot be mapped ({error})")))?;
+    let link = Link::new(socket, deframer).map_err(|error| unreachable(&error))?;
+    Ok(Greeted { link, node, mapping })
+}
+
+fn welcome(
+    socket: &UnixStream,
+    timeout: Duration,
+) -> std::result::Result<(Reply, Option<OwnedFd>, Deframer), String> {
+    let started = Instant::now();
+    let mut deframer = Deframer::new();
+    let mut arena = None;
+    let mut buffer = [0; WELCOME_BYTES];
+    loop {
+        let left = timeout
+            .checked_sub(started.elapsed())
+            .ok_or_else(|| format!("no welcome in {:.1} s", timeout.as_secs_f64()))?;
+        if !readable(socket, left)? {
+            continue;
+        }
+        let (received, fd) = pass_fd::recv_with_fd(socket, &mut buffer).map_err(|error| error.to_string())?;
+        arena = fd.or(arena);
+        if received == 0 {
+            return Err("it closed the connection".into());
+        }
+        deframer.push(&buffer[..received]);
+        if let Some(frame) = deframer.next_frame().map_err(|error| error.to_string())? {
+            let answer: Answer = hoplite_wire::decode(&frame).map_err(|error| error.to_string())?;
+            return Ok((answer.reply, arena, deframer));
+        }
+    }
+}
+
+fn readable(socket: &UnixStream, timeout: Duration) -> std::result::Result<bool, String> {
+    let timeout = Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    match rustix::event::poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&timeout)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,142 @@
+//! The socket: frames out, frames in, never blocking but in `poll`.
+
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use hoplite_wire::Deframer;
+use hoplite_words::client::{Answer, Call};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+/// Most bytes of calls that wait for the node to take them; past that it is not answering anyway.
+const UNSENT_BYTES_MAX: usize = 64 << 20;
+
+/// Read at once: many answers, and a small object's announcement is far below it.
+const READ_BYTES: usize = 64 << 10;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Polled {
+    Ready,
+    Quiet,
+    Interrupted,
+}
+
+/// The node is not to be spoken to over this link any more.
+#[derive(Debug)]
+pub(crate) struct LinkDown(pub(crate) String);
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    socket: UnixStream,
+    outgoing: Mutex<BytesMut>,
+    incoming: Mutex<Incoming>,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    deframer: Deframer,
+    scratch: Box<[u8]>,
+}
+
+impl Link {
+    /// `deframer` holds what the handshake read too much.
+    pub(crate) fn new(socket: UnixStream, deframer: Deframer) -> std::io::Result<Link> {
+        socket.set_nonblocking(true)?;
+        let incoming = Incoming { deframer, scratch: vec![0; READ_BYTES].into_boxed_slice() };
+        Ok(Link { socket, outgoing: Mutex::default(), incoming: Mutex::new(incoming) })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Sends a frame, or as much of it as the socket takes; the rest goes with later `flush`es.
+    pub(crate) fn send(&self, call: &Call) -> Result<(), LinkDown> {
+        let mut outgoing = self.outgoing();
+        if outgoing.len() > UNSENT_BYTES_MAX {
+            return Err(LinkDown(format!("it takes no calls, {} bytes wait for it", outgoing.len())));
+        }
+        hoplite_wire::encode(call, &mut outgoing);
+        Self::write(&self.socket, &mut outgoing);
+        Ok(())
+    }
+
+    pub(crate) fn flush(&self) {
+        Self::write(&self.socket, &mut self.outgoing());
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.outgoing().is_empty()
+    }
+
+    fn outgoing(&self) -> MutexGuard<'_, BytesMut> {
+        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(socket: &UnixStream, outgoing: &mut BytesMut) {
+        while !outgoing.is_empty() {
+            match rustix::net::send(socket, outgoing, SendFlags::NOSIGNAL) {
+                Ok(sent) => outgoing.advance(sent),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                // The other side is gone. Reading says so too, behind the answers it still sent.
+                Err(_) => outgoing.clear(),
+            }
+        }
+    }
+
+    /// Waits for answers to arrive, and for room if calls wait to be sent.
+    pub(crate) fn poll(&self, timeout: Duration) -> Polled {
+        let out = if self.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
+        self.poll_for(PollFlags::IN | out, timeout)
+    }
+
+    /// Waits for room for the calls that wait to be sent, while another thread waits for answers.
+    pub(crate) fn poll_room(&self, timeout: Duration) -> Polled {
+        self.poll_for(PollFlags::OUT, timeout)
+    }
+
+    fn poll_for(&self, events: PollFlags, timeout: Duration) -> Polled {
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        match rustix::event::poll(&mut [PollFd::new(&self.socket, events)], Some(&timeout)) {
+            Ok(0) => Polled::Quiet,
+            Ok(_) => Polled::Ready,
+            Err(Errno::INTR) => Polled::Interrupted,
+            Err(error) => unreachable!("poll of our own socket failed: {error}"),
+        }
+    }
+
+    /// Reads what is there, without waiting, and hands out whole answers in order.
+    pub(crate) fn read(&self, mut on_answer: impl FnMut(Answer)) -> Result<(), LinkDown> {
+        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        let Incoming { deframer, scratch } = &mut *incoming;
+        loop {
+            let received = match (&self.socket).read(scratch) {
+                Ok(0) => return Err(LinkDown("it closed the connection".into())),
+                Ok(received) => received,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(LinkDown(error.to_string())),
+            };
+            deframer.push(&scratch[..received]);
+            while let Some(frame) = deframer.next_frame().map_err(misspoken)? {
+                on_answer(hoplite_wire::decode(&frame).map_err(misspoken)?);
+            }
+            if received < scratch.len() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn misspoken(error: hoplite_wire::WireError) -> LinkDown {
+    LinkDown(format!("it sent what is no answer ({error})"))
+}

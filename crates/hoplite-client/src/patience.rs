@@ -1,0 +1,67 @@
+//! How long a caller waits, and what it looks at meanwhile.
+
+use std::time::{Duration, Instant};
+
+use hoplite_words::Result;
+
+/// Longest time between two looks at the interrupt: a signal may come between a look and the sleep
+/// after it, or be meant for a thread that sleeps on something signals do not end. Nobody notices
+/// 50 ms after Ctrl-C, and twenty looks a second cost nothing.
+pub const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
+
+/// What a waiting call looks at: an error ends the wait and is returned.
+pub type Interrupt<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+pub(crate) struct Patience<'a> {
+    started: Instant,
+    looked: Instant,
+    deadline: Option<Instant>,
+    interrupt: Interrupt<'a>,
+}
+
+impl<'a> Patience<'a> {
+    pub(crate) fn new(deadline: Option<Instant>, interrupt: Interrupt<'a>) -> Self {
+        let now = Instant::now();
+        Patience { started: now, looked: now, deadline, interrupt }
+    }
+
+    /// The next stretch of waiting; `None` once the time is up.
+    pub(crate) fn stretch(&self) -> Option<Duration> {
+        let Some(deadline) = self.deadline else { return Some(INTERRUPT_EVERY) };
+        let left = deadline.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then(|| left.min(INTERRUPT_EVERY))
+    }
+
+    pub(crate) fn waited(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Looks at the interrupt if the last look was long ago.
+    pub(crate) fn look(&mut self) -> Result<()> {
+        match self.is_look_due() {
+            true => self.look_now(),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn is_look_due(&self) -> bool {
+        self.looked.elapsed() >= INTERRUPT_EVERY
+    }
+
+    /// A signal arrived.
+    pub(crate) fn look_now(&mut self) -> Result<()> {
+        self.looked = Instant::now();
+        (self.interrupt)()
+    }
+
+    /// Lends the interrupt to a call within the call.
+    pub(crate) fn interrupt(&mut self) -> Interrupt<'_> {
+        self.interrupt
+    }
+}
+
+/// When `timeout` is over; `None` is for ever.
+pub(crate) fn deadline(timeout: Option<Duration>) -> Option<Instant> {
+    // A time-out beyond what the clock can say is no time-out.
+    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
+}

@@ -1,0 +1,75 @@
+//! Putting objects.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hoplite_words::client::Request;
+use hoplite_words::limits::INLINE_BYTES_MAX;
+use hoplite_words::{Blob, Header, ObjectId, Result};
+
+use crate::client::{left_of, milliseconds};
+use crate::patience::{deadline, Interrupt, Patience};
+use crate::{Client, Created};
+
+/// Written between two advances of the watermark: receivers start after the first, and what an
+/// advance costs does not show.
+const PIECE_BYTES: usize = 1 << 20;
+
+impl Client {
+    /// Makes an object of `parts`, one behind the other. It is announced before its bytes are
+    /// copied, so receivers stream behind the copy; complete when this returns. Putting the same id
+    /// and size again is accepted; another size is not.
+    ///
+    /// # Errors
+    /// `BadArgument` (header and size do not fit), `AlreadyExists`, `Deleted`, `StoreFull`,
+    /// `TimedOut`, those of [`Client::submit`], the interrupt's: then the object is withdrawn.
+    pub fn put(
+        self: &Arc<Self>,
+        id: ObjectId,
+        header: Header,
+        parts: &[&[u8]],
+        timeout: Option<Duration>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<()> {
+        let started = Instant::now();
+        let size = parts.iter().map(|part| part.len() as u64).sum();
+        if size <= INLINE_BYTES_MAX {
+            let request = Request::PutSmall {
+                id,
+                header,
+                payload: Blob(parts.concat()),
+                timeout_ms: milliseconds(timeout),
+            };
+            return self.done("put", self.call(request, timeout, interrupt)?);
+        }
+        let Some(mut created) = self.create(id, size, header, timeout, interrupt)? else {
+            return Ok(());
+        };
+        let mut patience = Patience::new(deadline(left_of(timeout, started)), interrupt);
+        for piece in parts.iter().flat_map(|part| part.chunks(PIECE_BYTES)) {
+            if created.is_aborted() {
+                break;
+            }
+            created.append(piece)?;
+            patience.look()?;
+        }
+        created.seal(left_of(timeout, started), patience.interrupt())
+    }
+
+    /// Room for an object of `size` bytes, announced at once, to be written in place. `None`: this
+    /// node has the object already, with this size.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub fn create(
+        self: &Arc<Self>,
+        id: ObjectId,
+        size: u64,
+        header: Header,
+        timeout: Option<Duration>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<Option<Created>> {
+        let request = Request::Create { id, size, header, timeout_ms: milliseconds(timeout) };
+        Created::adopt(self, id, size, self.call(request, timeout, interrupt)?)
+    }
+}
