@@ -27,12 +27,12 @@ impl Job<'_> {
         }
     }
 
-    fn run_with<L: Lane, F: Fn(L::Value, L::Value) -> L::Value>(self, combine: F) {
+    fn run_with<L: Lane, F: Combine<L>>(self, combine: F) {
         match self {
             Job::InPlace { acc, other, .. } => {
                 assert_eq!(acc.len(), other.len(), "only arrays of one length can be folded");
                 let (acc, other) = (bytemuck::cast_slice_mut(acc), bytemuck::cast_slice(other));
-                Arch::new().dispatch(InPlace::<L, F> { acc, other, combine });
+                L::fold(InPlace { acc, other, combine });
             }
             Job::Into { out, a, b, .. } => {
                 assert_eq!(
@@ -42,7 +42,7 @@ impl Job<'_> {
                 );
                 let out = bytemuck::cast_slice_mut(out);
                 let (a, b) = (bytemuck::cast_slice(a), bytemuck::cast_slice(b));
-                Arch::new().dispatch(Into::<L, F> { out, a, b, combine });
+                L::fold_into(Into { out, a, b, combine });
             }
         }
     }
@@ -52,13 +52,17 @@ pub(crate) fn divide<L: Lane<Value: Div<Output = L::Value>>>(acc: &mut [u8], by:
     Arch::new().dispatch(Divide::<L> { acc: bytemuck::cast_slice_mut(acc), by, lane: PhantomData });
 }
 
-struct InPlace<'a, L: Lane, F> {
-    acc: &'a mut [L::Bytes],
-    other: &'a [L::Bytes],
-    combine: F,
+/// One of a lane's operations.
+pub(crate) trait Combine<L: Lane>: Fn(L::Value, L::Value) -> L::Value {}
+impl<L: Lane, F: Fn(L::Value, L::Value) -> L::Value> Combine<L> for F {}
+
+pub(crate) struct InPlace<'a, L: Lane, F> {
+    pub acc: &'a mut [L::Bytes],
+    pub other: &'a [L::Bytes],
+    pub combine: F,
 }
 
-impl<L: Lane, F: Fn(L::Value, L::Value) -> L::Value> NullaryFnOnce for InPlace<'_, L, F> {
+impl<L: Lane, F: Combine<L>> NullaryFnOnce for InPlace<'_, L, F> {
     type Output = ();
 
     #[inline(always)]
@@ -69,14 +73,14 @@ impl<L: Lane, F: Fn(L::Value, L::Value) -> L::Value> NullaryFnOnce for InPlace<'
     }
 }
 
-struct Into<'a, L: Lane, F> {
-    out: &'a mut [L::Bytes],
-    a: &'a [L::Bytes],
-    b: &'a [L::Bytes],
-    combine: F,
+pub(crate) struct Into<'a, L: Lane, F> {
+    pub out: &'a mut [L::Bytes],
+    pub a: &'a [L::Bytes],
+    pub b: &'a [L::Bytes],
+    pub combine: F,
 }
 
-impl<L: Lane, F: Fn(L::Value, L::Value) -> L::Value> NullaryFnOnce for Into<'_, L, F> {
+impl<L: Lane, F: Combine<L>> NullaryFnOnce for Into<'_, L, F> {
     type Output = ();
 
     #[inline(always)]

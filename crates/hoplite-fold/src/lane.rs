@@ -4,8 +4,11 @@
 //! vectorised loop is compiled with that loop's instructions.
 
 use bytemuck::Pod;
+use pulp::Arch;
 
-pub(crate) trait Lane {
+use crate::kernel::{Combine, InPlace, Into};
+
+pub(crate) trait Lane: Sized {
     /// One element in memory, little-endian; alignment 1, so slices of it may lie anywhere.
     type Bytes: Pod;
     /// What it is computed as.
@@ -18,4 +21,12 @@ pub(crate) trait Lane {
     fn prod(a: Self::Value, b: Self::Value) -> Self::Value;
     fn min(a: Self::Value, b: Self::Value) -> Self::Value;
     fn max(a: Self::Value, b: Self::Value) -> Self::Value;
+
+    /// Runs the job at the best instruction level there is.
+    fn fold(job: InPlace<Self, impl Combine<Self>>) {
+        Arch::new().dispatch(job);
+    }
+    fn fold_into(job: Into<Self, impl Combine<Self>>) {
+        Arch::new().dispatch(job);
+    }
 }
