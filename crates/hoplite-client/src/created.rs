@@ -10,7 +10,7 @@ use hoplite_words::{CopyId, Error, ErrorKind, ObjectId, Result};
 
 use crate::patience::{deadline, Interrupt};
 use crate::request::Subject;
-use crate::Client;
+use crate::{Client, Ticket};
 
 /// Room for one object: fill `writable`, `advance` as bytes are final (receivers stream behind),
 /// `seal`. Dropped before that, the object is withdrawn.
@@ -102,7 +102,10 @@ impl Created {
     }
 
     /// Copies `bytes` to the watermark and advances over them.
-    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<()> {
+    ///
+    /// # Errors
+    /// `BadArgument` past the end; `BadArgument` in a forked child.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let from = self.watermark();
         self.writer.unpublished(from, from + bytes.len() as u64).copy_from_slice(bytes);
         self.advance(bytes.len() as u64)
@@ -120,16 +123,25 @@ impl Created {
     /// # Errors
     /// `Deleted`, `AlreadyExists`, `TimedOut`, those of [`Client::submit`], the interrupt's. The
     /// object is settled either way: by the node's decision, known or not.
-    pub fn seal(mut self, timeout: Option<Duration>, interrupt: Interrupt<'_>) -> Result<()> {
+    pub fn seal(self, timeout: Option<Duration>, interrupt: Interrupt<'_>) -> Result<()> {
+        let client = self.client.clone();
+        let reply = self.submit_seal()?.wait(deadline(timeout), interrupt)?;
+        client.done("seal", reply)
+    }
+
+    /// As `seal`, without waiting: the ticket's answer is `Reply::Done`.
+    ///
+    /// # Errors
+    /// Those of [`Client::submit`].
+    pub fn submit_seal(mut self) -> Result<Ticket> {
         self.client.check_process()?;
         if !self.is_aborted() {
             self.advance(self.size() - self.watermark())?;
         }
         let subject = Subject { verb: "seal", id: Some(self.id) };
-        let mut ticket = self.client.submit_about(Request::Seal { copy: self.copy }, subject)?;
+        let ticket = self.client.submit_about(Request::Seal { copy: self.copy }, subject)?;
         self.phase = Phase::Settled;
-        let reply = ticket.wait(deadline(timeout), interrupt)?;
-        self.client.done("seal", reply)
+        Ok(ticket)
     }
 
     /// Withdraws the object, as dropping does.

@@ -15,7 +15,7 @@ use crate::{Client, Destination, View};
 /// Copied between two looks at watermark and interrupt; stays in the second-level cache on its way.
 const PIECE_BYTES: u64 = 1 << 20;
 
-enum Copied {
+pub(crate) enum Copied {
     Whole,
     /// The writing was abandoned; nothing of it counts.
     Aborted,
@@ -75,7 +75,7 @@ impl Client {
         }
     }
 
-    fn copy_behind(
+    pub(crate) fn copy_behind(
         &self,
         held: &Held,
         id: ObjectId,

@@ -18,6 +18,7 @@
 //! views taken before the fork stay readable as long as the parent holds them.
 #![forbid(unsafe_code)]
 
+mod arriving;
 mod calls;
 mod client;
 mod created;
@@ -31,6 +32,7 @@ mod request;
 mod ticket;
 mod view;
 
+pub use arriving::Arriving;
 pub use client::{Client, ReduceCall};
 pub use created::Created;
 pub use destination::Destination;
