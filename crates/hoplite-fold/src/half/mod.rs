@@ -8,6 +8,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(test)]
+mod tests;
 
 use pulp::Arch;
 
