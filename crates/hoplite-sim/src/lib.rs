@@ -1,1 +1,26 @@
-//! A deterministic world for the core: clock, links, checkers.
+//! Whole clusters of real `hoplite_core::Core`s in a deterministic simulated world.
+//!
+//! - `queue`, `dice`, `log`, `names`: the clock, the chances, the account, the short names
+//! - `net`, `plane`: links, and the copies and jobs of a node's carry plane
+//! - `world`: carries out what cores want and tells them what came of it
+//! - `task`: what clients do; `model`: what they must find
+//! - `workload`, `run`: a seed draws a world and its clients, and says what went wrong
+//! - `scenario`: commands and their recorded outcome, one behaviour per file
+#![forbid(unsafe_code)]
+
+mod crowd;
+mod dice;
+pub mod fault;
+mod happening;
+mod log;
+mod model;
+mod names;
+mod net;
+mod plane;
+mod queue;
+pub mod run;
+pub mod scenario;
+mod show;
+mod task;
+mod workload;
+mod world;

@@ -1,0 +1,76 @@
+//! The account of a run: a hash of every line, and the last lines themselves.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+/// Lines kept for the report of a failure.
+const TAIL_LINES: usize = 400;
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+
+/// What a line is about; scenarios show only what nodes and clients can see of each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Topic {
+    /// Calls and replies, control messages, streams.
+    Talk,
+    /// What a node does inside itself.
+    Inside,
+    /// Gossip, pings, ticks.
+    Noise,
+}
+
+/// Grows by one line per thing that happened.
+pub struct Log {
+    hash: u64,
+    lines: u64,
+    tail: VecDeque<String>,
+    /// Everything said on `Topic::Talk` since last taken, for scenarios.
+    talk: Option<Vec<String>>,
+}
+
+impl Log {
+    pub fn new(keep_talk: bool) -> Self {
+        Log {
+            hash: FNV_OFFSET,
+            lines: 0,
+            tail: VecDeque::with_capacity(TAIL_LINES),
+            talk: keep_talk.then(Vec::new),
+        }
+    }
+
+    pub fn write(&mut self, now: Duration, topic: Topic, text: fmt::Arguments<'_>) {
+        let line = format!("{:>12.6} {text}", now.as_secs_f64() * 1e3);
+        for byte in line.bytes().chain([b'\n']) {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
+        }
+        self.lines += 1;
+        if let (Topic::Talk, Some(talk)) = (topic, &mut self.talk) {
+            talk.push(text.to_string());
+        }
+        if self.tail.len() == TAIL_LINES {
+            self.tail.pop_front();
+        }
+        if topic != Topic::Noise {
+            self.tail.push_back(line);
+        }
+    }
+
+    /// Equal for two runs only if they were equal line by line.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    pub fn tail(&self) -> impl Iterator<Item = &str> {
+        self.tail.iter().map(String::as_str)
+    }
+
+    pub fn take_talk(&mut self) -> Vec<String> {
+        self.talk.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+}

@@ -1,0 +1,69 @@
+//! `hoplite-sim`: runs drawn worlds until one breaks a rule.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use hoplite_sim::fault::FaultSwitches;
+use hoplite_sim::run::{run, Report};
+
+/// Runs simulated clusters of the real core, one per seed, and stops at the first broken rule.
+#[derive(Parser)]
+struct Args {
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// How many seeds to run, one after the other.
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// Kill clients, kill and restart nodes, lose datagrams.
+    #[arg(long)]
+    faults: bool,
+    /// Go on after failures, and list them at the end.
+    #[arg(long)]
+    keep_going: bool,
+    /// Print the summary of every seed.
+    #[arg(long)]
+    verbose: bool,
+    /// Lines of the event log to print for a failure.
+    #[arg(long, default_value_t = 60)]
+    tail: usize,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    // A panic is reported with its seed, below; once is enough.
+    std::panic::set_hook(Box::new(|_| {}));
+    let faults = if args.faults { FaultSwitches::all() } else { FaultSwitches::default() };
+    let mut failed = Vec::new();
+    let mut judged = 0;
+    for seed in args.seed..args.seed + args.seeds {
+        let report = run(seed, faults);
+        judged += report.judged;
+        if args.verbose || args.seeds == 1 {
+            println!("{report}");
+        }
+        if report.failure.is_some() {
+            print_failure(&report, args.tail);
+            failed.push(seed);
+            if !args.keep_going {
+                break;
+            }
+        }
+    }
+    if failed.is_empty() {
+        println!("{} seeds from {}: all fine, {judged} contents judged", args.seeds, args.seed);
+        return ExitCode::SUCCESS;
+    }
+    println!("{} seeds failed: {failed:?}", failed.len());
+    ExitCode::FAILURE
+}
+
+fn print_failure(report: &Report, tail: usize) {
+    let Some(failure) = &report.failure else { return };
+    println!("FAILED {report}");
+    for line in &failure.log_tail[failure.log_tail.len().saturating_sub(tail)..] {
+        println!("  {line}");
+    }
+    println!("  => seed {}: {}", report.seed, failure.violation);
+}

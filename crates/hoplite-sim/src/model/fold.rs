@@ -1,0 +1,65 @@
+//! Reduction arithmetic written a second time, plainly, to judge the first.
+
+use std::rc::Rc;
+
+use hoplite_words::{Dtype, Op};
+
+/// Dtypes the simulation draws from: those whose folds are exact in any order.
+pub const DTYPES: [Dtype; 6] = [Dtype::I8, Dtype::U16, Dtype::I32, Dtype::I64, Dtype::F32, Dtype::F64];
+
+macro_rules! integers {
+    ($type:ty, $op:expr, $parts:expr) => {
+        elementwise!($type, $parts, |a: $type, b: $type| match $op {
+            Op::Sum | Op::Mean => a.wrapping_add(b),
+            Op::Prod => a.wrapping_mul(b),
+            Op::Min => a.min(b),
+            Op::Max => a.max(b),
+        })
+    };
+}
+
+macro_rules! floats {
+    ($type:ty, $op:expr, $parts:expr) => {{
+        let mut out = elementwise!($type, $parts, |a: $type, b: $type| match $op {
+            Op::Sum | Op::Mean => a + b,
+            Op::Prod => a * b,
+            Op::Min => a.min(b),
+            Op::Max => a.max(b),
+        });
+        if $op == Op::Mean {
+            for element in out.chunks_exact_mut(size_of::<$type>()) {
+                let sum = <$type>::from_le_bytes((&*element).try_into().expect("one element"));
+                element.copy_from_slice(&(sum / $parts.len() as $type).to_le_bytes());
+            }
+        }
+        out
+    }};
+}
+
+macro_rules! elementwise {
+    ($type:ty, $parts:expr, $combine:expr) => {{
+        const BYTES: usize = size_of::<$type>();
+        let mut out = $parts[0].to_vec();
+        for part in &$parts[1..] {
+            for (a, b) in out.chunks_exact_mut(BYTES).zip(part.chunks_exact(BYTES)) {
+                let left = <$type>::from_le_bytes((&*a).try_into().expect("one element"));
+                let right = <$type>::from_le_bytes(b.try_into().expect("one element"));
+                a.copy_from_slice(&$combine(left, right).to_le_bytes());
+            }
+        }
+        out
+    }};
+}
+
+/// The fold over all `parts`, at least one, of equal length.
+pub fn fold_all(op: Op, dtype: Dtype, parts: &[Rc<[u8]>]) -> Vec<u8> {
+    match dtype {
+        Dtype::I8 => integers!(i8, op, parts),
+        Dtype::U16 => integers!(u16, op, parts),
+        Dtype::I32 => integers!(i32, op, parts),
+        Dtype::I64 => integers!(i64, op, parts),
+        Dtype::F32 => floats!(f32, op, parts),
+        Dtype::F64 => floats!(f64, op, parts),
+        other => unreachable!("the simulation draws no {other}"),
+    }
+}

@@ -1,0 +1,208 @@
+//! What every object must contain, known without asking the nodes.
+
+mod fold;
+
+pub use fold::DTYPES;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use hoplite_words::{Dtype, Edition, Header, ObjectId, Op};
+
+use crate::dice::Dice;
+
+/// Where the bytes of an object come from.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// Put by a client: the content follows from id, size and dtype.
+    Put { dtype: Option<Dtype> },
+    /// The fold over `num_objects` of `sources`.
+    Reduction { sources: Vec<ObjectId>, num_objects: usize, op: Op, dtype: Dtype, size: u64, fixed: bool },
+}
+
+/// All objects of a run.
+#[derive(Default)]
+pub struct Model {
+    origins: BTreeMap<ObjectId, Origin>,
+    /// Sources of each sealed reduction target, by edition; one set per edition, ever.
+    sealed: BTreeMap<(ObjectId, Option<Edition>), Vec<ObjectId>>,
+    puts: BTreeMap<(ObjectId, u64), Rc<[u8]>>,
+    /// Contents that could not be judged yet because a source is itself a target not heard of.
+    postponed: Vec<(ObjectId, Vec<ObjectId>, Vec<u8>)>,
+    pub judged: u64,
+}
+
+/// The header a put of `size` bytes of `dtype` carries.
+pub fn header(dtype: Option<Dtype>, size: u64) -> Header {
+    match dtype {
+        Some(dtype) => Header::array(dtype, size / dtype.size() as u64),
+        None => Header::default(),
+    }
+}
+
+impl Model {
+    pub fn add(&mut self, id: ObjectId, origin: Origin) {
+        self.origins.insert(id, origin);
+    }
+
+    pub fn knows(&self, id: ObjectId) -> bool {
+        self.origins.contains_key(&id)
+    }
+
+    pub fn dtype(&self, id: ObjectId) -> Option<Dtype> {
+        match self.origins.get(&id)? {
+            Origin::Put { dtype } => *dtype,
+            Origin::Reduction { dtype, .. } => Some(*dtype),
+        }
+    }
+
+    /// The size of a reduction's target; a put has the size its client gives it.
+    pub fn size(&self, id: ObjectId) -> Option<u64> {
+        match self.origins.get(&id)? {
+            Origin::Put { .. } => None,
+            Origin::Reduction { size, .. } => Some(*size),
+        }
+    }
+
+    /// The bytes a put of `size` writes.
+    pub fn put_content(&mut self, id: ObjectId, size: u64) -> Rc<[u8]> {
+        let dtype = self.dtype(id);
+        self.puts.entry((id, size)).or_insert_with(|| fresh_content(id, size, dtype).into()).clone()
+    }
+
+    /// Takes note that `id` was sealed with `sources`; an error if it was with others before.
+    pub fn on_sealed(
+        &mut self,
+        id: ObjectId,
+        edition: Option<Edition>,
+        sources: &[ObjectId],
+    ) -> Result<(), String> {
+        let Some(origin) = self.origins.get(&id) else { return Ok(()) };
+        match origin {
+            Origin::Put { .. } if sources.is_empty() => return Ok(()),
+            Origin::Put { .. } => return Err(format!("{id:?} was put, yet its seal names sources")),
+            Origin::Reduction { sources: declared, num_objects, fixed, .. } => {
+                judge_sources(id, declared, *num_objects, *fixed, sources)?;
+            }
+        }
+        for key in [(id, None), (id, edition)] {
+            let before = self.sealed.entry(key).or_insert_with(|| sources.to_vec());
+            if before != sources {
+                return Err(format!("two sealed contents of {id:?}: over {before:?} and over {sources:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares sealed bytes of `id` with what they must be.
+    pub fn judge(&mut self, id: ObjectId, sources: &[ObjectId], bytes: &[u8]) -> Result<(), String> {
+        if !self.knows(id) {
+            return Ok(());
+        }
+        self.judged += 1;
+        match self.content(id, sources, bytes.len() as u64)? {
+            Some(expected) => same(id, &expected, bytes),
+            None => {
+                self.postponed.push((id, sources.to_vec(), bytes.to_vec()));
+                Ok(())
+            }
+        }
+    }
+
+    /// Judges what had to wait; contents whose sources nobody ever named cannot be judged.
+    pub fn judge_postponed(&mut self) -> Result<(), String> {
+        for (id, sources, bytes) in std::mem::take(&mut self.postponed) {
+            if let Some(expected) = self.content(id, &sources, bytes.len() as u64)? {
+                same(id, &expected, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn content(&mut self, id: ObjectId, over: &[ObjectId], size: u64) -> Result<Option<Rc<[u8]>>, String> {
+        let Some(origin) = self.origins.get(&id).cloned() else {
+            return Err(format!("{id:?} went into a reduction, but nobody made it"));
+        };
+        let (op, dtype, declared_size) = match origin {
+            Origin::Put { .. } => return Ok(Some(self.put_content(id, size))),
+            Origin::Reduction { op, dtype, size, .. } => (op, dtype, size),
+        };
+        if size != declared_size {
+            return Err(format!("{id:?} has {size} B instead of {declared_size} B"));
+        }
+        let mut parts = Vec::new();
+        for source in over {
+            let nested = self.sealed.get(&(*source, None)).cloned();
+            if nested.is_none() && matches!(self.origins.get(source), Some(Origin::Reduction { .. })) {
+                return Ok(None);
+            }
+            match self.content(*source, &nested.unwrap_or_default(), size)? {
+                Some(part) => parts.push(part),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(fold::fold_all(op, dtype, &parts).into()))
+    }
+}
+
+fn judge_sources(
+    id: ObjectId,
+    declared: &[ObjectId],
+    num_objects: usize,
+    fixed: bool,
+    sources: &[ObjectId],
+) -> Result<(), String> {
+    let places: Option<Vec<usize>> =
+        sources.iter().map(|source| declared.iter().position(|other| other == source)).collect();
+    let Some(places) = places else {
+        return Err(format!("{id:?} was reduced over {sources:?}, not all of which were asked for"));
+    };
+    let mut sorted = places.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    if sorted.len() != places.len() {
+        return Err(format!("{id:?}: a source went in twice: {sources:?}"));
+    }
+    if sources.len() != num_objects {
+        return Err(format!("{id:?}: {} sources instead of {num_objects}", sources.len()));
+    }
+    if fixed && sorted != places {
+        return Err(format!("{id:?}: fixed order, yet folded as {places:?}"));
+    }
+    Ok(())
+}
+
+fn same(id: ObjectId, expected: &[u8], found: &[u8]) -> Result<(), String> {
+    if expected.len() != found.len() {
+        return Err(format!("{id:?} has {} B instead of {} B", found.len(), expected.len()));
+    }
+    match expected.iter().zip(found).position(|(a, b)| a != b) {
+        Some(at) => Err(format!(
+            "wrong content of {id:?} from byte {at} of {}: {:02x?} instead of {:02x?}",
+            expected.len(),
+            &found[at..found.len().min(at + 8)],
+            &expected[at..expected.len().min(at + 8)]
+        )),
+        None => Ok(()),
+    }
+}
+
+fn fresh_content(id: ObjectId, size: u64, dtype: Option<Dtype>) -> Vec<u8> {
+    let mut dice = Dice::new(u64::from_le_bytes(id.0[..8].try_into().expect("8 bytes")) ^ size);
+    let mut bytes = vec![0; size as usize];
+    // Powers of two: their sums and products are exact in any order, so floats can be compared too.
+    match dtype {
+        Some(Dtype::F32) => bytes
+            .chunks_exact_mut(4)
+            .for_each(|out| out.copy_from_slice(&(small(&mut dice) as f32).to_le_bytes())),
+        Some(Dtype::F64) => {
+            bytes.chunks_exact_mut(8).for_each(|out| out.copy_from_slice(&small(&mut dice).to_le_bytes()))
+        }
+        _ => dice.fill(&mut bytes),
+    }
+    bytes
+}
+
+fn small(dice: &mut Dice) -> f64 {
+    *dice.pick(&[1.0, -1.0, 2.0, -2.0, 4.0, -4.0])
+}

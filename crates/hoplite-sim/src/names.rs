@@ -1,0 +1,63 @@
+//! Short names for logs and scenarios: objects as the user wrote them, nodes as n1, n2, ...
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use hoplite_words::{Edition, NodeId, ObjectId};
+
+/// Who is called what.
+#[derive(Default)]
+pub struct Names {
+    objects: BTreeMap<ObjectId, String>,
+    /// Editions numbered as they first show up; their true numbers are random.
+    writings: BTreeMap<u64, usize>,
+}
+
+/// The address of the node with this index.
+pub fn address(index: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, index as u8 + 1], hoplite_words::limits::DEFAULT_PORT))
+}
+
+/// The index of the node at this address.
+pub fn index_of(addr: SocketAddr) -> usize {
+    match addr {
+        SocketAddr::V4(v4) => usize::from(v4.ip().octets()[3]) - 1,
+        SocketAddr::V6(_) => unreachable!("the simulated world speaks IPv4"),
+    }
+}
+
+/// `n2`, and `n2'` and so on after restarts.
+pub fn node(node: NodeId) -> String {
+    format!("n{}{}", index_of(node.addr) + 1, "'".repeat(node.incarnation as usize - 1))
+}
+
+impl Names {
+    /// The id of this name, remembered for printing.
+    pub fn id(&mut self, name: &str) -> ObjectId {
+        let id = ObjectId::from_name(name);
+        self.objects.insert(id, name.to_owned());
+        id
+    }
+
+    pub fn object(&self, id: ObjectId) -> String {
+        match self.objects.get(&id) {
+            Some(name) => name.clone(),
+            None => "(partial)".to_owned(),
+        }
+    }
+
+    pub fn objects(&self, ids: &[ObjectId]) -> String {
+        let names: Vec<_> = ids.iter().map(|id| self.object(*id)).collect();
+        format!("[{}]", names.join(" "))
+    }
+
+    /// `e1` for the first one seen, `e1.2` for its second restart.
+    pub fn edition(&mut self, edition: Edition) -> String {
+        let next = self.writings.len() + 1;
+        let writing = *self.writings.entry(edition.writing).or_insert(next);
+        match edition.attempt {
+            0 => format!("e{writing}"),
+            attempt => format!("e{writing}.{attempt}"),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What the carry plane of one node holds: its copies and the jobs that move their bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoplite_core::io::{ClientId, Extent, FoldId, FoldRule, SendId};
+use hoplite_words::limits::PROGRESS_BLOCK_BYTES;
+use hoplite_words::peer::Seal;
+use hoplite_words::{CopyId, NodeId, TransferId};
+
+use crate::task::TaskId;
+
+/// One stream between two nodes; numbered across the whole world.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct FlowId(pub u64);
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Stage {
+    Writing,
+    Sealed(Seal),
+    Aborted,
+}
+
+/// A copy between `Open` and `Close`.
+#[derive(Debug)]
+pub struct Copy {
+    pub extent: Extent,
+    pub watermark: u64,
+    pub stage: Stage,
+    /// The client that may still write into it.
+    pub writer: Option<ClientId>,
+    /// A reader waits for the writing client to report.
+    pub wanted: bool,
+    /// Views that clients hold or are about to receive.
+    pub views: u32,
+    /// Tasks that read behind the watermark.
+    pub followers: BTreeSet<TaskId>,
+    /// Jobs touching it whose end the core has not been told yet.
+    pub jobs: u32,
+}
+
+#[derive(Debug)]
+pub struct Receive {
+    pub from: NodeId,
+    pub copy: CopyId,
+    pub at: u64,
+    pub flow: Option<FlowId>,
+}
+
+#[derive(Debug)]
+pub struct Send {
+    pub flow: FlowId,
+    pub copy: CopyId,
+    pub at: u64,
+    /// A step is already on its way.
+    pub stepping: bool,
+}
+
+#[derive(Debug)]
+pub struct FoldSource {
+    pub copy: CopyId,
+    pub at: u64,
+}
+
+#[derive(Debug)]
+pub struct FoldStream {
+    pub transfer: TransferId,
+    pub from: NodeId,
+    pub flow: Option<FlowId>,
+    /// Bytes folded.
+    pub at: u64,
+    /// Bytes received and not folded yet.
+    pub pending: Vec<u8>,
+    pub sealed: bool,
+}
+
+#[derive(Debug)]
+pub struct Fold {
+    pub out: CopyId,
+    pub rule: FoldRule,
+    pub sources: Vec<FoldSource>,
+    pub streams: Vec<FoldStream>,
+    /// Bytes of `out` that at least one input has reached.
+    pub begun: u64,
+    pub published: u64,
+    pub broken: bool,
+}
+
+#[derive(Default, Debug)]
+pub struct Plane {
+    pub copies: BTreeMap<CopyId, Copy>,
+    pub receives: BTreeMap<TransferId, Receive>,
+    pub sends: BTreeMap<SendId, Send>,
+    pub folds: BTreeMap<FoldId, Fold>,
+}
+
+impl Plane {
+    /// Opens a copy, unless its place is wrong or taken.
+    pub fn open(&mut self, copy: CopyId, extent: Extent, arena_bytes: u64) -> Result<(), String> {
+        let start = extent.offset.checked_sub(PROGRESS_BLOCK_BYTES);
+        let end = extent.offset.checked_add(extent.size);
+        let (Some(start), Some(end)) = (start, end) else {
+            return Err(format!("{copy:?} opened at {extent:?}, before the arena"));
+        };
+        if end > arena_bytes || extent.offset % hoplite_words::limits::ALIGNMENT != 0 {
+            return Err(format!("{copy:?} opened at {extent:?}, not an aligned place in {arena_bytes} B"));
+        }
+        for (other, held) in &self.copies {
+            let held_start = held.extent.offset - PROGRESS_BLOCK_BYTES;
+            if start < held.extent.offset + held.extent.size && held_start < end {
+                return Err(format!("{copy:?} at {extent:?} overlaps {other:?} at {:?}", held.extent));
+            }
+        }
+        let fresh = Copy {
+            extent,
+            watermark: 0,
+            stage: Stage::Writing,
+            writer: None,
+            wanted: false,
+            views: 0,
+            followers: BTreeSet::new(),
+            jobs: 0,
+        };
+        match self.copies.insert(copy, fresh) {
+            None => Ok(()),
+            Some(_) => Err(format!("{copy:?} opened twice")),
+        }
+    }
+
+    /// Forgets a copy that nobody touches any more.
+    pub fn close(&mut self, copy: CopyId) -> Result<(), String> {
+        let Some(held) = self.copies.remove(&copy) else {
+            return Err(format!("{copy:?} closed, but it is not open"));
+        };
+        match (held.jobs, held.views, held.writer) {
+            (0, 0, None) => Ok(()),
+            (jobs, views, writer) => {
+                Err(format!("{copy:?} closed under {jobs} jobs, {views} views, writer {writer:?}"))
+            }
+        }
+    }
+
+    /// The jobs that read `copy`.
+    pub fn readers(&self, copy: CopyId) -> (Vec<SendId>, Vec<FoldId>) {
+        let sends = self.sends.iter().filter(|(_, send)| send.copy == copy).map(|(id, _)| *id).collect();
+        let reads = |fold: &Fold| fold.sources.iter().any(|source| source.copy == copy);
+        let folds = self.folds.iter().filter(|(_, fold)| reads(fold)).map(|(id, _)| *id).collect();
+        (sends, folds)
+    }
+
+    /// The fold that expects `transfer`, and which of its streams that is.
+    pub fn stream_of(&self, transfer: TransferId) -> Option<(FoldId, usize)> {
+        self.folds.iter().find_map(|(id, fold)| {
+            fold.streams.iter().position(|stream| stream.transfer == transfer).map(|at| (*id, at))
+        })
+    }
+}

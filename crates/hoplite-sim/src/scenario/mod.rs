@@ -1,0 +1,89 @@
+//! Scenario files: commands, and the recorded account of what nodes and clients then said.
+//!
+//! A file is a sequence of blocks: lines of commands, `----`, and what followed, up to an empty
+//! line. The commands of a block are given at one moment; then the world runs until nothing but
+//! gossip and timers is left, or for as long as a `run` command says. Lines with `#` are comments.
+//! The first block makes the world: `world nodes=3 store=4MiB latency=1ms rate=100MB`.
+
+mod command;
+mod stage;
+
+use std::fmt::Write;
+
+use stage::Stage;
+
+/// Between the commands of a block and what followed.
+const DIVIDER: &str = "----";
+
+/// One block: comments before it, its commands, and what was recorded.
+#[derive(Default, Debug, PartialEq, Eq)]
+struct Block {
+    comments: Vec<String>,
+    commands: Vec<String>,
+}
+
+/// Runs a scenario; the same text again with what followed as it is now.
+///
+/// An error if a command makes no sense, or the world broke a rule.
+pub fn replay(text: &str) -> Result<String, String> {
+    let mut stage: Option<Stage> = None;
+    let mut out = String::new();
+    for block in parse(text)? {
+        block.comments.iter().for_each(|line| writeln!(out, "{line}").expect("a string takes it"));
+        if block.commands.is_empty() {
+            out.push('\n');
+            continue;
+        }
+        block.commands.iter().for_each(|line| writeln!(out, "{line}").expect("a string takes it"));
+        writeln!(out, "{DIVIDER}").expect("a string takes it");
+        let lines = match &mut stage {
+            Some(stage) => stage.play(&block.commands)?,
+            None => {
+                stage = Some(Stage::new(&block.commands)?);
+                vec!["ok".to_owned()]
+            }
+        };
+        lines.iter().for_each(|line| writeln!(out, "{line}").expect("a string takes it"));
+        out.push('\n');
+    }
+    if let Some(stage) = stage {
+        stage.close()?;
+    }
+    Ok(out.trim_end().to_owned() + "\n")
+}
+
+fn parse(text: &str) -> Result<Vec<Block>, String> {
+    let mut blocks = vec![Block::default()];
+    let mut recorded = false;
+    for (number, line) in text.lines().enumerate() {
+        let block = blocks.last_mut().expect("never empty");
+        match line.trim() {
+            "" if recorded || !block.comments.is_empty() && block.commands.is_empty() => {
+                blocks.push(Block::default());
+                recorded = false;
+            }
+            "" if block.commands.is_empty() => {}
+            "" => return Err(format!("line {}: commands without {DIVIDER}", number + 1)),
+            DIVIDER => recorded = true,
+            _ if recorded => {}
+            comment if comment.starts_with('#') => block.comments.push(comment.to_owned()),
+            command => block.commands.push(command.to_owned()),
+        }
+    }
+    blocks.retain(|block| *block != Block::default());
+    Ok(blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_end_at_empty_lines_and_recordings_are_dropped() {
+        let blocks = parse("# about\n\nworld\n----\nok\n\n# then\nn1 get x\nrun 1ms\n----\na\nb\n").unwrap();
+        assert_eq!(blocks.len(), 3);
+        assert_eq!(blocks[2].commands, ["n1 get x", "run 1ms"]);
+        assert_eq!(blocks[2].comments, ["# then"]);
+        assert!(parse("n1 get x\n\nn1 get y\n----\n").is_err());
+    }
+}

@@ -1,0 +1,269 @@
+//! The small world a scenario plays in.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hoplite_core::io::ClientId;
+use hoplite_words::{ErrorKind, ObjectId};
+
+use super::command::{size, time, Command, Options};
+use crate::fault::Fault;
+use crate::model::Origin;
+use crate::net::NetPlan;
+use crate::run::join;
+use crate::task::{Ending, Outcome, Spec, Task, TaskId};
+use crate::world::{Plan, World};
+
+/// A block may take this long to become quiet.
+const QUIET_WITHIN: Duration = Duration::from_secs(60);
+
+/// Any failure may be what a scenario shows.
+const FAILURES: [ErrorKind; 11] = [
+    ErrorKind::TimedOut,
+    ErrorKind::Deleted,
+    ErrorKind::Lost,
+    ErrorKind::StoreFull,
+    ErrorKind::AlreadyExists,
+    ErrorKind::Mismatch,
+    ErrorKind::BadArgument,
+    ErrorKind::NodeUnreachable,
+    ErrorKind::Aborted,
+    ErrorKind::VersionMismatch,
+    ErrorKind::Internal,
+];
+
+pub struct Stage {
+    world: World,
+    /// One client per node, remade when it died.
+    clients: BTreeMap<usize, ClientId>,
+    /// The last task about each object.
+    last: BTreeMap<String, TaskId>,
+    ids: BTreeMap<String, ObjectId>,
+}
+
+impl Stage {
+    /// From the one line `world key=value ...`.
+    pub fn new(commands: &[String]) -> Result<Self, String> {
+        let [line] = commands else { return Err("the first block is one line: world ...".to_owned()) };
+        let mut words = line.split_whitespace();
+        if words.next() != Some("world") {
+            return Err(format!("{line:?} is not a world"));
+        }
+        let (mut nodes, mut store, mut latency, mut rate) =
+            (1, 4 << 20, Duration::from_millis(1), 100_000_000);
+        for word in words {
+            match word.split_once('=') {
+                Some(("nodes", value)) => nodes = size(value)? as usize,
+                Some(("store", value)) => store = size(value)?,
+                Some(("latency", value)) => latency = time(value)?,
+                Some(("rate", value)) => rate = size(value.strip_suffix("MB").unwrap_or(value))? * 1_000_000,
+                _ => return Err(format!("unknown setting {word:?}")),
+            }
+        }
+        let plan = Plan {
+            nodes,
+            store_bytes: store,
+            net: NetPlan::uniform(nodes, latency, rate),
+            grain_bytes: 16 << 10,
+            window_bytes: 128 << 10,
+            fold_ahead_bytes: u64::MAX,
+            start_spread: Duration::ZERO,
+            keep_talk: true,
+        };
+        let mut world = World::new(plan, 1);
+        join(&mut world)?;
+        world.log.take_talk();
+        Ok(Stage { world, clients: BTreeMap::new(), last: BTreeMap::new(), ids: BTreeMap::new() })
+    }
+
+    /// Gives the commands, lets the world run, and returns what was said.
+    pub fn play(&mut self, commands: &[String]) -> Result<Vec<String>, String> {
+        let commands: Vec<Command> =
+            commands.iter().map(|line| line.parse()).collect::<Result<_, String>>()?;
+        let mut for_a_time = false;
+        for command in commands {
+            if let Command::Run { time } = command {
+                for_a_time = true;
+                self.world.run_until(self.world.now() + time);
+            } else {
+                self.give(command)?;
+            }
+        }
+        let until = self.world.now() + QUIET_WITHIN;
+        while !for_a_time && self.world.is_busy() && self.world.violation().is_none() {
+            if self.world.now() > until {
+                return Err("the world does not become quiet".to_owned());
+            }
+            self.world.step();
+        }
+        let mut lines = self.world.log.take_talk();
+        match self.world.violation() {
+            Some(what) => {
+                lines.push(format!("VIOLATION {what}"));
+                Err(lines.join("\n"))
+            }
+            None if lines.is_empty() => Ok(vec!["nothing".to_owned()]),
+            None => Ok(lines),
+        }
+    }
+
+    fn client(&mut self, node: usize) -> Result<ClientId, String> {
+        if node >= self.world.node_count() {
+            return Err(format!("there is no n{}", node + 1));
+        }
+        if let Some(client) = self.clients.get(&node).filter(|client| self.world.is_client_alive(**client)) {
+            return Ok(*client);
+        }
+        let client = self.world.connect(node);
+        self.clients.insert(node, client);
+        Ok(client)
+    }
+
+    fn id(&mut self, name: &str) -> ObjectId {
+        let id = self.world.names.id(name);
+        self.ids.insert(name.to_owned(), id);
+        id
+    }
+
+    fn ids(&mut self, names: &[String]) -> Vec<ObjectId> {
+        names.iter().map(|name| self.id(name)).collect()
+    }
+
+    fn start(&mut self, node: usize, name: &str, spec: Spec, within: Option<Duration>) -> Result<(), String> {
+        let mut task = Task::new(self.client(node)?, spec).may_fail(&FAILURES);
+        task.timeout = within;
+        let id = self.world.plan_task(self.world.now(), task);
+        self.last.insert(name.to_owned(), id);
+        Ok(())
+    }
+
+    fn last(&self, name: &str) -> Result<TaskId, String> {
+        self.last.get(name).copied().ok_or_else(|| format!("no task about {name}"))
+    }
+
+    fn give(&mut self, command: Command) -> Result<(), String> {
+        let now = self.world.now();
+        match command {
+            Command::Put { node, name, size, dtype, small, options } => {
+                let id = self.id(&name);
+                if !self.world.model.knows(id) {
+                    self.world.model.add(id, Origin::Put { dtype });
+                }
+                let spec = match small {
+                    true => Spec::PutSmall { id, size, dtype },
+                    false => put_spec(id, size, dtype, &options),
+                };
+                self.start(node, &name, spec, options.within)
+            }
+            Command::Get { node, name, options } => {
+                let Options { partial, unless_lost: fail_if_lost, held: hold, within, .. } = options;
+                let spec = Spec::Get { id: self.id(&name), partial, fail_if_lost, hold };
+                self.start(node, &name, spec, within)
+            }
+            Command::Delete { node, names, options } => {
+                let ids = self.ids(&names);
+                self.start(node, "delete", Spec::Delete { ids }, options.within)
+            }
+            Command::Reduce { node, target, op, num_objects, names, options } => {
+                let spec = self.reduce_spec(&target, op, num_objects, &names, &options)?;
+                self.start(node, &target, spec, options.within)
+            }
+            Command::Wait { node, count, names, options } => {
+                let ids = self.ids(&names);
+                self.start(node, "wait", Spec::Wait { ids, count }, options.within)
+            }
+            Command::Prefetch { node, names } => {
+                let ids = self.ids(&names);
+                self.start(node, "prefetch", Spec::Prefetch { ids, nodes: Vec::new() }, None)
+            }
+            Command::Locate { node, name } => {
+                let id = self.id(&name);
+                self.start(node, "locate", Spec::Locate { id }, None)
+            }
+            Command::Status { node } => self.start(node, "status", Spec::Status, None),
+            Command::Resume { name } => {
+                let task = self.last(&name)?;
+                self.world.resume(task);
+                Ok(())
+            }
+            Command::Cancel { name } => {
+                let task = self.last(&name)?;
+                self.world.plan_cancel(now, task);
+                Ok(())
+            }
+            Command::KillClient { node } => {
+                let client = self.client(node)?;
+                self.world.plan_fault(now, Fault::KillClient(client));
+                Ok(())
+            }
+            Command::Kill { node } => {
+                self.world.plan_fault(now, Fault::KillNode(node));
+                Ok(())
+            }
+            Command::Restart { node } => {
+                self.world.plan_fault(now, Fault::RestartNode(node));
+                Ok(())
+            }
+            Command::Run { .. } => unreachable!("the caller runs"),
+        }
+    }
+
+    fn reduce_spec(
+        &mut self,
+        target: &str,
+        op: hoplite_words::Op,
+        num_objects: u32,
+        names: &[String],
+        options: &Options,
+    ) -> Result<Spec, String> {
+        let sources = self.ids(names);
+        let known = sources.iter().find_map(|id| Some((self.world.model.dtype(*id)?, *id)));
+        let (dtype, like) = known.ok_or("reduce something that was put as an array")?;
+        let size = self.world.model.size(like).or_else(|| self.world.put_size(like)).unwrap_or(0);
+        let target = self.id(target);
+        let Options { fixed, to_sources, .. } = *options;
+        if !self.world.model.knows(target) {
+            let origin = Origin::Reduction {
+                sources: sources.clone(),
+                num_objects: num_objects as usize,
+                op,
+                dtype,
+                size,
+                fixed,
+            };
+            self.world.model.add(target, origin);
+        }
+        Ok(Spec::Reduce { target, sources, num_objects, op, fixed, to_sources })
+    }
+
+    /// Deletes everything; nothing may be left then.
+    pub fn close(mut self) -> Result<(), String> {
+        for client in self.clients.values().copied().collect::<Vec<_>>() {
+            self.world.kill_client(client);
+        }
+        let Some(node) = (0..self.world.node_count()).find(|node| self.world.is_alive(*node)) else {
+            return Ok(());
+        };
+        let client = self.world.connect(node);
+        if !self.ids.is_empty() {
+            let ids = self.ids.values().copied().collect();
+            let task = self.world.plan_task(self.world.now(), Task::new(client, Spec::Delete { ids }));
+            self.world.run_until(self.world.now() + QUIET_WITHIN);
+            if !matches!(self.world.task(task).outcome, Some(Outcome::Done)) {
+                return Err(format!("the last delete: {:?}", self.world.task(task).outcome));
+            }
+        }
+        self.world.violation().map_or(Ok(()), |what| Err(what.to_owned()))?;
+        self.world.model.judge_postponed()?;
+        self.world.judge_emptiness()
+    }
+}
+
+fn put_spec(id: ObjectId, size: u64, dtype: Option<hoplite_words::Dtype>, options: &Options) -> Spec {
+    let ending = match (options.abort_at, options.hold_at) {
+        (Some(at), _) => Ending::AbortAt(at),
+        (_, Some(at)) => Ending::HoldAt(at),
+        _ => Ending::Seal,
+    };
+    Spec::Put { id, size, dtype, piece: options.piece.unwrap_or(size.max(1)), pause: options.pause, ending }
+}

@@ -1,0 +1,120 @@
+//! What nodes say to each other.
+
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Seat};
+
+use super::flag;
+use crate::names::{node, Names};
+
+pub fn message(names: &mut Names, message: &PeerMessage) -> String {
+    match message {
+        PeerMessage::Directory { origin, hops, id, request } => {
+            let passed =
+                if *hops > 0 { format!(" (hop {hops} from {})", node(*origin)) } else { String::new() };
+            format!("{}{passed}", directory_request(names, &names.object(*id), request))
+        }
+        PeerMessage::Answer { id, answer } => directory_answer(names, &names.object(*id), answer),
+        PeerMessage::Pull { transfer, id, edition, offset, patient } => format!(
+            "pull t{} {} {} from {offset} B{}",
+            transfer.0,
+            names.object(*id),
+            names.edition(*edition),
+            flag(*patient, "patiently")
+        ),
+        PeerMessage::Unpull { transfer } => format!("unpull t{}", transfer.0),
+        PeerMessage::PullRefused { transfer } => format!("refuse t{}", transfer.0),
+        PeerMessage::Seat { reduction, seat } => {
+            format!("seat r{} {}", reduction.number, show_seat(names, seat))
+        }
+        PeerMessage::SeatRefused { reduction, slot, attempt } => {
+            format!("seat refused r{} slot {slot} attempt {attempt}", reduction.number)
+        }
+        PeerMessage::SeatFailed { reduction, slot, attempt, input } => {
+            format!("seat failed r{} slot {slot} attempt {attempt} {input:?}", reduction.number)
+        }
+        PeerMessage::RootDone { reduction, attempt } => {
+            format!("root done r{} attempt {attempt}", reduction.number)
+        }
+        PeerMessage::Commit { reduction, attempt, sources } => {
+            format!("commit r{} attempt {attempt} {}", reduction.number, names.objects(sources))
+        }
+        PeerMessage::Disband { reduction } => format!("disband r{}", reduction.number),
+        PeerMessage::Prefetch { id } => format!("prefetch {}", names.object(*id)),
+        PeerMessage::Ping { .. } => "ping".to_owned(),
+        PeerMessage::Pong { .. } => "pong".to_owned(),
+    }
+}
+
+fn report(names: &mut Names, report: &CopyReport) -> String {
+    format!(
+        "{} {} B{}{}{}",
+        names.edition(report.edition),
+        report.size,
+        flag(report.complete, "complete"),
+        flag(report.pinned, "pinned"),
+        report.upstream.map(|from| format!(" from {}", node(from))).unwrap_or_default()
+    )
+}
+
+fn directory_request(names: &mut Names, id: &str, request: &DirectoryRequest) -> String {
+    match request {
+        DirectoryRequest::Announce { report: copy, payload, wants_verdict } => format!(
+            "announce {id} {}{}{}",
+            report(names, copy),
+            flag(payload.is_some(), "with payload"),
+            flag(*wants_verdict, "(verdict?)")
+        ),
+        DirectoryRequest::Withdraw { edition, .. } => format!("withdraw {id} {}", names.edition(*edition)),
+        DirectoryRequest::Ask { ask, have, failed } => format!(
+            "ask {ask} for {id}{}{}",
+            have.map(|edition| format!(" having {}", names.edition(edition))).unwrap_or_default(),
+            failed.map(|from| format!(" failed by {}", node(from))).unwrap_or_default()
+        ),
+        DirectoryRequest::Unask { ask } => format!("unask {ask} for {id}"),
+        DirectoryRequest::Subscribe => format!("subscribe {id}"),
+        DirectoryRequest::Unsubscribe => format!("unsubscribe {id}"),
+        DirectoryRequest::Delete { .. } => format!("delete {id}"),
+        DirectoryRequest::Locate { .. } => format!("locate {id}"),
+        DirectoryRequest::Bury { .. } => format!("bury {id}"),
+    }
+}
+
+fn directory_answer(names: &mut Names, id: &str, answer: &DirectoryAnswer) -> String {
+    match answer {
+        DirectoryAnswer::Verdict { edition, verdict } => {
+            format!("verdict {id} {} {verdict:?}", names.edition(*edition))
+        }
+        DirectoryAnswer::Lend { ask, sender, edition, size, .. } => {
+            format!("lend {} for ask {ask}: {id} {} {size} B", node(*sender), names.edition(*edition))
+        }
+        DirectoryAnswer::Inline { ask, edition, payload, .. } => {
+            format!("inline {id} {} {} B for ask {ask}", names.edition(*edition), payload.0.len())
+        }
+        DirectoryAnswer::Deleted => format!("deleted {id}"),
+        DirectoryAnswer::Lost => format!("lost {id}"),
+        DirectoryAnswer::Copy { node: at, report: copy } => {
+            format!("copy {id} at {}: {}", node(*at), report(names, copy))
+        }
+        DirectoryAnswer::CopyGone { node: at } => format!("copy gone {id} at {}", node(*at)),
+        DirectoryAnswer::DeleteDone { .. } => format!("delete done {id}"),
+        DirectoryAnswer::Located { size, copies, deleted, .. } => {
+            format!("located {id} {size:?} {} copies{}", copies.len(), flag(*deleted, "deleted"))
+        }
+    }
+}
+
+fn show_seat(names: &mut Names, seat: &Seat) -> String {
+    let sources: Vec<_> = seat.sources.iter().map(|source| names.object(source.id)).collect();
+    let children: Vec<_> =
+        seat.children.iter().map(|child| format!("slot {} at {}", child.slot, node(child.node))).collect();
+    format!(
+        "slot {} attempt {}{}{} -> {} {}: sources [{}] children [{}]",
+        seat.slot,
+        seat.attempt,
+        flag(seat.root, "root"),
+        flag(seat.open, "open"),
+        names.object(seat.out),
+        names.edition(seat.edition),
+        sources.join(" "),
+        children.join(", ")
+    )
+}

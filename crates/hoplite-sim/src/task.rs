@@ -1,0 +1,197 @@
+//! What a client wants, one call (and what belongs to it) at a time.
+
+use std::time::Duration;
+
+use hoplite_core::io::ClientId;
+use hoplite_words::client::{Request, Status};
+use hoplite_words::{CopyId, Dtype, Error, ErrorKind, NodeId, ObjectId, Op};
+
+/// One task of a client; numbered across the world.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct TaskId(pub u64);
+
+/// How a put ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    Seal,
+    /// Gives up after so many bytes.
+    AbortAt(u64),
+    /// Writes so many bytes and then nothing, until it is told to go on.
+    HoldAt(u64),
+}
+
+#[derive(Clone, Debug)]
+pub enum Spec {
+    /// Create, write in pieces with pauses, end.
+    Put {
+        id: ObjectId,
+        size: u64,
+        dtype: Option<Dtype>,
+        piece: u64,
+        pause: Duration,
+        ending: Ending,
+    },
+    PutSmall {
+        id: ObjectId,
+        size: u64,
+        dtype: Option<Dtype>,
+    },
+    /// Get, keep the view for a while, release it. A partial get is read as it grows.
+    Get {
+        id: ObjectId,
+        partial: bool,
+        fail_if_lost: bool,
+        hold: Duration,
+    },
+    Delete {
+        ids: Vec<ObjectId>,
+    },
+    Reduce {
+        target: ObjectId,
+        sources: Vec<ObjectId>,
+        num_objects: u32,
+        op: Op,
+        fixed: bool,
+        to_sources: bool,
+    },
+    Wait {
+        ids: Vec<ObjectId>,
+        count: u32,
+    },
+    Prefetch {
+        ids: Vec<ObjectId>,
+        nodes: Vec<NodeId>,
+    },
+    Locate {
+        id: ObjectId,
+    },
+    Status,
+}
+
+/// What has become of a task.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    Done,
+    /// The sealed content was seen and was right.
+    Viewed,
+    Reduced,
+    Ready,
+    Located,
+    Status(Box<Status>),
+    Failed(Error),
+    Cancelled,
+    /// Its client is gone.
+    Vanished,
+}
+
+/// Where a task is.
+///
+/// ```text
+/// Waiting ─> Calling ─> Writing ─> Calling(seal/abort) ─> Over
+///               ├─> Following ─> (again) Calling | Over
+///               ├─> Holding ─> Over
+///               └─> Over
+/// ```
+#[derive(Clone, PartialEq, Debug)]
+pub enum Phase {
+    Waiting,
+    /// `timed`: the task's time-out is running.
+    Calling {
+        call: u64,
+        timed: bool,
+    },
+    Writing {
+        copy: CopyId,
+        at: u64,
+    },
+    Following {
+        copy: CopyId,
+        read: Vec<u8>,
+    },
+    Holding {
+        copy: CopyId,
+    },
+    Over,
+}
+
+impl Phase {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Phase::Waiting => "not begun",
+            Phase::Calling { .. } => "unanswered",
+            Phase::Writing { .. } => "writing",
+            Phase::Following { .. } => "following",
+            Phase::Holding { .. } => "holding",
+            Phase::Over => "over",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Task {
+    pub client: ClientId,
+    pub spec: Spec,
+    pub timeout: Option<Duration>,
+    /// Failures that are fine; any other fails the run.
+    pub may_fail: Vec<ErrorKind>,
+    pub phase: Phase,
+    pub started: Duration,
+    pub outcome: Option<Outcome>,
+}
+
+impl Task {
+    /// The failures of a task that nothing stands in the way of: none.
+    pub fn new(client: ClientId, spec: Spec) -> Self {
+        Task {
+            client,
+            spec,
+            timeout: None,
+            may_fail: Vec::new(),
+            phase: Phase::Waiting,
+            started: Duration::ZERO,
+            outcome: None,
+        }
+    }
+
+    pub fn within(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    pub fn may_fail(mut self, kinds: &[ErrorKind]) -> Self {
+        self.may_fail.extend_from_slice(kinds);
+        self
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// The timeout to send now: what is left of the task's.
+    pub fn timeout_ms(&self, now: Duration) -> Option<u64> {
+        self.timeout
+            .map(|timeout| (self.started + timeout).saturating_sub(now).as_nanos().div_ceil(1_000_000) as u64)
+    }
+}
+
+/// The request that is sent as it is: everything but puts.
+pub fn plain_request(spec: &Spec, timeout_ms: Option<u64>) -> Option<Request> {
+    Some(match spec.clone() {
+        Spec::Put { .. } | Spec::PutSmall { .. } => return None,
+        Spec::Get { id, partial, fail_if_lost, .. } => Request::Get { id, timeout_ms, partial, fail_if_lost },
+        Spec::Delete { ids } => Request::Delete { ids, timeout_ms },
+        Spec::Reduce { target, sources, num_objects, op, fixed, to_sources } => Request::Reduce {
+            target,
+            sources,
+            num_objects,
+            op,
+            order: if fixed { hoplite_words::FoldOrder::Fixed } else { hoplite_words::FoldOrder::Arrival },
+            timeout_ms,
+            to_sources,
+        },
+        Spec::Wait { ids, count } => Request::Wait { ids, count, timeout_ms },
+        Spec::Prefetch { ids, nodes } => Request::Prefetch { ids, nodes },
+        Spec::Locate { id } => Request::Locate { id, timeout_ms },
+        Spec::Status => Request::Status,
+    })
+}

@@ -1,0 +1,118 @@
+//! What a seed draws: the shape of a world, and what its clients will want.
+
+use std::fmt;
+use std::time::Duration;
+
+use hoplite_words::limits::INLINE_BYTES_MAX;
+
+use crate::dice::Dice;
+use crate::fault::FaultSwitches;
+use crate::net::NetPlan;
+use crate::world::Plan;
+
+/// Fine enough that even the smallest bulk object is several grains.
+const GRAINS: [u64; 3] = [8 << 10, 16 << 10, 32 << 10];
+
+/// The largest object: a few times what still goes inline, so that runs stay quick.
+pub const OBJECT_BYTES_MAX: u64 = 4 * INLINE_BYTES_MAX;
+
+/// How much room a store has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Room {
+    /// Everything fits everywhere at once.
+    Plenty,
+    /// A few large objects fill it: eviction and full stores.
+    Tight,
+}
+
+/// The draw of a run, before names and times.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub nodes: usize,
+    pub clients: usize,
+    /// Plain objects.
+    pub objects: usize,
+    /// Groups of arrays of one size and dtype, with reductions over them.
+    pub groups: usize,
+    pub room: Room,
+    /// Tasks start within this time.
+    pub span: Duration,
+    /// Tasks start while nodes still join.
+    pub early: bool,
+    pub faults: FaultSwitches,
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} nodes, {} clients, {} objects, {} groups to reduce, {:?} room, within {:?}{}, faults: {}",
+            self.nodes,
+            self.clients,
+            self.objects,
+            self.groups,
+            self.room,
+            self.span,
+            if self.early { ", while joining" } else { "" },
+            self.faults
+        )
+    }
+}
+
+impl Shape {
+    pub fn draw(dice: &mut Dice, faults: FaultSwitches) -> Self {
+        let nodes = dice.between(1, 8).max(dice.between(1, 4)) as usize;
+        Shape {
+            nodes,
+            clients: nodes + dice.between(0, nodes as u64 + 2) as usize,
+            objects: dice.between(0, 6) as usize,
+            groups: dice.between(0, 2) as usize,
+            room: if dice.percent(25) { Room::Tight } else { Room::Plenty },
+            span: *dice.pick(&[1, 10, 100, 600].map(Duration::from_millis)),
+            early: dice.percent(15),
+            faults,
+        }
+    }
+
+    /// A world for this shape.
+    pub fn plan(&self, dice: &mut Dice) -> Plan {
+        let store_bytes = match self.room {
+            Room::Plenty => 24 << 20,
+            Room::Tight => dice.between(OBJECT_BYTES_MAX, 4 * OBJECT_BYTES_MAX),
+        };
+        let grain_bytes = *dice.pick(&GRAINS);
+        let window_bytes = grain_bytes * dice.between(1, 8);
+        let in_step = dice.percent(50);
+        Plan {
+            nodes: self.nodes,
+            store_bytes,
+            net: self.draw_net(dice),
+            grain_bytes,
+            window_bytes,
+            fold_ahead_bytes: if in_step { window_bytes } else { u64::MAX },
+            start_spread: Duration::from_millis(dice.between(0, 50)),
+            keep_talk: false,
+        }
+    }
+
+    fn draw_net(&self, dice: &mut Dice) -> NetPlan {
+        let us = Duration::from_micros;
+        let base = *dice.pick(&[us(20), us(200), us(3000)]);
+        let uneven = dice.percent(50);
+        let mut plan =
+            NetPlan::uniform(self.nodes, base, *dice.pick(&[20_000_000, 200_000_000, 2_000_000_000]));
+        if uneven {
+            for row in &mut plan.latency {
+                row.iter_mut().for_each(|latency| *latency = dice.time(base / 4, base * 4));
+            }
+            for rate in &mut plan.bytes_per_s {
+                *rate = dice.between(*rate / 4, *rate * 2);
+            }
+        }
+        plan.jitter = dice.time(Duration::ZERO, base * 2);
+        if self.faults.lose_datagrams {
+            plan.datagram_loss_percent = dice.between(0, 10);
+        }
+        plan
+    }
+}

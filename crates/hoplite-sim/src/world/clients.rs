@@ -1,0 +1,221 @@
+//! Client processes: their sockets, what they may hold, and how they die.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hoplite_core::io::{ClientId, Input};
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::CopyId;
+
+use super::{note, tell, Place, World};
+use crate::happening::{Happening, TaskEvent};
+use crate::show;
+use crate::task::{Outcome, Phase, TaskId};
+
+/// Longest way over the Unix socket.
+const SOCKET_DELAY_MAX: Duration = Duration::from_micros(30);
+
+/// One connection of a client process to its node.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub place: Place,
+    pub alive: bool,
+    next_call: u64,
+    last_to_node: Duration,
+    last_to_client: Duration,
+    /// Calls that will be answered, and for whom.
+    pub calls: BTreeMap<u64, TaskId>,
+    /// What the client holds or is about to: views and unfinished writings.
+    views: BTreeMap<CopyId, u32>,
+}
+
+impl World {
+    /// A new client of the node with this index.
+    pub fn connect(&mut self, index: usize) -> ClientId {
+        let client = ClientId(self.sessions.len() as u64 + 1);
+        let session = Session {
+            place: self.place(index),
+            alive: self.nodes[index].alive,
+            next_call: 1,
+            last_to_node: Duration::ZERO,
+            last_to_client: Duration::ZERO,
+            calls: BTreeMap::new(),
+            views: BTreeMap::new(),
+        };
+        self.sessions.insert(client, session);
+        client
+    }
+
+    fn client_name(&self, client: ClientId) -> String {
+        format!("{}.c{}", self.name(self.sessions[&client].place), client.0)
+    }
+
+    /// Sends a request that is answered; the answer goes to `task`.
+    pub(super) fn call(&mut self, client: ClientId, request: Request, task: TaskId) -> u64 {
+        let session = self.sessions.get_mut(&client).expect("connected");
+        let call = session.next_call;
+        session.next_call += 1;
+        session.calls.insert(call, task);
+        self.send_call(client, call, request);
+        call
+    }
+
+    /// Sends a request over the socket, behind all earlier ones.
+    pub(super) fn send_call(&mut self, client: ClientId, call: u64, request: Request) {
+        let delay = self.dice.time(Duration::from_micros(1), SOCKET_DELAY_MAX);
+        let now = self.queue.now();
+        let session = self.sessions.get_mut(&client).expect("connected");
+        if !session.alive {
+            return;
+        }
+        session.last_to_node = (now + delay).max(session.last_to_node + Duration::from_nanos(1));
+        let at = session.last_to_node;
+        self.queue.push(at, Happening::Call { client, call, request });
+    }
+
+    pub(super) fn on_call(&mut self, client: ClientId, call: u64, request: Request) {
+        let text = show::request(&self.names, &request);
+        tell!(self, "{} > {text}", self.client_name(client));
+        let place = self.sessions[&client].place;
+        self.feed(place, Input::Client { client, call, request });
+    }
+
+    /// The core answers: from here on the client holds what the answer gives it.
+    pub(super) fn reply(&mut self, place: Place, client: ClientId, call: u64, reply: Reply) {
+        let text = show::reply(&self.names, &reply);
+        tell!(self, "{} < {text}", self.client_name(client));
+        let now = self.queue.now();
+        let delay = self.dice.time(Duration::from_micros(1), SOCKET_DELAY_MAX);
+        let session = self.sessions.get_mut(&client).expect("connected");
+        if session.place != place {
+            return self.violate(format!("{client:?} is answered by a node that is not its own"));
+        }
+        session.last_to_client = (now + delay).max(session.last_to_client + Duration::from_nanos(1));
+        let (at, alive) = (session.last_to_client, session.alive);
+        let held = match &reply {
+            Reply::View { copy, .. } | Reply::Created { copy, .. } => Some(*copy),
+            _ => None,
+        };
+        if let (Some(copy), true) = (held, alive) {
+            self.hand_out(place, client, copy, &reply);
+        }
+        self.queue.push(at, Happening::Answer { client, call, reply });
+    }
+
+    fn hand_out(&mut self, place: Place, client: ClientId, copy: CopyId, reply: &Reply) {
+        let (Reply::View { offset, .. } | Reply::Created { offset, .. }) = reply else { return };
+        let node = &mut self.nodes[place.index];
+        let Some(held) = node.plane.copies.get_mut(&copy) else {
+            return self.violate(format!("{client:?} is given {copy:?}, which is not open"));
+        };
+        if held.extent.offset != *offset {
+            let real = held.extent;
+            return self.violate(format!("{client:?} is told {copy:?} is at {offset}, not {real:?}"));
+        }
+        if matches!(reply, Reply::Created { .. }) {
+            held.writer = Some(client);
+        } else {
+            held.views += 1;
+            *self.sessions.get_mut(&client).expect("connected").views.entry(copy).or_insert(0) += 1;
+        }
+    }
+
+    /// The client lets go of a view.
+    pub(super) fn release(&mut self, client: ClientId, copy: CopyId) {
+        let session = self.sessions.get_mut(&client).expect("connected");
+        let place = session.place;
+        let Some(count) = session.views.get_mut(&copy).filter(|count| **count > 0) else { return };
+        *count -= 1;
+        if let Some(held) = self.nodes[place.index].plane.copies.get_mut(&copy) {
+            held.views -= 1;
+        }
+        self.send_call(client, 0, Request::Release { copy });
+    }
+
+    /// The client will not write into `copy` any more.
+    pub(super) fn finish_writing(&mut self, client: ClientId, copy: CopyId) {
+        let place = self.sessions[&client].place;
+        if let Some(held) = self.nodes[place.index].plane.copies.get_mut(&copy) {
+            held.writer = None;
+        }
+    }
+
+    pub(super) fn on_answer(&mut self, client: ClientId, call: u64, reply: Reply) {
+        let session = self.sessions.get_mut(&client).expect("connected");
+        if !session.alive {
+            return;
+        }
+        match session.calls.remove(&call) {
+            Some(task) => self.on_task_answer(task, reply),
+            None => self.drop_answer(client, reply),
+        }
+    }
+
+    /// A cancelled call was answered after all: what came with it is given back.
+    fn drop_answer(&mut self, client: ClientId, reply: Reply) {
+        note!(self, "{} drops {reply:?}", self.client_name(client));
+        match reply {
+            Reply::View { copy, .. } => self.release(client, copy),
+            Reply::Created { copy, .. } => {
+                self.finish_writing(client, copy);
+                self.send_call(client, 0, Request::Abort { copy });
+            }
+            _ => {}
+        }
+    }
+
+    /// The process dies: its memory is gone at once, its node hears a little later.
+    pub fn kill_client(&mut self, client: ClientId) {
+        if !self.sessions[&client].alive {
+            return;
+        }
+        tell!(self, "{} dies", self.client_name(client));
+        self.end_session(client);
+        let session = self.sessions.get_mut(&client).expect("connected");
+        let at = (self.queue.now() + SOCKET_DELAY_MAX).max(session.last_to_node);
+        self.queue.push(at, Happening::ClientGone { client });
+    }
+
+    /// Nothing is held or waited for any more.
+    pub(super) fn end_session(&mut self, client: ClientId) {
+        let session = self.sessions.get_mut(&client).expect("connected");
+        session.alive = false;
+        session.calls.clear();
+        let place = session.place;
+        for (copy, count) in std::mem::take(&mut session.views) {
+            if let Some(held) = self.nodes[place.index].plane.copies.get_mut(&copy) {
+                held.views -= count;
+            }
+        }
+        for held in self.nodes[place.index].plane.copies.values_mut() {
+            if held.writer == Some(client) {
+                held.writer = None;
+            }
+        }
+        for task in self.tasks.values_mut().filter(|task| task.client == client && !task.is_over()) {
+            task.phase = Phase::Over;
+            task.outcome = Some(Outcome::Vanished);
+        }
+    }
+
+    pub(super) fn on_client_gone(&mut self, client: ClientId) {
+        let place = self.sessions[&client].place;
+        self.feed(place, Input::ClientGone { client });
+    }
+
+    pub(super) fn wake_followers(&mut self, place: Place, copy: CopyId) {
+        let Some(held) = self.nodes[place.index].plane.copies.get(&copy) else { return };
+        for task in held.followers.iter() {
+            self.queue.push(self.queue.now(), Happening::Task { task: *task, event: TaskEvent::Step });
+        }
+    }
+
+    /// Tasks that have begun and are not over, in words.
+    pub fn unanswered(&self) -> Vec<String> {
+        self.tasks
+            .values()
+            .filter(|task| !matches!(task.phase, Phase::Over | Phase::Waiting))
+            .map(|task| format!("{:?} {:?}: {:?}", task.client, task.phase.name(), task.spec))
+            .collect()
+    }
+}

@@ -1,0 +1,343 @@
+//! Streams between nodes: real bytes at link rates, with trailers, cuts and resets.
+
+use std::time::Duration;
+
+use hoplite_core::io::{Broken, Input, SendId};
+use hoplite_words::peer::Seal;
+use hoplite_words::{CopyId, NodeId, TransferId};
+
+use super::{note, tell, Place, World};
+use crate::happening::{FlowEvent, Happening};
+use crate::names::{index_of, node as name};
+use crate::plane::{FlowId, Send, Stage};
+
+/// One stream on its way; the receiver knows it once its head has arrived.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub from: Place,
+    from_id: NodeId,
+    pub send: SendId,
+    pub to: NodeId,
+    transfer: TransferId,
+    offset: u64,
+    size: u64,
+    under_way: u64,
+    last_arrival: Duration,
+    /// Cleared when either side lets go: what is still under way is lost.
+    open: bool,
+    trailer_sent: bool,
+}
+
+impl World {
+    pub(super) fn start_send(
+        &mut self,
+        place: Place,
+        send: SendId,
+        to: NodeId,
+        transfer: TransferId,
+        copy: CopyId,
+        offset: u64,
+    ) {
+        let from_id = self.nodes[place.index].id;
+        let Some(held) = self.nodes[place.index].plane.copies.get_mut(&copy) else {
+            return self.violate(format!("{} sends c{}, which is not open", name(from_id), copy.0));
+        };
+        let size = held.extent.size;
+        held.jobs += 1;
+        if offset > size {
+            return self.violate(format!("{} sends c{} from {offset} of {size} B", name(from_id), copy.0));
+        }
+        tell!(self, "{} => {} t{} from {offset} of {size} B", name(from_id), name(to), transfer.0);
+        self.stats.flows += 1;
+        let flow = FlowId(self.stats.flows);
+        let there = index_of(to.addr);
+        let dial = match self.dice.percent(50) {
+            true => self.net.latency(place.index, there) + self.net.latency(there, place.index),
+            false => Duration::ZERO,
+        };
+        let under_way = self.net.under_way(place.index, there, &mut self.dice);
+        let head_at = self.after(dial + under_way);
+        self.flows.insert(
+            flow,
+            Flow {
+                from: place,
+                from_id,
+                send,
+                to,
+                transfer,
+                offset,
+                size,
+                under_way: 0,
+                last_arrival: head_at,
+                open: true,
+                trailer_sent: false,
+            },
+        );
+        let sends = &mut self.nodes[place.index].plane.sends;
+        sends.insert(send, Send { flow, copy, at: offset, stepping: true });
+        let fanout = sends.values().filter(|other| other.copy == copy).count();
+        self.stats.fanout_max = self.stats.fanout_max.max(fanout);
+        if self.place_of(to).is_some() {
+            self.queue.push(head_at, Happening::Flow { flow, event: FlowEvent::Head });
+            self.queue.push(self.after(dial), Happening::SendStep { place, send });
+        } else {
+            self.queue.push(head_at, Happening::Flow { flow, event: FlowEvent::Reset });
+        }
+    }
+
+    /// Moves the next grain, or the trailer, or waits for either.
+    pub(super) fn on_send_step(&mut self, place: Place, send_id: SendId) {
+        let grain = self.plan.grain_bytes;
+        let window = self.plan.window_bytes;
+        let Some(node) = self.alive(place) else { return };
+        let Some(send) = node.plane.sends.get_mut(&send_id) else { return };
+        send.stepping = false;
+        let (flow_id, copy, at) = (send.flow, send.copy, send.at);
+        let held = node.plane.copies.get_mut(&copy).expect("a copy outlives its jobs");
+        if held.stage == Stage::Aborted {
+            return self.end_send(place, send_id, Err(Broken));
+        }
+        let (size, watermark, extent) = (held.extent.size, held.watermark, held.extent);
+        let seal = match &held.stage {
+            Stage::Sealed(seal) => Some(seal.clone()),
+            _ => None,
+        };
+        if at == watermark && at < size && held.writer.is_some() {
+            held.wanted = true;
+            return;
+        }
+        let flow = self.flows.get_mut(&flow_id).expect("a send has its flow");
+        let room = window.saturating_sub(flow.under_way);
+        if at < watermark && room > 0 {
+            let bytes = grain.min(watermark - at).min(room);
+            self.send_grain(place, send_id, extent, at, bytes);
+        } else if let (true, Some(seal)) = (at == size, seal) {
+            flow.trailer_sent = true;
+            self.send_trailer(flow_id, seal);
+            self.end_send(place, send_id, Ok(()));
+        }
+    }
+
+    fn send_grain(
+        &mut self,
+        place: Place,
+        send_id: SendId,
+        extent: hoplite_core::io::Extent,
+        at: u64,
+        len: u64,
+    ) {
+        let now = self.queue.now();
+        let node = &mut self.nodes[place.index];
+        let bytes = node.bytes(extent, at, at + len).to_vec();
+        let send = node.plane.sends.get_mut(&send_id).expect("stepping it");
+        send.at += len;
+        send.stepping = true;
+        let flow_id = send.flow;
+        let flow = self.flows.get_mut(&flow_id).expect("a send has its flow");
+        flow.under_way += len;
+        let there = index_of(flow.to.addr);
+        let (sent, arrived) = self.net.bulk(now, place.index, there, len, &mut self.dice);
+        let arrived = arrived.max(flow.last_arrival);
+        flow.last_arrival = arrived;
+        self.stats.bulk_bytes += len;
+        self.queue.push(arrived, Happening::Flow { flow: flow_id, event: FlowEvent::Bytes { at, bytes } });
+        self.queue.push(sent, Happening::SendStep { place, send: send_id });
+    }
+
+    fn send_trailer(&mut self, flow_id: FlowId, seal: Seal) {
+        let flow = self.flows.get_mut(&flow_id).expect("a send has its flow");
+        let under_way = self.net.under_way(flow.from.index, index_of(flow.to.addr), &mut self.dice);
+        flow.last_arrival = flow.last_arrival.max(self.queue.now() + under_way);
+        let at = flow.last_arrival;
+        self.queue.push(at, Happening::Flow { flow: flow_id, event: FlowEvent::Trailer(seal) });
+    }
+
+    /// Takes a send off its node; a broken one closes the connection.
+    fn end_send(&mut self, place: Place, send_id: SendId, outcome: Result<(), Broken>) {
+        let Some(send) = self.nodes[place.index].plane.sends.remove(&send_id) else { return };
+        if outcome.is_err() {
+            self.push_flow_end(send.flow, FlowEvent::Cut);
+        }
+        self.report(place, Input::SendEnded { send: send_id, outcome }, vec![send.copy]);
+    }
+
+    pub(super) fn stop_send(&mut self, place: Place, send: SendId) {
+        note!(self, "{} stops send {}", self.name(place), send.0);
+        self.end_send(place, send, Err(Broken));
+    }
+
+    /// One side lets go of a stream: the other hears of it after all that is under way.
+    pub(super) fn push_flow_end(&mut self, flow_id: FlowId, event: FlowEvent) {
+        let Some(flow) = self.flows.get_mut(&flow_id) else { return };
+        let (here, there) = match event {
+            FlowEvent::Cut => (flow.from.index, index_of(flow.to.addr)),
+            _ => (index_of(flow.to.addr), flow.from.index),
+        };
+        let mut at = self.queue.now() + self.net.under_way(here, there, &mut self.dice);
+        match event {
+            FlowEvent::Cut => at = at.max(flow.last_arrival),
+            _ => flow.open = false,
+        }
+        self.queue.push(at, Happening::Flow { flow: flow_id, event });
+    }
+
+    pub(super) fn on_flow(&mut self, id: FlowId, event: FlowEvent) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        match event {
+            FlowEvent::Reset => {
+                let (from, send) = (flow.from, flow.send);
+                self.flows.remove(&id);
+                if self.alive(from).is_some() {
+                    self.end_send(from, send, Err(Broken));
+                }
+            }
+            FlowEvent::Credit(bytes) => {
+                flow.under_way -= bytes;
+                let (from, send) = (flow.from, flow.send);
+                self.nudge_send(from, send);
+            }
+            _ if !flow.open => {}
+            FlowEvent::Head => self.on_head(id),
+            FlowEvent::Bytes { at, bytes } => self.on_bytes(id, at, bytes),
+            FlowEvent::Trailer(seal) => {
+                let flow = self.flows.remove(&id).expect("looked up above");
+                self.on_trailer(flow.to, flow.transfer, seal);
+            }
+            FlowEvent::Cut => {
+                let flow = self.flows.remove(&id).expect("looked up above");
+                if !flow.trailer_sent {
+                    self.on_cut(flow.to, flow.transfer, id);
+                }
+            }
+        }
+    }
+
+    fn on_head(&mut self, id: FlowId) {
+        let flow = &self.flows[&id];
+        let (to, transfer, from_id, offset, size) =
+            (flow.to, flow.transfer, flow.from_id, flow.offset, flow.size);
+        let Some(place) = self.place_of(to) else { return };
+        let plane = &mut self.nodes[place.index].plane;
+        let expected = if let Some(receive) = plane.receives.get_mut(&transfer) {
+            receive.flow = Some(id);
+            Some((receive.from, receive.at, receive.copy))
+        } else if let Some((fold, stream)) = plane.stream_of(transfer) {
+            let fold = plane.folds.get_mut(&fold).expect("just found");
+            fold.streams[stream].flow = Some(id);
+            Some((fold.streams[stream].from, 0, fold.out))
+        } else {
+            None
+        };
+        let Some((from, at, copy)) = expected else {
+            note!(self, "{} does not know t{}", name(to), transfer.0);
+            return self.push_flow_end(id, FlowEvent::Reset);
+        };
+        let held = self.nodes[place.index].plane.copies.get(&copy).map(|held| held.extent.size);
+        if (from, at, held) != (from_id, offset, Some(size)) {
+            self.violate(format!(
+                "t{} at {} expects {at} of {held:?} B from {}, but {} sends {offset} of {size} B",
+                transfer.0,
+                name(to),
+                name(from),
+                name(from_id)
+            ));
+        }
+    }
+
+    fn on_bytes(&mut self, id: FlowId, at: u64, bytes: Vec<u8>) {
+        let flow = &self.flows[&id];
+        let (to, transfer) = (flow.to, flow.transfer);
+        let Some(place) = self.place_of(to) else { return };
+        let node = &mut self.nodes[place.index];
+        if let Some(receive) = node.plane.receives.get_mut(&transfer) {
+            debug_assert_eq!(receive.at, at);
+            receive.at += bytes.len() as u64;
+            let (copy, watermark) = (receive.copy, receive.at);
+            let held = node.plane.copies.get_mut(&copy).expect("a copy outlives its jobs");
+            held.watermark = watermark;
+            let extent = held.extent;
+            node.bytes_mut(extent, at, watermark).copy_from_slice(&bytes);
+            self.credit(id, bytes.len() as u64);
+            self.wake(place, copy);
+        } else if let Some((fold, stream)) = node.plane.stream_of(transfer) {
+            node.plane.folds.get_mut(&fold).expect("just found").streams[stream].pending.extend(bytes);
+            self.on_fold_step(place, fold);
+        }
+    }
+
+    pub(super) fn credit(&mut self, id: FlowId, bytes: u64) {
+        let Some(flow) = self.flows.get(&id) else { return };
+        let back = self.net.latency(index_of(flow.to.addr), flow.from.index);
+        let at = self.after(back);
+        self.queue.push(at, Happening::Flow { flow: id, event: FlowEvent::Credit(bytes) });
+    }
+
+    fn on_trailer(&mut self, to: NodeId, transfer: TransferId, seal: Seal) {
+        let Some(place) = self.place_of(to) else { return };
+        let plane = &mut self.nodes[place.index].plane;
+        if let Some(receive) = plane.receives.remove(&transfer) {
+            let (copy, watermark) = (receive.copy, receive.at);
+            tell!(self, "{} has all of t{}", name(to), transfer.0);
+            self.judge_received(place, transfer, copy, &seal);
+            let rate = self.net.bytes_per_s(index_of(receive.from.addr), place.index);
+            self.report(place, Input::Measured { peer: receive.from, bytes_per_s: rate }, Vec::new());
+            let input = Input::ReceiveEnded { transfer, watermark, outcome: Ok(seal) };
+            self.report(place, input, vec![copy]);
+        } else if let Some((fold, stream)) = plane.stream_of(transfer) {
+            let fold_job = plane.folds.get_mut(&fold).expect("just found");
+            fold_job.streams[stream].sealed = true;
+            fold_job.streams[stream].flow = None;
+            tell!(self, "{} has all of t{}", name(to), transfer.0);
+            self.on_fold_step(place, fold);
+        }
+    }
+
+    fn on_cut(&mut self, to: NodeId, transfer: TransferId, id: FlowId) {
+        let Some(place) = self.place_of(to) else { return };
+        let plane = &mut self.nodes[place.index].plane;
+        if plane.receives.get(&transfer).is_some_and(|receive| receive.flow == Some(id)) {
+            self.end_receive(place, transfer);
+        } else if let Some((fold, stream)) = plane.stream_of(transfer) {
+            let fold_job = plane.folds.get_mut(&fold).expect("just found");
+            if fold_job.streams[stream].flow == Some(id) {
+                fold_job.broken = true;
+                self.report(place, Input::FoldStreamBroken { fold, transfer }, Vec::new());
+            }
+        }
+    }
+
+    fn end_receive(&mut self, place: Place, transfer: TransferId) {
+        let Some(receive) = self.nodes[place.index].plane.receives.remove(&transfer) else { return };
+        tell!(self, "{} breaks off t{} at {} B", self.name(place), transfer.0, receive.at);
+        let input = Input::ReceiveEnded { transfer, watermark: receive.at, outcome: Err(Broken) };
+        self.report(place, input, vec![receive.copy]);
+    }
+
+    pub(super) fn stop_receive(&mut self, place: Place, transfer: TransferId) {
+        note!(self, "{} stops receiving t{}", self.name(place), transfer.0);
+        if let Some(flow) = self.nodes[place.index].plane.receives.get(&transfer).and_then(|job| job.flow) {
+            self.push_flow_end(flow, FlowEvent::Reset);
+        }
+        self.end_receive(place, transfer);
+    }
+
+    /// A copy moved on: whoever reads behind it looks again.
+    pub(super) fn wake(&mut self, place: Place, copy: CopyId) {
+        let (sends, folds) = self.nodes[place.index].plane.readers(copy);
+        sends.into_iter().for_each(|send| self.nudge_send(place, send));
+        for fold in folds {
+            self.queue.push(self.queue.now(), Happening::FoldStep { place, fold });
+        }
+        self.wake_followers(place, copy);
+    }
+
+    fn nudge_send(&mut self, place: Place, send_id: SendId) {
+        let now = self.queue.now();
+        let Some(node) = self.alive(place) else { return };
+        let Some(send) = node.plane.sends.get_mut(&send_id) else { return };
+        if !send.stepping {
+            send.stepping = true;
+            self.queue.push(now, Happening::SendStep { place, send: send_id });
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! A whole cluster of real cores in a simulated world.
+//!
+//! One queue of happenings, ordered by time and then by when they were pushed, drives everything;
+//! whoever handles one may push more. All randomness comes from the world's dice, so a world with
+//! the same plan, seed and tasks does the same thing again, line by line.
+
+mod clients;
+mod flows;
+mod folds;
+mod nodes;
+mod outputs;
+mod tasks;
+mod verdicts;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hoplite_core::io::ClientId;
+use hoplite_core::Core;
+use hoplite_words::{Edition, NodeId, ObjectId, TransferId};
+
+use crate::dice::Dice;
+use crate::fault::Fault;
+use crate::happening::Happening;
+use crate::log::{Log, Topic};
+use crate::model::Model;
+use crate::names::Names;
+use crate::net::{Net, NetPlan};
+use crate::plane::{FlowId, Plane};
+use crate::queue::Queue;
+use crate::task::{Task, TaskId};
+use clients::Session;
+use flows::Flow;
+
+/// Which start of which node: what was meant for an earlier start never reaches a later one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Place {
+    pub index: usize,
+    pub boot: u64,
+}
+
+/// Everything a world is, besides what happens in it.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub nodes: usize,
+    pub store_bytes: u64,
+    pub net: NetPlan,
+    /// Most bytes a stream moves at once. A multiple of 8.
+    pub grain_bytes: u64,
+    /// Bytes a sender may have under way before the receiver has taken them.
+    pub window_bytes: u64,
+    /// How far a stream of a fold may run ahead of the slowest; no further than `window_bytes`
+    /// where the carry plane folds in step, unbounded where it folds each stream as it comes.
+    pub fold_ahead_bytes: u64,
+    /// Nodes start within this time of each other.
+    pub start_spread: Duration,
+    pub keep_talk: bool,
+}
+
+pub(crate) struct Node {
+    pub id: NodeId,
+    pub boot: u64,
+    pub alive: bool,
+    pub core: Core,
+    pub arena: Vec<u8>,
+    pub plane: Plane,
+    pub tick_at: Option<Duration>,
+    /// When the last report of each carry thread arrives.
+    pub last_report: [Duration; outputs::CARRY_THREADS],
+    /// Ticks in a row that left the clock where it was.
+    pub idle_ticks: u32,
+    pub members: std::collections::BTreeSet<NodeId>,
+}
+
+/// Counted over a whole run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    pub happenings: u64,
+    pub messages: u64,
+    pub flows: u64,
+    pub bulk_bytes: u64,
+    /// Most streams out of one copy at a time.
+    pub fanout_max: usize,
+    pub evictions: u64,
+    pub broken_transfers: u64,
+}
+
+pub struct World {
+    pub(crate) plan: Plan,
+    pub(crate) queue: Queue<Happening>,
+    pub(crate) dice: Dice,
+    pub(crate) net: Net,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) flows: BTreeMap<FlowId, Flow>,
+    pub(crate) sessions: BTreeMap<ClientId, Session>,
+    pub(crate) tasks: BTreeMap<TaskId, Task>,
+    /// What each pull asked for, by receiver.
+    pub(crate) pulls: BTreeMap<(Place, TransferId), (ObjectId, Edition)>,
+    pub(crate) violation: Option<String>,
+    pub names: Names,
+    pub model: Model,
+    pub log: Log,
+    pub stats: Stats,
+}
+
+impl World {
+    pub fn new(plan: Plan, seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let mut world = World {
+            queue: Queue::default(),
+            net: Net::new(plan.net.clone()),
+            nodes: Vec::new(),
+            flows: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            pulls: BTreeMap::new(),
+            violation: None,
+            names: Names::default(),
+            model: Model::default(),
+            log: Log::new(plan.keep_talk),
+            stats: Stats::default(),
+            dice: dice.split(),
+            plan,
+        };
+        for index in 0..world.plan.nodes {
+            world.add_node(index);
+        }
+        world
+    }
+
+    pub fn now(&self) -> Duration {
+        self.queue.now()
+    }
+
+    /// The first thing that went against the rules, if any.
+    pub fn violation(&self) -> Option<&str> {
+        self.violation.as_deref()
+    }
+
+    pub fn next_at(&self) -> Option<Duration> {
+        self.queue.next_at()
+    }
+
+    /// Lets the next thing happen. False when nothing is left to happen, or a rule was broken.
+    pub fn step(&mut self) -> bool {
+        if self.violation.is_some() {
+            return false;
+        }
+        let Some(happening) = self.queue.pop() else { return false };
+        self.stats.happenings += 1;
+        self.dispatch(happening);
+        self.violation.is_none()
+    }
+
+    pub fn plan_fault(&mut self, at: Duration, fault: Fault) {
+        self.queue.push(at, Happening::Fault(fault));
+    }
+
+    pub fn node_id(&self, index: usize) -> NodeId {
+        self.nodes[index].id
+    }
+
+    /// Steps until `at`, and moves the clock there.
+    pub fn run_until(&mut self, at: Duration) {
+        while self.next_at().is_some_and(|next| next <= at) {
+            if !self.step() {
+                return;
+            }
+        }
+        if self.violation.is_none() {
+            self.queue.idle_until(at);
+        }
+    }
+
+    /// Whether something other than gossip and timers is under way.
+    pub fn is_busy(&self) -> bool {
+        self.queue.iter().any(|happening| match happening {
+            Happening::Tick { .. } | Happening::Datagram { .. } => false,
+            Happening::Task { event, .. } => *event != crate::happening::TaskEvent::Overdue,
+            Happening::Control { message, .. } => !outputs::is_noise(message),
+            _ => true,
+        })
+    }
+
+    fn dispatch(&mut self, happening: Happening) {
+        match happening {
+            Happening::Boot { place } => self.boot(place),
+            Happening::Report { place, input, frees } => self.on_report(place, input, &frees),
+            Happening::Tick { place } => self.on_tick(place),
+            Happening::Control { from, to, message } => self.on_control(from, to, message),
+            Happening::LineBroken { place, peer } => self.on_line_broken(place, peer),
+            Happening::Datagram { to, bytes } => self.on_datagram(to, bytes),
+            Happening::Call { client, call, request } => self.on_call(client, call, request),
+            Happening::ClientGone { client } => self.on_client_gone(client),
+            Happening::Answer { client, call, reply } => self.on_answer(client, call, reply),
+            Happening::SendStep { place, send } => self.on_send_step(place, send),
+            Happening::FoldStep { place, fold } => self.on_fold_step(place, fold),
+            Happening::Flow { flow, event } => self.on_flow(flow, event),
+            Happening::Task { task, event } => self.on_task(task, event),
+            Happening::Fault(fault) => self.on_fault(fault),
+        }
+    }
+
+    pub(crate) fn violate(&mut self, what: String) {
+        self.log.write(self.queue.now(), Topic::Inside, format_args!("VIOLATION {what}"));
+        self.violation.get_or_insert(what);
+    }
+
+    pub(crate) fn place(&self, index: usize) -> Place {
+        Place { index, boot: self.nodes[index].boot }
+    }
+
+    /// The node there, if it is still the same start of it and alive.
+    pub(crate) fn alive(&mut self, place: Place) -> Option<&mut Node> {
+        self.nodes.get_mut(place.index).filter(|node| node.alive && node.boot == place.boot)
+    }
+
+    /// The place of a node, if that very start of it is alive.
+    pub(crate) fn place_of(&self, id: NodeId) -> Option<Place> {
+        let index = crate::names::index_of(id.addr);
+        let node = self.nodes.get(index)?;
+        (node.alive && node.id == id).then_some(Place { index, boot: node.boot })
+    }
+
+    pub(crate) fn after(&self, delay: Duration) -> Duration {
+        self.queue.now() + delay
+    }
+}
+
+/// Writes a line on `Topic::Inside` about what a node does.
+macro_rules! note {
+    ($world:expr, $($text:tt)*) => {
+        $world.log.write($world.queue.now(), crate::log::Topic::Inside, format_args!($($text)*))
+    };
+}
+
+/// Writes a line that scenarios show.
+macro_rules! tell {
+    ($world:expr, $($text:tt)*) => {
+        $world.log.write($world.queue.now(), crate::log::Topic::Talk, format_args!($($text)*))
+    };
+}
+
+pub(crate) use {note, tell};

@@ -1,0 +1,260 @@
+//! Carrying out what a core wants done.
+
+use std::time::Duration;
+
+use hoplite_core::io::{attach, Event, Extent, Input, Output};
+use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
+use hoplite_words::{CopyId, NodeId, TransferId};
+
+use super::{note, tell, Place, World};
+use crate::happening::Happening;
+use crate::names::{index_of, node as name};
+use crate::plane::{Receive, Stage};
+use crate::show;
+
+/// Longest way of a report from a carry thread to the control thread; each takes its own.
+const REPORT_DELAY_MAX: Duration = Duration::from_micros(20);
+
+/// Reports of one thread stay in order, those of two do not.
+pub(super) const CARRY_THREADS: usize = 2;
+
+pub(crate) fn is_noise(message: &PeerMessage) -> bool {
+    matches!(message, PeerMessage::Ping { .. } | PeerMessage::Pong { .. })
+}
+
+impl World {
+    pub(super) fn carry_out(&mut self, place: Place, output: Output) {
+        match output {
+            Output::Reply { client, call, reply } => self.reply(place, client, call, reply),
+            Output::Peer { to, message, attach } => self.send_control(place, to, message, attach),
+            Output::Datagram { to, bytes } => self.send_datagram(place, to, bytes),
+            Output::Event(event) => self.take_note(place, event),
+            Output::Open { copy, extent } => self.open(place, copy, extent),
+            Output::Advance { copy, watermark } => self.advance(place, copy, watermark),
+            Output::Write { copy, bytes } => self.write(place, copy, &bytes),
+            Output::Seal { copy, seal } => self.seal(place, copy, seal),
+            Output::Abort { copy } => self.abort(place, copy),
+            Output::Close { copy } => self.close(place, copy),
+            Output::Receive { transfer, from, copy, offset } => {
+                self.receive(place, transfer, from, copy, offset);
+            }
+            Output::StopReceive { transfer } => self.stop_receive(place, transfer),
+            Output::Send { send, to, transfer, copy, offset } => {
+                self.start_send(place, send, to, transfer, copy, offset);
+            }
+            Output::StopSend { send } => self.stop_send(place, send),
+            Output::Fold { fold, out, rule, inputs } => self.start_fold(place, fold, out, rule, inputs),
+            Output::AmendFold { fold, rule, added } => self.amend_fold(place, fold, rule, added),
+            Output::StopFold { fold } => self.stop_fold(place, fold),
+        }
+    }
+
+    pub(super) fn name(&self, place: Place) -> String {
+        name(self.nodes[place.index].id)
+    }
+
+    /// Reports to the core a little later, as another thread would.
+    pub(super) fn report(&mut self, place: Place, input: Input, frees: Vec<CopyId>) {
+        let lane = match &input {
+            Input::ReceiveEnded { transfer, .. } => transfer.0,
+            Input::SendEnded { send, .. } => send.0,
+            Input::FoldEnded { fold, .. } | Input::FoldStreamBroken { fold, .. } => fold.0,
+            _ => 0,
+        };
+        let delay = self.dice.time(Duration::ZERO, REPORT_DELAY_MAX);
+        let now = self.queue.now();
+        let last = &mut self.nodes[place.index].last_report[lane as usize % CARRY_THREADS];
+        *last = (*last).max(now + delay);
+        let at = *last;
+        self.queue.push(at, Happening::Report { place, input, frees });
+    }
+
+    fn send_control(&mut self, place: Place, to: NodeId, mut message: PeerMessage, copy: Option<CopyId>) {
+        let from = self.nodes[place.index].id;
+        if to == from {
+            return self.violate(format!("{} sends itself {message:?}", name(from)));
+        }
+        if let PeerMessage::Pull { transfer, id, edition, .. } = &message {
+            self.pulls.insert((place, *transfer), (*id, *edition));
+        }
+        if let Some(copy) = copy {
+            let Some(bytes) = self.sealed_bytes(place, copy) else { return };
+            self.judge_attachment(place, copy, &message, &bytes);
+            attach(&mut message, bytes);
+        }
+        self.note_sealed_report(&message);
+        if !is_noise(&message) {
+            let text = show::message(&mut self.names, &message);
+            tell!(self, "{} > {} {text}", name(from), name(to));
+        }
+        self.stats.messages += 1;
+        let arrival = self.net.control_arrival(self.queue.now(), place, to, &mut self.dice);
+        if self.place_of(to).is_some() {
+            self.queue.push(arrival, Happening::Control { from, to, message });
+        } else {
+            self.queue.push(arrival, Happening::LineBroken { place, peer: to });
+        }
+    }
+
+    fn sealed_bytes(&mut self, place: Place, copy: CopyId) -> Option<Vec<u8>> {
+        let node = &self.nodes[place.index];
+        match node.plane.copies.get(&copy) {
+            Some(held) if matches!(held.stage, Stage::Sealed(_)) => {
+                Some(node.bytes(held.extent, 0, held.extent.size).to_vec())
+            }
+            other => {
+                let what = format!("{} attaches {copy:?}, which is {other:?}", self.name(place));
+                self.violate(what);
+                None
+            }
+        }
+    }
+
+    fn note_sealed_report(&mut self, message: &PeerMessage) {
+        if let PeerMessage::Directory {
+            id,
+            request: DirectoryRequest::Announce { report, payload, .. },
+            ..
+        } = message
+        {
+            if let Some(payload) = payload {
+                if payload.0.len() as u64 != report.size {
+                    self.violate(format!("{id:?} announced as {} B with {payload:?}", report.size));
+                }
+            }
+        }
+    }
+
+    fn send_datagram(&mut self, place: Place, to: std::net::SocketAddr, bytes: Vec<u8>) {
+        let there = index_of(to);
+        if there >= self.nodes.len() || self.net.loses_datagram(&mut self.dice) {
+            return;
+        }
+        let under_way = self.net.under_way(place.index, there, &mut self.dice);
+        let at = self.after(under_way);
+        self.queue.push(at, Happening::Datagram { to, bytes });
+    }
+
+    fn take_note(&mut self, place: Place, event: Event) {
+        note!(self, "{} {event:?}", self.name(place));
+        match event {
+            Event::MemberUp { node } => {
+                self.nodes[place.index].members.insert(node);
+            }
+            Event::MemberDown { node } => {
+                self.nodes[place.index].members.remove(&node);
+            }
+            Event::Evicted { .. } => self.stats.evictions += 1,
+            Event::TransferBroken { .. } => self.stats.broken_transfers += 1,
+        }
+    }
+
+    fn open(&mut self, place: Place, copy: CopyId, extent: Extent) {
+        note!(
+            self,
+            "{} opens c{} at {}..{}",
+            self.name(place),
+            copy.0,
+            extent.offset,
+            extent.offset + extent.size
+        );
+        let bytes = self.plan.store_bytes;
+        if let Err(what) = self.nodes[place.index].plane.open(copy, extent, bytes) {
+            let what = format!("{}: {what}", self.name(place));
+            self.violate(what);
+        }
+    }
+
+    /// Runs `change` on an open copy; touching one that is not is against the rules.
+    fn with_copy(
+        &mut self,
+        place: Place,
+        copy: CopyId,
+        doing: &str,
+        change: impl FnOnce(&mut crate::plane::Copy) -> Result<(), String>,
+    ) {
+        let outcome = match self.nodes[place.index].plane.copies.get_mut(&copy) {
+            Some(held) => change(held),
+            None => Err("it is not open".to_owned()),
+        };
+        if let Err(why) = outcome {
+            let what = format!("{} {doing} c{}: {why}", self.name(place), copy.0);
+            self.violate(what);
+        }
+    }
+
+    fn advance(&mut self, place: Place, copy: CopyId, watermark: u64) {
+        note!(self, "{} c{} written to {watermark} B", self.name(place), copy.0);
+        self.with_copy(place, copy, "advances", |held| match watermark > held.watermark {
+            true => Err(format!("to {watermark} B, but only {} B are written", held.watermark)),
+            false => Ok(()),
+        });
+        self.wake(place, copy);
+    }
+
+    fn write(&mut self, place: Place, copy: CopyId, bytes: &[u8]) {
+        note!(self, "{} writes c{} {} B", self.name(place), copy.0, bytes.len());
+        let mut extent = None;
+        self.with_copy(place, copy, "writes", |held| {
+            if held.stage != Stage::Writing || held.watermark != 0 || held.extent.size != bytes.len() as u64 {
+                return Err(format!("{} B into {held:?}", bytes.len()));
+            }
+            held.watermark = held.extent.size;
+            extent = Some(held.extent);
+            Ok(())
+        });
+        if let Some(extent) = extent {
+            self.nodes[place.index].bytes_mut(extent, 0, extent.size).copy_from_slice(bytes);
+            self.wake(place, copy);
+        }
+    }
+
+    fn seal(&mut self, place: Place, copy: CopyId, seal: Seal) {
+        tell!(self, "{} seals c{} {}", self.name(place), copy.0, self.names.objects(&seal.sources));
+        self.with_copy(place, copy, "seals", |held| {
+            if held.stage != Stage::Writing || held.watermark != held.extent.size {
+                return Err(format!("{held:?}"));
+            }
+            held.stage = Stage::Sealed(seal);
+            Ok(())
+        });
+        self.wake(place, copy);
+    }
+
+    fn abort(&mut self, place: Place, copy: CopyId) {
+        note!(self, "{} aborts c{}", self.name(place), copy.0);
+        self.with_copy(place, copy, "aborts", |held| {
+            if held.stage == Stage::Aborted {
+                return Err("it is aborted already".to_owned());
+            }
+            held.stage = Stage::Aborted;
+            Ok(())
+        });
+        self.wake(place, copy);
+    }
+
+    fn close(&mut self, place: Place, copy: CopyId) {
+        note!(self, "{} closes c{}", self.name(place), copy.0);
+        if let Err(what) = self.nodes[place.index].plane.close(copy) {
+            let what = format!("{}: {what}", self.name(place));
+            self.violate(what);
+        }
+    }
+
+    fn receive(&mut self, place: Place, transfer: TransferId, from: NodeId, copy: CopyId, offset: u64) {
+        note!(self, "{} expects t{} from {} into c{}", self.name(place), transfer.0, name(from), copy.0);
+        self.with_copy(place, copy, "receives into", |held| {
+            if held.stage != Stage::Writing || held.watermark != offset {
+                return Err(format!("from {offset} B into {held:?}"));
+            }
+            held.jobs += 1;
+            Ok(())
+        });
+        let plane = &mut self.nodes[place.index].plane;
+        if plane.receives.values().any(|other| other.copy == copy) {
+            let what = format!("{} receives twice into c{}", self.name(place), copy.0);
+            return self.violate(what);
+        }
+        plane.receives.insert(transfer, Receive { from, copy, at: offset, flow: None });
+    }
+}

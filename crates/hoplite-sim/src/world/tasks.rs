@@ -1,0 +1,281 @@
+//! The life of a task: from its start over calls, writing, following and holding to its outcome.
+
+use std::time::Duration;
+
+use hoplite_core::io::ClientId;
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::{Blob, CopyId, ErrorKind};
+
+use super::{note, World};
+use crate::happening::{Happening, TaskEvent};
+use crate::model::header;
+use crate::plane::Stage;
+use crate::task::{plain_request, Ending, Outcome, Phase, Spec, Task, TaskId};
+
+/// A call with a time-out must be answered this much later at the latest.
+const OVERDUE_AFTER: Duration = Duration::from_millis(20);
+
+impl World {
+    /// Lets `task` start at `at`.
+    pub fn plan_task(&mut self, at: Duration, task: Task) -> TaskId {
+        let id = TaskId(self.tasks.len() as u64 + 1);
+        self.tasks.insert(id, task);
+        self.queue.push(at, Happening::Task { task: id, event: TaskEvent::Start });
+        id
+    }
+
+    /// Lets the client give up on its task at `at`.
+    pub fn plan_cancel(&mut self, at: Duration, task: TaskId) {
+        self.queue.push(at, Happening::Task { task, event: TaskEvent::Cancel });
+    }
+
+    /// Lets a put that holds still go on to its end.
+    pub fn resume(&mut self, task: TaskId) {
+        if let Some(Task { spec: Spec::Put { ending, .. }, .. }) = self.tasks.get_mut(&task) {
+            *ending = Ending::Seal;
+        }
+        self.queue.push(self.queue.now(), Happening::Task { task, event: TaskEvent::Step });
+    }
+
+    pub fn task(&self, task: TaskId) -> &Task {
+        &self.tasks[&task]
+    }
+
+    pub(super) fn on_task(&mut self, id: TaskId, event: TaskEvent) {
+        let phase = self.tasks[&id].phase.clone();
+        match (event, phase) {
+            (TaskEvent::Start, Phase::Waiting) => self.start_task(id),
+            (TaskEvent::Step, Phase::Writing { copy, at }) => self.write_piece(id, copy, at),
+            (TaskEvent::Step, Phase::Following { copy, read }) => self.follow(id, copy, read),
+            (TaskEvent::Step, Phase::Holding { copy }) => self.end_hold(id, copy),
+            (TaskEvent::Cancel, Phase::Calling { call, .. }) => self.cancel(id, call),
+            (TaskEvent::Overdue, Phase::Calling { timed: true, .. }) => {
+                let task = &self.tasks[&id];
+                let what = format!("{:?} is not answered long after its time-out: {:?}", id, task.spec);
+                self.violate(what);
+            }
+            _ => {}
+        }
+    }
+
+    fn start_task(&mut self, id: TaskId) {
+        let now = self.queue.now();
+        let task = self.tasks.get_mut(&id).expect("planned");
+        task.started = now;
+        let (client, timeout) = (task.client, task.timeout);
+        if !self.sessions[&client].alive {
+            return self.end_task(id, Outcome::Vanished);
+        }
+        if let Some(timeout) = timeout {
+            let at = now + timeout + OVERDUE_AFTER;
+            self.queue.push(at, Happening::Task { task: id, event: TaskEvent::Overdue });
+        }
+        self.ask(id);
+    }
+
+    /// Sends the task's first call, or sends it again with the time that is left.
+    fn ask(&mut self, id: TaskId) {
+        let task = &self.tasks[&id];
+        let (client, timeout_ms) = (task.client, task.timeout_ms(self.queue.now()));
+        let request = match task.spec.clone() {
+            Spec::Put { id, size, dtype, .. } => {
+                Request::Create { id, size, header: header(dtype, size), timeout_ms }
+            }
+            Spec::PutSmall { id, size, dtype } => {
+                let payload = Blob(self.model.put_content(id, size).to_vec());
+                Request::PutSmall { id, header: header(dtype, size), payload, timeout_ms }
+            }
+            other => plain_request(&other, timeout_ms).expect("not a put"),
+        };
+        let call = self.call(client, request, id);
+        self.set_phase(id, Phase::Calling { call, timed: true });
+    }
+
+    fn set_phase(&mut self, id: TaskId, phase: Phase) {
+        self.tasks.get_mut(&id).expect("planned").phase = phase;
+    }
+
+    fn end_task(&mut self, id: TaskId, outcome: Outcome) {
+        let task = self.tasks.get_mut(&id).expect("planned");
+        task.phase = Phase::Over;
+        if let Outcome::Failed(error) = &outcome {
+            let early = task.timeout.is_none_or(|timeout| self.queue.now() < task.started + timeout);
+            let allowed = task.may_fail.contains(&error.kind);
+            let what = format!("{id:?} {:?} failed: {:?}: {}", task.spec, error.kind, error.message);
+            if !allowed || (error.kind == ErrorKind::TimedOut && early) {
+                task.outcome = Some(outcome);
+                return self.violate(what);
+            }
+        }
+        note!(self, "task {} over", id.0);
+        self.tasks.get_mut(&id).expect("planned").outcome = Some(outcome);
+    }
+
+    pub(super) fn on_task_answer(&mut self, id: TaskId, reply: Reply) {
+        let Task { client, spec, .. } = &self.tasks[&id];
+        let (client, spec) = (*client, spec.clone());
+        match (reply, spec) {
+            (Reply::Created { copy, .. }, Spec::Put { .. }) => {
+                self.set_phase(id, Phase::Writing { copy, at: 0 });
+                self.step_after(id, Duration::ZERO);
+            }
+            (
+                Reply::View { copy, sealed, size, header: found, .. },
+                Spec::Get { id: object, hold, partial, .. },
+            ) => {
+                if self.model.knows(object) && found != header(self.model.dtype(object), size) {
+                    let text = self.names.object(object);
+                    self.violate(format!("{text} came with the header {found:?} for {size} B"));
+                }
+                if sealed {
+                    self.judge_view(self.sessions[&client].place, client, object, copy);
+                    self.set_phase(id, Phase::Holding { copy });
+                    self.step_after(id, hold);
+                } else if partial {
+                    self.set_phase(id, Phase::Following { copy, read: Vec::new() });
+                    self.with_follower(client, copy, |followers| followers.insert(id));
+                    self.step_after(id, Duration::ZERO);
+                } else {
+                    self.violate(format!("{id:?} asked for a complete view and got an unsealed one"));
+                }
+            }
+            (Reply::Reduced { sources }, Spec::Reduce { target, .. }) => {
+                let verdict = self.model.on_sealed(target, None, &sources);
+                self.pronounce(self.sessions[&client].place, "reducing", verdict);
+                self.end_task(id, Outcome::Reduced);
+            }
+            (Reply::Done, _) => self.end_task(id, Outcome::Done),
+            (Reply::Ready { ids }, Spec::Wait { count, ids: asked }) => {
+                let unasked = ids.iter().any(|ready| !asked.contains(ready));
+                let in_time = self.tasks[&id].timeout.is_none();
+                if unasked || (in_time && (ids.len() as u32) < count) {
+                    self.violate(format!("waited for {count} of {asked:?}, got {ids:?}"));
+                }
+                self.end_task(id, Outcome::Ready);
+            }
+            (Reply::Located { .. }, Spec::Locate { .. }) => {
+                self.end_task(id, Outcome::Located);
+            }
+            (Reply::Status(status), Spec::Status) => self.end_task(id, Outcome::Status(Box::new(status))),
+            (Reply::Failed(error), _) => self.end_task(id, Outcome::Failed(error)),
+            (reply, spec) => self.violate(format!("{spec:?} answered by {reply:?}")),
+        }
+    }
+
+    fn step_after(&mut self, id: TaskId, delay: Duration) {
+        self.queue.push(self.after(delay), Happening::Task { task: id, event: TaskEvent::Step });
+    }
+
+    /// Writes the next piece of a put straight into the arena, as a mapped client would.
+    fn write_piece(&mut self, id: TaskId, copy: CopyId, at: u64) {
+        let Task { client, spec: Spec::Put { id: object, size, piece, pause, ending, .. }, .. } =
+            self.tasks[&id]
+        else {
+            unreachable!("only puts write")
+        };
+        let stop = match ending {
+            Ending::Seal => size,
+            Ending::AbortAt(stop) | Ending::HoldAt(stop) => stop.min(size),
+        };
+        if at < stop {
+            let to = (at + piece).min(stop);
+            self.write_bytes(client, object, copy, size, at, to);
+            self.set_phase(id, Phase::Writing { copy, at: to });
+            return self.step_after(id, pause);
+        }
+        let request = match ending {
+            Ending::Seal => Request::Seal { copy },
+            Ending::AbortAt(_) => Request::Abort { copy },
+            Ending::HoldAt(_) => return,
+        };
+        self.finish_writing(client, copy);
+        let call = self.call(client, request, id);
+        self.set_phase(id, Phase::Calling { call, timed: false });
+    }
+
+    fn write_bytes(
+        &mut self,
+        client: ClientId,
+        object: hoplite_words::ObjectId,
+        copy: CopyId,
+        size: u64,
+        at: u64,
+        to: u64,
+    ) {
+        let content = self.model.put_content(object, size);
+        let place = self.sessions[&client].place;
+        let node = &mut self.nodes[place.index];
+        let Some(held) = node.plane.copies.get_mut(&copy) else {
+            return self.violate(format!("{client:?} writes into {copy:?}, which is closed"));
+        };
+        held.watermark = to;
+        let (extent, wanted) = (held.extent, std::mem::take(&mut held.wanted));
+        node.bytes_mut(extent, at, to).copy_from_slice(&content[at as usize..to as usize]);
+        self.wake_followers(place, copy);
+        if wanted {
+            self.send_call(client, 0, Request::Progress { copy, watermark: to });
+        }
+    }
+
+    /// Reads what has come since, and ends or starts over with the copy.
+    fn follow(&mut self, id: TaskId, copy: CopyId, mut read: Vec<u8>) {
+        let Task { client, spec: Spec::Get { id: object, .. }, .. } = self.tasks[&id] else {
+            unreachable!("only gets follow")
+        };
+        let place = self.sessions[&client].place;
+        let node = &self.nodes[place.index];
+        let Some(held) = node.plane.copies.get(&copy) else {
+            return self.violate(format!("{client:?} follows {copy:?}, which is closed"));
+        };
+        read.extend_from_slice(node.bytes(held.extent, read.len() as u64, held.watermark));
+        match held.stage {
+            Stage::Writing => return self.set_phase(id, Phase::Following { copy, read }),
+            Stage::Sealed(_) => {
+                if read != node.bytes(held.extent, 0, held.extent.size) {
+                    self.violate(format!("{client:?}: bytes behind the watermark of {copy:?} changed"));
+                }
+                self.judge_view(place, client, object, copy);
+                self.let_go(id, client, copy);
+                self.end_task(id, Outcome::Viewed);
+            }
+            Stage::Aborted => {
+                self.let_go(id, client, copy);
+                self.ask(id);
+            }
+        }
+    }
+
+    fn let_go(&mut self, id: TaskId, client: ClientId, copy: CopyId) {
+        self.with_follower(client, copy, |followers| followers.remove(&id));
+        self.release(client, copy);
+    }
+
+    fn with_follower(
+        &mut self,
+        client: ClientId,
+        copy: CopyId,
+        change: impl FnOnce(&mut std::collections::BTreeSet<TaskId>) -> bool,
+    ) {
+        let place = self.sessions[&client].place;
+        if let Some(held) = self.nodes[place.index].plane.copies.get_mut(&copy) {
+            change(&mut held.followers);
+        }
+    }
+
+    /// The view was held long enough; its bytes must not have changed.
+    fn end_hold(&mut self, id: TaskId, copy: CopyId) {
+        let Task { client, spec: Spec::Get { id: object, .. }, .. } = self.tasks[&id] else {
+            unreachable!("only gets hold")
+        };
+        self.judge_view(self.sessions[&client].place, client, object, copy);
+        self.release(client, copy);
+        self.end_task(id, Outcome::Viewed);
+    }
+
+    fn cancel(&mut self, id: TaskId, call: u64) {
+        let client = self.tasks[&id].client;
+        self.sessions.get_mut(&client).expect("connected").calls.remove(&call);
+        self.send_call(client, 0, Request::Cancel { call });
+        self.end_task(id, Outcome::Cancelled);
+    }
+}

@@ -1,0 +1,147 @@
+//! Judging contents and seals wherever bytes of a known object can be seen.
+
+use hoplite_core::io::ClientId;
+use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
+use hoplite_words::{CopyId, ObjectId, TransferId};
+
+use super::{Place, World};
+use crate::names::node as name;
+use crate::plane::Stage;
+use crate::task::{Ending, Spec, TaskId};
+
+impl World {
+    /// A transfer brought its trailer: the bytes must be those of the object pulled.
+    pub(super) fn judge_received(&mut self, place: Place, transfer: TransferId, copy: CopyId, seal: &Seal) {
+        let Some((id, edition)) = self.pulls.remove(&(place, transfer)) else {
+            return self
+                .violate(format!("{} received {transfer:?}, which it never pulled", self.name(place)));
+        };
+        let node = &self.nodes[place.index];
+        let held = &node.plane.copies[&copy];
+        if held.watermark != held.extent.size {
+            let (watermark, size) = (held.watermark, held.extent.size);
+            return self.violate(format!("{transfer:?} sealed after {watermark} of {size} B"));
+        }
+        let bytes = node.bytes(held.extent, 0, held.extent.size).to_vec();
+        let verdict = self
+            .model
+            .on_sealed(id, Some(edition), &seal.sources)
+            .and_then(|()| self.model.judge(id, &seal.sources, &bytes));
+        self.pronounce(place, &format!("receiving {}", self.names.object(id)), verdict);
+    }
+
+    /// A message carries a copy's bytes: they must be those of the object it names.
+    pub(super) fn judge_attachment(
+        &mut self,
+        place: Place,
+        copy: CopyId,
+        message: &PeerMessage,
+        bytes: &[u8],
+    ) {
+        let (PeerMessage::Directory { id, .. } | PeerMessage::Answer { id, .. }) = message else { return };
+        let edition = match message {
+            PeerMessage::Directory { request: DirectoryRequest::Announce { report, .. }, .. } => {
+                Some(report.edition)
+            }
+            _ => None,
+        };
+        let Some(sources) = self.seal_of(place, copy) else { return };
+        let verdict = self
+            .model
+            .on_sealed(*id, edition, &sources)
+            .and_then(|()| self.model.judge(*id, &sources, bytes));
+        self.pronounce(place, &format!("sending {}", self.names.object(*id)), verdict);
+    }
+
+    /// A client looks at a sealed copy of `id`.
+    pub(super) fn judge_view(&mut self, place: Place, client: ClientId, id: ObjectId, copy: CopyId) {
+        let node = &self.nodes[place.index];
+        let Some(held) = node.plane.copies.get(&copy) else {
+            return self.violate(format!("{client:?} holds a view of {copy:?}, which is closed"));
+        };
+        let bytes = node.bytes(held.extent, 0, held.extent.size).to_vec();
+        let Some(sources) = self.seal_of(place, copy) else {
+            return self.violate(format!("{client:?} was given {copy:?}, which is not sealed"));
+        };
+        let verdict =
+            self.model.on_sealed(id, None, &sources).and_then(|()| self.model.judge(id, &sources, &bytes));
+        self.pronounce(place, &format!("viewing {}", self.names.object(id)), verdict);
+    }
+
+    fn seal_of(&self, place: Place, copy: CopyId) -> Option<Vec<ObjectId>> {
+        match &self.nodes[place.index].plane.copies.get(&copy)?.stage {
+            Stage::Sealed(seal) => Some(seal.sources.clone()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn pronounce(&mut self, place: Place, doing: &str, verdict: Result<(), String>) {
+        if let Err(what) = verdict {
+            self.violate(format!("{} {doing}: {what}", self.name(place)));
+        }
+    }
+}
+
+/// What the end of a run asks.
+impl World {
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn is_alive(&self, index: usize) -> bool {
+        self.nodes[index].alive
+    }
+
+    pub fn is_client_alive(&self, client: ClientId) -> bool {
+        self.sessions[&client].alive
+    }
+
+    /// The size a client has put, or tried to put, this object with.
+    pub fn put_size(&self, object: ObjectId) -> Option<u64> {
+        self.tasks.values().find_map(|task| match task.spec {
+            Spec::Put { id, size, .. } | Spec::PutSmall { id, size, .. } if id == object => Some(size),
+            _ => None,
+        })
+    }
+
+    pub fn all_over(&self) -> bool {
+        self.tasks.values().all(|task| task.is_over())
+    }
+
+    /// Whether this task was a put that gave up.
+    pub fn is_abort(&self, task: TaskId) -> bool {
+        matches!(self.tasks[&task].spec, Spec::Put { ending: Ending::AbortAt(_), .. })
+    }
+
+    /// Whether every living node counts every other among the members.
+    pub fn all_joined(&self) -> bool {
+        let living: Vec<_> = self.nodes.iter().filter(|node| node.alive).collect();
+        living
+            .iter()
+            .all(|node| living.iter().all(|other| other.id == node.id || node.members.contains(&other.id)))
+    }
+
+    /// Who knows whom, in words.
+    pub fn membership(&self) -> String {
+        let of = |node: &super::Node| {
+            let members: Vec<_> = node.members.iter().map(|id| name(*id)).collect();
+            format!("{}: {}", name(node.id), members.join(" "))
+        };
+        self.nodes.iter().filter(|node| node.alive).map(of).collect::<Vec<_>>().join("; ")
+    }
+
+    /// No copy, job or stream is left anywhere.
+    pub fn judge_emptiness(&self) -> Result<(), String> {
+        for node in self.nodes.iter().filter(|node| node.alive) {
+            let plane = &node.plane;
+            if !(plane.copies.is_empty()
+                && plane.receives.is_empty()
+                && plane.sends.is_empty()
+                && plane.folds.is_empty())
+            {
+                return Err(format!("{} still holds {plane:?}", name(node.id)));
+            }
+        }
+        Ok(())
+    }
+}
