@@ -101,7 +101,7 @@ impl Plane {
         let (Some(start), Some(end)) = (start, end) else {
             return Err(format!("{copy:?} opened at {extent:?}, before the arena"));
         };
-        if end > arena_bytes || extent.offset % hoplite_words::limits::ALIGNMENT != 0 {
+        if end > arena_bytes || !extent.offset.is_multiple_of(hoplite_words::limits::ALIGNMENT) {
             return Err(format!("{copy:?} opened at {extent:?}, not an aligned place in {arena_bytes} B"));
         }
         for (other, held) in &self.copies {

@@ -82,7 +82,7 @@ impl World {
             self.judge_attachment(place, copy, &message, &bytes);
             attach(&mut message, bytes);
         }
-        self.note_sealed_report(&message);
+        self.judge_payload(&message);
         if !is_noise(&message) {
             let text = show::message(&mut self.names, &message);
             tell!(self, "{} > {} {text}", name(from), name(to));
@@ -110,18 +110,12 @@ impl World {
         }
     }
 
-    fn note_sealed_report(&mut self, message: &PeerMessage) {
-        if let PeerMessage::Directory {
-            id,
-            request: DirectoryRequest::Announce { report, payload, .. },
-            ..
-        } = message
-        {
-            if let Some(payload) = payload {
-                if payload.0.len() as u64 != report.size {
-                    self.violate(format!("{id:?} announced as {} B with {payload:?}", report.size));
-                }
-            }
+    /// A payload is the whole object that is announced.
+    fn judge_payload(&mut self, message: &PeerMessage) {
+        let PeerMessage::Directory { id, request, .. } = message else { return };
+        let DirectoryRequest::Announce { report, payload: Some(payload), .. } = request else { return };
+        if payload.0.len() as u64 != report.size {
+            self.violate(format!("{id:?} announced as {} B with {payload:?}", report.size));
         }
     }
 

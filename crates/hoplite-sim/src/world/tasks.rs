@@ -229,7 +229,7 @@ impl World {
         };
         read.extend_from_slice(node.bytes(held.extent, read.len() as u64, held.watermark));
         match held.stage {
-            Stage::Writing => return self.set_phase(id, Phase::Following { copy, read }),
+            Stage::Writing => self.set_phase(id, Phase::Following { copy, read }),
             Stage::Sealed(_) => {
                 if read != node.bytes(held.extent, 0, held.extent.size) {
                     self.violate(format!("{client:?}: bytes behind the watermark of {copy:?} changed"));
