@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoplite_store::{State, Writer};
+use hoplite_store::{copy_streaming, State, Writer, STREAM_FROM_BYTES};
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::{CopyId, Error, ErrorKind, ObjectId, Result};
 
@@ -86,13 +86,7 @@ impl Created {
     /// `BadArgument` past the end; `BadArgument` in a forked child.
     pub fn advance(&mut self, bytes: u64) -> Result<()> {
         self.client.check_process()?;
-        let left = self.size() - self.watermark();
-        if bytes > left {
-            return Err(Error::new(
-                ErrorKind::BadArgument,
-                format!("{bytes} more bytes of {}: {left} are left of {}", self.id, self.size()),
-            ));
-        }
+        self.check_fits(bytes)?;
         let watermark = self.watermark() + bytes;
         self.writer.publish(watermark);
         if self.writer.take_wanted() {
@@ -106,9 +100,26 @@ impl Created {
     /// # Errors
     /// `BadArgument` past the end; `BadArgument` in a forked child.
     pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        let from = self.watermark();
-        self.writer.unpublished(from, from + bytes.len() as u64).copy_from_slice(bytes);
-        self.advance(bytes.len() as u64)
+        let (from, streaming) = (self.watermark(), self.size() >= STREAM_FROM_BYTES);
+        let more = bytes.len() as u64;
+        self.check_fits(more)?;
+        let room = self.writer.unpublished(from, from + more);
+        match streaming {
+            true => copy_streaming(room, bytes),
+            false => room.copy_from_slice(bytes),
+        }
+        self.advance(more)
+    }
+
+    fn check_fits(&self, more: u64) -> Result<()> {
+        let left = self.size() - self.watermark();
+        if more <= left {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::BadArgument,
+            format!("{more} more bytes of {}: {left} are left of {}", self.id, self.size()),
+        ))
     }
 
     /// Whether the node gave the object up meanwhile (deleted, refused by its owner); `seal` then

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hoplite_store::Followed;
+use hoplite_store::{copy_streaming, Followed, STREAM_FROM_BYTES};
 use hoplite_words::client::Request;
 use hoplite_words::{Error, ErrorKind, Header, ObjectId, Result};
 
@@ -12,7 +12,7 @@ use crate::patience::{deadline, Interrupt, Patience};
 use crate::view::{hold, Held};
 use crate::{Client, Destination, View};
 
-/// Copied between two looks at watermark and interrupt; stays in the second-level cache on its way.
+/// Copied between two looks at watermark and interrupt.
 const PIECE_BYTES: u64 = 1 << 20;
 
 pub(crate) enum Copied {
@@ -91,7 +91,11 @@ impl Client {
             match reader.follow(done, stretch) {
                 Followed::Advanced(watermark) => {
                     let to = watermark.min(done + PIECE_BYTES);
-                    room[done as usize..to as usize].copy_from_slice(reader.bytes(done, to));
+                    let piece = &mut room[done as usize..to as usize];
+                    match reader.size() >= STREAM_FROM_BYTES {
+                        true => copy_streaming(piece, reader.bytes(done, to)),
+                        false => piece.copy_from_slice(reader.bytes(done, to)),
+                    }
                     done = to;
                 }
                 Followed::Sealed => return Ok(Copied::Whole),

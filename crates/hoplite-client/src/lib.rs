@@ -21,6 +21,7 @@
 mod arriving;
 mod calls;
 mod client;
+mod control;
 mod created;
 mod destination;
 mod get;
@@ -33,7 +34,8 @@ mod ticket;
 mod view;
 
 pub use arriving::Arriving;
-pub use client::{Client, ReduceCall};
+pub use client::Client;
+pub use control::ReduceCall;
 pub use created::Created;
 pub use destination::Destination;
 pub use handshake::default_socket_path;

@@ -88,7 +88,7 @@ impl Mapping {
     fn extent(&self, offset: u64, size: u64) -> io::Result<Extent> {
         let fits =
             offset >= PROGRESS_BLOCK_BYTES && offset.checked_add(size).is_some_and(|end| end <= self.bytes);
-        if !fits || offset % ALIGNMENT != 0 {
+        if !fits || !offset.is_multiple_of(ALIGNMENT) {
             return Err(invalid(format!(
                 "{size} bytes at {offset} do not lie (aligned to {ALIGNMENT}, behind a progress block) \
                  in an arena of {} bytes",

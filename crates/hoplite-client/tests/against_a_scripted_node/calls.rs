@@ -1,0 +1,211 @@
+//! Calls under way: many at once, given up, interrupted, pumped.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hoplite_client::{never, Client, ReduceCall, View};
+use hoplite_words::client::{Call, Reply, Request, Status};
+use hoplite_words::limits::{IDS_MAX, SOURCES_MAX};
+use hoplite_words::{Error, ErrorKind, FoldOrder, ObjectId, Op};
+
+use crate::node::{bytes, id, node_id, view, Node, Session, COPY, OFFSET};
+
+/// Once this is answered, the client has taken in everything sent before.
+fn settle(client: &Arc<Client>, session: &mut Session) {
+    let mut ticket = client.submit(Request::Status).unwrap();
+    assert_eq!(session.answer_next(Reply::Done), Request::Status);
+    assert_eq!(ticket.wait(None, &mut never).unwrap(), Reply::Done);
+}
+
+fn soon() -> Option<Instant> {
+    Some(Instant::now() + Duration::from_millis(20))
+}
+
+#[test]
+fn answers_find_their_callers_in_any_order() {
+    const CALLERS: u64 = 8;
+    const ROUNDS: u64 = 50;
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    std::thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let client = &client;
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let name = ObjectId::from_name(&format!("{caller}/{round}"));
+                    let ready = client.wait(vec![name], 1, None, &mut never).unwrap();
+                    assert_eq!(ready, [name]);
+                }
+            });
+        }
+        for _ in 0..ROUNDS {
+            // All callers are waiting now: the last who asked is answered first.
+            let mut asked: Vec<_> = (0..CALLERS).map(|_| session.next()).collect();
+            while let Some(Call { call, request: Request::Wait { ids, .. } }) = asked.pop() {
+                session.answer(call, Reply::Ready { ids });
+            }
+        }
+    });
+}
+
+#[test]
+fn the_nodes_own_error_is_passed_on() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    let deleted = Error::new(ErrorKind::Deleted, "deleted, and more of the story");
+    let mut ticket = client.submit(Request::Status).unwrap();
+    session.answer_next(Reply::Failed(deleted.clone()));
+    assert_eq!(ticket.wait(None, &mut never).unwrap_err(), deleted);
+    assert_eq!(ticket.wait(None, &mut never).unwrap_err().kind, ErrorKind::BadArgument);
+}
+
+#[test]
+fn a_wait_that_timed_out_can_be_repeated() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    let mut ticket = client.submit(Request::Locate { id: id(), timeout_ms: None }).unwrap();
+    let error = ticket.wait(soon(), &mut never).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::TimedOut);
+    assert!(error.message.contains(&id().to_string()), "{error}");
+    assert!(error.message.contains(&node_id().to_string()), "{error}");
+    session.answer_next(Reply::Done);
+    assert_eq!(ticket.wait(None, &mut never).unwrap(), Reply::Done);
+}
+
+#[test]
+fn a_dropped_call_is_cancelled_and_what_it_brings_given_back() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    let get = Request::Get { id: id(), timeout_ms: None, partial: false, fail_if_lost: false };
+    drop(client.submit(get).unwrap());
+    let call = session.next().call;
+    session.expect(Request::Cancel { call });
+    session.answer(call, view(10, true));
+    settle(&client, &mut session);
+    session.expect(Request::Release { copy: COPY });
+
+    let header = Default::default();
+    drop(client.submit(Request::Create { id: id(), size: 100_000, header, timeout_ms: None }).unwrap());
+    let call = session.next().call;
+    session.expect(Request::Cancel { call });
+    session.answer(call, Reply::Created { copy: COPY, offset: OFFSET });
+    settle(&client, &mut session);
+    session.expect(Request::Abort { copy: COPY });
+}
+
+#[test]
+fn an_answer_that_came_but_was_not_taken_is_given_back() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    let get = Request::Get { id: id(), timeout_ms: None, partial: false, fail_if_lost: false };
+    let ticket = client.submit(get).unwrap();
+    session.answer_next(view(10, true));
+    settle(&client, &mut session);
+    drop(ticket);
+    session.expect(Request::Release { copy: COPY });
+}
+
+#[test]
+fn an_interrupt_ends_a_wait_and_cancels_the_call() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    let interrupted = Error::new(ErrorKind::Aborted, "Ctrl-C");
+    let mut looks = 0;
+    let mut interrupt = || {
+        looks += 1;
+        match looks {
+            3 => Err(interrupted.clone()),
+            _ => Ok(()),
+        }
+    };
+    assert_eq!(client.get(id(), None, false, &mut interrupt).unwrap_err(), interrupted);
+    let call = session.next().call;
+    session.expect(Request::Cancel { call });
+}
+
+#[test]
+fn an_interrupt_may_make_calls_itself() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    std::thread::scope(|scope| {
+        let client = &client;
+        let outer = scope.spawn(move || {
+            let mut inner = None;
+            let mut interrupt = || {
+                if inner.is_none() {
+                    inner = Some(client.status(&mut never)?);
+                }
+                Ok(())
+            };
+            let locate = client.submit(Request::Locate { id: id(), timeout_ms: None });
+            let reply = locate.unwrap().wait(None, &mut interrupt);
+            (reply, inner)
+        });
+        let outer_call = session.next().call;
+        assert_eq!(session.answer_next(Reply::Status(Status::default())), Request::Status);
+        session.answer(outer_call, Reply::Done);
+        assert_eq!(outer.join().unwrap(), (Ok(Reply::Done), Some(Status::default())));
+    });
+}
+
+#[test]
+fn an_event_loop_pumps_and_takes() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    let get = Request::Get { id: id(), timeout_ms: None, partial: false, fail_if_lost: false };
+    let mut ticket = client.submit(get).unwrap();
+    client.pump().unwrap();
+    assert!(ticket.try_take().unwrap().is_none());
+    let contents = bytes(5000);
+    node.open_sealed(&contents);
+    session.answer_next(view(contents.len(), true));
+    client.pump().unwrap();
+    let reply = ticket.try_take().unwrap().unwrap().unwrap();
+    let view = View::adopt(&client, id(), reply).unwrap();
+    assert_eq!(view.bytes(), contents);
+    drop(view);
+    session.expect(Request::Release { copy: COPY });
+}
+
+#[test]
+fn calls_that_do_not_fit_the_socket_go_later() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    let ids = vec![id(); IDS_MAX];
+    let mut ticket = client.submit(Request::Wait { ids: ids.clone(), count: 1, timeout_ms: None }).unwrap();
+    assert!(client.wants_write(), "a megabyte is more than a socket takes");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(move || ticket.wait(None, &mut never).unwrap());
+        let Request::Wait { ids: arrived, .. } = session.answer_next(Reply::Done) else { panic!() };
+        assert!(arrived == ids);
+        assert_eq!(waiter.join().unwrap(), Reply::Done);
+    });
+    assert!(!client.wants_write());
+}
+
+#[test]
+fn what_breaks_a_limit_is_not_sent() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    let too_many = vec![id(); IDS_MAX + 1];
+    let reduce = ReduceCall {
+        target: id(),
+        sources: vec![id(); SOURCES_MAX + 1],
+        num_objects: 1,
+        op: Op::Sum,
+        order: FoldOrder::Arrival,
+        to_sources: false,
+        timeout: None,
+    };
+    let header = hoplite_words::Header::array(hoplite_words::Dtype::F32, 3);
+    for error in [
+        client.delete(too_many.clone(), None, &mut never).unwrap_err(),
+        client.wait(too_many, 1, None, &mut never).unwrap_err(),
+        client.reduce(reduce).unwrap_err(),
+        client.put(id(), header, &[&[0; 11]], None, &mut never).unwrap_err(),
+    ] {
+        assert_eq!(error.kind, ErrorKind::BadArgument, "{error}");
+    }
+    drop(client.submit(Request::Status).unwrap());
+    session.expect(Request::Status);
+}
