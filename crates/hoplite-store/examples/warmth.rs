@@ -6,7 +6,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use hoplite_store::{Arena, HugePages, Mapping, PREFAULT_AHEAD};
+use hoplite_store::{copy_streaming, Arena, HugePages, Mapping, PREFAULT_AHEAD};
 
 const PIECE: usize = 1 << 20;
 
@@ -15,7 +15,7 @@ fn main() -> io::Result<()> {
     let size = mib << 20;
     let source = vec![7_u8; size];
     let mut private = vec![1_u8; size];
-    let private_copy = time(|| copy(&mut private, &source));
+    let private_copy = time(|| private.copy_from_slice(&source));
     println!("private memcpy of {mib} MiB: {private_copy:?}");
     drop(private);
     for (name, pages, warm) in [
@@ -60,17 +60,11 @@ fn put(mapping: &std::sync::Arc<Mapping>, source: &[u8]) -> io::Result<Duration>
         for (i, piece) in source.chunks(PIECE).enumerate() {
             let from = (i * PIECE) as u64;
             let to = from + piece.len() as u64;
-            writer.unpublished(from, to).copy_from_slice(piece);
+            copy_streaming(writer.unpublished(from, to), piece);
             writer.publish(to);
         }
         writer.seal();
     }))
-}
-
-fn copy(to: &mut [u8], from: &[u8]) {
-    for (to, from) in to.chunks_mut(PIECE).zip(from.chunks(PIECE)) {
-        to.copy_from_slice(from);
-    }
 }
 
 fn time(work: impl FnOnce()) -> Duration {
