@@ -43,7 +43,8 @@ impl Client {
     }
 
     /// Starts a reduction. The ticket's answer is `Reply::Reduced` once it is committed; gets of
-    /// the target may be made at once. Dropping the ticket early gives the reduction up.
+    /// the target may be made at once. Dropping the ticket gives up the answer, not
+    /// the reduction.
     ///
     /// # Errors
     /// Those of [`Client::submit`]; the node's own (`BadArgument`, `Mismatch`, …) come by the ticket.
