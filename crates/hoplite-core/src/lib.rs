@@ -1,34 +1,222 @@
 //! Every decision of a Hoplite node, and no I/O.
+//!
+//! A [`Core`] is one node's mind. It is driven through one door and one queue (see [`io`]); it
+//! owns no clock, socket, thread or file, and the same inputs make the same outputs.
+//!
+//! The journey of a put: `calls` → `puts` (room from `copies`) → announced to the shard owner's
+//! `directory`. Of a get: `calls` → `fetch` asks the owner, which lends a sender → `serve` there.
+//! Of a reduce: `reduce`.
 #![forbid(unsafe_code)]
 
+mod arena;
+mod calls;
 mod config;
+mod copies;
+mod cost;
+mod directory;
+mod fetch;
 pub mod io;
+mod members;
+mod peers;
+mod puts;
+mod reduce;
+mod room;
+mod serve;
+mod shards;
+mod subscriptions;
+mod timers;
 
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use hoplite_words::client::Status;
+use hoplite_words::peer::PeerMessage;
+use hoplite_words::{CopyId, NodeId};
+
 pub use config::Config;
+pub use cost::{best_degree, fanout, Degree};
 pub use io::{Input, Output};
+
+use calls::{Calls, Client};
+use copies::Copies;
+use cost::Links;
+use directory::Directory;
+use fetch::Fetches;
+use io::ClientId;
+use members::Members;
+use puts::Writes;
+use reduce::{Reduction, Seats};
+use room::RoomFor;
+use serve::Sends;
+use shards::Shards;
+use subscriptions::Subscriptions;
+use timers::{Timer, Timers};
 
 /// One node's decisions. Drive it: `handle`, then `poll_output` until `None`, then sleep until an
 /// input comes or `next_deadline`.
-pub struct Core {}
+pub struct Core {
+    me: NodeId,
+    now: Duration,
+    out: VecDeque<Output>,
+    /// Messages to ourselves: handled before `handle` returns.
+    loopback: VecDeque<PeerMessage>,
+    /// One counter numbers everything: copies, transfers, reports, questions.
+    last_number: u64,
+    timers: Timers,
+
+    members: Members,
+    shards: Shards,
+    links: Links,
+    directory: Directory,
+    copies: Copies,
+    /// Who waits for room in the store.
+    room: VecDeque<RoomFor>,
+    room_changed: bool,
+    clients: BTreeMap<ClientId, Client>,
+    calls: Calls,
+    writes: Writes,
+    fetches: Fetches,
+    sends: Sends,
+    subscriptions: Subscriptions,
+    seats: Seats,
+    reductions: BTreeMap<u64, Reduction>,
+    /// Questions that mark the start of a reduction, by token.
+    barriers: BTreeMap<u64, u64>,
+}
 
 impl Core {
     /// A node that has not started yet; the first `handle` starts it (a `Tick` will do).
-    pub fn new(_config: Config) -> Self {
-        unimplemented!()
+    pub fn new(config: Config) -> Self {
+        let mut shards = Shards::default();
+        shards.insert(config.node);
+        Core {
+            me: config.node,
+            now: Duration::ZERO,
+            out: VecDeque::new(),
+            loopback: VecDeque::new(),
+            last_number: 0,
+            timers: Timers::default(),
+            members: Members::new(&config),
+            shards,
+            links: Links::default(),
+            directory: Directory::default(),
+            copies: Copies::new(config.store_bytes),
+            room: VecDeque::new(),
+            room_changed: false,
+            clients: BTreeMap::new(),
+            calls: Calls::default(),
+            writes: Writes::default(),
+            fetches: Fetches::default(),
+            sends: Sends::default(),
+            subscriptions: Subscriptions::default(),
+            seats: Seats::default(),
+            reductions: BTreeMap::new(),
+            barriers: BTreeMap::new(),
+        }
     }
 
     /// Takes in what happened at `now` (time since any fixed moment; never goes back).
-    pub fn handle(&mut self, _now: Duration, _input: Input) {}
+    pub fn handle(&mut self, now: Duration, input: Input) {
+        debug_assert!(now >= self.now, "time went back");
+        self.now = now;
+        match input {
+            Input::Client { client, call, request } => self.on_request(client, call, request),
+            Input::ClientGone { client } => self.on_client_gone(client),
+            Input::Peer { from, message } => self.on_message(from, message),
+            Input::PeerBroken { node } => self.on_peer_broken(node),
+            Input::Datagram { bytes } => {
+                let changes = self.members.on_datagram(now, &bytes);
+                self.on_member_changes(changes);
+            }
+            Input::ReceiveEnded { transfer, watermark, outcome } => {
+                self.on_receive_ended(transfer, watermark, outcome);
+            }
+            Input::SendEnded { send, .. } => self.on_send_ended(send),
+            Input::FoldStreamBroken { fold, transfer } => self.on_fold_stream_broken(fold, transfer),
+            Input::FoldEnded { fold, outcome } => self.on_fold_ended(fold, outcome),
+            Input::Measured { peer, bytes_per_s } => self.links.on_bandwidth(peer, bytes_per_s),
+            Input::Tick => {}
+        }
+        self.settle();
+        self.on_time();
+        self.settle();
+    }
 
     /// What must be done next, in order.
     pub fn poll_output(&mut self) -> Option<Output> {
-        None
+        self.out.pop_front()
     }
 
     /// When to call `handle` with `Tick` at the latest.
     pub fn next_deadline(&self) -> Option<Duration> {
-        None
+        [self.timers.next(), self.members.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// Handles messages to ourselves, and gives room that came back to those who wait for it,
+    /// until neither is left.
+    fn settle(&mut self) {
+        loop {
+            if let Some(message) = self.loopback.pop_front() {
+                self.on_message(self.me, message);
+            } else if self.room_changed && !self.room.is_empty() {
+                self.room_changed = false;
+                self.retry_room();
+            } else {
+                self.room_changed = false;
+                return;
+            }
+        }
+    }
+
+    fn on_time(&mut self) {
+        let changes = self.members.on_time(self.now);
+        self.on_member_changes(changes);
+        while let Some(timer) = self.timers.pop(self.now) {
+            match timer {
+                Timer::Call(client, call) => self.on_call_timer(client, call),
+                Timer::Asks(object) => self.on_asks_timer(object),
+                Timer::Tombstone(object) => self.on_tombstone_over(object),
+                Timer::Parked(key) => self.on_parked_timer(key),
+                Timer::Prefetch(object) => self.on_prefetch_timer(object),
+                Timer::Refresh => self.on_refresh(),
+                Timer::Resync(node) => self.on_resync(node),
+                Timer::Barrier(number) => self.on_barrier_timer(number),
+                Timer::Ping => self.on_ping_timer(),
+            }
+        }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Sends a message; to ourselves, it is handled before `handle` returns.
+    fn send(&mut self, to: NodeId, message: PeerMessage, attach: Option<CopyId>) {
+        if to == self.me {
+            self.loopback.push_back(message);
+        } else {
+            self.out.push_back(Output::Peer { to, message, attach });
+        }
+    }
+
+    /// Our own account; the driver adds the bytes it moved.
+    fn status(&self) -> Status {
+        let (entries, tombstones) = self.directory.counts();
+        Status {
+            node: Some(self.me),
+            members: self.shards.iter().collect(),
+            store_bytes: self.copies.arena.bytes(),
+            used_bytes: self.copies.arena.used(),
+            copies: self.copies.table.len() as u64,
+            entries,
+            tombstones,
+            transfers: (self.sends.count() + self.fetches.transfers.len()) as u64,
+            reductions: (self.reductions.len() + self.seats.count()) as u64,
+            clients: self.clients.len() as u64,
+            evicted_copies: self.copies.evicted,
+            links: self.links.report(),
+            ..Status::default()
+        }
     }
 }

@@ -1,0 +1,365 @@
+//! This node's copies: room for them, their life from open to close, and who is thrown out when
+//! room is short.
+//!
+//! ```text
+//!            open                    seal
+//!   (room) ───────▶ Written ┐      ┌──────▶ Sealed ── doom (deleted, evicted) ──┐
+//!                   Received ├──────┤                                            ├─▶ free, once
+//!                   Folded   ┘      └─────▶ doom (aborted, superseded) ──────────┘   unused
+//! ```
+//! A doomed copy serves nobody new; its room comes back when the last view, send, fold, receive or
+//! writing client has let go.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoplite_words::client::Reply;
+use hoplite_words::peer::{CopyReport, DirectoryRequest, PeerMessage, Seal};
+use hoplite_words::{limits, CopyId, Edition, Header, NodeId, ObjectId};
+
+use crate::arena::{footprint, Arena};
+use crate::io::{ClientId, Event, Extent, FoldId, Output};
+use crate::Core;
+use hoplite_words::TransferId;
+
+/// How the bytes of a copy come, or that they all have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// By a local client.
+    Written(ClientId),
+    /// From another node; `None` between two senders.
+    Received(Option<TransferId>),
+    /// By a fold; `None` once it has ended and waits for the commit, or was stopped.
+    Folded(Option<FoldId>),
+    Sealed,
+}
+
+#[derive(Debug)]
+pub(crate) struct Copy {
+    pub object: ObjectId,
+    pub edition: Edition,
+    pub extent: Extent,
+    pub header: Header,
+    pub phase: Phase,
+    /// Stays until deleted: it was put, or reduced, here.
+    pub pinned: bool,
+    /// Known to the directory; partial sums are not.
+    pub public: bool,
+    pub doomed: bool,
+    /// Views that clients hold.
+    pub views: u32,
+    /// Sends, folds, receives and writing clients that touch the bytes.
+    pub users: u32,
+    pub seal: Seal,
+    /// Bytes known to be there: exact when nobody is writing.
+    pub watermark: u64,
+    last_used: u64,
+    /// The shard owner that was last told of it.
+    pub told: Option<NodeId>,
+    /// That owner knows it is complete.
+    told_complete: bool,
+    pub upstream: Option<NodeId>,
+}
+
+impl Copy {
+    pub fn is_sealed(&self) -> bool {
+        self.phase == Phase::Sealed
+    }
+
+    fn is_evictable(&self) -> bool {
+        self.is_sealed() && !self.pinned && !self.doomed && self.views == 0 && self.users == 0
+    }
+}
+
+/// All copies here, and the arena they lie in.
+#[derive(Debug)]
+pub(crate) struct Copies {
+    pub arena: Arena,
+    pub table: BTreeMap<CopyId, Copy>,
+    /// The one live (not doomed) copy of an object.
+    by_object: BTreeMap<ObjectId, CopyId>,
+    /// Evictable copies by last use.
+    lru: BTreeSet<(u64, CopyId)>,
+    evictable_bytes: u64,
+    pub evicted: u64,
+}
+
+/// What a new copy is to be.
+pub(crate) struct NewCopy {
+    pub object: ObjectId,
+    pub edition: Edition,
+    pub size: u64,
+    pub header: Header,
+    pub phase: Phase,
+    pub pinned: bool,
+    pub public: bool,
+}
+
+impl Copies {
+    pub fn new(bytes: u64) -> Self {
+        Copies {
+            arena: Arena::new(bytes),
+            table: BTreeMap::new(),
+            by_object: BTreeMap::new(),
+            lru: BTreeSet::new(),
+            evictable_bytes: 0,
+            evicted: 0,
+        }
+    }
+
+    /// The live copy of `object`, sealed or not.
+    pub fn live(&self, object: ObjectId) -> Option<CopyId> {
+        self.by_object.get(&object).copied()
+    }
+
+    pub fn live_copy(&self, object: ObjectId) -> Option<&Copy> {
+        self.live(object).map(|copy| &self.table[&copy])
+    }
+
+    pub fn sealed(&self, object: ObjectId) -> Option<CopyId> {
+        self.live(object).filter(|copy| self.table[copy].is_sealed())
+    }
+
+    /// Changes a copy and keeps the eviction order in step.
+    pub fn with<T>(&mut self, id: CopyId, change: impl FnOnce(&mut Copy) -> T) -> T {
+        let copy = self.table.get_mut(&id).expect("a live copy id");
+        let before = copy.is_evictable();
+        let key = (copy.last_used, id);
+        let result = change(copy);
+        let after = copy.is_evictable();
+        let bytes = footprint(copy.extent.size);
+        if before {
+            self.lru.remove(&key);
+            self.evictable_bytes -= bytes;
+        }
+        if after {
+            self.lru.insert((copy.last_used, id));
+            self.evictable_bytes += bytes;
+        }
+        result
+    }
+
+    /// The copy goes by another id from now on.
+    pub fn rename(&mut self, id: CopyId, object: ObjectId) {
+        let copy = self.table.get_mut(&id).expect("a live copy id");
+        self.by_object.remove(&copy.object);
+        copy.object = object;
+        self.by_object.insert(object, id);
+    }
+
+    /// It is of use now: it goes to the end of the eviction order.
+    pub fn touch(&mut self, id: CopyId, number: u64) {
+        let copy = self.table.get_mut(&id).expect("a live copy id");
+        if self.lru.remove(&(copy.last_used, id)) {
+            self.lru.insert((number, id));
+        }
+        copy.last_used = number;
+    }
+
+    /// Whether a copy of `size` bytes would find room, after evictions.
+    pub fn could_hold_now(&self, size: u64) -> bool {
+        self.could_make_room(size)
+    }
+
+    /// Whether room for `size` bytes could be made by evicting (fragmentation aside).
+    fn could_make_room(&self, size: u64) -> bool {
+        self.arena.bytes() - self.arena.used() + self.evictable_bytes >= footprint(size)
+    }
+}
+
+impl Core {
+    /// Finds room (evicting if it must) and opens a copy there, or returns `None`: no room now.
+    pub(crate) fn open_copy(&mut self, new: NewCopy) -> Option<CopyId> {
+        debug_assert!(self.copies.live(new.object).is_none(), "one live copy per object");
+        let extent = self.make_room(new.size)?;
+        let id = CopyId(self.next_number());
+        let copy = Copy {
+            object: new.object,
+            edition: new.edition,
+            extent,
+            header: new.header,
+            phase: new.phase,
+            pinned: new.pinned,
+            public: new.public,
+            doomed: false,
+            views: 0,
+            users: 0,
+            seal: Seal::default(),
+            watermark: 0,
+            last_used: id.0,
+            told: None,
+            told_complete: false,
+            upstream: None,
+        };
+        self.copies.by_object.insert(new.object, id);
+        self.copies.table.insert(id, copy);
+        self.out.push_back(Output::Open { copy: id, extent });
+        Some(id)
+    }
+
+    fn make_room(&mut self, size: u64) -> Option<Extent> {
+        loop {
+            if let Some(extent) = self.copies.arena.allocate(size) {
+                return Some(extent);
+            }
+            if !self.copies.could_make_room(size) {
+                return None;
+            }
+            let &(_, victim) = self.copies.lru.first()?;
+            self.copies.evicted += 1;
+            let bytes = self.copies.table[&victim].extent.size;
+            self.out.push_back(Output::Event(Event::Evicted { copy: victim, bytes }));
+            self.withdraw(victim);
+            self.doom(victim);
+        }
+    }
+
+    /// All bytes are there and final.
+    pub(crate) fn seal_copy(&mut self, id: CopyId, seal: Seal) {
+        let number = self.next_number();
+        let (object, public) = self.copies.with(id, |copy| {
+            copy.phase = Phase::Sealed;
+            copy.seal = seal.clone();
+            copy.watermark = copy.extent.size;
+            copy.last_used = number;
+            copy.upstream = None;
+            (copy.object, copy.public)
+        });
+        self.out.push_back(Output::Seal { copy: id, seal });
+        if public {
+            if !self.copies.table[&id].told_complete {
+                self.announce(id, true, false);
+            }
+            self.on_opened(object);
+            self.drop_fetch(object);
+            self.satisfy_wants(object);
+        }
+    }
+
+    /// The copy is no more for anyone new; its room comes back once nobody touches it.
+    /// Does not tell the directory (see `withdraw`).
+    pub(crate) fn doom(&mut self, id: CopyId) {
+        let Some(copy) = self.copies.table.get(&id).filter(|copy| !copy.doomed) else { return };
+        let (object, phase, public) = (copy.object, copy.phase, copy.public);
+        self.copies.by_object.remove(&object);
+        self.copies.with(id, |copy| copy.doomed = true);
+        if phase != Phase::Sealed {
+            self.out.push_back(Output::Abort { copy: id });
+        }
+        match phase {
+            Phase::Received(Some(transfer)) => {
+                self.out.push_back(Output::StopReceive { transfer });
+                if let Some(from) = self.fetches.transfers.get(&transfer).map(|transfer| transfer.from) {
+                    self.send(from, PeerMessage::Unpull { transfer }, None);
+                }
+            }
+            Phase::Folded(Some(fold)) => self.out.push_back(Output::StopFold { fold }),
+            _ => {}
+        }
+        self.stop_sends(id);
+        self.try_free(id);
+        if public {
+            self.ensure_fetch(object);
+            self.retry_puts(object);
+        }
+    }
+
+    /// Tells the directory that the copy is gone from here.
+    pub(crate) fn withdraw(&mut self, id: CopyId) {
+        let copy = &self.copies.table[&id];
+        if copy.public && copy.told.is_some() {
+            let (object, edition) = (copy.object, copy.edition);
+            self.withdraw_edition(object, edition);
+        }
+    }
+
+    pub(crate) fn withdraw_edition(&mut self, object: ObjectId, edition: Edition) {
+        let seq = self.next_number();
+        self.ask_owner(object, DirectoryRequest::Withdraw { seq, edition }, None);
+    }
+
+    pub(crate) fn add_user(&mut self, id: CopyId) {
+        self.copies.with(id, |copy| copy.users += 1);
+    }
+
+    pub(crate) fn remove_user(&mut self, id: CopyId) {
+        self.copies.with(id, |copy| copy.users -= 1);
+        self.try_free(id);
+    }
+
+    /// Frees a doomed copy nobody touches; room of evictable copies may also help who waits for it.
+    pub(crate) fn try_free(&mut self, id: CopyId) {
+        let copy = &self.copies.table[&id];
+        if copy.doomed && copy.views == 0 && copy.users == 0 {
+            let copy = self.copies.table.remove(&id).expect("just seen");
+            self.copies.arena.free(copy.extent);
+            self.out.push_back(Output::Close { copy: id });
+            self.room_changed = true;
+        } else if copy.is_evictable() {
+            self.room_changed = true;
+        }
+    }
+
+    /// Reports a public copy to the shard owner of its object.
+    pub(crate) fn announce(&mut self, id: CopyId, complete: bool, wants_verdict: bool) {
+        let seq = self.next_number();
+        let owner = self.shards.owner(self.copies.table[&id].object);
+        let me = self.me;
+        let (object, report) = self.copies.with(id, |copy| {
+            copy.told = Some(owner);
+            copy.told_complete = complete;
+            let report = CopyReport {
+                seq,
+                edition: copy.edition,
+                size: copy.extent.size,
+                header: copy.header.clone(),
+                complete,
+                pinned: copy.pinned,
+                upstream: copy.upstream,
+            };
+            (copy.object, report)
+        });
+        let inline = complete && report.size <= limits::INLINE_BYTES_MAX && owner != me;
+        let request = DirectoryRequest::Announce { report, payload: None, wants_verdict };
+        self.ask_owner(object, request, inline.then_some(id));
+    }
+
+    /// Gives a client a view of a copy.
+    pub(crate) fn view(&mut self, client: ClientId, id: CopyId) -> Reply {
+        let number = self.next_number();
+        *self.clients.entry(client).or_default().views.entry(id).or_default() += 1;
+        self.copies.with(id, |copy| {
+            copy.views += 1;
+            copy.last_used = number;
+            Reply::View {
+                copy: id,
+                offset: copy.extent.offset,
+                size: copy.extent.size,
+                header: copy.header.clone(),
+                sealed: copy.is_sealed(),
+            }
+        })
+    }
+
+    /// A client lets go of a view; a release of something it does not hold is ignored.
+    pub(crate) fn release_view(&mut self, client: ClientId, id: CopyId) {
+        let Some(views) = self.clients.get_mut(&client).map(|client| &mut client.views) else { return };
+        let Some(count) = views.get_mut(&id) else { return };
+        *count -= 1;
+        if *count == 0 {
+            views.remove(&id);
+        }
+        let object = self.copies.with(id, |copy| {
+            copy.views -= 1;
+            copy.object
+        });
+        self.try_free(id);
+        self.drop_unwanted_fetch(object);
+    }
+
+    /// A public copy of `object` was opened: early pulls, partial gets and seats may go on.
+    pub(crate) fn on_opened(&mut self, object: ObjectId) {
+        self.serve_parked(object);
+        self.serve_partial_gets(object);
+        self.retry_seats();
+    }
+}

@@ -1,0 +1,132 @@
+//! What a schedule costs, and the choices that follow [design §6, paper 3.4.2].
+//!
+//! With n nodes, S bytes, one-way latency L (seconds, software included) and bandwidth B (bytes per
+//! second and direction), a pipelined reduction tree of degree d takes about
+//!
+//! - d = 1 (chain): `n·L + S/B`
+//! - d = 2 (binary): `L·log2(n) + 2·S/B`
+//! - d = n (star):  `L + (n-1)·S/B`
+
+use hoplite_words::{client::Link, NodeId};
+use std::collections::BTreeMap;
+
+/// The shape of a reduction tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Degree {
+    Chain,
+    Binary,
+    Star,
+}
+
+/// Assumed of a link nothing is known of yet: a fast LAN, where a chain and a star are far apart.
+const LATENCY_ASSUMED_S: f64 = 100e-6;
+const BANDWIDTH_ASSUMED: f64 = 1e9;
+
+/// One receiver is best for large objects; more only while sending a copy costs less than a hop.
+const FANOUT_MAX: u64 = 8;
+
+/// The degree with the least time for `nodes` participants.
+pub fn best_degree(nodes: usize, bytes: u64, latency_s: f64, bytes_per_s: f64) -> Degree {
+    let n = nodes.max(1) as f64;
+    let wire = bytes as f64 / bytes_per_s;
+    let times = [
+        (n * latency_s + wire, Degree::Chain),
+        (latency_s * n.log2().max(1.0) + 2.0 * wire, Degree::Binary),
+        (latency_s + (n - 1.0) * wire, Degree::Star),
+    ];
+    let best = times.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
+    best.expect("three candidates").1
+}
+
+/// How many receivers one sender may serve at once: as many as it can send to in the time of a hop.
+pub fn fanout(bytes: u64, latency_s: f64, bytes_per_s: f64) -> usize {
+    let per_hop = (latency_s * bytes_per_s / bytes.max(1) as f64) as u64;
+    per_hop.clamp(1, FANOUT_MAX) as usize
+}
+
+/// What has been measured of the ways to our peers.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    peers: BTreeMap<NodeId, Measured>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Measured {
+    /// The least one-way latency seen: queues only ever add to it.
+    latency_s: Option<f64>,
+    bytes_per_s: Option<f64>,
+}
+
+/// Weight of the newest bandwidth sample: three or four of them turn the estimate.
+const BANDWIDTH_GAIN: f64 = 0.3;
+
+impl Links {
+    pub fn on_round_trip(&mut self, peer: NodeId, seconds: f64) {
+        let latency = &mut self.peers.entry(peer).or_default().latency_s;
+        *latency = Some(latency.map_or(seconds / 2.0, |least| least.min(seconds / 2.0)));
+    }
+
+    pub fn on_bandwidth(&mut self, peer: NodeId, bytes_per_s: u64) {
+        let known = &mut self.peers.entry(peer).or_default().bytes_per_s;
+        let sample = bytes_per_s.max(1) as f64;
+        *known = Some(known.map_or(sample, |old| old + BANDWIDTH_GAIN * (sample - old)));
+    }
+
+    pub fn forget(&mut self, peer: NodeId) {
+        self.peers.remove(&peer);
+    }
+
+    /// Medians over the peers that were measured.
+    pub fn typical(&self) -> (f64, f64) {
+        let median = |mut values: Vec<f64>, assumed: f64| {
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied().unwrap_or(assumed)
+        };
+        let latency = self.peers.values().filter_map(|link| link.latency_s).collect();
+        let bandwidth = self.peers.values().filter_map(|link| link.bytes_per_s).collect();
+        (median(latency, LATENCY_ASSUMED_S), median(bandwidth, BANDWIDTH_ASSUMED))
+    }
+
+    pub fn report(&self) -> Vec<Link> {
+        let link = |(&peer, link): (&NodeId, &Measured)| Link {
+            peer,
+            latency_ns: (link.latency_s.unwrap_or(0.0) * 1e9) as u64,
+            bytes_per_s: link.bytes_per_s.unwrap_or(0.0) as u64,
+        };
+        self.peers.iter().map(link).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_objects_want_a_chain_small_ones_a_tree_tiny_ones_a_star() {
+        let (latency, bandwidth) = (100e-6, 1e9);
+        assert_eq!(best_degree(8, 64 << 20, latency, bandwidth), Degree::Chain);
+        assert_eq!(best_degree(64, 1 << 20, latency, bandwidth), Degree::Binary);
+        assert_eq!(best_degree(4, 10 << 10, latency, bandwidth), Degree::Star);
+        assert_eq!(best_degree(1, 1, latency, bandwidth), Degree::Star);
+    }
+
+    #[test]
+    fn only_objects_cheaper_than_a_hop_fan_out() {
+        assert_eq!(fanout(1 << 20, 100e-6, 1e9), 1);
+        assert_eq!(fanout(50_000, 100e-6, 1e9), 2);
+        assert_eq!(fanout(0, 100e-6, 1e9), 8);
+    }
+
+    #[test]
+    fn latency_keeps_the_least_bandwidth_the_recent() {
+        let peer = NodeId { addr: ([127, 0, 0, 1], 1).into(), incarnation: 0 };
+        let mut links = Links::default();
+        links.on_round_trip(peer, 200e-6);
+        links.on_round_trip(peer, 900e-6);
+        links.on_bandwidth(peer, 1000);
+        links.on_bandwidth(peer, 2000);
+        assert_eq!(links.typical(), (100e-6, 1300.0));
+        links.forget(peer);
+        assert_eq!(links.typical(), (LATENCY_ASSUMED_S, BANDWIDTH_ASSUMED));
+    }
+}

@@ -1,0 +1,138 @@
+//! Whom to send to whom: the broadcast tree grows by these choices [paper 3.4.1, 3.5.1].
+//!
+//! A receiver gets one sender; a sender serves one receiver of the object at a time (a few, where a
+//! hop costs more than a copy); complete copies come before partial ones, near the source before
+//! far; and never a sender whose own upstream chain contains the asker.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage};
+use hoplite_words::{limits, NodeId, ObjectId};
+
+use super::entry::{Ask, Entry, Held};
+use crate::cost;
+use crate::timers::Timer;
+use crate::Core;
+
+impl Core {
+    /// Answers every ask on `id` that can be answered now.
+    pub(super) fn serve_asks(&mut self, id: ObjectId) {
+        let (latency_s, bytes_per_s) = self.links.typical();
+        let inline = self.inline_copy(id);
+        let mut waiting = 0;
+        while let Some(entry) = self.directory.entries.get_mut(&id) {
+            if entry.asks.len() <= waiting {
+                break;
+            }
+            let ask = entry.asks[waiting].clone();
+            if inline.is_some() && ask.node == self.me {
+                // We have what we asked for; our Unask is on its way.
+                entry.asks.remove(waiting);
+                continue;
+            }
+            let fanout = entry.size().map_or(1, |size| cost::fanout(size, latency_s, bytes_per_s));
+            let choice = if inline.is_some() { None } else { choose(entry, &ask, fanout, self.now) };
+            match (inline, choice) {
+                (Some(copy), _) => {
+                    entry.asks.remove(waiting);
+                    let held = &self.copies.table[&copy];
+                    let (edition, header) = (held.edition, held.header.clone());
+                    let answer = DirectoryAnswer::Inline {
+                        ask: ask.ask,
+                        edition,
+                        header,
+                        payload: Default::default(),
+                    };
+                    self.send(ask.node, PeerMessage::Answer { id, answer }, Some(copy));
+                }
+                (None, Some(sender)) => {
+                    entry.asks.remove(waiting);
+                    let report = lend(entry, sender, ask.node);
+                    let CopyReport { edition, size, header, .. } = report;
+                    let answer = DirectoryAnswer::Lend { ask: ask.ask, sender, edition, size, header };
+                    self.send(ask.node, PeerMessage::Answer { id, answer }, None);
+                }
+                (None, None) => {
+                    if let Some((_, until)) = ask.distrust.filter(|&(_, until)| until > self.now) {
+                        self.timers.set(until, Timer::Asks(id));
+                    }
+                    waiting += 1;
+                }
+            }
+        }
+    }
+
+    /// Our own sealed copy of a small object: asks are answered with its bytes.
+    fn inline_copy(&self, id: ObjectId) -> Option<hoplite_words::CopyId> {
+        let copy = self.copies.sealed(id)?;
+        (self.copies.table[&copy].extent.size <= limits::INLINE_BYTES_MAX).then_some(copy)
+    }
+
+    pub(crate) fn on_asks_timer(&mut self, id: ObjectId) {
+        self.serve_asks(id);
+    }
+}
+
+/// The best sender for an ask, if one is free.
+fn choose(entry: &Entry, ask: &Ask, fanout: usize, now: Duration) -> Option<NodeId> {
+    let distrusted = ask.distrust.filter(|&(_, until)| until > now).map(|(sender, _)| sender);
+    // Continuing an edition spares the bytes we have; any other means starting over.
+    let continues = |held: &Held| Some(held.report.edition) == ask.have;
+    let any_continues = entry.copies().iter().any(|(&node, held)| node != ask.node && continues(held));
+    let eligible = |node: NodeId, held: &Held| {
+        node != ask.node
+            && Some(node) != distrusted
+            && held.lent.len() < fanout
+            && (!any_continues || continues(held))
+            // Streaming behind a small object is not worth it: it is there in one piece or not.
+            && (held.report.complete || held.report.size > limits::INLINE_BYTES_MAX)
+    };
+    let candidates = entry.copies().iter().filter(|(&node, held)| eligible(node, held));
+    candidates
+        .filter_map(|(&node, held)| depth(entry, node, ask.node).map(|depth| (depth, held.lent.len(), node)))
+        .min()
+        .map(|(_, _, node)| node)
+}
+
+/// Hops from a source to `node`; `None` if `asker` is among them, or the chain leads nowhere.
+fn depth(entry: &Entry, node: NodeId, asker: NodeId) -> Option<usize> {
+    let mut hops = 0;
+    let mut at = node;
+    loop {
+        if at == asker {
+            return None;
+        }
+        let held = entry.copies().get(&at)?;
+        match held.report.upstream {
+            Some(upstream) if !held.report.complete => at = upstream,
+            // Presumed copies always have an upstream: this one is complete or being written.
+            _ => return Some(hops),
+        }
+        hops += 1;
+        if hops > entry.copies().len() {
+            return None;
+        }
+    }
+}
+
+/// Notes that `sender` now sends to `receiver`, and counts the receiver as a partial copy at once,
+/// so that the next asker can stream behind it.
+fn lend(entry: &mut Entry, sender: NodeId, receiver: NodeId) -> CopyReport {
+    let held = entry.copies_mut().get_mut(&sender).expect("chosen from the entry");
+    held.lent.insert(receiver);
+    let report = held.report.clone();
+    let partial =
+        CopyReport { seq: 0, complete: false, pinned: false, upstream: Some(sender), ..report.clone() };
+    match entry.copies_mut().get_mut(&receiver) {
+        Some(known) => {
+            let seq = known.report.seq;
+            known.report = CopyReport { seq, ..partial };
+        }
+        None => {
+            let held = Held { report: partial, presumed: true, lent: BTreeSet::new() };
+            entry.copies_mut().insert(receiver, held);
+        }
+    }
+    report
+}

@@ -1,0 +1,271 @@
+//! The slice of the directory this node owns [design §4]: who has how much of which object, who
+//! waits for it, and whom to send to whom.
+
+mod entry;
+mod lend;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hoplite_words::client::Location;
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_words::{limits, Blob, CopyId, Edition, NodeId, ObjectId};
+
+use crate::copies::{NewCopy, Phase};
+use crate::io::Output;
+use crate::timers::Timer;
+use crate::Core;
+use entry::{Ask, Entry};
+
+/// The owned slice.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    entries: BTreeMap<ObjectId, Entry>,
+}
+
+impl Directory {
+    /// Entries of objects that exist or are waited for, and tombstones.
+    pub fn counts(&self) -> (u64, u64) {
+        let tombstones = self.entries.values().filter(|entry| entry.buried_until.is_some()).count() as u64;
+        (self.entries.len() as u64 - tombstones, tombstones)
+    }
+}
+
+/// How long an asker is kept from a sender that just failed it, if there is no other.
+const DISTRUST: Duration = Duration::from_millis(100);
+
+impl Core {
+    /// Sends a request to the shard owner of `id` as we see it.
+    pub(crate) fn ask_owner(&mut self, id: ObjectId, request: DirectoryRequest, attach: Option<CopyId>) {
+        let message = PeerMessage::Directory { origin: self.me, hops: 0, id, request };
+        self.send(self.shards.owner(id), message, attach);
+    }
+
+    /// A directory request arrived: serve it if we own the id, pass it on if another does.
+    pub(crate) fn on_directory(&mut self, origin: NodeId, hops: u8, id: ObjectId, request: DirectoryRequest) {
+        let owner = self.shards.owner(id);
+        if owner != self.me && hops < limits::FORWARD_HOPS_MAX {
+            self.send(owner, PeerMessage::Directory { origin, hops: hops + 1, id, request }, None);
+            return;
+        }
+        match request {
+            DirectoryRequest::Announce { report, payload, wants_verdict } => {
+                self.on_announce(origin, id, report, payload, wants_verdict);
+            }
+            DirectoryRequest::Withdraw { seq, edition } => self.on_withdraw(origin, id, seq, edition),
+            DirectoryRequest::Ask { ask, have, failed } => self.on_ask(origin, id, ask, have, failed),
+            DirectoryRequest::Unask { ask } => {
+                self.change_entry(id, |entry| {
+                    entry.asks.retain(|waiting| (waiting.node, waiting.ask) != (origin, ask));
+                });
+            }
+            DirectoryRequest::Subscribe => self.on_subscribe(origin, id),
+            DirectoryRequest::Unsubscribe => {
+                self.change_entry(id, |entry| entry.subscribers.remove(&origin));
+            }
+            DirectoryRequest::Delete { token } => {
+                self.bury(id, limits::TOMBSTONE_TTL);
+                self.answer(origin, id, DirectoryAnswer::DeleteDone { token });
+            }
+            DirectoryRequest::Locate { token } => self.on_locate(origin, id, token),
+            DirectoryRequest::Bury { ttl_ms } => {
+                self.bury(id, Duration::from_millis(ttl_ms).min(limits::TOMBSTONE_TTL));
+            }
+        }
+    }
+
+    fn answer(&mut self, to: NodeId, id: ObjectId, answer: DirectoryAnswer) {
+        self.send(to, PeerMessage::Answer { id, answer }, None);
+    }
+
+    /// Changes an entry if there is one, and drops it when nothing is left in it.
+    fn change_entry<T>(&mut self, id: ObjectId, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        let entry = self.directory.entries.get_mut(&id)?;
+        let result = change(entry);
+        if entry.is_empty() {
+            self.directory.entries.remove(&id);
+        }
+        Some(result)
+    }
+
+    fn on_announce(
+        &mut self,
+        origin: NodeId,
+        id: ObjectId,
+        report: CopyReport,
+        payload: Option<Blob>,
+        wants_verdict: bool,
+    ) {
+        let entry = self.directory.entries.entry(id).or_default();
+        let edition = report.edition;
+        let verdict = entry.judge(origin, &report);
+        if wants_verdict {
+            self.answer(origin, id, DirectoryAnswer::Verdict { edition, verdict });
+        } else if verdict == Verdict::Deleted {
+            self.answer(origin, id, DirectoryAnswer::Deleted);
+        }
+        if verdict != Verdict::Accepted {
+            self.change_entry(id, |_| ());
+            return;
+        }
+        let entry = self.directory.entries.get_mut(&id).expect("judged a moment ago");
+        if !entry.accept(origin, report.clone()) {
+            return;
+        }
+        let subscribers: Vec<_> = entry.subscribers.iter().copied().collect();
+        for subscriber in subscribers {
+            let answer = DirectoryAnswer::Copy { node: origin, report: report.clone() };
+            self.answer(subscriber, id, answer);
+        }
+        if let Some(payload) = payload.filter(|payload| payload.0.len() as u64 == report.size) {
+            self.keep_inline(id, report, payload);
+        }
+        self.serve_asks(id);
+    }
+
+    /// Keeps an evictable copy of a small object beside its entry, so that asks are answered with
+    /// the bytes at once. Without room it is left out: asks then lead to its holder.
+    fn keep_inline(&mut self, id: ObjectId, report: CopyReport, payload: Blob) {
+        if self.copies.live(id).is_some() {
+            return;
+        }
+        let new = NewCopy {
+            object: id,
+            edition: report.edition,
+            size: report.size,
+            header: report.header,
+            phase: Phase::Received(None),
+            pinned: false,
+            public: true,
+        };
+        if let Some(copy) = self.open_copy(new) {
+            self.out.push_back(Output::Write { copy, bytes: payload.0 });
+            self.seal_copy(copy, Default::default());
+        }
+    }
+
+    fn on_withdraw(&mut self, origin: NodeId, id: ObjectId, seq: u64, edition: Edition) {
+        let removed = self.change_entry(id, |entry| entry.withdraw(origin, seq, edition)) == Some(true);
+        if removed {
+            self.copy_gone(id, origin);
+        }
+    }
+
+    /// After the copy of `node` has been taken out of the entry of `id`.
+    fn copy_gone(&mut self, id: ObjectId, node: NodeId) {
+        let Some(entry) = self.directory.entries.get_mut(&id) else { return };
+        let lost = entry.is_lost();
+        let subscribers: Vec<_> = entry.subscribers.iter().copied().collect();
+        let askers: Vec<_> = entry.asks.iter().map(|ask| ask.node).collect();
+        for &subscriber in &subscribers {
+            self.answer(subscriber, id, DirectoryAnswer::CopyGone { node });
+        }
+        if lost {
+            for node in subscribers.into_iter().chain(askers) {
+                self.answer(node, id, DirectoryAnswer::Lost);
+            }
+        }
+        self.change_entry(id, |_| ());
+        self.serve_asks(id);
+    }
+
+    fn on_subscribe(&mut self, origin: NodeId, id: ObjectId) {
+        let entry = self.directory.entries.entry(id).or_default();
+        if entry.buried_until.is_some() {
+            self.answer(origin, id, DirectoryAnswer::Deleted);
+            return;
+        }
+        entry.subscribers.insert(origin);
+        let known: Vec<_> = entry.reported().map(|(node, report)| (node, report.clone())).collect();
+        for (node, report) in known {
+            self.answer(origin, id, DirectoryAnswer::Copy { node, report });
+        }
+    }
+
+    fn on_locate(&mut self, origin: NodeId, id: ObjectId, token: u64) {
+        let entry = self.directory.entries.get(&id);
+        let location = |(node, report): (NodeId, &CopyReport)| Location {
+            node,
+            complete: report.complete,
+            pinned: report.pinned,
+            edition: report.edition,
+        };
+        let answer = DirectoryAnswer::Located {
+            token,
+            size: entry.and_then(Entry::size),
+            copies: entry.map(|entry| entry.held().map(location).collect()).unwrap_or_default(),
+            deleted: entry.is_some_and(|entry| entry.buried_until.is_some()),
+        };
+        self.answer(origin, id, answer);
+    }
+
+    /// The id is deleted: everyone who has it or waits for it is told, a tombstone stands.
+    fn bury(&mut self, id: ObjectId, ttl: Duration) {
+        let until = self.now + ttl;
+        let entry = self.directory.entries.entry(id).or_default();
+        let known = std::mem::take(entry);
+        entry.buried_until = Some(known.buried_until.map_or(until, |old| old.max(until)));
+        self.timers.set(entry.buried_until.expect("just set"), Timer::Tombstone(id));
+        for node in known.everyone() {
+            self.answer(node, id, DirectoryAnswer::Deleted);
+        }
+    }
+
+    pub(crate) fn on_tombstone_over(&mut self, id: ObjectId) {
+        self.change_entry(id, |entry| entry.buried_until = None);
+    }
+
+    /// A member died: what it held, lent, asked and watched goes.
+    pub(crate) fn directory_member_down(&mut self, node: NodeId) {
+        let ids: Vec<_> = self.directory.entries.keys().copied().collect();
+        for id in ids {
+            let held = self.change_entry(id, |entry| entry.forget(node));
+            if held == Some(true) {
+                self.copy_gone(id, node);
+            } else {
+                self.serve_asks(id);
+            }
+        }
+    }
+
+    /// Membership changed: entries that are no longer ours go to their new owners, with all that is
+    /// known and waiting in them.
+    pub(crate) fn hand_over_entries(&mut self) {
+        let (me, now) = (self.me, self.now);
+        let shards = &self.shards;
+        let leaving = |id: &ObjectId| shards.owner(*id) != me;
+        let ids: Vec<_> = self.directory.entries.keys().copied().filter(leaving).collect();
+        for id in ids {
+            let entry = self.directory.entries.remove(&id).expect("listed a moment ago");
+            self.timers.clear(Timer::Tombstone(id));
+            self.timers.clear(Timer::Asks(id));
+            let owner = self.shards.owner(id);
+            for (origin, request) in entry.into_requests(now) {
+                self.send(owner, PeerMessage::Directory { origin, hops: 1, id, request }, None);
+            }
+        }
+    }
+
+    fn on_ask(
+        &mut self,
+        origin: NodeId,
+        id: ObjectId,
+        ask: u64,
+        have: Option<Edition>,
+        failed: Option<NodeId>,
+    ) {
+        let now = self.now;
+        let entry = self.directory.entries.entry(id).or_default();
+        if entry.buried_until.is_some() {
+            self.answer(origin, id, DirectoryAnswer::Deleted);
+            return;
+        }
+        let distrust = failed.map(|sender| (sender, now + DISTRUST));
+        entry.add_ask(Ask { node: origin, ask, have, distrust });
+        let lost = entry.is_lost();
+        if lost {
+            self.answer(origin, id, DirectoryAnswer::Lost);
+        }
+        self.serve_asks(id);
+    }
+}

@@ -1,0 +1,415 @@
+//! Getting an object here: one receiver's side of a broadcast [design §5].
+//!
+//! ```text
+//!   want ──▶ Asking ──Lend──▶ Receiving ──trailer──▶ sealed
+//!              ▲  │ ▲             │
+//!              │  │ └── broken ───┘   (asks again, keeps what it has)
+//!              │  └─ no room ─▶ NoRoom ─ room ─┐
+//!              └──────────────────────────────┘
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
+use hoplite_words::{Blob, CopyId, Edition, ErrorKind, Header, NodeId, ObjectId, TransferId};
+
+use crate::copies::{NewCopy, Phase};
+use crate::io::{Broken, ClientId, Event, FoldId, Output};
+use crate::room::RoomFor;
+use crate::timers::Timer;
+use crate::Core;
+
+/// Someone here who needs the object complete.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Want {
+    Call(ClientId, u64),
+    Reduction(u64),
+    Prefetch,
+}
+
+/// How long a prefetch waits for an object that nobody has put.
+const PREFETCH_PATIENCE: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Asking,
+    NoRoom,
+    Receiving(TransferId),
+}
+
+/// A running fetch of one object.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    ask: u64,
+    state: State,
+    /// The sender that broke off last.
+    failed: Option<NodeId>,
+    /// Senders tried so far, for the story a time-out tells.
+    pub tried: u32,
+}
+
+/// What an incoming stream feeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Feeds {
+    Copy(CopyId),
+    Fold(FoldId),
+}
+
+/// An incoming stream.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub from: NodeId,
+    pub feeds: Feeds,
+}
+
+/// All fetches and who waits for them.
+#[derive(Debug, Default)]
+pub(crate) struct Fetches {
+    running: BTreeMap<ObjectId, Fetch>,
+    wants: BTreeMap<ObjectId, BTreeSet<Want>>,
+    pub transfers: BTreeMap<TransferId, Transfer>,
+}
+
+impl Fetches {
+    /// Whether a copy of `object` is about to be opened here.
+    pub fn is_expected(&self, object: ObjectId) -> bool {
+        self.running.contains_key(&object)
+    }
+
+    /// Streams into copies here that come from `node`.
+    pub fn transfers_from(&self, node: NodeId) -> Vec<TransferId> {
+        let copies =
+            self.transfers.iter().filter(|(_, t)| t.from == node && matches!(t.feeds, Feeds::Copy(_)));
+        copies.map(|(&id, _)| id).collect()
+    }
+
+    /// Client calls that wait for `object`.
+    pub fn waiting_calls(&self, object: ObjectId) -> Vec<(ClientId, u64)> {
+        let wants = self.wants.get(&object).into_iter().flatten();
+        wants
+            .filter_map(|want| if let Want::Call(client, call) = *want { Some((client, call)) } else { None })
+            .collect()
+    }
+}
+
+impl Core {
+    /// Someone needs `object`; they are told through `satisfy_wants` or `fail_wants`, perhaps
+    /// before this returns.
+    pub(crate) fn want(&mut self, object: ObjectId, want: Want) {
+        self.fetches.wants.entry(object).or_default().insert(want);
+        if self.copies.sealed(object).is_some() {
+            self.satisfy_wants(object);
+            return;
+        }
+        if want == Want::Prefetch {
+            self.timers.set(self.now + PREFETCH_PATIENCE, Timer::Prefetch(object));
+        }
+        self.ensure_fetch(object);
+    }
+
+    /// They need it no more. A transfer that runs goes on: others may stream behind it.
+    pub(crate) fn unwant(&mut self, object: ObjectId, want: Want) {
+        if let Some(wants) = self.fetches.wants.get_mut(&object) {
+            wants.remove(&want);
+            if wants.is_empty() {
+                self.fetches.wants.remove(&object);
+                self.drop_unwanted_fetch(object);
+            }
+        }
+    }
+
+    pub(crate) fn on_prefetch_timer(&mut self, object: ObjectId) {
+        self.unwant(object, Want::Prefetch);
+    }
+
+    /// Gives up a fetch that waits for a sender, unless somebody wants the object, looks at its
+    /// partial copy or streams from it.
+    pub(crate) fn drop_unwanted_fetch(&mut self, object: ObjectId) {
+        let Some(fetch) = self.fetches.running.get(&object) else { return };
+        let receiving = matches!(fetch.state, State::Receiving(_));
+        if receiving || self.fetches.wants.contains_key(&object) {
+            return;
+        }
+        let Some(copy) = self.copies.live(object) else { return self.drop_fetch(object) };
+        let partial = &self.copies.table[&copy];
+        if partial.phase == Phase::Received(None) && partial.views == 0 && partial.users == 0 {
+            // Half a copy without anyone who wants it only takes room.
+            self.drop_fetch(object);
+            self.withdraw(copy);
+            self.doom(copy);
+        }
+    }
+
+    /// Starts a fetch if somebody wants the object and nothing here is on the way to it.
+    pub(crate) fn ensure_fetch(&mut self, object: ObjectId) {
+        let wanted = self.fetches.wants.contains_key(&object);
+        if !wanted || self.copies.live(object).is_some() || self.fetches.running.contains_key(&object) {
+            return;
+        }
+        let fetch = Fetch { ask: 0, state: State::Asking, failed: None, tried: 0 };
+        self.fetches.running.insert(object, fetch);
+        self.ask_for_sender(object);
+    }
+
+    fn ask_for_sender(&mut self, object: ObjectId) {
+        let ask = self.next_number();
+        if let Some(fetch) = self.fetches.running.get_mut(&object) {
+            fetch.ask = ask;
+            fetch.state = State::Asking;
+            self.repeat_ask(object);
+        }
+    }
+
+    /// Sends the open question to whoever owns the id now.
+    pub(crate) fn repeat_ask(&mut self, object: ObjectId) {
+        let Some(fetch) = self.fetches.running.get(&object) else { return };
+        if fetch.state != State::Asking {
+            return;
+        }
+        let (ask, failed) = (fetch.ask, fetch.failed);
+        let have = self.copies.live_copy(object).map(|copy| copy.edition);
+        self.ask_owner(object, DirectoryRequest::Ask { ask, have, failed }, None);
+        self.arm_refresh();
+    }
+
+    pub(crate) fn open_asks(&self) -> Vec<ObjectId> {
+        let asking = self.fetches.running.iter().filter(|(_, fetch)| fetch.state == State::Asking);
+        asking.map(|(&object, _)| object).collect()
+    }
+
+    /// Forgets the fetch; tells the owner if it still has our question.
+    pub(crate) fn drop_fetch(&mut self, object: ObjectId) {
+        if let Some(fetch) = self.fetches.running.remove(&object) {
+            if fetch.state == State::Asking {
+                self.ask_owner(object, DirectoryRequest::Unask { ask: fetch.ask }, None);
+            }
+            self.refuse_parked(object);
+        }
+    }
+
+    /// The owner lends us a sender.
+    pub(crate) fn on_lend(
+        &mut self,
+        object: ObjectId,
+        ask: u64,
+        sender: NodeId,
+        edition: Edition,
+        size: u64,
+        header: Header,
+    ) {
+        let current = self.fetches.running.get(&object);
+        if !current.is_some_and(|fetch| fetch.state == State::Asking && fetch.ask == ask) {
+            // We changed our mind meanwhile. The owner counts us as a partial copy: put that right,
+            // unless a copy of that edition is really coming.
+            if self.copies.live_copy(object).map(|copy| copy.edition) != Some(edition) {
+                self.withdraw_edition(object, edition);
+            }
+            return;
+        }
+        match self.copy_to_receive(object, edition, size, header) {
+            Some(copy) => self.receive(object, copy, sender),
+            None if !self.copies.arena.could_hold(size) => {
+                self.withdraw_edition(object, edition);
+                let kind = ErrorKind::StoreFull;
+                let message = format!("{object} has {size} bytes, more than the whole store of {}", self.me);
+                self.drop_fetch(object);
+                self.fail_wants(object, kind, &message);
+            }
+            None => {
+                self.withdraw_edition(object, edition);
+                if let Some(fetch) = self.fetches.running.get_mut(&object) {
+                    fetch.state = State::NoRoom;
+                }
+                self.refuse_parked(object);
+                self.wait_for_room(RoomFor::Fetch { object, size });
+            }
+        }
+    }
+
+    /// The partial copy we have, if it is of this edition; else a new one.
+    fn copy_to_receive(
+        &mut self,
+        object: ObjectId,
+        edition: Edition,
+        size: u64,
+        header: Header,
+    ) -> Option<CopyId> {
+        if let Some(copy) = self.copies.live(object) {
+            let known = &self.copies.table[&copy];
+            if known.edition == edition && known.extent.size == size {
+                return Some(copy);
+            }
+            // Another edition: bytes never mix. The fetch itself stays.
+            self.doom(copy);
+        }
+        let phase = Phase::Received(None);
+        self.open_copy(NewCopy { object, edition, size, header, phase, pinned: false, public: true })
+    }
+
+    fn receive(&mut self, object: ObjectId, copy: CopyId, sender: NodeId) {
+        let transfer = TransferId(self.next_number());
+        let owner = self.shards.owner(object);
+        let (edition, offset) = self.copies.with(copy, |copy| {
+            copy.phase = Phase::Received(Some(transfer));
+            copy.upstream = Some(sender);
+            copy.told = Some(owner);
+            copy.users += 1;
+            (copy.edition, copy.watermark)
+        });
+        if let Some(fetch) = self.fetches.running.get_mut(&object) {
+            fetch.state = State::Receiving(transfer);
+            fetch.tried += 1;
+        }
+        self.fetches.transfers.insert(transfer, Transfer { from: sender, feeds: Feeds::Copy(copy) });
+        self.out.push_back(Output::Receive { transfer, from: sender, copy, offset });
+        let pull = PeerMessage::Pull { transfer, id: object, edition, offset, patient: false };
+        self.send(sender, pull, None);
+        self.on_opened(object);
+    }
+
+    /// Room for a fetch that had none: ask anew, the world has changed since.
+    pub(crate) fn on_room_for_fetch(&mut self, object: ObjectId) {
+        if self.fetches.running.get(&object).is_some_and(|fetch| fetch.state == State::NoRoom) {
+            self.ask_for_sender(object);
+        }
+    }
+
+    /// The bytes came with the answer.
+    pub(crate) fn on_inline(
+        &mut self,
+        object: ObjectId,
+        ask: u64,
+        edition: Edition,
+        header: Header,
+        payload: Blob,
+    ) {
+        let current = self.fetches.running.get(&object);
+        if !current.is_some_and(|fetch| fetch.state == State::Asking && fetch.ask == ask) {
+            return;
+        }
+        let size = payload.0.len() as u64;
+        match self.copy_to_receive(object, edition, size, header) {
+            Some(copy) => {
+                self.out.push_back(Output::Write { copy, bytes: payload.0 });
+                // The question is answered; nothing to take back.
+                self.fetches.running.remove(&object);
+                self.seal_copy(copy, Seal::default());
+                self.on_opened(object);
+            }
+            None => {
+                if let Some(fetch) = self.fetches.running.get_mut(&object) {
+                    fetch.state = State::NoRoom;
+                }
+                self.wait_for_room(RoomFor::Fetch { object, size });
+            }
+        }
+    }
+
+    pub(crate) fn on_receive_ended(
+        &mut self,
+        transfer: TransferId,
+        watermark: u64,
+        outcome: Result<Seal, Broken>,
+    ) {
+        let Some(Transfer { from, feeds: Feeds::Copy(id) }) = self.fetches.transfers.remove(&transfer) else {
+            return;
+        };
+        let (object, doomed) = self.copies.with(id, |copy| {
+            copy.watermark = watermark;
+            if !copy.doomed {
+                copy.phase = Phase::Received(None);
+            }
+            (copy.object, copy.doomed)
+        });
+        match outcome {
+            _ if doomed => {}
+            Ok(seal) => self.seal_copy(id, seal),
+            Err(Broken) => {
+                let size = self.copies.table[&id].extent.size;
+                let event = Event::TransferBroken { transfer, from, bytes: watermark, size };
+                self.out.push_back(Output::Event(event));
+                if let Some(fetch) = self.fetches.running.get_mut(&object) {
+                    fetch.failed = Some(from);
+                }
+                self.ask_for_sender(object);
+            }
+        }
+        self.remove_user(id);
+        self.drop_unwanted_fetch(object);
+    }
+
+    /// The sender has no such copy: its bulk connection will stay silent, so stop listening.
+    pub(crate) fn on_pull_refused(&mut self, transfer: TransferId) {
+        match self.fetches.transfers.get(&transfer).map(|transfer| transfer.feeds) {
+            Some(Feeds::Copy(_)) => self.out.push_back(Output::StopReceive { transfer }),
+            Some(Feeds::Fold(fold)) => self.on_fold_stream_broken(fold, transfer),
+            None => {}
+        }
+    }
+
+    /// A sealed copy is here: everyone who waited for it gets it.
+    pub(crate) fn satisfy_wants(&mut self, object: ObjectId) {
+        let Some(wants) = self.fetches.wants.remove(&object) else { return };
+        self.timers.clear(Timer::Prefetch(object));
+        for want in wants {
+            match want {
+                Want::Call(client, call) => self.on_call_object_here(client, call, object),
+                Want::Reduction(number) => self.on_reduction_object_here(number, object),
+                Want::Prefetch => {}
+            }
+        }
+    }
+
+    /// The object will not come.
+    pub(crate) fn fail_wants(&mut self, object: ObjectId, kind: ErrorKind, message: &str) {
+        let Some(wants) = self.fetches.wants.remove(&object) else { return };
+        self.timers.clear(Timer::Prefetch(object));
+        for want in wants {
+            match want {
+                Want::Call(client, call) => self.fail_call(client, call, kind, message),
+                Want::Reduction(number) => self.on_reduction_object_failed(number, object, kind, message),
+                Want::Prefetch => {}
+            }
+        }
+    }
+
+    /// The last complete copy is gone: those who asked to be told are.
+    pub(crate) fn on_lost(&mut self, object: ObjectId) {
+        let Some(wants) = self.fetches.wants.get(&object) else { return };
+        let calls: Vec<_> = wants.iter().copied().collect();
+        for want in calls {
+            if let Want::Call(client, call) = want {
+                if self.call_fails_if_lost(client, call) {
+                    let message =
+                        format!("{}: the last complete copy of {object} died with its node", self.me);
+                    self.fail_call(client, call, ErrorKind::Lost, &message);
+                    self.unwant(object, want);
+                }
+            }
+        }
+    }
+
+    /// Where the fetch of `object` stands, for error messages.
+    pub(crate) fn story(&self, object: ObjectId) -> String {
+        let copy = self.copies.live_copy(object);
+        let done = match copy {
+            Some(copy) if copy.upstream.is_some() || copy.watermark > 0 => {
+                let from = copy.upstream.map(|node| format!(", from {node}")).unwrap_or_default();
+                format!("partly here (at least {} of {} bytes{from})", copy.watermark, copy.extent.size)
+            }
+            Some(copy) => format!("being written here ({} bytes)", copy.extent.size),
+            None => match self.fetches.running.get(&object).map(|fetch| fetch.state) {
+                Some(State::NoRoom) => "waiting for room in the store".to_owned(),
+                _ => format!(
+                    "0 bytes here; its directory owner {} knows no free copy",
+                    self.shards.owner(object)
+                ),
+            },
+        };
+        match self.fetches.running.get(&object).map_or(0, |fetch| fetch.tried) {
+            0 => done,
+            tried => format!("{done}, {tried} sender(s) tried"),
+        }
+    }
+}

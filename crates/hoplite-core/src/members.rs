@@ -1,0 +1,239 @@
+//! Who is alive: SWIM gossip by the `foca` crate, fed with our clock and randomness.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use foca::{AccumulatingRuntime, Foca, OwnedNotification, PeriodicParams, PostcardCodec, Timer};
+use hoplite_words::NodeId;
+use rand::{rngs::SmallRng, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+use crate::Config;
+
+/// Largest gossip datagram: fits an Ethernet frame without fragments.
+const DATAGRAM_BYTES_MAX: usize = 1400;
+
+/// Members asked to probe a silent one on our behalf.
+const INDIRECT_PROBES: usize = 3;
+
+/// How often we look for members that we do not know yet, or that came back from the dead.
+const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
+
+/// How often news is spread besides what rides on probes.
+const GOSSIP_PERIOD: Duration = Duration::from_millis(200);
+
+/// How often a seed that has not answered is asked again.
+const JOIN_RETRY: Duration = Duration::from_millis(250);
+
+/// A `NodeId` as gossip sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Gossiper {
+    addr: SocketAddr,
+    incarnation: u64,
+}
+
+impl Gossiper {
+    fn of(node: NodeId) -> Self {
+        Gossiper { addr: node.addr, incarnation: node.incarnation }
+    }
+
+    fn node(self) -> NodeId {
+        NodeId { addr: self.addr, incarnation: self.incarnation }
+    }
+}
+
+impl foca::Identity for Gossiper {
+    type Addr = SocketAddr;
+
+    fn renew(&self) -> Option<Self> {
+        None
+    }
+
+    fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    fn win_addr_conflict(&self, adversary: &Self) -> bool {
+        self.incarnation > adversary.incarnation
+    }
+}
+
+/// What a call into [`Members`] brought about.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Up(NodeId),
+    Down(NodeId),
+    Datagram { to: SocketAddr, bytes: Vec<u8> },
+}
+
+/// The gossip state machine.
+pub(crate) struct Members {
+    foca: Foca<Gossiper, PostcardCodec, SmallRng, foca::NoCustomBroadcast>,
+    runtime: AccumulatingRuntime<Gossiper>,
+    /// Foca's own timers, by due time and order of arrival.
+    timers: BTreeMap<(Duration, u64), Timer<Gossiper>>,
+    timer_count: u64,
+    seeds: Vec<SocketAddr>,
+    next_join: Option<Duration>,
+    alive: usize,
+}
+
+impl Members {
+    pub fn new(config: &Config) -> Self {
+        let seeds: Vec<_> = config.seeds.iter().copied().filter(|seed| *seed != config.node.addr).collect();
+        let mut settings = foca::Config::simple();
+        settings.probe_period = config.probe_period;
+        settings.probe_rtt = config.probe_timeout;
+        settings.num_indirect_probes = NonZeroUsize::new(INDIRECT_PROBES).expect("not zero");
+        settings.suspect_to_down_after = config.suspicion;
+        settings.max_packet_size = NonZeroUsize::new(DATAGRAM_BYTES_MAX).expect("not zero");
+        settings.notify_down_members = true;
+        let one = NonZeroUsize::MIN;
+        settings.periodic_announce = Some(PeriodicParams { frequency: ANNOUNCE_PERIOD, num_members: one });
+        settings.periodic_announce_to_down_members =
+            Some(PeriodicParams { frequency: ANNOUNCE_PERIOD, num_members: one });
+        settings.periodic_gossip = Some(PeriodicParams { frequency: GOSSIP_PERIOD, num_members: one });
+        let rng = SmallRng::seed_from_u64(config.seed);
+        Members {
+            foca: Foca::new(Gossiper::of(config.node), settings, rng, PostcardCodec),
+            runtime: AccumulatingRuntime::new(),
+            timers: BTreeMap::new(),
+            timer_count: 0,
+            next_join: (!seeds.is_empty()).then_some(Duration::ZERO),
+            seeds,
+            alive: 0,
+        }
+    }
+
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let timer = self.timers.keys().next().map(|&(due, _)| due);
+        [timer, self.next_join].into_iter().flatten().min()
+    }
+
+    pub fn on_datagram(&mut self, now: Duration, bytes: &[u8]) -> Vec<Change> {
+        // Foca answers malformed or misaddressed packets with an error; anyone can send those.
+        let _ = self.foca.handle_data(bytes, &mut self.runtime);
+        self.drain(now)
+    }
+
+    pub fn on_time(&mut self, now: Duration) -> Vec<Change> {
+        let mut changes = Vec::new();
+        while let Some((&(due, number), _)) = self.timers.first_key_value() {
+            if due > now {
+                break;
+            }
+            let timer = self.timers.remove(&(due, number)).expect("just seen");
+            // A timer of a past epoch is refused by its token; nothing to do about it.
+            let _ = self.foca.handle_timer(timer, &mut self.runtime);
+            changes.extend(self.drain(now));
+        }
+        if self.next_join.is_some_and(|due| due <= now) {
+            self.join(now);
+            changes.extend(self.drain(now));
+        }
+        changes
+    }
+
+    /// Knocks at every seed until one of them has let us in.
+    fn join(&mut self, now: Duration) {
+        if self.alive > 0 {
+            self.next_join = None;
+            return;
+        }
+        for seed in &self.seeds {
+            let unknown = Gossiper { addr: *seed, incarnation: 0 };
+            let _ = self.foca.announce(unknown, &mut self.runtime);
+        }
+        self.next_join = Some(now + JOIN_RETRY);
+    }
+
+    fn drain(&mut self, now: Duration) -> Vec<Change> {
+        while let Some((after, timer)) = self.runtime.to_schedule() {
+            self.timer_count += 1;
+            self.timers.insert((now + after, self.timer_count), timer);
+        }
+        let mut changes = Vec::new();
+        while let Some(news) = self.runtime.to_notify() {
+            match news {
+                OwnedNotification::MemberUp(member) => changes.push(Change::Up(member.node())),
+                OwnedNotification::MemberDown(member) => changes.push(Change::Down(member.node())),
+                OwnedNotification::Rename(old, new) => {
+                    changes.push(Change::Down(old.node()));
+                    changes.push(Change::Up(new.node()));
+                }
+                _ => {}
+            }
+        }
+        while let Some((to, bytes)) = self.runtime.to_send() {
+            changes.push(Change::Datagram { to: to.addr, bytes: bytes.to_vec() });
+        }
+        self.alive = self.foca.iter_members().count();
+        if self.alive == 0 && self.next_join.is_none() && !self.seeds.is_empty() {
+            // Everyone is gone: the seeds are the only way back.
+            self.next_join = Some(now + JOIN_RETRY);
+        }
+        changes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(port: u16, seed: Option<u16>) -> (NodeId, Members) {
+        let node = NodeId { addr: ([127, 0, 0, 1], port).into(), incarnation: 7 };
+        let mut config = Config::new(node, 0, u64::from(port));
+        config.seeds = seed.map(|port| ([127, 0, 0, 1], port).into()).into_iter().collect();
+        (node, Members::new(&config))
+    }
+
+    /// Runs gossip among `nodes` until `until`; returns who saw whom come up and go down.
+    fn run(nodes: &mut [(NodeId, Members)], from: Duration, until: Duration) -> Vec<(NodeId, Change)> {
+        let mut seen = Vec::new();
+        let mut now = from;
+        while now < until {
+            let mut mail = Vec::new();
+            for (node, members) in nodes.iter_mut() {
+                for change in members.on_time(now) {
+                    match change {
+                        Change::Datagram { to, bytes } => mail.push((to, bytes)),
+                        other => seen.push((*node, other)),
+                    }
+                }
+            }
+            while let Some((to, bytes)) = mail.pop() {
+                let Some((node, members)) = nodes.iter_mut().find(|(node, _)| node.addr == to) else {
+                    continue;
+                };
+                for change in members.on_datagram(now, &bytes) {
+                    match change {
+                        Change::Datagram { to, bytes } => mail.push((to, bytes)),
+                        other => seen.push((*node, other)),
+                    }
+                }
+            }
+            now += Duration::from_millis(10);
+        }
+        seen
+    }
+
+    #[test]
+    fn everyone_learns_of_everyone_through_one_seed_and_of_a_death() {
+        let mut nodes: Vec<_> = (1..=5).map(|port| member(port, (port > 1).then_some(1))).collect();
+        let seen = run(&mut nodes, Duration::ZERO, Duration::from_secs(10));
+        let ups = seen.iter().filter(|(_, change)| matches!(change, Change::Up(_))).count();
+        assert_eq!(ups, 5 * 4);
+        let (dead, _) = nodes.pop().unwrap();
+        let seen = run(&mut nodes, Duration::from_secs(10), Duration::from_secs(14));
+        let downs = seen.iter().filter(|(_, change)| *change == Change::Down(dead)).count();
+        assert_eq!(downs, 4, "{seen:?}");
+    }
+
+    #[test]
+    fn rubbish_is_ignored() {
+        let (_, mut members) = member(1, None);
+        assert_eq!(members.on_datagram(Duration::ZERO, &[1, 2, 3]), []);
+    }
+}

@@ -1,0 +1,573 @@
+//! One call of reduce, on the node where it was called.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hoplite_words::client::Reply;
+use hoplite_words::peer::{CopyReport, DirectoryRequest, FailedInput, PeerMessage, Seat};
+use hoplite_words::{
+    limits, Dtype, Edition, Error, ErrorKind, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId,
+};
+
+use super::small::Small;
+use crate::calls::Pending;
+use crate::cost::{best_degree, Degree};
+use crate::io::ClientId;
+use crate::subscriptions::Watcher;
+use crate::timers::Timer;
+use crate::Core;
+
+/// What the caller asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub target: ObjectId,
+    pub sources: Vec<ObjectId>,
+    pub k: u32,
+    pub op: Op,
+    pub order: FoldOrder,
+    pub to_sources: bool,
+}
+
+/// What all sources have in common; known from the first one.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    pub size: u64,
+    pub header: Header,
+    pub dtype: Dtype,
+}
+
+/// A source that takes part, by its index in the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Chosen {
+    pub index: usize,
+    pub edition: Edition,
+}
+
+/// A place in the tree, and what was last said to whom about it.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    /// `None`: vacant, its node died.
+    pub node: Option<NodeId>,
+    pub sources: Vec<Chosen>,
+    pub attempt: u32,
+    pub told: Option<(NodeId, Seat)>,
+    /// It was seated under `attempt` before; a new seating needs a new one.
+    pub used: bool,
+    /// Start over although nothing about it changed: one of its inputs broke off.
+    pub restart: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Reduction {
+    pub(super) client: ClientId,
+    /// The call to answer; `None` if nobody waits for the reply.
+    pub(super) call: Option<u64>,
+    pub(super) request: Request,
+    /// Directory questions whose answers mark the end of what is known of the sources at the start.
+    barrier: BTreeSet<u64>,
+    pub(super) facts: Option<Facts>,
+    pub(super) degree: Degree,
+    /// Slots in order of position.
+    pub(super) slots: Vec<(u32, Slot)>,
+    pub(super) next_slot: u32,
+    /// Every node that was ever told of a seat.
+    pub(super) seated: BTreeSet<NodeId>,
+    /// Reports that proved wrong: do not choose them again.
+    bad: BTreeSet<(usize, NodeId, Edition)>,
+    deleted: BTreeSet<usize>,
+    pub(super) small: Option<Small>,
+    prefetched: bool,
+}
+
+/// How long the start of a reduction waits to hear what exists already, if an owner does not answer.
+const BARRIER_TIME: Duration = Duration::from_millis(50);
+
+impl Reduction {
+    pub(super) fn k(&self) -> usize {
+        self.request.k as usize
+    }
+
+    pub(super) fn chosen_count(&self) -> usize {
+        self.slots.iter().map(|(_, slot)| slot.sources.len()).sum()
+    }
+
+    fn is_chosen(&self, index: usize) -> bool {
+        self.slots.iter().any(|(_, slot)| slot.sources.iter().any(|chosen| chosen.index == index))
+    }
+
+    /// The sources that went in, in fold order of the slots.
+    fn sources_in(&self) -> Vec<ObjectId> {
+        let chosen = self.slots.iter().flat_map(|(_, slot)| slot.sources.iter());
+        chosen.map(|chosen| self.request.sources[chosen.index]).collect()
+    }
+}
+
+impl Core {
+    pub(crate) fn on_reduce(
+        &mut self,
+        client: ClientId,
+        call: u64,
+        request: Request,
+        timeout_ms: Option<u64>,
+    ) {
+        if let Err(message) = validate(&request) {
+            return self.reply_error(client, call, ErrorKind::BadArgument, message);
+        }
+        let number = self.next_number();
+        self.open_call(client, call, timeout_ms, Pending::Reduce { number });
+        let watched: Vec<_> = request.sources.iter().copied().chain([request.target]).collect();
+        let reduction = Reduction {
+            client,
+            call: Some(call),
+            request,
+            barrier: BTreeSet::new(),
+            facts: None,
+            degree: Degree::Chain,
+            slots: Vec::new(),
+            next_slot: 0,
+            seated: BTreeSet::new(),
+            bad: BTreeSet::new(),
+            deleted: BTreeSet::new(),
+            small: None,
+            prefetched: false,
+        };
+        self.reductions.insert(number, reduction);
+        // Connections keep order: behind the last subscription with each owner, a question whose
+        // answer says that everything known was told.
+        let mut last: BTreeMap<NodeId, ObjectId> = BTreeMap::new();
+        for &object in &watched {
+            self.watch(object, Watcher::Reduction(number));
+            last.insert(self.shards.owner(object), object);
+        }
+        for object in last.into_values() {
+            let token = self.next_number();
+            self.barriers.insert(token, number);
+            self.reductions.get_mut(&number).expect("just made").barrier.insert(token);
+            self.ask_owner(object, DirectoryRequest::Locate { token }, None);
+        }
+        self.timers.set(self.now + BARRIER_TIME, Timer::Barrier(number));
+    }
+
+    pub(crate) fn on_barrier_reached(&mut self, token: u64) -> bool {
+        let Some(number) = self.barriers.remove(&token) else { return false };
+        if let Some(reduction) = self.reductions.get_mut(&number) {
+            reduction.barrier.remove(&token);
+            if reduction.barrier.is_empty() {
+                self.timers.clear(Timer::Barrier(number));
+                self.advance_reduction(number);
+            }
+        }
+        true
+    }
+
+    pub(crate) fn on_barrier_timer(&mut self, number: u64) {
+        if let Some(reduction) = self.reductions.get_mut(&number) {
+            for token in std::mem::take(&mut reduction.barrier) {
+                self.barriers.remove(&token);
+            }
+            self.advance_reduction(number);
+        }
+    }
+
+    /// Something about a source's copies, or the target's, changed.
+    pub(crate) fn on_reduction_change(&mut self, number: u64, object: ObjectId) {
+        let Some(reduction) = self.reductions.get(&number) else { return };
+        if object == reduction.request.target {
+            let ours = |edition: Edition| self.is_slot_writing(number, edition);
+            let small = reduction.small.is_some();
+            let foreign = |(_, report): (NodeId, &CopyReport)| !small && !ours(report.edition);
+            if self.subscriptions.copies(object).any(foreign) {
+                let message = format!("{}: the target {object} exists already", self.me);
+                self.fail_reduction(number, ErrorKind::AlreadyExists, &message);
+            }
+            return;
+        }
+        self.advance_reduction(number);
+    }
+
+    pub(crate) fn on_reduction_deleted(&mut self, number: u64, object: ObjectId) {
+        let Some(reduction) = self.reductions.get_mut(&number) else { return };
+        let Request { target, sources, .. } = &reduction.request;
+        let index = sources.iter().position(|&source| source == object);
+        let message = match index {
+            None => format!("{}: the target {target} was deleted", self.me),
+            Some(index) => {
+                reduction.deleted.insert(index);
+                let (left, k) = (sources.len() - reduction.deleted.len(), reduction.k());
+                if left >= k {
+                    return self.advance_reduction(number);
+                }
+                format!(
+                    "{}: source {object} of {target} was deleted; {left} of the {k} needed are left",
+                    self.me
+                )
+            }
+        };
+        self.fail_reduction(number, ErrorKind::Deleted, &message);
+    }
+
+    /// Chooses sources as they become available and brings the tree up to date.
+    pub(super) fn advance_reduction(&mut self, number: u64) {
+        let Some(reduction) = self.reductions.get(&number) else { return };
+        if !reduction.barrier.is_empty() || reduction.small.is_some() {
+            return;
+        }
+        if reduction.facts.is_none() && !self.learn_facts(number) {
+            return;
+        }
+        if self.reductions[&number].facts.as_ref().expect("learnt").size <= limits::INLINE_BYTES_MAX {
+            return self.start_small(number);
+        }
+        self.drop_vanished_sources(number);
+        let ready = match self.ready_sources(number) {
+            Ok(ready) => ready,
+            Err(error) => return self.fail_reduction(number, error.kind, &error.message),
+        };
+        let reduction = self.reductions.get_mut(&number).expect("seen above");
+        let missing = reduction.k() - reduction.chosen_count();
+        let fixed_subset =
+            reduction.request.order == FoldOrder::Fixed && reduction.k() < reduction.request.sources.len();
+        // In fixed order the places depend on the whole set: it must be known first.
+        let ready: Vec<_> = match fixed_subset && ready.len() < missing {
+            true => Vec::new(),
+            false => ready.into_iter().take(missing).collect(),
+        };
+        self.seat_sources(number, ready);
+        self.update_plan(number);
+        self.prefetch_to_sources(number);
+    }
+
+    /// Size and type, from the first source in the list that exists.
+    fn learn_facts(&mut self, number: u64) -> bool {
+        let reduction = &self.reductions[&number];
+        let found = reduction.request.sources.iter().find_map(|&source| {
+            let (_, report) = self.subscriptions.copies(source).next()?;
+            Some((source, report.clone()))
+        });
+        let Some((source, report)) = found else { return false };
+        let op = reduction.request.op;
+        let Some(dtype) = report.header.dtype else {
+            let message = format!("{}: source {source} is not an array of a reducible dtype", self.me);
+            self.fail_reduction(number, ErrorKind::Mismatch, &message);
+            return false;
+        };
+        if op == Op::Mean && !dtype.is_float() {
+            let message = format!("{}: a mean needs floats; source {source} is {dtype}", self.me);
+            self.fail_reduction(number, ErrorKind::Mismatch, &message);
+            return false;
+        }
+        let nodes: BTreeSet<_> = reduction
+            .request
+            .sources
+            .iter()
+            .filter_map(|&source| self.subscriptions.copies(source).next().map(|(node, _)| node))
+            .collect();
+        let known = reduction.request.sources.iter().all(|&s| self.subscriptions.copies(s).next().is_some());
+        let slots = if known { nodes.len() } else { reduction.k() };
+        let (latency_s, bytes_per_s) = self.links.typical();
+        let degree = match reduction.request.order {
+            FoldOrder::Fixed => Degree::Chain,
+            FoldOrder::Arrival => best_degree(slots, report.size, latency_s, bytes_per_s),
+        };
+        let reduction = self.reductions.get_mut(&number).expect("seen above");
+        reduction.degree = degree;
+        reduction.facts = Some(Facts { size: report.size, header: report.header, dtype });
+        true
+    }
+
+    /// Sources whose copy at their slot's node is gone, or is another edition now, lose their seat.
+    fn drop_vanished_sources(&mut self, number: u64) {
+        let Some(reduction) = self.reductions.get_mut(&number) else { return };
+        let fixed = reduction.request.order == FoldOrder::Fixed;
+        for (_, slot) in &mut reduction.slots {
+            let Some(node) = slot.node else { continue };
+            let before = slot.sources.len();
+            let (sources, bad, deleted) = (&reduction.request.sources, &reduction.bad, &reduction.deleted);
+            slot.sources.retain(|chosen| {
+                let mut copies = self.subscriptions.copies(sources[chosen.index]);
+                !deleted.contains(&chosen.index)
+                    && !bad.contains(&(chosen.index, node, chosen.edition))
+                    && copies.any(|(at, report)| at == node && report.edition == chosen.edition)
+            });
+            if fixed && slot.sources.len() < before {
+                // A run with a hole is no run: its sources are seated anew.
+                slot.sources.clear();
+            }
+            if slot.sources.is_empty() {
+                slot.node = None;
+            }
+        }
+    }
+
+    /// Sources that exist, fit and are not seated yet, with the best place to take them from.
+    fn ready_sources(&self, number: u64) -> Result<Vec<(NodeId, Chosen)>, Error> {
+        let reduction = &self.reductions[&number];
+        let facts = reduction.facts.as_ref().expect("learnt before");
+        let mut ready = Vec::new();
+        for (index, &source) in reduction.request.sources.iter().enumerate() {
+            if reduction.is_chosen(index) || reduction.deleted.contains(&index) {
+                continue;
+            }
+            let usable = |(node, report): &(NodeId, &CopyReport)| {
+                let whole = report.complete || report.upstream.is_none();
+                whole && !reduction.bad.contains(&(index, *node, report.edition))
+            };
+            let rank = |&(node, report): &(NodeId, &CopyReport)| {
+                (!report.complete, node != self.me, !report.pinned, node)
+            };
+            let Some((node, report)) = self.subscriptions.copies(source).filter(usable).min_by_key(rank)
+            else {
+                continue;
+            };
+            check_fits(source, report, facts, self.me)?;
+            ready.push((node, Chosen { index, edition: report.edition }));
+        }
+        Ok(ready)
+    }
+
+    /// Gives each newly chosen source a slot: those on one node together, where the order allows.
+    fn seat_sources(&mut self, number: u64, ready: Vec<(NodeId, Chosen)>) {
+        let me = self.me;
+        let reduction = self.reductions.get_mut(&number).expect("the caller's");
+        match reduction.request.order {
+            FoldOrder::Arrival => {
+                let mut groups: BTreeMap<(bool, usize, NodeId), Vec<Chosen>> = BTreeMap::new();
+                let mut first: BTreeMap<NodeId, usize> = BTreeMap::new();
+                for (node, chosen) in ready {
+                    // Our own node comes last: the result is then where it was asked for.
+                    let at = *first.entry(node).or_insert(chosen.index);
+                    groups.entry((node == me, at, node)).or_default().push(chosen);
+                }
+                for ((_, _, node), sources) in groups {
+                    reduction.take_seat(node, sources);
+                }
+            }
+            FoldOrder::Fixed => {
+                let mut runs: Vec<(NodeId, Vec<Chosen>)> = Vec::new();
+                for (node, chosen) in ready {
+                    match runs.last_mut() {
+                        Some((at, run))
+                            if *at == node
+                                && run.last().expect("runs hold one").index + 1 == chosen.index =>
+                        {
+                            run.push(chosen);
+                        }
+                        _ => runs.push((node, vec![chosen])),
+                    }
+                }
+                for (node, sources) in runs {
+                    reduction.add_slot(node, sources);
+                }
+                reduction.slots.retain(|(_, slot)| slot.node.is_some());
+                reduction.slots.sort_by_key(|(_, slot)| slot.sources[0].index);
+            }
+        }
+        if reduction.chosen_count() == reduction.k() {
+            // Vacant places are not needed any more.
+            reduction.slots.retain(|(_, slot)| slot.node.is_some());
+        }
+    }
+
+    /// Allreduce: every node that gives a source will want the target; let it ask now, so that it
+    /// streams behind the root.
+    fn prefetch_to_sources(&mut self, number: u64) {
+        let Some(reduction) = self.reductions.get_mut(&number) else { return };
+        if !reduction.request.to_sources || reduction.prefetched || reduction.chosen_count() < reduction.k() {
+            return;
+        }
+        reduction.prefetched = true;
+        let id = reduction.request.target;
+        let nodes: BTreeSet<_> = reduction.slots.iter().filter_map(|(_, slot)| slot.node).collect();
+        for node in nodes {
+            self.send(node, PeerMessage::Prefetch { id }, None);
+        }
+    }
+
+    pub(crate) fn on_seat_refused(&mut self, from: NodeId, number: u64, slot: u32, attempt: u32) {
+        if self.current_slot(number, slot, attempt).is_some() {
+            let size = self.reductions[&number].facts.as_ref().map_or(0, |facts| facts.size);
+            let target = self.reductions[&number].request.target;
+            let message =
+                format!("{}: {from} has no room for a partial sum of {target} ({size} bytes)", self.me);
+            self.fail_reduction(number, ErrorKind::StoreFull, &message);
+        }
+    }
+
+    pub(crate) fn on_seat_failed(&mut self, number: u64, slot: u32, attempt: u32, input: FailedInput) {
+        let Some(seated) = self.current_slot(number, slot, attempt) else { return };
+        seated.restart = true;
+        let node = seated.node;
+        if let (FailedInput::Source(object), Some(node)) = (input, node) {
+            let reduction = self.reductions.get_mut(&number).expect("it has a slot");
+            let index = reduction.request.sources.iter().position(|&source| source == object);
+            let slot = reduction.slots.iter().find(|(id, _)| *id == slot).map(|(_, slot)| slot);
+            let chosen = slot.and_then(|slot| slot.sources.iter().find(|chosen| Some(chosen.index) == index));
+            if let Some(&Chosen { index, edition }) = chosen {
+                reduction.bad.insert((index, node, edition));
+            }
+        }
+        self.advance_reduction(number);
+    }
+
+    fn current_slot(&mut self, number: u64, slot: u32, attempt: u32) -> Option<&mut Slot> {
+        let slots = &mut self.reductions.get_mut(&number)?.slots;
+        let (_, slot) = slots.iter_mut().find(|(id, _)| *id == slot)?;
+        (slot.attempt == attempt && slot.told.is_some()).then_some(slot)
+    }
+
+    /// Every byte of the root's current attempt is there: it is final from here on.
+    pub(crate) fn on_root_done(&mut self, from: NodeId, number: u64, attempt: u32) {
+        let Some(reduction) = self.reductions.get(&number) else { return };
+        let done = |(_, slot): &&(u32, Slot)| {
+            slot.attempt == attempt
+                && slot.told.as_ref().is_some_and(|(node, seat)| *node == from && seat.root && !seat.open)
+        };
+        if !reduction.slots.iter().any(|slot| done(&slot)) || reduction.chosen_count() != reduction.k() {
+            return;
+        }
+        let sources = reduction.sources_in();
+        let id = ReductionId { coordinator: self.me, number };
+        self.send(from, PeerMessage::Commit { reduction: id, attempt, sources: sources.clone() }, None);
+        self.finish_reduction(number, Ok(sources));
+    }
+
+    pub(crate) fn on_reduction_timed_out(&mut self, number: u64, waited: &str) {
+        let Some(reduction) = self.reductions.get(&number) else { return };
+        let have = match &reduction.small {
+            Some(small) => small.count(),
+            None => reduction.chosen_count(),
+        };
+        let missing = (0..reduction.request.sources.len()).find(|&index| !reduction.is_chosen(index));
+        let missing = match missing.filter(|_| have < reduction.k() && reduction.small.is_none()) {
+            Some(index) => format!("; the first one missing is {}", reduction.request.sources[index]),
+            None => String::new(),
+        };
+        let message = format!(
+            "{}: reduce to {} timed out after {waited}: {have} of the {} sources needed had come{missing}",
+            self.me,
+            reduction.request.target,
+            reduction.k()
+        );
+        self.fail_reduction(number, ErrorKind::TimedOut, &message);
+    }
+
+    pub(crate) fn fail_reduction(&mut self, number: u64, kind: ErrorKind, message: &str) {
+        self.finish_reduction(number, Err(Error::new(kind, message)));
+    }
+
+    /// Over, one way or the other: everyone seated (but a committed root) lets go.
+    pub(super) fn finish_reduction(&mut self, number: u64, outcome: Result<Vec<ObjectId>, Error>) {
+        let Some(mut reduction) = self.reductions.remove(&number) else { return };
+        self.timers.clear(Timer::Barrier(number));
+        for token in &reduction.barrier {
+            self.barriers.remove(token);
+        }
+        for object in reduction.request.sources.iter().copied().chain([reduction.request.target]) {
+            self.unwatch(object, Watcher::Reduction(number));
+        }
+        if let Some(small) = reduction.small.take() {
+            self.drop_small(number, small, &reduction.request.sources);
+        }
+        let id = ReductionId { coordinator: self.me, number };
+        for node in reduction.seated {
+            self.send(node, PeerMessage::Disband { reduction: id }, None);
+        }
+        if let Some(call) = reduction.call {
+            let reply = match outcome {
+                Ok(sources) => Reply::Reduced { sources },
+                Err(error) => Reply::Failed(error),
+            };
+            self.finish_call(reduction.client, call, reply);
+        }
+    }
+
+    pub(crate) fn detach_reduction(&mut self, number: u64) {
+        if let Some(reduction) = self.reductions.get_mut(&number) {
+            reduction.call = None;
+        }
+    }
+
+    pub(crate) fn abandon_reductions_of(&mut self, client: ClientId) {
+        let numbers: Vec<_> = self
+            .reductions
+            .iter()
+            .filter(|(_, reduction)| reduction.client == client)
+            .map(|(&number, _)| number)
+            .collect();
+        for number in numbers {
+            self.detach_reduction(number);
+            self.fail_reduction(number, ErrorKind::Aborted, "the caller is gone");
+        }
+    }
+}
+
+impl Reduction {
+    /// Arrival order: into the top slot, if it is on that node and nobody streams from it yet; into
+    /// a vacant place; or on top.
+    fn take_seat(&mut self, node: NodeId, sources: Vec<Chosen>) {
+        if let Some((_, top)) = self.slots.last_mut().filter(|_| self.degree == Degree::Chain) {
+            if top.node == Some(node) {
+                top.sources.extend(sources);
+                return;
+            }
+        }
+        match self.slots.iter_mut().find(|(_, slot)| slot.node.is_none()) {
+            Some((_, vacant)) => {
+                vacant.node = Some(node);
+                vacant.sources = sources;
+            }
+            None => self.add_slot(node, sources),
+        }
+    }
+
+    fn add_slot(&mut self, node: NodeId, sources: Vec<Chosen>) {
+        let slot = Slot { node: Some(node), sources, ..Slot::default() };
+        self.slots.push((self.next_slot, slot));
+        self.next_slot += 1;
+    }
+}
+
+fn validate(request: &Request) -> Result<(), String> {
+    let Request { target, sources, k, .. } = request;
+    let n = sources.len();
+    if n > limits::SOURCES_MAX {
+        return Err(format!("{n} sources, at most {}", limits::SOURCES_MAX));
+    }
+    if *k == 0 || *k as usize > n {
+        return Err(format!("cannot reduce the first {k} of {n} sources"));
+    }
+    let distinct: BTreeSet<_> = sources.iter().collect();
+    if distinct.len() < n {
+        return Err(format!("a source is listed more than once ({} distinct of {n})", distinct.len()));
+    }
+    if distinct.contains(target) {
+        return Err(format!("the target {target} is one of the sources"));
+    }
+    Ok(())
+}
+
+/// Whether a source fits the others.
+pub(super) fn check_fits(
+    source: ObjectId,
+    report: &CopyReport,
+    facts: &Facts,
+    me: NodeId,
+) -> Result<(), Error> {
+    let known = (facts.header.dtype, &facts.header.shape, facts.size);
+    if (report.header.dtype, &report.header.shape, report.size) == known {
+        return Ok(());
+    }
+    let dtype = |header: &Header| header.dtype.map_or("no reducible dtype", Dtype::name);
+    Err(Error::new(
+        ErrorKind::Mismatch,
+        format!(
+            "{me}: source {source} is {} {:?} ({} bytes), others are {} {:?} ({} bytes)",
+            dtype(&report.header),
+            report.header.shape,
+            report.size,
+            facts.dtype,
+            facts.header.shape,
+            facts.size
+        ),
+    ))
+}

@@ -1,0 +1,16 @@
+//! Reductions [design §6, paper 3.4.2, 3.5.2].
+//!
+//! - `coordinator`: which sources take part, and when the result is final
+//! - `shape`: who is whose child in a tree that grows as sources arrive
+//! - `plan`: what every slot should be doing now; the difference to what it was told is sent
+//! - `seats`: a slot's own side: fold, stream, report
+//! - `small`: targets that fit into a message are folded by the coordinator itself
+
+mod coordinator;
+mod plan;
+mod seats;
+mod shape;
+mod small;
+
+pub(crate) use coordinator::{Reduction, Request};
+pub(crate) use seats::Seats;

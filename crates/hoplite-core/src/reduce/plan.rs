@@ -1,0 +1,189 @@
+//! From the slots of a reduction to what each of their nodes should be doing.
+//!
+//! The wanted state is computed afresh after every change and compared with what was last said:
+//! an addition to a slot that was still open keeps its attempt; anything else starts the slot over
+//! with the next attempt, and with it, since their child's edition changed, all of its ancestors.
+
+use hoplite_words::peer::{Child, PeerMessage, Seat, Source};
+use hoplite_words::{Edition, FoldOrder, NodeId, ObjectId, Op, ReductionId};
+
+use super::coordinator::Reduction;
+use super::shape::{places, Place};
+use crate::cost::Degree;
+use crate::shards::mix;
+use crate::Core;
+
+impl Core {
+    /// Sends every slot what changed for it.
+    pub(super) fn update_plan(&mut self, number: u64) {
+        let Some(mut reduction) = self.reductions.remove(&number) else { return };
+        let id = ReductionId { coordinator: self.me, number };
+        for (to, seat) in reduction.changes(id) {
+            reduction.seated.insert(to);
+            self.send(to, PeerMessage::Seat { reduction: id, seat }, None);
+        }
+        self.reductions.insert(number, reduction);
+    }
+
+    pub(super) fn is_slot_writing(&self, number: u64, edition: Edition) -> bool {
+        let id = ReductionId { coordinator: self.me, number };
+        let slots = self.reductions.get(&number).map_or(0, |reduction| reduction.next_slot);
+        (0..slots).any(|slot| slot_writing(id, slot) == edition.writing)
+    }
+}
+
+/// 64 bits that only this slot's results are written under.
+fn slot_writing(id: ReductionId, slot: u32) -> u64 {
+    mix(id.coordinator.hash64() ^ mix(id.number ^ mix(u64::from(slot) + 1)))
+}
+
+impl Reduction {
+    fn is_complete(&self) -> bool {
+        self.chosen_count() == self.k()
+    }
+
+    /// Each slot's place. In fixed order, a slot's child is the one that holds the index before its
+    /// first; in arrival order the shape decides.
+    fn places(&self) -> Vec<Place> {
+        let last = self.is_complete();
+        if self.request.order == FoldOrder::Arrival {
+            return places(self.degree, self.slots.len(), last);
+        }
+        let mut places = places(Degree::Chain, self.slots.len(), last);
+        if self.k() < self.request.sources.len() {
+            return places;
+        }
+        for position in 0..self.slots.len() {
+            let first = self.slots[position].1.sources[0].index;
+            let before = position.checked_sub(1).and_then(|p| self.slots[p].1.sources.last());
+            let adjacent = first == 0 || before.is_some_and(|chosen| chosen.index + 1 == first);
+            if !adjacent {
+                places[position].children.clear();
+                places[position].expects_more = true;
+                places[position].is_inner = true;
+                if let Some(p) = position.checked_sub(1) {
+                    places[p].has_parent = false;
+                }
+            }
+        }
+        places
+    }
+
+    /// The messages that bring every slot up to date; remembers them as said.
+    fn changes(&mut self, id: ReductionId) -> Vec<(NodeId, Seat)> {
+        let places = self.places();
+        let mut messages = Vec::new();
+        // Children come before parents: a parent names its children's editions.
+        for position in post_order(&places) {
+            let Some(node) = self.slots[position].1.node else { continue };
+            let Some(wanted) = self.wanted_seat(id, position, &places) else {
+                self.slots[position].1.told = None;
+                continue;
+            };
+            if let Some(seat) = self.slots[position].1.reconcile(node, wanted) {
+                messages.push((node, seat));
+            }
+        }
+        messages
+    }
+
+    /// What the slot should be; `None` for a leaf whose single source speaks for itself.
+    fn wanted_seat(&self, id: ReductionId, position: usize, places: &[Place]) -> Option<Seat> {
+        let (slot_id, slot) = &self.slots[position];
+        let place = &places[position];
+        let root = self.is_complete() && !place.has_parent;
+        if !root && !place.is_inner && slot.sources.len() == 1 {
+            return None;
+        }
+        let children: Vec<_> =
+            place.children.iter().filter_map(|&child| self.child(id, child, places)).collect();
+        let vacant = children.len() < place.children.len();
+        let facts = self.facts.as_ref().expect("seats come after facts");
+        let sources = slot
+            .sources
+            .iter()
+            .map(|chosen| Source { id: self.request.sources[chosen.index], edition: chosen.edition });
+        Some(Seat {
+            slot: *slot_id,
+            attempt: slot.attempt,
+            out: if root { self.request.target } else { ObjectId::partial_sum(id, *slot_id) },
+            edition: Edition { writing: slot_writing(id, *slot_id), attempt: slot.attempt },
+            root,
+            size: facts.size,
+            header: facts.header.clone(),
+            dtype: facts.dtype,
+            op: self.request.op,
+            divide_by: (root && self.request.op == Op::Mean).then_some(self.request.k),
+            sources: sources.collect(),
+            children,
+            open: vacant || place.expects_more || (!root && !place.has_parent),
+        })
+    }
+
+    /// A child as its parent must know it.
+    fn child(&self, id: ReductionId, position: usize, places: &[Place]) -> Option<Child> {
+        let (slot_id, slot) = &self.slots[position];
+        let node = slot.node?;
+        let child = match (&slot.told, &slot.sources[..]) {
+            (None, [only]) if !places[position].is_inner => {
+                let (id, edition) = (self.request.sources[only.index], only.edition);
+                Child { slot: *slot_id, node, id, edition }
+            }
+            _ => {
+                let edition = Edition { writing: slot_writing(id, *slot_id), attempt: slot.attempt };
+                Child { slot: *slot_id, node, id: ObjectId::partial_sum(id, *slot_id), edition }
+            }
+        };
+        Some(child)
+    }
+}
+
+impl super::coordinator::Slot {
+    /// Compares what is wanted with what was said; returns what has to be said.
+    fn reconcile(&mut self, node: NodeId, mut wanted: Seat) -> Option<Seat> {
+        let restart = std::mem::take(&mut self.restart);
+        if let Some((at, told)) = &self.told {
+            let same_place = *at == node && !restart;
+            wanted.attempt = told.attempt;
+            wanted.edition.attempt = told.attempt;
+            if same_place && wanted == *told {
+                return None;
+            }
+            if !(same_place && is_addition(told, &wanted)) {
+                self.attempt += 1;
+            }
+        } else if self.used {
+            self.attempt += 1;
+        }
+        self.used = true;
+        wanted.attempt = self.attempt;
+        wanted.edition.attempt = self.attempt;
+        self.told = Some((node, wanted.clone()));
+        Some(wanted)
+    }
+}
+
+/// Whether a slot that was told `told` can become `wanted` without starting over: it was open, so
+/// nobody has read from it, and loses none of its inputs.
+fn is_addition(told: &Seat, wanted: &Seat) -> bool {
+    told.open
+        && (wanted.root || !told.root)
+        && wanted.sources.starts_with(&told.sources)
+        && told.children.iter().all(|child| wanted.children.contains(child))
+}
+
+/// Positions with every child before its parent.
+fn post_order(places: &[Place]) -> Vec<usize> {
+    let mut order = Vec::with_capacity(places.len());
+    let roots = (0..places.len()).filter(|&position| !places[position].has_parent);
+    let mut stack: Vec<_> = roots.map(|position| (position, false)).collect();
+    while let Some((position, children_done)) = stack.pop() {
+        if children_done {
+            order.push(position);
+        } else {
+            stack.push((position, true));
+            stack.extend(places[position].children.iter().map(|&child| (child, false)));
+        }
+    }
+    order
+}

@@ -1,0 +1,158 @@
+//! Sending to those who pull [design §5]. What is asked for must be here in that very edition; a
+//! pull that is merely early is parked until the copy opens.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hoplite_words::peer::PeerMessage;
+use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
+
+use crate::io::{Output, SendId};
+use crate::timers::Timer;
+use crate::Core;
+
+/// A stream somebody asked of us: the receiver's node and its number for it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct PullKey {
+    pub to: NodeId,
+    pub transfer: TransferId,
+}
+
+/// How long an early pull waits for its copy: several round trips and a busy scheduler.
+const PARK_TIME: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone, Copy)]
+struct Pull {
+    id: ObjectId,
+    edition: Edition,
+    offset: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sending {
+    copy: CopyId,
+    key: PullKey,
+}
+
+/// Running sends and parked pulls.
+#[derive(Debug, Default)]
+pub(crate) struct Sends {
+    running: BTreeMap<SendId, Sending>,
+    by_key: BTreeMap<PullKey, SendId>,
+    parked: BTreeMap<PullKey, Pull>,
+}
+
+impl Sends {
+    pub fn count(&self) -> usize {
+        self.running.len()
+    }
+}
+
+impl Core {
+    pub(crate) fn on_pull(
+        &mut self,
+        key: PullKey,
+        id: ObjectId,
+        edition: Edition,
+        offset: u64,
+        patient: bool,
+    ) {
+        let pull = Pull { id, edition, offset };
+        let here = self.copies.live(id).filter(|copy| self.copies.table[copy].edition == edition);
+        match here {
+            Some(copy) => self.start_send(key, copy, pull),
+            None if patient || self.fetches.is_expected(id) => {
+                self.sends.parked.insert(key, pull);
+                self.timers.set(self.now + PARK_TIME, Timer::Parked(key));
+            }
+            None => self.refuse(key),
+        }
+    }
+
+    fn start_send(&mut self, key: PullKey, copy: CopyId, pull: Pull) {
+        if pull.offset > self.copies.table[&copy].extent.size {
+            self.refuse(key);
+            return;
+        }
+        let send = SendId(self.next_number());
+        let number = send.0;
+        self.copies.with(copy, |copy| copy.users += 1);
+        self.copies.touch(copy, number);
+        self.sends.running.insert(send, Sending { copy, key });
+        self.sends.by_key.insert(key, send);
+        let PullKey { to, transfer } = key;
+        self.out.push_back(Output::Send { send, to, transfer, copy, offset: pull.offset });
+    }
+
+    fn refuse(&mut self, key: PullKey) {
+        self.send(key.to, PeerMessage::PullRefused { transfer: key.transfer }, None);
+    }
+
+    pub(crate) fn on_unpull(&mut self, key: PullKey) {
+        self.timers.clear(Timer::Parked(key));
+        self.sends.parked.remove(&key);
+        if let Some(&send) = self.sends.by_key.get(&key) {
+            self.out.push_back(Output::StopSend { send });
+        }
+    }
+
+    pub(crate) fn on_parked_timer(&mut self, key: PullKey) {
+        if self.sends.parked.remove(&key).is_some() {
+            self.refuse(key);
+        }
+    }
+
+    pub(crate) fn on_send_ended(&mut self, send: SendId) {
+        if let Some(Sending { copy, key }) = self.sends.running.remove(&send) {
+            self.sends.by_key.remove(&key);
+            self.remove_user(copy);
+        }
+    }
+
+    /// Everyone who streams from this copy must look elsewhere.
+    pub(crate) fn stop_sends(&mut self, copy: CopyId) {
+        let sends = self.sends.running.iter().filter(|(_, sending)| sending.copy == copy);
+        let sends: Vec<_> = sends.map(|(&send, _)| send).collect();
+        for send in sends {
+            self.out.push_back(Output::StopSend { send });
+        }
+    }
+
+    /// A copy of `id` was opened: early pulls for it are served now.
+    pub(crate) fn serve_parked(&mut self, id: ObjectId) {
+        let Some(copy) = self.copies.live(id) else { return };
+        let edition = self.copies.table[&copy].edition;
+        let early = self.sends.parked.iter().filter(|(_, pull)| pull.id == id && pull.edition == edition);
+        let early: Vec<_> = early.map(|(&key, &pull)| (key, pull)).collect();
+        for (key, pull) in early {
+            self.sends.parked.remove(&key);
+            self.timers.clear(Timer::Parked(key));
+            self.start_send(key, copy, pull);
+        }
+    }
+
+    /// No copy of `id` will come here after all.
+    pub(crate) fn refuse_parked(&mut self, id: ObjectId) {
+        let keys: Vec<_> =
+            self.sends.parked.iter().filter(|(_, pull)| pull.id == id).map(|(&key, _)| key).collect();
+        for key in keys {
+            self.timers.clear(Timer::Parked(key));
+            self.sends.parked.remove(&key);
+            self.refuse(key);
+        }
+    }
+
+    /// A receiver died: nothing is sent to it any more.
+    pub(crate) fn sends_member_down(&mut self, node: NodeId) {
+        let to_node = self.sends.running.iter().filter(|(_, sending)| sending.key.to == node);
+        let sends: Vec<_> = to_node.map(|(&send, _)| send).collect();
+        for send in sends {
+            self.out.push_back(Output::StopSend { send });
+        }
+        let parked: Vec<_> = self.sends.parked.keys().copied().filter(|key| key.to == node).collect();
+        for key in parked {
+            self.sends.parked.remove(&key);
+            self.timers.clear(Timer::Parked(key));
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Objects whose copies we watch through the directory: for `wait`, and for reductions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoplite_words::peer::{CopyReport, DirectoryRequest};
+use hoplite_words::{NodeId, ObjectId};
+
+use crate::io::ClientId;
+use crate::Core;
+
+/// Who watches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Watcher {
+    Call(ClientId, u64),
+    Reduction(u64),
+}
+
+#[derive(Debug, Default)]
+struct Subscription {
+    watchers: BTreeSet<Watcher>,
+    copies: BTreeMap<NodeId, CopyReport>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Subscriptions {
+    table: BTreeMap<ObjectId, Subscription>,
+}
+
+impl Subscriptions {
+    pub fn objects(&self) -> Vec<ObjectId> {
+        self.table.keys().copied().collect()
+    }
+
+    /// The copies of a watched object that their nodes have reported.
+    pub fn copies(&self, object: ObjectId) -> impl Iterator<Item = (NodeId, &CopyReport)> {
+        let copies = self.table.get(&object).into_iter().flat_map(|known| known.copies.iter());
+        copies.map(|(&node, report)| (node, report))
+    }
+
+    fn watchers(&self, object: ObjectId) -> Vec<Watcher> {
+        self.table.get(&object).map(|known| known.watchers.iter().copied().collect()).unwrap_or_default()
+    }
+}
+
+impl Core {
+    /// Starts watching. What is known already is there to be read at once; the rest is pushed.
+    pub(crate) fn watch(&mut self, object: ObjectId, watcher: Watcher) {
+        let first = !self.subscriptions.table.contains_key(&object);
+        self.subscriptions.table.entry(object).or_default().watchers.insert(watcher);
+        if first {
+            self.ask_owner(object, DirectoryRequest::Subscribe, None);
+            self.arm_refresh();
+        }
+    }
+
+    pub(crate) fn unwatch(&mut self, object: ObjectId, watcher: Watcher) {
+        let Some(known) = self.subscriptions.table.get_mut(&object) else { return };
+        known.watchers.remove(&watcher);
+        if known.watchers.is_empty() {
+            self.subscriptions.table.remove(&object);
+            self.ask_owner(object, DirectoryRequest::Unsubscribe, None);
+        }
+    }
+
+    pub(crate) fn on_copy_reported(&mut self, object: ObjectId, node: NodeId, report: CopyReport) {
+        let Some(known) = self.subscriptions.table.get_mut(&object) else { return };
+        if known.copies.get(&node).is_some_and(|old| old.seq > report.seq) {
+            return;
+        }
+        known.copies.insert(node, report);
+        self.tell_watchers(object);
+    }
+
+    pub(crate) fn on_copy_gone(&mut self, object: ObjectId, node: NodeId) {
+        let Some(known) = self.subscriptions.table.get_mut(&object) else { return };
+        if known.copies.remove(&node).is_some() {
+            self.tell_watchers(object);
+        }
+    }
+
+    fn tell_watchers(&mut self, object: ObjectId) {
+        for watcher in self.subscriptions.watchers(object) {
+            match watcher {
+                Watcher::Call(client, call) => self.on_waited_change(client, call, object),
+                Watcher::Reduction(number) => self.on_reduction_change(number, object),
+            }
+        }
+    }
+
+    pub(crate) fn watched_deleted(&mut self, object: ObjectId) {
+        for watcher in self.subscriptions.watchers(object) {
+            match watcher {
+                Watcher::Call(client, call) => self.on_waited_deleted(client, call, object),
+                Watcher::Reduction(number) => self.on_reduction_deleted(number, object),
+            }
+        }
+    }
+
+    pub(crate) fn subscriptions_member_down(&mut self, node: NodeId) {
+        for object in self.subscriptions.objects() {
+            self.on_copy_gone(object, node);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Everything the core must wake up for, in one ordered set.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hoplite_words::{NodeId, ObjectId};
+
+use crate::io::ClientId;
+use crate::serve::PullKey;
+
+/// What is due.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Timer {
+    /// A client's call has run out of time.
+    Call(ClientId, u64),
+    /// Asks that could not be served by a distrusted sender may be now.
+    Asks(ObjectId),
+    /// A tombstone has stood long enough.
+    Tombstone(ObjectId),
+    /// A parked pull has waited long enough.
+    Parked(PullKey),
+    /// A prefetch nobody else waits for has waited long enough.
+    Prefetch(ObjectId),
+    /// Say again what has not been answered.
+    Refresh,
+    /// Tell a peer whose connection broke what it may have missed.
+    Resync(NodeId),
+    /// A reduction has waited long enough to hear what exists already.
+    Barrier(u64),
+    /// Measure the round trip to all peers.
+    Ping,
+}
+
+/// The set; at most one due time per timer.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    due: BTreeSet<(Duration, Timer)>,
+    when: BTreeMap<Timer, Duration>,
+}
+
+impl Timers {
+    /// Sets or moves a timer.
+    pub fn set(&mut self, due: Duration, timer: Timer) {
+        self.clear(timer);
+        self.due.insert((due, timer));
+        self.when.insert(timer, due);
+    }
+
+    pub fn is_set(&self, timer: Timer) -> bool {
+        self.when.contains_key(&timer)
+    }
+
+    pub fn clear(&mut self, timer: Timer) {
+        if let Some(due) = self.when.remove(&timer) {
+            self.due.remove(&(due, timer));
+        }
+    }
+
+    pub fn next(&self) -> Option<Duration> {
+        self.due.first().map(|&(due, _)| due)
+    }
+
+    /// Takes one timer that is due at `now`.
+    pub fn pop(&mut self, now: Duration) -> Option<Timer> {
+        let &(due, timer) = self.due.first()?;
+        if due > now {
+            return None;
+        }
+        self.clear(timer);
+        Some(timer)
+    }
+}
