@@ -1,1 +1,27 @@
 //! The event loop that drives the core, and the hoplited binary.
+//!
+//! A [`Daemon`] is one node: a control thread that feeds everything that happens to the core and
+//! carries out what it decides, and carry threads that move bytes. No decision is made here.
+//!
+//! | file | what |
+//! |---|---|
+//! | `options` | flags and environment of `hoplited` |
+//! | `startup` | from options to sockets, addresses and sizes |
+//! | `daemon` | the control loop |
+//! | `effects` | what the core decided, carried out |
+//! | `copies` | the way to the bytes of each copy |
+//! | `carry` | the threads that move bytes |
+//! | `clients` | the Unix socket for clients |
+#![forbid(unsafe_code)]
+
+mod carry;
+mod clients;
+mod copies;
+mod daemon;
+mod effects;
+mod options;
+mod startup;
+
+pub use daemon::Daemon;
+pub use options::Options;
+pub use startup::StartError;

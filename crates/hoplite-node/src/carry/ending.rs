@@ -1,0 +1,31 @@
+//! That every job ends in exactly one input for the core, whatever becomes of it.
+
+use hoplite_core::io::Input;
+use tokio::sync::mpsc;
+
+/// Owned by a job. Dropped without [`Ending::conclude`] (the job panicked, was never claimed, or
+/// its thread ended) it reports the job as broken.
+#[derive(Debug)]
+pub(super) struct Ending {
+    inputs: mpsc::UnboundedSender<Input>,
+    broken: Option<Input>,
+}
+
+impl Ending {
+    pub(super) fn new(inputs: mpsc::UnboundedSender<Input>, broken: Input) -> Self {
+        Ending { inputs, broken: Some(broken) }
+    }
+
+    pub(super) fn conclude(mut self, input: Input) {
+        self.broken = Some(input);
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(input) = self.broken.take() {
+            // Nobody listens any more when the daemon ends.
+            let _ = self.inputs.send(input);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The rate at which a transfer flowed, without the time it waited for its sender's own upstream.
+
+use std::time::{Duration, Instant};
+
+use hoplite_core::io::Input;
+use hoplite_words::NodeId;
+
+/// Transfers shorter than this say more about latency than about rate.
+const MEASURED_BYTES_MIN: u64 = 1 << 20;
+
+/// A longer silence means that the sender had nothing to send: links whose grains take longer than
+/// this (13 MB/s and slower) come out too fast rather than every relayed transfer too slow.
+const FLOW_GAP_MAX: Duration = Duration::from_millis(20);
+
+#[derive(Debug)]
+pub(super) struct Flow {
+    last: Option<Instant>,
+    flowing: Duration,
+    bytes: u64,
+}
+
+impl Flow {
+    pub(super) fn new() -> Self {
+        Flow { last: None, flowing: Duration::ZERO, bytes: 0 }
+    }
+
+    /// `bytes` were read at `now`. The bytes that end a silence are not counted either: they may
+    /// have piled up meanwhile.
+    pub(super) fn on_read(&mut self, now: Instant, bytes: usize) {
+        if let Some(gap) = self.last.map(|last| now.duration_since(last)) {
+            if gap <= FLOW_GAP_MAX {
+                self.flowing += gap;
+                self.bytes += bytes as u64;
+            }
+        }
+        self.last = Some(now);
+    }
+
+    /// What the core should know of `peer` now.
+    pub(super) fn measured(&self, peer: NodeId) -> Option<Input> {
+        if self.bytes < MEASURED_BYTES_MIN || self.flowing.is_zero() {
+            return None;
+        }
+        let bytes_per_s = (self.bytes as f64 / self.flowing.as_secs_f64()) as u64;
+        Some(Input::Measured { peer, bytes_per_s })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer() -> NodeId {
+        NodeId { addr: "127.0.0.1:1".parse().unwrap(), incarnation: 1 }
+    }
+
+    #[test]
+    fn silences_do_not_count() {
+        let start = Instant::now();
+        let mut flow = Flow::new();
+        let mut now = start;
+        flow.on_read(now, 1 << 20);
+        for _ in 0..10 {
+            now += Duration::from_millis(10);
+            flow.on_read(now, 1 << 20);
+        }
+        now += Duration::from_secs(5);
+        flow.on_read(now, 1 << 20);
+        let Some(Input::Measured { bytes_per_s, .. }) = flow.measured(peer()) else { panic!("{flow:?}") };
+        assert_eq!(bytes_per_s, 100 << 20);
+    }
+
+    #[test]
+    fn a_short_transfer_is_no_measurement() {
+        let mut flow = Flow::new();
+        let start = Instant::now();
+        flow.on_read(start, 1000);
+        flow.on_read(start + Duration::from_millis(1), 1000);
+        assert_eq!(flow.measured(peer()), None);
+    }
+}

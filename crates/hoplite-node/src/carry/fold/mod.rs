@@ -1,0 +1,243 @@
+//! Several inputs into one copy, in step with their arrival.
+//!
+//! `out` is written once per region by the first input that gets there and folded into by the
+//! others; it is published as far as *every* input has been folded in. Elements are folded in the
+//! order `stream ∘ source₀ ∘ source₁ …`, with the first stream to bring them; further streams are
+//! folded on top as they come.
+//!
+//! ```text
+//! Folding ──all folded, sealed, not open──▶ ended Ok
+//!    │ ├────stop, an input or `out` aborted──▶ ended Broken
+//!    └─stream broke──▶ Standing still ──stop──▶ ended Broken
+//! ```
+
+mod scratch;
+mod stream;
+mod sum;
+
+use std::future::{poll_fn, Future};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use hoplite_core::io::{Broken, FoldId, FoldRule, Input};
+use hoplite_words::limits::GRAIN_BYTES_MAX;
+use hoplite_words::peer::BulkHead;
+use hoplite_words::TransferId;
+use tokio::sync::{mpsc, Notify};
+use tracing::debug;
+
+use super::ending::Ending;
+use super::thread::Load;
+use super::{inbound, Counters, Inputs, Shared};
+use crate::copies::{Copy, Following};
+use stream::{Read, Stream};
+use sum::Sum;
+
+/// Scratch memory of all streams of a fold together: wide trees have many short scratches. One
+/// grain for one stream, so that what was read is still in the L2 cache when it is folded.
+const SCRATCH_BYTES_MAX: usize = 4 << 20;
+
+/// What the control thread and bulk connections tell a running fold.
+#[derive(Debug)]
+pub(in crate::carry) enum Command {
+    /// A stream has arrived, on a connection from another thread's poller.
+    Arrived { head: BulkHead, stream: std::net::TcpStream },
+    /// A stream arrived and was lost again.
+    Failed { transfer: TransferId },
+    /// `Output::AmendFold`.
+    Amend { rule: FoldRule, added: Inputs },
+    /// `Output::StopFold`.
+    Stop,
+}
+
+/// `Output::Fold`, running.
+pub(in crate::carry) struct Fold {
+    fold: FoldId,
+    sum: Sum,
+    sources: Vec<Following>,
+    streams: Vec<Stream>,
+    wake: Arc<Notify>,
+    shared: Arc<Shared>,
+    orders: mpsc::UnboundedReceiver<Command>,
+}
+
+/// What one step came to.
+enum Step {
+    Moved,
+    /// Nothing can be done before something changes.
+    Still,
+    StreamBroken(TransferId),
+}
+
+impl Fold {
+    pub(in crate::carry) fn new(
+        fold: FoldId,
+        out: Arc<Copy>,
+        rule: FoldRule,
+        inputs: Inputs,
+        shared: Arc<Shared>,
+        orders: mpsc::UnboundedReceiver<Command>,
+    ) -> Self {
+        let sum = Sum::new(out, rule);
+        let wake = Arc::new(Notify::new());
+        let mut job = Fold { fold, sum, sources: Vec::new(), streams: Vec::new(), wake, shared, orders };
+        job.add(inputs);
+        job
+    }
+
+    pub(in crate::carry) async fn run(mut self, ending: Ending, load: Load) {
+        let _busy = load.busy();
+        let outcome = self.fold_all(&load).await;
+        for stream in &self.streams {
+            self.shared.arrivals.forget(stream.transfer());
+        }
+        debug!(fold = self.fold.0, published = self.sum.published(), ok = outcome.is_ok(), "fold ended");
+        let fold = self.fold;
+        // Copies and connections are let go of before the core may reuse their room.
+        drop(self);
+        ending.conclude(Input::FoldEnded { fold, outcome });
+    }
+
+    fn add(&mut self, inputs: Inputs) {
+        let streams = self.streams.len() + inputs.streams.len();
+        let scratch = (SCRATCH_BYTES_MAX / streams.max(1)).min(GRAIN_BYTES_MAX);
+        self.sources.extend(inputs.sources.iter().map(|source| source.follow(self.wake.clone())));
+        self.streams
+            .extend(inputs.streams.into_iter().map(|(transfer, from)| Stream::new(transfer, from, scratch)));
+        self.sum.add_sources(inputs.sources);
+    }
+
+    async fn fold_all(&mut self, load: &Load) -> Result<(), Broken> {
+        let mut asked = false;
+        loop {
+            while let Ok(command) = self.orders.try_recv() {
+                if let Some(transfer) = self.obey(command)? {
+                    return self.stand_still(transfer).await;
+                }
+            }
+            match self.step(load)? {
+                Step::StreamBroken(transfer) => return self.stand_still(transfer).await,
+                Step::Moved => {
+                    asked = false;
+                    tokio::task::yield_now().await;
+                }
+                Step::Still if self.is_finished()? => return Ok(()),
+                // Writing clients are asked to speak up, then looked at once more before sleeping.
+                Step::Still if !asked => {
+                    asked = true;
+                    self.sources.iter().for_each(|source| source.copy().reader().want());
+                }
+                Step::Still => {
+                    if let Some(transfer) = self.wait().await? {
+                        return self.stand_still(transfer).await;
+                    }
+                    asked = false;
+                }
+            }
+        }
+    }
+
+    /// Carries out an order; gives the stream it broke, if any.
+    fn obey(&mut self, command: Command) -> Result<Option<TransferId>, Broken> {
+        match command {
+            Command::Stop => return Err(Broken),
+            Command::Failed { transfer } => return Ok(Some(transfer)),
+            Command::Amend { rule, added } => {
+                self.sum.set_rule(rule);
+                self.add(added);
+            }
+            Command::Arrived { head, stream } => {
+                let size = self.sum.size();
+                let awaited = self.streams.iter_mut().find(|stream| stream.transfer() == head.transfer);
+                if !awaited.is_some_and(|awaited| awaited.arrive(&head, size, stream)) {
+                    return Ok(Some(head.transfer));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// One pass over all inputs: at most one read from each stream, and what follows from it.
+    fn step(&mut self, load: &Load) -> Result<Step, Broken> {
+        for source in &self.sources {
+            source.copy().seal_if_any()?;
+        }
+        let mut moved = false;
+        let alone = self.streams.is_empty();
+        for stream in &mut self.streams {
+            match stream.read(self.sum.size()) {
+                Read::Nothing => {}
+                Read::Bytes(read) => {
+                    Counters::add(&self.shared.counters.received_bytes, read);
+                    moved = true;
+                }
+                Read::Ended(tcp) => {
+                    moved = true;
+                    let shared = self.shared.clone();
+                    tokio::spawn(inbound::serve(load.clone(), shared, stream.from(), tcp));
+                }
+                Read::Broken => return Ok(Step::StreamBroken(stream.transfer())),
+            }
+            let folded = self.sum.fold_stream(stream.folded(), stream.unfolded())?;
+            stream.on_folded(folded);
+            moved |= folded > 0;
+        }
+        moved |= self.sum.fold_late_sources()?;
+        if alone {
+            moved |= self.sum.fold_sources_alone()?;
+        }
+        let streams = self.streams.iter().map(Stream::folded).min();
+        self.sum.publish(streams)?;
+        Counters::add(&self.shared.counters.folded_bytes, self.sum.take_folded_bytes());
+        Ok(if moved { Step::Moved } else { Step::Still })
+    }
+
+    fn is_finished(&self) -> Result<bool, Broken> {
+        for source in &self.sources {
+            if source.copy().seal_if_any()?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(self.sum.is_complete() && self.streams.iter().all(Stream::is_done))
+    }
+
+    /// Sleeps until an order, bytes or a seal come; gives the stream an order broke, if any.
+    async fn wait(&mut self) -> Result<Option<TransferId>, Broken> {
+        let order = {
+            let mut woken = pin!(self.wake.notified());
+            let (orders, streams) = (&mut self.orders, &self.streams);
+            poll_fn(|cx| {
+                if let Poll::Ready(order) = orders.poll_recv(cx) {
+                    // The control thread forgets a fold only after its end: no sender means shutdown.
+                    return Poll::Ready(Some(order.unwrap_or(Command::Stop)));
+                }
+                let mut ready = woken.as_mut().poll(cx).is_ready();
+                for stream in streams {
+                    ready |= stream.poll_readable(cx).is_ready();
+                }
+                if ready {
+                    Poll::Ready(None)
+                } else {
+                    Poll::Pending
+                }
+            })
+            .await
+        };
+        order.map_or(Ok(None), |order| self.obey(order))
+    }
+
+    /// Reports a broken stream, then waits to be stopped.
+    async fn stand_still(&mut self, transfer: TransferId) -> Result<(), Broken> {
+        let _ = self.shared.inputs.send(Input::FoldStreamBroken { fold: self.fold, transfer });
+        while let Some(command) = self.orders.recv().await {
+            if matches!(command, Command::Stop) {
+                break;
+            }
+        }
+        Err(Broken)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! Bytes read from a stream and not folded yet.
+
+use std::io;
+
+/// What SIMD loads like best.
+const ALIGNMENT: usize = 64;
+
+/// A buffer whose unfolded bytes start at its (aligned) front whenever they are few.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    memory: Vec<u8>,
+    /// Where the aligned part of `memory` begins.
+    front: usize,
+    bytes_max: usize,
+    start: usize,
+    end: usize,
+}
+
+impl Scratch {
+    /// Holds up to `bytes_max` bytes. Takes its memory at the first `fill`.
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Scratch { memory: Vec::new(), front: 0, bytes_max: bytes_max.max(ALIGNMENT), start: 0, end: 0 }
+    }
+
+    pub(super) fn unfolded(&self) -> &[u8] {
+        &self.memory[self.front + self.start..self.front + self.end]
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.end == self.bytes_max
+    }
+
+    /// Has `read` fill some of the free part, at most `wanted` bytes of it.
+    pub(super) fn fill(
+        &mut self,
+        wanted: u64,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        if self.memory.is_empty() {
+            self.memory = vec![0; self.bytes_max + ALIGNMENT];
+            self.front = self.memory.as_ptr().align_offset(ALIGNMENT);
+        }
+        let free = self.bytes_max - self.end;
+        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).min(free);
+        let from = self.front + self.end;
+        let filled = read(&mut self.memory[from..from + wanted])?;
+        self.end += filled;
+        Ok(filled)
+    }
+
+    /// The first `bytes` unfolded bytes are folded.
+    pub(super) fn consume(&mut self, bytes: usize) {
+        self.start += bytes;
+        assert!(self.start <= self.end, "more was folded than read");
+        // Half an element, or less than was just folded: cheap to move to the front.
+        if self.end - self.start <= self.start {
+            let (start, end) = (self.front + self.start, self.front + self.end);
+            self.memory.copy_within(start..end, self.front);
+            self.end -= self.start;
+            self.start = 0;
+        }
+    }
+
+    /// Gives the memory back; the stream is at its end.
+    pub(super) fn release(&mut self) {
+        *self = Scratch::new(self.bytes_max);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(scratch: &mut Scratch, bytes: &[u8]) -> usize {
+        scratch
+            .fill(bytes.len() as u64, |free| {
+                free.copy_from_slice(&bytes[..free.len()]);
+                Ok(free.len())
+            })
+            .unwrap()
+    }
+
+    #[test]
+    fn bytes_come_out_in_order_and_aligned() {
+        let mut scratch = Scratch::new(256);
+        assert_eq!(fill(&mut scratch, &[1; 10]), 10);
+        scratch.consume(8);
+        assert_eq!(scratch.unfolded(), [1, 1]);
+        assert_eq!(scratch.unfolded().as_ptr().align_offset(ALIGNMENT), 0);
+        assert_eq!(fill(&mut scratch, &[2; 3]), 3);
+        assert_eq!(scratch.unfolded(), [1, 1, 2, 2, 2]);
+    }
+
+    #[test]
+    fn it_never_holds_more_than_its_limit() {
+        let mut scratch = Scratch::new(100);
+        assert_eq!(fill(&mut scratch, &[1; 300]), 100);
+        assert!(scratch.is_full());
+        scratch.consume(100);
+        assert!(!scratch.is_full());
+    }
+}

@@ -1,0 +1,185 @@
+//! One stream into a fold.
+//!
+//! ```text
+//! Awaited ──arrive──▶ Flowing ──last byte──▶ Trailing ──seal──▶ Done
+//! ```
+
+use std::io;
+use std::task::{Context, Poll};
+
+use hoplite_wire::{body_bytes, decode, FRAME_HEADER_BYTES};
+use hoplite_words::peer::{BulkHead, Seal};
+use hoplite_words::{NodeId, TransferId};
+use tokio::net::TcpStream;
+use tracing::{debug, warn};
+
+use super::scratch::Scratch;
+
+/// A transfer whose bytes are folded as they come.
+#[derive(Debug)]
+pub(super) struct Stream {
+    transfer: TransferId,
+    from: NodeId,
+    state: State,
+    scratch: Scratch,
+    received: u64,
+    folded: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    Awaited,
+    Flowing(TcpStream),
+    Trailing(TcpStream, Trailer),
+    Done,
+}
+
+/// What one look at the socket brought.
+#[derive(Debug)]
+pub(super) enum Read {
+    Nothing,
+    Bytes(usize),
+    /// The seal: the connection is free for its next transfer.
+    Ended(TcpStream),
+    Broken,
+}
+
+impl Stream {
+    pub(super) fn new(transfer: TransferId, from: NodeId, scratch_bytes_max: usize) -> Self {
+        let scratch = Scratch::new(scratch_bytes_max);
+        Stream { transfer, from, state: State::Awaited, scratch, received: 0, folded: 0 }
+    }
+
+    pub(super) fn transfer(&self) -> TransferId {
+        self.transfer
+    }
+
+    pub(super) fn from(&self) -> NodeId {
+        self.from
+    }
+
+    pub(super) fn folded(&self) -> u64 {
+        self.folded
+    }
+
+    pub(super) fn unfolded(&self) -> &[u8] {
+        self.scratch.unfolded()
+    }
+
+    pub(super) fn on_folded(&mut self, bytes: usize) {
+        self.folded += bytes as u64;
+        self.scratch.consume(bytes);
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.state, State::Done)
+    }
+
+    /// Its connection is here. False if it does not bring what the fold needs.
+    pub(super) fn arrive(&mut self, head: &BulkHead, size: u64, stream: std::net::TcpStream) -> bool {
+        if (head.offset, head.size) != (0, size) {
+            warn!(peer = %self.from, ?head, size, "the stream does not fit the fold; connection closed");
+            return false;
+        }
+        match (&self.state, TcpStream::from_std(stream)) {
+            (State::Awaited, Ok(stream)) => {
+                self.state = State::Flowing(stream);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes what one read gives, if there is room for it.
+    pub(super) fn read(&mut self, size: u64) -> Read {
+        if self.received == size {
+            self.begin_trailer();
+        }
+        let read = match &mut self.state {
+            State::Awaited | State::Done => return Read::Nothing,
+            State::Flowing(_) if self.scratch.is_full() => return Read::Nothing,
+            State::Flowing(stream) => self.scratch.fill(size - self.received, |free| stream.try_read(free)),
+            State::Trailing(stream, trailer) => trailer.read(stream),
+        };
+        match read {
+            Ok(0) => Read::Broken,
+            Ok(read) => self.on_read(read),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Read::Nothing,
+            Err(error) => {
+                debug!(peer = %self.from, transfer = self.transfer.0, %error, "stream broke");
+                Read::Broken
+            }
+        }
+    }
+
+    /// Whether `read` may have something to do; registers for being woken otherwise.
+    pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match &self.state {
+            State::Flowing(_) if self.scratch.is_full() => Poll::Pending,
+            State::Flowing(stream) | State::Trailing(stream, _) => stream.poll_read_ready(cx).map(drop),
+            State::Awaited | State::Done => Poll::Pending,
+        }
+    }
+
+    fn begin_trailer(&mut self) {
+        self.state = match std::mem::replace(&mut self.state, State::Done) {
+            State::Flowing(stream) => State::Trailing(stream, Trailer::default()),
+            other => other,
+        };
+    }
+
+    fn on_read(&mut self, read: usize) -> Read {
+        match &self.state {
+            State::Trailing(_, trailer) if trailer.is_whole() => {
+                match std::mem::replace(&mut self.state, State::Done) {
+                    State::Trailing(stream, _) => {
+                        self.scratch_done();
+                        Read::Ended(stream)
+                    }
+                    other => unreachable!("{other:?} is no trailing stream"),
+                }
+            }
+            State::Trailing(..) => Read::Bytes(0),
+            _ => {
+                self.received += read as u64;
+                Read::Bytes(read)
+            }
+        }
+    }
+
+    fn scratch_done(&mut self) {
+        if self.scratch.unfolded().is_empty() {
+            self.scratch.release();
+        }
+    }
+}
+
+/// A `Seal` frame in the making: read byte-exactly, since the next transfer may follow it.
+#[derive(Debug, Default)]
+struct Trailer {
+    bytes: Vec<u8>,
+    whole: bool,
+}
+
+impl Trailer {
+    fn read(&mut self, stream: &TcpStream) -> io::Result<usize> {
+        let had = self.bytes.len();
+        let needed = match self.bytes.first_chunk() {
+            None => FRAME_HEADER_BYTES,
+            Some(header) => FRAME_HEADER_BYTES + body_bytes(*header).map_err(io::Error::other)?,
+        };
+        self.bytes.resize(needed, 0);
+        let read = stream.try_read(&mut self.bytes[had..]);
+        self.bytes.truncate(had + *read.as_ref().unwrap_or(&0));
+        if read.is_ok() && self.bytes.len() == needed && needed > FRAME_HEADER_BYTES {
+            // The sources of a partial sum are known to the coordinator; only its coming matters.
+            decode::<Seal>(&self.bytes[FRAME_HEADER_BYTES..]).map_err(io::Error::other)?;
+            self.whole = true;
+        }
+        read
+    }
+
+    fn is_whole(&self) -> bool {
+        self.whole
+    }
+}

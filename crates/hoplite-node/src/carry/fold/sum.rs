@@ -1,0 +1,194 @@
+//! What has been folded into `out`, and how far.
+//!
+//! ```text
+//! 0 ──────── published ──────── frontier ──────── size
+//!  every input in │ some inputs in  │ nothing written yet
+//! ```
+
+use std::sync::Arc;
+
+use hoplite_core::io::{Broken, FoldRule};
+use hoplite_fold::{divide, fold, fold_into};
+use hoplite_words::limits::GRAIN_BYTES_MAX;
+
+use crate::copies::Copy;
+
+/// Sources are folded this much at a time, so that a piece of `out` is still in the L1 or L2 cache
+/// when the next source is folded into it.
+const TILE_BYTES: u64 = 64 << 10;
+
+/// The growing result.
+#[derive(Debug)]
+pub(super) struct Sum {
+    out: Arc<Copy>,
+    rule: FoldRule,
+    /// Folded in wherever the frontier moves.
+    sources: Vec<Arc<Copy>>,
+    /// Named after the frontier had moved: they have a stretch to catch up with.
+    late: Vec<Late>,
+    frontier: u64,
+    published: u64,
+    folded_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Late {
+    sources: Vec<Arc<Copy>>,
+    done: u64,
+    end: u64,
+}
+
+impl Sum {
+    pub(super) fn new(out: Arc<Copy>, rule: FoldRule) -> Self {
+        Sum { out, rule, sources: Vec::new(), late: Vec::new(), frontier: 0, published: 0, folded_bytes: 0 }
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.out.size()
+    }
+
+    pub(super) fn published(&self) -> u64 {
+        self.published
+    }
+
+    /// Every input is folded in, as far as those here are concerned.
+    pub(super) fn is_complete(&self) -> bool {
+        !self.rule.open && self.published == self.size()
+    }
+
+    pub(super) fn set_rule(&mut self, rule: FoldRule) {
+        self.rule = rule;
+    }
+
+    pub(super) fn add_sources(&mut self, sources: Vec<Arc<Copy>>) {
+        if self.frontier > 0 && !sources.is_empty() {
+            self.late.push(Late { sources: sources.clone(), done: 0, end: self.frontier });
+        }
+        self.sources.extend(sources);
+    }
+
+    /// Bytes of inputs folded since the last call.
+    pub(super) fn take_folded_bytes(&mut self) -> usize {
+        std::mem::take(&mut self.folded_bytes)
+    }
+
+    /// Folds `bytes`, a stream's next ones from `at`, as far as possible; returns how many.
+    pub(super) fn fold_stream(&mut self, at: u64, bytes: &[u8]) -> Result<usize, Broken> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let from = at + done as u64;
+            let limit = if from < self.frontier { self.frontier } else { self.present(&self.sources) };
+            let to = self.whole(limit.min(at + bytes.len() as u64)).min(from + TILE_BYTES);
+            if to <= from {
+                break;
+            }
+            let piece = &bytes[done..done + (to - from) as usize];
+            if from < self.frontier {
+                let FoldRule { op, dtype, .. } = self.rule;
+                self.out.write(|out| fold(op, dtype, out.unpublished(from, to), piece))?;
+            } else {
+                self.lead(from, to, Some(piece))?;
+            }
+            self.folded_bytes += piece.len();
+            done += piece.len();
+        }
+        Ok(done)
+    }
+
+    /// Without streams the sources themselves move the frontier; not while inputs are missing,
+    /// since a stream named later comes first in the fold order.
+    pub(super) fn fold_sources_alone(&mut self) -> Result<bool, Broken> {
+        if self.rule.open || self.sources.is_empty() {
+            return Ok(false);
+        }
+        let end = self.present(&self.sources).min(self.frontier + GRAIN_BYTES_MAX as u64);
+        let moved = end > self.frontier;
+        while self.frontier < end {
+            self.lead(self.frontier, end.min(self.frontier + TILE_BYTES), None)?;
+        }
+        Ok(moved)
+    }
+
+    /// Has sources that were named late catch up with the frontier of that time, by one grain.
+    pub(super) fn fold_late_sources(&mut self) -> Result<bool, Broken> {
+        let mut moved = false;
+        let mut late = std::mem::take(&mut self.late);
+        for late in &mut late {
+            let end = late.end.min(late.done + GRAIN_BYTES_MAX as u64).min(self.present(&late.sources));
+            while late.done < end {
+                let to = end.min(late.done + TILE_BYTES);
+                self.fold_sources(&late.sources, late.done, to)?;
+                late.done = to;
+                moved = true;
+            }
+        }
+        late.retain(|late| late.done < late.end);
+        self.late = late;
+        Ok(moved)
+    }
+
+    /// Publishes what every input has been folded into; `streams` is the slowest stream's mark.
+    pub(super) fn publish(&mut self, streams: Option<u64>) -> Result<(), Broken> {
+        let late = self.late.iter().map(|late| late.done).min();
+        let to = [streams, late].into_iter().flatten().fold(self.frontier, u64::min);
+        if self.rule.open || to <= self.published {
+            return Ok(());
+        }
+        let (from, FoldRule { dtype, divide_by, .. }) = (self.published, self.rule);
+        self.out.write(|out| {
+            if let Some(by) = divide_by {
+                divide(dtype, out.unpublished(from, to), by);
+            }
+            out.publish(to);
+        })?;
+        self.published = to;
+        Ok(())
+    }
+
+    /// Writes the new region `frontier..to`: `stream ∘ sources`, or the sources alone.
+    fn lead(&mut self, from: u64, to: u64, stream: Option<&[u8]>) -> Result<(), Broken> {
+        let FoldRule { op, dtype, .. } = self.rule;
+        let bytes = |index: usize| self.sources[index].reader().bytes(from, to);
+        let (first, second, folded) = match (stream, self.sources.len()) {
+            (Some(stream), 0) => (stream, None, 0),
+            (Some(stream), _) => (stream, Some(bytes(0)), 1),
+            (None, 1) => (bytes(0), None, 1),
+            (None, _) => (bytes(0), Some(bytes(1)), 2),
+        };
+        self.out.write(|out| {
+            let out = out.unpublished(from, to);
+            match second {
+                Some(second) => fold_into(op, dtype, out, first, second),
+                None => out.copy_from_slice(first),
+            }
+            for source in &self.sources[folded..] {
+                fold(op, dtype, out, source.reader().bytes(from, to));
+            }
+        })?;
+        self.folded_bytes += self.sources.len() * (to - from) as usize;
+        self.frontier = to;
+        Ok(())
+    }
+
+    /// Folds `sources` into a region that is written already.
+    fn fold_sources(&mut self, sources: &[Arc<Copy>], from: u64, to: u64) -> Result<(), Broken> {
+        let FoldRule { op, dtype, .. } = self.rule;
+        self.out.write(|out| {
+            for source in sources {
+                fold(op, dtype, out.unpublished(from, to), source.reader().bytes(from, to));
+            }
+        })?;
+        self.folded_bytes += sources.len() * (to - from) as usize;
+        Ok(())
+    }
+
+    /// How far all of `sources` are present, in whole elements.
+    fn present(&self, sources: &[Arc<Copy>]) -> u64 {
+        let present = sources.iter().map(|source| source.watermark()).min().unwrap_or(self.size());
+        self.whole(present.min(self.size()))
+    }
+
+    fn whole(&self, bytes: u64) -> u64 {
+        bytes - bytes % self.rule.dtype.size() as u64
+    }
+}

@@ -1,0 +1,24 @@
+//! How many bytes are worth waking anyone.
+
+use hoplite_words::limits::{GRAIN_BYTES_MAX, GRAIN_BYTES_MIN};
+
+/// A relay adds one grain's time per hop: a hundredth of the object's for a few hops together.
+const GRAINS_PER_OBJECT: u64 = 128;
+
+/// The grain at which an object of `size` bytes is passed on while it arrives.
+pub(super) fn grain(size: u64) -> u64 {
+    (size / GRAINS_PER_OBJECT).clamp(GRAIN_BYTES_MIN as u64, GRAIN_BYTES_MAX as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_objects_go_in_finer_grains() {
+        assert_eq!(grain(1 << 10), 16 << 10);
+        assert_eq!(grain(8 << 20), 64 << 10);
+        assert_eq!(grain(32 << 20), 256 << 10);
+        assert_eq!(grain(1 << 40), 256 << 10);
+    }
+}

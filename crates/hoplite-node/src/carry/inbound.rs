@@ -1,0 +1,64 @@
+//! A bulk connection from a peer: transfer after transfer, until it ends or one breaks.
+
+use std::sync::Arc;
+
+use hoplite_net::{read_frame, FrameError};
+use hoplite_words::peer::BulkHead;
+use hoplite_words::NodeId;
+use tokio::net::TcpStream;
+use tracing::{debug, warn};
+
+use super::arrivals::Expected;
+use super::fold::Command;
+use super::thread::Load;
+use super::Shared;
+
+/// As [`serve`], with a connection that comes from another thread's poller.
+pub(super) async fn serve_handed_over(
+    load: Load,
+    shared: Arc<Shared>,
+    from: NodeId,
+    stream: std::net::TcpStream,
+) {
+    match TcpStream::from_std(stream) {
+        Ok(stream) => serve(load, shared, from, stream).await,
+        Err(error) => warn!(peer = %from, %error, "cannot poll a bulk connection; closed"),
+    }
+}
+
+/// Serves the connection until its end. Dropping the stream is what the sender sees of any failure.
+pub(super) async fn serve(load: Load, shared: Arc<Shared>, from: NodeId, mut stream: TcpStream) {
+    loop {
+        let head: BulkHead = match read_frame(&mut stream).await {
+            Ok(head) => head,
+            Err(FrameError::Closed) => return,
+            Err(error) => {
+                debug!(peer = %from, %error, "bulk connection ended between transfers");
+                return;
+            }
+        };
+        match shared.arrivals.claim(head.transfer, from) {
+            Some(Expected::Receive(receive)) => {
+                let _busy = load.busy();
+                if receive.run(head, &mut stream, &shared).await.is_err() {
+                    return;
+                }
+            }
+            Some(Expected::FoldStream(fold)) => {
+                // The fold polls all of its streams on one thread, which need not be this one.
+                match stream.into_std() {
+                    Ok(stream) => drop(fold.send(Command::Arrived { head, stream })),
+                    Err(error) => {
+                        warn!(peer = %from, %error, "cannot hand over a bulk connection");
+                        let _ = fold.send(Command::Failed { transfer: head.transfer });
+                    }
+                }
+                return;
+            }
+            None => {
+                debug!(peer = %from, transfer = head.transfer.0, "nobody waits for this transfer; connection closed");
+                return;
+            }
+        }
+    }
+}

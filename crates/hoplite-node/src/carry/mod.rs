@@ -1,0 +1,217 @@
+//! The threads that move bytes, and how the control thread puts them to work.
+//!
+//! Each carry thread runs its jobs on a runtime of its own: no locks between jobs, and the control
+//! thread's latency does not depend on how long a copy takes. A `Receive` runs where its bulk
+//! connection lives, `Send`s and `Fold`s on the thread with the least to do.
+//!
+//! | file | what |
+//! |---|---|
+//! | `thread` | one carry thread |
+//! | `arrivals` | which transfers are expected, and by whom |
+//! | `inbound` | a bulk connection from a peer: transfer after transfer |
+//! | `receive` | one transfer into a copy |
+//! | `send` | one transfer out of a copy |
+//! | `fold` | several inputs into one copy |
+//! | `ending` | that every job ends in exactly one input for the core |
+//! | `flow` | the rate at which a transfer flowed |
+//! | `grain` | how many bytes are worth waking anyone |
+
+mod arrivals;
+mod ending;
+mod flow;
+mod fold;
+mod grain;
+mod inbound;
+mod receive;
+mod send;
+mod thread;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use hoplite_core::io::{Broken, FoldId, FoldRule, Input, SendId};
+use hoplite_words::{NodeId, TransferId};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, Notify};
+
+use crate::copies::Copy;
+use arrivals::{Arrivals, Expected};
+use ending::Ending;
+use thread::CarryThread;
+
+/// What carry threads tell the rest of the daemon about. Bytes since the start.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub sent_bytes: AtomicU64,
+    pub received_bytes: AtomicU64,
+    pub folded_bytes: AtomicU64,
+}
+
+impl Counters {
+    fn add(counter: &AtomicU64, bytes: usize) {
+        counter.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// What all jobs have in common.
+#[derive(Debug)]
+struct Shared {
+    me: NodeId,
+    /// Unbounded, but never long: each job the core started sends at most two inputs per stream.
+    inputs: mpsc::UnboundedSender<Input>,
+    arrivals: Arrivals,
+    counters: Counters,
+}
+
+/// The sources and streams of a fold, its copies looked up.
+#[derive(Debug, Default)]
+pub struct Inputs {
+    pub sources: Vec<Arc<Copy>>,
+    pub streams: Vec<(TransferId, NodeId)>,
+}
+
+/// The control thread's handle on all carry threads.
+#[derive(Debug)]
+pub struct Carriers {
+    shared: Arc<Shared>,
+    threads: Vec<CarryThread>,
+    receives: HashMap<TransferId, Arc<Notify>>,
+    sends: HashMap<SendId, Arc<Notify>>,
+    folds: HashMap<FoldId, mpsc::UnboundedSender<fold::Command>>,
+    arrived: usize,
+}
+
+impl Carriers {
+    /// Starts `threads` threads; what their jobs have to report goes to `inputs`.
+    ///
+    /// # Errors
+    /// If the system gives no more threads or pollers.
+    pub fn start(me: NodeId, threads: usize, inputs: mpsc::UnboundedSender<Input>) -> io::Result<Carriers> {
+        let shared = Shared { me, inputs, arrivals: Arrivals::default(), counters: Counters::default() };
+        Ok(Carriers {
+            shared: Arc::new(shared),
+            threads: (0..threads).map(CarryThread::start).collect::<io::Result<_>>()?,
+            receives: HashMap::new(),
+            sends: HashMap::new(),
+            folds: HashMap::new(),
+            arrived: 0,
+        })
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// A bulk connection that `from` dialled. Connections go round the threads and stay there.
+    ///
+    /// # Errors
+    /// If the kernel cannot take it from this thread's poller.
+    pub fn arrive(&mut self, from: NodeId, stream: TcpStream) -> io::Result<()> {
+        let stream = stream.into_std()?;
+        self.arrived = (self.arrived + 1) % self.threads.len();
+        let thread = &self.threads[self.arrived];
+        thread.spawn(inbound::serve_handed_over(thread.load(), self.shared.clone(), from, stream));
+        Ok(())
+    }
+
+    /// `Output::Receive`. Registered when this returns: the peer may be told to start.
+    pub fn receive(&mut self, transfer: TransferId, from: NodeId, copy: Arc<Copy>, offset: u64) {
+        let stop = Arc::new(Notify::new());
+        self.receives.insert(transfer, stop.clone());
+        let broken = Input::ReceiveEnded { transfer, watermark: offset, outcome: Err(Broken) };
+        let ending = Ending::new(self.shared.inputs.clone(), broken);
+        let receive = receive::Receive { transfer, from, copy, offset, stop, ending };
+        self.shared.arrivals.expect(transfer, from, Expected::Receive(receive));
+    }
+
+    pub fn stop_receive(&mut self, transfer: TransferId) {
+        // If nothing has arrived for it yet, forgetting it is its end.
+        self.shared.arrivals.forget(transfer);
+        if let Some(stop) = self.receives.get(&transfer) {
+            stop.notify_one();
+        }
+    }
+
+    /// `Output::Send`.
+    pub fn send(&mut self, send: SendId, to: NodeId, transfer: TransferId, copy: Arc<Copy>, offset: u64) {
+        let stop = Arc::new(Notify::new());
+        self.sends.insert(send, stop.clone());
+        let broken = Input::SendEnded { send, outcome: Err(Broken) };
+        let ending = Ending::new(self.shared.inputs.clone(), broken);
+        let thread = self.least_loaded(to.hash64());
+        let job = send::Send { send, to, transfer, copy, offset, stop, ending };
+        thread.spawn(job.run(self.shared.clone(), thread.pool(), thread.load().busy()));
+    }
+
+    pub fn stop_send(&mut self, send: SendId) {
+        if let Some(stop) = self.sends.get(&send) {
+            stop.notify_one();
+        }
+    }
+
+    /// `Output::Fold`. Its streams are registered when this returns.
+    pub fn fold(&mut self, fold: FoldId, out: Arc<Copy>, rule: FoldRule, inputs: Inputs) {
+        let (commands, orders) = mpsc::unbounded_channel();
+        self.expect_streams(&inputs.streams, &commands);
+        let broken = Input::FoldEnded { fold, outcome: Err(Broken) };
+        let ending = Ending::new(self.shared.inputs.clone(), broken);
+        let thread = self.least_loaded(out.id().0);
+        let job = fold::Fold::new(fold, out, rule, inputs, self.shared.clone(), orders);
+        thread.spawn(job.run(ending, thread.load()));
+        self.folds.insert(fold, commands);
+    }
+
+    pub fn amend_fold(&mut self, fold: FoldId, rule: FoldRule, added: Inputs) {
+        if let Some(commands) = self.folds.get(&fold) {
+            self.expect_streams(&added.streams, commands);
+            // A fold that has ended takes no more orders; its end is on the way to the core.
+            let _ = commands.send(fold::Command::Amend { rule, added });
+        }
+    }
+
+    pub fn stop_fold(&mut self, fold: FoldId) {
+        if let Some(commands) = self.folds.get(&fold) {
+            let _ = commands.send(fold::Command::Stop);
+        }
+    }
+
+    /// Looks at what a job reports on its way to the core: ended jobs take no more orders.
+    pub fn on_input(&mut self, input: &Input) {
+        match input {
+            Input::ReceiveEnded { transfer, .. } => drop(self.receives.remove(transfer)),
+            Input::SendEnded { send, .. } => drop(self.sends.remove(send)),
+            Input::FoldEnded { fold, .. } => drop(self.folds.remove(fold)),
+            _ => {}
+        }
+    }
+
+    /// Closes idle connections to a peer that is gone.
+    pub fn forget(&self, peer: NodeId) {
+        self.threads.iter().for_each(|thread| thread.pool().forget(peer));
+    }
+
+    /// Ends all threads; their jobs are dropped where they are.
+    pub fn stop(self) {
+        self.threads.into_iter().for_each(CarryThread::stop);
+    }
+
+    fn expect_streams(
+        &self,
+        streams: &[(TransferId, NodeId)],
+        commands: &mpsc::UnboundedSender<fold::Command>,
+    ) {
+        for &(transfer, from) in streams {
+            self.shared.arrivals.expect(transfer, from, Expected::FoldStream(commands.clone()));
+        }
+    }
+
+    /// `key` chooses among equals, so that the same peer or copy comes to the same thread (and its
+    /// idle connections) while nothing else is going on.
+    fn least_loaded(&self, key: u64) -> &CarryThread {
+        let first = key as usize % self.threads.len();
+        let (before, after) = self.threads.split_at(first);
+        after.iter().chain(before).min_by_key(|thread| thread.load().jobs()).expect("at least one thread")
+    }
+}

@@ -1,0 +1,106 @@
+//! One transfer into a copy: bytes go from the socket straight to their place in the arena.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use hoplite_core::io::{Broken, Input};
+use hoplite_net::read_frame;
+use hoplite_words::limits::GRAIN_BYTES_MAX;
+use hoplite_words::peer::{BulkHead, Seal};
+use hoplite_words::{NodeId, TransferId};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tracing::{debug, warn};
+
+use super::ending::Ending;
+use super::flow::Flow;
+use super::{Counters, Shared};
+use crate::copies::Copy;
+
+/// `Output::Receive`, waiting for its connection or running on it.
+#[derive(Debug)]
+pub(super) struct Receive {
+    pub(super) transfer: TransferId,
+    pub(super) from: NodeId,
+    pub(super) copy: Arc<Copy>,
+    pub(super) offset: u64,
+    pub(super) stop: Arc<Notify>,
+    pub(super) ending: Ending,
+}
+
+impl Receive {
+    /// Takes the transfer that `head` begins from `stream`.
+    ///
+    /// # Errors
+    /// [`Broken`] if it did not come to its trailer: the connection is then of no more use.
+    pub(super) async fn run(
+        self,
+        head: BulkHead,
+        stream: &mut TcpStream,
+        shared: &Shared,
+    ) -> Result<(), Broken> {
+        let mut flow = Flow::new();
+        let outcome = tokio::select! {
+            biased;
+            () = self.stop.notified() => Err(Broken),
+            outcome = self.take(&head, stream, shared, &mut flow) => outcome,
+        };
+        let kept = outcome.as_ref().map(drop).map_err(|broken| *broken);
+        if let Some(measured) = flow.measured(self.from) {
+            let _ = shared.inputs.send(measured);
+        }
+        let watermark = self.copy.watermark();
+        debug!(transfer = self.transfer.0, peer = %self.from, watermark, size = head.size, complete = kept.is_ok(), "receive ended");
+        self.ending.conclude(Input::ReceiveEnded { transfer: self.transfer, watermark, outcome });
+        kept
+    }
+
+    async fn take(
+        &self,
+        head: &BulkHead,
+        stream: &mut TcpStream,
+        shared: &Shared,
+        flow: &mut Flow,
+    ) -> Result<Seal, Broken> {
+        let expected = (self.offset, self.copy.size());
+        if (head.offset, head.size) != expected || self.copy.watermark() != self.offset {
+            warn!(peer = %self.from, ?head, ?expected, "the transfer does not fit its copy; connection closed");
+            return Err(Broken);
+        }
+        let mut at = self.offset;
+        let mut since_yield = 0;
+        while at < head.size {
+            stream.readable().await.map_err(|_| Broken)?;
+            let read = match self.read_some(at, stream)? {
+                Ok(0) => return Err(Broken),
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => {
+                    debug!(peer = %self.from, %error, "bulk connection broke");
+                    return Err(Broken);
+                }
+            };
+            at += read as u64;
+            flow.on_read(Instant::now(), read);
+            Counters::add(&shared.counters.received_bytes, read);
+            since_yield += read;
+            if since_yield >= GRAIN_BYTES_MAX {
+                // Whoever forwards these bytes on this thread gets its turn at every grain.
+                since_yield = 0;
+                tokio::task::yield_now().await;
+            }
+        }
+        read_frame(stream).await.map_err(|_| Broken)
+    }
+
+    /// One read into the copy, published at once.
+    fn read_some(&self, at: u64, stream: &TcpStream) -> Result<io::Result<usize>, Broken> {
+        self.copy.write(|writer| {
+            let to = writer.size().min(at + GRAIN_BYTES_MAX as u64);
+            let read = stream.try_read(writer.unpublished(at, to))?;
+            writer.publish(at + read as u64);
+            Ok(read)
+        })
+    }
+}

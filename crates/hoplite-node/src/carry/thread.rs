@@ -1,0 +1,93 @@
+//! One carry thread.
+
+use std::future::Future;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{sync_channel, Receiver};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_net::BulkPool;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+use tracing::warn;
+
+/// How long a thread may take to end: jobs give way after each grain, well within this.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A thread with a runtime, the idle bulk connections that belong to it, and how busy it is.
+#[derive(Debug)]
+pub(super) struct CarryThread {
+    handle: Handle,
+    pool: Arc<BulkPool>,
+    load: Load,
+    stop: oneshot::Sender<()>,
+    stopped: Receiver<()>,
+}
+
+impl CarryThread {
+    pub(super) fn start(number: usize) -> io::Result<CarryThread> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let pool = Arc::new(BulkPool::default());
+        let (stop, stopping) = oneshot::channel::<()>();
+        let (ended, stopped) = sync_channel(1);
+        let expiring = pool.clone();
+        std::thread::Builder::new().name(format!("carry-{number}")).spawn(move || {
+            let _ = runtime.block_on(async {
+                tokio::select! {
+                    stopped = stopping => stopped,
+                    () = expiring.expire() => unreachable!("it never ends"),
+                }
+            });
+            drop(runtime);
+            let _ = ended.send(());
+        })?;
+        Ok(CarryThread { handle, pool, load: Load::default(), stop, stopped })
+    }
+
+    pub(super) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
+        self.handle.spawn(job);
+    }
+
+    pub(super) fn pool(&self) -> Arc<BulkPool> {
+        self.pool.clone()
+    }
+
+    pub(super) fn load(&self) -> Load {
+        self.load.clone()
+    }
+
+    /// Drops all jobs and ends the thread, or leaves it behind after [`STOP_TIMEOUT`].
+    pub(super) fn stop(self) {
+        let _ = self.stop.send(());
+        if self.stopped.recv_timeout(STOP_TIMEOUT).is_err() {
+            warn!("a carry thread did not end within {STOP_TIMEOUT:?}; leaving it");
+        }
+    }
+}
+
+/// How many jobs a thread has.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Load(Arc<AtomicUsize>);
+
+impl Load {
+    pub(super) fn jobs(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// One job more, until the result is dropped.
+    pub(super) fn busy(&self) -> Busy {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Busy(self.clone())
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Busy(Load);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0 .0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

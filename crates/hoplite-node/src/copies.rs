@@ -1,0 +1,234 @@
+//! The copies this node holds, as those who move bytes see them.
+//!
+//! Where they lie, who writes and when they go is the core's business; here is the way to their
+//! bytes, and who is to be woken when there are more. A copy's watermark lives in its progress
+//! block in the arena, where clients see (and, for what they write, set) it. Its fate is kept here
+//! and not believed from the block, which a client could scribble over.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use hoplite_core::io::{Broken, Extent};
+use hoplite_store::{Mapping, Reader, Writer};
+use hoplite_words::peer::Seal;
+use hoplite_words::CopyId;
+use tokio::sync::Notify;
+use tracing::error;
+
+/// One copy, shared between the control thread and the carry threads.
+#[derive(Debug)]
+pub struct Copy {
+    id: CopyId,
+    reader: Reader,
+    /// Locked for one grain at a time by whoever writes, so that sealing and aborting never wait long.
+    writer: Mutex<Writer>,
+    fate: OnceLock<Fate>,
+    followers: Mutex<Vec<Arc<Notify>>>,
+}
+
+#[derive(Debug)]
+enum Fate {
+    Sealed(Seal),
+    Aborted,
+}
+
+impl Copy {
+    /// A copy with nothing written; writes its progress block.
+    ///
+    /// # Errors
+    /// If `extent` does not lie in the arena.
+    pub fn open(mapping: &Arc<Mapping>, id: CopyId, extent: Extent) -> io::Result<Copy> {
+        let writer = mapping.create(extent.offset, extent.size)?;
+        Ok(Copy {
+            id,
+            reader: writer.reader(),
+            writer: Mutex::new(writer),
+            fate: OnceLock::new(),
+            followers: Mutex::default(),
+        })
+    }
+
+    pub fn id(&self) -> CopyId {
+        self.id
+    }
+
+    pub fn size(&self) -> u64 {
+        self.reader.size()
+    }
+
+    pub fn watermark(&self) -> u64 {
+        self.reader.watermark()
+    }
+
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// The trailer, once the copy is sealed.
+    ///
+    /// # Errors
+    /// [`Broken`] if it was aborted.
+    pub fn seal_if_any(&self) -> Result<Option<&Seal>, Broken> {
+        match self.fate.get() {
+            None => Ok(None),
+            Some(Fate::Sealed(seal)) => Ok(Some(seal)),
+            Some(Fate::Aborted) => Err(Broken),
+        }
+    }
+
+    /// Lets `write` at the bytes; wakes followers if it published any.
+    ///
+    /// # Errors
+    /// [`Broken`] if the copy was aborted (or, a bug, sealed): nothing may be written any more.
+    pub fn write<R>(&self, write: impl FnOnce(&mut Writer) -> R) -> Result<R, Broken> {
+        let mut writer = lock(&self.writer);
+        if self.fate.get().is_some() {
+            return Err(Broken);
+        }
+        let before = writer.watermark();
+        let written = write(&mut writer);
+        let advanced = writer.watermark() != before;
+        drop(writer);
+        if advanced {
+            self.wake();
+        }
+        Ok(written)
+    }
+
+    /// The copy is final. Without all of its bytes (a client that lies) it is abandoned instead.
+    pub fn seal(&self, seal: Seal) {
+        let mut writer = lock(&self.writer);
+        if writer.watermark() == writer.size() && self.fate.set(Fate::Sealed(seal)).is_ok() {
+            writer.seal();
+        } else {
+            error!(
+                copy = self.id.0,
+                watermark = writer.watermark(),
+                size = writer.size(),
+                "cannot be sealed"
+            );
+            let _ = self.fate.set(Fate::Aborted);
+        }
+        drop(writer);
+        self.wake();
+    }
+
+    /// This writing is abandoned.
+    pub fn abort(&self) {
+        let mut writer = lock(&self.writer);
+        match self.fate.set(Fate::Aborted) {
+            Ok(()) => writer.abort(),
+            Err(_) => error!(copy = self.id.0, "aborted after its end"),
+        }
+        drop(writer);
+        self.wake();
+    }
+
+    /// Wakes all who follow: there are more bytes, or an end.
+    pub fn wake(&self) {
+        lock(&self.followers).iter().for_each(|follower| follower.notify_one());
+    }
+
+    /// Has `wake` notified of every change from now on, until the result is dropped.
+    pub fn follow(self: &Arc<Self>, wake: Arc<Notify>) -> Following {
+        lock(&self.followers).push(wake.clone());
+        Following { copy: self.clone(), wake }
+    }
+}
+
+/// Nothing is left half-done by a panic in these locks' holders: bytes are published after they are
+/// written, and the job that panicked is reported as broken.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A reader that wants to be woken.
+#[derive(Debug)]
+pub struct Following {
+    copy: Arc<Copy>,
+    wake: Arc<Notify>,
+}
+
+impl Following {
+    pub fn copy(&self) -> &Arc<Copy> {
+        &self.copy
+    }
+
+    /// Waits until at least `bytes` bytes are present, and returns how many are.
+    ///
+    /// # Errors
+    /// [`Broken`] if the copy is aborted, before or while waiting.
+    pub async fn present(&self, bytes: u64) -> Result<u64, Broken> {
+        loop {
+            self.copy.seal_if_any()?;
+            let present = self.copy.watermark();
+            if present >= bytes {
+                return Ok(present);
+            }
+            // First ask the writing client to speak up, then look again, then sleep.
+            self.copy.reader.want();
+            if self.copy.watermark() == present {
+                self.wake.notified().await;
+            }
+        }
+    }
+
+    /// Waits for the seal.
+    ///
+    /// # Errors
+    /// [`Broken`] if the copy is aborted instead.
+    pub async fn sealed(&self) -> Result<&Seal, Broken> {
+        loop {
+            if let Some(seal) = self.copy.seal_if_any()? {
+                return Ok(seal);
+            }
+            self.wake.notified().await;
+        }
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let mut followers = lock(&self.copy.followers);
+        if let Some(at) = followers.iter().position(|follower| Arc::ptr_eq(follower, &self.wake)) {
+            followers.swap_remove(at);
+        }
+    }
+}
+
+/// The control thread's table of them.
+#[derive(Debug)]
+pub struct Copies {
+    mapping: Arc<Mapping>,
+    open: HashMap<CopyId, Arc<Copy>>,
+}
+
+impl Copies {
+    pub fn new(mapping: Arc<Mapping>) -> Self {
+        Copies { mapping, open: HashMap::new() }
+    }
+
+    /// # Panics
+    /// If the core names an extent outside the arena: a bug, after which no byte is safe.
+    pub fn open(&mut self, id: CopyId, extent: Extent) {
+        let copy = Copy::open(&self.mapping, id, extent)
+            .unwrap_or_else(|error| panic!("the core placed {id:?} at {extent:?}: {error}"));
+        let before = self.open.insert(id, Arc::new(copy));
+        assert!(before.is_none(), "{id:?} was opened twice");
+    }
+
+    pub fn close(&mut self, id: CopyId) {
+        self.open.remove(&id);
+    }
+
+    pub fn find(&self, id: CopyId) -> Option<&Arc<Copy>> {
+        self.open.get(&id)
+    }
+
+    /// # Panics
+    /// If the core names a copy that is not open: a bug.
+    pub fn at(&self, id: CopyId) -> &Arc<Copy> {
+        self.open.get(&id).unwrap_or_else(|| panic!("the core names {id:?}, which is not open"))
+    }
+}

@@ -1,0 +1,163 @@
+//! Flags and environment of `hoplited`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Parser;
+use hoplite_words::limits::DEFAULT_PORT;
+
+/// One node of Hoplite: stores objects in shared memory for the processes of this host and moves
+/// them between hosts.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "hoplited", version)]
+pub struct Options {
+    /// Address and port to listen on, TCP and UDP; port 0 takes any free one.
+    #[arg(long, env = "HOPLITE_LISTEN", default_value_t = SocketAddr::from(([0, 0, 0, 0], DEFAULT_PORT)))]
+    pub listen: SocketAddr,
+
+    /// Address to tell the other nodes, IP or IP:PORT. Default: the address listened on; for a
+    /// wildcard, the one that packets to the first seed (else the default route) leave from.
+    #[arg(long, env = "HOPLITE_ANNOUNCE")]
+    pub announce: Option<Announce>,
+
+    /// HOST or HOST:PORT of members to join through; repeat it or separate with commas. This
+    /// node's own address among them is ignored, so all nodes can be given the same list.
+    #[arg(long = "seed", env = "HOPLITE_SEED", value_delimiter = ',')]
+    pub seeds: Vec<String>,
+
+    /// Bytes of shared memory for objects, as 2GiB, 512MiB or plain bytes. Default: a quarter of the
+    /// memory this process may use (the host's, or its control group's limit).
+    #[arg(long, env = "HOPLITE_STORE_SIZE", value_parser = parse_bytes)]
+    pub store_size: Option<u64>,
+
+    /// Path of the clients' Unix socket. Default: hoplite-UID/PORT.sock in $XDG_RUNTIME_DIR or /tmp.
+    #[arg(long, env = "HOPLITE_SOCKET")]
+    pub socket: Option<PathBuf>,
+
+    /// Threads that move bytes and fold.
+    #[arg(long, env = "HOPLITE_CARRY_THREADS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub carry_threads: u16,
+
+    /// Milliseconds between two probes of a random member.
+    #[arg(long, env = "HOPLITE_PROBE_PERIOD_MS", default_value_t = 200, value_parser = positive())]
+    pub probe_period_ms: u64,
+
+    /// Milliseconds a member may leave a probe unanswered before others are asked to try.
+    #[arg(long, env = "HOPLITE_PROBE_TIMEOUT_MS", default_value_t = 80, value_parser = positive())]
+    pub probe_timeout_ms: u64,
+
+    /// Milliseconds a suspected member has to show that it is alive.
+    #[arg(long, env = "HOPLITE_SUSPICION_MS", default_value_t = 500, value_parser = positive())]
+    pub suspicion_ms: u64,
+
+    /// What to log to stderr: a level, or tracing's filter syntax (hoplite_net=debug).
+    #[arg(long, env = "HOPLITE_LOG", default_value = "info")]
+    pub log: String,
+
+    /// End when the thread that started this process ends (PR_SET_PDEATHSIG).
+    #[arg(long, env = "HOPLITE_DIE_WITH_PARENT")]
+    pub die_with_parent: bool,
+}
+
+impl Options {
+    pub(crate) fn probe_period(&self) -> Duration {
+        Duration::from_millis(self.probe_period_ms)
+    }
+
+    pub(crate) fn probe_timeout(&self) -> Duration {
+        Duration::from_millis(self.probe_timeout_ms)
+    }
+
+    pub(crate) fn suspicion(&self) -> Duration {
+        Duration::from_millis(self.suspicion_ms)
+    }
+}
+
+fn positive() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..=3_600_000)
+}
+
+/// An address to announce; without a port it takes the listening one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Announce {
+    Ip(IpAddr),
+    Addr(SocketAddr),
+}
+
+impl Announce {
+    pub(crate) fn with_port(self, port: u16) -> SocketAddr {
+        match self {
+            Announce::Ip(ip) => SocketAddr::new(ip, port),
+            Announce::Addr(addr) => addr,
+        }
+    }
+}
+
+impl FromStr for Announce {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.parse().map(Announce::Addr).or_else(|_| text.parse().map(Announce::Ip));
+        match parsed {
+            Ok(Announce::Addr(addr)) if addr.ip().is_unspecified() || addr.port() == 0 => {
+                Err(format!("nobody can dial {addr}"))
+            }
+            Ok(Announce::Ip(ip)) if ip.is_unspecified() => Err(format!("nobody can dial {ip}")),
+            parsed => parsed.map_err(|_| format!("{text:?} is neither IP nor IP:PORT")),
+        }
+    }
+}
+
+/// Bytes from "1073741824", "1GiB", "1G", "512 MiB".
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let bad = || format!("{text:?} is no size; write 2GiB, 512MiB or plain bytes");
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        "T" | "TiB" => 40,
+        _ => return Err(bad()),
+    };
+    let number: u64 = number.parse().map_err(|_| bad())?;
+    match number.checked_mul(1 << shift) {
+        Some(bytes) if bytes > 0 => Ok(bytes),
+        _ => Err(bad()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_bytes("2GiB"), Ok(2 << 30));
+        assert_eq!(parse_bytes("512 MiB"), Ok(512 << 20));
+        assert_eq!(parse_bytes("1048576"), Ok(1 << 20));
+        for bad in ["", "GiB", "0", "12 parsecs", "-1", "99999999999T"] {
+            assert!(parse_bytes(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn addresses_nobody_can_dial_are_refused() {
+        assert_eq!("10.0.0.1:5".parse(), Ok(Announce::Addr("10.0.0.1:5".parse().unwrap())));
+        assert_eq!("10.0.0.1".parse(), Ok(Announce::Ip("10.0.0.1".parse().unwrap())));
+        for bad in ["0.0.0.0", "0.0.0.0:7420", "10.0.0.1:0", "here"] {
+            assert!(bad.parse::<Announce>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory;
+        Options::command().debug_assert();
+        let options = Options::parse_from(["hoplited", "--seed", "a,b:1", "--seed", "c"]);
+        assert_eq!(options.seeds, ["a", "b:1", "c"]);
+    }
+}

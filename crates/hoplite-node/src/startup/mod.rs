@@ -1,0 +1,29 @@
+//! From options to sockets, addresses and sizes.
+
+mod memory;
+mod seeds;
+mod socket_path;
+
+use std::io;
+use std::path::PathBuf;
+
+pub(crate) use memory::usable_bytes;
+pub(crate) use seeds::resolve;
+pub(crate) use socket_path::{bind, default_path};
+
+/// Why a daemon could not start; always the environment's or the caller's doing.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Network(io::Error),
+    #[error("none of the seeds {seeds:?} could be resolved")]
+    NoSeed { seeds: Vec<String> },
+    #[error("cannot make a store of {bytes} bytes: {error}")]
+    Store { bytes: u64, error: io::Error },
+    #[error("another hoplited serves {path}", path = .0.display())]
+    SocketInUse(PathBuf),
+    #[error("cannot make the socket {path}: {error}", path = .path.display())]
+    Socket { path: PathBuf, error: io::Error },
+    #[error("cannot start carry threads: {0}")]
+    Threads(io::Error),
+}

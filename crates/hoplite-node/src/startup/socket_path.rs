@@ -1,0 +1,113 @@
+//! Where the clients' socket lies, and taking it over from a dead daemon.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::UnixListener;
+
+use super::StartError;
+
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// `${XDG_RUNTIME_DIR:-/tmp}/hoplite-<uid>/<port>.sock`; its directory is made, for this user only.
+///
+/// # Errors
+/// If the directory cannot be made, or is somebody else's.
+pub(crate) fn default_path(port: u16) -> Result<PathBuf, StartError> {
+    let base = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    let uid = rustix::process::getuid().as_raw();
+    let dir = base.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from).join(format!("hoplite-{uid}"));
+    private_dir(&dir, uid).map_err(|error| StartError::Socket { path: dir.clone(), error })?;
+    Ok(dir.join(format!("{port}.sock")))
+}
+
+fn private_dir(dir: &Path, uid: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // In /tmp anybody could have made it before us, or a link by that name.
+    let found = fs::symlink_metadata(dir)?;
+    if found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "it exists and is not a directory of this user alone (mode 0700)",
+        ))
+    }
+}
+
+/// Listens on `path`, for this user only (mode 0600). A socket that nobody listens on is replaced.
+///
+/// # Errors
+/// [`StartError::SocketInUse`] if somebody does, else what the kernel reports.
+pub(crate) fn bind(path: &Path) -> Result<UnixListener, StartError> {
+    let failed = |error| StartError::Socket { path: path.to_owned(), error };
+    match UnixStream::connect(path) {
+        Ok(_) => return Err(StartError::SocketInUse(path.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(failed)?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    listen(path).map_err(failed)
+}
+
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    // Between bind and listen nobody can connect yet, whatever the umask was.
+    fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    UnixListener::from_std(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("hoplite-test-{}-{name}.sock", std::process::id()))
+    }
+
+    #[tokio::test]
+    async fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
+        let path = path("taken");
+        let first = bind(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert!(matches!(bind(&path), Err(StartError::SocketInUse(_))));
+        drop(first);
+        let second = bind(&path).unwrap();
+        drop(second);
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_is_left_alone() {
+        let path = path("file");
+        fs::write(&path, "precious").unwrap();
+        let refused = bind(&path);
+        assert_eq!(fs::read_to_string(&path).unwrap_or_default(), "precious", "{refused:?}");
+        assert!(refused.is_err());
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_directory_open_to_others_is_refused() {
+        let dir = path("dir");
+        let uid = rustix::process::getuid().as_raw();
+        private_dir(&dir, uid).unwrap();
+        private_dir(&dir, uid).unwrap();
+        fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+        assert!(private_dir(&dir, uid).is_err());
+        fs::remove_dir(&dir).unwrap();
+    }
+}
