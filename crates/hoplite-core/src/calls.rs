@@ -173,7 +173,9 @@ impl Core {
             }
             Pending::Get { id, .. } => self.unwant(id, Want::Call(client, call)),
             Pending::Delete { tokens } => {
-                tokens.keys().for_each(|token| drop(self.calls.tokens.remove(token)))
+                for token in tokens.keys() {
+                    self.calls.tokens.remove(token);
+                }
             }
             Pending::Locate { token, .. } => {
                 self.calls.tokens.remove(&token);

@@ -1,11 +1,13 @@
 //! Reductions [design §6, paper 3.4.2, 3.5.2].
 //!
-//! - `coordinator`: which sources take part, and when the result is final
+//! - `coordinator`: one call, from its validation to the commit
+//! - `choose`: which sources take part, taken from where, and on which slot
 //! - `shape`: who is whose child in a tree that grows as sources arrive
 //! - `plan`: what every slot should be doing now; the difference to what it was told is sent
 //! - `seats`: a slot's own side: fold, stream, report
 //! - `small`: targets that fit into a message are folded by the coordinator itself
 
+mod choose;
 mod coordinator;
 mod plan;
 mod seats;

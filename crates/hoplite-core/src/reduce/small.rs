@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use hoplite_words::peer::{PeerMessage, Seal};
 use hoplite_words::{CopyId, Edition, ErrorKind, FoldOrder, ObjectId, Op};
 
-use super::coordinator::check_fits;
+use super::choose::check_fits;
 use super::seats::FoldFor;
 use crate::copies::{NewCopy, Phase};
 use crate::fetch::Want;

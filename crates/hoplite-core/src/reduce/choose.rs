@@ -1,0 +1,157 @@
+//! Which sources take part, taken from where, and on which slot.
+
+use std::collections::BTreeMap;
+
+use hoplite_words::peer::CopyReport;
+use hoplite_words::{Dtype, Error, ErrorKind, FoldOrder, Header, NodeId, ObjectId};
+
+use super::coordinator::{Chosen, Facts, Reduction, Slot};
+use crate::cost::Degree;
+use crate::Core;
+
+impl Core {
+    /// Sources whose copy at their slot's node is gone, or is another edition now, lose their seat.
+    pub(super) fn drop_vanished_sources(&mut self, number: u64) {
+        let Some(reduction) = self.reductions.get_mut(&number) else { return };
+        let fixed = reduction.request.order == FoldOrder::Fixed;
+        for (_, slot) in &mut reduction.slots {
+            let Some(node) = slot.node else { continue };
+            let before = slot.sources.len();
+            let (sources, bad, deleted) = (&reduction.request.sources, &reduction.bad, &reduction.deleted);
+            slot.sources.retain(|chosen| {
+                let mut copies = self.subscriptions.copies(sources[chosen.index]);
+                !deleted.contains(&chosen.index)
+                    && !bad.contains(&(chosen.index, node, chosen.edition))
+                    && copies.any(|(at, report)| at == node && report.edition == chosen.edition)
+            });
+            if fixed && slot.sources.len() < before {
+                // A run with a hole is no run: its sources are seated anew.
+                slot.sources.clear();
+            }
+            if slot.sources.is_empty() {
+                slot.node = None;
+            }
+        }
+    }
+
+    /// Sources that exist, fit and are not seated yet, with the best place to take them from.
+    pub(super) fn ready_sources(&self, number: u64) -> Result<Vec<(NodeId, Chosen)>, Error> {
+        let reduction = &self.reductions[&number];
+        let facts = reduction.facts.as_ref().expect("learnt before");
+        let mut ready = Vec::new();
+        for (index, &source) in reduction.request.sources.iter().enumerate() {
+            if reduction.is_chosen(index) || reduction.deleted.contains(&index) {
+                continue;
+            }
+            let usable = |(node, report): &(NodeId, &CopyReport)| {
+                let whole = report.complete || report.upstream.is_none();
+                whole && !reduction.bad.contains(&(index, *node, report.edition))
+            };
+            let rank = |&(node, report): &(NodeId, &CopyReport)| {
+                (!report.complete, node != self.me, !report.pinned, node)
+            };
+            let Some((node, report)) = self.subscriptions.copies(source).filter(usable).min_by_key(rank)
+            else {
+                continue;
+            };
+            check_fits(source, report, facts, self.me)?;
+            ready.push((node, Chosen { index, edition: report.edition }));
+        }
+        Ok(ready)
+    }
+
+    /// Gives each newly chosen source a slot: those on one node together, where the order allows.
+    pub(super) fn seat_sources(&mut self, number: u64, ready: Vec<(NodeId, Chosen)>) {
+        let me = self.me;
+        let reduction = self.reductions.get_mut(&number).expect("the caller's");
+        match reduction.request.order {
+            FoldOrder::Arrival => {
+                let mut groups: BTreeMap<(bool, usize, NodeId), Vec<Chosen>> = BTreeMap::new();
+                let mut first: BTreeMap<NodeId, usize> = BTreeMap::new();
+                for (node, chosen) in ready {
+                    // Our own node comes last: the result is then where it was asked for.
+                    let at = *first.entry(node).or_insert(chosen.index);
+                    groups.entry((node == me, at, node)).or_default().push(chosen);
+                }
+                for ((_, _, node), sources) in groups {
+                    reduction.take_seat(node, sources);
+                }
+            }
+            FoldOrder::Fixed => {
+                let mut runs: Vec<(NodeId, Vec<Chosen>)> = Vec::new();
+                for (node, chosen) in ready {
+                    match runs.last_mut() {
+                        Some((at, run))
+                            if *at == node
+                                && run.last().expect("runs hold one").index + 1 == chosen.index =>
+                        {
+                            run.push(chosen);
+                        }
+                        _ => runs.push((node, vec![chosen])),
+                    }
+                }
+                for (node, sources) in runs {
+                    reduction.add_slot(node, sources);
+                }
+                reduction.slots.retain(|(_, slot)| slot.node.is_some());
+                reduction.slots.sort_by_key(|(_, slot)| slot.sources[0].index);
+            }
+        }
+        if reduction.chosen_count() == reduction.k() {
+            // Vacant places are not needed any more.
+            reduction.slots.retain(|(_, slot)| slot.node.is_some());
+        }
+    }
+}
+
+impl Reduction {
+    /// Arrival order: into the top slot, if it is on that node and nobody streams from it yet; into
+    /// a vacant place; or on top.
+    fn take_seat(&mut self, node: NodeId, sources: Vec<Chosen>) {
+        if let Some((_, top)) = self.slots.last_mut().filter(|_| self.degree == Degree::Chain) {
+            if top.node == Some(node) {
+                top.sources.extend(sources);
+                return;
+            }
+        }
+        match self.slots.iter_mut().find(|(_, slot)| slot.node.is_none()) {
+            Some((_, vacant)) => {
+                vacant.node = Some(node);
+                vacant.sources = sources;
+            }
+            None => self.add_slot(node, sources),
+        }
+    }
+
+    fn add_slot(&mut self, node: NodeId, sources: Vec<Chosen>) {
+        let slot = Slot { node: Some(node), sources, ..Slot::default() };
+        self.slots.push((self.next_slot, slot));
+        self.next_slot += 1;
+    }
+}
+
+/// Whether a source fits the others.
+pub(super) fn check_fits(
+    source: ObjectId,
+    report: &CopyReport,
+    facts: &Facts,
+    me: NodeId,
+) -> Result<(), Error> {
+    let known = (facts.header.dtype, &facts.header.shape, facts.size);
+    if (report.header.dtype, &report.header.shape, report.size) == known {
+        return Ok(());
+    }
+    let dtype = |header: &Header| header.dtype.map_or("no reducible dtype", Dtype::name);
+    Err(Error::new(
+        ErrorKind::Mismatch,
+        format!(
+            "{me}: source {source} is {} {:?} ({} bytes), others are {} {:?} ({} bytes)",
+            dtype(&report.header),
+            report.header.shape,
+            report.size,
+            facts.dtype,
+            facts.header.shape,
+            facts.size
+        ),
+    ))
+}
