@@ -13,7 +13,7 @@ use super::receive::Receive;
 #[derive(Debug)]
 pub(super) enum Expected {
     /// Carry it out, on the spot.
-    Receive(Receive),
+    Receive(Box<Receive>),
     /// Hand the connection to the fold it belongs to.
     FoldStream(mpsc::UnboundedSender<Command>),
 }

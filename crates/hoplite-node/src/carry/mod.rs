@@ -24,6 +24,10 @@ mod grain;
 mod inbound;
 mod receive;
 mod send;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 use std::collections::HashMap;
@@ -123,7 +127,7 @@ impl Carriers {
         let broken = Input::ReceiveEnded { transfer, watermark: offset, outcome: Err(Broken) };
         let ending = Ending::new(self.shared.inputs.clone(), broken);
         let receive = receive::Receive { transfer, from, copy, offset, stop, ending };
-        self.shared.arrivals.expect(transfer, from, Expected::Receive(receive));
+        self.shared.arrivals.expect(transfer, from, Expected::Receive(Box::new(receive)));
     }
 
     pub fn stop_receive(&mut self, transfer: TransferId) {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -49,6 +49,11 @@ fn private_dir(dir: &Path, uid: u32) -> io::Result<()> {
 /// [`StartError::SocketInUse`] if somebody does, else what the kernel reports.
 pub(crate) fn bind(path: &Path) -> Result<UnixListener, StartError> {
     let failed = |error| StartError::Socket { path: path.to_owned(), error };
+    // Connecting to a file of another kind is refused just like to a dead socket.
+    let other_kind = fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket());
+    if other_kind {
+        return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, "it exists and is no socket")));
+    }
     match UnixStream::connect(path) {
         Ok(_) => return Err(StartError::SocketInUse(path.to_owned())),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {

@@ -1,0 +1,168 @@
+//! Carry threads with a test at both ends: copies in a real arena, peers on loopback sockets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_core::io::{Extent, Input};
+use hoplite_net::{read_frame, write_frame};
+use hoplite_store::Arena;
+use hoplite_words::peer::{BulkHead, PeerHello, Seal};
+use hoplite_words::{CopyId, NodeId, TransferId};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+use super::Carriers;
+use crate::copies::Copy;
+
+/// Long enough to mean "never", so that a hanging test ends with a message.
+const NEVER: Duration = Duration::from_secs(60);
+
+pub(super) struct Bench {
+    arena: Arena,
+    pub(super) carriers: Carriers,
+    inputs: mpsc::UnboundedReceiver<Input>,
+    next: u64,
+}
+
+pub(super) fn peer(n: u16) -> NodeId {
+    NodeId { addr: ([127, 0, 0, 1], n).into(), incarnation: 1 }
+}
+
+impl Bench {
+    pub(super) fn new() -> Self {
+        let (tx, inputs) = mpsc::unbounded_channel();
+        let carriers = Carriers::start(peer(1), 2, tx).unwrap();
+        Bench { arena: Arena::create(64 << 20).unwrap(), carriers, inputs, next: 4096 }
+    }
+
+    /// A copy with nothing written.
+    pub(super) fn copy(&mut self, size: u64) -> Arc<Copy> {
+        let extent = Extent { offset: self.next, size };
+        self.next += (size + 64).next_multiple_of(64);
+        Arc::new(Copy::open(&self.arena.mapping(), CopyId(extent.offset), extent).unwrap())
+    }
+
+    /// A sealed copy of these bytes.
+    pub(super) fn sealed(&mut self, bytes: &[u8]) -> Arc<Copy> {
+        let copy = self.copy(bytes.len() as u64);
+        append(&copy, bytes);
+        copy.seal(Seal::default());
+        copy
+    }
+
+    /// The next input for the core; rates are passed over.
+    pub(super) async fn input(&mut self) -> Input {
+        loop {
+            let input = tokio::time::timeout(NEVER, self.inputs.recv()).await.expect("nothing came");
+            match input.expect("carriers live") {
+                Input::Measured { .. } => {}
+                input => {
+                    self.carriers.on_input(&input);
+                    return input;
+                }
+            }
+        }
+    }
+
+    /// A bulk connection of `from`, past its hello.
+    pub(super) async fn connect(&mut self, from: NodeId) -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (out, accepted) =
+            tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        self.carriers.arrive(from, accepted.unwrap().0).unwrap();
+        out.unwrap()
+    }
+
+    /// Ends the carriers; no job may have anything more to say.
+    pub(super) async fn finish(mut self) {
+        self.carriers.stop();
+        while let Some(input) = self.inputs.recv().await {
+            assert!(matches!(input, Input::Measured { .. }), "{input:?} came too");
+        }
+    }
+}
+
+/// Writes and publishes more of a copy.
+pub(super) fn append(copy: &Copy, bytes: &[u8]) {
+    copy.write(|writer| {
+        let at = writer.watermark();
+        writer.unpublished(at, at + bytes.len() as u64).copy_from_slice(bytes);
+        writer.publish(at + bytes.len() as u64);
+    })
+    .unwrap();
+}
+
+pub(super) fn contents(copy: &Copy) -> Vec<u8> {
+    copy.reader().bytes(0, copy.watermark()).to_vec()
+}
+
+/// Waits until `bytes` bytes of the copy are published.
+pub(super) async fn published(copy: &Arc<Copy>, bytes: u64) {
+    let following = copy.follow(Arc::default());
+    tokio::time::timeout(NEVER, following.present(bytes)).await.expect("not published").unwrap();
+}
+
+pub(super) async fn head(stream: &mut TcpStream, transfer: u64, offset: u64, size: u64) {
+    write_frame(stream, &BulkHead { transfer: TransferId(transfer), offset, size }).await.unwrap();
+}
+
+pub(super) async fn trailer(stream: &mut TcpStream) {
+    write_frame(stream, &Seal::default()).await.unwrap();
+}
+
+/// A whole transfer.
+pub(super) async fn transfer(stream: &mut TcpStream, transfer: u64, bytes: &[u8]) {
+    head(stream, transfer, 0, bytes.len() as u64).await;
+    stream.write_all(bytes).await.unwrap();
+    trailer(stream).await;
+}
+
+/// Waits for the other side to close the connection.
+pub(super) async fn closed(stream: &TcpStream) {
+    tokio::time::timeout(NEVER, hoplite_net::closed_by_peer(stream)).await.expect("still open");
+}
+
+/// A listening peer, as `send` dials it.
+pub(super) struct Listening {
+    listener: TcpListener,
+    pub(super) id: NodeId,
+}
+
+impl Listening {
+    pub(super) async fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let id = NodeId { addr: listener.local_addr().unwrap(), incarnation: 1 };
+        Listening { listener, id }
+    }
+
+    /// The next connection, its hello read.
+    pub(super) async fn accept(&self) -> TcpStream {
+        let (mut stream, _) = tokio::time::timeout(NEVER, self.listener.accept()).await.unwrap().unwrap();
+        let hello: PeerHello = read_frame(&mut stream).await.unwrap();
+        assert_eq!((hello.from, hello.to), (peer(1), self.id));
+        stream
+    }
+
+    /// Whether a connection waits to be accepted.
+    pub(super) async fn has_another(&self) -> bool {
+        tokio::select! {
+            biased;
+            _ = self.listener.accept() => true,
+            () = tokio::task::yield_now() => false,
+        }
+    }
+}
+
+/// Bytes that differ everywhere.
+pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}

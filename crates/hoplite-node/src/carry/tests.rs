@@ -1,0 +1,242 @@
+//! Transfers in and out of copies, over loopback.
+
+use hoplite_core::io::{Broken, Input, SendId};
+use hoplite_net::read_frame;
+use hoplite_words::peer::{BulkHead, Seal};
+use hoplite_words::{ObjectId, TransferId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::testing::*;
+
+const SIZE: usize = 3_000_001;
+
+fn received(transfer: u64, watermark: u64) -> Input {
+    let outcome = Ok(Seal::default());
+    Input::ReceiveEnded { transfer: TransferId(transfer), watermark, outcome }
+}
+
+fn broken(transfer: u64, watermark: u64) -> Input {
+    Input::ReceiveEnded { transfer: TransferId(transfer), watermark, outcome: Err(Broken) }
+}
+
+#[tokio::test]
+async fn transfers_follow_each_other_on_one_connection() {
+    let mut bench = Bench::new();
+    let mut stream = bench.connect(peer(2)).await;
+    for n in 0..3 {
+        let bytes = pattern(n, SIZE);
+        let copy = bench.copy(SIZE as u64);
+        bench.carriers.receive(TransferId(n), peer(2), copy.clone(), 0);
+        transfer(&mut stream, n, &bytes).await;
+        assert_eq!(bench.input().await, received(n, SIZE as u64));
+        assert!(contents(&copy) == bytes, "transfer {n} arrived changed");
+    }
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn bytes_are_published_as_they_arrive_and_a_transfer_resumes_where_another_broke() {
+    let mut bench = Bench::new();
+    let bytes = pattern(1, SIZE);
+    let copy = bench.copy(SIZE as u64);
+    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    let mut first = bench.connect(peer(2)).await;
+    head(&mut first, 1, 0, SIZE as u64).await;
+    for (from, to) in [(0, 1), (1, 70_000), (70_000, 1_000_000)] {
+        first.write_all(&bytes[from..to]).await.unwrap();
+        published(&copy, to as u64).await;
+    }
+    drop(first);
+    assert_eq!(bench.input().await, broken(1, 1_000_000));
+
+    bench.carriers.receive(TransferId(2), peer(3), copy.clone(), 1_000_000);
+    let mut second = bench.connect(peer(3)).await;
+    head(&mut second, 2, 1_000_000, SIZE as u64).await;
+    second.write_all(&bytes[1_000_000..]).await.unwrap();
+    trailer(&mut second).await;
+    assert_eq!(bench.input().await, received(2, SIZE as u64));
+    assert!(contents(&copy) == bytes);
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn every_byte_without_the_trailer_is_not_the_object() {
+    let mut bench = Bench::new();
+    let copy = bench.copy(SIZE as u64);
+    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    let mut stream = bench.connect(peer(2)).await;
+    head(&mut stream, 1, 0, SIZE as u64).await;
+    stream.write_all(&pattern(1, SIZE)).await.unwrap();
+    drop(stream);
+    assert_eq!(bench.input().await, broken(1, SIZE as u64));
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn a_receive_that_is_stopped_before_it_arrives_ends_once() {
+    let mut bench = Bench::new();
+    let copy = bench.copy(10);
+    bench.carriers.receive(TransferId(1), peer(2), copy, 0);
+    bench.carriers.stop_receive(TransferId(1));
+    assert_eq!(bench.input().await, broken(1, 0));
+    let mut late = bench.connect(peer(2)).await;
+    head(&mut late, 1, 0, 10).await;
+    closed(&late).await;
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn a_receive_that_is_stopped_on_its_way_closes_the_connection() {
+    let mut bench = Bench::new();
+    let copy = bench.copy(10);
+    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    let mut stream = bench.connect(peer(2)).await;
+    head(&mut stream, 1, 0, 10).await;
+    stream.write_all(b"abc").await.unwrap();
+    published(&copy, 3).await;
+    bench.carriers.stop_receive(TransferId(1));
+    assert_eq!(bench.input().await, broken(1, 3));
+    closed(&stream).await;
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn a_receive_into_an_aborted_copy_breaks() {
+    let mut bench = Bench::new();
+    let copy = bench.copy(10);
+    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    let mut stream = bench.connect(peer(2)).await;
+    head(&mut stream, 1, 0, 10).await;
+    stream.write_all(b"abc").await.unwrap();
+    published(&copy, 3).await;
+    copy.abort();
+    stream.write_all(b"def").await.unwrap();
+    assert_eq!(bench.input().await, broken(1, 3));
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn only_the_expected_peer_can_bring_a_transfer() {
+    let mut bench = Bench::new();
+    let copy = bench.copy(3);
+    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    let mut stranger = bench.connect(peer(3)).await;
+    head(&mut stranger, 1, 0, 3).await;
+    closed(&stranger).await;
+    let mut unknown = bench.connect(peer(2)).await;
+    head(&mut unknown, 99, 0, 3).await;
+    closed(&unknown).await;
+    let mut stream = bench.connect(peer(2)).await;
+    transfer(&mut stream, 1, b"abc").await;
+    assert_eq!(bench.input().await, received(1, 3));
+    assert_eq!(contents(&copy), b"abc");
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn a_transfer_of_another_size_or_offset_is_refused() {
+    for (offset, size) in [(0, 11), (1, 10), (0, u64::MAX)] {
+        let mut bench = Bench::new();
+        let copy = bench.copy(10);
+        bench.carriers.receive(TransferId(1), peer(2), copy, 0);
+        let mut stream = bench.connect(peer(2)).await;
+        head(&mut stream, 1, offset, size).await;
+        assert_eq!(bench.input().await, broken(1, 0));
+        closed(&stream).await;
+        bench.finish().await;
+    }
+}
+
+fn sent(send: u64) -> Input {
+    Input::SendEnded { send: SendId(send), outcome: Ok(()) }
+}
+
+fn send_broken(send: u64) -> Input {
+    Input::SendEnded { send: SendId(send), outcome: Err(Broken) }
+}
+
+#[tokio::test]
+async fn sends_share_a_connection_and_carry_the_seal() {
+    let mut bench = Bench::new();
+    let receiver = Listening::new().await;
+    let seal = Seal { sources: vec![ObjectId([7; 16])] };
+    let mut stream = None;
+    for n in 0..3 {
+        let bytes = pattern(n, SIZE);
+        let copy = bench.copy(SIZE as u64);
+        append(&copy, &bytes);
+        copy.seal(seal.clone());
+        let offset = n * 1000;
+        bench.carriers.send(SendId(n), receiver.id, TransferId(n + 10), copy, offset);
+        let stream = match &mut stream {
+            Some(stream) => stream,
+            empty => empty.insert(receiver.accept().await),
+        };
+        let head: BulkHead = read_frame(stream).await.unwrap();
+        assert_eq!(head, BulkHead { transfer: TransferId(n + 10), offset, size: SIZE as u64 });
+        let mut got = vec![0; SIZE - offset as usize];
+        stream.read_exact(&mut got).await.unwrap();
+        assert!(got == bytes[offset as usize..], "send {n} arrived changed");
+        assert_eq!(read_frame::<Seal>(stream).await.unwrap(), seal);
+        assert_eq!(bench.input().await, sent(n));
+    }
+    assert!(!receiver.has_another().await);
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn a_send_follows_its_writer_and_waits_for_the_seal() {
+    let mut bench = Bench::new();
+    let receiver = Listening::new().await;
+    let bytes = pattern(1, SIZE);
+    let copy = bench.copy(SIZE as u64);
+    bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0);
+    let mut stream = receiver.accept().await;
+    read_frame::<BulkHead>(&mut stream).await.unwrap();
+    let grain = super::grain::grain(SIZE as u64) as usize;
+    let mut got = Vec::new();
+    // Whole grains of each piece must come before the next is written, the rest before the seal.
+    for from in (0..SIZE).step_by(500_000) {
+        let to = (from + 500_000).min(SIZE);
+        append(&copy, &bytes[from..to]);
+        let due = if to == SIZE { SIZE } else { got.len() + (to - got.len()) / grain * grain };
+        let mut piece = vec![0; due - got.len()];
+        stream.read_exact(&mut piece).await.unwrap();
+        got.append(&mut piece);
+    }
+    assert!(got == bytes);
+    copy.seal(Seal::default());
+    assert_eq!(read_frame::<Seal>(&mut stream).await.unwrap(), Seal::default());
+    assert_eq!(bench.input().await, sent(1));
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn a_send_ends_with_its_copy_its_receiver_or_an_order() {
+    for how in ["abort", "receiver", "stop"] {
+        let mut bench = Bench::new();
+        let receiver = Listening::new().await;
+        let copy = bench.copy(10);
+        append(&copy, b"abc");
+        bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0);
+        let mut stream = receiver.accept().await;
+        read_frame::<BulkHead>(&mut stream).await.unwrap();
+        match how {
+            "abort" => copy.abort(),
+            "stop" => bench.carriers.stop_send(SendId(1)),
+            _ => drop(stream),
+        }
+        assert_eq!(bench.input().await, send_broken(1), "{how}");
+        bench.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_send_to_nobody_breaks() {
+    let mut bench = Bench::new();
+    let gone = Listening::new().await.id;
+    let copy = bench.sealed(b"abc");
+    bench.carriers.send(SendId(1), gone, TransferId(1), copy, 0);
+    assert_eq!(bench.input().await, send_broken(1));
+    bench.finish().await;
+}
