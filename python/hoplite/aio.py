@@ -37,22 +37,28 @@ class _Line:
         self.connection = _hoplite.Connection(socket, None)
         self._waiting: dict[int, tuple[_hoplite.Ticket, asyncio.Future[None]]] = {}
         self._fd = self.connection.fileno()
-        loop.add_reader(self._fd, self._on_readable)
+        loop.add_reader(self._fd, self._on_ready)
 
-    def _on_readable(self) -> None:
-        self.connection.pump()
-        settled = [call for call, (ticket, _) in self._waiting.items() if ticket.done()]
-        for call in settled:
-            _, future = self._waiting.pop(call)
+    def _on_ready(self) -> None:
+        """Answers have come, or there is room for calls that wait to be sent."""
+        alive = self.connection.pump()
+        settled = [number for number, (ticket, _) in self._waiting.items() if ticket.done()]
+        for number in settled:
+            _, future = self._waiting.pop(number)
             if not future.done():
                 future.set_result(None)
-        if self.connection.broken():
-            # An end of file stays readable for ever: every call has failed, nothing more will come.
-            self.loop.remove_reader(self._fd)
+        if not alive:
+            # An end of file stays readable for ever; every call has failed, nothing more will come.
+            self._unwatch()
+        elif self.connection.wants_write():
+            self.loop.add_writer(self._fd, self._on_ready)
+        else:
+            self.loop.remove_writer(self._fd)
 
     async def settle(self, ticket: _hoplite.Ticket) -> Any:
         """The answer to `ticket`; cancelling the awaiting task cancels the call."""
-        self._on_readable()
+        if self.connection.wants_write():
+            self.loop.add_writer(self._fd, self._on_ready)
         if not ticket.done():
             future: asyncio.Future[None] = self.loop.create_future()
             self._waiting[id(future)] = (ticket, future)
@@ -71,12 +77,16 @@ class _Line:
 
     def close(self) -> None:
         if not self.loop.is_closed():
-            self.loop.remove_reader(self._fd)
-        self.connection.close()
-        for _, future in self._waiting.values():
-            if not future.done() and not self.loop.is_closed():
-                future.set_exception(Aborted("the client was closed"))
+            self._unwatch()
+            for _, future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(Aborted("the client was closed"))
         self._waiting.clear()
+        self.connection.close()
+
+    def _unwatch(self) -> None:
+        self.loop.remove_reader(self._fd)
+        self.loop.remove_writer(self._fd)
 
 
 class AsyncClient:
@@ -115,12 +125,12 @@ class AsyncClient:
         out: Any = None,
         fail_if_lost: bool = True,
     ) -> Any:
-        """As `Client.get`."""
+        """As `Client.get`; a copy is made when all bytes are here, not while they arrive."""
         ids = [ObjectId.of(id)]
         if out is None and not copy:
             return await self._run(lambda c: calls.get(c, id, timeout, fail_if_lost), ids)
         room = fresh_room if out is None else room_in(out)
-        return await self._run(lambda c: calls.get_copy(c, id, timeout, room, fail_if_lost), ids)
+        return await self._run(lambda c: calls.get_copy(c, id, timeout, room, fail_if_lost, partial=False), ids)
 
     async def get_torch(
         self, id: ObjectIdLike, *, timeout: float | None = None, fail_if_lost: bool = True
@@ -128,7 +138,7 @@ class AsyncClient:
         """As `Client.get_torch`."""
         ids = [ObjectId.of(id)]
         tensor: torch.Tensor = await self._run(
-            lambda c: calls.get_copy(c, id, timeout, torch_room, fail_if_lost), ids
+            lambda c: calls.get_copy(c, id, timeout, torch_room, fail_if_lost, partial=False), ids
         )
         return tensor
 
@@ -259,7 +269,7 @@ class AsyncClient:
 
 
 async def _worked(work: calls.Work) -> Any:
-    if work.size <= INLINE_COPY_BYTES_MAX and not work.waits:
+    if work.size <= INLINE_COPY_BYTES_MAX:
         return work.do()
     running = asyncio.ensure_future(asyncio.to_thread(work.do))
     try:

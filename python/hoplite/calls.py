@@ -28,11 +28,9 @@ Result = TypeVar("Result")
 class Work:
     """Bytes to copy: may take long, so it runs off an event loop."""
 
-    def __init__(self, size: int, waits: bool, do: Callable[[], Any], stop: Callable[[], None]) -> None:
+    def __init__(self, size: int, do: Callable[[], Any], stop: Callable[[], None]) -> None:
         self.size = size
         """Bytes, so that a driver can tell what is not worth a thread."""
-        self.waits = waits
-        """Whether `do` may also wait for bytes to arrive."""
         self.do = do
         self.stop = stop
         """Makes `do`, running in another thread, raise soon."""
@@ -98,11 +96,11 @@ def _put(
 
 
 def _copy_in(writing: _hoplite.Writing, offset: int, piece: Any) -> Work:
-    return Work(len(piece), False, lambda: writing.write(offset, piece), writing.stop)
+    return Work(len(piece), lambda: writing.write(offset, piece), writing.stop)
 
 
-def _copy_out(view: _hoplite.View, room: Any, deadline: Deadline) -> Work:
-    return Work(view.size, not view.sealed, lambda: view.copy_into(room, deadline.left()), view.stop)
+def _copy_out(arriving: _hoplite.Arriving, room: Any, deadline: Deadline) -> Work:
+    return Work(arriving.size, lambda: arriving.copy_into(room, deadline.left()), arriving.stop)
 
 
 def create(
@@ -123,7 +121,7 @@ def create(
 def get(
     connection: _hoplite.Connection, id: ObjectIdLike, timeout: float | None, fail_if_lost: bool
 ) -> Steps[npt.NDArray[Any]]:
-    view = yield connection.get(bytes(ObjectId.of(id)), timeout, False, fail_if_lost)
+    view = yield connection.get(bytes(ObjectId.of(id)), timeout, fail_if_lost)
     return as_array(Header(*view.header), view, view.size)
 
 
@@ -133,14 +131,16 @@ def get_copy(
     timeout: float | None,
     make_room: RoomMaker,
     fail_if_lost: bool,
+    partial: bool,
 ) -> Steps[Any]:
+    """`partial`: copy while the bytes arrive, so that a step of Work may wait for them."""
     raw = bytes(ObjectId.of(id))
     deadline = Deadline(timeout)
     while True:
-        view = yield connection.get(raw, deadline.left(), True, fail_if_lost)
-        result, room = make_room(Header(*view.header), view.size)
-        copied = yield _copy_out(view, room, deadline)
-        view.release()
+        arriving = yield connection.get_copy(raw, deadline.left(), partial, fail_if_lost)
+        result, room = make_room(Header(*arriving.header), arriving.size)
+        copied = yield _copy_out(arriving, room, deadline)
+        arriving.release()
         if copied:
             return result
         # That writing of the object was abandoned half-way; the next one begins from its start.
@@ -150,7 +150,7 @@ def get_object(
     connection: _hoplite.Connection, id: ObjectIdLike, timeout: float | None, fail_if_lost: bool
 ) -> Steps[Any]:
     object_id = ObjectId.of(id)
-    view = yield connection.get(bytes(object_id), timeout, False, fail_if_lost)
+    view = yield connection.get(bytes(object_id), timeout, fail_if_lost)
     if Header(*view.header).encoding != PICKLE:
         raise Mismatch(f"{object_id!r} was not put by put_object; use get")
     return unpickle(memoryview(view))

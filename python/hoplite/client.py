@@ -133,7 +133,7 @@ class Client:
         if out is None and not copy:
             return self._run(calls.get(self._connection, id, timeout, fail_if_lost), ids)
         room = fresh_room if out is None else room_in(out)
-        return self._run(calls.get_copy(self._connection, id, timeout, room, fail_if_lost), ids)
+        return self._run(calls.get_copy(self._connection, id, timeout, room, fail_if_lost, partial=True), ids)
 
     def get_torch(
         self, id: ObjectIdLike, *, timeout: float | None = None, fail_if_lost: bool = True
@@ -143,7 +143,7 @@ class Client:
         A copy, because PyTorch knows no read-only tensors. Raises `Mismatch` for other dtypes
         than PyTorch's.
         """
-        steps = calls.get_copy(self._connection, id, timeout, torch_room, fail_if_lost)
+        steps = calls.get_copy(self._connection, id, timeout, torch_room, fail_if_lost, partial=True)
         tensor: torch.Tensor = self._run(steps, [ObjectId.of(id)])
         return tensor
 
@@ -297,6 +297,10 @@ class Client:
     def _settle(self, ticket: _hoplite.Ticket, ids: Iterable[ObjectId]) -> Any:
         with named(ids):
             return ticket.wait()
+
+    def _is_done(self, ticket: _hoplite.Ticket) -> bool:
+        self._connection.pump()
+        return ticket.done()
 
     def _ready_within(self, ticket: _hoplite.Ticket, timeout: float | None) -> bool:
         """Whether the answer came in time; the call goes on if not."""

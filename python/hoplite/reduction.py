@@ -100,7 +100,7 @@ class Reduction:
 
     def done(self) -> bool:
         """Whether `result` would return (or raise the reduction's error) at once."""
-        return self._result is not None or self._error is not None or self._ticket.done()
+        return self._result is not None or self._error is not None or self._client._is_done(self._ticket)
 
     def result(self, timeout: float | None = None) -> ReduceResult:
         """Wait until the reduction is complete and its target sealed.

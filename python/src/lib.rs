@@ -1,10 +1,42 @@
+//! The private half of the Python package `hoplite`: tickets and memory.
+//!
+//! A `Connection` sends requests and returns a `Ticket` for each; what a ticket brings is a plain
+//! value, a `View` (read-only memory), an `Arriving` (to be copied) or a `Writing` (writable memory).
+//! What users see, and every sequence of these steps, is Python (`python/hoplite`).
+//!
+//! Every wait is made detached from the interpreter, and ends at once when a signal handler raises.
+
+mod answer;
+mod arriving;
+mod connection;
+mod convert;
+mod errors;
+mod memory;
+mod ticket;
+mod view;
+mod writing;
+
 use pyo3::prelude::*;
 
-/// The private half of the package `hoplite`.
+/// The private half of the package.
 #[pymodule]
 mod _hoplite {
     use super::*;
     use pyo3::types::PyBytes;
+
+    #[pymodule_export]
+    use crate::arriving::Arriving;
+    #[pymodule_export]
+    use crate::connection::Connection;
+    #[pymodule_export]
+    use crate::ticket::Ticket;
+    #[pymodule_export]
+    use crate::view::View;
+    #[pymodule_export]
+    use crate::writing::Writing;
+
+    #[pymodule_export]
+    const INLINE_BYTES_MAX: u64 = hoplite_words::limits::INLINE_BYTES_MAX;
 
     #[pyfunction]
     fn id_of_name<'py>(py: Python<'py>, name: &str) -> Bound<'py, PyBytes> {

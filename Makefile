@@ -1,0 +1,73 @@
+# `make` lists the commands. Everything is set up on the way: nothing is assumed but make, bash,
+# a C linker, Python 3.11 or later, and a network.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+# What the installed package is made of: a change in any of these means installing again.
+SOURCES := $(shell find crates python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name Cargo.toml) \
+	Cargo.toml Cargo.lock pyproject.toml
+
+.PHONY: help
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo
+demo: $(VENV)/installed ## Broadcast, reduce and train on a 4-node local cluster; FILE=path broadcasts that file
+	$(BIN)/python -m examples.demo $(if $(FILE),--file '$(FILE)')
+
+.PHONY: test
+test: lint test-rust test-python ## Run every check and every test; what CI runs
+
+.PHONY: lint
+lint: $(VENV)/installed ## Formatting, lints and types, without tests
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	$(BIN)/ruff format --check python tests examples
+	$(BIN)/ruff check python tests examples
+	$(BIN)/mypy python/hoplite examples
+	cd $(VENV) && bin/stubtest hoplite._hoplite
+
+.PHONY: test-rust
+test-rust: system ## Test the Rust crates
+	cargo test --workspace --exclude hoplite-python
+
+.PHONY: test-python
+test-python: $(VENV)/installed ## Test the Python package on real nodes; ARGS= goes to pytest
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: build
+build: system ## Build the daemon alone: target/release/hoplited
+	cargo build --release --package hoplite-node
+
+.PHONY: fmt
+fmt: $(VENV)/tools ## Format everything
+	cargo fmt --all
+	$(BIN)/ruff format python tests examples
+	$(BIN)/ruff check --fix python tests examples
+
+.PHONY: clean
+clean: ## Remove what was built and installed here
+	rm -rf $(VENV) target build python/*.egg-info
+
+# Only what is missing is installed; on a machine that has everything this does nothing.
+.PHONY: system
+system:
+	@.ci/system.sh
+
+$(VENV)/tools: pyproject.toml | system
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python .ci/requirements.py > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --quiet --requirement $(VENV)/requirements.txt
+	touch $@
+
+$(VENV)/installed: $(VENV)/tools $(SOURCES) | system
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --force-reinstall .
+	touch $@

@@ -1,0 +1,96 @@
+"""Act 1: a file goes from one node to all others, and is checked there."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+import hoplite
+from examples.demo.stage import CALL_TIMEOUT, NODES, Stage
+
+NAME = "the file"
+GENERATED_BYTES = 256 << 20
+READ_BYTES = 1 << 20
+"""How much is read and declared final at a time, so that the others stream behind the reading."""
+
+REFRESH_SECONDS = 0.05
+
+
+def size_of(file: Path | None) -> int:
+    """Bytes the act is about to broadcast."""
+    return GENERATED_BYTES if file is None else file.stat().st_size
+
+
+def perform(stage: Stage, file: Path | None) -> None:
+    """Broadcast `file`, or a generated array, from node 0; raises if any checksum differs."""
+    size = size_of(file)
+    what = f"a generated array of {size >> 20} MiB" if file is None else str(file)
+    stage.console.rule(f"1  Broadcast {what} from node 0 to {NODES - 1} others")
+    before = [client.status().received_bytes for client in stage.clients]
+    content = None if file is not None else np.random.default_rng(7).integers(0, 256, size, np.uint8)
+
+    start = time.perf_counter()
+    # The receivers ask first: a get waits for its object.
+    receivers = {i: stage.processes.submit(_receive, stage.cluster.sockets[i]) for i in range(1, NODES)}
+    writer = stage.processes.submit(_write, stage.cluster.sockets[0], str(file)) if file is not None else None
+    if content is not None:
+        stage.clients[0].put(content, NAME, timeout=CALL_TIMEOUT)
+    _show(stage, size, before, receivers)
+    arrivals = {i: receiver.result() for i, receiver in receivers.items()}
+    elapsed = max(at for at, _ in arrivals.values()) - start
+
+    expected = writer.result() if writer is not None else _checksum(stage.clients[0].get(NAME))
+    for i, (_, checksum) in arrivals.items():
+        if checksum != expected:
+            raise AssertionError(f"node {i} received other bytes: {checksum}, not {expected}")
+    stage.clients[0].delete(NAME)
+    moved = size * len(arrivals)
+    stage.console.print(f"   checksum {expected[:16]}... equal on all nodes")
+    stage.console.print(f"   {moved / 2**20:.0f} MiB delivered in {elapsed:.2f} s, put included: {stage.of_machine(moved / elapsed)}")
+
+
+def _show(stage: Stage, size: int, before: list[int], receivers: dict[int, Future[tuple[float, str]]]) -> None:
+    columns = (TextColumn("   {task.description}"), BarColumn(), DownloadColumn(True), TransferSpeedColumn())
+    with Progress(*columns, console=stage.console) as progress:
+        bars = {i: progress.add_task(f"node {i}", total=size) for i in receivers}
+        while not all(receiver.done() for receiver in receivers.values()):
+            for i, bar in bars.items():
+                got = stage.clients[i].status().received_bytes - before[i]
+                progress.update(bar, completed=min(got, size))
+            time.sleep(REFRESH_SECONDS)
+        for bar in bars.values():
+            progress.update(bar, completed=size)
+
+
+def _write(socket: str, path: str) -> str:
+    """Read the file straight into the store, declaring each piece as it is there."""
+    with hoplite.connect(socket) as client, open(path, "rb") as file:
+        size = Path(path).stat().st_size
+        with client.create(NAME, size, np.uint8, timeout=CALL_TIMEOUT) as creation:
+            memory = memoryview(creation.array)
+            done = 0
+            while done < size:
+                count = file.readinto(memory[done : done + READ_BYTES])
+                if count == 0:
+                    raise OSError(f"{path} became shorter while it was read")
+                done += count
+                creation.advance(done)
+            del memory
+        return _checksum(client.get(NAME))
+
+
+def _receive(socket: str) -> tuple[float, str]:
+    """In another process: wait for the object; when it came, and its checksum."""
+    with hoplite.connect(socket) as client:
+        view = client.get(NAME, timeout=CALL_TIMEOUT)
+        at = time.perf_counter()  # one clock for all processes of a host
+        return at, _checksum(view)
+
+
+def _checksum(array: np.ndarray) -> str:
+    return hashlib.sha256(memoryview(array)).hexdigest()

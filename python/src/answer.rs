@@ -1,0 +1,83 @@
+//! What a ticket brings: the node's reply as Python sees it.
+
+use std::sync::Arc;
+
+use hoplite_client::Client;
+use hoplite_words::client::Reply;
+use hoplite_words::{Error, ErrorKind, ObjectId, Result};
+use pyo3::prelude::*;
+
+use crate::arriving::Arriving;
+use crate::convert::{py_ids, py_status};
+use crate::errors::Stop;
+use crate::view::View;
+use crate::writing::Writing;
+
+/// What was asked, as far as it is needed to understand the reply.
+#[derive(Clone, Copy)]
+pub enum Question {
+    /// The reply says all.
+    Plain,
+    Create {
+        id: ObjectId,
+        size: u64,
+    },
+    Get {
+        id: ObjectId,
+    },
+    /// A get whose bytes will be copied.
+    Copy {
+        id: ObjectId,
+    },
+}
+
+/// A reply that holds on to what it brought: dropping it gives views and room back to the node.
+pub enum Answer {
+    View(hoplite_client::View),
+    Arriving(hoplite_client::Arriving),
+    Writing(Option<hoplite_client::Created>),
+    Plain(Reply),
+}
+
+impl Answer {
+    pub fn adopt(client: &Arc<Client>, question: Question, reply: Reply) -> Result<Answer> {
+        match question {
+            Question::Plain => Ok(Answer::Plain(reply)),
+            Question::Create { id, size } => {
+                hoplite_client::Created::adopt(client, id, size, reply).map(Answer::Writing)
+            }
+            Question::Get { id } => hoplite_client::View::adopt(client, id, reply).map(Answer::View),
+            Question::Copy { id } => hoplite_client::Arriving::adopt(client, id, reply).map(Answer::Arriving),
+        }
+    }
+
+    pub fn into_py(self, py: Python<'_>, client: &Arc<Client>, closed: &Stop) -> PyResult<Py<PyAny>> {
+        match self {
+            Answer::View(view) => Ok(Py::new(py, View(view))?.into_any()),
+            Answer::Arriving(arriving) => Ok(Py::new(py, Arriving::new(arriving))?.into_any()),
+            Answer::Writing(None) => Ok(py.None()),
+            Answer::Writing(Some(created)) => {
+                Ok(Py::new(py, Writing::new(created, client.clone(), closed.clone()))?.into_any())
+            }
+            Answer::Plain(reply) => plain(py, reply),
+        }
+    }
+}
+
+fn plain(py: Python<'_>, reply: Reply) -> PyResult<Py<PyAny>> {
+    match reply {
+        Reply::Done => Ok(py.None()),
+        Reply::Reduced { sources } => Ok(py_ids(py, &sources).into_pyobject(py)?.unbind()),
+        Reply::Ready { ids } => Ok(py_ids(py, &ids).into_pyobject(py)?.unbind()),
+        Reply::Located { size, copies } => {
+            let copies: Vec<_> =
+                copies.iter().map(|copy| (copy.node.to_string(), copy.complete, copy.pinned)).collect();
+            Ok((size, copies).into_pyobject(py)?.into_any().unbind())
+        }
+        Reply::Status(status) => Ok(py_status(py, &status)?.into_any().unbind()),
+        other => {
+            let message = format!("{other:?} answers nothing that was asked");
+            Err(crate::errors::to_py(Error::new(ErrorKind::Internal, message)))
+        }
+    }
+}

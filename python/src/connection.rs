@@ -1,0 +1,196 @@
+//! One connection to a node on this host.
+
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hoplite_client::Client;
+use hoplite_words::client::Request;
+use hoplite_words::limits::TIMEOUT_MAX;
+use hoplite_words::{Blob, Error, ErrorKind};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::answer::Question;
+use crate::convert::{header, id, ids, milliseconds, nodes, op, order, timeout, PyHeader};
+use crate::errors::{to_py, Stop};
+use crate::ticket::Ticket;
+
+/// Sends requests. It stays connected, also after `close`, until the last view or writing that came
+/// over it is gone: the node keeps their bytes for this connection.
+#[pyclass(frozen, module = "hoplite._hoplite")]
+pub struct Connection {
+    client: Mutex<Option<Arc<Client>>>,
+    node: String,
+    closed: Stop,
+}
+
+impl Connection {
+    fn client(&self) -> PyResult<Arc<Client>> {
+        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        client.clone().ok_or_else(|| {
+            let message = format!("the client of node {} was closed", self.node);
+            to_py(Error::new(ErrorKind::Aborted, message))
+        })
+    }
+
+    fn submit(&self, request: Request, question: Question, timeout: Option<f64>) -> PyResult<Ticket> {
+        let limit = self::timeout(timeout)?;
+        let ticket = self.client()?.submit(request).map_err(to_py)?;
+        Ok(Ticket::new(ticket, question, limit, self.closed.clone()))
+    }
+}
+
+#[pymethods]
+impl Connection {
+    #[new]
+    #[pyo3(signature = (socket, timeout))]
+    fn new(py: Python<'_>, socket: PathBuf, timeout: Option<f64>) -> PyResult<Self> {
+        let timeout = self::timeout(timeout)?.unwrap_or(TIMEOUT_MAX);
+        let client = py.detach(|| Client::connect(&socket, timeout)).map_err(to_py)?;
+        let node = client.node().to_string();
+        Ok(Connection { client: Mutex::new(Some(client)), node, closed: Stop::default() })
+    }
+
+    #[getter]
+    fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Readable when answers have come.
+    fn fileno(&self) -> PyResult<i32> {
+        Ok(self.client()?.fd().as_raw_fd())
+    }
+
+    /// Sends what waits to be sent and takes in what has come; False once the node is gone.
+    fn pump(&self, py: Python<'_>) -> PyResult<bool> {
+        let client = self.client()?;
+        match py.detach(|| client.pump()) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind == ErrorKind::NodeUnreachable => Ok(false),
+            Err(error) => Err(to_py(error)),
+        }
+    }
+
+    /// Whether requests wait for room in the socket, which `pump` sends once it is writable.
+    fn wants_write(&self) -> PyResult<bool> {
+        Ok(self.client()?.wants_write())
+    }
+
+    /// Every further request raises `Aborted`, and so does every wait under way.
+    fn close(&self) {
+        self.closed.set();
+        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(client);
+    }
+
+    #[pyo3(signature = (id, header, data, timeout))]
+    fn put_small(&self, id: &[u8], header: PyHeader, data: &[u8], timeout: Option<f64>) -> PyResult<Ticket> {
+        let request = Request::PutSmall {
+            id: self::id(id)?,
+            header: self::header(header)?,
+            payload: Blob(data.to_vec()),
+            timeout_ms: milliseconds(self::timeout(timeout)?),
+        };
+        self.submit(request, Question::Plain, timeout)
+    }
+
+    /// Brings a Writing; None if the node has the object already.
+    #[pyo3(signature = (id, header, size, timeout))]
+    fn create(&self, id: &[u8], header: PyHeader, size: u64, timeout: Option<f64>) -> PyResult<Ticket> {
+        let id = self::id(id)?;
+        let request = Request::Create {
+            id,
+            size,
+            header: self::header(header)?,
+            timeout_ms: milliseconds(self::timeout(timeout)?),
+        };
+        self.submit(request, Question::Create { id, size }, timeout)
+    }
+
+    /// Brings a View.
+    #[pyo3(signature = (id, timeout, fail_if_lost))]
+    fn get(&self, id: &[u8], timeout: Option<f64>, fail_if_lost: bool) -> PyResult<Ticket> {
+        let id = self::id(id)?;
+        let timeout_ms = milliseconds(self::timeout(timeout)?);
+        let request = Request::Get { id, timeout_ms, partial: false, fail_if_lost };
+        self.submit(request, Question::Get { id }, timeout)
+    }
+
+    /// Brings an Arriving: with `partial` as soon as bytes may come, else when all are here.
+    #[pyo3(signature = (id, timeout, partial, fail_if_lost))]
+    fn get_copy(
+        &self,
+        id: &[u8],
+        timeout: Option<f64>,
+        partial: bool,
+        fail_if_lost: bool,
+    ) -> PyResult<Ticket> {
+        let id = self::id(id)?;
+        let timeout_ms = milliseconds(self::timeout(timeout)?);
+        let request = Request::Get { id, timeout_ms, partial, fail_if_lost };
+        self.submit(request, Question::Copy { id }, timeout)
+    }
+
+    #[pyo3(signature = (ids, timeout))]
+    fn delete(&self, ids: Vec<Bound<'_, PyBytes>>, timeout: Option<f64>) -> PyResult<Ticket> {
+        let timeout_ms = milliseconds(self::timeout(timeout)?);
+        self.submit(Request::Delete { ids: self::ids(ids)?, timeout_ms }, Question::Plain, timeout)
+    }
+
+    /// Brings the ids that went in, in fold order.
+    #[pyo3(signature = (target, sources, num_objects, op, order, to_sources, timeout))]
+    #[allow(clippy::too_many_arguments)] // Python's caller names each.
+    fn reduce(
+        &self,
+        target: &[u8],
+        sources: Vec<Bound<'_, PyBytes>>,
+        num_objects: u32,
+        op: &str,
+        order: &str,
+        to_sources: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<Ticket> {
+        let request = Request::Reduce {
+            target: self::id(target)?,
+            sources: self::ids(sources)?,
+            num_objects,
+            op: self::op(op)?,
+            order: self::order(order)?,
+            timeout_ms: milliseconds(self::timeout(timeout)?),
+            to_sources,
+        };
+        self.submit(request, Question::Plain, timeout)
+    }
+
+    /// Brings those of `ids` that are ready.
+    #[pyo3(signature = (ids, count, timeout))]
+    fn wait(&self, ids: Vec<Bound<'_, PyBytes>>, count: u32, timeout: Option<f64>) -> PyResult<Ticket> {
+        let timeout_ms = milliseconds(self::timeout(timeout)?);
+        self.submit(Request::Wait { ids: self::ids(ids)?, count, timeout_ms }, Question::Plain, timeout)
+    }
+
+    #[pyo3(signature = (ids, nodes, timeout))]
+    fn prefetch(
+        &self,
+        ids: Vec<Bound<'_, PyBytes>>,
+        nodes: Vec<(String, u64)>,
+        timeout: Option<f64>,
+    ) -> PyResult<Ticket> {
+        let request = Request::Prefetch { ids: self::ids(ids)?, nodes: self::nodes(nodes)? };
+        self.submit(request, Question::Plain, timeout)
+    }
+
+    /// Brings (size or None, [(node, complete, pinned), ...]).
+    #[pyo3(signature = (id, timeout))]
+    fn locate(&self, id: &[u8], timeout: Option<f64>) -> PyResult<Ticket> {
+        let timeout_ms = milliseconds(self::timeout(timeout)?);
+        self.submit(Request::Locate { id: self::id(id)?, timeout_ms }, Question::Plain, timeout)
+    }
+
+    /// Brings a dict of the node's account of itself.
+    #[pyo3(signature = (timeout))]
+    fn status(&self, timeout: Option<f64>) -> PyResult<Ticket> {
+        self.submit(Request::Status, Question::Plain, timeout)
+    }
+}

@@ -1,0 +1,95 @@
+//! Hoplite's errors as Python's, and Python's signals as interrupts.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use hoplite_words::{Error, ErrorKind, Result};
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+/// The class in `hoplite.errors` of each kind.
+fn class_of(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::TimedOut => "TimedOut",
+        ErrorKind::Deleted => "ObjectDeleted",
+        ErrorKind::Lost => "ObjectLost",
+        ErrorKind::StoreFull => "StoreFull",
+        ErrorKind::AlreadyExists => "ObjectExists",
+        ErrorKind::Mismatch => "Mismatch",
+        ErrorKind::BadArgument => "BadArgument",
+        ErrorKind::NodeUnreachable => "NodeUnreachable",
+        ErrorKind::Aborted => "Aborted",
+        ErrorKind::VersionMismatch => "VersionMismatch",
+        ErrorKind::Internal => "InternalError",
+    }
+}
+
+pub fn to_py(error: Error) -> PyErr {
+    Python::attach(|py| {
+        let class = py.import("hoplite.errors").and_then(|module| module.getattr(class_of(error.kind)));
+        match class.and_then(|class| Ok(class.cast_into::<PyType>()?)) {
+            Ok(class) => PyErr::from_type(class, error.message),
+            Err(_) => PyException::new_err(error.message),
+        }
+    })
+}
+
+pub fn bad_argument(message: impl Into<String>) -> PyErr {
+    to_py(Error::new(ErrorKind::BadArgument, message))
+}
+
+/// Set when whatever goes on under it must end: the client was closed, the copying stopped.
+#[derive(Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs `wait` detached from the interpreter with an interrupt that runs Python's signal handlers
+/// and looks at `stops`. What a handler raised wins over what the wait made of it.
+pub fn interruptible<T: Send>(
+    py: Python<'_>,
+    stops: &[&Stop],
+    wait: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Result<T> + Send,
+) -> std::result::Result<T, Ended> {
+    let mut raised = None;
+    let outcome = py.detach(|| {
+        wait(&mut || {
+            if stops.iter().any(|stop| stop.is_set()) {
+                return Err(Error::new(ErrorKind::Aborted, "the client was closed, or the call stopped"));
+            }
+            Python::attach(|py| py.check_signals()).map_err(|error| {
+                raised = Some(error);
+                Error::new(ErrorKind::Aborted, "interrupted by a signal")
+            })
+        })
+    });
+    match raised {
+        Some(error) => Err(Ended::Raised(error)),
+        None => outcome.map_err(Ended::Failed),
+    }
+}
+
+/// Why an interruptible wait brought nothing.
+pub enum Ended {
+    /// A signal handler raised this.
+    Raised(PyErr),
+    Failed(Error),
+}
+
+impl From<Ended> for PyErr {
+    fn from(ended: Ended) -> PyErr {
+        match ended {
+            Ended::Raised(error) => error,
+            Ended::Failed(error) => to_py(error),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Other people's buffers as slices, and ours as buffers.
+
+use std::ffi::c_int;
+
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// Bytes of a Python object that exports a contiguous buffer of them; exported as long as this lives.
+pub struct Source(PyBuffer<u8>);
+
+impl Source {
+    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        contiguous(PyBuffer::get(object)?).map(Source)
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        if self.0.len_bytes() == 0 {
+            return &[];
+        }
+        // SAFETY: a contiguous buffer of that many bytes, which stays where it is while `self.0`
+        // holds it exported. As with every buffer, that no thread writes to it meanwhile is the
+        // caller's promise ("do not change `value` until the put is done").
+        unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast(), self.0.len_bytes()) }
+    }
+}
+
+/// As [`Source`], to be written to.
+pub struct Room(PyBuffer<u8>);
+
+impl Room {
+    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let buffer = contiguous(PyBuffer::get(object)?)?;
+        if buffer.readonly() {
+            return Err(PyBufferError::new_err("the buffer is read-only"));
+        }
+        Ok(Room(buffer))
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        if self.0.len_bytes() == 0 {
+            return &mut [];
+        }
+        // SAFETY: as in `Source::bytes`; writable, as checked above.
+        unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast(), self.0.len_bytes()) }
+    }
+}
+
+fn contiguous(buffer: PyBuffer<u8>) -> PyResult<PyBuffer<u8>> {
+    match buffer.is_c_contiguous() {
+        true => Ok(buffer),
+        false => Err(PyBufferError::new_err("the buffer is not C-contiguous")),
+    }
+}
+
+/// Exports `size` bytes at `start`, owned by `owner`, through the buffer protocol.
+///
+/// # Safety
+/// `view` is what CPython passed to `__getbuffer__`. The bytes stay valid as long as `owner` lives,
+/// and are written to by nobody else if `writable`, by nobody at all if not.
+pub unsafe fn export(
+    owner: &Bound<'_, PyAny>,
+    start: *mut u8,
+    size: usize,
+    writable: bool,
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+) -> PyResult<()> {
+    let readonly = c_int::from(!writable);
+    let size = ffi::Py_ssize_t::try_from(size).expect("memory is never larger than isize::MAX");
+    // SAFETY: `view` is CPython's; it takes a reference to `owner`, which keeps the bytes.
+    let outcome =
+        unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), start.cast(), size, readonly, flags) };
+    match outcome {
+        0 => Ok(()),
+        _ => Err(PyErr::fetch(owner.py())),
+    }
+}

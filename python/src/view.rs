@@ -1,0 +1,34 @@
+//! A complete object's bytes, where they lie.
+
+use std::ffi::c_int;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::convert::py_header;
+use crate::memory::export;
+
+/// Read-only memory of a complete object; the node keeps it until this is gone.
+#[pyclass(frozen, module = "hoplite._hoplite")]
+pub struct View(pub hoplite_client::View);
+
+#[pymethods]
+impl View {
+    #[getter]
+    fn header<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        py_header(py, self.0.header())
+    }
+
+    #[getter]
+    fn size(&self) -> usize {
+        self.0.bytes().len()
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let bytes = slf.get().0.bytes();
+        // SAFETY: `view` is CPython's. The object is sealed, so nobody writes; the bytes stay as
+        // long as the `View` in `slf`, to which the export holds a reference.
+        unsafe { export(slf.as_any(), bytes.as_ptr().cast_mut(), bytes.len(), false, view, flags) }
+    }
+}

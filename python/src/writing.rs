@@ -1,0 +1,145 @@
+//! An object's memory while it is being written.
+
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use hoplite_client::{Client, Created};
+use hoplite_words::{Error, ErrorKind, Result};
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::answer::Question;
+use crate::convert::timeout;
+use crate::errors::{interruptible, to_py, Stop};
+use crate::memory::{export, Source};
+use crate::ticket::Ticket;
+
+/// Copied between two advances: receivers start after the first piece, and an advance costs nothing
+/// beside a piece.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Writable memory of an object that exists, but is not complete.
+#[pyclass(frozen, module = "hoplite._hoplite")]
+pub struct Writing {
+    created: Mutex<Option<Created>>,
+    start: Start,
+    size: usize,
+    /// Keeps the mapping, and so the memory readable and writable, after the seal.
+    client: Arc<Client>,
+    stop: Stop,
+    closed: Stop,
+}
+
+/// Where the object's memory starts.
+struct Start(*mut u8);
+
+// SAFETY: only an address; what may be done with the memory behind it is the buffer protocol's
+// business, under the interpreter's lock.
+unsafe impl Send for Start {}
+// SAFETY: as above.
+unsafe impl Sync for Start {}
+
+impl Writing {
+    pub fn new(mut created: Created, client: Arc<Client>, closed: Stop) -> Self {
+        let memory = created.writable();
+        let (start, size) = (Start(memory.as_mut_ptr()), memory.len());
+        Writing { created: Mutex::new(Some(created)), start, size, client, stop: Stop::default(), closed }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Created>> {
+        self.created.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn over() -> Error {
+    Error::new(ErrorKind::BadArgument, "the object is sealed or aborted already")
+}
+
+/// Copies to the watermark piece by piece. A node that gave the object up is noticed by the seal.
+fn append(created: &mut Created, data: &[u8], interrupt: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    let mut looked = Instant::now();
+    for piece in data.chunks(PIECE_BYTES) {
+        if created.is_aborted() {
+            return Ok(());
+        }
+        created.append(piece)?;
+        if looked.elapsed() >= hoplite_client::INTERRUPT_EVERY {
+            looked = Instant::now();
+            interrupt()?;
+        }
+    }
+    Ok(())
+}
+
+#[pymethods]
+impl Writing {
+    /// Copies `data` to `offset`, which must be the watermark, and publishes it on the way.
+    fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let source = Source::of(data)?;
+        interruptible(py, &[&self.stop, &self.closed], |interrupt| {
+            let mut created = self.lock();
+            let created = created.as_mut().ok_or_else(over)?;
+            let end = offset.saturating_add(source.bytes().len() as u64);
+            if created.is_aborted() {
+                return Ok(());
+            }
+            if offset != created.watermark() || end > created.size() {
+                return Err(Error::new(
+                    ErrorKind::BadArgument,
+                    format!("{offset}..{end} does not continue {created:?}"),
+                ));
+            }
+            append(created, source.bytes(), interrupt)
+        })?;
+        Ok(())
+    }
+
+    /// Everything below `watermark` is final. Going back is no error and does nothing.
+    fn advance(&self, py: Python<'_>, watermark: u64) -> PyResult<()> {
+        py.detach(|| {
+            let mut created = self.lock();
+            let created = created.as_mut().ok_or_else(over)?;
+            let done = created.watermark();
+            if created.is_aborted() || watermark <= done {
+                return Ok(());
+            }
+            created.advance(watermark - done)
+        })
+        .map_err(to_py)
+    }
+
+    /// Makes a `write` that runs in another thread raise soon.
+    fn stop(&self) {
+        self.stop.set();
+    }
+
+    /// The ticket brings None once the object is complete for everyone.
+    #[pyo3(signature = (timeout))]
+    fn seal(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Ticket> {
+        let limit = self::timeout(timeout)?;
+        let ticket = py.detach(|| self.lock().take().ok_or_else(over)?.submit_seal()).map_err(to_py)?;
+        Ok(Ticket::new(ticket, Question::Plain, limit, self.closed.clone()))
+    }
+
+    /// Withdraws the object, if it is not sealed. A second time does nothing.
+    fn abort(&self, py: Python<'_>) {
+        let created = py.detach(|| self.lock().take());
+        drop(created);
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let writing = slf.get();
+        if slf.py().detach(|| writing.lock().is_none()) {
+            return Err(PyBufferError::new_err("the object is sealed or aborted already"));
+        }
+        // SAFETY: `view` is CPython's. The mapping is kept by `writing.client`; until the seal the
+        // memory is the writer's alone, and after it hoplite.Creation makes its array read-only.
+        unsafe { export(slf.as_any(), writing.start.0, writing.size, true, view, flags) }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Writing of {} bytes at {}>", self.size, self.client.node())
+    }
+}

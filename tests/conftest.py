@@ -1,0 +1,79 @@
+"""A cluster that most tests share, and ways to wait for things without sleeping blindly."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+import hoplite
+
+NODES = 4
+STORE_SIZE = "192MiB"
+
+EVENTUALLY_SECONDS = 30.0
+"""How long `eventually` keeps looking: far longer than anything takes, even on a busy machine."""
+
+LOOK_EVERY_SECONDS = 0.01
+
+
+def eventually(holds: Callable[[], object], what: str) -> None:
+    """Look until `holds()` is true; fail, saying `what`, if it never becomes so."""
+    deadline = time.monotonic() + EVENTUALLY_SECONDS
+    while not (last := holds()):
+        assert time.monotonic() < deadline, f"never happened: {what} (last look: {last!r})"
+        time.sleep(LOOK_EVERY_SECONDS)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[hoplite.LocalCluster]:
+    """Four nodes for all tests that break nothing."""
+    with hoplite.LocalCluster(NODES, store_size=STORE_SIZE) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def clients(cluster: hoplite.LocalCluster) -> Iterator[list[hoplite.Client]]:
+    """One client on each node of the shared cluster; afterwards the stores must be empty again."""
+    clients = [cluster.connect(i) for i in range(NODES)]
+    yield clients
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def client(clients: list[hoplite.Client]) -> hoplite.Client:
+    return clients[0]
+
+
+@pytest.fixture
+def pair() -> Iterator[hoplite.LocalCluster]:
+    """Two nodes of the test's own, to be broken."""
+    with hoplite.LocalCluster(2, store_size="64MiB") as cluster:
+        yield cluster
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest, cluster: hoplite.LocalCluster) -> Iterator[Callable[..., str]]:
+    """Makes names no other test uses; what bears them is deleted after the test."""
+    made: list[str] = []
+
+    def make(label: object = "object") -> str:
+        made.append(f"{request.node.name} {label} {next(_numbers)}")
+        return made[-1]
+
+    yield make
+    with cluster.connect(0) as client:
+        if made:
+            client.delete(made, timeout=EVENTUALLY_SECONDS)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20210823)
