@@ -212,8 +212,12 @@ impl Drawing<'_> {
             }
         }
         if volatile {
-            let thing = *self.dice.pick(&present);
-            self.finish(Thing { volatile: true, ..thing }, false);
+            // Not the chained target: its readers know nothing of this group.
+            let own: Vec<_> = present.iter().filter(|thing| thing.id != like.id).copied().collect();
+            if !own.is_empty() {
+                let thing = *self.dice.pick(&own);
+                self.finish(Thing { volatile: true, ..thing }, false);
+            }
         }
         self.dice.shuffle(&mut things);
         let like = Thing { volatile: volatile || like.volatile, ..like };

@@ -32,8 +32,13 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // A panic is reported with its seed, below; once is enough.
-    std::panic::set_hook(Box::new(|_| {}));
+    // The seed and the log follow below; here only where it was.
+    std::panic::set_hook(Box::new(|panic| {
+        println!("panic at {:?}", panic.location());
+        if std::env::var_os("RUST_BACKTRACE").is_some() {
+            println!("{}", std::backtrace::Backtrace::force_capture());
+        }
+    }));
     let faults = if args.faults { FaultSwitches::all() } else { FaultSwitches::default() };
     let mut failed = Vec::new();
     let mut judged = 0;

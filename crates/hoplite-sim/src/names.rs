@@ -28,7 +28,7 @@ pub fn index_of(addr: SocketAddr) -> usize {
 
 /// `n2`, and `n2'` and so on after restarts.
 pub fn node(node: NodeId) -> String {
-    format!("n{}{}", index_of(node.addr) + 1, "'".repeat(node.incarnation as usize - 1))
+    format!("n{}{}", index_of(node.addr) + 1, "'".repeat((node.incarnation as usize).saturating_sub(1)))
 }
 
 impl Names {
@@ -44,6 +44,11 @@ impl Names {
             Some(name) => name.clone(),
             None => "(partial)".to_owned(),
         }
+    }
+
+    /// `text` with the short hexadecimal forms of ids replaced by their names.
+    pub fn readable(&self, text: &str) -> String {
+        self.objects.iter().fold(text.to_owned(), |text, (id, name)| text.replace(&format!("{id:?}"), name))
     }
 
     pub fn objects(&self, ids: &[ObjectId]) -> String {

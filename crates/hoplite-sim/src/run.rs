@@ -75,6 +75,7 @@ pub fn run(seed: u64, faults: FaultSwitches) -> Report {
         log_hash: world.log.hash(),
         log_lines: world.log.lines(),
         failure: violation
+            .map(|violation| world.names.readable(&violation))
             .map(|violation| Failure { violation, log_tail: world.log.tail().map(str::to_owned).collect() }),
     }
 }
@@ -165,8 +166,10 @@ fn clean_up(world: &mut World, crowd: &Crowd) -> Result<(), String> {
     if !crowd.ids.is_empty() {
         world.plan_task(world.now(), Task::new(clients[0], Spec::Delete { ids: crowd.ids.clone() }));
     }
-    for client in &crowd.clients {
-        world.kill_client(*client);
+    for client in world.clients() {
+        if !clients.contains(&client) {
+            world.kill_client(client);
+        }
     }
     finish(world, world.now() + FINISH_WITHIN)?;
     world.run_until(world.now() + SETTLE);

@@ -7,6 +7,7 @@ pub use fold::DTYPES;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use hoplite_words::limits::INLINE_BYTES_MAX;
 use hoplite_words::{Dtype, Edition, Header, ObjectId, Op};
 
 use crate::dice::Dice;
@@ -79,6 +80,8 @@ impl Model {
     ) -> Result<(), String> {
         let Some(origin) = self.origins.get(&id) else { return Ok(()) };
         match origin {
+            // What came inline comes without its seal.
+            Origin::Reduction { size, .. } if sources.is_empty() && *size <= INLINE_BYTES_MAX => return Ok(()),
             Origin::Put { .. } if sources.is_empty() => return Ok(()),
             Origin::Put { .. } => return Err(format!("{id:?} was put, yet its seal names sources")),
             Origin::Reduction { sources: declared, num_objects, fixed, .. } => {
@@ -130,8 +133,13 @@ impl Model {
         if size != declared_size {
             return Err(format!("{id:?} has {size} B instead of {declared_size} B"));
         }
+        let over = match self.sealed.get(&(id, None)) {
+            Some(known) if over.is_empty() => known.clone(),
+            None if over.is_empty() => return Ok(None),
+            _ => over.to_vec(),
+        };
         let mut parts = Vec::new();
-        for source in over {
+        for source in &over {
             let nested = self.sealed.get(&(*source, None)).cloned();
             if nested.is_none() && matches!(self.origins.get(source), Some(Origin::Reduction { .. })) {
                 return Ok(None);

@@ -46,6 +46,10 @@ impl World {
         client
     }
 
+    pub fn clients(&self) -> Vec<ClientId> {
+        self.sessions.keys().copied().collect()
+    }
+
     fn client_name(&self, client: ClientId) -> String {
         format!("{}.c{}", self.name(self.sessions[&client].place), client.0)
     }

@@ -78,7 +78,7 @@ impl World {
             self.pulls.insert((place, *transfer), (*id, *edition));
         }
         if let Some(copy) = copy {
-            let Some(bytes) = self.sealed_bytes(place, copy) else { return };
+            let Some(bytes) = self.whole_bytes(place, copy) else { return };
             self.judge_attachment(place, copy, &message, &bytes);
             attach(&mut message, bytes);
         }
@@ -96,10 +96,11 @@ impl World {
         }
     }
 
-    fn sealed_bytes(&mut self, place: Place, copy: CopyId) -> Option<Vec<u8>> {
+    /// The bytes to attach; a small put is announced with them while its verdict is still out.
+    fn whole_bytes(&mut self, place: Place, copy: CopyId) -> Option<Vec<u8>> {
         let node = &self.nodes[place.index];
         match node.plane.copies.get(&copy) {
-            Some(held) if matches!(held.stage, Stage::Sealed(_)) => {
+            Some(held) if held.stage != Stage::Aborted && held.watermark == held.extent.size => {
                 Some(node.bytes(held.extent, 0, held.extent.size).to_vec())
             }
             other => {

@@ -45,7 +45,7 @@ impl World {
             }
             _ => None,
         };
-        let Some(sources) = self.seal_of(place, copy) else { return };
+        let sources = self.seal_of(place, copy).unwrap_or_default();
         let verdict = self
             .model
             .on_sealed(*id, edition, &sources)
