@@ -10,6 +10,7 @@ use hoplite_core::Core;
 use hoplite_net::{Arrival, ControlEvent, ControlLinks, Outbox};
 use hoplite_store::Arena;
 use hoplite_words::client::{Answer, Reply, Request};
+use hoplite_words::limits::INLINE_BYTES_MAX;
 use hoplite_words::peer::PeerMessage;
 use hoplite_words::{CopyId, Error, ErrorKind, NodeId};
 use tokio::net::UdpSocket;
@@ -151,7 +152,10 @@ impl Node {
             }
             Output::Open { copy, extent } => {
                 self.copies.open(copy, extent);
-                self.arena.warm_to(extent.offset + extent.size);
+                // Small objects lie at the arena's far end: warming up to them would touch it all.
+                if extent.size > INLINE_BYTES_MAX {
+                    self.arena.warm_to(extent.offset + extent.size);
+                }
             }
             Output::Advance { copy, .. } => self.copies.at(copy).wake(),
             Output::Write { copy, bytes } => self.write(copy, &bytes),
