@@ -77,9 +77,12 @@ impl Core {
 /// The best sender for an ask, if one is free.
 fn choose(entry: &Entry, ask: &Ask, fanout: usize, now: Duration) -> Option<NodeId> {
     let distrusted = ask.distrust.filter(|&(_, until)| until > now).map(|(sender, _)| sender);
-    // Continuing an edition spares the bytes we have; any other means starting over.
+    // Continuing an edition spares the bytes we have; any other means starting over. One that leads
+    // to no source any more is no reason to wait.
     let continues = |held: &Held| Some(held.report.edition) == ask.have;
-    let any_continues = entry.copies().iter().any(|(&node, held)| node != ask.node && continues(held));
+    let leads = |node: NodeId| depth(entry, node, ask.node).is_some();
+    let any_continues =
+        entry.copies().iter().any(|(&node, held)| node != ask.node && continues(held) && leads(node));
     let eligible = |node: NodeId, held: &Held| {
         node != ask.node
             && Some(node) != distrusted
@@ -95,18 +98,21 @@ fn choose(entry: &Entry, ask: &Ask, fanout: usize, now: Duration) -> Option<Node
         .map(|(_, _, node)| node)
 }
 
-/// Hops from a source to `node`; `None` if `asker` is among them, or the chain leads nowhere.
+/// Hops from a source to `node`; `None` if `asker` is among them, or the chain leads nowhere: to a
+/// copy that is gone, of another edition, or itself without a sender.
 fn depth(entry: &Entry, node: NodeId, asker: NodeId) -> Option<usize> {
+    let edition = entry.copies().get(&node)?.report.edition;
     let mut hops = 0;
     let mut at = node;
     loop {
         if at == asker {
             return None;
         }
-        let held = entry.copies().get(&at)?;
-        match held.report.upstream {
-            Some(upstream) if !held.report.complete => at = upstream,
-            // Presumed copies always have an upstream: this one is complete or being written.
+        let report = &entry.copies().get(&at).filter(|held| held.report.edition == edition)?.report;
+        match report.upstream {
+            Some(upstream) if !report.complete => at = upstream,
+            // Only what is written or reduced there is pinned before it is complete.
+            None if !report.complete && !report.pinned => return None,
             _ => return Some(hops),
         }
         hops += 1;
