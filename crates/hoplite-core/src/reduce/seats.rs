@@ -367,7 +367,8 @@ impl Core {
         let Some(running) = self.seats.running.remove(&key) else { return };
         self.room.retain(|what| *what != RoomFor::Seat { reduction: key.0, slot: key.1 });
         if let State::Folding { copy, .. } | State::Folded { copy } = running.state {
-            if !self.copies.table[&copy].doomed {
+            // A finished partial sum may have been evicted meanwhile.
+            if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {
                 self.withdraw(copy);
                 self.doom(copy);
             }
