@@ -90,7 +90,7 @@ def _create(client: Any, size: int, runs: int, report: Report) -> None:
     for run in range(-WARM_UP_RUNS, runs):
         name = f"create-{size}-{run}"
         began = time.perf_counter()
-        client.create((size,), np.uint8, name).seal()
+        client.create(name, size, np.uint8).seal()
         took = time.perf_counter() - began
         client.delete(name)
         if run >= 0:

@@ -3,11 +3,14 @@
 //! An explicit one wins; a specific listening address is announced as it is. A wildcard
 //! (`0.0.0.0`) is no address one could dial, so the kernel is asked: a UDP socket "connected" to
 //! the first seed (or, without seeds, to a far-away address, which takes the default route) has the
-//! source address that packets to the others will carry. Nothing is sent. Without any route:
-//! loopback.
+//! source address that packets to the others will carry. Nothing is sent. A host without a default
+//! route (a cluster's own network, a lab) is asked the same for the networks it is directly on
+//! ([`crate::networks`]). Without any route: loopback.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use crate::networks;
 
 /// Documentation addresses (RFC 5737, RFC 3849): certain to be routed by default, never contacted.
 const FAR_AWAY: [IpAddr; 2] =
@@ -20,6 +23,7 @@ pub enum Reason {
     Listening,
     RouteToSeed(SocketAddr),
     DefaultRoute,
+    DirectlyOn(IpAddr),
     NoRoute,
 }
 
@@ -30,6 +34,9 @@ impl fmt::Display for Reason {
             Reason::Listening => f.write_str("it is the address listened on"),
             Reason::RouteToSeed(seed) => write!(f, "packets to the seed {seed} leave from it"),
             Reason::DefaultRoute => f.write_str("packets along the default route leave from it"),
+            Reason::DirectlyOn(network) => {
+                write!(f, "there is no default route, and this host is directly on the network {network}")
+            }
             Reason::NoRoute => f.write_str("this host has no route, so only itself can be a peer"),
         }
     }
@@ -52,6 +59,11 @@ pub fn choose(explicit: Option<SocketAddr>, bound: SocketAddr, seeds: &[SocketAd
     for ip in FAR_AWAY {
         if let Some(ip) = source_towards(SocketAddr::new(ip, 1), bound) {
             return (announced(ip), Reason::DefaultRoute);
+        }
+    }
+    for network in networks::directly_on() {
+        if let Some(ip) = source_towards(SocketAddr::new(network.into(), 1), bound) {
+            return (announced(ip), Reason::DirectlyOn(network.into()));
         }
     }
     let loopback = match bound {

@@ -11,6 +11,7 @@
 //! | file | what |
 //! |---|---|
 //! | `announce` | which address to tell the others |
+//! | `networks` | which networks this host is directly on |
 //! | `socket` | options of each kind of socket, and why |
 //! | `frames` | one frame from and to a stream, no byte more |
 //! | `hello` | the first frame, and who is turned away |
@@ -26,6 +27,7 @@ mod dial;
 mod frames;
 mod hello;
 mod listen;
+mod networks;
 mod outbox;
 mod pool;
 mod socket;
