@@ -110,7 +110,9 @@ impl Drawing<'_> {
             ]);
         }
         let pressed = self.shape.room == Room::Tight || self.shape.faults.any() || !excuses.is_empty();
-        if pressed || self.dice.percent(10) {
+        // What makes objects must not give up where others count on them.
+        let makes = matches!(task.spec, Spec::Put { .. } | Spec::PutSmall { .. } | Spec::Reduce { .. });
+        if pressed || (!makes && self.dice.percent(10)) {
             let timeout = Duration::from_millis(self.dice.between(0, 1500));
             task = task.within(timeout).may_fail(&[ErrorKind::TimedOut]);
         }

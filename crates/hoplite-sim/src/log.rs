@@ -4,9 +4,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-/// Lines kept for the report of a failure.
-const TAIL_LINES: usize = 400;
-
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
@@ -26,16 +23,19 @@ pub struct Log {
     hash: u64,
     lines: u64,
     tail: VecDeque<String>,
+    tail_lines: usize,
     /// Everything said on `Topic::Talk` since last taken, for scenarios.
     talk: Option<Vec<String>>,
 }
 
 impl Log {
-    pub fn new(keep_talk: bool) -> Self {
+    /// Keeps the last `tail_lines` for the report of a failure.
+    pub fn new(tail_lines: usize, keep_talk: bool) -> Self {
         Log {
             hash: FNV_OFFSET,
             lines: 0,
-            tail: VecDeque::with_capacity(TAIL_LINES),
+            tail: VecDeque::new(),
+            tail_lines,
             talk: keep_talk.then(Vec::new),
         }
     }
@@ -49,11 +49,11 @@ impl Log {
         if let (Topic::Talk, Some(talk)) = (topic, &mut self.talk) {
             talk.push(text.to_string());
         }
-        if self.tail.len() == TAIL_LINES {
-            self.tail.pop_front();
-        }
         if topic != Topic::Noise {
             self.tail.push_back(line);
+        }
+        if self.tail.len() > self.tail_lines {
+            self.tail.pop_front();
         }
     }
 

@@ -43,13 +43,13 @@ fn main() -> ExitCode {
     let mut failed = Vec::new();
     let mut judged = 0;
     for seed in args.seed..args.seed + args.seeds {
-        let report = run(seed, faults);
+        let report = run(seed, faults, args.tail);
         judged += report.judged;
         if args.verbose || args.seeds == 1 {
             println!("{report}");
         }
         if report.failure.is_some() {
-            print_failure(&report, args.tail);
+            print_failure(&report);
             failed.push(seed);
             if !args.keep_going {
                 break;
@@ -64,10 +64,10 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn print_failure(report: &Report, tail: usize) {
+fn print_failure(report: &Report) {
     let Some(failure) = &report.failure else { return };
     println!("FAILED {report}");
-    for line in &failure.log_tail[failure.log_tail.len().saturating_sub(tail)..] {
+    for line in &failure.log_tail {
         println!("  {line}");
     }
     println!("  => seed {}: {}", report.seed, failure.violation);

@@ -55,11 +55,12 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs the world this seed draws.
-pub fn run(seed: u64, faults: FaultSwitches) -> Report {
+/// Runs the world this seed draws; a failure comes with the last `tail_lines` of the log.
+pub fn run(seed: u64, faults: FaultSwitches, tail_lines: usize) -> Report {
     let mut dice = Dice::new(seed);
     let shape = Shape::draw(&mut dice, faults);
-    let plan = shape.plan(&mut dice);
+    let mut plan = shape.plan(&mut dice);
+    plan.tail_lines = tail_lines;
     let mut world = World::new(plan, dice.seed());
     let outcome = catch_unwind(AssertUnwindSafe(|| live(&mut world, &shape, &mut dice)));
     let violation = match outcome {

@@ -91,6 +91,7 @@ impl Shape {
             window_bytes,
             fold_ahead_bytes: if in_step { window_bytes } else { u64::MAX },
             start_spread: Duration::from_millis(dice.between(0, 50)),
+            tail_lines: 0,
             keep_talk: false,
         }
     }

@@ -68,6 +68,7 @@ impl Stage {
             window_bytes: 128 << 10,
             fold_ahead_bytes: u64::MAX,
             start_spread: Duration::ZERO,
+            tail_lines: 0,
             keep_talk: true,
         };
         let mut world = World::new(plan, 1);

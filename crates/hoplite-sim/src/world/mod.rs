@@ -54,6 +54,9 @@ pub struct Plan {
     pub fold_ahead_bytes: u64,
     /// Nodes start within this time of each other.
     pub start_spread: Duration,
+    /// Lines of the log kept for the report of a failure.
+    pub tail_lines: usize,
+    /// Keep what scenarios show.
     pub keep_talk: bool,
 }
 
@@ -117,7 +120,7 @@ impl World {
             violation: None,
             names: Names::default(),
             model: Model::default(),
-            log: Log::new(plan.keep_talk),
+            log: Log::new(plan.tail_lines, plan.keep_talk),
             stats: Stats::default(),
             dice: dice.split(),
             plan,
