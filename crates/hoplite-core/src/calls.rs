@@ -201,6 +201,10 @@ impl Core {
         let waited = format!("{:.3} s", (self.now - state.since).as_secs_f64());
         let me = self.me;
         let (kind, message) = match &state.pending {
+            Pending::Create(Creation { id, .. }) if self.copies.live(*id).is_some() => (
+                ErrorKind::TimedOut,
+                format!("{me}: {id} was still on its way here after {waited}: {}", self.story(*id)),
+            ),
             Pending::Create(Creation { id, size, .. }) => (
                 ErrorKind::StoreFull,
                 format!(

@@ -258,8 +258,8 @@ impl Core {
         self.stop_sends(id);
         self.try_free(id);
         if public {
-            self.ensure_fetch(object);
-            self.retry_puts(object);
+            // Not here: whoever dooms a copy may be about to open the next one.
+            self.vacated.insert(object);
         }
     }
 

@@ -333,6 +333,8 @@ impl Core {
                     fetch.failed = Some(from);
                 }
                 self.ask_for_sender(object);
+                // A put here need not wait for what nobody sends us.
+                self.retry_puts(object);
             }
         }
         self.remove_user(id);

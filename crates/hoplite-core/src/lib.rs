@@ -26,12 +26,12 @@ mod shards;
 mod subscriptions;
 mod timers;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hoplite_words::client::Status;
 use hoplite_words::peer::PeerMessage;
-use hoplite_words::{CopyId, NodeId};
+use hoplite_words::{CopyId, NodeId, ObjectId};
 
 pub use config::Config;
 pub use cost::{best_degree, fanout, Degree};
@@ -72,6 +72,8 @@ pub struct Core {
     /// Who waits for room in the store.
     room: VecDeque<RoomFor>,
     room_changed: bool,
+    /// Objects whose copy here was doomed: those who want them look again.
+    vacated: BTreeSet<ObjectId>,
     clients: BTreeMap<ClientId, Client>,
     calls: Calls,
     writes: Writes,
@@ -103,6 +105,7 @@ impl Core {
             copies: Copies::new(config.store_bytes),
             room: VecDeque::new(),
             room_changed: false,
+            vacated: BTreeSet::new(),
             clients: BTreeMap::new(),
             calls: Calls::default(),
             writes: Writes::default(),
@@ -152,11 +155,14 @@ impl Core {
         [self.timers.next(), self.members.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Handles messages to ourselves, and gives room that came back to those who wait for it,
-    /// until neither is left.
+    /// Handles messages to ourselves, and gives room and ids that became free to those who wait for
+    /// them, until nothing of that is left.
     fn settle(&mut self) {
         loop {
-            if let Some(message) = self.loopback.pop_front() {
+            if let Some(object) = self.vacated.pop_first() {
+                self.ensure_fetch(object);
+                self.retry_puts(object);
+            } else if let Some(message) = self.loopback.pop_front() {
                 self.on_message(self.me, message);
             } else if self.room_changed && !self.room.is_empty() {
                 self.room_changed = false;

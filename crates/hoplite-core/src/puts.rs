@@ -216,6 +216,17 @@ impl Core {
             self.judge_write(copy, verdict);
         } else if verdict != Verdict::Accepted {
             self.on_target_rejected(edition);
+            self.drop_rejected(edition);
+        }
+    }
+
+    /// A finished copy that cannot stand beside another of its id: two puts were accepted by owners
+    /// that did not know of each other.
+    fn drop_rejected(&mut self, edition: Edition) {
+        let rejected = |copy: &crate::copies::Copy| copy.public && !copy.doomed && copy.edition == edition;
+        let found = self.copies.table.iter().find(|(_, copy)| rejected(copy));
+        if let Some((&copy, _)) = found {
+            self.doom(copy);
         }
     }
 

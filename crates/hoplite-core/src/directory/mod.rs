@@ -99,10 +99,10 @@ impl Core {
         let entry = self.directory.entries.entry(id).or_default();
         let edition = report.edition;
         let verdict = entry.judge(origin, &report);
-        if wants_verdict {
-            self.answer(origin, id, DirectoryAnswer::Verdict { edition, verdict });
-        } else if verdict == Verdict::Deleted {
+        if verdict == Verdict::Deleted && !wants_verdict {
             self.answer(origin, id, DirectoryAnswer::Deleted);
+        } else if verdict != Verdict::Accepted || wants_verdict {
+            self.answer(origin, id, DirectoryAnswer::Verdict { edition, verdict });
         }
         if verdict != Verdict::Accepted {
             self.change_entry(id, |_| ());

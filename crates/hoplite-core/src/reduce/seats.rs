@@ -351,7 +351,10 @@ impl Core {
         });
         let Some((&key, &Running { state: State::Folded { copy }, .. })) = root else { return };
         self.seats.running.remove(&key);
-        self.seal_copy(copy, Seal { sources });
+        // The target may have been deleted while the commit was on its way.
+        if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {
+            self.seal_copy(copy, Seal { sources });
+        }
     }
 
     pub(crate) fn on_disband(&mut self, reduction: ReductionId) {
