@@ -19,20 +19,23 @@ fn main() -> io::Result<()> {
     println!("private memcpy of {mib} MiB: {private_copy:?}");
     drop(private);
     for (name, pages, warm) in [
-        ("cold", HugePages::Never, false),
+        ("cold, small", HugePages::Never, false),
+        ("cold, huge", HugePages::WhereAllowed, false),
         ("small pages", HugePages::Never, true),
         ("huge pages", HugePages::WhereAllowed, true),
     ] {
         let arena = Arena::with_pages(size as u64 + (4 << 20), pages)?;
         let warming = time(|| {
             if warm {
-                arena.warm_to(arena.bytes() - PREFAULT_AHEAD.min(arena.bytes()));
-                arena.wait_until_warm();
+                for mark in (0..arena.bytes()).step_by(PREFAULT_AHEAD as usize) {
+                    arena.warm_to(mark);
+                    arena.wait_until_warm();
+                }
             }
         });
         let own = put(&arena.mapping(), &source)?;
         let own_again = put(&arena.mapping(), &source)?;
-        let client = Mapping::attach(arena.fd().try_clone_to_owned()?, arena.bytes())?;
+        let client = Mapping::attach_with_pages(arena.fd().try_clone_to_owned()?, arena.bytes(), pages)?;
         let fresh = put(&client, &source)?;
         let again = put(&client, &source)?;
         let reader = client.reader(64, size as u64)?;

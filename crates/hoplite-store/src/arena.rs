@@ -7,7 +7,8 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::mapping::Mapping;
-use crate::warm::{HugePages, Warmer};
+use crate::region::HugePages;
+use crate::warm::Warmer;
 
 /// One node's shared memory.
 #[derive(Debug)]
@@ -36,8 +37,8 @@ impl Arena {
         rustix::fs::ftruncate(&fd, bytes)?;
         // Nobody, a client with the descriptor least of all, can pull pages from under a mapping.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let mapping = Mapping::of_owner(&fd, bytes)?;
-        let warmer = Warmer::start(mapping.clone(), pages)?;
+        let mapping = Mapping::of_owner(&fd, bytes, pages)?;
+        let warmer = Warmer::start(mapping.clone())?;
         Ok(Arena { warmer, fd, mapping })
     }
 
@@ -56,15 +57,16 @@ impl Arena {
         self.mapping.clone()
     }
 
-    /// Has the pages up to `high_water` + [`crate::PREFAULT_AHEAD`] faulted in by a background
-    /// thread, so that writers find memory and not page faults. Returns at once; calling it again
+    /// Has the [`crate::PREFAULT_AHEAD`] bytes behind `high_water` faulted in by a background
+    /// thread, so that writers find memory and not page faults. What lies below the mark is for
+    /// whoever writes there already. Returns at once; calling it again
     /// with the same or a smaller mark costs one atomic load.
     pub fn warm_to(&self, high_water: u64) {
         self.warmer.warm_to(high_water);
     }
 
-    /// Waits until what `warm_to` asked for is done (or found impossible), and returns how many
-    /// bytes from the start are faulted in.
+    /// Waits until what `warm_to` asked for is done (or found impossible), and returns the address
+    /// it has come to.
     pub fn wait_until_warm(&self) -> u64 {
         self.warmer.wait()
     }

@@ -29,6 +29,7 @@ pub mod pass_fd;
 mod reader;
 mod region;
 mod stream;
+mod touched;
 mod warm;
 mod writer;
 
@@ -36,6 +37,7 @@ pub use arena::Arena;
 pub use block::State;
 pub use mapping::Mapping;
 pub use reader::{Followed, Reader};
+pub use region::HugePages;
 pub use stream::{copy_streaming, STREAM_FROM_BYTES};
-pub use warm::{HugePages, PREFAULT_AHEAD};
+pub use warm::PREFAULT_AHEAD;
 pub use writer::Writer;

@@ -8,7 +8,8 @@ use hoplite_words::limits::{ALIGNMENT, PROGRESS_BLOCK_BYTES};
 
 use crate::block::ProgressBlock;
 use crate::reader::Reader;
-use crate::region::{Access, Region};
+use crate::region::{Access, HugePages, Region};
+use crate::touched::Touched;
 use crate::writer::Writer;
 
 /// Where a copy's bytes lie; only made by `Mapping::extent`, which checks it.
@@ -27,6 +28,7 @@ pub struct Mapping {
     writable: Region,
     /// `None`: this process reads through the writable one.
     read_only: Option<Region>,
+    touched: Touched,
     bytes: u64,
 }
 
@@ -37,6 +39,11 @@ impl Mapping {
     /// `InvalidInput` if the file is shorter than `bytes` (touching the rest would be fatal), and
     /// what `mmap` reports.
     pub fn attach(fd: OwnedFd, bytes: u64) -> io::Result<Arc<Mapping>> {
+        Self::attach_with_pages(fd, bytes, HugePages::default())
+    }
+
+    /// As `attach`, with a choice of page sizes (for measuring it).
+    pub fn attach_with_pages(fd: OwnedFd, bytes: u64, pages: HugePages) -> io::Result<Arc<Mapping>> {
         let file = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
         if file < bytes {
             return Err(invalid(format!("the arena has {file} bytes, its daemon says {bytes}")));
@@ -44,12 +51,15 @@ impl Mapping {
         let len = mappable(bytes)?;
         let writable = Region::map(fd.as_fd(), len, Access::ReadWrite)?;
         let read_only = Some(Region::map(fd.as_fd(), len, Access::ReadOnly)?);
-        Ok(Arc::new(Mapping { writable, read_only, bytes }))
+        let touched = Touched::none(len, pages);
+        Ok(Arc::new(Mapping { writable, read_only, touched, bytes }))
     }
 
-    pub(crate) fn of_owner(fd: &OwnedFd, bytes: u64) -> io::Result<Arc<Mapping>> {
-        let writable = Region::map(fd.as_fd(), mappable(bytes)?, Access::ReadWrite)?;
-        Ok(Arc::new(Mapping { writable, read_only: None, bytes }))
+    pub(crate) fn of_owner(fd: &OwnedFd, bytes: u64, pages: HugePages) -> io::Result<Arc<Mapping>> {
+        let len = mappable(bytes)?;
+        let writable = Region::map(fd.as_fd(), len, Access::ReadWrite)?;
+        let touched = Touched::none(len, pages);
+        Ok(Arc::new(Mapping { writable, read_only: None, touched, bytes }))
     }
 
     /// Bytes of the arena.
@@ -101,6 +111,16 @@ impl Mapping {
 
     pub(crate) fn writable(&self) -> &Region {
         &self.writable
+    }
+
+    pub(crate) fn touched(&self) -> &Touched {
+        &self.touched
+    }
+
+    /// Has the pages that a copy's `from..to` will touch for the first time faulted in cheaply.
+    pub(crate) fn prepare(&self, extent: Extent, from: usize, to: usize) {
+        let Extent { offset, size } = extent;
+        self.touched.prepare(&self.writable, (offset, offset + size), offset + from, offset + to);
     }
 
     pub(crate) fn readable(&self) -> &Region {

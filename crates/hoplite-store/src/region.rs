@@ -11,6 +11,20 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 /// the kernel to map it with one entry.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
+/// Faulted at once: the kernel holds the process's memory map for about a millisecond, and whoever
+/// must change it (a growing heap) waits that long. One huge page at a time would cost a drain of
+/// every processor's page lists each.
+pub(crate) const FAULT_PIECE_BYTES: usize = 4 * HUGE_PAGE_BYTES;
+
+/// Whether the arena asks for 2 MiB pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HugePages {
+    Never,
+    /// Advised before faulting, and collapsed (`MADV_COLLAPSE`) where that brought none.
+    #[default]
+    WhereAllowed,
+}
+
 /// What this process may do with the bytes of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
@@ -108,15 +122,32 @@ impl Region {
         Ok(())
     }
 
+    /// Makes every page of the range present and writable here, as huge pages where the range
+    /// covers them whole and the kernel lets us.
+    pub(crate) fn fault_in(&self, from: usize, to: usize, pages: HugePages) -> io::Result<()> {
+        let first = from.next_multiple_of(HUGE_PAGE_BYTES);
+        let last = to - to % HUGE_PAGE_BYTES;
+        if pages == HugePages::WhereAllowed && first < last {
+            // One page of each, not all: the kernel refuses to collapse a hole, and clearing the rest
+            // of a huge page is 3 times faster than making 511 small ones and 5 times faster than
+            // making and then copying them.
+            for huge in (first..last).step_by(HUGE_PAGE_BYTES) {
+                self.advise(huge, huge + rustix::param::page_size(), Advice::LinuxPopulateWrite)?;
+            }
+            // Failure (no free huge page, an old kernel) only means small pages.
+            let _ = self.collapse(first, last);
+        }
+        self.advise(from, to, Advice::LinuxPopulateWrite)
+    }
+
     /// Asks for the pages of the range to become huge ones now. rustix has no name for this advice.
-    pub(crate) fn collapse(&self, from: usize, to: usize) -> io::Result<()> {
+    fn collapse(&self, from: usize, to: usize) -> io::Result<()> {
         assert!(from <= to && to <= self.len);
         // SAFETY: the range is ours; collapsing moves contents between pages, transparently.
         let rc = unsafe { libc::madvise(self.at(from).as_ptr().cast(), to - from, libc::MADV_COLLAPSE) };
-        if rc == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
+        match rc {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
         }
     }
 }

@@ -13,32 +13,23 @@ use std::thread::JoinHandle;
 use rustix::mm::Advice;
 
 use crate::mapping::Mapping;
-use crate::region::{Region, HUGE_PAGE_BYTES};
+use crate::region::{HugePages, FAULT_PIECE_BYTES};
+
+const PIECE_BYTES: u64 = FAULT_PIECE_BYTES as u64;
 
 /// How far ahead of the high-water mark pages are present: a good second of a 1 Gbit/s link or of
 /// the slowest faulting measured, and little against any host that runs this.
 pub const PREFAULT_AHEAD: u64 = 256 << 20;
 
-/// Faulted at once, some huge pages: the kernel holds the process's memory map for about a
-/// millisecond, and whoever must change it (a growing heap) waits that long. One huge page at a time
-/// costs a drain of every processor's page lists each.
-const PIECE_BYTES: u64 = 4 * HUGE_PAGE_BYTES as u64;
-
 /// Gives way to everything that carries bytes; the lowest priority (19) would let a busy machine
 /// suspend the thread for long while it holds the memory map.
 const NICE: i32 = 10;
 
-/// Whether the arena asks for 2 MiB pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum HugePages {
-    Never,
-    /// Advised before faulting, and collapsed (`MADV_COLLAPSE`) where that brought none.
-    #[default]
-    WhereAllowed,
-}
-
 #[derive(Debug, Default)]
 struct Plan {
+    /// Where writers have come to.
+    high_water: u64,
+    /// Where this thread is to come to, and where it is.
     target: u64,
     done: u64,
     /// The kernel refused (old, or no memory): writers will fault for themselves.
@@ -63,7 +54,7 @@ pub(crate) struct Warmer {
 }
 
 impl Warmer {
-    pub(crate) fn start(mapping: Arc<Mapping>, pages: HugePages) -> io::Result<Warmer> {
+    pub(crate) fn start(mapping: Arc<Mapping>) -> io::Result<Warmer> {
         let shared = Arc::new(Shared {
             plan: Mutex::default(),
             changed: Condvar::new(),
@@ -72,7 +63,7 @@ impl Warmer {
         });
         let thread = std::thread::Builder::new().name("hoplite-warm".into()).spawn({
             let shared = shared.clone();
-            move || run(&shared, mapping.writable(), pages)
+            move || run(&shared, &mapping)
         })?;
         Ok(Warmer { shared, thread: Some(thread) })
     }
@@ -87,6 +78,7 @@ impl Warmer {
             return;
         }
         let mut plan = self.shared.plan.lock().unwrap_or_else(PoisonError::into_inner);
+        plan.high_water = plan.high_water.max(high_water);
         plan.target = plan.target.max(target);
         self.shared.target.store(plan.target, Ordering::Relaxed);
         self.shared.changed.notify_all();
@@ -112,51 +104,40 @@ impl Drop for Warmer {
     }
 }
 
-fn run(shared: &Shared, region: &Region, pages: HugePages) {
+fn run(shared: &Shared, mapping: &Mapping) {
     // Where the kernel forbids it the thread is merely less polite.
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
-    if pages == HugePages::WhereAllowed {
+    let (region, touched) = (mapping.writable(), mapping.touched());
+    if touched.pages() == HugePages::WhereAllowed {
         // With `shmem_enabled=advise` faults then bring huge pages at once; refusing is harmless.
         let _ = region.advise(0, shared.bytes as usize, Advice::LinuxHugepage);
     }
-    let mut done = 0;
-    while let Some(target) = next_target(shared, done) {
-        let end = target.min(done + PIECE_BYTES);
-        let faulted = fault_in(region, done as usize, end as usize, pages);
+    while let Some((from, to)) = next_piece(shared) {
+        let faulted = region.fault_in(from as usize, to as usize, touched.pages());
         let mut plan = shared.plan.lock().unwrap_or_else(PoisonError::into_inner);
         match faulted {
-            Ok(()) => plan.done = end,
+            Ok(()) => {
+                touched.mark(from as usize, to as usize);
+                plan.done = to;
+            }
             Err(_) => plan.refused = true,
         }
         shared.changed.notify_all();
         if plan.refused {
             return;
         }
-        done = end;
     }
 }
 
 /// Sleeps until there is something to fault in; `None` when it is time to stop.
-fn next_target(shared: &Shared, done: u64) -> Option<u64> {
+fn next_piece(shared: &Shared) -> Option<(u64, u64)> {
     let plan = shared.plan.lock().unwrap_or_else(PoisonError::into_inner);
-    let plan = shared
+    let mut plan = shared
         .changed
-        .wait_while(plan, |plan| !plan.stop && plan.target <= done)
+        .wait_while(plan, |plan| !plan.stop && plan.target <= plan.done)
         .unwrap_or_else(PoisonError::into_inner);
-    (!plan.stop).then_some(plan.target)
-}
-
-fn fault_in(region: &Region, from: usize, to: usize, pages: HugePages) -> io::Result<()> {
-    let whole = to - to % HUGE_PAGE_BYTES;
-    if pages == HugePages::WhereAllowed && from < whole {
-        // One page of each, not all: the kernel refuses to collapse a hole, and clearing the rest
-        // of a huge page is 3 times faster than making 511 small ones and 5 times faster than
-        // making and then copying them.
-        for huge in (from..whole).step_by(HUGE_PAGE_BYTES) {
-            region.advise(huge, huge + rustix::param::page_size(), Advice::LinuxPopulateWrite)?;
-        }
-        // Failure (no free huge page, an old kernel) only means small pages.
-        let _ = region.collapse(from, whole);
-    }
-    region.advise(from, to, Advice::LinuxPopulateWrite)
+    // Not behind the mark: a writer is there already, faults in what it needs itself (`touched`),
+    // and would only wait for this thread's page locks.
+    plan.done = plan.done.max(plan.high_water / PIECE_BYTES * PIECE_BYTES);
+    (!plan.stop).then_some((plan.done, plan.target.min(plan.done + PIECE_BYTES)))
 }

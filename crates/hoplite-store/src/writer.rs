@@ -37,7 +37,8 @@ impl Writer {
         self.block().state()
     }
 
-    /// The bytes `from..to`, none of which is published, to be filled.
+    /// The bytes `from..to`, none of which is published, to be filled. The first time this process
+    /// comes by, their pages are faulted in (about 0.15 ms per MiB), as huge ones if possible.
     ///
     /// # Panics
     /// Unless `watermark <= from <= to <= size`: readers hold what lies below the watermark.
@@ -48,6 +49,7 @@ impl Writer {
             "{from}..{to} is not unpublished: {watermark} of {} bytes are",
             self.size()
         );
+        self.mapping.prepare(self.extent, from as usize, to as usize);
         let start = self.mapping.writable().at(self.extent.offset + from as usize);
         // SAFETY: in the mapping (`extent` was checked, `to <= size`), which `self` keeps. Nobody
         // else holds these bytes: readers stay below the watermark, there is one writer, and the

@@ -218,9 +218,12 @@ fn the_size_is_sealed() {
     assert!(rustix::fs::ftruncate(arena.fd(), ARENA * 2).is_err());
 }
 
+fn resident(arena: &Arena) -> u64 {
+    rustix::fs::fstat(arena.fd()).unwrap().st_blocks as u64 * 512
+}
+
 #[test]
 fn warming_stops_at_its_mark() {
-    let resident = |arena: &Arena| rustix::fs::fstat(arena.fd()).unwrap().st_blocks as u64 * 512;
     let whole = arena();
     assert_eq!(resident(&whole), 0, "an arena uses no memory before it is told to");
     whole.warm_to(0);
@@ -232,6 +235,29 @@ fn warming_stops_at_its_mark() {
     large.warm_to(0);
     assert_eq!(large.wait_until_warm(), PREFAULT_AHEAD);
     assert_eq!(resident(&large), PREFAULT_AHEAD);
-    large.warm_to(large.bytes());
+    large.warm_to(64 << 20);
     assert_eq!(large.wait_until_warm(), large.bytes());
+    assert_eq!(resident(&large), large.bytes());
+
+    // Below the mark somebody writes already.
+    let busy = Arena::create(PREFAULT_AHEAD + (64 << 20)).unwrap();
+    busy.warm_to(64 << 20);
+    busy.wait_until_warm();
+    assert_eq!(resident(&busy), PREFAULT_AHEAD);
+}
+
+#[test]
+fn a_writer_faults_in_no_more_than_its_copy() {
+    let arena = Arena::create(64 << 20).unwrap();
+    let (offset, size) = (5 << 20, 20 << 20);
+    let mut writer = arena.mapping().create(offset, size).unwrap();
+    writer.unpublished(0, 1)[0] = 1;
+    writer.unpublished(size - 1, size)[0] = 1;
+    let small = writer.unpublished(9 << 20, (9 << 20) + 1);
+    small[0] = 1;
+    // The progress block's page lies in front of the copy.
+    assert!(resident(&arena) <= size + 4096);
+    fill(&mut writer, size);
+    assert_eq!(resident(&arena), size + 4096);
+    assert!(holds_pattern(&writer.reader(), size));
 }
