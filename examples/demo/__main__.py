@@ -25,7 +25,7 @@ def main() -> int:
 
     console = Console()
     rate = machine.copy_rate()
-    console.print(f"This machine's cores together copy {rate / 2**30:.1f} GiB/s of memory.")
+    console.print(f"This machine's cores together copy {rate / 2**30:.1f} GiB/s of memory (memcpy).")
     # The file and its headroom, and never less than what the other acts need.
     store = max(STORE_BYTES_MIN, broadcast.size_of(options.file) * 9 // 8 + (64 << 20))
     console.print(f"Starting {NODES} nodes with a store of {store >> 20} MiB each ...")

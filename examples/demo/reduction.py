@@ -34,9 +34,9 @@ def perform(stage: Stage) -> None:
     # Floating-point sums depend on the order of arrival, but only in the last digits.
     np.testing.assert_allclose(total, expected, rtol=1e-5, atol=1e-5)
     folded = ", ".join(str(source) for source in result.sources)
-    stage.console.print(f"   equal to NumPy's sum; folded in this order: {folded}")
+    stage.console.print(f"   equal to NumPy's sum; folded: {folded}")
     rate = size * NODES / elapsed
-    stage.console.print(f"   {size * NODES >> 20} MiB reduced in {elapsed:.2f} s: {stage.of_machine(rate)}")
+    stage.console.print(f"   {size * NODES >> 20} MiB reduced in {elapsed:.2f} s, {stage.of_machine(rate)}")
     stage.clients[0].delete([TARGET, *names])
 
 

@@ -40,7 +40,7 @@ class Stage:
 
     def of_machine(self, rate: float) -> str:
         """A rate in bytes per second, also as a fraction of what the machine can copy."""
-        return f"{rate / 2**30:.2f} GiB/s, {100 * rate / self.machine_rate:.0f} % of what the machine can copy"
+        return f"{rate / 2**30:.2f} GiB/s: {100 * rate / self.machine_rate:.0f} % of memcpy"
 
 
 @contextlib.contextmanager

@@ -41,7 +41,9 @@ class Server:
 
     def step(self) -> None:
         """Reduce the first half of the gradients under way, apply it, publish the new weights."""
-        under_way = {worker.gradient_name(w, self._turns[w]): w for w in range(WORKERS)}
+        # The longest under way first: of several that wait, the late ones go in before the new ones.
+        waiting = sorted(range(WORKERS), key=lambda w: self._on[w])
+        under_way = {worker.gradient_name(w, self._turns[w]): w for w in waiting}
         target = f"step {self._version}"
         reduction = self._client.reduce(
             list(under_way), target=target, num_objects=WORKERS // 2, op="mean", timeout=CALL_TIMEOUT
@@ -130,7 +132,7 @@ def perform(stage: Stage) -> None:
     moved = stage.moved() - moved_before
     reached = network.accuracy(server.weights, data.test_x, data.test_y)
     stage.console.print(f"   {STEPS / elapsed:.1f} steps/s; gradients given by each worker: {given}")
-    stage.console.print(f"   {moved / 2**20:.0f} MiB moved between nodes: {stage.of_machine(moved / elapsed)}")
+    stage.console.print(f"   {moved / 2**20:.0f} MiB moved between nodes, {stage.of_machine(moved / elapsed)}")
     stage.console.print(f"   final test accuracy [bold]{reached:.1%}[/bold]")
     if reached <= ACCURACY_MIN:
         raise AssertionError(f"the test accuracy is {reached:.1%}, not over {ACCURACY_MIN:.0%}")

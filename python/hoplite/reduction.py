@@ -57,6 +57,13 @@ class ReduceRequest:
             raise BadArgument(
                 f"num_objects is 1 to the number of sources ({len(self.sources)}), not {self._count}"
             )
+        # The node checks this too, but knows no names.
+        seen = {self.target}
+        for source in self.sources:
+            if source in seen:
+                what = "the target" if source == self.target else "listed twice"
+                raise BadArgument(f"the source {source.name or source.hex()!r} is {what}")
+            seen.add(source)
 
     def send(self, connection: _hoplite.Connection, timeout: float | None) -> _hoplite.Ticket:
         return connection.reduce(
