@@ -108,7 +108,9 @@ impl Copy {
                 size = writer.size(),
                 "cannot be sealed"
             );
-            let _ = self.fate.set(Fate::Aborted);
+            if self.fate.set(Fate::Aborted).is_ok() {
+                writer.abort();
+            }
         }
         drop(writer);
         self.wake();
