@@ -167,7 +167,11 @@ impl LinkRun {
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         }
-        let outcome = self.carry().await;
+        let outcome = tokio::select! {
+            biased;
+            () = self.outbox.closed() => Ok(()),
+            outcome = self.carry() => outcome,
+        };
         // Before the event, so that nothing more is queued for a link that is gone.
         self.outbox.close();
         match outcome {

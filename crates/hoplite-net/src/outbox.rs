@@ -19,11 +19,12 @@ pub enum OutboxFull {
     Closed,
 }
 
-/// Bounded, single reader, any number of writers.
+/// Bounded, one task taking and one waiting for the end, any number of writers.
 #[derive(Debug)]
 pub struct Outbox {
     queue: Mutex<Queue>,
     changed: Notify,
+    ended: Notify,
     bytes_max: usize,
 }
 
@@ -36,7 +37,7 @@ struct Queue {
 impl Outbox {
     /// Holds up to `bytes_max` bytes (one frame may go over it).
     pub fn new(bytes_max: usize) -> Self {
-        Outbox { queue: Mutex::default(), changed: Notify::new(), bytes_max }
+        Outbox { queue: Mutex::default(), changed: Notify::new(), ended: Notify::new(), bytes_max }
     }
 
     /// Appends one frame.
@@ -73,13 +74,22 @@ impl Outbox {
         }
     }
 
-    /// Drops what waits; `take` and `push` end.
+    /// Waits until it is closed: whoever is in the middle of writing to a reader that does not read
+    /// must break off.
+    pub async fn closed(&self) {
+        while !self.lock().closed {
+            self.ended.notified().await;
+        }
+    }
+
+    /// Drops what waits; `take`, `closed` and `push` end.
     pub fn close(&self) {
         let mut queue = self.lock();
         queue.closed = true;
         queue.frames = BytesMut::new();
         drop(queue);
         self.changed.notify_one();
+        self.ended.notify_one();
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {

@@ -104,6 +104,7 @@ impl Host {
         let ended = tokio::select! {
             ended = self.relay_calls(client, reading) => ended,
             ended = write_answers(&outbox, writing) => ended.map_err(FrameError::Io),
+            () = outbox.closed() => Ok(()),
         };
         outbox.close();
         match ended {

@@ -6,7 +6,7 @@ use hoplite_core::io::Input;
 use hoplite_words::NodeId;
 
 /// Transfers shorter than this say more about latency than about rate.
-const MEASURED_BYTES_MIN: u64 = 1 << 20;
+const MEASURED_BYTES_MIN: u64 = 256 << 10;
 
 /// A longer silence means that the sender had nothing to send: links whose grains take longer than
 /// this (13 MB/s and slower) come out too fast rather than every relayed transfer too slow.

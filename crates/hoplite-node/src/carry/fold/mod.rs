@@ -175,6 +175,9 @@ impl Fold {
                 Read::Ended(tcp) => {
                     moved = true;
                     let shared = self.shared.clone();
+                    if let Some(measured) = stream.measured() {
+                        let _ = shared.inputs.send(measured);
+                    }
                     tokio::spawn(inbound::serve(load.clone(), shared, stream.from(), tcp));
                 }
                 Read::Broken => return Ok(Step::StreamBroken(stream.transfer())),

@@ -6,7 +6,9 @@
 
 use std::io;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
+use hoplite_core::io::Input;
 use hoplite_wire::{body_bytes, decode, FRAME_HEADER_BYTES};
 use hoplite_words::peer::{BulkHead, Seal};
 use hoplite_words::{NodeId, TransferId};
@@ -14,6 +16,7 @@ use tokio::net::TcpStream;
 use tracing::{debug, warn};
 
 use super::scratch::Scratch;
+use crate::carry::flow::Flow;
 
 /// A transfer whose bytes are folded as they come.
 #[derive(Debug)]
@@ -24,6 +27,7 @@ pub(super) struct Stream {
     scratch: Scratch,
     received: u64,
     folded: u64,
+    flow: Flow,
 }
 
 #[derive(Debug)]
@@ -47,7 +51,7 @@ pub(super) enum Read {
 impl Stream {
     pub(super) fn new(transfer: TransferId, from: NodeId, scratch_bytes_max: usize) -> Self {
         let scratch = Scratch::new(scratch_bytes_max);
-        Stream { transfer, from, state: State::Awaited, scratch, received: 0, folded: 0 }
+        Stream { transfer, from, state: State::Awaited, scratch, received: 0, folded: 0, flow: Flow::new() }
     }
 
     pub(super) fn transfer(&self) -> TransferId {
@@ -73,6 +77,11 @@ impl Stream {
 
     pub(super) fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
+    }
+
+    /// What this stream told of its peer's link.
+    pub(super) fn measured(&self) -> Option<Input> {
+        self.flow.measured(self.from)
     }
 
     /// Its connection is here. False if it does not bring what the fold needs.
@@ -142,6 +151,7 @@ impl Stream {
             State::Trailing(..) => Read::Bytes(0),
             _ => {
                 self.received += read as u64;
+                self.flow.on_read(Instant::now(), read);
                 Read::Bytes(read)
             }
         }

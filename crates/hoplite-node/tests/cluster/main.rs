@@ -1,0 +1,20 @@
+//! Whole daemons on loopback, spoken to by their clients' protocol.
+
+mod client;
+mod node;
+mod objects;
+mod protocol;
+mod reductions;
+
+/// Bytes that differ everywhere.
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
