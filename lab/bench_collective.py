@@ -109,8 +109,8 @@ def broadcast(workers: Sequence[Worker], size: int, name: str) -> float:
     """One put on the first host, then a get on every other from one instant."""
     expected = workers[0].ask("fill", size=size, seed=size)["checksum"]
     workers[0].ask("put", id=name)
-    seconds, answers = together(workers[1:], "get", id=name)
-    if any(answer["checksum"] != expected for answer in answers):
+    seconds = together(workers[1:], "get", id=name)
+    if any(worker.ask("check")["checksum"] != expected for worker in workers[1:]):
         raise WrongContent(f"{name}: a receiver holds other bytes than were put")
     workers[0].ask("delete", ids=[name])
     return seconds
@@ -122,9 +122,9 @@ def reduce(workers: Sequence[Worker], size: int, name: str) -> float:
     for index, (worker, source) in enumerate(zip(workers, sources, strict=True)):
         worker.ask("fill", size=size, seed=index)
         worker.ask("put", id=source)
-    seconds, (answer,) = together(workers[:1], "reduce", id=name, sources=sources)
+    seconds = together(workers[:1], "reduce", id=name, sources=sources)
     total = sum((pattern(size, index) for index in range(1, len(workers))), start=pattern(size, 0))
-    if answer["checksum"] != checksum(total):
+    if workers[0].ask("check")["checksum"] != checksum(total):
         raise WrongContent(f"{name}: the result is not the sum of its sources")
     workers[0].ask("delete", ids=[name, *sources])
     return seconds

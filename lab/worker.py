@@ -26,9 +26,6 @@ CALL_SECONDS = 120.0
 #: Ahead of "now" by this much lie the instants that workers start at: all have read their line by then.
 START_AHEAD_SECONDS = 0.1
 
-#: Below this distance from the instant a worker spins: a sleep may oversleep by the timer's slack.
-SPIN_SECONDS = 0.0005
-
 
 class WorkerFailed(RuntimeError):
     """A worker's call raised; the message is the traceback's last line."""
@@ -73,13 +70,12 @@ class Worker:
             self._process.stdin.close()
 
 
-def together(workers: Sequence[Worker], call: str, **arguments: Any) -> tuple[float, list[dict[str, Any]]]:
-    """The same call by all workers from one instant: seconds until the last finished, and the answers."""
+def together(workers: Sequence[Worker], call: str, **arguments: Any) -> float:
+    """The same call by all workers from one instant: seconds until the last of them has its result."""
     at = time.monotonic() + START_AHEAD_SECONDS
     for worker in workers:
         worker.send(call, at=at, **arguments)
-    answers = [worker.receive() for worker in workers]
-    return max(answer["ended"] for answer in answers) - at, answers
+    return float(max([worker.receive()["ended"] for worker in workers])) - at
 
 
 def pattern(size: int, seed: int) -> np.ndarray:
@@ -92,13 +88,17 @@ def checksum(array: np.ndarray) -> int:
 
 
 class Calls:
-    """What a worker can be told to do. Results are checked after the clock has stopped."""
+    """What a worker can be told to do.
+
+    Results are kept for a later ``check``: reading one costs as much as moving it, and would slow
+    down those that are still at it.
+    """
 
     def __init__(self, socket: str) -> None:
         import hoplite
 
         self._client = hoplite.connect(socket)
-        self._array = np.empty(0, np.float32)
+        self._array = self._result = np.empty(0, np.float32)
 
     def fill(self, size: int, seed: int) -> dict[str, Any]:
         self._array = pattern(size, seed)
@@ -109,13 +109,19 @@ class Calls:
         return _ended()
 
     def get(self, id: str) -> dict[str, Any]:
-        view = self._client.get(id, timeout=CALL_SECONDS)
-        return {**_ended(), "checksum": checksum(view)}
+        self._result = self._client.get(id, timeout=CALL_SECONDS)
+        return _ended()
 
     def reduce(self, id: str, sources: list[str]) -> dict[str, Any]:
         self._client.reduce(sources, target=id, op="sum")
-        view = self._client.get(id, timeout=CALL_SECONDS)
-        return {**_ended(), "checksum": checksum(view)}
+        self._result = self._client.get(id, timeout=CALL_SECONDS)
+        return _ended()
+
+    def check(self) -> dict[str, Any]:
+        """The checksum of what was got last, which is then let go."""
+        answer = {"checksum": checksum(self._result)}
+        self._result = np.empty(0, np.float32)
+        return answer
 
     def delete(self, ids: list[str]) -> dict[str, Any]:
         self._client.delete(ids)
@@ -127,11 +133,9 @@ def _ended() -> dict[str, Any]:
 
 
 def _wait_until(at: float) -> None:
-    left = at - time.monotonic()
-    if left > SPIN_SECONDS:
-        time.sleep(left - SPIN_SECONDS)
-    while time.monotonic() < at:
-        pass
+    # Not spun: many workers share few cores, and spinning ones would delay the others' start.
+    while (left := at - time.monotonic()) > 0:
+        time.sleep(left)
 
 
 def main(socket: str) -> None:
