@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 
@@ -26,6 +28,16 @@ def eventually(holds: Callable[[], object], what: str) -> None:
     while not (last := holds()):
         assert time.monotonic() < deadline, f"never happened: {what} (last look: {last!r})"
         time.sleep(LOOK_EVERY_SECONDS)
+
+
+@contextlib.contextmanager
+def process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A child process with its output piped; killed at the end if it still runs."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,12 @@
 """The Rust half of the package; private. Raw ids are 16 bytes, times seconds (None: for ever)."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Final, final
 
 from typing_extensions import Buffer
+
+__all__ = ["INLINE_BYTES_MAX", "Arriving", "Connection", "Ticket", "View", "Writing", "id_of_name"]
 
 INLINE_BYTES_MAX: Final[int]
 
@@ -58,7 +61,9 @@ class Writing:
     def stop(self) -> None: ...
     def seal(self, timeout: float | None) -> Ticket: ...
     def abort(self) -> None: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+    if sys.version_info >= (3, 12):
+        # Before, a class could not say in Python that it has a buffer.
+        def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class View:
@@ -66,7 +71,9 @@ class View:
     def header(self) -> _Header: ...
     @property
     def size(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+    if sys.version_info >= (3, 12):
+        # Before, a class could not say in Python that it has a buffer.
+        def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class Arriving:

@@ -175,7 +175,8 @@ class AsyncClient:
     ) -> ReduceResult:
         """As `Client.reduce`, but returns the result when the reduction is complete.
 
-        To use the target before that, name it and run this as a task.
+        To use the target before that, name it and run this as a task. Cancelling that task stops
+        the waiting; the reduction itself goes on, until its target is deleted.
         """
         request = ReduceRequest(sources, target, num_objects, op, order, to_sources=False)
         return await self._reduce(request, timeout)

@@ -256,8 +256,11 @@ class Client:
         return self._run(calls.status(self._connection, timeout), [])
 
     def close(self) -> None:
-        """Disconnect. Running calls fail, reductions started here end, unsealed objects are
-        withdrawn; arrays got before stay readable. May be called twice."""
+        """Disconnect; running calls raise `Aborted`. May be called twice.
+
+        Arrays got before stay readable, and keep the connection itself: with the last of them,
+        reductions that were started here and are still running end.
+        """
         self._connection.close()
         if self._aio is not None:
             self._aio.close()

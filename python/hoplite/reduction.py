@@ -90,7 +90,7 @@ class Reduction:
     """A reduction under way: what `Client.reduce` returns at once.
 
     It goes on whether or not anyone asks for its result, as long as the client that called it
-    stays open. Its target can be got, and reduced further, at any time.
+    stays open; deleting the target ends it. The target can be got, and reduced further, at any time.
     """
 
     def __init__(self, request: ReduceRequest, ticket: _hoplite.Ticket, client: Client) -> None:

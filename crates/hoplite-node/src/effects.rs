@@ -113,6 +113,8 @@ impl Node {
             }
             Request::Seal { copy } => {
                 let copy = self.copies.find(*copy)?;
+                // Of a writing that was given up (deleted meanwhile, say) the core knows why.
+                copy.seal_if_any().ok()?;
                 let (present, size) = (copy.watermark(), copy.size());
                 (present < size).then(|| {
                     let message = format!("only {present} of {size} bytes are written; nothing is sealed");

@@ -1,0 +1,143 @@
+"""LocalCluster: real processes that start, die, come back and never stay behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hoplite
+from conftest import eventually, process
+
+TIMEOUT = 60.0
+
+
+def alive(pid: int) -> bool:
+    """Running, and not only waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_addresses_sockets_and_members(cluster: hoplite.LocalCluster) -> None:
+    assert len(cluster) == 4
+    assert len(set(cluster.addresses)) == 4
+    assert all(address.startswith("127.0.0.1:") for address in cluster.addresses)
+    assert all(Path(path).is_socket() for path in cluster.sockets)
+    for i in range(4):
+        with cluster.connect(i) as client:
+            assert client.node == cluster.addresses[i]
+            assert client.socket == cluster.sockets[i]
+            assert sorted(client.status().members) == sorted(cluster.addresses)
+
+
+def test_nothing_stays_behind() -> None:
+    with hoplite.LocalCluster(2, store_size="16MiB") as cluster:
+        pids = [pid for pid in cluster.pids if pid is not None]
+        folder = Path(cluster.sockets[0]).parent
+        assert all(map(alive, pids))
+    assert not any(map(alive, pids))
+    assert not folder.exists()
+    assert cluster.pids == [None, None]
+    cluster.close()
+
+
+CHILD = """
+import os, sys, time, hoplite
+cluster = hoplite.LocalCluster(2, store_size="16MiB")
+print(*cluster.pids, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_stays_behind_a_dead_parent(signal_number: signal.Signals) -> None:
+    with process(sys.executable, "-c", CHILD) as parent:
+        assert parent.stdout is not None
+        pids = list(map(int, parent.stdout.readline().split()))
+        assert len(pids) == 2
+        assert all(map(alive, pids))
+        parent.send_signal(signal_number)
+    for pid in pids:
+        eventually(lambda pid=pid: not alive(pid), f"node {pid} ends with its parent")  # type: ignore[misc]
+
+
+def test_a_killed_node_is_noticed_and_may_come_back(pair: hoplite.LocalCluster) -> None:
+    client = pair.connect(0)
+    pair.connect(1).put(np.arange(100_000), "on the other")
+    np.testing.assert_array_equal(client.get("on the other", copy=True, timeout=TIMEOUT), np.arange(100_000))
+    address = pair.addresses[1]
+    pair.kill(1)
+    assert pair.pids[1] is None
+    pair.wait_members(1)
+    # What was brought here is still here.
+    np.testing.assert_array_equal(client.get("on the other", timeout=TIMEOUT), np.arange(100_000))
+    pair.restart(1)
+    pair.wait_members(2)
+    assert pair.addresses[1] == address
+    back = pair.connect(1)
+    assert back.status().copies == 0
+    np.testing.assert_array_equal(back.get("on the other", timeout=TIMEOUT), np.arange(100_000))
+    id = back.put(np.ones(100_000), "after the restart")
+    np.testing.assert_array_equal(client.get(id, timeout=TIMEOUT), np.ones(100_000))
+
+
+def test_an_object_whose_only_node_died_is_lost(pair: hoplite.LocalCluster) -> None:
+    pair.connect(1).put(np.arange(100_000), "precious")
+    client = pair.connect(0)
+    assert client.locations("precious").size == 800_000
+    pair.kill(1)
+    pair.wait_members(1)
+    with pytest.raises((hoplite.ObjectLost, hoplite.TimedOut), match="precious"):
+        client.get("precious", timeout=1)
+    client.put(np.arange(100_000), "precious")
+    np.testing.assert_array_equal(client.get("precious", timeout=TIMEOUT), np.arange(100_000))
+
+
+def test_calls_to_a_dead_node_say_so(pair: hoplite.LocalCluster) -> None:
+    client = pair.connect(1)
+    view = client.get(client.put(np.arange(1000_000), "x"))
+    pair.kill(1)
+    with pytest.raises(hoplite.NodeUnreachable) as caught:
+        client.get("y")
+    assert pair.addresses[1] in str(caught.value)
+    assert caught.value.is_retryable
+    # The memory is still mapped.
+    assert view[-1] == 999_999
+    with pytest.raises(hoplite.NodeUnreachable):
+        client.put(b"x")
+
+
+def test_killing_a_node_in_the_middle_of_a_wait(pair: hoplite.LocalCluster) -> None:
+    client = pair.connect(1)
+    reduction = client.reduce(["a", "b"])
+    pair.kill(1)
+    with pytest.raises(hoplite.NodeUnreachable):
+        reduction.result(TIMEOUT)
+
+
+def test_a_node_that_cannot_start_says_why() -> None:
+    with pytest.raises(hoplite.NodeUnreachable, match="store"):
+        hoplite.LocalCluster(1, store_size="12 parsecs")
+    with pytest.raises(hoplite.BadArgument):
+        hoplite.LocalCluster(0)
+
+
+def test_a_stopped_node_does_not_hang_its_clients(pair: hoplite.LocalCluster) -> None:
+    client = pair.connect(1)
+    pid = pair.pids[1]
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(hoplite.TimedOut):
+            client.get("x", timeout=0.1)
+        with pytest.raises(hoplite.HopliteError, match="no welcome"):
+            pair.connect(1, timeout=0.1)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    client.put(b"awake", timeout=TIMEOUT)

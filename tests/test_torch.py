@@ -1,0 +1,61 @@
+"""PyTorch CPU tensors, where PyTorch is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import hoplite
+from hoplite.values import payload_of
+
+torch = pytest.importorskip("torch")
+
+Names = Callable[..., str]
+TIMEOUT = 60.0
+
+DTYPES = ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 4), (300, 400)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_there_and_back(
+    clients: list[hoplite.Client], name: Names, dtype: str, shape: tuple[int, ...]
+) -> None:
+    tensor = (torch.rand(shape) * 100).to(getattr(torch, dtype))
+    id = clients[0].put(tensor, name())
+    got = clients[1].get_torch(id, timeout=TIMEOUT)
+    assert got.dtype == tensor.dtype
+    assert torch.equal(got, tensor)
+    room = torch.empty_like(tensor)
+    assert clients[1].get(id, out=room, timeout=TIMEOUT) is room
+    assert torch.equal(room, tensor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_are_not_copied_before_the_store(dtype: str) -> None:
+    tensor = torch.ones(1000).to(getattr(torch, dtype))
+    assert payload_of(tensor).data.ctypes.data == tensor.data_ptr()
+
+
+def test_tensors_that_are_odd(clients: list[hoplite.Client], name: Names) -> None:
+    parameter = torch.nn.Parameter(torch.ones(10))
+    strided = torch.arange(100).reshape(10, 10)[::2, 1::3]
+    for tensor in (parameter, strided, torch.tensor([1 + 2j]).conj()):
+        got = clients[1].get_torch(clients[0].put(tensor, name()), timeout=TIMEOUT)
+        assert torch.equal(got, tensor.detach())
+
+
+def test_bfloat16_is_reduced(clients: list[hoplite.Client], name: Names) -> None:
+    names = [name(i) for i in range(3)]
+    for i, each in enumerate(names):
+        clients[i].put(torch.full((100_000,), float(i), dtype=torch.bfloat16), each)
+    target = clients[0].reduce(names, target=name("sum"), timeout=TIMEOUT).target
+    assert torch.equal(clients[3].get_torch(target), torch.full((100_000,), 3.0, dtype=torch.bfloat16))
+
+
+def test_what_torch_cannot_hold(clients: list[hoplite.Client], name: Names) -> None:
+    id = clients[0].put(np.zeros(3, "M8[s]"), name())
+    with pytest.raises(hoplite.Mismatch, match="datetime64"):
+        clients[0].get_torch(id)
