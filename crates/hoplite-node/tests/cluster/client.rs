@@ -73,6 +73,10 @@ impl Client {
         }
     }
 
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
     /// Sends a request without waiting for its answer.
     pub fn start(&mut self, request: Request) -> u64 {
         self.calls += 1;

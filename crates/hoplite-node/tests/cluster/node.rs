@@ -29,11 +29,12 @@ pub fn fresh_socket() -> PathBuf {
 }
 
 impl Node {
-    pub fn start(seed: Option<SocketAddr>) -> Node {
+    /// With more flags, `extra`.
+    pub fn start(seed: Option<SocketAddr>, extra: &[&str]) -> Node {
         let socket = fresh_socket();
         let mut args = vec!["hoplited".to_owned(), "--listen=127.0.0.1:0".into()];
-        args.push("--store-size=256MiB".into());
         args.push(format!("--socket={}", socket.display()));
+        args.extend(extra.iter().map(|&arg| arg.to_owned()));
         args.extend(seed.map(|seed| format!("--seed={seed}")));
         let options = Options::parse_from(args);
         let (stop, stopping) = oneshot::channel::<()>();
@@ -75,9 +76,14 @@ impl Drop for Node {
 
 /// `count` nodes that know each other.
 pub fn cluster(count: usize) -> Vec<Node> {
-    let mut nodes = vec![Node::start(None)];
+    cluster_with(count, &["--store-size=256MiB"])
+}
+
+/// The same, all with these flags.
+pub fn cluster_with(count: usize, extra: &[&str]) -> Vec<Node> {
+    let mut nodes = vec![Node::start(None, extra)];
     for _ in 1..count {
-        nodes.push(Node::start(Some(nodes[0].addr)));
+        nodes.push(Node::start(Some(nodes[0].addr), extra));
     }
     for node in &nodes {
         let mut client = node.client();
