@@ -351,6 +351,10 @@ impl Core {
             return;
         }
         for id in ids {
+            if self.pending(client, call).is_none() {
+                // Answered by what others here watch already.
+                return;
+            }
             self.watch(id, Watcher::Call(client, call));
             self.on_waited_change(client, call, id);
         }

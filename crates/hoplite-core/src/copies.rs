@@ -255,6 +255,9 @@ impl Core {
             Phase::Folded(Some(fold)) => self.out.push_back(Output::StopFold { fold }),
             _ => {}
         }
+        if matches!(phase, Phase::Folded(_)) || !public {
+            self.seat_copy_gone(id);
+        }
         self.stop_sends(id);
         self.try_free(id);
         if public {
@@ -318,7 +321,8 @@ impl Core {
             };
             (copy.object, report)
         });
-        let inline = complete && report.size <= limits::INLINE_BYTES_MAX && owner != me;
+        // Not what came from the directory: each of many receivers would send it back.
+        let inline = complete && report.pinned && report.size <= limits::INLINE_BYTES_MAX && owner != me;
         let request = DirectoryRequest::Announce { report, payload: None, wants_verdict };
         self.ask_owner(object, request, inline.then_some(id));
     }

@@ -18,9 +18,10 @@ pub enum Degree {
     Star,
 }
 
-/// Assumed of a link nothing is known of yet: a fast LAN, where a chain and a star are far apart.
+/// Assumed of links nothing is known of yet. The bandwidth is a low one: a chain where a tree were
+/// better costs a few latencies, a tree where a chain were better costs the whole object's time.
 const LATENCY_ASSUMED_S: f64 = 100e-6;
-const BANDWIDTH_ASSUMED: f64 = 1e9;
+const BANDWIDTH_ASSUMED: f64 = 125e6;
 
 /// One receiver is best for large objects; more only while sending a copy costs less than a hop.
 const FANOUT_MAX: u64 = 8;

@@ -199,11 +199,17 @@ impl Core {
         header: Header,
     ) {
         let current = self.fetches.running.get(&object);
-        if !current.is_some_and(|fetch| fetch.state == State::Asking && fetch.ask == ask) {
-            // We changed our mind meanwhile. The owner counts us as a partial copy: put that right,
-            // unless a copy of that edition is really coming.
-            if self.copies.live_copy(object).map(|copy| copy.edition) != Some(edition) {
-                self.withdraw_edition(object, edition);
+        let asking = current.filter(|fetch| fetch.state == State::Asking).map(|fetch| fetch.ask);
+        if asking != Some(ask) {
+            // We changed our mind meanwhile, or asked twice. The owner counts us as a partial copy
+            // behind that sender: put it right.
+            match self.copies.live(object) {
+                Some(copy) if self.copies.table[&copy].edition == edition => {
+                    if asking.is_none() {
+                        self.announce_again(copy);
+                    }
+                }
+                _ => self.withdraw_edition(object, edition),
             }
             return;
         }

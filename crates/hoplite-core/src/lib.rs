@@ -66,6 +66,8 @@ pub struct Core {
 
     members: Members,
     shards: Shards,
+    /// Members that went down: what others pass on from them is out of date.
+    departed: BTreeSet<NodeId>,
     links: Links,
     directory: Directory,
     copies: Copies,
@@ -100,6 +102,7 @@ impl Core {
             timers: Timers::default(),
             members: Members::new(&config),
             shards,
+            departed: BTreeSet::new(),
             links: Links::default(),
             directory: Directory::default(),
             copies: Copies::new(config.store_bytes),

@@ -22,6 +22,9 @@ const RESYNC_AFTER: Duration = Duration::from_millis(50);
 /// How often round trips are measured.
 const PING_PERIOD: Duration = Duration::from_secs(10);
 
+/// Departed members that are remembered. Forgetting one costs its askers some vain tries at worst.
+const DEPARTED_MAX: usize = 1024;
+
 impl Core {
     pub(crate) fn on_message(&mut self, from: NodeId, message: PeerMessage) {
         match message {
@@ -97,6 +100,7 @@ impl Core {
             match change {
                 Change::Datagram { to, bytes } => self.out.push_back(Output::Datagram { to, bytes }),
                 Change::Up(node) => {
+                    self.departed.remove(&node);
                     if self.shards.insert(node) {
                         self.out.push_back(Output::Event(Event::MemberUp { node }));
                         self.on_owners_changed();
@@ -114,6 +118,10 @@ impl Core {
     }
 
     fn on_member_down(&mut self, node: NodeId) {
+        self.departed.insert(node);
+        if self.departed.len() > DEPARTED_MAX {
+            self.departed.pop_first();
+        }
         self.links.forget(node);
         self.timers.clear(Timer::Resync(node));
         self.sends_member_down(node);
@@ -143,7 +151,7 @@ impl Core {
         self.repeat_questions();
     }
 
-    fn announce_again(&mut self, id: hoplite_words::CopyId) {
+    pub(crate) fn announce_again(&mut self, id: hoplite_words::CopyId) {
         let sealed = self.copies.table[&id].is_sealed();
         let complete = sealed || self.writes.is_written(id);
         let unjudged = self.writes.unjudged().contains(&id);
@@ -192,10 +200,10 @@ impl Core {
 
     /// The control connection to a peer broke: what we said last may not have arrived.
     pub(crate) fn on_peer_broken(&mut self, node: NodeId) {
-        if !self.shards.contains(node) {
-            return;
+        // A sender we were lent may be no member any more, or not yet.
+        if self.shards.contains(node) {
+            self.timers.set(self.now + RESYNC_AFTER, Timer::Resync(node));
         }
-        self.timers.set(self.now + RESYNC_AFTER, Timer::Resync(node));
         self.seats_peer_broken(node);
         for transfer in self.fetches.transfers_from(node) {
             // Our pull may be lost; the directory names the same sender again if it is well.

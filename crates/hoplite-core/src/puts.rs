@@ -172,8 +172,9 @@ impl Core {
     pub(crate) fn on_progress(&mut self, client: ClientId, id: CopyId, watermark: u64) {
         let Some(write) = self.writes.table.get(&id).filter(|write| write.client == client) else { return };
         let copy = &self.copies.table[&id];
-        if !copy.doomed && write.sealing.is_none() && watermark <= copy.extent.size {
-            self.copies.with(id, |copy| copy.watermark = copy.watermark.max(watermark));
+        let grows = (copy.watermark + 1..=copy.extent.size).contains(&watermark);
+        if !copy.doomed && write.sealing.is_none() && grows {
+            self.copies.with(id, |copy| copy.watermark = watermark);
             self.out.push_back(Output::Advance { copy: id, watermark });
         }
     }
@@ -201,7 +202,11 @@ impl Core {
 
     /// The writer gave up or died: the object is withdrawn everywhere.
     pub(crate) fn abandon_write(&mut self, copy: CopyId) {
-        if self.writes.remove(copy).is_some() {
+        if let Some(write) = self.writes.remove(copy) {
+            if let Some(call) = write.sealing {
+                let message = format!("{}: the put was aborted", self.me);
+                self.fail_call(write.client, call, ErrorKind::Aborted, &message);
+            }
             if !self.copies.table[&copy].doomed {
                 self.withdraw(copy);
                 self.doom(copy);
@@ -216,16 +221,23 @@ impl Core {
             self.judge_write(copy, verdict);
         } else if verdict != Verdict::Accepted {
             self.on_target_rejected(edition);
-            self.drop_rejected(edition);
+            self.drop_rejected(edition, verdict);
         }
     }
 
-    /// A finished copy that cannot stand beside another of its id: two puts were accepted by owners
-    /// that did not know of each other.
-    fn drop_rejected(&mut self, edition: Edition) {
-        let rejected = |copy: &crate::copies::Copy| copy.public && !copy.doomed && copy.edition == edition;
+    /// A copy that cannot stand: of a writing that was given up, or of another size than one that
+    /// an owner accepted who did not know of ours. What is complete is never given up for the first.
+    fn drop_rejected(&mut self, edition: Edition, verdict: Verdict) {
+        let rejected = |copy: &crate::copies::Copy| {
+            let holds = verdict == Verdict::Deleted && copy.is_sealed();
+            copy.public && !copy.doomed && copy.edition == edition && !holds
+        };
         let found = self.copies.table.iter().find(|(_, copy)| rejected(copy));
-        if let Some((&copy, _)) = found {
+        let found = found.map(|(&id, copy)| (id, copy.object));
+        if let Some((copy, object)) = found {
+            // Whoever wants the object asks anew, for any edition.
+            self.drop_fetch(object);
+            self.withdraw(copy);
             self.doom(copy);
         }
     }

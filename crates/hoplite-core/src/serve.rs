@@ -65,13 +65,13 @@ impl Core {
                 self.sends.parked.insert(key, pull);
                 self.timers.set(self.now + PARK_TIME, Timer::Parked(key));
             }
-            None => self.refuse(key),
+            None => self.refuse(key, pull),
         }
     }
 
     fn start_send(&mut self, key: PullKey, copy: CopyId, pull: Pull) {
         if pull.offset > self.copies.table[&copy].extent.size {
-            self.refuse(key);
+            self.refuse(key, pull);
             return;
         }
         let send = SendId(self.next_number());
@@ -84,8 +84,13 @@ impl Core {
         self.out.push_back(Output::Send { send, to, transfer, copy, offset: pull.offset });
     }
 
-    fn refuse(&mut self, key: PullKey) {
+    fn refuse(&mut self, key: PullKey, pull: Pull) {
         self.send(key.to, PeerMessage::PullRefused { transfer: key.transfer }, None);
+        let here = self.copies.live_copy(pull.id).map(|copy| copy.edition);
+        if here != Some(pull.edition) {
+            // Whoever sent them to us takes us for a holder: our withdrawal was lost on the way.
+            self.withdraw_edition(pull.id, pull.edition);
+        }
     }
 
     pub(crate) fn on_unpull(&mut self, key: PullKey) {
@@ -97,15 +102,17 @@ impl Core {
     }
 
     pub(crate) fn on_parked_timer(&mut self, key: PullKey) {
-        if self.sends.parked.remove(&key).is_some() {
-            self.refuse(key);
+        if let Some(pull) = self.sends.parked.remove(&key) {
+            self.refuse(key, pull);
         }
     }
 
     pub(crate) fn on_send_ended(&mut self, send: SendId) {
         if let Some(Sending { copy, key }) = self.sends.running.remove(&send) {
             self.sends.by_key.remove(&key);
+            let object = self.copies.table[&copy].object;
             self.remove_user(copy);
+            self.drop_unwanted_fetch(object);
         }
     }
 
@@ -133,12 +140,11 @@ impl Core {
 
     /// No copy of `id` will come here after all.
     pub(crate) fn refuse_parked(&mut self, id: ObjectId) {
-        let keys: Vec<_> =
-            self.sends.parked.iter().filter(|(_, pull)| pull.id == id).map(|(&key, _)| key).collect();
-        for key in keys {
+        let of_id = self.sends.parked.iter().filter(|(_, pull)| pull.id == id);
+        for (key, pull) in of_id.map(|(&key, &pull)| (key, pull)).collect::<Vec<_>>() {
             self.timers.clear(Timer::Parked(key));
             self.sends.parked.remove(&key);
-            self.refuse(key);
+            self.refuse(key, pull);
         }
     }
 

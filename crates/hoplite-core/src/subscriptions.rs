@@ -63,7 +63,10 @@ impl Core {
     }
 
     pub(crate) fn on_copy_reported(&mut self, object: ObjectId, node: NodeId, report: CopyReport) {
-        let Some(known) = self.subscriptions.table.get_mut(&object) else { return };
+        let Some(known) = self.subscriptions.table.get_mut(&object) else {
+            // Our word that we watch it no more was lost.
+            return self.ask_owner(object, DirectoryRequest::Unsubscribe, None);
+        };
         if known.copies.get(&node).is_some_and(|old| old.seq > report.seq) {
             return;
         }

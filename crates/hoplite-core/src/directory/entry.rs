@@ -15,6 +15,13 @@ pub(super) struct Held {
     pub lent: BTreeSet<NodeId>,
 }
 
+impl Held {
+    /// It is complete, or on the way to be so without any other copy.
+    fn is_alive(&self) -> bool {
+        self.report.complete || (!self.presumed && self.report.upstream.is_none())
+    }
+}
+
 /// A receiver waiting for a sender.
 #[derive(Debug, Clone)]
 pub(super) struct Ask {
@@ -73,8 +80,9 @@ impl Entry {
         if self.buried_until.is_some() {
             return Verdict::Deleted;
         }
-        let other =
-            self.copies.iter().find(|(&node, held)| node != origin && held.report.size != report.size);
+        // What is left of a writing that was given up stands in nobody's way.
+        let stands = |held: &Held| held.is_alive() && held.report.size != report.size;
+        let other = self.copies.iter().find(|(&node, held)| node != origin && stands(held));
         other.map_or(Verdict::Accepted, |(_, held)| Verdict::OtherSize(held.report.size))
     }
 
@@ -83,10 +91,9 @@ impl Entry {
         if self.copies.get(&origin).is_some_and(|held| held.report.seq > report.seq) {
             return false;
         }
-        if report.complete {
-            self.was_complete = true;
-            self.return_senders_of(origin);
-        }
+        self.was_complete |= report.complete;
+        // Whom it receives from is in the report.
+        self.return_senders_of(origin);
         let (upstream, complete) = (report.upstream, report.complete);
         let fresh = Held { report: report.clone(), presumed: false, lent: BTreeSet::new() };
         let held = self.copies.entry(origin).or_insert(fresh);
@@ -117,6 +124,20 @@ impl Entry {
         true
     }
 
+    /// Takes out the receivers of editions that nobody can complete any more, and says who they are.
+    pub fn take_orphans(&mut self) -> Vec<(NodeId, Edition)> {
+        let is_source = |held: &Held| held.report.complete || held.report.pinned;
+        let sources: BTreeSet<_> =
+            self.copies.values().filter(|held| is_source(held)).map(|held| held.report.edition).collect();
+        let orphaned = self.copies.iter().filter(|(_, held)| !sources.contains(&held.report.edition));
+        let orphans: Vec<_> = orphaned.map(|(&node, held)| (node, held.report.edition)).collect();
+        for (node, _) in &orphans {
+            self.copies.remove(node);
+            self.return_senders_of(*node);
+        }
+        orphans
+    }
+
     /// Takes a dead node out of everything; returns whether it held a copy.
     pub fn forget(&mut self, node: NodeId) -> bool {
         self.asks.retain(|ask| ask.node != node);
@@ -134,8 +155,7 @@ impl Entry {
 
     /// No complete copy is left, and nobody is writing the object anew.
     pub fn is_lost(&self) -> bool {
-        let alive = |held: &Held| held.report.complete || (!held.presumed && held.report.upstream.is_none());
-        self.was_complete && !self.copies.values().any(alive)
+        self.was_complete && !self.copies.values().any(Held::is_alive)
     }
 
     /// One ask per node: a newer one replaces an older one.

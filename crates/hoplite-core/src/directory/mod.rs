@@ -43,6 +43,10 @@ impl Core {
 
     /// A directory request arrived: serve it if we own the id, pass it on if another does.
     pub(crate) fn on_directory(&mut self, origin: NodeId, hops: u8, id: ObjectId, request: DirectoryRequest) {
+        if hops > 0 && self.departed.contains(&origin) {
+            // It came by way of others, and news of the death was faster.
+            return;
+        }
         let owner = self.shards.owner(id);
         if owner != self.me && hops < limits::FORWARD_HOPS_MAX {
             self.send(owner, PeerMessage::Directory { origin, hops: hops + 1, id, request }, None);
@@ -154,11 +158,20 @@ impl Core {
     /// After the copy of `node` has been taken out of the entry of `id`.
     fn copy_gone(&mut self, id: ObjectId, node: NodeId) {
         let Some(entry) = self.directory.entries.get_mut(&id) else { return };
+        // With its writer gone, part of a writing is of no use: its receivers drop it and ask again.
+        let orphans = entry.take_orphans();
         let lost = entry.is_lost();
         let subscribers: Vec<_> = entry.subscribers.iter().copied().collect();
         let askers: Vec<_> = entry.asks.iter().map(|ask| ask.node).collect();
         for &subscriber in &subscribers {
             self.answer(subscriber, id, DirectoryAnswer::CopyGone { node });
+            for &(orphan, _) in &orphans {
+                self.answer(subscriber, id, DirectoryAnswer::CopyGone { node: orphan });
+            }
+        }
+        for (orphan, edition) in orphans {
+            let verdict = Verdict::Deleted;
+            self.answer(orphan, id, DirectoryAnswer::Verdict { edition, verdict });
         }
         if lost {
             for node in subscribers.into_iter().chain(askers) {

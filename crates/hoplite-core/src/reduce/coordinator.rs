@@ -173,16 +173,25 @@ impl Core {
     pub(crate) fn on_reduction_change(&mut self, number: u64, object: ObjectId) {
         let Some(reduction) = self.reductions.get(&number) else { return };
         if object == reduction.request.target {
-            let ours = |edition: Edition| self.is_slot_writing(number, edition);
-            let small = reduction.small.is_some();
-            let foreign = |(_, report): (NodeId, &CopyReport)| !small && !ours(report.edition);
-            if self.subscriptions.copies(object).any(foreign) {
-                let message = format!("{}: the target {object} exists already", self.me);
-                self.fail_reduction(number, ErrorKind::AlreadyExists, &message);
-            }
+            self.fail_if_target_exists(number);
             return;
         }
         self.advance_reduction(number);
+    }
+
+    /// Someone else has put the target: nothing that is reduced may go by its id. Returns whether
+    /// that is so.
+    fn fail_if_target_exists(&mut self, number: u64) -> bool {
+        let Some(reduction) = self.reductions.get(&number) else { return false };
+        let (target, small) = (reduction.request.target, reduction.small.is_some());
+        let ours = |edition: Edition| self.is_slot_writing(number, edition);
+        let foreign = |(_, report): (NodeId, &CopyReport)| !small && !ours(report.edition);
+        let exists = self.subscriptions.copies(target).any(foreign);
+        if exists {
+            let message = format!("{}: the target {target} exists already", self.me);
+            self.fail_reduction(number, ErrorKind::AlreadyExists, &message);
+        }
+        exists
     }
 
     pub(crate) fn on_reduction_deleted(&mut self, number: u64, object: ObjectId) {
@@ -212,7 +221,8 @@ impl Core {
         if !reduction.barrier.is_empty() || reduction.small.is_some() {
             return;
         }
-        if reduction.facts.is_none() && !self.learn_facts(number) {
+        // If it was watched here before, its copies are no news and were not told again.
+        if reduction.facts.is_none() && (self.fail_if_target_exists(number) || !self.learn_facts(number)) {
             return;
         }
         if self.reductions[&number].facts.as_ref().expect("learnt").size <= limits::INLINE_BYTES_MAX {

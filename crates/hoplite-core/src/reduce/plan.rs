@@ -80,7 +80,8 @@ impl Reduction {
                 self.slots[position].1.told = None;
                 continue;
             };
-            if let Some(seat) = self.slots[position].1.reconcile(node, wanted) {
+            let fixed = self.request.order == FoldOrder::Fixed;
+            if let Some(seat) = self.slots[position].1.reconcile(node, wanted, fixed) {
                 messages.push((node, seat));
             }
         }
@@ -140,7 +141,7 @@ impl Reduction {
 
 impl super::coordinator::Slot {
     /// Compares what is wanted with what was said; returns what has to be said.
-    fn reconcile(&mut self, node: NodeId, mut wanted: Seat) -> Option<Seat> {
+    fn reconcile(&mut self, node: NodeId, mut wanted: Seat, fixed: bool) -> Option<Seat> {
         let restart = std::mem::take(&mut self.restart);
         if let Some((at, told)) = &self.told {
             let same_place = *at == node && !restart;
@@ -149,7 +150,10 @@ impl super::coordinator::Slot {
             if same_place && wanted == *told {
                 return None;
             }
-            if !(same_place && is_addition(told, &wanted)) {
+            // A child on the same node joins a running fold behind our own sources, not before them.
+            let out_of_order = fixed && wanted.children.iter().any(|child| child.node == node)
+                && !told.children.iter().any(|child| child.node == node);
+            if !(same_place && is_addition(told, &wanted)) || out_of_order {
                 self.attempt += 1;
             }
         } else if self.used {

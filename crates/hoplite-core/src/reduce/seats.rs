@@ -32,7 +32,7 @@ enum State {
     Folded {
         copy: CopyId,
     },
-    /// An input broke; the coordinator knows and will seat anew.
+    /// An input broke, or the target was deleted; the coordinator knows and will seat anew or disband.
     Failed,
 }
 
@@ -102,11 +102,9 @@ impl Core {
             Ok(None) => return,
             Err(missing) => return self.seat_failed(key, FailedInput::Source(missing)),
         };
-        if !self.copies.arena.could_hold(seat.size) || self.copies.sealed(seat.out).is_some() {
+        if !self.copies.arena.could_hold(seat.size) || self.is_taken(seat.out) {
             self.set_seat_state(key, State::Failed);
-            let (reduction, slot) = key;
-            let refused = PeerMessage::SeatRefused { reduction, slot, attempt: seat.attempt };
-            return self.send(reduction.coordinator, refused, None);
+            return self.refuse_seat(key, seat.attempt);
         }
         if let Some(stale) = self.copies.live(seat.out) {
             // A cached part of an attempt that is over.
@@ -120,11 +118,15 @@ impl Core {
             size: seat.size,
             header: seat.header.clone(),
             phase: Phase::Folded(None),
-            pinned: seat.root,
+            // Parents may have to stream it again: partial sums are kept until the reduction is over.
+            pinned: true,
             public: seat.root,
         };
         let Some(copy) = self.open_copy(new) else {
+            // That they may be thrown out again is no news: looking for room once more would end here.
+            let room_changed = self.room_changed;
             sources.iter().for_each(|&source| self.remove_user(source));
+            self.room_changed = room_changed;
             return self.wait_for_room(RoomFor::Seat { reduction: key.0, slot: key.1 });
         };
         let rule = rule(&seat);
@@ -135,6 +137,17 @@ impl Core {
             self.drop_fetch(seat.out);
         }
         self.on_opened(seat.out);
+    }
+
+    fn refuse_seat(&mut self, key: Key, attempt: u32) {
+        let (reduction, slot) = key;
+        self.send(reduction.coordinator, PeerMessage::SeatRefused { reduction, slot, attempt }, None);
+    }
+
+    /// Whether the id has an object here that no reduction may push out: finished, or being written
+    /// by a client.
+    pub(super) fn is_taken(&self, id: ObjectId) -> bool {
+        self.copies.sealed(id).is_some() || self.write_of(id).is_some()
     }
 
     /// The copies on this node that go into a fold: children here first (they hold what comes before
@@ -209,6 +222,9 @@ impl Core {
     /// The same attempt with more inputs, closed, or become the root.
     fn amend_seat(&mut self, key: Key, told: &Seat, copy: CopyId, fold: FoldId) {
         let seat = self.seats.running[&key].seat.clone();
+        if seat.root && !told.root && self.is_taken(seat.out) {
+            return self.refuse_seat(key, seat.attempt);
+        }
         let children: Vec<_> =
             seat.children.iter().filter(|child| !told.children.contains(child)).cloned().collect();
         let added = match self.local_inputs(&seat.sources[told.sources.len()..], &children) {
@@ -340,6 +356,8 @@ impl Core {
                 if let Some(id) = gone.map(|source| source.id) {
                     self.seat_failed(key, FailedInput::Source(id));
                 }
+                self.withdraw(fold.out);
+                self.doom(fold.out);
             }
         }
     }
@@ -374,6 +392,17 @@ impl Core {
             if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {
                 self.withdraw(copy);
                 self.doom(copy);
+            }
+        }
+    }
+
+    /// What a seat folds into was doomed (its target was deleted): the seat must not touch it again.
+    pub(crate) fn seat_copy_gone(&mut self, gone: CopyId) {
+        for running in self.seats.running.values_mut() {
+            if let State::Folding { copy, .. } | State::Folded { copy } = running.state {
+                if copy == gone {
+                    running.state = State::Failed;
+                }
             }
         }
     }

@@ -88,7 +88,7 @@ impl Core {
         };
         let (target, size, header) = (request.target, facts.size, facts.header.clone());
         let sources: Vec<_> = small.here.iter().map(|&(_, copy)| copy).collect();
-        if self.copies.sealed(target).is_some() {
+        if self.is_taken(target) {
             let message = format!("{}: the target {target} exists already", self.me);
             return self.fail_reduction(number, ErrorKind::AlreadyExists, &message);
         }
@@ -106,6 +106,8 @@ impl Core {
         }
         sources.iter().for_each(|&source| self.add_user(source));
         self.start_fold(FoldFor::Small(number), copy, rule, sources, &[]);
+        // A sender for somebody's wish to have the target must not push out what we fold.
+        self.drop_fetch(target);
         self.on_opened(target);
     }
 
