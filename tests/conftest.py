@@ -8,10 +8,9 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 
+import hoplite
 import numpy as np
 import pytest
-
-import hoplite
 
 NODES = 4
 STORE_SIZE = "192MiB"

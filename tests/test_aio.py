@@ -6,10 +6,9 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 
+import hoplite
 import numpy as np
 import pytest
-
-import hoplite
 from conftest import eventually
 
 Names = Callable[..., str]

@@ -10,9 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import hoplite
+import pytest
 from conftest import process
 from hoplite.addresses import default_socket, socket_of
 from hoplite.cli import main
@@ -33,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A runtime directory of the test's own: the user's nodes are not met."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("HOPLITE_SOCKET", raising=False)
-    yield tmp_path
+    return tmp_path
 
 
 def test_node_and_status(home: Path, port: int) -> None:
@@ -42,7 +41,14 @@ def test_node_and_status(home: Path, port: int) -> None:
         line = node.stdout.readline().decode()
         assert f"127.0.0.1:{port}" in line
         assert default_socket(port) in line
-        for name in (port, str(port), f":{port}", f"127.0.0.1:{port}", f"localhost:{port}", default_socket(port)):
+        for name in (
+            port,
+            str(port),
+            f":{port}",
+            f"127.0.0.1:{port}",
+            f"localhost:{port}",
+            default_socket(port),
+        ):
             with hoplite.connect(name) as client:
                 assert client.node == f"127.0.0.1:{port}"
         shown = subprocess.run([*HOPLITE, "status", str(port)], check=True, capture_output=True, text=True)
@@ -74,7 +80,9 @@ def test_nobody_there_is_said_clearly(home: Path, capsys: pytest.CaptureFixture[
 def test_hoplite_node_passes_every_option_on() -> None:
     shown = subprocess.run([*HOPLITE, "node", "--help"], check=True, capture_output=True, text=True)
     assert "--seed" in shown.stdout
-    wrong = subprocess.run([*HOPLITE, "node", "--no-such-option"], check=False, capture_output=True, text=True)
+    wrong = subprocess.run(
+        [*HOPLITE, "node", "--no-such-option"], check=False, capture_output=True, text=True
+    )
     assert wrong.returncode == 2
 
 

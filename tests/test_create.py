@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import hoplite
 import numpy as np
 import pytest
-
-import hoplite
 from conftest import eventually
 
 Names = Callable[..., str]

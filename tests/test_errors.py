@@ -1,8 +1,7 @@
 """One class per kind, each also what Python would call it."""
 
-import pytest
-
 import hoplite
+import pytest
 from hoplite import errors
 from hoplite.ids import ObjectId
 from hoplite.naming import with_names

@@ -7,10 +7,9 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import hoplite
 import numpy as np
 import pytest
-
-import hoplite
 from conftest import eventually
 
 Names = Callable[..., str]
@@ -67,7 +66,9 @@ def test_copies_are_private(client: hoplite.Client, name: Names) -> None:
     assert not client.get(id).any()
 
 
-def test_views_outlive_delete_and_close(cluster: hoplite.LocalCluster, client: hoplite.Client, name: Names) -> None:
+def test_views_outlive_delete_and_close(
+    cluster: hoplite.LocalCluster, client: hoplite.Client, name: Names
+) -> None:
     value = np.arange(500_000)
     id = client.put(value, name())
     with cluster.connect(1) as other:
@@ -104,9 +105,7 @@ def test_out_must_fit(
 
 
 @pytest.mark.parametrize("size", [100, 100_000])
-def test_out_takes_arrays_of_any_shape_and_plain_buffers(
-    clients: Clients, name: Names, size: int
-) -> None:
+def test_out_takes_arrays_of_any_shape_and_plain_buffers(clients: Clients, name: Names, size: int) -> None:
     value = np.arange(size)
     id = clients[0].put(value, name())
     shaped = np.empty((size // 10, 10), np.int64)

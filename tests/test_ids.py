@@ -2,9 +2,8 @@
 
 import pickle
 
-import pytest
-
 import hoplite
+import pytest
 from hoplite import ObjectId
 
 

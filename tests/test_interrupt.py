@@ -9,10 +9,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
+import hoplite
 import numpy as np
 import pytest
-
-import hoplite
 from conftest import eventually, process
 
 Names = Callable[..., str]

@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hoplite
 import numpy as np
 import pytest
-
-import hoplite
 from conftest import eventually, process
 
 Names = Callable[..., str]
@@ -179,7 +178,9 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
-def test_what_a_dead_client_held_comes_back(small: hoplite.LocalCluster, signal_number: signal.Signals) -> None:
+def test_what_a_dead_client_held_comes_back(
+    small: hoplite.LocalCluster, signal_number: signal.Signals
+) -> None:
     client = small.connect(0)
     client.put(block(1), "seen")
     with process(sys.executable, "-c", CHILD, small.sockets[0]) as child:

@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import hoplite
 import numpy as np
 import pyarrow as pa
 import pytest
-
-import hoplite
 from hoplite.errors import Mismatch
 from hoplite.pickling import ALIGNMENT, Pickled, unpickle
 
@@ -38,7 +37,9 @@ def written(value: object) -> memoryview:
     return memoryview(whole).toreadonly()
 
 
-@pytest.mark.parametrize("value", [None, 1, "x" * 100_000, [1, {"a": (2, 3)}], {1, 2}, b"", np.empty(0)], ids=repr)
+@pytest.mark.parametrize(
+    "value", [None, 1, "x" * 100_000, [1, {"a": (2, 3)}], {1, 2}, b"", np.empty(0)], ids=repr
+)
 def test_plain_values(clients: list[hoplite.Client], name: Callable[..., str], value: object) -> None:
     id = clients[0].put_object(value, name())
     got = clients[1].get_object(id, timeout=TIMEOUT)
@@ -92,7 +93,13 @@ def test_not_contiguous_buffers_stay_in_the_stream() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"short", b"hopickl5" + b"\xff" * 8, b"hopickl5" + (1).to_bytes(8, "little") + b"\xff" * 16, bytes(100)],
+    [
+        b"",
+        b"short",
+        b"hopickl5" + b"\xff" * 8,
+        b"hopickl5" + (1).to_bytes(8, "little") + b"\xff" * 16,
+        bytes(100),
+    ],
 )
 def test_what_was_not_pickled_is_refused(content: bytes) -> None:
     with pytest.raises(Mismatch):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+import hoplite
 import ml_dtypes
 import numpy as np
 import pytest
-
-import hoplite
 from conftest import eventually
 
 Names = Callable[..., str]
@@ -123,7 +122,9 @@ def test_the_first_k_of_n(clients: Clients, name: Names, k: int, length: int) ->
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_of_more_than_k_ready_sources_the_result_says_which(clients: Clients, name: Names, length: int) -> None:
+def test_of_more_than_k_ready_sources_the_result_says_which(
+    clients: Clients, name: Names, length: int
+) -> None:
     names = put_all(clients, name, [np.full(length, 2.0**i) for i in range(8)])
     result = clients[1].reduce(names, target=name("sum"), num_objects=3, timeout=TIMEOUT).result()
     assert len(result.sources) == 3
@@ -154,9 +155,7 @@ def test_targets_as_sources_while_still_partial(clients: Clients, name: Names, l
     for i in range(4):
         clients[i].put(np.full(length, i, np.float64), firsts[i])
         clients[3 - i].put(np.full(length, 10.0), seconds[i])
-    np.testing.assert_array_equal(
-        clients[3].get(both.target, timeout=TIMEOUT), np.full(length, 6.0 * 40.0)
-    )
+    np.testing.assert_array_equal(clients[3].get(both.target, timeout=TIMEOUT), np.full(length, 6.0 * 40.0))
     assert set(both.result().sources) == {a.target, b.target}
 
 

@@ -3,10 +3,9 @@
 import os
 from collections.abc import Callable
 
+import hoplite
 import numpy as np
 import pytest
-
-import hoplite
 
 KIB = 1 << 10
 MIB = 1 << 20

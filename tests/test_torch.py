@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import hoplite
 import numpy as np
 import pytest
-
-import hoplite
 from hoplite.values import payload_of
 
 torch = pytest.importorskip("torch")

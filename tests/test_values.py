@@ -4,12 +4,11 @@ import array
 import mmap
 from collections.abc import Callable
 
+import hoplite
 import ml_dtypes
 import numpy as np
 import pyarrow as pa
 import pytest
-
-import hoplite
 from hoplite.values import REDUCIBLE, payload_of
 
 Names = Callable[..., str]
@@ -45,10 +44,7 @@ def test_every_dtype(
 ) -> None:
     dt = np.dtype(dtype)
     raw = rng.integers(0, 2 if dt.kind in "?U" else 100, 30 * dt.itemsize, np.uint8)
-    if dt.kind == "U":
-        value = np.array(["abc", "de", ""] * 10, dt)
-    else:
-        value = raw.view(dt)
+    value = np.array(["abc", "de", ""] * 10, dt) if dt.kind == "U" else raw.view(dt)
     value = value.reshape(5, 6)
     got = there_and_back(clients, name, value)
     assert got.shape == value.shape

@@ -7,10 +7,10 @@ import time
 from concurrent.futures import Future
 from pathlib import Path
 
+import hoplite
 import numpy as np
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-import hoplite
 from examples.demo.stage import CALL_TIMEOUT, NODES, Stage
 
 NAME = "the file"
@@ -54,10 +54,14 @@ def perform(stage: Stage, file: Path | None) -> None:
     stage.clients[0].delete(NAME)
     moved = size * len(arrivals)
     stage.console.print(f"   checksum {expected[:16]}... equal on all nodes")
-    stage.console.print(f"   {moved / 2**20:.0f} MiB delivered in {elapsed:.2f} s, {stage.of_machine(moved / elapsed)}")
+    stage.console.print(
+        f"   {moved / 2**20:.0f} MiB delivered in {elapsed:.2f} s, {stage.of_machine(moved / elapsed)}"
+    )
 
 
-def _show(stage: Stage, size: int, before: list[int], receivers: dict[int, Future[tuple[float, str]]]) -> None:
+def _show(
+    stage: Stage, size: int, before: list[int], receivers: dict[int, Future[tuple[float, str]]]
+) -> None:
     columns = (TextColumn("   {task.description}"), BarColumn(), DownloadColumn(True), TransferSpeedColumn())
     with Progress(*columns, console=stage.console) as progress:
         bars = {i: progress.add_task(f"node {i}", total=size) for i in receivers}
@@ -75,7 +79,7 @@ def _write(socket: str, path: str) -> str:
     with hoplite.connect(socket) as client, open(path, "rb") as file:
         size = Path(path).stat().st_size
         with client.create(NAME, size, np.uint8, timeout=CALL_TIMEOUT) as creation:
-            memory = memoryview(creation.array)
+            memory = creation.array.data
             done = 0
             while done < size:
                 count = file.readinto(memory[done : done + READ_BYTES])
@@ -101,4 +105,4 @@ def _ready_name(socket: str) -> str:
 
 
 def _checksum(array: np.ndarray) -> str:
-    return hashlib.sha256(memoryview(array)).hexdigest()
+    return hashlib.sha256(array.data).hexdigest()

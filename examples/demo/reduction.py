@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
+import hoplite
 import numpy as np
 
-import hoplite
 from examples.demo.stage import CALL_TIMEOUT, NODES, Stage
 
 ELEMENTS = 16 << 20

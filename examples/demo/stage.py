@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from rich.console import Console
-
 import hoplite
+from rich.console import Console
 
 NODES = 4
 WORKERS = 2 * NODES

@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 
+import hoplite
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-import hoplite
 from examples.demo import network, worker
 from examples.demo.stage import CALL_TIMEOUT, NODES, WORKERS, Stage
 
@@ -70,7 +70,9 @@ class Server:
         for w in range(WORKERS):
             left += [worker.task_name(w, self._turns[w]), worker.gradient_name(w, self._turns[w])]
             self._client.put(np.int64(worker.STOP), worker.task_name(w, self._turns[w] + 1))
-        self._client.wait([worker.gradient_name(w, self._turns[w]) for w in range(WORKERS)], timeout=CALL_TIMEOUT)
+        self._client.wait(
+            [worker.gradient_name(w, self._turns[w]) for w in range(WORKERS)], timeout=CALL_TIMEOUT
+        )
         self._client.delete(left, timeout=CALL_TIMEOUT)
 
     def clear(self) -> None:
@@ -132,7 +134,9 @@ def perform(stage: Stage) -> None:
     moved = stage.moved() - moved_before
     reached = network.accuracy(server.weights, data.test_x, data.test_y)
     stage.console.print(f"   {STEPS / elapsed:.1f} steps/s; gradients given by each worker: {given}")
-    stage.console.print(f"   {moved / 2**20:.0f} MiB moved between nodes, {stage.of_machine(moved / elapsed)}")
+    stage.console.print(
+        f"   {moved / 2**20:.0f} MiB moved between nodes, {stage.of_machine(moved / elapsed)}"
+    )
     stage.console.print(f"   final test accuracy [bold]{reached:.1%}[/bold]")
     if reached <= ACCURACY_MIN:
         raise AssertionError(f"the test accuracy is {reached:.1%}, not over {ACCURACY_MIN:.0%}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hoplite
 import numpy as np
 
-import hoplite
 from examples.demo.network import PARAMETERS, digits, gradient
 from examples.demo.stage import CALL_TIMEOUT
 

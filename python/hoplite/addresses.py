@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Union
 
 from hoplite.errors import BadArgument, NodeUnreachable
 
@@ -16,7 +15,7 @@ DEFAULT_PORT = 7420
 
 PORT_MAX = 65_535
 
-NodeLike = Union[str, int, os.PathLike[str], None]
+NodeLike = str | int | os.PathLike[str] | None
 """What names a node to `connect`: see there."""
 
 

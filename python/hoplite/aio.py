@@ -110,7 +110,12 @@ class AsyncClient:
         return await self._run(lambda c: calls.put(c, value, id, timeout), ids)
 
     async def create(
-        self, id: ObjectIdLike, shape: int | Sequence[int], dtype: npt.DTypeLike, *, timeout: float | None = None
+        self,
+        id: ObjectIdLike,
+        shape: int | Sequence[int],
+        dtype: npt.DTypeLike,
+        *,
+        timeout: float | None = None,
     ) -> AsyncCreation:
         """As `Client.create`: `async with await client.aio.create(...) as creation: ...`."""
         draft = await self._run(lambda c: calls.create(c, id, shape, dtype, timeout), [ObjectId.of(id)])
@@ -130,7 +135,9 @@ class AsyncClient:
         if out is None and not copy:
             return await self._run(lambda c: calls.get(c, id, timeout, fail_if_lost), ids)
         room = fresh_room if out is None else room_in(out)
-        return await self._run(lambda c: calls.get_copy(c, id, timeout, room, fail_if_lost, partial=False), ids)
+        return await self._run(
+            lambda c: calls.get_copy(c, id, timeout, room, fail_if_lost, partial=False), ids
+        )
 
     async def get_torch(
         self, id: ObjectIdLike, *, timeout: float | None = None, fail_if_lost: bool = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, TypeVar, Union
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -36,7 +36,7 @@ class Work:
         """Makes `do`, running in another thread, raise soon."""
 
 
-Step = Union[_hoplite.Ticket, Work]
+Step = _hoplite.Ticket | Work
 Steps = Generator[Step, Any, Result]
 
 
@@ -156,9 +156,7 @@ def get_object(
     return unpickle(memoryview(view))
 
 
-def delete(
-    connection: _hoplite.Connection, ids: Iterable[ObjectId], timeout: float | None
-) -> Steps[None]:
+def delete(connection: _hoplite.Connection, ids: Iterable[ObjectId], timeout: float | None) -> Steps[None]:
     yield connection.delete([bytes(id) for id in ids], timeout)
 
 
@@ -187,9 +185,7 @@ def prefetch(
     yield connection.prefetch([bytes(id) for id in ids], chosen, timeout)
 
 
-def locations(
-    connection: _hoplite.Connection, id: ObjectIdLike, timeout: float | None
-) -> Steps[Locations]:
+def locations(connection: _hoplite.Connection, id: ObjectIdLike, timeout: float | None) -> Steps[Locations]:
     size, copies = yield connection.locate(bytes(ObjectId.of(id)), timeout)
     return Locations(size, tuple(Location(*copy) for copy in copies))
 
@@ -211,4 +207,3 @@ def ids_of(ids: ObjectIdLike | Iterable[ObjectIdLike]) -> list[ObjectId]:
     if isinstance(ids, ObjectId | str):
         return [ObjectId.of(ids)]
     return [ObjectId.of(id) for id in ids]
-

@@ -44,7 +44,9 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         help="socket path, port or host:port (default: $HOPLITE_SOCKET, else port 7420)",
     )
-    status.add_argument("--timeout", type=float, default=5.0, help="seconds to wait for an answer (default 5)")
+    status.add_argument(
+        "--timeout", type=float, default=5.0, help="seconds to wait for an answer (default 5)"
+    )
     return parser
 
 
@@ -54,7 +56,10 @@ def _shown(status: Status) -> str:
         ("members", f"{len(status.members)}: {', '.join(status.members)}"),
         ("store", f"{_size(status.used_bytes)} of {_size(status.store_bytes)} used, {status.copies} copies"),
         ("directory", f"{status.entries} entries, {status.tombstones} tombstones"),
-        ("running", f"{status.transfers} transfers, {status.reductions} reductions, {status.clients} clients"),
+        (
+            "running",
+            f"{status.transfers} transfers, {status.reductions} reductions, {status.clients} clients",
+        ),
         ("sent", _size(status.sent_bytes)),
         ("received", _size(status.received_bytes)),
         ("folded", _size(status.folded_bytes)),

@@ -92,7 +92,12 @@ class Client:
         return self._run(calls.put(self._connection, value, id, timeout), ids)
 
     def create(
-        self, id: ObjectIdLike, shape: int | Sequence[int], dtype: npt.DTypeLike, *, timeout: float | None = None
+        self,
+        id: ObjectIdLike,
+        shape: int | Sequence[int],
+        dtype: npt.DTypeLike,
+        *,
+        timeout: float | None = None,
     ) -> Creation:
         """Reserve a new array's memory in the store, to be filled in place: no copy at all.
 
@@ -157,9 +162,7 @@ class Client:
         ids = [] if id is None else [ObjectId.of(id)]
         return self._run(calls.put_object(self._connection, value, id, timeout), ids)
 
-    def get_object(
-        self, id: ObjectIdLike, *, timeout: float | None = None, fail_if_lost: bool = True
-    ) -> Any:
+    def get_object(self, id: ObjectIdLike, *, timeout: float | None = None, fail_if_lost: bool = True) -> Any:
         """Unpickle an object put by `put_object`; waits as `get` does.
 
         Arrays and other buffers inside it are read-only views of shared memory, not copied.
@@ -169,9 +172,7 @@ class Client:
         steps = calls.get_object(self._connection, id, timeout, fail_if_lost)
         return self._run(steps, [ObjectId.of(id)])
 
-    def delete(
-        self, ids: ObjectIdLike | Iterable[ObjectIdLike], *, timeout: float | None = None
-    ) -> None:
+    def delete(self, ids: ObjectIdLike | Iterable[ObjectIdLike], *, timeout: float | None = None) -> None:
         """Delete objects (one id, or many): all copies, everywhere.
 
         Running transfers of them are aborted; views that processes hold stay readable. Gets and

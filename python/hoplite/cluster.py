@@ -95,7 +95,7 @@ class LocalCluster:
 
     @property
     def addresses(self) -> list[str]:
-        """"127.0.0.1:port" of each node; a killed node keeps its address."""
+        """ "127.0.0.1:port" of each node; a killed node keeps its address."""
         return list(self._addresses)
 
     @property

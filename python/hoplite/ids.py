@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Final, Union
+from typing import Final
 
 from hoplite import _hoplite
 
@@ -90,5 +90,5 @@ class ObjectId:
         return self._name if self._name is not None else self.hex()
 
 
-ObjectIdLike = Union[ObjectId, str]
+ObjectIdLike = ObjectId | str
 """What names an object in a call: an `ObjectId`, or a name (`ObjectId.from_name` of it)."""

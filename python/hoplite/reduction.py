@@ -122,7 +122,9 @@ class Reduction:
         if self._result is None:
             ids = [self.target, *self._request.sources]
             if not self._client._ready_within(self._ticket, timeout):
-                raise TimedOut(f"the reduction to {self.target!r} is not complete after {timeout} s; it goes on")
+                raise TimedOut(
+                    f"the reduction to {self.target!r} is not complete after {timeout} s; it goes on"
+                )
             try:
                 self._result = self._request.result(self._client._settle(self._ticket, ids))
             except HopliteError as error:

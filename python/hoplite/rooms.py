@@ -76,7 +76,9 @@ def _array_of(out: Any) -> npt.NDArray[Any]:
 
         # view shares memory or raises; reshape would copy a strided tensor behind our back.
         tensor = out.detach()
-        return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        bits = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+        array: npt.NDArray[Any] = bits.numpy()
+        return array
     try:
         return np.asarray(memoryview(out))
     except TypeError as error:

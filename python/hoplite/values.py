@@ -19,10 +19,9 @@ BYTES = 0
 ARRAY = 1
 PICKLE = 2
 
-REDUCIBLE = frozenset(
-    ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64"]
-    + ["uint8", "uint16", "uint32", "uint64"]
-)
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+REDUCIBLE = frozenset((*FLOATS, *INTEGERS))
 
 _ML_DTYPES = "ml_dtypes:"
 """Prefix of the descriptor of a dtype that only the package ml_dtypes knows (float8_e4m3fn, ...)."""
@@ -122,7 +121,8 @@ def _ml_dtype(name: str) -> np.dtype[Any]:
             f"the object is an array of {name}, which NumPy knows only with the package ml_dtypes"
             " (pip install ml_dtypes); get_torch needs no other package than torch"
         ) from error
-    return np.dtype(getattr(ml_dtypes, name))
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return dtype
 
 
 def is_torch_tensor(value: Any) -> bool:
@@ -154,4 +154,6 @@ def _of_dlpack(value: Any) -> Payload:
     try:
         return _of_array(np.from_dlpack(value))
     except Exception as error:  # libraries raise their own classes here, Arrow among them
-        raise BadArgument(f"this {type(value).__name__} has no single buffer on this host: {error}") from error
+        raise BadArgument(
+            f"this {type(value).__name__} has no single buffer on this host: {error}"
+        ) from error
