@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hoplite
 import numpy as np
@@ -92,6 +94,21 @@ def test_ctrl_c_ends_a_wait_for_room(interrupted: None) -> None:
             client.put(bytes(6 << 20), "second")
         timer.join()
         assert client.status().copies == 1
+
+
+def test_ctrl_c_ends_a_connect(interrupted: None, tmp_path: Path) -> None:
+    # Somebody who listens and never says a word.
+    path = str(tmp_path / "mute.sock")
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(path)
+        mute.listen()
+        with pytest.raises(hoplite.NodeUnreachable, match="no welcome"):
+            hoplite.connect(path, timeout=0.05)
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            hoplite.connect(path, timeout=None)
+        timer.join()
 
 
 CHILD = """

@@ -13,7 +13,7 @@ use pyo3::types::PyBytes;
 
 use crate::answer::Question;
 use crate::convert::{header, id, ids, milliseconds, nodes, op, order, timeout, PyHeader};
-use crate::errors::{to_py, Stop};
+use crate::errors::{interruptible, to_py, Stop};
 use crate::ticket::Ticket;
 
 /// Sends requests. It stays connected, also after `close`, until the last view or writing that came
@@ -47,7 +47,8 @@ impl Connection {
     #[pyo3(signature = (socket, timeout))]
     fn new(py: Python<'_>, socket: PathBuf, timeout: Option<f64>) -> PyResult<Self> {
         let timeout = self::timeout(timeout)?.unwrap_or(TIMEOUT_MAX);
-        let client = py.detach(|| Client::connect(&socket, timeout)).map_err(to_py)?;
+        let client =
+            interruptible(py, &[], |interrupt| Client::connect_interruptibly(&socket, timeout, interrupt))?;
         let node = client.node().to_string();
         Ok(Connection { client: Mutex::new(Some(client)), node, closed: Stop::default() })
     }

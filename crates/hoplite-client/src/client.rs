@@ -38,7 +38,19 @@ impl Client {
     /// # Errors
     /// `NodeUnreachable` (at once if nobody listens there), `VersionMismatch`.
     pub fn connect(path: &Path, timeout: Duration) -> Result<Arc<Client>> {
-        let greeted = greet(path, timeout)?;
+        Client::connect_interruptibly(path, timeout, &mut crate::never)
+    }
+
+    /// As [`Client::connect`], for who must look up while waiting.
+    ///
+    /// # Errors
+    /// Those of `connect`, the interrupt's.
+    pub fn connect_interruptibly(
+        path: &Path,
+        timeout: Duration,
+        interrupt: Interrupt<'_>,
+    ) -> Result<Arc<Client>> {
+        let greeted = greet(path, timeout, interrupt)?;
         Ok(Arc::new(Client {
             path: path.to_owned(),
             pid: std::process::id(),

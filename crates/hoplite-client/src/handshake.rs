@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use hoplite_store::{pass_fd, Mapping};
@@ -14,6 +14,7 @@ use hoplite_words::{Error, ErrorKind, NodeId, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::link::Link;
+use crate::patience::{deadline, Interrupt, Patience};
 
 /// Enough for a welcome, which is the only frame that may come before the first call.
 const WELCOME_BYTES: usize = 4096;
@@ -36,13 +37,8 @@ pub(crate) struct Greeted {
 }
 
 /// Connects, says hello, and attaches the arena that comes with the welcome.
-pub(crate) fn greet(path: &Path, timeout: Duration) -> Result<Greeted> {
-    let unreachable = |why: &dyn std::fmt::Display| {
-        Error::new(
-            ErrorKind::NodeUnreachable,
-            format!("no hoplite node answers at {}: {why}", path.display()),
-        )
-    };
+pub(crate) fn greet(path: &Path, timeout: Duration, interrupt: Interrupt<'_>) -> Result<Greeted> {
+    let unreachable = |why: &dyn std::fmt::Display| unreachable(path, why);
     let socket = UnixStream::connect(path).map_err(|error| unreachable(&error))?;
     let mut hello = BytesMut::new();
     let request = Request::Hello { version: CLIENT_PROTOCOL_VERSION, pid: std::process::id() };
@@ -50,7 +46,7 @@ pub(crate) fn greet(path: &Path, timeout: Duration) -> Result<Greeted> {
     // A fresh socket's buffer takes these few bytes whole.
     rustix::net::send(&socket, &hello, rustix::net::SendFlags::NOSIGNAL)
         .map_err(|error| unreachable(&error))?;
-    let (reply, fd, deframer) = welcome(&socket, timeout).map_err(|why| unreachable(&why))?;
+    let (reply, fd, deframer) = welcome(&socket, path, timeout, interrupt)?;
     let (version, node, arena_bytes) = match reply {
         Reply::Welcome { version, node, arena_bytes } => (version, node, arena_bytes),
         Reply::Failed(error) => return Err(error),
@@ -73,29 +69,38 @@ pub(crate) fn greet(path: &Path, timeout: Duration) -> Result<Greeted> {
     Ok(Greeted { link, node, mapping })
 }
 
+fn unreachable(path: &Path, why: &dyn std::fmt::Display) -> Error {
+    let message = format!("no hoplite node answers at {}: {why}", path.display());
+    Error::new(ErrorKind::NodeUnreachable, message)
+}
+
 fn welcome(
     socket: &UnixStream,
+    path: &Path,
     timeout: Duration,
-) -> std::result::Result<(Reply, Option<OwnedFd>, Deframer), String> {
-    let started = Instant::now();
+    interrupt: Interrupt<'_>,
+) -> Result<(Reply, Option<OwnedFd>, Deframer)> {
+    let mut patience = Patience::new(deadline(Some(timeout)), interrupt);
     let mut deframer = Deframer::new();
     let mut arena = None;
     let mut buffer = [0; WELCOME_BYTES];
     loop {
-        let left = timeout
-            .checked_sub(started.elapsed())
-            .ok_or_else(|| format!("no welcome in {:.1} s", timeout.as_secs_f64()))?;
-        if !readable(socket, left)? {
+        let Some(stretch) = patience.stretch() else {
+            return Err(unreachable(path, &format!("no welcome in {:.1} s", timeout.as_secs_f64())));
+        };
+        if !readable(socket, stretch).map_err(|why| unreachable(path, &why))? {
+            patience.look_now()?;
             continue;
         }
-        let (received, fd) = pass_fd::recv_with_fd(socket, &mut buffer).map_err(|error| error.to_string())?;
+        let (received, fd) =
+            pass_fd::recv_with_fd(socket, &mut buffer).map_err(|why| unreachable(path, &why))?;
         arena = fd.or(arena);
         if received == 0 {
-            return Err("it closed the connection".into());
+            return Err(unreachable(path, &"it closed the connection"));
         }
         deframer.push(&buffer[..received]);
-        if let Some(frame) = deframer.next_frame().map_err(|error| error.to_string())? {
-            let answer: Answer = hoplite_wire::decode(&frame).map_err(|error| error.to_string())?;
+        if let Some(frame) = deframer.next_frame().map_err(|why| unreachable(path, &why))? {
+            let answer: Answer = hoplite_wire::decode(&frame).map_err(|why| unreachable(path, &why))?;
             return Ok((answer.reply, arena, deframer));
         }
     }
