@@ -82,6 +82,9 @@ pub struct Options {
     pub abort_at: Option<u64>,
     pub within: Option<Duration>,
     pub held: Duration,
+    /// Of a reduction whose sources do not exist yet.
+    pub dtype: Option<Dtype>,
+    pub size: u64,
     pub partial: bool,
     pub unless_lost: bool,
     pub fixed: bool,
@@ -214,6 +217,8 @@ impl Options {
             Some(("abort", value)) => self.abort_at = Some(size(value)?),
             Some(("within", value)) => self.within = Some(time(value)?),
             Some(("held", value)) => self.held = time(value)?,
+            Some(("dtype", value)) => self.dtype = Some(value.parse()?),
+            Some(("size", value)) => self.size = size(value)?,
             Some(_) => return Ok(false),
             None => match word {
                 "partial" => self.partial = true,

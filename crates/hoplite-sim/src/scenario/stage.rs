@@ -36,8 +36,9 @@ pub struct Stage {
     world: World,
     /// One client per node, remade when it died.
     clients: BTreeMap<usize, ClientId>,
-    /// The last task about each object.
+    /// The last task about each object, and the last put of it.
     last: BTreeMap<String, TaskId>,
+    puts: BTreeMap<String, TaskId>,
     ids: BTreeMap<String, ObjectId>,
 }
 
@@ -74,7 +75,7 @@ impl Stage {
         let mut world = World::new(plan, 1);
         join(&mut world)?;
         world.log.take_talk();
-        Ok(Stage { world, clients: BTreeMap::new(), last: BTreeMap::new(), ids: BTreeMap::new() })
+        Ok(Stage { world, clients: BTreeMap::new(), last: BTreeMap::new(), puts: BTreeMap::new(), ids: BTreeMap::new() })
     }
 
     /// Gives the commands, lets the world run, and returns what was said.
@@ -154,7 +155,10 @@ impl Stage {
                     true => Spec::PutSmall { id, size, dtype },
                     false => put_spec(id, size, dtype, &options),
                 };
-                self.start(node, &name, spec, options.within)
+                self.start(node, &name, spec, options.within)?;
+                let put = self.last(&name)?;
+                self.puts.insert(name, put);
+                Ok(())
             }
             Command::Get { node, name, options } => {
                 let Options { partial, unless_lost: fail_if_lost, held: hold, within, .. } = options;
@@ -183,8 +187,8 @@ impl Stage {
             }
             Command::Status { node } => self.start(node, "status", Spec::Status, None),
             Command::Resume { name } => {
-                let task = self.last(&name)?;
-                self.world.resume(task);
+                let put = self.puts.get(&name).ok_or_else(|| format!("{name} is not being put"))?;
+                self.world.resume(*put);
                 Ok(())
             }
             Command::Cancel { name } => {
@@ -219,8 +223,13 @@ impl Stage {
     ) -> Result<Spec, String> {
         let sources = self.ids(names);
         let known = sources.iter().find_map(|id| Some((self.world.model.dtype(*id)?, *id)));
-        let (dtype, like) = known.ok_or("reduce something that was put as an array")?;
-        let size = self.world.model.size(like).or_else(|| self.world.put_size(like)).unwrap_or(0);
+        let (dtype, size) = match (known, options.dtype) {
+            (Some((dtype, like)), _) => {
+                (dtype, self.world.model.size(like).or_else(|| self.world.put_size(like)).unwrap_or(0))
+            }
+            (None, Some(dtype)) => (dtype, options.size),
+            (None, None) => return Err("a reduction of what is not there yet needs dtype= and size=".to_owned()),
+        };
         let target = self.id(target);
         let Options { fixed, to_sources, .. } = *options;
         if !self.world.model.knows(target) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hoplite_core::io::ClientId;
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::{Blob, CopyId, ErrorKind};
+use hoplite_words::{Blob, CopyId, Error, ErrorKind};
 
 use super::{note, World};
 use crate::happening::{Happening, TaskEvent};
@@ -49,6 +49,7 @@ impl World {
             (TaskEvent::Step, Phase::Following { copy, read }) => self.follow(id, copy, read),
             (TaskEvent::Step, Phase::Holding { copy }) => self.end_hold(id, copy),
             (TaskEvent::Cancel, Phase::Calling { call, .. }) => self.cancel(id, call),
+            (TaskEvent::Overdue, Phase::Following { copy, .. }) => self.stop_following(id, copy),
             (TaskEvent::Overdue, Phase::Calling { timed: true, .. }) => {
                 let task = &self.tasks[&id];
                 let what = format!("{:?} is not answered long after its time-out: {:?}", id, task.spec);
@@ -243,6 +244,13 @@ impl World {
                 self.ask(id);
             }
         }
+    }
+
+    /// The time is up while the copy still grows: the client itself gives up.
+    fn stop_following(&mut self, id: TaskId, copy: CopyId) {
+        self.let_go(id, self.tasks[&id].client, copy);
+        let late = Error::new(ErrorKind::TimedOut, "stopped following the copy");
+        self.end_task(id, Outcome::Failed(late));
     }
 
     fn let_go(&mut self, id: TaskId, client: ClientId, copy: CopyId) {
