@@ -229,9 +229,10 @@ impl Core {
             if !self.copies.table[&id].told_complete {
                 self.announce(id, true, false);
             }
+            // First, while it is surely here: a seat that starts now may evict it again.
+            self.satisfy_wants(object);
             self.on_opened(object);
             self.drop_fetch(object);
-            self.satisfy_wants(object);
         }
     }
 

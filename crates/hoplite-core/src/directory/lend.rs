@@ -21,6 +21,8 @@ impl Core {
         let (latency_s, bytes_per_s) = self.links.typical();
         let inline = self.inline_copy(id);
         let mut waiting = 0;
+        // Whoever avoids a sender may find another in the copies that later lends bring about.
+        let mut passed_over = false;
         while let Some(entry) = self.directory.entries.get_mut(&id) {
             if entry.asks.len() <= waiting {
                 break;
@@ -52,10 +54,14 @@ impl Core {
                     let CopyReport { edition, size, header, .. } = report;
                     let answer = DirectoryAnswer::Lend { ask: ask.ask, sender, edition, size, header };
                     self.send(ask.node, PeerMessage::Answer { id, answer }, None);
+                    if std::mem::take(&mut passed_over) {
+                        waiting = 0;
+                    }
                 }
                 (None, None) => {
                     if let Some((_, until)) = ask.distrust.filter(|&(_, until)| until > self.now) {
                         self.timers.set(until, Timer::Asks(id));
+                        passed_over = true;
                     }
                     waiting += 1;
                 }
@@ -131,6 +137,8 @@ fn lend(entry: &mut Entry, sender: NodeId, receiver: NodeId) -> CopyReport {
     let partial =
         CopyReport { seq: 0, complete: false, pinned: false, upstream: Some(sender), ..report.clone() };
     match entry.copies_mut().get_mut(&receiver) {
+        // An old ask of a node that has its own copy by now: what it reported itself stands.
+        Some(known) if known.report.complete || known.report.pinned => {}
         Some(known) => {
             let seq = known.report.seq;
             known.report = CopyReport { seq, ..partial };
