@@ -33,9 +33,9 @@ fn main() {
         here.put(id, Header::default(), &source);
         let began = Instant::now();
         let call = there.start_get(id);
-        let Reply::View { copy, .. } = there.finish(call) else { panic!("no view") };
+        let (copy, _) = there.finish_view(call);
         let hoplite = began.elapsed().as_secs_f64();
-        client::send(there.stream(), 0, Request::Release { copy });
+        there.release(copy);
         assert_eq!(here.call(Request::Delete { ids: vec![id], timeout_ms: None }), Reply::Done);
         for client in [&mut here, &mut there] {
             while node::status(client).copies > 0 {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use hoplite_store::pass_fd::recv_with_fd;
-use hoplite_store::Mapping;
+use hoplite_store::{Mapping, Reader};
 use hoplite_wire::{decode, encode, Deframer};
 use hoplite_words::client::{Answer, Call, Reply, Request, CLIENT_PROTOCOL_VERSION};
 use hoplite_words::{CopyId, Header, NodeId, ObjectId};
@@ -73,10 +73,6 @@ impl Client {
         }
     }
 
-    pub fn stream(&self) -> &UnixStream {
-        &self.stream
-    }
-
     /// Sends a request without waiting for its answer.
     pub fn start(&mut self, request: Request) -> u64 {
         self.calls += 1;
@@ -132,16 +128,26 @@ impl Client {
         self.start(Request::Get { id, timeout_ms: None, partial: false, fail_if_lost: false })
     }
 
-    /// The bytes of the object that call asked for.
-    pub fn finish_get(&mut self, call: u64) -> Vec<u8> {
+    /// The copy that call asked for, and its bytes, without copying them.
+    pub fn finish_view(&mut self, call: u64) -> (CopyId, Reader) {
         match self.finish(call) {
             Reply::View { copy, offset, size, sealed: true, .. } => {
-                let bytes = self.arena.reader(offset, size).unwrap().bytes(0, size).to_vec();
-                send(&self.stream, 0, Request::Release { copy });
-                bytes
+                (copy, self.arena.reader(offset, size).unwrap())
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    pub fn release(&self, copy: CopyId) {
+        send(&self.stream, 0, Request::Release { copy });
+    }
+
+    /// The bytes of the object that call asked for.
+    pub fn finish_get(&mut self, call: u64) -> Vec<u8> {
+        let (copy, reader) = self.finish_view(call);
+        let bytes = reader.bytes(0, reader.size()).to_vec();
+        self.release(copy);
+        bytes
     }
 
     pub fn get(&mut self, id: ObjectId) -> Vec<u8> {

@@ -31,6 +31,9 @@ pub fn fresh_socket() -> PathBuf {
 impl Node {
     /// With more flags, `extra`.
     pub fn start(seed: Option<SocketAddr>, extra: &[&str]) -> Node {
+        // Shown for failed tests: HOPLITE_LOG=debug cargo test.
+        let filter = tracing_subscriber::EnvFilter::try_from_env("HOPLITE_LOG").unwrap_or_default();
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
         let socket = fresh_socket();
         let mut args = vec!["hoplited".to_owned(), "--listen=127.0.0.1:0".into()];
         args.push(format!("--socket={}", socket.display()));
