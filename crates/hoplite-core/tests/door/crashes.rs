@@ -1,0 +1,183 @@
+//! Deaths and deletions in the middle of things.
+
+use hoplite_words::client::Reply;
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Seat, Source};
+use hoplite_words::{Dtype, Edition, FoldOrder, ObjectId, Op, ReductionId};
+
+use crate::node::{node, Node, ME};
+use crate::puts::{failed, put};
+use crate::requests::{array, delete, edition, get, object, put_report, reduce, SIZE};
+
+pub fn reduction(coordinator: u16) -> ReductionId {
+    ReductionId { coordinator: node(coordinator), number: 1 }
+}
+
+/// What a coordinator elsewhere would say: fold this one source of ours into the target.
+pub fn root_seat(at: &mut Node, target: ObjectId, source: ObjectId) -> Seat {
+    at.request(7, source, DirectoryRequest::Locate { token: 1 });
+    let located = at.take_mail().into_iter().find_map(|(_, message)| match message {
+        PeerMessage::Answer { answer: DirectoryAnswer::Located { copies, .. }, .. } => Some(copies),
+        _ => None,
+    });
+    let here = located.and_then(|copies| copies.first().map(|copy| copy.edition));
+    Seat {
+        slot: 0,
+        attempt: 0,
+        out: target,
+        edition: Edition { writing: 77, attempt: 0 },
+        root: true,
+        size: SIZE,
+        header: array(SIZE),
+        dtype: Dtype::U8,
+        op: Op::Sum,
+        divide_by: None,
+        sources: vec![Source { id: source, edition: here.unwrap_or(edition(0)) }],
+        children: Vec::new(),
+        open: false,
+    }
+}
+
+/// A root seated by node 2, folding; its target's directory is at node 2 as well.
+fn seated() -> (Node, ObjectId) {
+    let mut at = Node::among(2, 8 << 20);
+    let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
+    put(&mut at, source, SIZE);
+    let seat = root_seat(&mut at, target, source);
+    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
+    assert_eq!(at.folds.len(), 1);
+    at.ask(delete(source));
+    (at, target)
+}
+
+#[test]
+fn a_target_deleted_while_it_is_folded_leaves_nothing() {
+    let (mut at, target) = seated();
+    at.answer(2, target, DirectoryAnswer::Deleted);
+    assert!(at.folds.is_empty());
+    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    at.assert_empty();
+}
+
+#[test]
+fn a_target_deleted_before_its_commit_is_not_sealed() {
+    let (mut at, target) = seated();
+    let &fold = at.folds.keys().next().expect("it folds");
+    at.end_fold(fold);
+    at.answer(2, target, DirectoryAnswer::Deleted);
+    at.hear(2, PeerMessage::Commit { reduction: reduction(2), attempt: 0, sources: vec![] });
+    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    at.assert_empty();
+}
+
+#[test]
+fn a_dead_coordinator_takes_its_seats_along() {
+    let (mut at, _) = seated();
+    at.kill(2);
+    at.assert_empty();
+}
+
+#[test]
+fn a_commit_seals_the_root_and_the_disband_leaves_it() {
+    let (mut at, target) = seated();
+    let &fold = at.folds.keys().next().expect("it folds");
+    let read = at.ask(get(target));
+    at.end_fold(fold);
+    assert_eq!(at.reply(read), None, "nobody seals before the commit");
+    let sources = vec![object("went in")];
+    at.hear(2, PeerMessage::Commit { reduction: reduction(2), attempt: 0, sources: sources.clone() });
+    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    let copy = crate::puts::viewed(&at, read);
+    assert_eq!(at.copies[&copy].sealed.as_ref().expect("sealed").sources, sources);
+}
+
+fn announce(report: CopyReport) -> DirectoryRequest {
+    DirectoryRequest::Announce { report, payload: None, wants_verdict: false }
+}
+
+/// A report of the dead may come in behind the news of the death, on another connection.
+#[test]
+fn a_late_report_of_a_dead_node_is_no_copy() {
+    let mut at = Node::among(3, 8 << 20);
+    let id = at.id_owned_by(ME);
+    at.kill(3);
+    let id = if at.id_owned_by(ME) == id { id } else { at.id_owned_by(ME) };
+    let message = PeerMessage::Directory {
+        origin: node(3),
+        hops: 1,
+        id,
+        request: announce(put_report(9, edition(5), SIZE, true)),
+    };
+    at.hear(2, message);
+    at.assert_empty();
+}
+
+#[test]
+fn entries_go_to_their_new_owner_with_all_that_waits_in_them() {
+    let mut at = Node::alone(8 << 20);
+    let ids: Vec<_> = (0..40).map(|i| object(&i.to_string())).collect();
+    for &id in &ids {
+        at.request(2, id, announce(put_report(3, edition(5), SIZE, false)));
+        at.request(3, id, DirectoryRequest::Subscribe);
+        at.request(4, id, DirectoryRequest::Ask { ask: 8, have: None, failed: Some(node(2)) });
+    }
+    let gone = object("deleted");
+    at.request(2, gone, DirectoryRequest::Delete { token: 1 });
+    at.take_mail();
+    at.join(9);
+    let mail = at.take_mail();
+    let moved = |id: ObjectId| -> Vec<_> {
+        let about = mail.iter().filter_map(|(to, message)| match message {
+            PeerMessage::Directory { origin, id: about, request, .. } if *about == id => {
+                assert_eq!(*to, node(9));
+                Some((*origin, request.clone()))
+            }
+            _ => None,
+        });
+        about.collect()
+    };
+    let all: Vec<_> = ids.iter().map(|&id| moved(id)).filter(|moved| !moved.is_empty()).collect();
+    assert!(!all.is_empty() && all.len() < ids.len(), "{} of {}", all.len(), ids.len());
+    for requests in &all {
+        let expected = [
+            (node(2), announce(put_report(3, edition(5), SIZE, false))),
+            (node(3), DirectoryRequest::Subscribe),
+            (node(4), DirectoryRequest::Ask { ask: 8, have: None, failed: Some(node(2)) }),
+        ];
+        assert!(expected.iter().all(|expected| requests.contains(expected)), "{requests:?}");
+    }
+    let status = at.status();
+    assert_eq!(status.entries as usize, ids.len() - all.len());
+    let buried = moved(gone);
+    assert_eq!(status.tombstones + buried.len() as u64, 1);
+    assert!(buried.iter().all(|(_, request)| matches!(request, DirectoryRequest::Bury { ttl_ms: 1.. })));
+}
+
+#[test]
+fn a_coordinators_client_that_dies_ends_its_reduction() {
+    let mut at = Node::alone(8 << 20);
+    let (target, sources) = (object("t"), ["a", "b"].map(object));
+    put(&mut at, sources[0], SIZE);
+    let client = hoplite_core::io::ClientId(5);
+    at.ask_as(client, reduce(target, &sources, 2, FoldOrder::Arrival));
+    assert_eq!(at.status().reductions, 1);
+    at.handle(hoplite_core::Input::ClientGone { client });
+    at.ask(delete(sources[0]));
+    at.assert_empty();
+}
+
+#[test]
+fn a_deleted_target_fails_its_reduction_everywhere() {
+    let mut at = Node::alone(8 << 20);
+    let (target, sources) = (object("t"), ["a", "b"].map(object));
+    put(&mut at, sources[0], SIZE);
+    put(&mut at, sources[1], SIZE);
+    let call = at.ask(reduce(target, &sources, 2, FoldOrder::Arrival));
+    assert_eq!(at.folds.len(), 1);
+    let done = at.ask(delete(target));
+    assert_eq!(at.reply(done), Some(&Reply::Done));
+    assert_eq!(failed(&at, call), hoplite_words::ErrorKind::Deleted);
+    for source in sources {
+        at.ask(delete(source));
+    }
+    at.assert_empty();
+}

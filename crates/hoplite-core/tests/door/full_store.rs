@@ -1,0 +1,157 @@
+use std::time::Duration;
+
+use hoplite_core::io::Event;
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_words::{CopyId, ErrorKind, ObjectId};
+
+use crate::gets::{last_ask, lend};
+use crate::node::{node, Node};
+use crate::puts::{created, failed, put, viewed};
+use crate::requests::{array, create, delete, edition, get, object, SIZE};
+
+/// Room for two objects of `SIZE`.
+const TWO: u64 = 2 * (SIZE + 64);
+
+/// An evictable copy of an object of node 2's.
+fn cache(at: &mut Node, id: ObjectId) -> CopyId {
+    let call = at.ask(get(id));
+    let transfer = lend(at, 2, id, 2, edition(5), SIZE);
+    at.end_receive(transfer);
+    let copy = viewed(at, call);
+    at.ask(Request::Release { copy });
+    copy
+}
+
+fn ids_owned_by(at: &mut Node, owner: u16, count: usize) -> Vec<ObjectId> {
+    let mut ids = Vec::new();
+    for name in 0.. {
+        if ids.len() == count {
+            break;
+        }
+        let id = object(&format!("id {name}"));
+        let call = at.ask(Request::Locate { id, timeout_ms: None });
+        if at.take_mail().iter().any(|(to, _)| *to == node(owner)) {
+            ids.push(id);
+        }
+        at.ask(Request::Cancel { call });
+    }
+    ids
+}
+
+#[test]
+fn the_least_recently_used_copy_goes_and_the_directory_hears_first() {
+    let mut at = Node::among(2, TWO);
+    let ids = ids_owned_by(&mut at, 2, 3);
+    let old = cache(&mut at, ids[0]);
+    let newer = cache(&mut at, ids[1]);
+    let call = at.ask(get(ids[0]));
+    assert_eq!(viewed(&at, call), old, "used again: now the other is the oldest");
+    at.ask(Request::Release { copy: old });
+    at.take_mail();
+    let call = at.ask(create(ids[2], SIZE));
+    created(&at, call);
+    assert_eq!(at.events.last(), Some(&Event::Evicted { copy: newer, bytes: SIZE }));
+    let said = at.take_requests(ids[1]);
+    assert!(matches!(said[..], [DirectoryRequest::Withdraw { .. }]), "{said:?}");
+    assert!(at.copies.contains_key(&old) && !at.copies.contains_key(&newer));
+}
+
+#[test]
+fn views_sends_and_pins_hold_their_copies() {
+    let mut at = Node::among(2, TWO);
+    let ids = ids_owned_by(&mut at, 2, 3);
+    let viewed_copy = cache(&mut at, ids[0]);
+    cache(&mut at, ids[1]);
+    at.ask(get(ids[0]));
+    let transfer = hoplite_words::TransferId(1);
+    let pull = PeerMessage::Pull { transfer, id: ids[1], edition: edition(5), offset: 0, patient: false };
+    at.hear(2, pull);
+    let call = at.ask(create(ids[2], SIZE));
+    assert_eq!(at.reply(call), None, "everything is in use");
+    at.ask(Request::Release { copy: viewed_copy });
+    created(&at, call);
+    assert_eq!(at.status().evicted_copies, 1);
+}
+
+#[test]
+fn a_put_waits_for_room_and_fails_in_time() {
+    let mut at = Node::alone(TWO);
+    put(&mut at, object("a"), SIZE);
+    put(&mut at, object("b"), SIZE);
+    let asks = |name, timeout_ms| {
+        let (id, size) = (object(name), SIZE);
+        Request::Create { id, size, header: array(size), timeout_ms }
+    };
+    let impatient = at.ask(asks("c", Some(100)));
+    let patient = at.ask(asks("d", None));
+    at.wait(Duration::from_millis(100));
+    assert_eq!(failed(&at, impatient), ErrorKind::StoreFull);
+    assert_eq!(at.reply(patient), None);
+    at.ask(delete(object("a")));
+    created(&at, patient);
+    assert_eq!(at.status().copies, 2);
+}
+
+#[test]
+fn a_small_object_passes_a_large_one_that_does_not_fit_yet() {
+    let mut at = Node::alone(TWO);
+    put(&mut at, object("a"), SIZE);
+    put(&mut at, object("b"), SIZE);
+    let large = at.ask(create(object("large"), 2 * SIZE));
+    let small = at.ask(create(object("small"), SIZE));
+    at.ask(delete(object("a")));
+    created(&at, small);
+    assert_eq!(at.reply(large), None);
+    let copy = created(&at, small);
+    at.ask(Request::Abort { copy });
+    at.ask(delete(object("b")));
+    created(&at, large);
+}
+
+#[test]
+fn a_fetch_waits_for_room_and_asks_anew() {
+    let mut at = Node::among(2, TWO);
+    let ids = ids_owned_by(&mut at, 2, 1);
+    let mine = at.id_owned_by(1);
+    put(&mut at, mine, TWO - 64);
+    let call = at.ask(get(ids[0]));
+    let ask = last_ask(&mut at, ids[0]);
+    let (sender, header) = (node(2), array(SIZE));
+    at.answer(2, ids[0], DirectoryAnswer::Lend { ask, sender, edition: edition(5), size: SIZE, header });
+    let said = at.take_requests(ids[0]);
+    assert!(matches!(said[..], [DirectoryRequest::Withdraw { .. }]), "the sender is free for others: {said:?}");
+    at.ask(delete(mine));
+    let transfer = lend(&mut at, 2, ids[0], 2, edition(5), SIZE);
+    at.end_receive(transfer);
+    viewed(&at, call);
+}
+
+#[test]
+fn an_object_larger_than_the_store_fails_its_gets() {
+    let mut at = Node::among(2, TWO);
+    let ids = ids_owned_by(&mut at, 2, 1);
+    let call = at.ask(get(ids[0]));
+    let ask = last_ask(&mut at, ids[0]);
+    let (sender, size) = (node(2), 4 * SIZE);
+    at.answer(2, ids[0], DirectoryAnswer::Lend { ask, sender, edition: edition(5), size, header: array(size) });
+    assert_eq!(failed(&at, call), ErrorKind::StoreFull);
+    at.assert_empty();
+}
+
+/// A seat without room lets go of its sources; that is no news for itself.
+#[test]
+fn a_seat_waits_for_room_without_waking_itself() {
+    let mut at = Node::among(2, TWO);
+    let ids = ids_owned_by(&mut at, 2, 2);
+    cache(&mut at, ids[0]);
+    let mine = at.id_owned_by(1);
+    put(&mut at, mine, SIZE);
+    let mut seat = crate::crashes::root_seat(&mut at, ids[1], ids[0]);
+    seat.sources[0].edition = edition(5);
+    at.hear(2, PeerMessage::Seat { reduction: crate::crashes::reduction(2), seat });
+    assert!(at.folds.is_empty());
+    let call = at.ask(delete(mine));
+    assert_eq!(at.reply(call), Some(&Reply::Done));
+    assert_eq!(at.folds.len(), 1);
+}

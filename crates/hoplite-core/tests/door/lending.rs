@@ -1,0 +1,495 @@
+//! The directory as a sole owner, and nodes that do as they please with one object: every lend is
+//! checked against what is true of them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use hoplite_words::client::Reply;
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_words::{limits, Edition, NodeId, ObjectId};
+use proptest::prelude::*;
+
+use crate::node::{node, Node};
+use crate::requests::{array, edition, object, put_report, received_report};
+
+/// The nodes that take part, the directory's own not among them.
+const NODES: std::ops::RangeInclusive<u16> = 2..=7;
+/// Watches the object all the time.
+const WATCHER: u16 = 20;
+/// How long a sender that failed is avoided.
+const DISTRUST: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Doing {
+    Nothing,
+    Writing(Edition),
+    Asking { ask: u64, have: Option<Edition>, distrust: Option<(u16, Duration)> },
+    Receiving { from: u16, edition: Edition },
+    Holding { edition: Edition, pinned: bool },
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u16),
+    Finish(u16),
+    Abort(u16),
+    Ask(u16),
+    Unask(u16),
+    Complete(u16),
+    Break(u16),
+    Evict(u16),
+    Delete,
+    Wait(u64),
+}
+
+/// What a node will do about news, once it has come to it.
+#[derive(Clone, Copy, Debug)]
+enum Reaction {
+    /// Its sender sends no more.
+    BreakOff { receiver: u16, from: u16, edition: Edition },
+    /// Its half of this edition is of no use.
+    Drop { receiver: u16, edition: Edition },
+}
+
+struct World {
+    owner: Node,
+    id: ObjectId,
+    size: u64,
+    fanout: usize,
+    doing: BTreeMap<u16, Doing>,
+    number: u64,
+    deleted: bool,
+    was_complete: bool,
+    /// What the watcher was told.
+    watched: BTreeMap<NodeId, CopyReport>,
+    /// What the nodes have reported.
+    reported: BTreeMap<NodeId, CopyReport>,
+    reactions: VecDeque<Reaction>,
+}
+
+impl World {
+    fn new(size: u64, latency: Duration) -> Self {
+        let mut owner = Node::alone(8 << 20);
+        owner.measure(latency);
+        let fanout = hoplite_core::fanout(size, latency.as_secs_f64(), 1e9);
+        let id = object("lent");
+        owner.request(WATCHER, id, DirectoryRequest::Subscribe);
+        World {
+            owner,
+            id,
+            size,
+            fanout,
+            doing: NODES.map(|number| (number, Doing::Nothing)).collect(),
+            number: 0,
+            deleted: false,
+            was_complete: false,
+            watched: BTreeMap::new(),
+            reported: BTreeMap::new(),
+            reactions: VecDeque::new(),
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    fn announce(&mut self, from: u16, report: CopyReport) {
+        if !self.deleted {
+            self.reported.insert(node(from), report.clone());
+            self.was_complete |= report.complete;
+        }
+        let request = DirectoryRequest::Announce { report, payload: None, wants_verdict: false };
+        self.say(from, request);
+    }
+
+    fn withdraw(&mut self, from: u16, edition: Edition) {
+        self.reported.remove(&node(from));
+        let seq = self.next();
+        self.say(from, DirectoryRequest::Withdraw { seq, edition });
+    }
+
+    fn ask(&mut self, from: u16, have: Option<Edition>, failed: Option<u16>) {
+        let ask = self.next();
+        let distrust = failed.map(|failed| (failed, self.owner.now + DISTRUST));
+        self.doing.insert(from, Doing::Asking { ask, have, distrust });
+        self.say(from, DirectoryRequest::Ask { ask, have, failed: failed.map(node) });
+    }
+
+    fn say(&mut self, from: u16, request: DirectoryRequest) {
+        self.owner.request(from, self.id, request);
+        self.hear_answers();
+    }
+
+    fn hear_answers(&mut self) {
+        for (to, message) in self.owner.take_mail() {
+            let PeerMessage::Answer { id, answer } = message else { panic!("{message:?}") };
+            assert_eq!(id, self.id);
+            let number = to.addr.port();
+            match answer {
+                DirectoryAnswer::Lend { ask, sender, edition, .. } => self.on_lend(number, ask, sender, edition),
+                DirectoryAnswer::Copy { node, report } => {
+                    assert_eq!(number, WATCHER);
+                    self.watched.insert(node, report);
+                }
+                DirectoryAnswer::CopyGone { node } => {
+                    assert_eq!(number, WATCHER);
+                    assert!(self.watched.remove(&node).is_some() || !self.reported.contains_key(&node));
+                }
+                DirectoryAnswer::Lost => {
+                    assert!(self.is_lost(), "told lost, but {:?}", self.doing);
+                }
+                DirectoryAnswer::Deleted => {
+                    assert!(self.deleted);
+                    if number == WATCHER {
+                        self.watched.clear();
+                    } else {
+                        self.doing.insert(number, Doing::Nothing);
+                    }
+                }
+                DirectoryAnswer::Verdict { edition, verdict } => {
+                    assert_eq!(verdict, Verdict::Deleted);
+                    self.reactions.push_back(Reaction::Drop { receiver: number, edition });
+                }
+                DirectoryAnswer::DeleteDone { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        let source = |doing: &Doing| matches!(doing, Doing::Writing(_) | Doing::Holding { .. });
+        self.was_complete && !self.doing.values().any(source)
+    }
+
+    fn edition_at(&self, number: u16) -> Option<Edition> {
+        match self.doing[&number] {
+            Doing::Nothing => None,
+            Doing::Asking { have, .. } => have,
+            Doing::Writing(edition) | Doing::Receiving { edition, .. } | Doing::Holding { edition, .. } => {
+                Some(edition)
+            }
+        }
+    }
+
+    /// Whether bytes of one edition come out of `number`, and none of them by way of `asker`.
+    fn leads_to_a_source(&self, number: u16, asker: u16) -> bool {
+        let edition = self.edition_at(number);
+        let mut at = number;
+        loop {
+            match self.doing[&at] {
+                _ if at == asker || self.edition_at(at) != edition => return false,
+                Doing::Writing(_) | Doing::Holding { .. } => return true,
+                Doing::Receiving { from, .. } => at = from,
+                Doing::Asking { .. } | Doing::Nothing => return false,
+            }
+        }
+    }
+
+    fn receivers_of(&self, number: u16) -> Vec<u16> {
+        let of = |doing: &Doing| matches!(doing, Doing::Receiving { from, .. } if *from == number);
+        self.doing.iter().filter(|(_, doing)| of(doing)).map(|(&receiver, _)| receiver).collect()
+    }
+
+    /// How many receive what `number` has now; others have only to notice that they do not.
+    fn served_by(&self, number: u16) -> usize {
+        let same = |receiver: &u16| self.edition_at(*receiver) == self.edition_at(number);
+        self.receivers_of(number).into_iter().filter(same).count()
+    }
+
+    /// Whether `sender` may be lent to `asker` now.
+    fn may_lend(&self, sender: u16, asker: u16) -> bool {
+        let Doing::Asking { have, distrust, .. } = self.doing[&asker] else { return false };
+        let continues = |number: u16| self.edition_at(number) == have && self.leads_to_a_source(number, asker);
+        let whole = self.size > limits::INLINE_BYTES_MAX || matches!(self.doing[&sender], Doing::Holding { .. });
+        sender != asker
+            && whole
+            && self.leads_to_a_source(sender, asker)
+            && self.served_by(sender) < self.fanout
+            && !distrust.is_some_and(|(who, until)| who == sender && until > self.owner.now)
+            && (have.is_none() || continues(sender) || !NODES.into_iter().any(continues))
+    }
+
+    fn on_lend(&mut self, to: u16, ask: u64, sender: NodeId, edition: Edition) {
+        let sender = sender.addr.port();
+        let Doing::Asking { ask: current, have, .. } = self.doing[&to] else {
+            panic!("{to} did not ask: {:?}", self.doing)
+        };
+        assert_eq!(ask, current);
+        assert!(self.may_lend(sender, to), "{sender} lent to {to} in {:?} at {:?}", self.doing, self.owner.now);
+        assert_eq!(self.edition_at(sender), Some(edition));
+        self.doing.insert(to, Doing::Receiving { from: sender, edition });
+        if have != Some(edition) {
+            self.break_all(to);
+        }
+    }
+
+    /// Everyone who streams from `number` will notice that nothing more comes.
+    fn break_all(&mut self, number: u16) {
+        for receiver in self.receivers_of(number) {
+            self.break_off(receiver);
+        }
+    }
+
+    fn break_off(&mut self, receiver: u16) {
+        if let Doing::Receiving { from, edition } = self.doing[&receiver] {
+            self.reactions.push_back(Reaction::BreakOff { receiver, from, edition });
+        }
+    }
+
+    fn react(&mut self) {
+        while let Some(reaction) = self.reactions.pop_front() {
+            match reaction {
+                Reaction::BreakOff { receiver, from, edition } => {
+                    if self.doing[&receiver] == (Doing::Receiving { from, edition }) {
+                        self.ask(receiver, Some(edition), Some(from));
+                    }
+                }
+                Reaction::Drop { receiver, edition } => self.drop_half(receiver, edition),
+            }
+        }
+    }
+
+    fn drop_half(&mut self, receiver: u16, edition: Edition) {
+        let doing = self.doing[&receiver];
+        let half = matches!(doing, Doing::Asking { .. } | Doing::Receiving { .. });
+        if !half || self.edition_at(receiver) != Some(edition) {
+            return;
+        }
+        self.doing.insert(receiver, Doing::Nothing);
+        if let Doing::Asking { ask, .. } = doing {
+            self.say(receiver, DirectoryRequest::Unask { ask });
+        }
+        self.withdraw(receiver, edition);
+        self.break_all(receiver);
+        self.ask(receiver, None, None);
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Put(number) if self.doing[&number] == Doing::Nothing && !self.deleted => {
+                let edition = edition(self.next());
+                self.doing.insert(number, Doing::Writing(edition));
+                let seq = self.next();
+                self.announce(number, put_report(seq, edition, self.size, false));
+            }
+            Step::Finish(number) => {
+                if let Doing::Writing(edition) = self.doing[&number] {
+                    self.doing.insert(number, Doing::Holding { edition, pinned: true });
+                    let seq = self.next();
+                    self.announce(number, put_report(seq, edition, self.size, true));
+                }
+            }
+            Step::Abort(number) => {
+                if let Doing::Writing(edition) = self.doing[&number] {
+                    self.doing.insert(number, Doing::Nothing);
+                    self.withdraw(number, edition);
+                    self.break_all(number);
+                }
+            }
+            Step::Ask(number) if self.doing[&number] == Doing::Nothing => self.ask(number, None, None),
+            Step::Unask(number) => {
+                if let Doing::Asking { ask, have, .. } = self.doing[&number] {
+                    self.doing.insert(number, Doing::Nothing);
+                    self.say(number, DirectoryRequest::Unask { ask });
+                    if let Some(edition) = have {
+                        self.withdraw(number, edition);
+                    }
+                    self.break_all(number);
+                }
+            }
+            Step::Complete(number) => self.complete(number),
+            Step::Break(number) => self.break_off(number),
+            Step::Evict(number) => {
+                if let Doing::Holding { edition, pinned: false } = self.doing[&number] {
+                    self.doing.insert(number, Doing::Nothing);
+                    self.withdraw(number, edition);
+                    self.break_all(number);
+                }
+            }
+            Step::Delete => {
+                self.deleted = true;
+                self.reported.clear();
+                let token = self.next();
+                self.say(2, DirectoryRequest::Delete { token });
+            }
+            Step::Wait(ms) => {
+                self.owner.wait(Duration::from_millis(ms));
+                self.hear_answers();
+            }
+            Step::Put(_) | Step::Ask(_) => {}
+        }
+        self.react();
+        self.check();
+    }
+
+    fn complete(&mut self, number: u16) {
+        let Doing::Receiving { from, edition } = self.doing[&number] else { return };
+        if matches!(self.doing[&from], Doing::Holding { edition: theirs, .. } if theirs == edition) {
+            self.doing.insert(number, Doing::Holding { edition, pinned: false });
+            let seq = self.next();
+            self.announce(number, received_report(seq, edition, self.size, None));
+        }
+    }
+
+    fn check(&mut self) {
+        for (&asker, doing) in &self.doing {
+            if let Doing::Asking { .. } = doing {
+                let free = NODES.into_iter().find(|&sender| self.may_lend(sender, asker));
+                assert_eq!(free, None, "{asker} is left waiting in {:?} at {:?}", self.doing, self.owner.now);
+            }
+        }
+        assert_eq!(self.watched, self.reported, "what the watcher knows, and what is true");
+    }
+
+    /// No more troubles: everyone who asks gets the object if anybody has it.
+    fn heal(&mut self) {
+        self.step(&Step::Wait(200));
+        for number in NODES {
+            self.step(&Step::Finish(number));
+        }
+        for _ in NODES {
+            for number in NODES {
+                self.step(&Step::Complete(number));
+            }
+        }
+        let holder = self.doing.values().any(|doing| matches!(doing, Doing::Holding { .. }));
+        for (number, doing) in &self.doing {
+            let settled = matches!(doing, Doing::Nothing | Doing::Holding { .. });
+            assert!(settled || !holder, "{number} never got it: {:?}", self.doing);
+        }
+        for number in NODES {
+            self.step(&Step::Unask(number));
+            if let Doing::Holding { edition, .. } = self.doing[&number] {
+                self.doing.insert(number, Doing::Nothing);
+                self.withdraw(number, edition);
+            }
+        }
+        self.say(WATCHER, DirectoryRequest::Unsubscribe);
+        self.owner.assert_empty();
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => NODES.prop_map(Step::Put),
+        4 => NODES.prop_map(Step::Finish),
+        2 => NODES.prop_map(Step::Abort),
+        10 => NODES.prop_map(Step::Ask),
+        2 => NODES.prop_map(Step::Unask),
+        8 => NODES.prop_map(Step::Complete),
+        5 => NODES.prop_map(Step::Break),
+        3 => NODES.prop_map(Step::Evict),
+        1 => Just(Step::Delete),
+        4 => (1u64..120).prop_map(Step::Wait),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn lends_follow_what_is_true(
+        steps in proptest::collection::vec(step(), 1..120),
+        size in prop_oneof![Just(1000u64), Just(100_000), Just(1 << 20)],
+        latency_us in prop_oneof![Just(100u64), Just(350)],
+    ) {
+        let mut world = World::new(size, Duration::from_micros(latency_us));
+        for step in &steps {
+            world.step(step);
+        }
+        world.heal();
+    }
+}
+
+fn announce(report: CopyReport) -> DirectoryRequest {
+    DirectoryRequest::Announce { report, payload: None, wants_verdict: false }
+}
+
+fn located(at: &mut Node, id: ObjectId) -> usize {
+    let call = at.ask(hoplite_words::client::Request::Locate { id, timeout_ms: None });
+    match at.reply(call) {
+        Some(Reply::Located { copies, .. }) => copies.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_old_report_never_beats_a_newer_one() {
+    let mut at = Node::alone(8 << 20);
+    let id = object("x");
+    at.request(2, id, announce(put_report(5, edition(1), 1 << 20, true)));
+    at.request(2, id, announce(put_report(4, edition(1), 1 << 20, false)));
+    at.request(2, id, DirectoryRequest::Withdraw { seq: 3, edition: edition(1) });
+    at.request(2, id, DirectoryRequest::Withdraw { seq: 9, edition: edition(2) });
+    assert_eq!(located(&mut at, id), 1);
+    at.request(3, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
+    assert!(at.take_mail().iter().any(|(to, message)| {
+        *to == node(3) && matches!(message, PeerMessage::Answer { answer: DirectoryAnswer::Lend { .. }, .. })
+    }));
+}
+
+#[test]
+fn a_tombstone_wins_until_its_time_is_over() {
+    let mut at = Node::alone(8 << 20);
+    let id = object("x");
+    at.request(2, id, DirectoryRequest::Delete { token: 1 });
+    at.take_mail();
+    at.request(2, id, announce(put_report(5, edition(1), 1 << 20, true)));
+    at.request(3, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
+    at.request(4, id, DirectoryRequest::Subscribe);
+    let told: Vec<_> = at.take_mail().into_iter().map(|(to, message)| match message {
+        PeerMessage::Answer { answer: DirectoryAnswer::Deleted, .. } => to.addr.port(),
+        other => panic!("{other:?}"),
+    }).collect();
+    assert_eq!(told, [2, 3, 4]);
+    let status = at.status();
+    assert_eq!((status.entries, status.tombstones), (0, 1));
+    at.now += limits::TOMBSTONE_TTL;
+    at.handle(hoplite_core::Input::Tick);
+    assert_eq!(at.status().tombstones, 0);
+    at.request(2, id, announce(put_report(6, edition(1), 1 << 20, true)));
+    assert_eq!(located(&mut at, id), 1);
+}
+
+/// A put that was given up leaves half copies behind: they stand in nobody's way.
+#[test]
+fn a_put_of_another_size_follows_an_abandoned_one() {
+    let mut at = Node::alone(8 << 20);
+    let id = object("x");
+    at.request(2, id, announce(put_report(1, edition(1), 1 << 20, false)));
+    at.request(3, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
+    at.request(3, id, announce(received_report(1, edition(1), 1 << 20, Some(node(2)))));
+    at.request(2, id, DirectoryRequest::Withdraw { seq: 2, edition: edition(1) });
+    at.take_mail();
+    let report = CopyReport { header: array(2 << 20), ..put_report(1, edition(2), 2 << 20, true) };
+    at.request(4, id, DirectoryRequest::Announce { report, payload: None, wants_verdict: true });
+    let verdict = at.take_mail().into_iter().find_map(|(_, message)| match message {
+        PeerMessage::Answer { answer: DirectoryAnswer::Verdict { verdict, .. }, .. } => Some(verdict),
+        _ => None,
+    });
+    assert_eq!(verdict, Some(Verdict::Accepted));
+}
+
+/// Whom a node really receives from is in its report; the lend it did not take is free again.
+#[test]
+fn a_report_gives_back_the_sender_it_does_not_name() {
+    let mut at = Node::alone(8 << 20);
+    let id = object("x");
+    for holder in [2, 3] {
+        at.request(holder, id, announce(put_report(1, edition(1), 1 << 20, true)));
+    }
+    at.request(4, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
+    let lent = at.take_mail().into_iter().find_map(|(_, message)| match message {
+        PeerMessage::Answer { answer: DirectoryAnswer::Lend { sender, .. }, .. } => Some(sender),
+        _ => None,
+    });
+    let other = if lent == Some(node(2)) { node(3) } else { node(2) };
+    at.request(4, id, announce(received_report(1, edition(1), 1 << 20, Some(other))));
+    at.request(5, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
+    let next = at.take_mail().into_iter().find_map(|(_, message)| match message {
+        PeerMessage::Answer { answer: DirectoryAnswer::Lend { sender, .. }, .. } => Some(sender),
+        _ => None,
+    });
+    assert_eq!(next, lent, "the complete copy that is free");
+}

@@ -1,0 +1,13 @@
+//! The core through its public door: scripted clients and peers, and a driver that keeps books.
+
+mod crashes;
+mod full_store;
+mod gets;
+mod lending;
+mod node;
+mod plan;
+mod puts;
+mod reduces;
+mod requests;
+mod serving;
+mod waits;

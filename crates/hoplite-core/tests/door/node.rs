@@ -1,0 +1,362 @@
+//! One core behind its public door, with a driver that keeps books instead of moving bytes, and
+//! peers that say what the test makes them say.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use hoplite_core::io::{Broken, ClientId, Event, Extent, FoldId, FoldInputs, FoldRule, SendId};
+use hoplite_core::{Config, Core, Input, Output};
+use hoplite_words::client::{Reply, Request, Status};
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seal};
+use hoplite_words::{CopyId, NodeId, ObjectId, TransferId};
+
+/// The core under test has this number among the nodes.
+pub const ME: u16 = 1;
+
+/// The client most tests speak for.
+pub const CLIENT: ClientId = ClientId(1);
+
+pub fn node(number: u16) -> NodeId {
+    NodeId { addr: ([10, 0, 0, 1], number).into(), incarnation: 1 }
+}
+
+pub struct Opened {
+    pub extent: Extent,
+    pub sealed: Option<Seal>,
+    pub aborted: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Receiving {
+    pub from: NodeId,
+    pub copy: CopyId,
+    pub offset: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Sending {
+    pub transfer: TransferId,
+    pub copy: CopyId,
+}
+
+#[derive(Clone, Debug)]
+pub struct Folding {
+    pub out: CopyId,
+    pub rule: FoldRule,
+    pub inputs: FoldInputs,
+}
+
+pub struct Node {
+    core: Core,
+    pub now: Duration,
+    last_call: u64,
+    pub replies: BTreeMap<(ClientId, u64), Reply>,
+    /// What the core said to others, pings left out.
+    pub mail: Vec<(NodeId, PeerMessage)>,
+    pub events: Vec<Event>,
+    pub copies: BTreeMap<CopyId, Opened>,
+    pub receives: BTreeMap<TransferId, Receiving>,
+    pub sends: BTreeMap<SendId, Sending>,
+    pub folds: BTreeMap<FoldId, Folding>,
+    /// Bytes that came for each receive; what it ends with when it is told to stop.
+    pub arrived: BTreeMap<TransferId, u64>,
+    /// Other members: real cores of which only the gossip is let through.
+    gossips: BTreeMap<NodeId, Core>,
+}
+
+impl Node {
+    /// A cluster of one: it owns every directory entry.
+    pub fn alone(store_bytes: u64) -> Self {
+        let mut alone = Node {
+            core: Core::new(Config::new(node(ME), store_bytes, 1)),
+            now: Duration::from_secs(1),
+            last_call: 0,
+            replies: BTreeMap::new(),
+            mail: Vec::new(),
+            events: Vec::new(),
+            copies: BTreeMap::new(),
+            receives: BTreeMap::new(),
+            sends: BTreeMap::new(),
+            folds: BTreeMap::new(),
+            arrived: BTreeMap::new(),
+            gossips: BTreeMap::new(),
+        };
+        alone.handle(Input::Tick);
+        alone
+    }
+
+    /// A cluster in which the nodes `2..=last` are members besides us.
+    pub fn among(last: u16, store_bytes: u64) -> Self {
+        let mut among = Node::alone(store_bytes);
+        for number in ME + 1..=last {
+            among.join(number);
+        }
+        among.mail.clear();
+        among
+    }
+
+    /// Another member comes up; returns once we know of it.
+    pub fn join(&mut self, number: u16) {
+        let mut config = Config::new(node(number), 0, u64::from(number));
+        config.seeds = vec![node(ME).addr];
+        self.gossips.insert(node(number), Core::new(config));
+        while !self.status().members.contains(&node(number)) {
+            self.wait(Duration::from_millis(10));
+        }
+    }
+
+    /// Lets time pass, gossip included.
+    pub fn wait(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.now < until {
+            self.now = (self.now + Duration::from_millis(10)).min(until);
+            self.handle(Input::Tick);
+            let numbers: Vec<_> = self.gossips.keys().copied().collect();
+            for number in numbers {
+                self.gossip(number, Input::Tick);
+            }
+        }
+    }
+
+    fn gossip(&mut self, member: NodeId, input: Input) {
+        let Some(core) = self.gossips.get_mut(&member) else { return };
+        core.handle(self.now, input);
+        let mut datagrams = Vec::new();
+        while let Some(output) = core.poll_output() {
+            if let Output::Datagram { to, bytes } = output {
+                datagrams.push((to, bytes));
+            }
+        }
+        for (to, bytes) in datagrams {
+            self.deliver(to, bytes);
+        }
+    }
+
+    fn deliver(&mut self, to: std::net::SocketAddr, bytes: Vec<u8>) {
+        if to == node(ME).addr {
+            self.handle(Input::Datagram { bytes });
+        } else if let Some(&member) = self.gossips.keys().find(|member| member.addr == to) {
+            self.gossip(member, Input::Datagram { bytes });
+        }
+    }
+
+    /// The core learns that its links have this latency and carry 1 GB/s.
+    pub fn measure(&mut self, latency: Duration) {
+        let sent_ns = (self.now - 2 * latency).as_nanos() as u64;
+        self.hear(2, PeerMessage::Pong { sent_ns });
+        self.handle(Input::Measured { peer: node(2), bytes_per_s: 1_000_000_000 });
+    }
+
+    /// A member falls silent; returns once we have noticed.
+    pub fn kill(&mut self, number: u16) {
+        self.gossips.remove(&node(number)).expect("it lives");
+        while self.status().members.contains(&node(number)) {
+            self.wait(Duration::from_millis(10));
+        }
+    }
+
+    /// One input, and everything that follows from it without a test's doing.
+    pub fn handle(&mut self, input: Input) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            self.core.handle(self.now, input);
+            let mut datagrams = Vec::new();
+            while let Some(output) = self.core.poll_output() {
+                match output {
+                    Output::Datagram { to, bytes } => datagrams.push((to, bytes)),
+                    other => self.carry_out(other, &mut inputs),
+                }
+            }
+            for (to, bytes) in datagrams {
+                self.deliver(to, bytes);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, output: Output, ended: &mut VecDeque<Input>) {
+        match output {
+            Output::Reply { client, call, reply } => {
+                let before = self.replies.insert((client, call), reply);
+                assert_eq!(before, None, "call {call} was answered twice");
+            }
+            Output::Peer { message: PeerMessage::Ping { .. } | PeerMessage::Pong { .. }, .. } => {}
+            Output::Peer { to, mut message, attach } => {
+                if let Some(copy) = attach {
+                    let size = self.copies[&copy].extent.size;
+                    hoplite_core::io::attach(&mut message, vec![0; size as usize]);
+                }
+                self.mail.push((to, message));
+            }
+            Output::Open { copy, extent } => self.open(copy, extent),
+            Output::Seal { copy, seal } => self.seal(copy, seal),
+            Output::Abort { copy } => {
+                let opened = self.copies.get_mut(&copy).expect("it is open");
+                assert!(opened.sealed.is_none(), "a sealed copy cannot be aborted");
+                opened.aborted = true;
+            }
+            Output::Close { copy } => self.close(copy),
+            Output::Receive { transfer, from, copy, offset } => {
+                self.receives.insert(transfer, Receiving { from, copy, offset });
+            }
+            Output::StopReceive { transfer } => {
+                if self.receives.remove(&transfer).is_some() {
+                    let watermark = self.arrived.get(&transfer).copied().unwrap_or(0);
+                    ended.push_back(Input::ReceiveEnded { transfer, watermark, outcome: Err(Broken) });
+                }
+            }
+            Output::Send { send, transfer, copy, .. } => {
+                self.sends.insert(send, Sending { transfer, copy });
+            }
+            Output::StopSend { send } => {
+                if self.sends.remove(&send).is_some() {
+                    ended.push_back(Input::SendEnded { send, outcome: Err(Broken) });
+                }
+            }
+            Output::Fold { fold, out, rule, inputs } => {
+                self.folds.insert(fold, Folding { out, rule, inputs });
+            }
+            Output::AmendFold { fold, rule, added } => {
+                let folding = self.folds.get_mut(&fold).expect("it runs");
+                assert!(folding.rule.open, "a closed fold may have been read from");
+                folding.rule = rule;
+                folding.inputs.sources.extend(added.sources);
+                folding.inputs.streams.extend(added.streams);
+            }
+            Output::StopFold { fold } => {
+                if self.folds.remove(&fold).is_some() {
+                    ended.push_back(Input::FoldEnded { fold, outcome: Err(Broken) });
+                }
+            }
+            Output::Event(event) => self.events.push(event),
+            Output::Advance { copy, .. } | Output::Write { copy, .. } => {
+                assert!(self.copies.contains_key(&copy), "written to after its end");
+            }
+            Output::Datagram { .. } => unreachable!("taken out before"),
+        }
+    }
+
+    fn open(&mut self, copy: CopyId, extent: Extent) {
+        let apart = |other: &Opened| {
+            let (a, b) = (extent, other.extent);
+            a.offset + a.size <= b.offset - 64 || b.offset + b.size <= a.offset - 64
+        };
+        assert!(self.copies.values().all(apart), "{extent:?} is in use");
+        self.copies.insert(copy, Opened { extent, sealed: None, aborted: false });
+    }
+
+    fn seal(&mut self, copy: CopyId, seal: Seal) {
+        let opened = self.copies.get_mut(&copy).expect("it is open");
+        assert!(!opened.aborted, "an aborted copy cannot be sealed");
+        assert_eq!(opened.sealed.replace(seal), None, "sealed twice");
+    }
+
+    fn close(&mut self, copy: CopyId) {
+        self.copies.remove(&copy).expect("it is open");
+        assert!(self.receives.values().all(|receive| receive.copy != copy), "closed under a receive");
+        assert!(self.sends.values().all(|send| send.copy != copy), "closed under a send");
+        let touches = |fold: &Folding| fold.out == copy || fold.inputs.sources.contains(&copy);
+        assert!(!self.folds.values().any(touches), "closed under a fold");
+    }
+
+    /// A client's request; returns its call number.
+    pub fn ask_as(&mut self, client: ClientId, request: Request) -> u64 {
+        self.last_call += 1;
+        let call = self.last_call;
+        self.handle(Input::Client { client, call, request });
+        call
+    }
+
+    pub fn ask(&mut self, request: Request) -> u64 {
+        self.ask_as(CLIENT, request)
+    }
+
+    pub fn reply(&self, call: u64) -> Option<&Reply> {
+        self.replies.iter().find(|((_, number), _)| *number == call).map(|(_, reply)| reply)
+    }
+
+    pub fn status(&mut self) -> Status {
+        let call = self.ask_as(ClientId(0), Request::Status);
+        match self.replies.remove(&(ClientId(0), call)) {
+            Some(Reply::Status(status)) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A message from node `from`.
+    pub fn hear(&mut self, from: u16, message: PeerMessage) {
+        self.handle(Input::Peer { from: node(from), message });
+    }
+
+    /// A directory request of node `from`, to us as the owner.
+    pub fn request(&mut self, from: u16, id: ObjectId, request: DirectoryRequest) {
+        let message = PeerMessage::Directory { origin: node(from), hops: 0, id, request };
+        self.hear(from, message);
+    }
+
+    /// The word of node `from`, an owner.
+    pub fn answer(&mut self, from: u16, id: ObjectId, answer: DirectoryAnswer) {
+        self.hear(from, PeerMessage::Answer { id, answer });
+    }
+
+    /// Takes what was said to others so far.
+    pub fn take_mail(&mut self) -> Vec<(NodeId, PeerMessage)> {
+        std::mem::take(&mut self.mail)
+    }
+
+    /// Takes the directory requests about `id` that were sent so far.
+    pub fn take_requests(&mut self, id: ObjectId) -> Vec<DirectoryRequest> {
+        let mail = self.take_mail().into_iter();
+        mail.filter_map(|(_, message)| match message {
+            PeerMessage::Directory { id: about, request, .. } if about == id => Some(request),
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// An id whose directory entry lives at node `number`.
+    pub fn id_owned_by(&mut self, number: u16) -> ObjectId {
+        for attempt in 0.. {
+            let id = ObjectId::from_name(&format!("object {attempt}"));
+            let call = self.ask_as(ClientId(0), Request::Locate { id, timeout_ms: None });
+            let answered = self.replies.remove(&(ClientId(0), call)).is_some();
+            self.ask_as(ClientId(0), Request::Cancel { call });
+            let asked = self.take_mail().into_iter().any(|(to, _)| to == node(number));
+            if asked || (answered && number == ME) {
+                return id;
+            }
+        }
+        unreachable!("hashing is even")
+    }
+
+    /// All but `count` bytes less of a receive came, then it broke.
+    pub fn break_receive(&mut self, transfer: TransferId, watermark: u64) {
+        self.receives.remove(&transfer).expect("it runs");
+        self.handle(Input::ReceiveEnded { transfer, watermark, outcome: Err(Broken) });
+    }
+
+    /// A receive comes to its good end.
+    pub fn end_receive(&mut self, transfer: TransferId) {
+        let receive = self.receives.remove(&transfer).expect("it runs");
+        let watermark = self.copies[&receive.copy].extent.size;
+        self.handle(Input::ReceiveEnded { transfer, watermark, outcome: Ok(Seal::default()) });
+    }
+
+    pub fn end_send(&mut self, send: SendId) {
+        self.sends.remove(&send).expect("it runs");
+        self.handle(Input::SendEnded { send, outcome: Ok(()) });
+    }
+
+    pub fn end_fold(&mut self, fold: FoldId) {
+        self.folds.remove(&fold).expect("it runs");
+        self.handle(Input::FoldEnded { fold, outcome: Ok(()) });
+    }
+
+    /// Nothing is held, known, moved or reduced here any more.
+    pub fn assert_empty(&mut self) {
+        let status = self.status();
+        let counts = (status.copies, status.used_bytes, status.entries, status.transfers, status.reductions);
+        assert_eq!(counts, (0, 0, 0, 0, 0), "copies, bytes, entries, transfers, reductions");
+        assert!(self.copies.is_empty() && self.receives.is_empty() && self.sends.is_empty());
+        assert!(self.folds.is_empty());
+    }
+}

@@ -1,0 +1,364 @@
+//! What a coordinator tells the seats as sources come, go and fail: after every step the seats last
+//! told must be one tree over k sources, and no seat may have been changed under its readers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hoplite_words::client::Reply;
+use hoplite_words::peer::{CopyReport, DirectoryRequest, FailedInput, PeerMessage, Seat};
+use hoplite_words::{Edition, FoldOrder, ObjectId, ReductionId};
+use proptest::prelude::*;
+
+use crate::node::{node, Node};
+use crate::requests::{edition, object, put_report, received_report, reduce, SIZE};
+
+const NODES: std::ops::RangeInclusive<u16> = 2..=5;
+const SOURCES_MAX: usize = 9;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A source is put on a node, complete or not.
+    Put { index: usize, at: u16, complete: bool },
+    /// A node caches it as well.
+    Cache { index: usize, at: u16 },
+    Finish { index: usize, at: u16 },
+    Vanish { index: usize, at: u16 },
+    /// A seat reports that an input broke: which seat, which of its inputs.
+    Fail { seat: usize, input: usize },
+}
+
+struct World {
+    coordinator: Node,
+    call: u64,
+    reduction: Option<ReductionId>,
+    sources: Vec<ObjectId>,
+    k: usize,
+    order: FoldOrder,
+    held: BTreeMap<(usize, u16), CopyReport>,
+    /// Reported by a seat as not usable.
+    bad: BTreeSet<(usize, u16, Edition)>,
+    number: u64,
+    /// By slot: what was said last, and the order in which its fold takes its inputs.
+    seats: BTreeMap<u32, Seated>,
+    root: Option<u32>,
+}
+
+struct Seated {
+    at: u16,
+    seat: Seat,
+    /// Local inputs in fold order, and streams: they come before all others.
+    streams: Vec<Input>,
+    local: Vec<Input>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Input {
+    Source(ObjectId),
+    Child(u32),
+}
+
+impl World {
+    fn new(n: usize, k: usize, order: FoldOrder, latency: Duration, before: &[Step]) -> Self {
+        let mut coordinator = Node::alone(64 << 20);
+        coordinator.measure(latency);
+        let mut world = World {
+            coordinator,
+            call: 0,
+            reduction: None,
+            sources: (0..n).map(|index| object(&format!("source {index}"))).collect(),
+            k,
+            order,
+            held: BTreeMap::new(),
+            bad: BTreeSet::new(),
+            number: 0,
+            seats: BTreeMap::new(),
+            root: None,
+        };
+        for step in before {
+            world.step(step);
+        }
+        let request = reduce(object("target"), &world.sources, k as u32, order);
+        world.call = world.coordinator.ask(request);
+        world.hear();
+        world.check();
+        world
+    }
+
+    fn announce(&mut self, index: usize, at: u16, report: CopyReport) {
+        self.held.insert((index, at), report.clone());
+        let request = DirectoryRequest::Announce { report, payload: None, wants_verdict: false };
+        self.coordinator.request(at, self.sources[index], request);
+    }
+
+    fn next(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    fn step(&mut self, step: &Step) {
+        let n = self.sources.len();
+        match *step {
+            Step::Put { index, at, complete } if !self.held.keys().any(|&(held, _)| held == index % n) => {
+                let (edition, seq) = (edition(self.next()), self.next());
+                self.announce(index % n, at, put_report(seq, edition, SIZE, complete));
+            }
+            Step::Cache { index, at } if !self.held.contains_key(&(index % n, at)) => {
+                let whole = self.held.iter().find(|((held, _), report)| *held == index % n && report.complete);
+                if let Some(edition) = whole.map(|(_, report)| report.edition) {
+                    let seq = self.next();
+                    self.announce(index % n, at, received_report(seq, edition, SIZE, None));
+                }
+            }
+            Step::Finish { index, at } => {
+                if let Some(edition) = self.held.get(&(index % n, at)).map(|report| report.edition) {
+                    let seq = self.next();
+                    self.announce(index % n, at, put_report(seq, edition, SIZE, true));
+                }
+            }
+            Step::Vanish { index, at } => {
+                if let Some(report) = self.held.remove(&(index % n, at)) {
+                    let (seq, edition) = (self.next(), report.edition);
+                    let request = DirectoryRequest::Withdraw { seq, edition };
+                    self.coordinator.request(at, self.sources[index % n], request);
+                }
+            }
+            Step::Fail { seat, input } => self.fail(seat, input),
+            Step::Put { .. } | Step::Cache { .. } => {}
+        }
+        if self.call != 0 {
+            self.hear();
+            self.check();
+        }
+    }
+
+    fn fail(&mut self, seat: usize, input: usize) {
+        if self.seats.is_empty() {
+            return;
+        }
+        let (&slot, seated) = self.seats.iter().nth(seat % self.seats.len()).expect("in range");
+        let seat = &seated.seat;
+        let inputs = seat.sources.iter().map(|source| FailedInput::Source(source.id));
+        let inputs: Vec<_> =
+            inputs.chain(seat.children.iter().map(|child| FailedInput::Child(child.slot))).collect();
+        let input = inputs[input % inputs.len()];
+        let (at, attempt) = (seated.at, seat.attempt);
+        let current = self.tree().is_some_and(|tree| tree.contains(&slot));
+        if let FailedInput::Source(id) = input {
+            // Said of a seat that is no more, it may or may not count; such a source is then truly gone.
+            let index = self.index(id);
+            let edition = seat.sources.iter().find(|source| source.id == id).expect("its own").edition;
+            if !current {
+                return;
+            }
+            self.bad.insert((index, at, edition));
+        }
+        let reduction = self.reduction.expect("there is a seat");
+        self.coordinator.hear(at, PeerMessage::SeatFailed { reduction, slot, attempt, input });
+    }
+
+    fn index(&self, id: ObjectId) -> usize {
+        self.sources.iter().position(|&source| source == id).expect("a source")
+    }
+
+    /// Takes in what the seats were told, and checks each change against what was said before.
+    fn hear(&mut self) {
+        for (to, message) in self.coordinator.take_mail() {
+            let PeerMessage::Seat { reduction, seat } = message else { continue };
+            self.reduction = Some(reduction);
+            self.on_seat(to.addr.port(), seat);
+        }
+    }
+
+    fn on_seat(&mut self, at: u16, seat: Seat) {
+        assert_eq!(seat.edition.attempt, seat.attempt);
+        let known = self.seats.get(&seat.slot).filter(|known| known.seat.attempt == seat.attempt);
+        let (mut streams, mut local) = (Vec::new(), Vec::new());
+        let (mut old_sources, mut old_children) = (0, Vec::new());
+        if let Some(Seated { at: before, seat: told, streams: s, local: l }) = known {
+            assert_eq!(*before, at, "another node needs another attempt");
+            assert!(told.open, "changed under its readers: {told:?} became {seat:?}");
+            assert!(seat.sources.starts_with(&told.sources), "{told:?} became {seat:?}");
+            assert!(told.children.iter().all(|child| seat.children.contains(child)), "{told:?} became {seat:?}");
+            (streams, local) = (s.clone(), l.clone());
+            (old_sources, old_children) = (told.sources.len(), told.children.clone());
+        } else if let Some(known) = self.seats.get(&seat.slot) {
+            assert!(seat.attempt > known.seat.attempt, "back from {:?} to {seat:?}", known.seat);
+        }
+        for child in seat.children.iter().filter(|child| !old_children.contains(child)) {
+            match child.node == node(at) {
+                true => local.push(Input::Child(child.slot)),
+                false => streams.push(Input::Child(child.slot)),
+            }
+        }
+        local.extend(seat.sources[old_sources..].iter().map(|source| Input::Source(source.id)));
+        if seat.root {
+            self.root = Some(seat.slot);
+        }
+        self.seats.insert(seat.slot, Seated { at, seat, streams, local });
+    }
+
+    fn available(&self) -> usize {
+        let usable = |index: usize| {
+            self.held.iter().any(|(&(held, at), report)| {
+                held == index && !self.bad.contains(&(index, at, report.edition))
+            })
+        };
+        (0..self.sources.len()).filter(|&index| usable(index)).count()
+    }
+
+    /// The slots of the tree below the current root, if it is complete.
+    fn tree(&self) -> Option<BTreeSet<u32>> {
+        if self.available() < self.k {
+            return None;
+        }
+        let mut tree = BTreeSet::new();
+        let mut open = vec![self.root?];
+        while let Some(slot) = open.pop() {
+            let seat = &self.seats.get(&slot)?.seat;
+            tree.insert(slot);
+            open.extend(seat.children.iter().filter(|c| !self.sources.contains(&c.id)).map(|c| c.slot));
+        }
+        Some(tree)
+    }
+
+    fn check(&self) {
+        if self.available() < self.k {
+            return;
+        }
+        let root = self.root.expect("k sources are there");
+        let mut seen = BTreeSet::new();
+        let mut taken = BTreeSet::new();
+        self.check_below(root, true, &mut seen, &mut taken);
+        assert_eq!(taken.len(), self.k, "{:?}", self.seats.values().map(|s| &s.seat).collect::<Vec<_>>());
+        if self.order == FoldOrder::Fixed {
+            let folded = self.folded(root);
+            let indices: Vec<_> = taken.iter().map(|index| index.to_string()).collect();
+            let (first, rest) = indices.split_first().expect("k is at least 1");
+            let left = rest.iter().fold(first.clone(), |sum, next| format!("({sum}+{next})"));
+            assert_eq!(folded, left);
+        }
+    }
+
+    fn check_below(&self, slot: u32, root: bool, seen: &mut BTreeSet<u32>, taken: &mut BTreeSet<usize>) {
+        assert!(seen.insert(slot), "slot {slot} is in the tree twice");
+        let Seated { at, seat, .. } = &self.seats[&slot];
+        assert!(seat.root == root && !seat.open, "{seat:?}");
+        for source in &seat.sources {
+            self.take(source.id, *at, source.edition, taken);
+        }
+        for child in &seat.children {
+            if self.sources.contains(&child.id) {
+                assert!(seen.insert(child.slot), "slot {} is in the tree twice", child.slot);
+                self.take(child.id, child.node.addr.port(), child.edition, taken);
+            } else {
+                let below = &self.seats[&child.slot];
+                let expected = (node(below.at), below.seat.out, below.seat.edition);
+                assert_eq!((child.node, child.id, child.edition), expected, "a child by its current name");
+                self.check_below(child.slot, false, seen, taken);
+            }
+        }
+    }
+
+    fn take(&self, id: ObjectId, at: u16, edition: Edition, taken: &mut BTreeSet<usize>) {
+        let index = self.index(id);
+        let held = self.held.get(&(index, at)).unwrap_or_else(|| panic!("source {index} is not at {at}"));
+        assert_eq!(held.edition, edition);
+        assert!(!self.bad.contains(&(index, at, edition)), "source {index} at {at} was reported as bad");
+        assert!(taken.insert(index), "source {index} is in the tree twice");
+    }
+
+    /// What comes out of a slot, as a formula.
+    fn folded(&self, slot: u32) -> String {
+        let Seated { seat, streams, local, .. } = &self.seats[&slot];
+        let term = |input: &Input| match input {
+            Input::Source(id) => self.index(*id).to_string(),
+            Input::Child(child) => {
+                let child = seat.children.iter().find(|known| known.slot == *child).expect("its child");
+                match self.sources.contains(&child.id) {
+                    true => self.index(child.id).to_string(),
+                    false => self.folded(child.slot),
+                }
+            }
+        };
+        let terms = streams.iter().chain(local).map(term);
+        terms.reduce(|sum, next| format!("({sum}+{next})")).expect("a slot has inputs")
+    }
+
+    /// Everything comes to be; the root finishes, and nothing is left of it all.
+    fn finish(&mut self) {
+        for index in 0..self.sources.len() {
+            let seq = self.next();
+            let edition = edition(self.next());
+            // On a node of its own, beyond all that was reported as bad.
+            self.announce(index, 10 + index as u16, put_report(seq, edition, SIZE, true));
+            self.hear();
+            self.check();
+        }
+        let Seated { at, seat, .. } = &self.seats[&self.root.expect("all sources are there")];
+        let (at, attempt, reduction) = (*at, seat.attempt, self.reduction.expect("seated"));
+        self.coordinator.hear(at, PeerMessage::RootDone { reduction, attempt });
+        let Some(Reply::Reduced { sources }) = self.coordinator.reply(self.call).cloned() else {
+            panic!("{:?}", self.coordinator.reply(self.call));
+        };
+        let distinct: BTreeSet<_> = sources.iter().collect();
+        assert_eq!((sources.len(), distinct.len()), (self.k, self.k));
+        let mail = self.coordinator.take_mail();
+        let commits: Vec<_> =
+            mail.iter().filter(|(_, message)| matches!(message, PeerMessage::Commit { .. })).collect();
+        let commit = PeerMessage::Commit { reduction, attempt, sources: sources.clone() };
+        assert_eq!(commits, [&(node(at), commit)]);
+        let told: BTreeSet<_> = self.seats.values().map(|seated| node(seated.at)).collect();
+        let disbanded = |to| mail.contains(&(to, PeerMessage::Disband { reduction }));
+        assert!(told.into_iter().all(disbanded), "{mail:?}");
+        self.call = 0;
+        for (index, at) in self.held.keys().copied().collect::<Vec<_>>() {
+            self.step(&Step::Vanish { index, at });
+        }
+        self.coordinator.assert_empty();
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (index, at) = (0..SOURCES_MAX, NODES);
+    prop_oneof![
+        8 => (index.clone(), at.clone(), any::<bool>())
+            .prop_map(|(index, at, complete)| Step::Put { index, at, complete }),
+        2 => (index.clone(), at.clone()).prop_map(|(index, at)| Step::Cache { index, at }),
+        2 => (index.clone(), at.clone()).prop_map(|(index, at)| Step::Finish { index, at }),
+        4 => (index, at).prop_map(|(index, at)| Step::Vanish { index, at }),
+        2 => (any::<usize>(), any::<usize>()).prop_map(|(seat, input)| Step::Fail { seat, input }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn seats_are_one_tree_over_k_sources(
+        before in proptest::collection::vec(step(), 0..12),
+        after in proptest::collection::vec(step(), 1..60),
+        (n, k) in (1..=SOURCES_MAX).prop_flat_map(|n| (Just(n), 1..=n)),
+        fixed in any::<bool>(),
+        // A chain, a binary tree, and a star become the best with these.
+        latency in prop_oneof![Just(1u64), Just(700), Just(20_000)].prop_map(Duration::from_micros),
+    ) {
+        let order = if fixed { FoldOrder::Fixed } else { FoldOrder::Arrival };
+        let mut world = World::new(n, k, order, latency, &before);
+        for step in &after {
+            world.step(step);
+        }
+        world.finish();
+    }
+}
+
+#[test]
+fn sources_on_one_node_share_a_slot_if_they_are_known_from_the_start() {
+    for order in [FoldOrder::Arrival, FoldOrder::Fixed] {
+        let before: Vec<_> = (0..6)
+            .map(|index| Step::Put { index, at: 2 + index as u16 / 3, complete: true })
+            .collect();
+        let world = World::new(6, 6, order, Duration::from_micros(1), &before);
+        assert_eq!(world.seats.len(), 2);
+        assert!(world.seats.values().all(|seated| seated.seat.sources.len() == 3));
+    }
+}

@@ -1,0 +1,114 @@
+use std::time::Duration;
+
+use hoplite_words::client::Request;
+use hoplite_words::peer::{DirectoryRequest, PeerMessage};
+use hoplite_words::{Edition, ObjectId, TransferId};
+
+use crate::gets::lend;
+use crate::node::{node, Node};
+use crate::puts::{created, put, viewed};
+use crate::requests::{create, delete, edition, get, object, SIZE};
+
+fn pull(transfer: u64, id: ObjectId, edition: Edition, patient: bool) -> PeerMessage {
+    PeerMessage::Pull { transfer: TransferId(transfer), id, edition, offset: 0, patient }
+}
+
+fn refusals(at: &mut Node) -> usize {
+    at.take_mail().iter().filter(|(_, message)| matches!(message, PeerMessage::PullRefused { .. })).count()
+}
+
+/// What the only object of a lone node goes by.
+fn edition_of(at: &mut Node, id: ObjectId) -> Edition {
+    at.request(7, id, DirectoryRequest::Locate { token: 1 });
+    let located = at.take_mail().into_iter().find_map(|(_, message)| match message {
+        PeerMessage::Answer { answer: hoplite_words::peer::DirectoryAnswer::Located { copies, .. }, .. } => {
+            Some(copies[0].edition)
+        }
+        _ => None,
+    });
+    located.expect("it is here")
+}
+
+#[test]
+fn what_is_here_is_sent_and_what_is_not_is_refused() {
+    let mut at = Node::alone(8 << 20);
+    let id = object("x");
+    put(&mut at, id, SIZE);
+    let here = edition_of(&mut at, id);
+    at.hear(2, pull(1, id, here, false));
+    assert_eq!(at.sends.len(), 1);
+    at.hear(2, pull(2, id, edition(99), false));
+    at.hear(2, pull(3, object("y"), here, false));
+    assert_eq!(refusals(&mut at), 2);
+    at.hear(2, PeerMessage::Unpull { transfer: TransferId(1) });
+    assert!(at.sends.is_empty());
+}
+
+#[test]
+fn an_early_pull_waits_for_its_copy_but_not_for_ever() {
+    let mut at = Node::among(4, 8 << 20);
+    let id = at.id_owned_by(2);
+    at.ask(get(id));
+    at.hear(4, pull(1, id, edition(5), false));
+    at.hear(4, pull(2, id, edition(6), false));
+    assert!(at.sends.is_empty());
+    lend(&mut at, 2, id, 3, edition(5), SIZE);
+    assert_eq!(at.sends.values().map(|send| send.transfer).collect::<Vec<_>>(), [TransferId(1)]);
+    at.hear(4, pull(3, object("a seat to come"), edition(7), true));
+    at.take_mail();
+    at.wait(Duration::from_secs(3));
+    assert_eq!(refusals(&mut at), 2);
+}
+
+#[test]
+fn a_deleted_object_is_sent_no_further_but_views_keep_its_bytes() {
+    let mut at = Node::alone(8 << 20);
+    let id = object("x");
+    let copy = put(&mut at, id, SIZE);
+    let here = edition_of(&mut at, id);
+    let call = at.ask(get(id));
+    viewed(&at, call);
+    at.hear(2, pull(1, id, here, false));
+    at.ask(delete(id));
+    assert!(at.sends.is_empty() && at.copies.contains_key(&copy));
+    at.ask(Request::Release { copy });
+    at.assert_empty();
+}
+
+#[test]
+fn an_abandoned_put_breaks_its_streams() {
+    let mut at = Node::alone(8 << 20);
+    let id = object("x");
+    let call = at.ask(create(id, SIZE));
+    let copy = created(&at, call);
+    let here = edition_of(&mut at, id);
+    at.hear(2, pull(1, id, here, false));
+    assert_eq!(at.sends.len(), 1);
+    at.ask(Request::Abort { copy });
+    at.assert_empty();
+}
+
+/// A directory that still counts us as a holder would lend us again and again.
+#[test]
+fn who_refuses_a_pull_puts_the_directory_right() {
+    let mut at = Node::among(3, 8 << 20);
+    let id = at.id_owned_by(2);
+    at.hear(3, pull(1, id, edition(5), false));
+    let said = at.take_requests(id);
+    assert!(matches!(said[..], [DirectoryRequest::Withdraw { edition: e, .. }] if e == edition(5)), "{said:?}");
+}
+
+#[test]
+fn a_dead_receiver_is_sent_nothing_more() {
+    let mut at = Node::among(3, 8 << 20);
+    let id = at.id_owned_by(1);
+    put(&mut at, id, SIZE);
+    let here = edition_of(&mut at, id);
+    at.hear(3, pull(1, id, here, false));
+    at.hear(3, pull(2, object("to come"), here, true));
+    at.kill(3);
+    assert!(at.sends.is_empty());
+    at.take_mail();
+    at.wait(Duration::from_secs(3));
+    assert!(at.take_mail().iter().all(|(to, _)| *to != node(3)));
+}
