@@ -29,9 +29,9 @@ test: lint test-rust test-python ## Run every check and every test; what CI runs
 lint: $(VENV)/installed ## Formatting, lints and types, without tests
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	$(BIN)/ruff format --check python tests examples
-	$(BIN)/ruff check python tests examples
-	$(BIN)/mypy python/hoplite examples
+	$(BIN)/ruff format --check python tests examples lab
+	$(BIN)/ruff check python tests examples lab
+	$(BIN)/mypy python/hoplite examples lab
 	cd $(VENV) && bin/stubtest hoplite._hoplite
 
 .PHONY: test-rust
@@ -42,6 +42,10 @@ test-rust: system ## Test the Rust crates
 test-python: $(VENV)/installed ## Test the Python package on real nodes; ARGS= goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: lab
+lab: $(VENV)/installed ## List the benchmarks; BENCH=name runs one, BENCH=all every one (as root)
+	$(BIN)/python -m lab $(BENCH)
+
 .PHONY: build
 build: system ## Build the daemon alone: target/release/hoplited
 	cargo build --release --package hoplite-node
@@ -49,8 +53,8 @@ build: system ## Build the daemon alone: target/release/hoplited
 .PHONY: fmt
 fmt: $(VENV)/tools ## Format everything
 	cargo fmt --all
-	$(BIN)/ruff format python tests examples
-	$(BIN)/ruff check --fix python tests examples
+	$(BIN)/ruff format python tests examples lab
+	$(BIN)/ruff check --fix python tests examples lab
 
 .PHONY: clean
 clean: ## Remove what was built and installed here

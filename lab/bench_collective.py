@@ -22,7 +22,7 @@ SIZES_MIB = (1, 32, 64)
 GOODPUT_BYTES = 64 << 20
 
 #: The first runs of a size fault the arenas in, open the connections and let them find the rate.
-WARM_UP_RUNS = 2
+WARM_UP_RUNS = 3
 
 TARGETS = {1: 1.15, 32: 1.15, 64: 1.15}
 

@@ -13,7 +13,7 @@ ADDRESS = "127.0.0.1"
 SIZE = 1 << 30
 
 #: The first transfers fault both arenas in and open the connections.
-WARM_UP_RUNS = 2
+WARM_UP_RUNS = 3
 
 TARGET = 0.6
 
