@@ -23,6 +23,7 @@ impl Core {
         let mut waiting = 0;
         // Whoever avoids a sender may find another in the copies that later lends bring about.
         let mut passed_over = false;
+        let mut next_try = None;
         while let Some(entry) = self.directory.entries.get_mut(&id) {
             if entry.asks.len() <= waiting {
                 break;
@@ -60,12 +61,15 @@ impl Core {
                 }
                 (None, None) => {
                     if let Some((_, until)) = ask.distrust.filter(|&(_, until)| until > self.now) {
-                        self.timers.set(until, Timer::Asks(id));
+                        next_try = next_try.map_or(Some(until), |earlier: Duration| Some(earlier.min(until)));
                         passed_over = true;
                     }
                     waiting += 1;
                 }
             }
+        }
+        if let Some(due) = next_try {
+            self.timers.set(due, Timer::Asks(id));
         }
     }
 
