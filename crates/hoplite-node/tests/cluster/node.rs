@@ -37,6 +37,8 @@ impl Node {
         let socket = fresh_socket();
         let mut args = vec!["hoplited".to_owned(), "--listen=127.0.0.1:0".into()];
         args.push(format!("--socket={}", socket.display()));
+        // Many daemons share few cores here; one that starves for a second is not to be declared dead.
+        args.push("--suspicion-ms=5000".into());
         args.extend(extra.iter().map(|&arg| arg.to_owned()));
         args.extend(seed.map(|seed| format!("--seed={seed}")));
         let options = Options::parse_from(args);
