@@ -151,7 +151,8 @@ impl super::coordinator::Slot {
                 return None;
             }
             // A child on the same node joins a running fold behind our own sources, not before them.
-            let out_of_order = fixed && wanted.children.iter().any(|child| child.node == node)
+            let out_of_order = fixed
+                && wanted.children.iter().any(|child| child.node == node)
                 && !told.children.iter().any(|child| child.node == node);
             if !(same_place && is_addition(told, &wanted)) || out_of_order {
                 self.attempt += 1;

@@ -98,9 +98,8 @@ fn announce(report: CopyReport) -> DirectoryRequest {
 #[test]
 fn a_late_report_of_a_dead_node_is_no_copy() {
     let mut at = Node::among(3, 8 << 20);
-    let id = at.id_owned_by(ME);
     at.kill(3);
-    let id = if at.id_owned_by(ME) == id { id } else { at.id_owned_by(ME) };
+    let id = at.id_owned_by(ME);
     let message = PeerMessage::Directory {
         origin: node(3),
         hops: 1,

@@ -120,7 +120,10 @@ fn a_fetch_waits_for_room_and_asks_anew() {
     let (sender, header) = (node(2), array(SIZE));
     at.answer(2, ids[0], DirectoryAnswer::Lend { ask, sender, edition: edition(5), size: SIZE, header });
     let said = at.take_requests(ids[0]);
-    assert!(matches!(said[..], [DirectoryRequest::Withdraw { .. }]), "the sender is free for others: {said:?}");
+    assert!(
+        matches!(said[..], [DirectoryRequest::Withdraw { .. }]),
+        "the sender is free for others: {said:?}"
+    );
     at.ask(delete(mine));
     let transfer = lend(&mut at, 2, ids[0], 2, edition(5), SIZE);
     at.end_receive(transfer);
@@ -134,7 +137,11 @@ fn an_object_larger_than_the_store_fails_its_gets() {
     let call = at.ask(get(ids[0]));
     let ask = last_ask(&mut at, ids[0]);
     let (sender, size) = (node(2), 4 * SIZE);
-    at.answer(2, ids[0], DirectoryAnswer::Lend { ask, sender, edition: edition(5), size, header: array(size) });
+    at.answer(
+        2,
+        ids[0],
+        DirectoryAnswer::Lend { ask, sender, edition: edition(5), size, header: array(size) },
+    );
     assert_eq!(failed(&at, call), ErrorKind::StoreFull);
     at.assert_empty();
 }

@@ -11,11 +11,11 @@ use crate::requests::{array, delete, edition, get, get_partial, object, SIZE, SM
 
 /// The newest question about `id` that was sent.
 pub fn last_ask(at: &mut Node, id: ObjectId) -> u64 {
-    let asks = at.take_requests(id).into_iter().filter_map(|request| match request {
+    let mut asks = at.take_requests(id).into_iter().filter_map(|request| match request {
         DirectoryRequest::Ask { ask, .. } => Some(ask),
         _ => None,
     });
-    asks.last().expect("we asked")
+    asks.next_back().expect("we asked")
 }
 
 /// Owner `owner` answers the last question with this sender; returns the transfer that begins.
@@ -113,9 +113,7 @@ fn a_refused_pull_and_a_dead_sender_both_lead_to_a_new_question() {
         }
         assert!(at.receives.is_empty());
         let asked = at.take_requests(id);
-        let asks = |request: &DirectoryRequest| {
-            matches!(request, DirectoryRequest::Ask { failed, .. } if *failed == Some(node(3)))
-        };
+        let asks = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Ask { failed, .. } if *failed == Some(node(3)));
         assert!(asked.iter().any(asks), "{asked:?}");
     }
 }
@@ -146,7 +144,10 @@ fn a_lend_after_the_want_is_gone_is_given_back() {
     at.answer(2, id, answer);
     assert!(at.receives.is_empty());
     let said = at.take_requests(id);
-    assert!(matches!(said[..], [DirectoryRequest::Withdraw { edition: e, .. }] if e == edition(5)), "{said:?}");
+    assert!(
+        matches!(said[..], [DirectoryRequest::Withdraw { edition: e, .. }] if e == edition(5)),
+        "{said:?}"
+    );
     at.assert_empty();
 }
 
@@ -190,7 +191,8 @@ fn a_small_object_comes_with_the_answer() {
 fn a_time_out_tells_what_was_going_on() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(2);
-    let ask = |timeout_ms| Request::Get { id, timeout_ms: Some(timeout_ms), partial: false, fail_if_lost: false };
+    let ask =
+        |timeout_ms| Request::Get { id, timeout_ms: Some(timeout_ms), partial: false, fail_if_lost: false };
     let call = at.ask(ask(300));
     let transfer = lend(&mut at, 2, id, 3, edition(5), SIZE);
     at.break_receive(transfer, 12_345);
@@ -250,13 +252,8 @@ fn an_unwanted_half_copy_goes_when_its_last_reader_has_gone() {
     let id = at.id_owned_by(2);
     let call = at.ask(get(id));
     let transfer = lend(&mut at, 2, id, 3, edition(5), SIZE);
-    let pull = PeerMessage::Pull {
-        transfer: TransferId(9),
-        id,
-        edition: edition(5),
-        offset: 0,
-        patient: false,
-    };
+    let pull =
+        PeerMessage::Pull { transfer: TransferId(9), id, edition: edition(5), offset: 0, patient: false };
     at.hear(4, pull);
     at.ask(Request::Cancel { call });
     at.break_receive(transfer, 10);

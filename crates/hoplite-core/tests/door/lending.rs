@@ -4,13 +4,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use hoplite_words::client::Reply;
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
 use hoplite_words::{limits, Edition, NodeId, ObjectId};
 use proptest::prelude::*;
 
 use crate::node::{node, Node};
-use crate::requests::{array, edition, object, put_report, received_report};
+use crate::requests::{edition, object, put_report, received_report};
 
 /// The nodes that take part, the directory's own not among them.
 const NODES: std::ops::RangeInclusive<u16> = 2..=7;
@@ -127,7 +126,9 @@ impl World {
             assert_eq!(id, self.id);
             let number = to.addr.port();
             match answer {
-                DirectoryAnswer::Lend { ask, sender, edition, .. } => self.on_lend(number, ask, sender, edition),
+                DirectoryAnswer::Lend { ask, sender, edition, .. } => {
+                    self.on_lend(number, ask, sender, edition)
+                }
                 DirectoryAnswer::Copy { node, report } => {
                     assert_eq!(number, WATCHER);
                     self.watched.insert(node, report);
@@ -200,8 +201,10 @@ impl World {
     /// Whether `sender` may be lent to `asker` now.
     fn may_lend(&self, sender: u16, asker: u16) -> bool {
         let Doing::Asking { have, distrust, .. } = self.doing[&asker] else { return false };
-        let continues = |number: u16| self.edition_at(number) == have && self.leads_to_a_source(number, asker);
-        let whole = self.size > limits::INLINE_BYTES_MAX || matches!(self.doing[&sender], Doing::Holding { .. });
+        let continues =
+            |number: u16| self.edition_at(number) == have && self.leads_to_a_source(number, asker);
+        let whole =
+            self.size > limits::INLINE_BYTES_MAX || matches!(self.doing[&sender], Doing::Holding { .. });
         sender != asker
             && whole
             && self.leads_to_a_source(sender, asker)
@@ -216,7 +219,12 @@ impl World {
             panic!("{to} did not ask: {:?}", self.doing)
         };
         assert_eq!(ask, current);
-        assert!(self.may_lend(sender, to), "{sender} lent to {to} in {:?} at {:?}", self.doing, self.owner.now);
+        assert!(
+            self.may_lend(sender, to),
+            "{sender} lent to {to} in {:?} at {:?}",
+            self.doing,
+            self.owner.now
+        );
         assert_eq!(self.edition_at(sender), Some(edition));
         self.doing.insert(to, Doing::Receiving { from: sender, edition });
         if have != Some(edition) {
@@ -386,7 +394,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn lends_follow_what_is_true(
@@ -400,96 +408,4 @@ proptest! {
         }
         world.heal();
     }
-}
-
-fn announce(report: CopyReport) -> DirectoryRequest {
-    DirectoryRequest::Announce { report, payload: None, wants_verdict: false }
-}
-
-fn located(at: &mut Node, id: ObjectId) -> usize {
-    let call = at.ask(hoplite_words::client::Request::Locate { id, timeout_ms: None });
-    match at.reply(call) {
-        Some(Reply::Located { copies, .. }) => copies.len(),
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn an_old_report_never_beats_a_newer_one() {
-    let mut at = Node::alone(8 << 20);
-    let id = object("x");
-    at.request(2, id, announce(put_report(5, edition(1), 1 << 20, true)));
-    at.request(2, id, announce(put_report(4, edition(1), 1 << 20, false)));
-    at.request(2, id, DirectoryRequest::Withdraw { seq: 3, edition: edition(1) });
-    at.request(2, id, DirectoryRequest::Withdraw { seq: 9, edition: edition(2) });
-    assert_eq!(located(&mut at, id), 1);
-    at.request(3, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
-    assert!(at.take_mail().iter().any(|(to, message)| {
-        *to == node(3) && matches!(message, PeerMessage::Answer { answer: DirectoryAnswer::Lend { .. }, .. })
-    }));
-}
-
-#[test]
-fn a_tombstone_wins_until_its_time_is_over() {
-    let mut at = Node::alone(8 << 20);
-    let id = object("x");
-    at.request(2, id, DirectoryRequest::Delete { token: 1 });
-    at.take_mail();
-    at.request(2, id, announce(put_report(5, edition(1), 1 << 20, true)));
-    at.request(3, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
-    at.request(4, id, DirectoryRequest::Subscribe);
-    let told: Vec<_> = at.take_mail().into_iter().map(|(to, message)| match message {
-        PeerMessage::Answer { answer: DirectoryAnswer::Deleted, .. } => to.addr.port(),
-        other => panic!("{other:?}"),
-    }).collect();
-    assert_eq!(told, [2, 3, 4]);
-    let status = at.status();
-    assert_eq!((status.entries, status.tombstones), (0, 1));
-    at.now += limits::TOMBSTONE_TTL;
-    at.handle(hoplite_core::Input::Tick);
-    assert_eq!(at.status().tombstones, 0);
-    at.request(2, id, announce(put_report(6, edition(1), 1 << 20, true)));
-    assert_eq!(located(&mut at, id), 1);
-}
-
-/// A put that was given up leaves half copies behind: they stand in nobody's way.
-#[test]
-fn a_put_of_another_size_follows_an_abandoned_one() {
-    let mut at = Node::alone(8 << 20);
-    let id = object("x");
-    at.request(2, id, announce(put_report(1, edition(1), 1 << 20, false)));
-    at.request(3, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
-    at.request(3, id, announce(received_report(1, edition(1), 1 << 20, Some(node(2)))));
-    at.request(2, id, DirectoryRequest::Withdraw { seq: 2, edition: edition(1) });
-    at.take_mail();
-    let report = CopyReport { header: array(2 << 20), ..put_report(1, edition(2), 2 << 20, true) };
-    at.request(4, id, DirectoryRequest::Announce { report, payload: None, wants_verdict: true });
-    let verdict = at.take_mail().into_iter().find_map(|(_, message)| match message {
-        PeerMessage::Answer { answer: DirectoryAnswer::Verdict { verdict, .. }, .. } => Some(verdict),
-        _ => None,
-    });
-    assert_eq!(verdict, Some(Verdict::Accepted));
-}
-
-/// Whom a node really receives from is in its report; the lend it did not take is free again.
-#[test]
-fn a_report_gives_back_the_sender_it_does_not_name() {
-    let mut at = Node::alone(8 << 20);
-    let id = object("x");
-    for holder in [2, 3] {
-        at.request(holder, id, announce(put_report(1, edition(1), 1 << 20, true)));
-    }
-    at.request(4, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
-    let lent = at.take_mail().into_iter().find_map(|(_, message)| match message {
-        PeerMessage::Answer { answer: DirectoryAnswer::Lend { sender, .. }, .. } => Some(sender),
-        _ => None,
-    });
-    let other = if lent == Some(node(2)) { node(3) } else { node(2) };
-    at.request(4, id, announce(received_report(1, edition(1), 1 << 20, Some(other))));
-    at.request(5, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
-    let next = at.take_mail().into_iter().find_map(|(_, message)| match message {
-        PeerMessage::Answer { answer: DirectoryAnswer::Lend { sender, .. }, .. } => Some(sender),
-        _ => None,
-    });
-    assert_eq!(next, lent, "the complete copy that is free");
 }

@@ -328,7 +328,7 @@ impl Node {
         unreachable!("hashing is even")
     }
 
-    /// All but `count` bytes less of a receive came, then it broke.
+    /// A receive breaks off when the copy has this many bytes.
     pub fn break_receive(&mut self, transfer: TransferId, watermark: u64) {
         self.receives.remove(&transfer).expect("it runs");
         self.handle(Input::ReceiveEnded { transfer, watermark, outcome: Err(Broken) });

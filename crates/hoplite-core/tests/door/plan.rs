@@ -18,13 +18,29 @@ const SOURCES_MAX: usize = 9;
 #[derive(Clone, Debug)]
 enum Step {
     /// A source is put on a node, complete or not.
-    Put { index: usize, at: u16, complete: bool },
+    Put {
+        index: usize,
+        at: u16,
+        complete: bool,
+    },
     /// A node caches it as well.
-    Cache { index: usize, at: u16 },
-    Finish { index: usize, at: u16 },
-    Vanish { index: usize, at: u16 },
+    Cache {
+        index: usize,
+        at: u16,
+    },
+    Finish {
+        index: usize,
+        at: u16,
+    },
+    Vanish {
+        index: usize,
+        at: u16,
+    },
     /// A seat reports that an input broke: which seat, which of its inputs.
-    Fail { seat: usize, input: usize },
+    Fail {
+        seat: usize,
+        input: usize,
+    },
 }
 
 struct World {
@@ -103,7 +119,8 @@ impl World {
                 self.announce(index % n, at, put_report(seq, edition, SIZE, complete));
             }
             Step::Cache { index, at } if !self.held.contains_key(&(index % n, at)) => {
-                let whole = self.held.iter().find(|((held, _), report)| *held == index % n && report.complete);
+                let whole =
+                    self.held.iter().find(|((held, _), report)| *held == index % n && report.complete);
                 if let Some(edition) = whole.map(|(_, report)| report.edition) {
                     let seq = self.next();
                     self.announce(index % n, at, received_report(seq, edition, SIZE, None));
@@ -178,7 +195,10 @@ impl World {
             assert_eq!(*before, at, "another node needs another attempt");
             assert!(told.open, "changed under its readers: {told:?} became {seat:?}");
             assert!(seat.sources.starts_with(&told.sources), "{told:?} became {seat:?}");
-            assert!(told.children.iter().all(|child| seat.children.contains(child)), "{told:?} became {seat:?}");
+            assert!(
+                told.children.iter().all(|child| seat.children.contains(child)),
+                "{told:?} became {seat:?}"
+            );
             (streams, local) = (s.clone(), l.clone());
             (old_sources, old_children) = (told.sources.len(), told.children.clone());
         } else if let Some(known) = self.seats.get(&seat.slot) {
@@ -331,7 +351,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn seats_are_one_tree_over_k_sources(
@@ -354,9 +374,8 @@ proptest! {
 #[test]
 fn sources_on_one_node_share_a_slot_if_they_are_known_from_the_start() {
     for order in [FoldOrder::Arrival, FoldOrder::Fixed] {
-        let before: Vec<_> = (0..6)
-            .map(|index| Step::Put { index, at: 2 + index as u16 / 3, complete: true })
-            .collect();
+        let before: Vec<_> =
+            (0..6).map(|index| Step::Put { index, at: 2 + index as u16 / 3, complete: true }).collect();
         let world = World::new(6, 6, order, Duration::from_micros(1), &before);
         assert_eq!(world.seats.len(), 2);
         assert!(world.seats.values().all(|seated| seated.seat.sources.len() == 3));

@@ -90,9 +90,10 @@ fn the_directory_may_speak_before_or_after_the_seal() {
         };
         assert_eq!(at.reply(seal), Some(&Reply::Done));
         assert!(at.copies[&copy].sealed.is_some());
-        assert!(at.take_requests(id).iter().any(
-            |request| matches!(request, DirectoryRequest::Announce { report, .. } if report.complete)
-        ));
+        assert!(at
+            .take_requests(id)
+            .iter()
+            .any(|request| matches!(request, DirectoryRequest::Announce { report, .. } if report.complete)));
     }
 }
 
@@ -240,8 +241,7 @@ fn nonsense_is_refused_before_anything_moves() {
     let id = object("x");
     let large = at.ask(create(id, 2 << 20));
     assert_eq!(failed(&at, large), ErrorKind::StoreFull);
-    let mismatch =
-        Request::Create { id, size: 10, header: crate::requests::array(11), timeout_ms: None };
+    let mismatch = Request::Create { id, size: 10, header: crate::requests::array(11), timeout_ms: None };
     let mismatch = at.ask(mismatch);
     assert_eq!(failed(&at, mismatch), ErrorKind::BadArgument);
     let wide = at.ask(put_small(id, 65_537));

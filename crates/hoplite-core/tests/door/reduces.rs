@@ -8,7 +8,9 @@ use hoplite_words::{CopyId, Edition, ErrorKind, FoldOrder, ObjectId};
 use crate::crashes::{reduction, root_seat};
 use crate::node::{node, Node, ME};
 use crate::puts::{failed, put, viewed};
-use crate::requests::{delete, edition, get, get_partial, object, put_report, put_small, reduce, SIZE, SMALL};
+use crate::requests::{
+    delete, edition, get, get_partial, object, put_report, put_small, reduce, SIZE, SMALL,
+};
 
 fn announce(at: &mut Node, from: u16, id: ObjectId, edition: Edition) {
     let report = put_report(1, edition, SIZE, true);
@@ -66,7 +68,11 @@ fn small_targets_are_folded_by_the_caller() {
     let (&fold, folding) = at.folds.iter().next().expect("two are there");
     assert_eq!(folding.inputs.sources.len(), 2);
     at.end_fold(fold);
-    assert_eq!(sources_in(&at, call), [sources[0], sources[2]], "the first two that came, in the list's order");
+    assert_eq!(
+        sources_in(&at, call),
+        [sources[0], sources[2]],
+        "the first two that came, in the list's order"
+    );
     for id in sources.into_iter().chain([target]) {
         at.ask(delete(id));
     }
@@ -179,8 +185,10 @@ fn fixed_order_holds_when_sources_here_come_in_any_order() {
         for index in arrival {
             copies[index] = put(&mut at, sources[index], SIZE);
         }
-        let root = at.folds.values().find(|fold| !fold.rule.open && is_target(&mut_reader(&at), fold.out));
-        let root = root.expect("everything is there").clone();
+        let read: Vec<_> = at.folds.values().flat_map(|fold| fold.inputs.sources.iter()).collect();
+        let root = at.folds.values().find(|fold| !read.contains(&&fold.out));
+        let root = root.expect("everything is there, and nobody reads the target");
+        assert!(!root.rule.open);
         assert_eq!(left_fold(&at, &root.inputs.sources, &copies), [0, 1, 2, 3], "after {arrival:?}");
         while let Some(&fold) = at.folds.keys().next() {
             at.end_fold(fold);
@@ -191,15 +199,6 @@ fn fixed_order_holds_when_sources_here_come_in_any_order() {
         }
         at.assert_empty();
     }
-}
-
-fn mut_reader(at: &Node) -> Vec<CopyId> {
-    // What no other fold reads is the root.
-    at.folds.values().flat_map(|fold| fold.inputs.sources.iter().copied()).collect()
-}
-
-fn is_target(read: &[CopyId], out: CopyId) -> bool {
-    !read.contains(&out)
 }
 
 /// The sources in the order they are folded, partial sums resolved; a partial sum may only come

@@ -45,7 +45,15 @@ pub fn delete(id: ObjectId) -> Request {
 
 pub fn reduce(target: ObjectId, sources: &[ObjectId], k: u32, order: FoldOrder) -> Request {
     let sources = sources.to_vec();
-    Request::Reduce { target, sources, num_objects: k, op: Op::Sum, order, timeout_ms: None, to_sources: false }
+    Request::Reduce {
+        target,
+        sources,
+        num_objects: k,
+        op: Op::Sum,
+        order,
+        timeout_ms: None,
+        to_sources: false,
+    }
 }
 
 /// A report of a pinned copy: a put.

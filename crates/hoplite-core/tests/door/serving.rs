@@ -21,9 +21,9 @@ fn refusals(at: &mut Node) -> usize {
 fn edition_of(at: &mut Node, id: ObjectId) -> Edition {
     at.request(7, id, DirectoryRequest::Locate { token: 1 });
     let located = at.take_mail().into_iter().find_map(|(_, message)| match message {
-        PeerMessage::Answer { answer: hoplite_words::peer::DirectoryAnswer::Located { copies, .. }, .. } => {
-            Some(copies[0].edition)
-        }
+        PeerMessage::Answer {
+            answer: hoplite_words::peer::DirectoryAnswer::Located { copies, .. }, ..
+        } => Some(copies[0].edition),
         _ => None,
     });
     located.expect("it is here")
@@ -95,7 +95,10 @@ fn who_refuses_a_pull_puts_the_directory_right() {
     let id = at.id_owned_by(2);
     at.hear(3, pull(1, id, edition(5), false));
     let said = at.take_requests(id);
-    assert!(matches!(said[..], [DirectoryRequest::Withdraw { edition: e, .. }] if e == edition(5)), "{said:?}");
+    assert!(
+        matches!(said[..], [DirectoryRequest::Withdraw { edition: e, .. }] if e == edition(5)),
+        "{said:?}"
+    );
 }
 
 #[test]

@@ -1,0 +1,104 @@
+//! What a shard owner takes from whom.
+
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_words::{limits, ObjectId};
+
+use crate::node::{node, Node};
+use crate::requests::{array, edition, object, put_report, received_report};
+
+fn announce(report: CopyReport) -> DirectoryRequest {
+    DirectoryRequest::Announce { report, payload: None, wants_verdict: false }
+}
+
+fn located(at: &mut Node, id: ObjectId) -> usize {
+    let call = at.ask(Request::Locate { id, timeout_ms: None });
+    match at.reply(call) {
+        Some(Reply::Located { copies, .. }) => copies.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_old_report_never_beats_a_newer_one() {
+    let mut at = Node::alone(8 << 20);
+    let id = object("x");
+    at.request(2, id, announce(put_report(5, edition(1), 1 << 20, true)));
+    at.request(2, id, announce(put_report(4, edition(1), 1 << 20, false)));
+    at.request(2, id, DirectoryRequest::Withdraw { seq: 3, edition: edition(1) });
+    at.request(2, id, DirectoryRequest::Withdraw { seq: 9, edition: edition(2) });
+    assert_eq!(located(&mut at, id), 1);
+    at.request(3, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
+    assert!(at.take_mail().iter().any(|(to, message)| {
+        *to == node(3) && matches!(message, PeerMessage::Answer { answer: DirectoryAnswer::Lend { .. }, .. })
+    }));
+}
+
+#[test]
+fn a_tombstone_wins_until_its_time_is_over() {
+    let mut at = Node::alone(8 << 20);
+    let id = object("x");
+    at.request(2, id, DirectoryRequest::Delete { token: 1 });
+    at.take_mail();
+    at.request(2, id, announce(put_report(5, edition(1), 1 << 20, true)));
+    at.request(3, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
+    at.request(4, id, DirectoryRequest::Subscribe);
+    let told: Vec<_> = at
+        .take_mail()
+        .into_iter()
+        .map(|(to, message)| match message {
+            PeerMessage::Answer { answer: DirectoryAnswer::Deleted, .. } => to.addr.port(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(told, [2, 3, 4]);
+    let status = at.status();
+    assert_eq!((status.entries, status.tombstones), (0, 1));
+    at.now += limits::TOMBSTONE_TTL;
+    at.handle(hoplite_core::Input::Tick);
+    assert_eq!(at.status().tombstones, 0);
+    at.request(2, id, announce(put_report(6, edition(1), 1 << 20, true)));
+    assert_eq!(located(&mut at, id), 1);
+}
+
+/// A put that was given up leaves half copies behind: they stand in nobody's way.
+#[test]
+fn a_put_of_another_size_follows_an_abandoned_one() {
+    let mut at = Node::alone(8 << 20);
+    let id = object("x");
+    at.request(2, id, announce(put_report(1, edition(1), 1 << 20, false)));
+    at.request(3, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
+    at.request(3, id, announce(received_report(1, edition(1), 1 << 20, Some(node(2)))));
+    at.request(2, id, DirectoryRequest::Withdraw { seq: 2, edition: edition(1) });
+    at.take_mail();
+    let report = CopyReport { header: array(2 << 20), ..put_report(1, edition(2), 2 << 20, true) };
+    at.request(4, id, DirectoryRequest::Announce { report, payload: None, wants_verdict: true });
+    let verdict = at.take_mail().into_iter().find_map(|(_, message)| match message {
+        PeerMessage::Answer { answer: DirectoryAnswer::Verdict { verdict, .. }, .. } => Some(verdict),
+        _ => None,
+    });
+    assert_eq!(verdict, Some(Verdict::Accepted));
+}
+
+/// Whom a node really receives from is in its report; the lend it did not take is free again.
+#[test]
+fn a_report_gives_back_the_sender_it_does_not_name() {
+    let mut at = Node::alone(8 << 20);
+    let id = object("x");
+    for holder in [2, 3] {
+        at.request(holder, id, announce(put_report(1, edition(1), 1 << 20, true)));
+    }
+    at.request(4, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
+    let lent = at.take_mail().into_iter().find_map(|(_, message)| match message {
+        PeerMessage::Answer { answer: DirectoryAnswer::Lend { sender, .. }, .. } => Some(sender),
+        _ => None,
+    });
+    let other = if lent == Some(node(2)) { node(3) } else { node(2) };
+    at.request(4, id, announce(received_report(1, edition(1), 1 << 20, Some(other))));
+    at.request(5, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
+    let next = at.take_mail().into_iter().find_map(|(_, message)| match message {
+        PeerMessage::Answer { answer: DirectoryAnswer::Lend { sender, .. }, .. } => Some(sender),
+        _ => None,
+    });
+    assert_eq!(next, lent, "the complete copy that is free");
+}
