@@ -28,6 +28,8 @@ pub struct Crowd {
     /// What must be there for everybody when all tasks are over.
     pub lasting: Vec<ObjectId>,
     pub puts: Vec<(ObjectId, TaskId)>,
+    /// When the last fault happens.
+    pub quiet_from: Duration,
 }
 
 /// Draws tasks into a world.
@@ -297,9 +299,11 @@ impl Drawing<'_> {
                 let index = self.dice.between(1, self.shape.nodes as u64 - 1) as usize;
                 let at = self.moment();
                 self.world.plan_fault(at, Fault::KillNode(index));
+                self.crowd.quiet_from = self.crowd.quiet_from.max(at);
                 if faults.restart_nodes && self.dice.percent(60) {
                     let back = at + self.dice.time(Duration::from_millis(1), Duration::from_secs(3));
                     self.world.plan_fault(back, Fault::RestartNode(index));
+                    self.crowd.quiet_from = self.crowd.quiet_from.max(back);
                 }
             }
         }

@@ -8,6 +8,7 @@ use hoplite_words::peer::{PeerMessage, Seal};
 use hoplite_words::{CopyId, NodeId};
 
 use crate::fault::Fault;
+use crate::net::LineId;
 use crate::plane::FlowId;
 use crate::task::TaskId;
 use crate::world::Place;
@@ -35,6 +36,7 @@ pub(crate) enum Happening {
     LineBroken {
         place: Place,
         peer: NodeId,
+        line: LineId,
     },
     Datagram {
         to: SocketAddr,

@@ -31,13 +31,7 @@ pub struct Log {
 impl Log {
     /// Keeps the last `tail_lines` for the report of a failure.
     pub fn new(tail_lines: usize, keep_talk: bool) -> Self {
-        Log {
-            hash: FNV_OFFSET,
-            lines: 0,
-            tail: VecDeque::new(),
-            tail_lines,
-            talk: keep_talk.then(Vec::new),
-        }
+        Log { hash: FNV_OFFSET, lines: 0, tail: VecDeque::new(), tail_lines, talk: keep_talk.then(Vec::new) }
     }
 
     pub fn write(&mut self, now: Duration, topic: Topic, text: fmt::Arguments<'_>) {

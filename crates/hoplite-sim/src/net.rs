@@ -33,11 +33,24 @@ impl NetPlan {
     }
 }
 
+/// One control connection, from its dial to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LineId(u64);
+
+#[derive(Debug)]
+struct Line {
+    id: LineId,
+    last_arrival: Duration,
+    /// Its end is already on its way to the caller.
+    breaking: bool,
+}
+
 /// The state of all links.
 pub struct Net {
     plan: NetPlan,
-    /// Control connections that are up, with the arrival of the last message on them.
-    lines: BTreeMap<(Place, NodeId), Duration>,
+    /// Control connections that are up.
+    lines: BTreeMap<(Place, NodeId), Line>,
+    dials: u64,
     egress_free: Vec<Duration>,
     ingress_free: Vec<Duration>,
 }
@@ -48,6 +61,7 @@ impl Net {
         Net {
             plan,
             lines: BTreeMap::new(),
+            dials: 0,
             egress_free: vec![Duration::ZERO; nodes],
             ingress_free: vec![Duration::ZERO; nodes],
         }
@@ -65,23 +79,45 @@ impl Net {
         dice.percent(self.plan.datagram_loss_percent)
     }
 
-    /// When a control message sent now arrives; dials first if there is no connection.
-    pub fn control_arrival(&mut self, now: Duration, from: Place, to: NodeId, dice: &mut Dice) -> Duration {
+    /// When a control message sent now arrives, and on which connection; dials first if there is
+    /// none.
+    pub fn control_arrival(
+        &mut self,
+        now: Duration,
+        from: Place,
+        to: NodeId,
+        dice: &mut Dice,
+    ) -> (Duration, LineId) {
         let there = index_of(to.addr);
         let one_way = self.under_way(from.index, there, dice);
         let round_trip = self.latency(from.index, there) + self.latency(there, from.index);
-        let last = self.lines.entry((from, to)).or_insert(now + round_trip);
-        *last = (*last + Duration::from_nanos(1)).max(now + one_way);
-        *last
+        let dials = &mut self.dials;
+        let line = self.lines.entry((from, to)).or_insert_with(|| {
+            *dials += 1;
+            Line { id: LineId(*dials), last_arrival: now + round_trip, breaking: false }
+        });
+        line.last_arrival = (line.last_arrival + Duration::from_nanos(1)).max(now + one_way);
+        (line.last_arrival, line.id)
     }
 
-    pub fn drop_line(&mut self, from: Place, to: NodeId) {
-        self.lines.remove(&(from, to));
+    /// Notes that a connection will be found broken; true the first time.
+    pub fn break_line(&mut self, from: Place, to: NodeId) -> bool {
+        self.lines.get_mut(&(from, to)).is_some_and(|line| !std::mem::replace(&mut line.breaking, true))
+    }
+
+    /// Forgets a broken connection, unless it has been dialled anew since.
+    pub fn drop_line(&mut self, from: Place, to: NodeId, id: LineId) -> bool {
+        let is_same = self.lines.get(&(from, to)).is_some_and(|line| line.id == id);
+        if is_same {
+            self.lines.remove(&(from, to));
+        }
+        is_same
     }
 
     /// Everybody who has a control connection to `to`.
-    pub fn callers_of(&self, to: NodeId) -> Vec<Place> {
-        self.lines.keys().filter(|(_, callee)| *callee == to).map(|(caller, _)| *caller).collect()
+    pub fn callers_of(&self, to: NodeId) -> Vec<(Place, LineId)> {
+        let callers = self.lines.iter().filter(|((_, callee), _)| *callee == to);
+        callers.map(|((caller, _), line)| (*caller, line.id)).collect()
     }
 
     /// Sends `bytes` of bulk: when the sender's line is free again, and when they have arrived.

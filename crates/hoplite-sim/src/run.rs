@@ -92,8 +92,7 @@ fn live(world: &mut World, shape: &Shape, dice: &mut Dice) -> Result<(), String>
     }
     let crowd = Drawing { world, dice, shape, crowd: Crowd::default() }.draw();
     finish(world, world.now() + shape.span + FINISH_WITHIN)?;
-    world.run_until(world.now() + SETTLE);
-    check(world)?;
+    heal(world, &crowd)?;
     look_everywhere(world, shape, &crowd)?;
     clean_up(world, &crowd)?;
     world.model.judge_postponed()
@@ -126,6 +125,17 @@ fn finish(world: &mut World, until: Duration) -> Result<(), String> {
         check(world)?;
     }
     Ok(())
+}
+
+/// Faults are over: nodes find each other again, and everything comes to rest.
+fn heal(world: &mut World, crowd: &Crowd) -> Result<(), String> {
+    if crowd.quiet_from > world.now() {
+        world.run_until(crowd.quiet_from);
+    }
+    check(world)?;
+    join(world)?;
+    world.run_until(world.now() + SETTLE);
+    check(world)
 }
 
 /// One client per living node, for the questions at the end.
@@ -173,7 +183,7 @@ fn clean_up(world: &mut World, crowd: &Crowd) -> Result<(), String> {
         }
     }
     finish(world, world.now() + FINISH_WITHIN)?;
-    world.run_until(world.now() + SETTLE);
+    heal(world, crowd)?;
     let asked: Vec<_> =
         clients.iter().map(|client| world.plan_task(world.now(), Task::new(*client, Spec::Status))).collect();
     finish(world, world.now() + FINISH_WITHIN)?;

@@ -29,7 +29,10 @@ fn drawn_worlds_break_no_rule() {
 #[test]
 fn a_seed_tells_the_same_story_twice() {
     for seed in [1, 7, 23] {
-        let (first, second) = (run(seed, FaultSwitches::default(), TAIL_LINES), run(seed, FaultSwitches::default(), TAIL_LINES));
+        let (first, second) = (
+            run(seed, FaultSwitches::default(), TAIL_LINES),
+            run(seed, FaultSwitches::default(), TAIL_LINES),
+        );
         assert!(first.log_lines > 100);
         assert_eq!((first.log_hash, first.log_lines), (second.log_hash, second.log_lines), "seed {seed}");
     }

@@ -81,7 +81,9 @@ impl Model {
         let Some(origin) = self.origins.get(&id) else { return Ok(()) };
         match origin {
             // What came inline comes without its seal.
-            Origin::Reduction { size, .. } if sources.is_empty() && *size <= INLINE_BYTES_MAX => return Ok(()),
+            Origin::Reduction { size, .. } if sources.is_empty() && *size <= INLINE_BYTES_MAX => {
+                return Ok(())
+            }
             Origin::Put { .. } if sources.is_empty() => return Ok(()),
             Origin::Put { .. } => return Err(format!("{id:?} was put, yet its seal names sources")),
             Origin::Reduction { sources: declared, num_objects, fixed, .. } => {

@@ -75,7 +75,13 @@ impl Stage {
         let mut world = World::new(plan, 1);
         join(&mut world)?;
         world.log.take_talk();
-        Ok(Stage { world, clients: BTreeMap::new(), last: BTreeMap::new(), puts: BTreeMap::new(), ids: BTreeMap::new() })
+        Ok(Stage {
+            world,
+            clients: BTreeMap::new(),
+            last: BTreeMap::new(),
+            puts: BTreeMap::new(),
+            ids: BTreeMap::new(),
+        })
     }
 
     /// Gives the commands, lets the world run, and returns what was said.
@@ -228,7 +234,9 @@ impl Stage {
                 (dtype, self.world.model.size(like).or_else(|| self.world.put_size(like)).unwrap_or(0))
             }
             (None, Some(dtype)) => (dtype, options.size),
-            (None, None) => return Err("a reduction of what is not there yet needs dtype= and size=".to_owned()),
+            (None, None) => {
+                return Err("a reduction of what is not there yet needs dtype= and size=".to_owned())
+            }
         };
         let target = self.id(target);
         let Options { fixed, to_sources, .. } = *options;

@@ -32,6 +32,12 @@ use crate::task::{Task, TaskId};
 use clients::Session;
 use flows::Flow;
 
+/// More happenings than this at one moment are a loop.
+const MOMENT_MAX: u64 = 100_000;
+
+/// Runs take some ten thousand; this many are a loop that lets time pass.
+const HAPPENINGS_MAX: u64 = 2_000_000;
+
 /// Which start of which node: what was meant for an earlier start never reaches a later one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Place {
@@ -100,6 +106,8 @@ pub struct World {
     /// What each pull asked for, by receiver.
     pub(crate) pulls: BTreeMap<(Place, TransferId), (ObjectId, Edition)>,
     pub(crate) violation: Option<String>,
+    /// Happenings in a row that left the clock where it was.
+    at_one_moment: u64,
     pub names: Names,
     pub model: Model,
     pub log: Log,
@@ -118,6 +126,7 @@ impl World {
             tasks: BTreeMap::new(),
             pulls: BTreeMap::new(),
             violation: None,
+            at_one_moment: 0,
             names: Names::default(),
             model: Model::default(),
             log: Log::new(plan.tail_lines, plan.keep_talk),
@@ -149,8 +158,13 @@ impl World {
         if self.violation.is_some() {
             return false;
         }
+        let before = self.queue.now();
         let Some(happening) = self.queue.pop() else { return false };
         self.stats.happenings += 1;
+        self.at_one_moment = if self.queue.now() > before { 0 } else { self.at_one_moment + 1 };
+        if self.at_one_moment > MOMENT_MAX || self.stats.happenings > HAPPENINGS_MAX {
+            self.violate(format!("happenings without end, such as {happening:?}"));
+        }
         self.dispatch(happening);
         self.violation.is_none()
     }
@@ -191,7 +205,7 @@ impl World {
             Happening::Report { place, input, frees } => self.on_report(place, input, &frees),
             Happening::Tick { place } => self.on_tick(place),
             Happening::Control { from, to, message } => self.on_control(from, to, message),
-            Happening::LineBroken { place, peer } => self.on_line_broken(place, peer),
+            Happening::LineBroken { place, peer, line } => self.on_line_broken(place, peer, line),
             Happening::Datagram { to, bytes } => self.on_datagram(to, bytes),
             Happening::Call { client, call, request } => self.on_call(client, call, request),
             Happening::ClientGone { client } => self.on_client_gone(client),

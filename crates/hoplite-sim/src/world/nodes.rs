@@ -14,11 +14,15 @@ use super::{note, tell, Node, Place, World};
 use crate::fault::Fault;
 use crate::happening::{FlowEvent, Happening};
 use crate::names::{address, index_of, node as name};
+use crate::net::LineId;
 use crate::plane::Plane;
 use crate::show;
 
 /// More ticks than this without the clock moving on is a core that spins.
 const IDLE_TICKS_MAX: u32 = 1000;
+
+/// More outputs than this for one input are a loop.
+const OUTPUTS_MAX: u64 = 100_000;
 
 impl World {
     pub(super) fn add_node(&mut self, index: usize) {
@@ -57,7 +61,12 @@ impl World {
         let now = self.queue.now();
         let Some(node) = self.alive(place) else { return };
         node.core.handle(now, input);
+        let mut outputs = 0;
         while let Some(output) = self.nodes[place.index].core.poll_output() {
+            outputs += 1;
+            if outputs > OUTPUTS_MAX {
+                return self.violate(format!("outputs without end, such as {output:?}"));
+            }
             self.carry_out(place, output);
         }
         self.arm_tick(place);
@@ -124,10 +133,12 @@ impl World {
         self.feed(place, Input::Peer { from, message });
     }
 
-    pub(super) fn on_line_broken(&mut self, place: Place, peer: NodeId) {
+    pub(super) fn on_line_broken(&mut self, place: Place, peer: NodeId, line: LineId) {
         let Some(node) = self.alive(place) else { return };
         let id = node.id;
-        self.net.drop_line(place, peer);
+        if !self.net.drop_line(place, peer, line) {
+            return;
+        }
         note!(self, "{} lost the line to {}", name(id), name(peer));
         self.feed(place, Input::PeerBroken { node: peer });
     }
@@ -154,10 +165,11 @@ impl World {
         node.alive = false;
         let id = node.id;
         tell!(self, "{} dies", name(id));
-        for caller in self.net.callers_of(id) {
+        for (caller, line) in self.net.callers_of(id) {
+            self.net.break_line(caller, id);
             let under_way = self.net.under_way(index, caller.index, &mut self.dice);
             let at = self.after(under_way);
-            self.queue.push(at, Happening::LineBroken { place: caller, peer: id });
+            self.queue.push(at, Happening::LineBroken { place: caller, peer: id, line });
         }
         let touching: Vec<_> = self
             .flows

@@ -88,11 +88,11 @@ impl World {
             tell!(self, "{} > {} {text}", name(from), name(to));
         }
         self.stats.messages += 1;
-        let arrival = self.net.control_arrival(self.queue.now(), place, to, &mut self.dice);
+        let (arrival, line) = self.net.control_arrival(self.queue.now(), place, to, &mut self.dice);
         if self.place_of(to).is_some() {
             self.queue.push(arrival, Happening::Control { from, to, message });
-        } else {
-            self.queue.push(arrival, Happening::LineBroken { place, peer: to });
+        } else if self.net.break_line(place, to) {
+            self.queue.push(arrival, Happening::LineBroken { place, peer: to, line });
         }
     }
 

@@ -113,7 +113,7 @@ impl World {
         matches!(self.tasks[&task].spec, Spec::Put { ending: Ending::AbortAt(_), .. })
     }
 
-    /// Whether every living node counts every other among the members.
+    /// Whether every living node counts every other among the members, and nobody else.
     pub fn all_joined(&self) -> bool {
         let living: Vec<_> = self.nodes.iter().filter(|node| node.alive).collect();
         living
