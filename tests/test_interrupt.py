@@ -61,42 +61,48 @@ def test_infinity_is_for_ever(client: hoplite.Client, name: Names) -> None:
     client.get(id, timeout=float("inf"))
 
 
+Interrupted = Callable[[Callable[[], object]], None]
+
+
 @pytest.fixture
-def interrupted() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt, whatever started pytest; and arrives while the test waits."""
+def interrupted() -> Iterator[Interrupted]:
+    """Makes a call, with a SIGINT on its way that raises KeyboardInterrupt whatever started pytest."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
+
+    def interrupt(call: Callable[[], object]) -> None:
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            call()
+        finally:
+            timer.join()
+
+    yield interrupt
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 def test_ctrl_c_ends_every_wait(
-    interrupted: None,
+    interrupted: Interrupted,
     client: hoplite.Client,
     name: Names,
     wait: Callable[[hoplite.Client, str, dict[str, float]], object],
 ) -> None:
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
-        wait(client, name(), {})
-    timer.join()
+        interrupted(lambda: wait(client, name(), {}))
     client.status(timeout=TIMEOUT)
 
 
-def test_ctrl_c_ends_a_wait_for_room(interrupted: None) -> None:
+def test_ctrl_c_ends_a_wait_for_room(interrupted: Interrupted) -> None:
     with hoplite.LocalCluster(1, store_size="8MiB") as cluster:
         client = cluster.connect()
         client.put(bytes(6 << 20), "first")
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
-            client.put(bytes(6 << 20), "second")
-        timer.join()
+            interrupted(lambda: client.put(bytes(6 << 20), "second"))
         assert client.status().copies == 1
 
 
-def test_ctrl_c_ends_a_connect(interrupted: None, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_connect(interrupted: Interrupted, tmp_path: Path) -> None:
     # Somebody who listens and never says a word.
     path = str(tmp_path / "mute.sock")
     with socket.socket(socket.AF_UNIX) as mute:
@@ -104,11 +110,8 @@ def test_ctrl_c_ends_a_connect(interrupted: None, tmp_path: Path) -> None:
         mute.listen()
         with pytest.raises(hoplite.NodeUnreachable, match="no welcome"):
             hoplite.connect(path, timeout=0.05)
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
-            hoplite.connect(path, timeout=None)
-        timer.join()
+            interrupted(lambda: hoplite.connect(path, timeout=None))
 
 
 CHILD = """

@@ -45,9 +45,12 @@ def perform(stage: Stage, file: Path | None) -> None:
         stage.clients[0].put(content, NAME, timeout=CALL_TIMEOUT)
     _show(stage, size, before, receivers)
     arrivals = {i: receiver.result() for i, receiver in receivers.items()}
+    if writer is not None:
+        # Before that, its process had to start.
+        start, expected = writer.result()
+    else:
+        expected = _checksum(stage.clients[0].get(NAME))
     elapsed = max(at for at, _ in arrivals.values()) - start
-
-    expected = writer.result() if writer is not None else _checksum(stage.clients[0].get(NAME))
     for i, (_, checksum) in arrivals.items():
         if checksum != expected:
             raise AssertionError(f"node {i} received other bytes: {checksum}, not {expected}")
@@ -74,10 +77,14 @@ def _show(
             progress.update(bar, completed=size)
 
 
-def _write(socket: str, path: str) -> str:
-    """Read the file straight into the store, declaring each piece as it is there."""
+def _write(socket: str, path: str) -> tuple[float, str]:
+    """In another process: read the file straight into the store, declaring each piece as it is there.
+
+    Returns when it began, and the checksum.
+    """
     with hoplite.connect(socket) as client, open(path, "rb") as file:
         size = Path(path).stat().st_size
+        start = time.perf_counter()
         with client.create(NAME, size, np.uint8, timeout=CALL_TIMEOUT) as creation:
             memory = creation.array.data
             done = 0
@@ -88,7 +95,7 @@ def _write(socket: str, path: str) -> str:
                 done += count
                 creation.advance(done)
             del memory
-        return _checksum(client.get(NAME))
+        return start, _checksum(client.get(NAME))
 
 
 def _receive(socket: str) -> tuple[float, str]:
