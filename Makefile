@@ -42,6 +42,10 @@ test-rust: system ## Test the Rust crates
 test-python: $(VENV)/installed ## Test the Python package on real nodes; ARGS= goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: simulate
+simulate: system ## Run seeded whole-cluster simulations of the core; SEEDS=count, SEED=first
+	cargo run --release --package hoplite-sim -- --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
+
 .PHONY: lab
 lab: $(VENV)/installed ## List the benchmarks; BENCH=name runs one, BENCH=all every one (as root)
 	$(BIN)/python -m lab $(BENCH)
