@@ -189,6 +189,7 @@ impl Core {
                 Timer::Prefetch(object) => self.on_prefetch_timer(object),
                 Timer::Refresh => self.on_refresh(),
                 Timer::Resync(node) => self.on_resync(node),
+                Timer::Rejoined => self.on_rejoined(),
                 Timer::Barrier(number) => self.on_barrier_timer(number),
                 Timer::Ping => self.on_ping_timer(),
             }

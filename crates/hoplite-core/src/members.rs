@@ -32,11 +32,14 @@ const JOIN_RETRY: Duration = Duration::from_millis(250);
 struct Gossiper {
     addr: SocketAddr,
     incarnation: u64,
+    /// How often it was declared dead while it lived (paused, starved, cut off): gossip takes no
+    /// death back, so it comes back as somebody new, while to everyone else it is the same node.
+    life: u32,
 }
 
 impl Gossiper {
     fn of(node: NodeId) -> Self {
-        Gossiper { addr: node.addr, incarnation: node.incarnation }
+        Gossiper { addr: node.addr, incarnation: node.incarnation, life: 0 }
     }
 
     fn node(self) -> NodeId {
@@ -48,7 +51,7 @@ impl foca::Identity for Gossiper {
     type Addr = SocketAddr;
 
     fn renew(&self) -> Option<Self> {
-        None
+        self.life.checked_add(1).map(|life| Gossiper { life, ..*self })
     }
 
     fn addr(&self) -> SocketAddr {
@@ -56,7 +59,7 @@ impl foca::Identity for Gossiper {
     }
 
     fn win_addr_conflict(&self, adversary: &Self) -> bool {
-        self.incarnation > adversary.incarnation
+        (self.incarnation, self.life) > (adversary.incarnation, adversary.life)
     }
 }
 
@@ -65,7 +68,12 @@ impl foca::Identity for Gossiper {
 pub(crate) enum Change {
     Up(NodeId),
     Down(NodeId),
-    Datagram { to: SocketAddr, bytes: Vec<u8> },
+    /// We were declared dead, and are back.
+    Rejoined,
+    Datagram {
+        to: SocketAddr,
+        bytes: Vec<u8>,
+    },
 }
 
 /// The gossip state machine.
@@ -143,7 +151,7 @@ impl Members {
             return;
         }
         for seed in &self.seeds {
-            let unknown = Gossiper { addr: *seed, incarnation: 0 };
+            let unknown = Gossiper { addr: *seed, incarnation: 0, life: 0 };
             let _ = self.foca.announce(unknown, &mut self.runtime);
         }
         self.next_join = Some(now + JOIN_RETRY);
@@ -163,6 +171,7 @@ impl Members {
                     changes.push(Change::Down(old.node()));
                     changes.push(Change::Up(new.node()));
                 }
+                OwnedNotification::Rejoin(_) => changes.push(Change::Rejoined),
                 _ => {}
             }
         }
@@ -229,6 +238,24 @@ mod tests {
         let seen = run(&mut nodes, Duration::from_secs(10), Duration::from_secs(14));
         let downs = seen.iter().filter(|(_, change)| *change == Change::Down(dead)).count();
         assert_eq!(downs, 4, "{seen:?}");
+    }
+
+    #[test]
+    fn a_member_that_was_declared_dead_comes_back() {
+        let mut nodes: Vec<_> = (1..=4).map(|port| member(port, (port > 1).then_some(1))).collect();
+        run(&mut nodes, Duration::ZERO, Duration::from_secs(10));
+        let (paused, members) = nodes.pop().unwrap();
+        let seen = run(&mut nodes, Duration::from_secs(10), Duration::from_secs(14));
+        assert_eq!(seen.iter().filter(|(_, change)| *change == Change::Down(paused)).count(), 3);
+        nodes.push((paused, members));
+        let seen = run(&mut nodes, Duration::from_secs(14), Duration::from_secs(30));
+        assert!(seen.contains(&(paused, Change::Rejoined)), "{seen:?}");
+        for (node, _) in &nodes[..3] {
+            let last = seen.iter().rfind(|(by, change)| {
+                by == node && matches!(change, Change::Up(who) | Change::Down(who) if *who == paused)
+            });
+            assert_eq!(last, Some(&(*node, Change::Up(paused))));
+        }
     }
 
     #[test]

@@ -19,6 +19,10 @@ const REFRESH_PERIOD: Duration = Duration::from_secs(1);
 /// How soon after its connection broke a peer is told again what it may have missed.
 const RESYNC_AFTER: Duration = Duration::from_millis(50);
 
+/// How soon after coming back everything is said once more, for those who hear of our death only
+/// after our return.
+const REJOINED_AFTER: Duration = Duration::from_secs(2);
+
 /// How often round trips are measured.
 const PING_PERIOD: Duration = Duration::from_secs(10);
 
@@ -106,6 +110,10 @@ impl Core {
                         self.on_owners_changed();
                         self.ping(node);
                     }
+                }
+                Change::Rejoined => {
+                    self.timers.set(self.now + REJOINED_AFTER, Timer::Rejoined);
+                    self.on_rejoined();
                 }
                 Change::Down(node) => {
                     if self.shards.remove(node) {
@@ -209,6 +217,16 @@ impl Core {
             // Our pull may be lost; the directory names the same sender again if it is well.
             self.on_pull_refused(transfer);
         }
+    }
+
+    /// The others took us for dead and have forgotten what we told them.
+    pub(crate) fn on_rejoined(&mut self) {
+        let public = self.copies.table.iter().filter(|(_, copy)| copy.public && !copy.doomed);
+        let public: Vec<_> = public.map(|(&id, _)| id).collect();
+        for id in public {
+            self.announce_again(id);
+        }
+        self.repeat_questions();
     }
 
     pub(crate) fn on_resync(&mut self, node: NodeId) {

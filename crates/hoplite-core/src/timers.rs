@@ -25,6 +25,8 @@ pub(crate) enum Timer {
     Refresh,
     /// Tell a peer whose connection broke what it may have missed.
     Resync(NodeId),
+    /// Tell everyone again what was forgotten when we were taken for dead.
+    Rejoined,
     /// A reduction has waited long enough to hear what exists already.
     Barrier(u64),
     /// Measure the round trip to all peers.

@@ -3,6 +3,7 @@
 mod client;
 mod node;
 mod objects;
+mod process;
 mod protocol;
 mod reductions;
 

@@ -1,14 +1,13 @@
-//! Clients that misbehave, and the daemon as a process.
+//! Clients that misbehave.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Command, Stdio};
+use std::io::{Read, Write};
 
 use hoplite_wire::Deframer;
 use hoplite_words::client::{Reply, Request, CLIENT_PROTOCOL_VERSION};
 use hoplite_words::ErrorKind;
 
-use crate::client::{hello, next_answer, raw, send, Client};
-use crate::node::{cluster, fresh_socket, members, status};
+use crate::client::{hello, next_answer, raw, send};
+use crate::node::{cluster, members, status};
 
 #[test]
 fn another_version_is_told_so() {
@@ -64,26 +63,4 @@ fn a_client_that_never_reads_is_dropped() {
     // The node goes on reading calls until the answers are too many.
     while bad.write_all(&many).is_ok() {}
     assert_eq!(members(&mut nodes[0].client()), 1);
-}
-
-#[test]
-fn the_process_says_when_it_is_ready_and_cleans_up_on_sigterm() {
-    let socket = fresh_socket();
-    let mut daemon = Command::new(env!("CARGO_BIN_EXE_hoplited"))
-        .args(["--listen", "127.0.0.1:0", "--store-size", "16MiB", "--die-with-parent"])
-        .env("HOPLITE_SOCKET", &socket)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
-    let line = lines.next().unwrap().unwrap();
-    let client = Client::connect(&socket);
-    let expected =
-        format!("hoplited listening on {} socket {} store {}", client.node.addr, socket.display(), 16 << 20);
-    assert_eq!(line, expected);
-    let pid = rustix::process::Pid::from_child(&daemon);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert!(daemon.wait().unwrap().success());
-    assert!(lines.next().is_none(), "one line, and no more");
-    assert!(!socket.exists());
 }
