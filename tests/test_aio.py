@@ -116,14 +116,31 @@ def test_a_reduction_goes_on_without_its_awaiter_until_the_target_is_deleted(
     eventually(lambda: clients[2].status().reductions == 0, "neither reduction is left")
 
 
-def test_a_cancelled_put_withdraws_the_object(clients: Clients, name: Names) -> None:
+def test_a_put_cancelled_in_the_middle_of_copying_withdraws_the_object(
+    clients: Clients, name: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
     id = name()
+    copying, go_on = threading.Event(), threading.Event()
+    to_thread = asyncio.to_thread
+
+    async def held(copy: Callable[[], object]) -> object:
+        def wait_and_copy() -> object:
+            copying.set()
+            assert go_on.wait(TIMEOUT)
+            return copy()
+
+        return await to_thread(wait_and_copy)
+
+    monkeypatch.setattr(asyncio, "to_thread", held)
 
     async def use() -> None:
         task = asyncio.create_task(clients[0].aio.put(np.zeros(24 << 20, np.uint8), id))
-        while (await clients[0].aio.locations(id)).size is None:
-            await asyncio.sleep(0)
+        await to_thread(copying.wait, TIMEOUT)
         task.cancel()
+        await asyncio.sleep(0)
+        # The memory is still being written to: the task ends when that is over, not before.
+        assert not task.done()
+        go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
 
