@@ -80,7 +80,7 @@ class Report:
             "benchmark": self.name,
             "title": self.title,
             "when": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "command": "python -m " + shlex.join([_module(), *sys.argv[1:]]),
+            "command": _command(),
             "machine": machine(),
             "load_average": {"before": self._load, "after": os.getloadavg()},
             "versions": versions(),
@@ -121,6 +121,7 @@ def _first_line(*command: str) -> str:
     return (done.stdout.splitlines() or ["unknown"])[0]
 
 
-def _module() -> str:
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec.name if spec else Path(sys.argv[0]).stem
+def _command() -> str:
+    """The command line again: `python -m lab NAME` leaves its name in the first argument."""
+    program = sys.argv[0] if sys.argv[0].startswith("lab ") else f"lab.{Path(sys.argv[0]).stem}"
+    return shlex.join(["python", "-m", *program.split(), *sys.argv[1:]])
