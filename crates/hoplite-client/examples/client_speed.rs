@@ -1,7 +1,7 @@
 //! Measures a running node: put relative to a private memcpy, get of a local object, copying get,
 //! and the round trip of a small call.
 //!
-//! `cargo run --release -p hoplite-client --example speed <socket> [MiB ...]`
+//! `cargo run --release -p hoplite-client --example client_speed <socket> [MiB ...]`
 
 use std::hint::black_box;
 use std::sync::Arc;

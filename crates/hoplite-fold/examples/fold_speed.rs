@@ -1,4 +1,4 @@
-//! `cargo run --release -p hoplite-fold --example speed`: how fast each dtype and op folds here.
+//! `cargo run --release -p hoplite-fold --example fold_speed`: how fast each dtype and op folds here.
 //!
 //! GB/s are bytes of one input per second, so a memcpy of the same length (read one, write one) is
 //! the bound to compare with: a fold reads two and writes one. Each figure is the best of several
