@@ -21,7 +21,7 @@ const JOIN_WITHIN: Duration = Duration::from_secs(20);
 const FINISH_WITHIN: Duration = Duration::from_secs(60);
 
 /// What may still be under way when the last answer is there: releases, trailers, withdrawals.
-const SETTLE: Duration = Duration::from_secs(2);
+const SETTLE: Duration = Duration::from_secs(4);
 
 /// How often the run looks whether all tasks are over.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -167,6 +167,10 @@ impl Task {
         self.phase == Phase::Over
     }
 
+    pub fn is_out_of_time(&self, now: Duration) -> bool {
+        self.timeout.is_some_and(|timeout| now >= self.started + timeout)
+    }
+
     /// The timeout to send now: what is left of the task's.
     pub fn timeout_ms(&self, now: Duration) -> Option<u64> {
         self.timeout

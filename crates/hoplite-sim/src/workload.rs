@@ -112,7 +112,7 @@ impl Shape {
         }
         plan.jitter = dice.time(Duration::ZERO, base * 2);
         if self.faults.lose_datagrams {
-            plan.datagram_loss_percent = dice.between(0, 10);
+            plan.datagram_loss_percent = dice.between(0, 3);
         }
         plan
     }

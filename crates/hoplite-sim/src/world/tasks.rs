@@ -239,6 +239,9 @@ impl World {
                 self.let_go(id, client, copy);
                 self.end_task(id, Outcome::Viewed);
             }
+            Stage::Aborted if self.tasks[&id].is_out_of_time(self.queue.now()) => {
+                self.stop_following(id, copy);
+            }
             Stage::Aborted => {
                 self.let_go(id, client, copy);
                 self.ask(id);
