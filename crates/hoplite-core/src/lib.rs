@@ -189,7 +189,8 @@ impl Core {
                 Timer::Prefetch(object) => self.on_prefetch_timer(object),
                 Timer::Refresh => self.on_refresh(),
                 Timer::Resync(node) => self.on_resync(node),
-                Timer::Rejoined => self.on_rejoined(),
+                Timer::Reannounce => self.announce_everything(),
+                Timer::Reseat(number) => self.advance_reduction(number),
                 Timer::Barrier(number) => self.on_barrier_timer(number),
                 Timer::Ping => self.on_ping_timer(),
             }

@@ -19,9 +19,9 @@ const REFRESH_PERIOD: Duration = Duration::from_secs(1);
 /// How soon after its connection broke a peer is told again what it may have missed.
 const RESYNC_AFTER: Duration = Duration::from_millis(50);
 
-/// How soon after coming back everything is said once more, for those who hear of our death only
-/// after our return.
-const REJOINED_AFTER: Duration = Duration::from_secs(2);
+/// How soon after a change of membership everything is said once more: what went to, or through, a
+/// node whose view still differed may be lost or forgotten.
+const REANNOUNCE_AFTER: Duration = Duration::from_secs(2);
 
 /// How often round trips are measured.
 const PING_PERIOD: Duration = Duration::from_secs(10);
@@ -108,17 +108,19 @@ impl Core {
                     if self.shards.insert(node) {
                         self.out.push_back(Output::Event(Event::MemberUp { node }));
                         self.on_owners_changed();
+                        self.reannounce_later();
                         self.ping(node);
                     }
                 }
                 Change::Rejoined => {
-                    self.timers.set(self.now + REJOINED_AFTER, Timer::Rejoined);
-                    self.on_rejoined();
+                    self.announce_everything();
+                    self.reannounce_later();
                 }
                 Change::Down(node) => {
                     if self.shards.remove(node) {
                         self.out.push_back(Output::Event(Event::MemberDown { node }));
                         self.on_member_down(node);
+                        self.reannounce_later();
                     }
                 }
             }
@@ -219,8 +221,15 @@ impl Core {
         }
     }
 
-    /// The others took us for dead and have forgotten what we told them.
-    pub(crate) fn on_rejoined(&mut self) {
+    /// Not put off by further changes: they set it again once it has come.
+    fn reannounce_later(&mut self) {
+        if !self.timers.is_set(Timer::Reannounce) {
+            self.timers.set(self.now + REANNOUNCE_AFTER, Timer::Reannounce);
+        }
+    }
+
+    /// Says everything to its owner again; reports carry numbers, so repeating them is harmless.
+    pub(crate) fn announce_everything(&mut self) {
         let public = self.copies.table.iter().filter(|(_, copy)| copy.public && !copy.doomed);
         let public: Vec<_> = public.map(|(&id, _)| id).collect();
         for id in public {

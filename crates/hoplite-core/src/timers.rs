@@ -25,8 +25,10 @@ pub(crate) enum Timer {
     Refresh,
     /// Tell a peer whose connection broke what it may have missed.
     Resync(NodeId),
-    /// Tell everyone again what was forgotten when we were taken for dead.
-    Rejoined,
+    /// Tell everyone again what was lost or forgotten while views of the membership differed.
+    Reannounce,
+    /// Seat a reduction's slots anew that failed before.
+    Reseat(u64),
     /// A reduction has waited long enough to hear what exists already.
     Barrier(u64),
     /// Measure the round trip to all peers.

@@ -17,6 +17,10 @@ use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 
+/// How long a slot rests that has failed before: a dead child is refused at once, many thousand times
+/// a second, until the members agree that it is dead.
+const RESEAT_AFTER: Duration = Duration::from_millis(20);
+
 /// What the caller asked for.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
@@ -216,7 +220,7 @@ impl Core {
     }
 
     /// Chooses sources as they become available and brings the tree up to date.
-    pub(super) fn advance_reduction(&mut self, number: u64) {
+    pub(crate) fn advance_reduction(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get(&number) else { return };
         if !reduction.barrier.is_empty() || reduction.small.is_some() {
             return;
@@ -313,6 +317,7 @@ impl Core {
     pub(crate) fn on_seat_failed(&mut self, number: u64, slot: u32, attempt: u32, input: FailedInput) {
         let Some(seated) = self.current_slot(number, slot, attempt) else { return };
         seated.restart = true;
+        let again = seated.attempt > 0;
         let node = seated.node;
         if let (FailedInput::Source(object), Some(node)) = (input, node) {
             let reduction = self.reductions.get_mut(&number).expect("it has a slot");
@@ -323,7 +328,11 @@ impl Core {
                 reduction.bad.insert((index, node, edition));
             }
         }
-        self.advance_reduction(number);
+        if again {
+            self.timers.set(self.now + RESEAT_AFTER, Timer::Reseat(number));
+        } else {
+            self.advance_reduction(number);
+        }
     }
 
     fn current_slot(&mut self, number: u64, slot: u32, attempt: u32) -> Option<&mut Slot> {
