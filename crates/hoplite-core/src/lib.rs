@@ -65,6 +65,8 @@ pub struct Core {
     timers: Timers,
 
     members: Members,
+    /// Until when what we say may still meet a node that sees other members than we do.
+    reannounce_until: Duration,
     shards: Shards,
     /// Members that went down: what others pass on from them is out of date.
     departed: BTreeSet<NodeId>,
@@ -101,6 +103,7 @@ impl Core {
             last_number: 0,
             timers: Timers::default(),
             members: Members::new(&config),
+            reannounce_until: Duration::ZERO,
             shards,
             departed: BTreeSet::new(),
             links: Links::default(),
@@ -189,7 +192,7 @@ impl Core {
                 Timer::Prefetch(object) => self.on_prefetch_timer(object),
                 Timer::Refresh => self.on_refresh(),
                 Timer::Resync(node) => self.on_resync(node),
-                Timer::Reannounce => self.announce_everything(),
+                Timer::Reannounce => self.on_reannounce(),
                 Timer::Reseat(number) => self.advance_reduction(number),
                 Timer::Barrier(number) => self.on_barrier_timer(number),
                 Timer::Ping => self.on_ping_timer(),

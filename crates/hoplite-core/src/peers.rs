@@ -221,15 +221,23 @@ impl Core {
         }
     }
 
-    /// Not put off by further changes: they set it again once it has come.
+    /// Not put off by further changes: after the last one it comes once more.
     fn reannounce_later(&mut self) {
+        self.reannounce_until = self.now + REANNOUNCE_AFTER;
         if !self.timers.is_set(Timer::Reannounce) {
             self.timers.set(self.now + REANNOUNCE_AFTER, Timer::Reannounce);
         }
     }
 
+    pub(crate) fn on_reannounce(&mut self) {
+        self.announce_everything();
+        if self.now < self.reannounce_until {
+            self.timers.set(self.reannounce_until, Timer::Reannounce);
+        }
+    }
+
     /// Says everything to its owner again; reports carry numbers, so repeating them is harmless.
-    pub(crate) fn announce_everything(&mut self) {
+    fn announce_everything(&mut self) {
         let public = self.copies.table.iter().filter(|(_, copy)| copy.public && !copy.doomed);
         let public: Vec<_> = public.map(|(&id, _)| id).collect();
         for id in public {

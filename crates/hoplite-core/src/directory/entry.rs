@@ -174,13 +174,11 @@ impl Entry {
     }
 
     /// The entry as the requests that would make it anew at another owner.
-    pub fn into_requests(self, now: Duration) -> Vec<(NodeId, DirectoryRequest)> {
+    pub fn into_requests(self, now: Duration, me: NodeId) -> Vec<(NodeId, DirectoryRequest)> {
         let mut requests = Vec::new();
         if let Some(until) = self.buried_until {
             let ttl_ms = until.saturating_sub(now).as_millis() as u64;
-            // Any origin does: nobody is answered.
-            let origin = NodeId { addr: ([0, 0, 0, 0], 0).into(), incarnation: 0 };
-            requests.push((origin, DirectoryRequest::Bury { ttl_ms }));
+            requests.push((me, DirectoryRequest::Bury { ttl_ms }));
         }
         for (node, held) in self.copies.into_iter().filter(|(_, held)| !held.presumed) {
             let report = held.report;

@@ -253,7 +253,7 @@ impl Core {
             self.timers.clear(Timer::Tombstone(id));
             self.timers.clear(Timer::Asks(id));
             let owner = self.shards.owner(id);
-            for (origin, request) in entry.into_requests(now) {
+            for (origin, request) in entry.into_requests(now, me) {
                 self.send(owner, PeerMessage::Directory { origin, hops: 1, id, request }, None);
             }
         }

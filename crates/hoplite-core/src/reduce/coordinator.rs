@@ -317,7 +317,7 @@ impl Core {
     pub(crate) fn on_seat_failed(&mut self, number: u64, slot: u32, attempt: u32, input: FailedInput) {
         let Some(seated) = self.current_slot(number, slot, attempt) else { return };
         seated.restart = true;
-        let again = seated.attempt > 0;
+        let again = seated.attempt > 0 && matches!(input, FailedInput::Child(_));
         let node = seated.node;
         if let (FailedInput::Source(object), Some(node)) = (input, node) {
             let reduction = self.reductions.get_mut(&number).expect("it has a slot");
