@@ -5,6 +5,8 @@ use hoplite_sim::run::{run, Report};
 
 const SEEDS: u64 = 300;
 
+const FAULTY_SEEDS: u64 = 200;
+
 /// Lines of the log a failure shows.
 const TAIL_LINES: usize = 80;
 
@@ -24,6 +26,13 @@ fn drawn_worlds_break_no_rule() {
         })
         .sum();
     assert!(judged > SEEDS, "only {judged} contents were looked at");
+}
+
+#[test]
+fn drawn_worlds_with_faults_break_no_rule() {
+    for seed in 0..FAULTY_SEEDS {
+        demand_fine(&run(seed, FaultSwitches::all(), TAIL_LINES));
+    }
 }
 
 #[test]
