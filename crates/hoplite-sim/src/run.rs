@@ -148,18 +148,19 @@ fn fresh_clients(world: &mut World) -> Vec<ClientId> {
         .collect()
 }
 
-/// What was put and not deleted can still be had everywhere.
+/// What was put on a node that never died, and not deleted, can still be had everywhere.
 fn look_everywhere(world: &mut World, shape: &Shape, crowd: &Crowd) -> Result<(), String> {
-    if shape.room == Room::Tight || shape.faults.any() {
+    if shape.room == Room::Tight {
         return Ok(());
     }
-    let done = |world: &World, task: &TaskId| matches!(world.task(*task).outcome, Some(Outcome::Done));
+    let stands = |world: &World, task: TaskId| {
+        let done = matches!(world.task(task).outcome, Some(Outcome::Done));
+        done && !world.is_abort(task) && world.is_place_alive(task)
+    };
     let there: Vec<_> = crowd
         .lasting
         .iter()
-        .filter(|id| {
-            crowd.puts.iter().any(|(put, task)| put == *id && done(world, task) && !world.is_abort(*task))
-        })
+        .filter(|id| crowd.puts.iter().any(|(put, task)| put == *id && stands(world, *task)))
         .copied()
         .collect();
     for client in fresh_clients(world) {

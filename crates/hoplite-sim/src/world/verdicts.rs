@@ -108,6 +108,13 @@ impl World {
         self.tasks.values().all(|task| task.is_over())
     }
 
+    /// Whether the node of this task's client still runs as it did then.
+    pub fn is_place_alive(&self, task: TaskId) -> bool {
+        let place = self.sessions[&self.tasks[&task].client].place;
+        let node = &self.nodes[place.index];
+        node.alive && node.boot == place.boot
+    }
+
     /// Whether this task was a put that gave up.
     pub fn is_abort(&self, task: TaskId) -> bool {
         matches!(self.tasks[&task].spec, Spec::Put { ending: Ending::AbortAt(_), .. })
