@@ -78,8 +78,8 @@ pub enum Output {
         call: u64,
         reply: Reply,
     },
-    /// Send a control message, in order per peer. With `attach`, the sealed bytes of that copy
-    /// become the message's payload (see [`attach`]) before it leaves.
+    /// Send a control message, in order per peer. With `attach`, the bytes of that copy, all of
+    /// which are written, become the message's payload (see [`attach`]) before it leaves.
     Peer {
         to: NodeId,
         message: PeerMessage,
