@@ -251,7 +251,7 @@ impl Core {
                 let view = self.view(client, copy);
                 self.finish_call(client, call, view);
             }
-            Some(Pending::Create(_)) => self.on_create_object_here(client, call),
+            Some(Pending::Create(_)) => self.try_create(client, call),
             _ => {}
         }
     }

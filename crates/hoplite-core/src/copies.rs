@@ -155,13 +155,8 @@ impl Copies {
         copy.last_used = number;
     }
 
-    /// Whether a copy of `size` bytes would find room, after evictions.
-    pub fn could_hold_now(&self, size: u64) -> bool {
-        self.could_make_room(size)
-    }
-
     /// Whether room for `size` bytes could be made by evicting (fragmentation aside).
-    fn could_make_room(&self, size: u64) -> bool {
+    pub fn could_make_room(&self, size: u64) -> bool {
         self.arena.bytes() - self.arena.used() + self.evictable_bytes >= footprint(size)
     }
 }

@@ -157,7 +157,7 @@ pub enum Output {
     StopFold {
         fold: FoldId,
     },
-    /// A client vanished or cancelled: for the driver's metrics only.
+    /// Nothing to do: something to log or count.
     Event(Event),
 }
 

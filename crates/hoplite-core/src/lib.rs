@@ -186,7 +186,7 @@ impl Core {
         while let Some(timer) = self.timers.pop(self.now) {
             match timer {
                 Timer::Call(client, call) => self.on_call_timer(client, call),
-                Timer::Asks(object) => self.on_asks_timer(object),
+                Timer::Asks(object) => self.serve_asks(object),
                 Timer::Tombstone(object) => self.on_tombstone_over(object),
                 Timer::Parked(key) => self.on_parked_timer(key),
                 Timer::Prefetch(object) => self.on_prefetch_timer(object),

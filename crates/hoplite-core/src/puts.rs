@@ -91,7 +91,7 @@ impl Core {
     }
 
     /// Creates the copy a pending call asks for, or leaves the call waiting for what is in the way.
-    fn try_create(&mut self, client: ClientId, call: u64) {
+    pub(crate) fn try_create(&mut self, client: ClientId, call: u64) {
         let Some(Pending::Create(creation)) = self.pending(client, call) else { return };
         let creation = creation.clone();
         if let Some(copy) = self.copies.live(creation.id) {
@@ -148,15 +148,6 @@ impl Core {
             self.announce(id, true, false);
         }
         self.finish_call(client, call, Reply::Done);
-    }
-
-    pub(crate) fn on_room_for_create(&mut self, client: ClientId, call: u64) {
-        self.try_create(client, call);
-    }
-
-    /// The copy that was in a put's way is sealed: it counts as the put.
-    pub(crate) fn on_create_object_here(&mut self, client: ClientId, call: u64) {
-        self.try_create(client, call);
     }
 
     /// The copy that was in the way of puts is gone.

@@ -27,16 +27,16 @@ impl Core {
         let waiting: Vec<_> = self.room.drain(..).collect();
         for what in waiting {
             match what {
-                RoomFor::Create { client, call } => self.on_room_for_create(client, call),
+                RoomFor::Create { client, call } => self.try_create(client, call),
                 RoomFor::Fetch { object, size } => {
-                    if self.copies.could_hold_now(size) {
+                    if self.copies.could_make_room(size) {
                         self.on_room_for_fetch(object);
                     } else if self.fetches.is_expected(object) {
                         self.wait_for_room(what);
                     }
                 }
-                RoomFor::Seat { reduction, slot } => self.on_room_for_seat(reduction, slot),
-                RoomFor::SmallTarget { number } => self.on_room_for_small_target(number),
+                RoomFor::Seat { reduction, slot } => self.try_seat((reduction, slot)),
+                RoomFor::SmallTarget { number } => self.fold_small(number),
             }
         }
     }

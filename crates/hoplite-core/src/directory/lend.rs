@@ -17,7 +17,7 @@ use crate::Core;
 
 impl Core {
     /// Answers every ask on `id` that can be answered now.
-    pub(super) fn serve_asks(&mut self, id: ObjectId) {
+    pub(crate) fn serve_asks(&mut self, id: ObjectId) {
         let (latency_s, bytes_per_s) = self.links.typical();
         let inline = self.inline_copy(id);
         let mut waiting = 0;
@@ -77,10 +77,6 @@ impl Core {
     fn inline_copy(&self, id: ObjectId) -> Option<hoplite_words::CopyId> {
         let copy = self.copies.sealed(id)?;
         (self.copies.table[&copy].extent.size <= limits::INLINE_BYTES_MAX).then_some(copy)
-    }
-
-    pub(crate) fn on_asks_timer(&mut self, id: ObjectId) {
-        self.serve_asks(id);
     }
 }
 

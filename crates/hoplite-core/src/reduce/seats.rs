@@ -94,7 +94,7 @@ impl Core {
     }
 
     /// Starts the fold if everything it needs from this node is here.
-    fn try_seat(&mut self, key: Key) {
+    pub(crate) fn try_seat(&mut self, key: Key) {
         let Some(Running { seat, state: State::Waiting }) = self.seats.running.get(&key) else { return };
         let seat = seat.clone();
         let sources = match self.local_inputs(&seat.sources, &seat.children) {
@@ -293,10 +293,6 @@ impl Core {
         for key in keys {
             self.try_seat(key);
         }
-    }
-
-    pub(crate) fn on_room_for_seat(&mut self, reduction: ReductionId, slot: u32) {
-        self.try_seat((reduction, slot));
     }
 
     pub(crate) fn on_fold_stream_broken(&mut self, fold: FoldId, transfer: TransferId) {

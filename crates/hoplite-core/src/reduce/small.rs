@@ -73,7 +73,7 @@ impl Core {
         }
     }
 
-    fn fold_small(&mut self, number: u64) {
+    pub(crate) fn fold_small(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         let (request, facts) = (&reduction.request, reduction.facts.as_ref().expect("known before small"));
         let Some(small) = &mut reduction.small else { return };
@@ -109,10 +109,6 @@ impl Core {
         // A sender for somebody's wish to have the target must not push out what we fold.
         self.drop_fetch(target);
         self.on_opened(target);
-    }
-
-    pub(crate) fn on_room_for_small_target(&mut self, number: u64) {
-        self.fold_small(number);
     }
 
     pub(crate) fn on_small_folded(&mut self, number: u64, copy: CopyId, outcome: Result<(), Broken>) {
