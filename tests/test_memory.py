@@ -255,3 +255,13 @@ def test_an_idle_cluster_uses_no_cpu(small: hoplite.LocalCluster) -> None:
     thread.join()
     # Gossip and a waiting call go on; a busy loop would take whole seconds.
     assert cpu_seconds() - before < 0.1 * (time.monotonic() - start)
+
+
+def test_waiting_for_what_is_deleted_says_so(clients: list[hoplite.Client], name: Names) -> None:
+    here, never = name("here"), name("never")
+    clients[0].put(b"here", here)
+    clients[0].delete(here)
+    # Whether the node that is asked owns the id or not.
+    for client in clients:
+        with pytest.raises(hoplite.ObjectDeleted, match="deleted"):
+            client.wait([here, never], timeout=TIMEOUT)

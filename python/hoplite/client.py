@@ -229,7 +229,7 @@ class Client:
         """Wait until `num_ready` (default: all) of `ids` are complete somewhere.
 
         Returns (ready, not ready), each in the order of `ids`; when `timeout` is up, as things
-        are then. An object that is deleted never becomes ready.
+        are then. Raises `ObjectDeleted` if one of them is deleted before enough are ready.
         """
         chosen = calls.ids_of(ids)
         return self._run(calls.wait(self._connection, chosen, num_ready, timeout), chosen)
