@@ -168,7 +168,11 @@ impl Connection {
     #[pyo3(signature = (ids, count, timeout))]
     fn wait(&self, ids: Vec<Bound<'_, PyBytes>>, count: u32, timeout: Option<f64>) -> PyResult<Ticket> {
         let timeout_ms = milliseconds(self::timeout(timeout)?);
-        self.submit(Request::Wait { ids: self::ids(ids)?, count, timeout_ms }, Question::Plain, timeout)
+        self.submit(
+            Request::Wait { ids: self::ids(ids)?, count, timeout_ms, fail_if_lost: false },
+            Question::Plain,
+            timeout,
+        )
     }
 
     #[pyo3(signature = (ids, nodes, timeout))]

@@ -34,6 +34,7 @@ pub(crate) enum Pending {
         ids: Vec<ObjectId>,
         count: usize,
         ready: BTreeSet<ObjectId>,
+        fail_if_lost: bool,
     },
     Locate {
         id: ObjectId,
@@ -96,7 +97,9 @@ impl Core {
                 let ask = crate::reduce::Request { target, sources, k: num_objects, op, order, to_sources };
                 self.on_reduce(client, call, ask, timeout_ms);
             }
-            Request::Wait { ids, count, timeout_ms } => self.on_wait(client, call, ids, count, timeout_ms),
+            Request::Wait { ids, count, timeout_ms, fail_if_lost } => {
+                self.on_wait(client, call, ids, count, fail_if_lost, timeout_ms)
+            }
             Request::Prefetch { ids, nodes } => {
                 let nodes = if nodes.is_empty() { vec![self.me] } else { nodes };
                 for &id in &ids {
@@ -337,6 +340,7 @@ impl Core {
         call: u64,
         ids: Vec<ObjectId>,
         count: u32,
+        fail_if_lost: bool,
         timeout_ms: Option<u64>,
     ) {
         let distinct: BTreeSet<_> = ids.iter().copied().collect();
@@ -346,7 +350,12 @@ impl Core {
             return self.reply_error(client, call, ErrorKind::BadArgument, message);
         }
         let ready: BTreeSet<_> = ids.iter().copied().filter(|&id| self.copies.sealed(id).is_some()).collect();
-        self.open_call(client, call, timeout_ms, Pending::Wait { ids: ids.clone(), count, ready });
+        self.open_call(
+            client,
+            call,
+            timeout_ms,
+            Pending::Wait { ids: ids.clone(), count, ready, fail_if_lost },
+        );
         if self.answer_wait_if_enough(client, call) {
             return;
         }
@@ -361,7 +370,7 @@ impl Core {
     }
 
     fn answer_wait_if_enough(&mut self, client: ClientId, call: u64) -> bool {
-        let Some(Pending::Wait { ids, count, ready }) = self.pending(client, call) else { return true };
+        let Some(Pending::Wait { ids, count, ready, .. }) = self.pending(client, call) else { return true };
         if ready.len() < *count {
             return false;
         }
@@ -378,6 +387,15 @@ impl Core {
         if complete {
             ready.insert(object);
             self.answer_wait_if_enough(client, call);
+        }
+    }
+
+    /// The last complete copy of a waited-for object is gone.
+    pub(crate) fn on_waited_lost(&mut self, client: ClientId, call: u64, object: ObjectId) {
+        let Some(Pending::Wait { ready, fail_if_lost, .. }) = self.pending(client, call) else { return };
+        if *fail_if_lost && !ready.contains(&object) {
+            let message = format!("{}: the last complete copy of {object} died with its node", self.me);
+            self.fail_call(client, call, ErrorKind::Lost, &message);
         }
     }
 

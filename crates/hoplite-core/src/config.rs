@@ -22,6 +22,9 @@ pub struct Config {
     pub probe_timeout: Duration,
     /// How long a suspect has to show it is alive. Default 500 ms.
     pub suspicion: Duration,
+    /// How long an incoming stream may bring nothing before its sender is asked what it has, and again
+    /// before it is given up. Default 1 s. For the driver, which sees the bytes; see `ReceiveStalled`.
+    pub stall_after: Duration,
 }
 
 impl Config {
@@ -35,6 +38,7 @@ impl Config {
             probe_period: Duration::from_millis(200),
             probe_timeout: Duration::from_millis(80),
             suspicion: Duration::from_millis(500),
+            stall_after: Duration::from_secs(1),
         }
     }
 }

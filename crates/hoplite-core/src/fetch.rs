@@ -356,6 +356,9 @@ impl Core {
         }
     }
 
+    /// A stream stands still although its connection does not break.
+    pub(crate) fn on_receive_stalled(&mut self, _transfer: TransferId, _watermark: u64) {}
+
     /// A sealed copy is here: everyone who waited for it gets it.
     pub(crate) fn satisfy_wants(&mut self, object: ObjectId) {
         let Some(wants) = self.fetches.wants.remove(&object) else { return };
@@ -384,6 +387,7 @@ impl Core {
 
     /// The last complete copy is gone: those who asked to be told are.
     pub(crate) fn on_lost(&mut self, object: ObjectId) {
+        self.watched_lost(object);
         let Some(wants) = self.fetches.wants.get(&object) else { return };
         let calls: Vec<_> = wants.iter().copied().collect();
         for want in calls {

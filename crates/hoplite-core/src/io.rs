@@ -14,6 +14,7 @@
 //! when it was told to stop; until then the core keeps the arena room of every copy it touches.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{PeerMessage, Seal};
@@ -50,10 +51,17 @@ pub enum Input {
     /// The control connection to `node` broke or could not be made; messages to it may be lost.
     /// The driver dials again when there is something to send.
     PeerBroken { node: NodeId },
+    /// Its host answers, but refuses connections there, or says that another process has the address
+    /// now: the process is gone. Not for silence, which may pass.
+    PeerGone { node: NodeId },
     /// A gossip datagram arrived.
     Datagram { bytes: Vec<u8> },
     /// A `Receive` is over after `watermark` bytes of the copy; `Ok` if the trailer came.
     ReceiveEnded { transfer: TransferId, watermark: u64, outcome: Result<Seal, Broken> },
+    /// Nothing has come on a `Receive` or a fold's stream for [`crate::Config::stall_after`] (nor has its
+    /// connection broken). Told again each time that long has passed without a byte; `watermark` is what
+    /// the stream has brought so far, counted from the object's start.
+    ReceiveStalled { transfer: TransferId, watermark: u64 },
     /// A `Send` is over.
     SendEnded { send: SendId, outcome: Result<(), Broken> },
     /// One of a fold's streams broke; the fold stands still until it is stopped.
@@ -62,6 +70,9 @@ pub enum Input {
     FoldEnded { fold: FoldId, outcome: Result<(), Broken> },
     /// A transfer from `peer` moved at this rate, while it was not waiting for its own upstream.
     Measured { peer: NodeId, bytes_per_s: u64 },
+    /// The daemon is to end: hand over what only this node holds, for at most `within`, then say
+    /// goodbye. Answered by [`Output::Left`].
+    Leave { within: Duration },
     /// `Core::next_deadline` has come.
     Tick,
 }
@@ -157,6 +168,8 @@ pub enum Output {
     StopFold {
         fold: FoldId,
     },
+    /// The answer to [`Input::Leave`]: once the outputs before it are sent, the daemon may end.
+    Left,
     /// Nothing to do: something to log or count.
     Event(Event),
 }

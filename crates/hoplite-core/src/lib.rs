@@ -133,6 +133,10 @@ impl Core {
             Input::ClientGone { client } => self.on_client_gone(client),
             Input::Peer { from, message } => self.on_message(from, message),
             Input::PeerBroken { node } => self.on_peer_broken(node),
+            Input::PeerGone { node } => {
+                let changes = self.members.on_gone(now, node);
+                self.on_member_changes(changes);
+            }
             Input::Datagram { bytes } => {
                 let changes = self.members.on_datagram(now, &bytes);
                 self.on_member_changes(changes);
@@ -140,10 +144,12 @@ impl Core {
             Input::ReceiveEnded { transfer, watermark, outcome } => {
                 self.on_receive_ended(transfer, watermark, outcome);
             }
+            Input::ReceiveStalled { transfer, watermark } => self.on_receive_stalled(transfer, watermark),
             Input::SendEnded { send, .. } => self.on_send_ended(send),
             Input::FoldStreamBroken { fold, transfer } => self.on_fold_stream_broken(fold, transfer),
             Input::FoldEnded { fold, outcome } => self.on_fold_ended(fold, outcome),
             Input::Measured { peer, bytes_per_s } => self.links.on_bandwidth(peer, bytes_per_s),
+            Input::Leave { within } => self.on_leave(within),
             Input::Tick => {}
         }
         self.settle();

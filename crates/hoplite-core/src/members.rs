@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use foca::{AccumulatingRuntime, Foca, OwnedNotification, PeriodicParams, PostcardCodec, Timer};
+use foca::{AccumulatingRuntime, Foca, Member, OwnedNotification, PeriodicParams, PostcardCodec, Timer};
 use hoplite_words::NodeId;
 use rand::{rngs::SmallRng, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -142,6 +142,24 @@ impl Members {
             changes.extend(self.drain(now));
         }
         changes
+    }
+
+    /// There is proof that the process is gone: everyone may know at once. Should it live after all, it
+    /// hears of it and comes back like any other that was taken for dead.
+    pub fn on_gone(&mut self, now: Duration, node: NodeId) -> Vec<Change> {
+        let known = self.foca.iter_members().find(|member| member.id().node() == node);
+        if let Some(known) = known.map(|member| *member.id()) {
+            let _ = self.foca.apply_many([Member::down(known)].into_iter(), true, &mut self.runtime);
+            // Not only with the next probe.
+            let _ = self.foca.gossip(&mut self.runtime);
+        }
+        self.drain(now)
+    }
+
+    /// Says goodbye: the others need not find out by themselves.
+    pub fn leave(&mut self, now: Duration) -> Vec<Change> {
+        let _ = self.foca.leave_cluster(&mut self.runtime);
+        self.drain(now)
     }
 
     /// Knocks at every seed until one of them has let us in.

@@ -127,6 +127,13 @@ impl Core {
         }
     }
 
+    /// The daemon is to end.
+    pub(crate) fn on_leave(&mut self, _within: Duration) {
+        let changes = self.members.leave(self.now);
+        self.on_member_changes(changes);
+        self.out.push_back(Output::Left);
+    }
+
     fn on_member_down(&mut self, node: NodeId) {
         self.departed.insert(node);
         if self.departed.len() > DEPARTED_MAX {

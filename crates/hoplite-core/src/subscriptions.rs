@@ -90,6 +90,16 @@ impl Core {
         }
     }
 
+    pub(crate) fn watched_lost(&mut self, object: ObjectId) {
+        for watcher in self.subscriptions.watchers(object) {
+            match watcher {
+                Watcher::Call(client, call) => self.on_waited_lost(client, call, object),
+                // A source may be put again, or come elsewhere; its time-out tells how it stands.
+                Watcher::Reduction(_) => {}
+            }
+        }
+    }
+
     pub(crate) fn watched_deleted(&mut self, object: ObjectId) {
         for watcher in self.subscriptions.watchers(object) {
             match watcher {

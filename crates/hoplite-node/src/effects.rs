@@ -32,6 +32,8 @@ pub(crate) struct Node {
     clients: HashMap<ClientId, Arc<Outbox>>,
     /// What carrying out an output brought about: the core hears of it right afterwards.
     caused: VecDeque<Input>,
+    /// The core has said goodbye.
+    left: bool,
 }
 
 impl Node {
@@ -45,7 +47,7 @@ impl Node {
         arena: Arc<Arena>,
     ) -> Self {
         let (clients, caused) = (HashMap::new(), VecDeque::new());
-        Node { id, core, copies, carriers, links, udp: Arc::new(udp), arena, clients, caused }
+        Node { id, core, copies, carriers, links, udp: Arc::new(udp), arena, clients, caused, left: false }
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -164,6 +166,7 @@ impl Node {
             Output::Seal { copy, seal } => self.copies.at(copy).seal(seal),
             Output::Abort { copy } => self.copies.at(copy).abort(),
             Output::Close { copy } => self.copies.close(copy),
+            Output::Left => self.left = true,
             Output::Event(event) => self.on_event(event),
             job => self.order(job),
         }

@@ -132,6 +132,9 @@ pub enum Request {
         count: u32,
         #[n(2)]
         timeout_ms: Option<u64>,
+        /// Fail with `Lost` when the last complete copy of one of them dies, instead of waiting on.
+        #[n(3)]
+        fail_if_lost: bool,
     },
     /// Bring the objects to `nodes` (empty: here) without mapping them. Answered by `Done` at once.
     #[n(11)]

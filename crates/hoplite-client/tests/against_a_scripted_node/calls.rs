@@ -172,7 +172,9 @@ fn calls_that_do_not_fit_the_socket_go_later() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     let ids = vec![id(); IDS_MAX];
-    let mut ticket = client.submit(Request::Wait { ids: ids.clone(), count: 1, timeout_ms: None }).unwrap();
+    let mut ticket = client
+        .submit(Request::Wait { ids: ids.clone(), count: 1, timeout_ms: None, fail_if_lost: false })
+        .unwrap();
     assert!(client.wants_write(), "a megabyte is more than a socket takes");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(move || ticket.wait(None, &mut never).unwrap());

@@ -227,6 +227,7 @@ impl Node {
                     ended.push_back(Input::FoldEnded { fold, outcome: Err(Broken) });
                 }
             }
+            Output::Left => {}
             Output::Event(event) => self.events.push(event),
             Output::Advance { copy, .. } | Output::Write { copy, .. } => {
                 assert!(self.copies.contains_key(&copy), "written to after its end");

@@ -122,7 +122,12 @@ fn a_target_that_exists_fails_the_reduction_even_if_it_was_watched_before() {
         announce(&mut at, 2, target, edition(9));
         announce(&mut at, 2, source, edition(8));
         if watched {
-            at.ask(Request::Wait { ids: vec![target, other], count: 2, timeout_ms: None });
+            at.ask(Request::Wait {
+                ids: vec![target, other],
+                count: 2,
+                timeout_ms: None,
+                fail_if_lost: false,
+            });
         }
         let call = at.ask(reduce(target, &[source], 1, FoldOrder::Arrival));
         assert_eq!(failed(&at, call), ErrorKind::AlreadyExists);

@@ -28,6 +28,7 @@ impl World {
             Output::Reply { client, call, reply } => self.reply(place, client, call, reply),
             Output::Peer { to, message, attach } => self.send_control(place, to, message, attach),
             Output::Datagram { to, bytes } => self.send_datagram(place, to, bytes),
+            Output::Left => {}
             Output::Event(event) => self.take_note(place, event),
             Output::Open { copy, extent } => self.open(place, copy, extent),
             Output::Advance { copy, watermark } => self.advance(place, copy, watermark),

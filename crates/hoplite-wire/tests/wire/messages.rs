@@ -101,7 +101,7 @@ draw_enum! {
         Release { copy },
         Delete { ids, timeout_ms },
         Reduce { target, sources, num_objects, op, order, timeout_ms, to_sources },
-        Wait { ids, count, timeout_ms },
+        Wait { ids, count, timeout_ms, fail_if_lost },
         Prefetch { ids, nodes },
         Locate { id, timeout_ms },
         Status,
