@@ -24,6 +24,10 @@ const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
 /// How often news is spread besides what rides on probes.
 const GOSSIP_PERIOD: Duration = Duration::from_millis(200);
 
+/// Timers that come this late mean that we did not run (paused, starved): what we did not hear meanwhile
+/// is nobody else's silence. Above what a busy scheduler does to a thread that sleeps most of the time.
+const LATE_AFTER: Duration = Duration::from_millis(20);
+
 /// How often a seed that has not answered is asked again.
 const JOIN_RETRY: Duration = Duration::from_millis(250);
 
@@ -121,12 +125,14 @@ impl Members {
     }
 
     pub fn on_datagram(&mut self, now: Duration, bytes: &[u8]) -> Vec<Change> {
+        self.excuse_lateness(now);
         // Foca answers malformed or misaddressed packets with an error; anyone can send those.
         let _ = self.foca.handle_data(bytes, &mut self.runtime);
         self.drain(now)
     }
 
     pub fn on_time(&mut self, now: Duration) -> Vec<Change> {
+        self.excuse_lateness(now);
         let mut changes = Vec::new();
         while let Some((&(due, number), _)) = self.timers.first_key_value() {
             if due > now {
@@ -142,6 +148,17 @@ impl Members {
             changes.extend(self.drain(now));
         }
         changes
+    }
+
+    /// Puts every timer off by the time that we did not run: probes and suspects get the whole of theirs
+    /// from when we can hear their answers again.
+    fn excuse_lateness(&mut self, now: Duration) {
+        let Some((&(due, _), _)) = self.timers.first_key_value() else { return };
+        let late = now.saturating_sub(due);
+        if late >= LATE_AFTER {
+            let timers = std::mem::take(&mut self.timers);
+            self.timers = timers.into_iter().map(|((due, n), timer)| ((due + late, n), timer)).collect();
+        }
     }
 
     /// There is proof that the process is gone: everyone may know at once. Should it live after all, it
@@ -274,6 +291,43 @@ mod tests {
             });
             assert_eq!(last, Some(&(*node, Change::Up(paused))));
         }
+    }
+
+    #[test]
+    fn who_did_not_run_suspects_nobody_for_it() {
+        let mut nodes: Vec<_> = (1..=4).map(|port| member(port, (port > 1).then_some(1))).collect();
+        run(&mut nodes, Duration::ZERO, Duration::from_secs(10));
+        // All stand still for a minute, then go on with what they had in hand.
+        let seen = run(&mut nodes, Duration::from_secs(70), Duration::from_secs(80));
+        assert_eq!(seen, []);
+    }
+
+    #[test]
+    fn proof_of_a_death_is_enough_and_of_a_living_one_is_taken_back() {
+        let mut nodes: Vec<_> = (1..=4).map(|port| member(port, (port > 1).then_some(1))).collect();
+        run(&mut nodes, Duration::ZERO, Duration::from_secs(10));
+        let node = nodes[3].0;
+        let changes = nodes[0].1.on_gone(Duration::from_secs(10), node);
+        assert!(changes.contains(&Change::Down(node)), "{changes:?}");
+        let seen = run(&mut nodes, Duration::from_secs(10), Duration::from_secs(30));
+        assert!(seen.contains(&(node, Change::Rejoined)), "{seen:?}");
+        assert!(seen.contains(&(nodes[0].0, Change::Up(node))), "{seen:?}");
+    }
+
+    #[test]
+    fn who_leaves_is_gone_at_once() {
+        let mut nodes: Vec<_> = (1..=3).map(|port| member(port, (port > 1).then_some(1))).collect();
+        run(&mut nodes, Duration::ZERO, Duration::from_secs(10));
+        let (leaver, mut members) = nodes.pop().unwrap();
+        for change in members.leave(Duration::from_secs(10)) {
+            if let Change::Datagram { to, bytes } = change {
+                let (_, other) = nodes.iter_mut().find(|(node, _)| node.addr == to).unwrap();
+                other.on_datagram(Duration::from_secs(10), &bytes);
+            }
+        }
+        let seen = run(&mut nodes, Duration::from_secs(10), Duration::from_millis(10_300));
+        assert!(seen.iter().all(|(_, change)| !matches!(change, Change::Down(node) if *node != leaver)));
+        assert!(nodes.iter().all(|(_, members)| members.alive == 1), "{seen:?}");
     }
 
     #[test]

@@ -218,8 +218,10 @@ impl Core {
     /// The control connection to a peer broke: what we said last may not have arrived.
     pub(crate) fn on_peer_broken(&mut self, node: NodeId) {
         // A sender we were lent may be no member any more, or not yet.
-        if self.shards.contains(node) {
+        if self.shards.contains(node) && !self.timers.is_set(Timer::Resync(node)) {
             self.timers.set(self.now + RESYNC_AFTER, Timer::Resync(node));
+            // So that the driver dials at once: whoever refuses is gone, not only cut off.
+            self.ping(node);
         }
         self.seats_peer_broken(node);
         for transfer in self.fetches.transfers_from(node) {
