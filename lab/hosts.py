@@ -6,10 +6,21 @@
         server = hosts[0].start(["iperf3", "-s", "-1"])
         hosts[1].run(["iperf3", "-c", hosts[0].address])
 
-Layout: a namespace for the bridge (the switch) and one per host, so nothing of the machine's own
-network is touched and traffic cannot leave. Host *i* has the address ``10.77.0.(i+1)`` on ``eth0``;
-the other end of that cable is port ``p<i>`` of the switch. The up rate is a token bucket on
+Layout: a namespace for the switch and one per host, so nothing of the machine's own network is
+touched and traffic cannot leave. Host *i* has the address ``10.77.0.(i+1)`` on ``eth0``; the other
+end of that cable is ``p<i>``, a port of the bridge ``br0``. The up rate is a token bucket on
 ``eth0``, the down rate one on ``p<i>``.
+
+Faults of the network, all of them silent: no end of a cable goes down, no connection is
+reset, packets just vanish, as with a dead switch or a host that lost its power::
+
+    hosts[2].cut()                      # host 2 reaches nobody and is reached by nobody
+    hosts[2].heal()
+    hosts.partition([0, 1], [2, 3])     # two sides; each goes on by itself
+    hosts.heal()                        # everything as it was built
+    hosts[1].limit(2)                   # both directions at 2 Mbit/s until heal() or restore()
+
+A kernel that looked for a host while it was cut off looks again only after a second, as real ones do.
 
 Needs root. Everything made is removed when the context ends, at exit, and on SIGTERM or SIGHUP;
 what a killed run left behind is removed by the next one.
@@ -25,21 +36,15 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lab.links import Link, bridge, ip
+
 #: All namespaces made here start so, followed by the pid of the maker and a number.
 PREFIX = "hoplab"
-
-#: Depth of the token bucket. 512 kb lets 1 MiB arrive in 0.75 x S/B, which flatters; 64 kb splits
-#: segments and saturates the machine.
-TBF_BURST = "128kb"
-
-#: How long a packet may queue in front of a link before it is dropped: a shallow switch port.
-#: Deeper queues only add latency to control messages, as cubic fills whatever it finds.
-TBF_LATENCY = "20ms"
 
 #: Hosts that one /24 holds.
 HOSTS_MAX = 250
@@ -75,6 +80,7 @@ class Host:
     index: int
     namespace: str
     address: str
+    _link: Link = field(repr=False)
     _programs: list[subprocess.Popen[Any]] = field(default_factory=list, repr=False)
 
     def command(self, arguments: Sequence[str]) -> list[str]:
@@ -99,6 +105,26 @@ class Host:
             text=True,
         ).stdout.split()
         return {"up": int(read[0]), "down": int(read[1])}
+
+    def cut(self) -> None:
+        """Cuts this host off, silently: every packet from and to it vanishes. Cutting twice is one cut."""
+        self._link.cut()
+
+    def heal(self) -> None:
+        """Undoes ``cut``: the host is back on its side of the partition, if there is one."""
+        self._link.heal()
+
+    @property
+    def is_cut(self) -> bool:
+        return self._link.is_cut
+
+    def limit(self, up_mbit: float, down_mbit: float | None = None) -> None:
+        """Changes the link's rates at once, what is queued included; one number is for both directions."""
+        self._link.limit(up_mbit, up_mbit if down_mbit is None else down_mbit)
+
+    def restore(self) -> None:
+        """Gives the link back the rates it was built with."""
+        self._link.restore()
 
     def _stop(self) -> None:
         for program in self._programs:
@@ -134,11 +160,16 @@ class Hosts:
     ) -> None:
         if not 1 <= count <= HOSTS_MAX:
             raise ValueError(f"between 1 and {HOSTS_MAX} hosts, not {count}")
-        self._up = _per_host(count, up_mbit, rate_mbit)
-        self._down = _per_host(count, down_mbit, rate_mbit)
+        up = _per_host(count, up_mbit, rate_mbit)
+        down = _per_host(count, down_mbit, rate_mbit)
         prefix = f"{PREFIX}{os.getpid()}-{next(_numbers)}"
         self._switch = f"{prefix}-switch"
-        self._hosts = [Host(i, f"{prefix}-h{i}", f"10.77.0.{i + 1}") for i in range(count)]
+        self._hosts: list[Host] = []
+        for i in range(count):
+            namespace = f"{prefix}-h{i}"
+            link = Link(self._switch, namespace, i, up[i], down[i])
+            self._hosts.append(Host(i, namespace, f"10.77.0.{i + 1}", link))
+        self._bridges = 0
         self._built = False
 
     def __len__(self) -> int:
@@ -177,34 +208,37 @@ class Hosts:
         for namespace in [*(host.namespace for host in self._hosts), self._switch]:
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
 
+    def partition(self, *sides: Collection[int]) -> None:
+        """Splits the network: hosts of one side reach each other and nobody else, until ``heal``.
+
+        Each side is a list of host numbers; hosts named in no side make up one more. A new partition
+        takes the place of the one before. Links that are cut stay cut.
+        """
+        chosen = {index: number for number, side in enumerate(sides, 1) for index in side}
+        if len(chosen) != sum(map(len, sides)) or not set(chosen) <= set(range(len(self))):
+            raise ValueError(f"{sides} are no separate sides of {len(self)} hosts")
+        self._add_bridges(len(sides) + 1)
+        for host in self:
+            host._link.join(chosen.get(host.index, 0))
+
+    def heal(self) -> None:
+        """Ends every fault of the network: partitions, cuts and changed rates."""
+        for host in self:
+            host._link.join(0)
+            host.heal()
+            host.restore()
+
     def _build(self) -> None:
-        switch = self._switch
-        _ip("netns", "add", switch)
-        _ip("-n", switch, "link", "add", "br0", "type", "bridge")
-        _ip("-n", switch, "link", "set", "br0", "up")
-        for host, up, down in zip(self._hosts, self._up, self._down, strict=True):
-            port = f"p{host.index}"
-            _ip("netns", "add", host.namespace)
-            _ip(
-                "-n",
-                switch,
-                "link",
-                "add",
-                port,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                host.namespace,
-            )
-            _ip("-n", switch, "link", "set", port, "master", "br0", "up")
-            _ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
-            _ip("-n", host.namespace, "link", "set", "lo", "up")
-            _ip("-n", host.namespace, "link", "set", "eth0", "up")
-            _limit(host.namespace, "eth0", up)
-            _limit(switch, port, down)
+        ip("netns", "add", self._switch)
+        self._add_bridges(1)
+        for host in self._hosts:
+            host._link.build(host.address)
+
+    def _add_bridges(self, wanted: int) -> None:
+        for number in range(self._bridges, wanted):
+            ip("-n", self._switch, "link", "add", bridge(number), "type", "bridge")
+            ip("-n", self._switch, "link", "set", bridge(number), "up")
+        self._bridges = max(self._bridges, wanted)
 
 
 def sweep() -> None:
@@ -226,36 +260,6 @@ def _per_host(
     if len(rates) != count:
         raise ValueError(f"{len(rates)} rates for {count} hosts")
     return list(rates)
-
-
-def _limit(namespace: str, device: str, rate_mbit: float | None) -> None:
-    if rate_mbit is not None:
-        subprocess.run(
-            [
-                "tc",
-                "-n",
-                namespace,
-                "qdisc",
-                "add",
-                "dev",
-                device,
-                "root",
-                "tbf",
-                "rate",
-                f"{rate_mbit}mbit",
-                "burst",
-                TBF_BURST,
-                "latency",
-                TBF_LATENCY,
-            ],
-            check=True,
-        )
-
-
-def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
 
 
 def _kill_inside(namespace: str) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 import pytest
+from conftest import eventually
 
 numpy = pytest.importorskip("numpy")
 
@@ -95,3 +96,84 @@ def test_hosts_and_what_runs_in_them_are_gone_afterwards() -> None:
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
     assert program.poll() is not None
     assert not any(name in listed for name in names)
+
+
+#: A host that answers whoever connects, and one that tries to: its exit status says whether it could.
+ANSWERING = (
+    "import socket; s = socket.create_server(('', 9), backlog=64); print(1, flush=True)\nwhile 1: s.accept()"
+)
+ASKING = "import socket, sys; socket.create_connection((sys.argv[1], 9), 0.5)"
+
+
+@pytest.fixture
+def network() -> Iterator[Hosts]:
+    """Four hosts that can be reached, and whose network may be broken."""
+    try:
+        require()
+    except HostsUnavailable as reason:
+        pytest.skip(str(reason))
+    with Hosts(4, rate_mbit=100) as built:
+        for host in built:
+            answering = host.start([sys.executable, "-c", ANSWERING], stdout=subprocess.PIPE)
+            assert answering.stdout is not None
+            answering.stdout.readline()
+        yield built
+
+
+def reached(network: Hosts) -> list[str]:
+    """For each host the numbers of those it reaches."""
+    tries = {
+        (asker.index, asked.index): subprocess.Popen(
+            asker.command([sys.executable, "-c", ASKING, asked.address]), stderr=subprocess.DEVNULL
+        )
+        for asker in network
+        for asked in network
+        if asker is not asked
+    }
+    can = {pair for pair, program in tries.items() if program.wait() == 0}
+    return ["".join(str(j) for j in range(len(network)) if (i, j) in can) for i in range(len(network))]
+
+
+def settles(network: Hosts, expected: list[str]) -> None:
+    """A kernel that found nobody at an address looks again only a second later, so look more than once."""
+    eventually(lambda: reached(network) == expected, f"{expected} reach each other")
+
+
+ALL_REACHED = ["123", "023", "013", "012"]
+
+
+def test_a_cut_host_reaches_nobody_keeps_its_carrier_and_comes_back(network: Hosts) -> None:
+    settles(network, ALL_REACHED)
+    network[1].cut()
+    assert network[1].is_cut
+    settles(network, ["23", "", "03", "02"])
+    carrier = network[1].run(["cat", "/sys/class/net/eth0/carrier"], capture_output=True, text=True)
+    assert carrier.stdout == "1\n"
+    network[1].heal()
+    settles(network, ALL_REACHED)
+
+
+def test_a_partition_has_sides_and_a_cut_host_on_no_side(network: Hosts) -> None:
+    network.partition([0, 3])
+    settles(network, ["3", "2", "1", "0"])
+    network[3].cut()
+    network.partition([0], [3, 1])
+    settles(network, ["", "", "", ""])
+    network[3].heal()
+    settles(network, ["", "3", "", "1"])
+    network.heal()
+    settles(network, ALL_REACHED)
+    with pytest.raises(ValueError, match="no separate sides"):
+        network.partition([0, 1], [1, 2])
+
+
+def test_a_changed_rate_is_given_back(network: Hosts) -> None:
+    def rates() -> tuple[int, ...]:
+        devices = json.loads(network[0].run(["tc", "-json", "qdisc"], capture_output=True).stdout)
+        return tuple(device["options"]["rate"] for device in devices if device["kind"] == "tbf")
+
+    built = rates()
+    network[0].limit(2)
+    assert [rate * 50 for rate in rates()] == list(built)
+    network.heal()
+    assert rates() == built
