@@ -304,9 +304,12 @@ impl Core {
         let Some((client, call)) = self.calls.tokens.remove(&token) else { return };
         let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
         let Pending::Delete { tokens } = &mut state.pending else { return };
-        tokens.remove(&token);
+        let deleted = tokens.remove(&token);
         if tokens.is_empty() {
             self.finish_call(client, call, Reply::Done);
+        }
+        if let Some(id) = deleted {
+            self.remember_grave(id);
         }
     }
 

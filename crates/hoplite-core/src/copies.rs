@@ -211,7 +211,9 @@ impl Core {
     /// All bytes are there and final.
     pub(crate) fn seal_copy(&mut self, id: CopyId, seal: Seal) {
         let number = self.next_number();
+        let stays = self.take_pin(self.copies.table[&id].object);
         let (object, public) = self.copies.with(id, |copy| {
+            copy.pinned |= stays;
             copy.phase = Phase::Sealed;
             copy.seal = seal.clone();
             copy.watermark = copy.extent.size;
@@ -302,7 +304,7 @@ impl Core {
     pub(crate) fn announce(&mut self, id: CopyId, complete: bool, wants_verdict: bool) {
         let seq = self.next_number();
         let owner = self.shards.owner(self.copies.table[&id].object);
-        let me = self.me;
+        let (me, leaving) = (self.me, self.leaving.is_some());
         let (object, report) = self.copies.with(id, |copy| {
             copy.told = Some(owner);
             copy.told_complete = complete;
@@ -314,6 +316,7 @@ impl Core {
                 complete,
                 pinned: copy.pinned,
                 upstream: copy.upstream,
+                leaving,
             };
             (copy.object, report)
         });

@@ -8,7 +8,7 @@
 //!              └──────────────────────────────┘
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
@@ -31,6 +31,9 @@ pub(crate) enum Want {
 /// How long a prefetch waits for an object that nobody has put.
 const PREFETCH_PATIENCE: Duration = Duration::from_secs(600);
 
+/// Broken senders that a fetch can name.
+const BROKEN_MAX: usize = 4;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Asking,
@@ -45,8 +48,10 @@ pub(crate) struct Fetch {
     state: State,
     /// The sender that broke off last.
     failed: Option<NodeId>,
-    /// Senders tried so far, for the story a time-out tells.
-    pub tried: u32,
+    /// Senders tried so far, and the last of those that broke off with the bytes that were here then:
+    /// for the story a time-out tells.
+    tried: u32,
+    broken: VecDeque<(NodeId, u64)>,
 }
 
 /// What an incoming stream feeds.
@@ -61,6 +66,22 @@ pub(crate) enum Feeds {
 pub(crate) struct Transfer {
     pub from: NodeId,
     pub feeds: Feeds,
+    /// It stands still, and its sender has been asked why.
+    check: Option<Check>,
+}
+
+impl Transfer {
+    pub fn new(from: NodeId, feeds: Feeds) -> Self {
+        Transfer { from, feeds, check: None }
+    }
+}
+
+#[derive(Debug)]
+struct Check {
+    /// What had come by then.
+    watermark: u64,
+    /// What the sender says it has.
+    answer: Option<u64>,
 }
 
 /// All fetches and who waits for them.
@@ -69,6 +90,8 @@ pub(crate) struct Fetches {
     running: BTreeMap<ObjectId, Fetch>,
     wants: BTreeMap<ObjectId, BTreeSet<Want>>,
     pub transfers: BTreeMap<TransferId, Transfer>,
+    /// Objects that are to stay here once they have come.
+    pins: BTreeSet<ObjectId>,
 }
 
 impl Fetches {
@@ -147,7 +170,7 @@ impl Core {
         if !wanted || self.copies.live(object).is_some() || self.fetches.running.contains_key(&object) {
             return;
         }
-        let fetch = Fetch { ask: 0, state: State::Asking, failed: None, tried: 0 };
+        let fetch = Fetch { ask: 0, state: State::Asking, failed: None, tried: 0, broken: VecDeque::new() };
         self.fetches.running.insert(object, fetch);
         self.ask_for_sender(object);
     }
@@ -180,6 +203,7 @@ impl Core {
 
     /// Forgets the fetch; tells the owner if it still has our question.
     pub(crate) fn drop_fetch(&mut self, object: ObjectId) {
+        self.fetches.pins.remove(&object);
         if let Some(fetch) = self.fetches.running.remove(&object) {
             if fetch.state == State::Asking {
                 self.ask_owner(object, DirectoryRequest::Unask { ask: fetch.ask }, None);
@@ -267,7 +291,7 @@ impl Core {
             fetch.state = State::Receiving(transfer);
             fetch.tried += 1;
         }
-        self.fetches.transfers.insert(transfer, Transfer { from: sender, feeds: Feeds::Copy(copy) });
+        self.fetches.transfers.insert(transfer, Transfer::new(sender, Feeds::Copy(copy)));
         self.out.push_back(Output::Receive { transfer, from: sender, copy, offset });
         let pull = PeerMessage::Pull { transfer, id: object, edition, offset, patient: false };
         self.send(sender, pull, None);
@@ -318,7 +342,8 @@ impl Core {
         watermark: u64,
         outcome: Result<Seal, Broken>,
     ) {
-        let Some(Transfer { from, feeds: Feeds::Copy(id) }) = self.fetches.transfers.remove(&transfer) else {
+        let Some(Transfer { from, feeds: Feeds::Copy(id), .. }) = self.fetches.transfers.remove(&transfer)
+        else {
             return;
         };
         let (object, doomed) = self.copies.with(id, |copy| {
@@ -337,6 +362,10 @@ impl Core {
                 self.out.push_back(Output::Event(event));
                 if let Some(fetch) = self.fetches.running.get_mut(&object) {
                     fetch.failed = Some(from);
+                    fetch.broken.push_back((from, watermark));
+                    if fetch.broken.len() > BROKEN_MAX {
+                        fetch.broken.pop_front();
+                    }
                 }
                 self.ask_for_sender(object);
                 // A put here need not wait for what nobody sends us.
@@ -356,8 +385,53 @@ impl Core {
         }
     }
 
-    /// A stream stands still although its connection does not break.
-    pub(crate) fn on_receive_stalled(&mut self, _transfer: TransferId, _watermark: u64) {}
+    /// A stream stands still although its connection does not break. Its sender may rightly wait for
+    /// bytes itself; who does not answer, or has more than it sends, is given up.
+    pub(crate) fn on_receive_stalled(&mut self, transfer: TransferId, watermark: u64) {
+        let Some(stalled) = self.fetches.transfers.get_mut(&transfer) else { return };
+        let asked = stalled.check.take().filter(|check| check.watermark == watermark);
+        if asked.is_some_and(|check| check.answer.is_none_or(|there| there > watermark)) {
+            return self.on_pull_refused(transfer);
+        }
+        stalled.check = Some(Check { watermark, answer: None });
+        let from = stalled.from;
+        self.send(from, PeerMessage::Check { transfer }, None);
+    }
+
+    pub(crate) fn on_checked(&mut self, transfer: TransferId, watermark: u64) {
+        let check = self.fetches.transfers.get_mut(&transfer).and_then(|transfer| transfer.check.as_mut());
+        if let Some(check) = check {
+            check.answer = Some(watermark);
+        }
+    }
+
+    /// The owner sees that the chain we receive from leads back to us.
+    pub(crate) fn on_ask_again(&mut self, object: ObjectId, edition: Edition) {
+        let copy = self.copies.live_copy(object).filter(|copy| copy.edition == edition);
+        if let Some(Phase::Received(Some(transfer))) = copy.map(|copy| copy.phase) {
+            self.on_pull_refused(transfer);
+        }
+    }
+
+    /// The object must stay here, the owner says; if it is not here yet, it is to be brought.
+    pub(crate) fn on_pin(&mut self, object: ObjectId) {
+        match self.copies.sealed(object) {
+            Some(copy) if self.copies.table[&copy].pinned => {}
+            Some(copy) => {
+                self.copies.with(copy, |copy| copy.pinned = true);
+                self.announce(copy, true, false);
+            }
+            None => {
+                self.fetches.pins.insert(object);
+                self.want(object, Want::Prefetch);
+            }
+        }
+    }
+
+    /// A copy is complete: whether it is to stay.
+    pub(crate) fn take_pin(&mut self, object: ObjectId) -> bool {
+        self.fetches.pins.remove(&object)
+    }
 
     /// A sealed copy is here: everyone who waited for it gets it.
     pub(crate) fn satisfy_wants(&mut self, object: ObjectId) {
@@ -419,9 +493,14 @@ impl Core {
                 ),
             },
         };
-        match self.fetches.running.get(&object).map_or(0, |fetch| fetch.tried) {
-            0 => done,
-            tried => format!("{done}, {tried} sender(s) tried"),
+        let Some(fetch) = self.fetches.running.get(&object).filter(|fetch| fetch.tried > 0) else {
+            return done;
+        };
+        let broken = fetch.broken.iter().map(|(node, bytes)| format!("{node} at {bytes} bytes"));
+        let broken = broken.collect::<Vec<_>>().join(", ");
+        match broken.is_empty() {
+            true => format!("{done}, {} sender(s) tried", fetch.tried),
+            false => format!("{done}, {} sender(s) tried; broke off: {broken}", fetch.tried),
         }
     }
 }

@@ -8,6 +8,7 @@
 //! Of a reduce: `reduce`.
 #![forbid(unsafe_code)]
 
+mod again;
 mod arena;
 mod calls;
 mod config;
@@ -16,6 +17,7 @@ mod cost;
 mod directory;
 mod fetch;
 pub mod io;
+mod leave;
 mod members;
 mod peers;
 mod puts;
@@ -40,7 +42,7 @@ pub use io::{Input, Output};
 use calls::{Calls, Client};
 use copies::Copies;
 use cost::Links;
-use directory::Directory;
+use directory::{Directory, Graves};
 use fetch::Fetches;
 use io::ClientId;
 use members::Members;
@@ -67,11 +69,16 @@ pub struct Core {
     members: Members,
     /// Until when what we say may still meet a node that sees other members than we do.
     reannounce_until: Duration,
+    /// How long open questions rest before they are asked again.
+    refresh_period: Duration,
+    /// The daemon is to end by then, and hands over what only it holds.
+    leaving: Option<Duration>,
     shards: Shards,
     /// Members that went down: what others pass on from them is out of date.
     departed: BTreeSet<NodeId>,
     links: Links,
     directory: Directory,
+    graves: Graves,
     copies: Copies,
     /// Who waits for room in the store.
     room: VecDeque<RoomFor>,
@@ -104,10 +111,13 @@ impl Core {
             timers: Timers::default(),
             members: Members::new(&config),
             reannounce_until: Duration::ZERO,
+            refresh_period: again::REFRESH_MIN,
+            leaving: None,
             shards,
             departed: BTreeSet::new(),
             links: Links::default(),
             directory: Directory::default(),
+            graves: Graves::default(),
             copies: Copies::new(config.store_bytes),
             room: VecDeque::new(),
             room_changed: false,
@@ -200,8 +210,12 @@ impl Core {
                 Timer::Resync(node) => self.on_resync(node),
                 Timer::Reannounce => self.on_reannounce(),
                 Timer::Reseat(number) => self.advance_reduction(number),
+                Timer::Bereaved(number) => self.on_bereaved_timer(number),
                 Timer::Barrier(number) => self.on_barrier_timer(number),
                 Timer::Ping => self.on_ping_timer(),
+                Timer::Loss(object) => self.on_loss_timer(object),
+                Timer::Graves => self.on_graves_timer(),
+                Timer::Leave => self.on_leave_timer(),
             }
         }
     }

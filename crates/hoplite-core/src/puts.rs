@@ -43,6 +43,10 @@ impl Writes {
         self.table.iter().filter(|(_, write)| write.verdict.is_none()).map(|(&copy, _)| copy).collect()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
     /// Whether all bytes of the copy are written.
     pub fn is_written(&self, copy: CopyId) -> bool {
         self.table.get(&copy).is_some_and(|write| write.sealing.is_some())
@@ -80,6 +84,10 @@ impl Core {
         if payload.is_some() && size > limits::INLINE_BYTES_MAX {
             let message = format!("{size} bytes do not fit into one frame");
             return self.reply_error(client, call, ErrorKind::BadArgument, message);
+        }
+        if self.leaving.is_some() {
+            let message = format!("{}: this node is about to end and takes no more objects", self.me);
+            return self.reply_error(client, call, ErrorKind::NodeUnreachable, message);
         }
         if !self.copies.arena.could_hold(size) {
             let bytes = self.copies.arena.bytes();

@@ -101,6 +101,21 @@ impl Core {
         }
     }
 
+    /// A receiver sees nothing coming.
+    pub(crate) fn on_check(&mut self, key: PullKey) {
+        let sending = self.sends.by_key.get(&key).map(|send| self.sends.running[send].copy);
+        let watermark = match sending.map(|copy| &self.copies.table[&copy]) {
+            Some(copy) if copy.is_sealed() => copy.extent.size + 1,
+            Some(copy) => copy.watermark,
+            None if self.sends.parked.contains_key(&key) => 0,
+            None => {
+                let refused = PeerMessage::PullRefused { transfer: key.transfer };
+                return self.send(key.to, refused, None);
+            }
+        };
+        self.send(key.to, PeerMessage::Checked { transfer: key.transfer, watermark }, None);
+    }
+
     pub(crate) fn on_parked_timer(&mut self, key: PullKey) {
         if let Some(pull) = self.sends.parked.remove(&key) {
             self.refuse(key, pull);

@@ -43,10 +43,15 @@ impl Shards {
 
     /// The owner of `id`; the set is never empty, it holds at least ourselves.
     pub fn owner(&self, id: ObjectId) -> NodeId {
+        self.owner_among(id, |_| true).expect("we are a member ourselves")
+    }
+
+    /// Who would own `id` if only these were members.
+    pub fn owner_among(&self, id: ObjectId, eligible: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let bits = u64::from_le_bytes(id.0[..8].try_into().expect("8 bytes"))
             ^ u64::from_le_bytes(id.0[8..].try_into().expect("8 bytes")).rotate_left(32);
         let weight = |&(node, salt): &(NodeId, u64)| (mix(bits ^ salt), node);
-        self.members.iter().map(weight).max().expect("we are a member ourselves").1
+        self.members.iter().filter(|(node, _)| eligible(*node)).map(weight).max().map(|(_, node)| node)
     }
 }
 

@@ -13,6 +13,8 @@ use crate::Core;
 pub(crate) enum Watcher {
     Call(ClientId, u64),
     Reduction(u64),
+    /// We are leaving, and wait for the object to be kept elsewhere.
+    Leave,
 }
 
 #[derive(Debug, Default)]
@@ -86,6 +88,7 @@ impl Core {
             match watcher {
                 Watcher::Call(client, call) => self.on_waited_change(client, call, object),
                 Watcher::Reduction(number) => self.on_reduction_change(number, object),
+                Watcher::Leave => self.leave_if_nothing_is_left(),
             }
         }
     }
@@ -95,7 +98,7 @@ impl Core {
             match watcher {
                 Watcher::Call(client, call) => self.on_waited_lost(client, call, object),
                 // A source may be put again, or come elsewhere; its time-out tells how it stands.
-                Watcher::Reduction(_) => {}
+                Watcher::Reduction(_) | Watcher::Leave => {}
             }
         }
     }
@@ -105,6 +108,7 @@ impl Core {
             match watcher {
                 Watcher::Call(client, call) => self.on_waited_deleted(client, call, object),
                 Watcher::Reduction(number) => self.on_reduction_deleted(number, object),
+                Watcher::Leave => self.leave_if_nothing_is_left(),
             }
         }
     }

@@ -29,10 +29,18 @@ pub(crate) enum Timer {
     Reannounce,
     /// Seat a reduction's slots anew that failed before.
     Reseat(u64),
+    /// The root of a committed reduction has been dead for a while.
+    Bereaved(u64),
     /// A reduction has waited long enough to hear what exists already.
     Barrier(u64),
     /// Measure the round trip to all peers.
     Ping,
+    /// Whoever waits for a lost object is to hear so, now that its new owner knows what there is.
+    Loss(ObjectId),
+    /// Forget the oldest graves.
+    Graves,
+    /// The time to hand over what only this node has is up, or it is done.
+    Leave,
 }
 
 /// The set; at most one due time per timer.

@@ -6,7 +6,7 @@ use crate::client::Location;
 use crate::{Blob, Dtype, Edition, Header, NodeId, ObjectId, Op, ReductionId, TransferId};
 
 /// Bumped with every change that an older peer would misread.
-pub const PEER_PROTOCOL_VERSION: u32 = 1;
+pub const PEER_PROTOCOL_VERSION: u32 = 2;
 
 /// First frame on every connection between nodes.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -73,6 +73,9 @@ pub struct CopyReport {
     /// From whom it is being received, if it is.
     #[n(6)]
     pub upstream: Option<NodeId>,
+    /// The node is about to end: what only it holds must be brought elsewhere.
+    #[n(7)]
+    pub leaving: bool,
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -132,18 +135,8 @@ pub enum PeerMessage {
         #[n(1)]
         seat: Seat,
     },
-    /// Seated node to coordinator: no room for the partial sum.
+    /// Seated node to coordinator: the slot stands still. Repeated until something is done about it.
     #[n(6)]
-    SeatRefused {
-        #[n(0)]
-        reduction: ReductionId,
-        #[n(1)]
-        slot: u32,
-        #[n(2)]
-        attempt: u32,
-    },
-    /// Seated node to coordinator: this input of the slot broke off.
-    #[n(7)]
     SeatFailed {
         #[n(0)]
         reduction: ReductionId,
@@ -152,7 +145,18 @@ pub enum PeerMessage {
         #[n(2)]
         attempt: u32,
         #[n(3)]
-        input: FailedInput,
+        trouble: SeatTrouble,
+    },
+    /// Seated node to coordinator, now and then: this slot is still held here. Answered by whatever got
+    /// lost: `Disband`, `Commit`, or a newer `Seat`.
+    #[n(7)]
+    SeatHeld {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        slot: u32,
+        #[n(2)]
+        attempt: u32,
     },
     /// Root to coordinator: every byte of this attempt is here.
     #[n(8)]
@@ -162,7 +166,7 @@ pub enum PeerMessage {
         #[n(1)]
         attempt: u32,
     },
-    /// Coordinator to root: seal.
+    /// Coordinator to root: seal `id`. Repeated until it is answered by `Committed`.
     #[n(9)]
     Commit {
         #[n(0)]
@@ -170,6 +174,10 @@ pub enum PeerMessage {
         #[n(1)]
         attempt: u32,
         #[n(2)]
+        id: ObjectId,
+        #[n(3)]
+        edition: Edition,
+        #[n(4)]
         sources: Vec<ObjectId>,
     },
     /// Coordinator to every seated node: the reduction is over; let go of partial sums.
@@ -194,6 +202,30 @@ pub enum PeerMessage {
     Pong {
         #[n(0)]
         sent_ns: u64,
+    },
+    /// Root to coordinator: the target is sealed here; or it is not, and never will be.
+    #[n(14)]
+    Committed {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        sealed: bool,
+    },
+    /// Receiver to sender: nothing comes, although the connection stands. Answered by `Checked`, or by
+    /// `PullRefused` if nothing of the kind is being sent.
+    #[n(15)]
+    Check {
+        #[n(0)]
+        transfer: TransferId,
+    },
+    /// Sender to receiver: at least so many bytes of the object are here to be sent; the seal counts as
+    /// one more.
+    #[n(16)]
+    Checked {
+        #[n(0)]
+        transfer: TransferId,
+        #[n(1)]
+        watermark: u64,
     },
 }
 
@@ -253,6 +285,13 @@ pub enum DirectoryRequest {
     #[n(8)]
     Bury {
         /// How much longer the tombstone stands.
+        #[n(0)]
+        ttl_ms: u64,
+    },
+    /// Between owners, and from coordinators: a complete copy existed. If none is left, it is lost.
+    #[n(9)]
+    Mourn {
+        /// How much longer to remember that.
         #[n(0)]
         ttl_ms: u64,
     },
@@ -328,6 +367,15 @@ pub enum DirectoryAnswer {
         #[n(3)]
         deleted: bool,
     },
+    /// The object is to stay on this node: no other copy is certain to. Who has none yet gets one.
+    #[n(9)]
+    Pin,
+    /// The chain this node receives from leads back to it: ask for another sender.
+    #[n(10)]
+    AskAgain {
+        #[n(0)]
+        edition: Edition,
+    },
 }
 
 /// The directory's word on a put.
@@ -341,15 +389,24 @@ pub enum Verdict {
     OtherSize(#[n(0)] u64),
 }
 
-/// Which input of a slot broke off.
+/// Why a slot stands still.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
-pub enum FailedInput {
-    /// The stream from this child slot.
+pub enum SeatTrouble {
+    /// The stream from this child slot broke off.
     #[n(0)]
     Child(#[n(0)] u32),
     /// A source that should be on the seated node is not (or not in that edition).
     #[n(1)]
     Source(#[n(0)] ObjectId),
+    /// The partial sum will never fit into the store.
+    #[n(2)]
+    NoRoom,
+    /// The target's id is taken there.
+    #[n(3)]
+    Taken,
+    /// The node let go of the slot: it took the coordinator for dead.
+    #[n(4)]
+    LetGo,
 }
 
 /// One slot of a reduction tree as its node must run it: fold `sources` and the streams of
@@ -388,6 +445,9 @@ pub struct Seat {
     /// More inputs will be named later: fold what there is, but publish nothing yet.
     #[n(12)]
     pub open: bool,
+    /// Grows with every change of the seat: one that comes late, by an older connection, changes nothing.
+    #[n(13)]
+    pub version: u32,
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]

@@ -39,18 +39,39 @@ pub(super) struct Entry {
     /// In order of arrival.
     pub asks: Vec<Ask>,
     pub subscribers: BTreeSet<NodeId>,
-    /// A complete copy existed, and no abandoned put ended it.
+    /// A complete copy existed.
     was_complete: bool,
-    /// Deleted; nothing else is kept then.
+    /// It is lost, and how long that is remembered.
+    pub mourned_until: Option<Duration>,
+    /// From when on what is known here is all there is: an owner that is new hears it little by little.
+    pub trusted_from: Duration,
+    /// Deleted; nothing else is kept then, but who was told.
     pub buried_until: Option<Duration>,
+    pub told_deleted: BTreeSet<NodeId>,
 }
 
 impl Entry {
+    pub fn new(trusted_from: Duration) -> Self {
+        Entry { trusted_from, ..Entry::default() }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.copies.is_empty()
             && self.asks.is_empty()
             && self.subscribers.is_empty()
             && self.buried_until.is_none()
+            && self.mourned_until.is_none()
+    }
+
+    /// Nothing is known of it but that it is gone.
+    pub fn is_memory(&self) -> bool {
+        self.copies.is_empty() && self.asks.is_empty() && self.subscribers.is_empty()
+    }
+
+    /// Remembers that a complete copy existed, also when nothing else is known.
+    pub fn mourn(&mut self, until: Duration) {
+        self.was_complete = true;
+        self.mourned_until = Some(until);
     }
 
     pub fn size(&self) -> Option<u64> {
@@ -91,7 +112,10 @@ impl Entry {
         if self.copies.get(&origin).is_some_and(|held| held.report.seq > report.seq) {
             return false;
         }
-        self.was_complete |= report.complete;
+        if report.complete {
+            self.was_complete = true;
+            self.mourned_until = None;
+        }
         // Whom it receives from is in the report.
         self.return_senders_of(origin);
         let (upstream, complete) = (report.upstream, report.complete);
@@ -135,6 +159,9 @@ impl Entry {
             self.copies.remove(node);
             self.return_senders_of(*node);
         }
+        for ask in &mut self.asks {
+            ask.have = ask.have.filter(|edition| sources.contains(edition));
+        }
         orphans
     }
 
@@ -153,17 +180,39 @@ impl Entry {
         }
     }
 
-    /// No complete copy is left, and nobody is writing the object anew.
+    /// No complete copy is left, and nobody is writing the object anew. Part of it in an asker's hands
+    /// tells of one too: who writes in vain says so, and its receivers then let go of what they have.
     pub fn is_lost(&self) -> bool {
-        self.was_complete && !self.copies.values().any(Held::is_alive)
+        let existed = self.was_complete || self.asks.iter().any(|ask| ask.have.is_some());
+        existed && !self.copies.values().any(Held::is_alive)
     }
 
-    /// One ask per node: a newer one replaces an older one.
-    pub fn add_ask(&mut self, ask: Ask) {
+    /// Whether the chain that `node` receives from leads back to it.
+    pub fn is_in_cycle(&self, node: NodeId) -> bool {
+        let sender = |at: NodeId| {
+            let report = &self.copies.get(&at)?.report;
+            report.upstream.filter(|_| !report.complete)
+        };
+        let mut at = node;
+        for _ in 0..self.copies.len() {
+            match sender(at) {
+                Some(upstream) if upstream == node => return true,
+                Some(upstream) => at = upstream,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// One ask per node: a newer one replaces an older one. False if it is that one repeated.
+    pub fn add_ask(&mut self, ask: Ask) -> bool {
         self.return_senders_of(ask.node);
         match self.asks.iter_mut().find(|waiting| waiting.node == ask.node) {
-            Some(waiting) => *waiting = ask,
-            None => self.asks.push(ask),
+            Some(waiting) => std::mem::replace(waiting, ask.clone()).ask != ask.ask,
+            None => {
+                self.asks.push(ask);
+                true
+            }
         }
     }
 
@@ -179,6 +228,10 @@ impl Entry {
         if let Some(until) = self.buried_until {
             let ttl_ms = until.saturating_sub(now).as_millis() as u64;
             requests.push((me, DirectoryRequest::Bury { ttl_ms }));
+        }
+        if let Some(until) = self.mourned_until {
+            let ttl_ms = until.saturating_sub(now).as_millis() as u64;
+            requests.push((me, DirectoryRequest::Mourn { ttl_ms }));
         }
         for (node, held) in self.copies.into_iter().filter(|(_, held)| !held.presumed) {
             let report = held.report;

@@ -134,8 +134,14 @@ fn lend(entry: &mut Entry, sender: NodeId, receiver: NodeId) -> CopyReport {
     let held = entry.copies_mut().get_mut(&sender).expect("chosen from the entry");
     held.lent.insert(receiver);
     let report = held.report.clone();
-    let partial =
-        CopyReport { seq: 0, complete: false, pinned: false, upstream: Some(sender), ..report.clone() };
+    let partial = CopyReport {
+        seq: 0,
+        complete: false,
+        pinned: false,
+        upstream: Some(sender),
+        leaving: false,
+        ..report.clone()
+    };
     match entry.copies_mut().get_mut(&receiver) {
         // An old ask of a node that has its own copy by now: what it reported itself stands.
         Some(known) if known.report.complete || known.report.pinned => {}

@@ -2,7 +2,9 @@
 //! waits for it, and whom to send to whom.
 
 mod entry;
+mod graves;
 mod lend;
+mod loss;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +13,13 @@ use hoplite_words::client::Location;
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
 use hoplite_words::{limits, Blob, CopyId, Edition, NodeId, ObjectId};
 
+use crate::again::REANNOUNCE_AFTER;
 use crate::copies::{NewCopy, Phase};
 use crate::io::Output;
 use crate::timers::Timer;
 use crate::Core;
 use entry::{Ask, Entry};
+pub(crate) use graves::Graves;
 
 /// The owned slice.
 #[derive(Debug, Default)]
@@ -26,7 +30,7 @@ pub(crate) struct Directory {
 impl Directory {
     /// Entries of objects that exist or are waited for, and tombstones.
     pub fn counts(&self) -> (u64, u64) {
-        let tombstones = self.entries.values().filter(|entry| entry.buried_until.is_some()).count() as u64;
+        let tombstones = self.entries.values().filter(|entry| entry.is_memory()).count() as u64;
         (self.entries.len() as u64 - tombstones, tombstones)
     }
 }
@@ -75,11 +79,19 @@ impl Core {
             DirectoryRequest::Bury { ttl_ms } => {
                 self.bury(id, Duration::from_millis(ttl_ms).min(limits::TOMBSTONE_TTL));
             }
+            DirectoryRequest::Mourn { ttl_ms } => self.on_mourn(id, ttl_ms),
         }
     }
 
     fn answer(&mut self, to: NodeId, id: ObjectId, answer: DirectoryAnswer) {
         self.send(to, PeerMessage::Answer { id, answer }, None);
+    }
+
+    /// The entry of `id`, new if need be. While members come and go a new one does not know all yet.
+    fn entry_mut(&mut self, id: ObjectId) -> &mut Entry {
+        let unsettled = self.now < self.reannounce_until;
+        let trusted_from = if unsettled { self.now + REANNOUNCE_AFTER } else { self.now };
+        self.directory.entries.entry(id).or_insert_with(|| Entry::new(trusted_from))
     }
 
     /// Changes an entry if there is one, and drops it when nothing is left in it.
@@ -100,7 +112,7 @@ impl Core {
         payload: Option<Blob>,
         wants_verdict: bool,
     ) {
-        let entry = self.directory.entries.entry(id).or_default();
+        let entry = self.entry_mut(id);
         let edition = report.edition;
         let verdict = entry.judge(origin, &report);
         if verdict == Verdict::Deleted && !wants_verdict {
@@ -120,6 +132,12 @@ impl Core {
         for subscriber in subscribers {
             let answer = DirectoryAnswer::Copy { node: origin, report: report.clone() };
             self.answer(subscriber, id, answer);
+        }
+        if self.directory.entries.get(&id).is_some_and(|entry| entry.is_in_cycle(origin)) {
+            self.answer(origin, id, DirectoryAnswer::AskAgain { edition });
+        }
+        if report.leaving {
+            self.secure(id);
         }
         if let Some(payload) = payload.filter(|payload| payload.0.len() as u64 == report.size) {
             self.keep_inline(id, report, payload);
@@ -149,8 +167,8 @@ impl Core {
     }
 
     fn on_withdraw(&mut self, origin: NodeId, id: ObjectId, seq: u64, edition: Edition) {
-        let removed = self.change_entry(id, |entry| entry.withdraw(origin, seq, edition)) == Some(true);
-        if removed {
+        let Some(entry) = self.directory.entries.get_mut(&id) else { return };
+        if entry.withdraw(origin, seq, edition) {
             self.copy_gone(id, origin);
         }
     }
@@ -160,9 +178,7 @@ impl Core {
         let Some(entry) = self.directory.entries.get_mut(&id) else { return };
         // With its writer gone, part of a writing is of no use: its receivers drop it and ask again.
         let orphans = entry.take_orphans();
-        let lost = entry.is_lost();
         let subscribers: Vec<_> = entry.subscribers.iter().copied().collect();
-        let askers: Vec<_> = entry.asks.iter().map(|ask| ask.node).collect();
         for &subscriber in &subscribers {
             self.answer(subscriber, id, DirectoryAnswer::CopyGone { node });
             for &(orphan, _) in &orphans {
@@ -173,25 +189,25 @@ impl Core {
             let verdict = Verdict::Deleted;
             self.answer(orphan, id, DirectoryAnswer::Verdict { edition, verdict });
         }
-        if lost {
-            for node in subscribers.into_iter().chain(askers) {
-                self.answer(node, id, DirectoryAnswer::Lost);
-            }
-        }
+        self.tell_if_lost(id, None);
+        self.secure(id);
         self.change_entry(id, |_| ());
         self.serve_asks(id);
     }
 
     fn on_subscribe(&mut self, origin: NodeId, id: ObjectId) {
-        let entry = self.directory.entries.entry(id).or_default();
+        let entry = self.entry_mut(id);
         if entry.buried_until.is_some() {
             self.answer(origin, id, DirectoryAnswer::Deleted);
             return;
         }
-        entry.subscribers.insert(origin);
+        let fresh = entry.subscribers.insert(origin);
         let known: Vec<_> = entry.reported().map(|(node, report)| (node, report.clone())).collect();
         for (node, report) in known {
             self.answer(origin, id, DirectoryAnswer::Copy { node, report });
+        }
+        if fresh {
+            self.tell_if_lost(id, Some(origin));
         }
     }
 
@@ -215,29 +231,53 @@ impl Core {
     /// The id is deleted: everyone who has it or waits for it is told, a tombstone stands.
     fn bury(&mut self, id: ObjectId, ttl: Duration) {
         let until = self.now + ttl;
-        let entry = self.directory.entries.entry(id).or_default();
+        let entry = self.entry_mut(id);
         let known = std::mem::take(entry);
-        entry.buried_until = Some(known.buried_until.map_or(until, |old| old.max(until)));
-        self.timers.set(entry.buried_until.expect("just set"), Timer::Tombstone(id));
-        for node in known.everyone() {
+        let until = known.buried_until.map_or(until, |old| old.max(until));
+        let everyone = known.everyone();
+        entry.buried_until = Some(until);
+        entry.told_deleted = known.told_deleted;
+        entry.told_deleted.extend(everyone.iter().copied());
+        self.timers.set(until, Timer::Tombstone(id));
+        self.timers.clear(Timer::Loss(id));
+        for node in everyone {
             self.answer(node, id, DirectoryAnswer::Deleted);
         }
     }
 
     pub(crate) fn on_tombstone_over(&mut self, id: ObjectId) {
-        self.change_entry(id, |entry| entry.buried_until = None);
+        let now = self.now;
+        self.change_entry(id, |entry| {
+            for until in [&mut entry.buried_until, &mut entry.mourned_until] {
+                *until = until.filter(|&until| until > now);
+            }
+        });
+    }
+
+    /// Our word to `node` that something is deleted may be lost.
+    pub(crate) fn repeat_deletions(&mut self, node: NodeId) {
+        let told = self.directory.entries.iter().filter(|(_, entry)| entry.told_deleted.contains(&node));
+        for id in told.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.answer(node, id, DirectoryAnswer::Deleted);
+        }
     }
 
     /// A member died: what it held, lent, asked and watched goes.
     pub(crate) fn directory_member_down(&mut self, node: NodeId) {
         let ids: Vec<_> = self.directory.entries.keys().copied().collect();
         for id in ids {
-            let held = self.change_entry(id, |entry| entry.forget(node));
-            if held == Some(true) {
-                self.copy_gone(id, node);
-            } else {
-                self.serve_asks(id);
-            }
+            self.forget_holder(id, node);
+        }
+    }
+
+    /// A node that is gone holds, asks and watches nothing.
+    fn forget_holder(&mut self, id: ObjectId, node: NodeId) {
+        let Some(entry) = self.directory.entries.get_mut(&id) else { return };
+        if entry.forget(node) {
+            self.copy_gone(id, node);
+        } else {
+            self.change_entry(id, |_| ());
+            self.serve_asks(id);
         }
     }
 
@@ -252,6 +292,7 @@ impl Core {
             let entry = self.directory.entries.remove(&id).expect("listed a moment ago");
             self.timers.clear(Timer::Tombstone(id));
             self.timers.clear(Timer::Asks(id));
+            self.timers.clear(Timer::Loss(id));
             let owner = self.shards.owner(id);
             for (origin, request) in entry.into_requests(now, me) {
                 self.send(owner, PeerMessage::Directory { origin, hops: 1, id, request }, None);
@@ -268,16 +309,19 @@ impl Core {
         failed: Option<NodeId>,
     ) {
         let now = self.now;
-        let entry = self.directory.entries.entry(id).or_default();
+        let entry = self.entry_mut(id);
         if entry.buried_until.is_some() {
             self.answer(origin, id, DirectoryAnswer::Deleted);
             return;
         }
         let distrust = failed.map(|sender| (sender, now + DISTRUST));
-        entry.add_ask(Ask { node: origin, ask, have, distrust });
-        let lost = entry.is_lost();
-        if lost {
-            self.answer(origin, id, DirectoryAnswer::Lost);
+        let fresh = entry.add_ask(Ask { node: origin, ask, have, distrust });
+        if let Some(gone) = failed.filter(|&node| self.departed.contains(&node)) {
+            // Told of by someone who had not heard of its death; nobody will withdraw it.
+            self.forget_holder(id, gone);
+        }
+        if fresh {
+            self.tell_if_lost(id, Some(origin));
         }
         self.serve_asks(id);
     }

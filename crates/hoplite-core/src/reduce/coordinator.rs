@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_words::client::Reply;
-use hoplite_words::peer::{CopyReport, DirectoryRequest, FailedInput, PeerMessage, Seat};
+use hoplite_words::peer::{CopyReport, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
 use hoplite_words::{
     limits, Dtype, Edition, Error, ErrorKind, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId,
 };
 
+use super::commit::Commitment;
 use super::small::Small;
 use crate::calls::Pending;
 use crate::cost::{best_degree, Degree};
@@ -54,6 +55,8 @@ pub(super) struct Slot {
     pub node: Option<NodeId>,
     pub sources: Vec<Chosen>,
     pub attempt: u32,
+    /// Of the last seat that was told.
+    pub version: u32,
     pub told: Option<(NodeId, Seat)>,
     /// It was seated under `attempt` before; a new seating needs a new one.
     pub used: bool,
@@ -81,6 +84,8 @@ pub(crate) struct Reduction {
     pub(super) deleted: BTreeSet<usize>,
     pub(super) small: Option<Small>,
     prefetched: bool,
+    /// Final; only the root's answer is missing.
+    pub(super) commitment: Option<Commitment>,
 }
 
 /// How long the start of a reduction waits to hear what exists already, if an owner does not answer.
@@ -100,7 +105,7 @@ impl Reduction {
     }
 
     /// The sources that went in, in fold order of the slots.
-    fn sources_in(&self) -> Vec<ObjectId> {
+    pub(super) fn sources_in(&self) -> Vec<ObjectId> {
         let chosen = self.slots.iter().flat_map(|(_, slot)| slot.sources.iter());
         chosen.map(|chosen| self.request.sources[chosen.index]).collect()
     }
@@ -134,6 +139,7 @@ impl Core {
             deleted: BTreeSet::new(),
             small: None,
             prefetched: false,
+            commitment: None,
         };
         self.reductions.insert(number, reduction);
         // Connections keep order: behind the last subscription with each owner, a question whose
@@ -176,6 +182,9 @@ impl Core {
     /// Something about a source's copies, or the target's, changed.
     pub(crate) fn on_reduction_change(&mut self, number: u64, object: ObjectId) {
         let Some(reduction) = self.reductions.get(&number) else { return };
+        if reduction.commitment.is_some() {
+            return self.look_for_committed_target(number);
+        }
         if object == reduction.request.target {
             self.fail_if_target_exists(number);
             return;
@@ -222,7 +231,7 @@ impl Core {
     /// Chooses sources as they become available and brings the tree up to date.
     pub(crate) fn advance_reduction(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get(&number) else { return };
-        if !reduction.barrier.is_empty() || reduction.small.is_some() {
+        if !reduction.barrier.is_empty() || reduction.small.is_some() || reduction.commitment.is_some() {
             return;
         }
         // If it was watched here before, its copies are no news and were not told again.
@@ -304,34 +313,78 @@ impl Core {
         }
     }
 
-    pub(crate) fn on_seat_refused(&mut self, from: NodeId, number: u64, slot: u32, attempt: u32) {
-        if self.current_slot(number, slot, attempt).is_some() {
-            let size = self.reductions[&number].facts.as_ref().map_or(0, |facts| facts.size);
-            let target = self.reductions[&number].request.target;
-            let message =
-                format!("{}: {from} has no room for a partial sum of {target} ({size} bytes)", self.me);
-            self.fail_reduction(number, ErrorKind::StoreFull, &message);
+    pub(crate) fn on_seat_failed(
+        &mut self,
+        from: NodeId,
+        number: u64,
+        slot: u32,
+        attempt: u32,
+        trouble: SeatTrouble,
+    ) {
+        let id = ReductionId { coordinator: self.me, number };
+        match self.reductions.get(&number).map(|reduction| reduction.commitment.is_some()) {
+            None => return self.send(from, PeerMessage::Disband { reduction: id }, None),
+            Some(true) => return self.repeat_commit(number, from),
+            Some(false) => {}
         }
-    }
-
-    pub(crate) fn on_seat_failed(&mut self, number: u64, slot: u32, attempt: u32, input: FailedInput) {
-        let Some(seated) = self.current_slot(number, slot, attempt) else { return };
+        let Some(seated) = self.current_slot(number, slot, attempt).filter(|slot| slot.node == Some(from))
+        else {
+            return;
+        };
         seated.restart = true;
-        let again = seated.attempt > 0 && matches!(input, FailedInput::Child(_));
-        let node = seated.node;
-        if let (FailedInput::Source(object), Some(node)) = (input, node) {
-            let reduction = self.reductions.get_mut(&number).expect("it has a slot");
-            let index = reduction.request.sources.iter().position(|&source| source == object);
-            let slot = reduction.slots.iter().find(|(id, _)| *id == slot).map(|(_, slot)| slot);
-            let chosen = slot.and_then(|slot| slot.sources.iter().find(|chosen| Some(chosen.index) == index));
-            if let Some(&Chosen { index, edition }) = chosen {
-                reduction.bad.insert((index, node, edition));
+        let again = seated.attempt > 0;
+        match trouble {
+            SeatTrouble::NoRoom | SeatTrouble::Taken => return self.fail_for_seat(number, from, trouble),
+            SeatTrouble::Source(source) => {
+                self.avoid_source(number, slot, source);
+                return self.advance_reduction(number);
             }
+            // It may not know of its slot (any more).
+            SeatTrouble::Child(child) => self.repeat_seat(number, child),
+            SeatTrouble::LetGo => {}
         }
         if again {
             self.timers.set(self.now + RESEAT_AFTER, Timer::Reseat(number));
         } else {
             self.advance_reduction(number);
+        }
+    }
+
+    fn fail_for_seat(&mut self, number: u64, node: NodeId, trouble: SeatTrouble) {
+        let reduction = &self.reductions[&number];
+        let target = reduction.request.target;
+        let size = reduction.facts.as_ref().map_or(0, |facts| facts.size);
+        let (kind, message) = match trouble {
+            SeatTrouble::Taken => {
+                let message = format!("{}: the target {target} exists already on {node}", self.me);
+                (ErrorKind::AlreadyExists, message)
+            }
+            _ => {
+                let message =
+                    format!("{}: {node} has no room for a partial sum of {target} ({size} bytes)", self.me);
+                (ErrorKind::StoreFull, message)
+            }
+        };
+        self.fail_reduction(number, kind, &message);
+    }
+
+    /// The slot's node does not have this source after all: not to be taken from there again.
+    fn avoid_source(&mut self, number: u64, slot: u32, source: ObjectId) {
+        let reduction = self.reductions.get_mut(&number).expect("it has a slot");
+        let index = reduction.request.sources.iter().position(|&listed| listed == source);
+        let Some((_, slot)) = reduction.slots.iter().find(|(id, _)| *id == slot) else { return };
+        let chosen = slot.sources.iter().find(|chosen| Some(chosen.index) == index);
+        if let (Some(&Chosen { index, edition }), Some(node)) = (chosen, slot.node) {
+            reduction.bad.insert((index, node, edition));
+        }
+    }
+
+    fn repeat_seat(&mut self, number: u64, slot: u32) {
+        let slots = &self.reductions[&number].slots;
+        let told = slots.iter().find(|(id, _)| *id == slot).and_then(|(_, slot)| slot.told.clone());
+        if let Some((node, seat)) = told {
+            let reduction = ReductionId { coordinator: self.me, number };
+            self.send(node, PeerMessage::Seat { reduction, seat }, None);
         }
     }
 
@@ -341,24 +394,18 @@ impl Core {
         (slot.attempt == attempt && slot.told.is_some()).then_some(slot)
     }
 
-    /// Every byte of the root's current attempt is there: it is final from here on.
-    pub(crate) fn on_root_done(&mut self, from: NodeId, number: u64, attempt: u32) {
-        let Some(reduction) = self.reductions.get(&number) else { return };
-        let done = |(_, slot): &&(u32, Slot)| {
-            slot.attempt == attempt
-                && slot.told.as_ref().is_some_and(|(node, seat)| *node == from && seat.root && !seat.open)
-        };
-        if !reduction.slots.iter().any(|slot| done(&slot)) || reduction.chosen_count() != reduction.k() {
-            return;
-        }
-        let sources = reduction.sources_in();
-        let id = ReductionId { coordinator: self.me, number };
-        self.send(from, PeerMessage::Commit { reduction: id, attempt, sources: sources.clone() }, None);
-        self.finish_reduction(number, Ok(sources));
-    }
-
     pub(crate) fn on_reduction_timed_out(&mut self, number: u64, waited: &str) {
-        let Some(reduction) = self.reductions.get(&number) else { return };
+        let Some(reduction) = self.reductions.get_mut(&number) else { return };
+        if let (Some(commitment), Some(call)) = (&reduction.commitment, reduction.call) {
+            let (client, target) = (reduction.client, reduction.request.target);
+            let message = format!(
+                "{}: reduce to {target} timed out after {waited}: it is done, but {} has not said that it is sealed",
+                self.me, commitment.root
+            );
+            // The target is kept: the commit cannot be taken back.
+            self.detach_reduction(number);
+            return self.fail_call(client, call, ErrorKind::TimedOut, &message);
+        }
         let have = match &reduction.small {
             Some(small) => small.count(),
             None => reduction.chosen_count(),
@@ -384,7 +431,9 @@ impl Core {
     /// Over, one way or the other: everyone seated (but a committed root) lets go.
     pub(super) fn finish_reduction(&mut self, number: u64, outcome: Result<Vec<ObjectId>, Error>) {
         let Some(mut reduction) = self.reductions.remove(&number) else { return };
-        self.timers.clear(Timer::Barrier(number));
+        for timer in [Timer::Barrier(number), Timer::Reseat(number), Timer::Bereaved(number)] {
+            self.timers.clear(timer);
+        }
         for token in &reduction.barrier {
             self.barriers.remove(token);
         }
@@ -422,7 +471,9 @@ impl Core {
             .collect();
         for number in numbers {
             self.detach_reduction(number);
-            self.fail_reduction(number, ErrorKind::Aborted, "the caller is gone");
+            if self.reductions[&number].commitment.is_none() {
+                self.fail_reduction(number, ErrorKind::Aborted, "the caller is gone");
+            }
         }
     }
 }

@@ -5,11 +5,15 @@
 //! - `shape`: who is whose child in a tree that grows as sources arrive
 //! - `plan`: what every slot should be doing now; the difference to what it was told is sent
 //! - `seats`: a slot's own side: fold, stream, report
+//! - `commit`: the end: committed, sealed, answered
+//! - `repeat`: both sides say again what may have been lost
 //! - `small`: targets that fit into a message are folded by the coordinator itself
 
 mod choose;
+mod commit;
 mod coordinator;
 mod plan;
+mod repeat;
 mod seats;
 mod shape;
 mod small;

@@ -118,6 +118,7 @@ impl Reduction {
             sources: sources.collect(),
             children,
             open: vacant || place.expects_more || (!root && !place.has_parent),
+            version: slot.version,
         })
     }
 
@@ -161,6 +162,8 @@ impl super::coordinator::Slot {
             self.attempt += 1;
         }
         self.used = true;
+        self.version += 1;
+        wanted.version = self.version;
         wanted.attempt = self.attempt;
         wanted.edition.attempt = self.attempt;
         self.told = Some((node, wanted.clone()));

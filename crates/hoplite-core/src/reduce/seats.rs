@@ -10,8 +10,9 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use hoplite_words::peer::{Child, FailedInput, PeerMessage, Seal, Seat};
+use hoplite_words::peer::{Child, PeerMessage, Seal, Seat, SeatTrouble};
 use hoplite_words::{CopyId, Edition, NodeId, ObjectId, ReductionId, TransferId};
 
 use crate::copies::{NewCopy, Phase};
@@ -20,7 +21,7 @@ use crate::io::{Broken, FoldId, FoldInputs, FoldRule, Output};
 use crate::room::RoomFor;
 use crate::Core;
 
-type Key = (ReductionId, u32);
+pub(super) type Key = (ReductionId, u32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -32,7 +33,7 @@ enum State {
     Folded {
         copy: CopyId,
     },
-    /// An input broke, or the target was deleted; the coordinator knows and will seat anew or disband.
+    /// An input broke, or the target was deleted; the coordinator will seat anew or disband.
     Failed,
 }
 
@@ -40,6 +41,14 @@ enum State {
 struct Running {
     seat: Seat,
     state: State,
+    /// What the coordinator was told, and is told again until it does something about it.
+    trouble: Option<SeatTrouble>,
+}
+
+impl Running {
+    fn new(seat: Seat) -> Self {
+        Running { seat, state: State::Waiting, trouble: None }
+    }
 }
 
 /// Why a fold runs.
@@ -63,11 +72,51 @@ struct Fold {
 pub(crate) struct Seats {
     running: BTreeMap<Key, Running>,
     folds: BTreeMap<FoldId, Fold>,
+    /// Slots dropped because their coordinator seemed dead: the last attempt, and until when to remember.
+    pub(super) let_go: BTreeMap<Key, (u32, Duration)>,
 }
 
 impl Seats {
     pub fn count(&self) -> usize {
         self.running.len()
+    }
+
+    /// Whether coordinators are to be told now and then how things stand.
+    pub fn has_reports(&self) -> bool {
+        !self.running.is_empty() || !self.let_go.is_empty()
+    }
+
+    pub(super) fn attempts(&self) -> impl Iterator<Item = (Key, u32)> + '_ {
+        self.running.iter().map(|(&key, running)| (key, running.seat.attempt))
+    }
+
+    /// How each slot stands, as its coordinator is to hear it.
+    pub(super) fn reports(&self) -> Vec<(Key, PeerMessage)> {
+        let running = self.running.iter().map(|(&(reduction, slot), running)| {
+            let attempt = running.seat.attempt;
+            let message = match (running.trouble, running.state) {
+                (Some(trouble), _) => PeerMessage::SeatFailed { reduction, slot, attempt, trouble },
+                (None, State::Folded { .. }) if running.seat.root => {
+                    PeerMessage::RootDone { reduction, attempt }
+                }
+                _ => PeerMessage::SeatHeld { reduction, slot, attempt },
+            };
+            ((reduction, slot), message)
+        });
+        let let_go = self.let_go.iter().map(|(&(reduction, slot), &(attempt, _))| {
+            let trouble = SeatTrouble::LetGo;
+            ((reduction, slot), PeerMessage::SeatFailed { reduction, slot, attempt, trouble })
+        });
+        running.chain(let_go).collect()
+    }
+
+    /// Ends the root's seat, if it has summed up all of this attempt.
+    pub(super) fn take_finished_root(&mut self, reduction: ReductionId, attempt: u32) -> Option<CopyId> {
+        let mut of_reduction = self.running.range((reduction, 0)..=(reduction, u32::MAX));
+        let root = of_reduction.find(|(_, running)| running.seat.root && running.seat.attempt == attempt);
+        let (&key, &Running { state: State::Folded { copy }, .. }) = root? else { return None };
+        self.running.remove(&key);
+        Some(copy)
     }
 }
 
@@ -75,36 +124,43 @@ impl Core {
     pub(crate) fn on_seat(&mut self, reduction: ReductionId, seat: Seat) {
         let key = (reduction, seat.slot);
         match self.seats.running.get_mut(&key) {
-            Some(running) if running.seat.attempt > seat.attempt => return,
+            Some(running) if running.seat.version >= seat.version => {
+                // Repeated: perhaps our word about it was lost.
+                return self.say_trouble(key);
+            }
             Some(running) if running.seat.attempt == seat.attempt => {
                 let told = std::mem::replace(&mut running.seat, seat);
                 if let State::Folding { copy, fold } = running.state {
                     self.amend_seat(key, &told, copy, fold);
                 }
             }
-            Some(_) => {
-                self.drop_seat(key);
-                self.seats.running.insert(key, Running { seat, state: State::Waiting });
-            }
-            None => {
-                self.seats.running.insert(key, Running { seat, state: State::Waiting });
+            running => {
+                if running.is_some() {
+                    self.drop_seat(key);
+                } else if self.declines_seat(key, seat.attempt) {
+                    return;
+                }
+                self.seats.running.insert(key, Running::new(seat));
             }
         }
+        self.arm_refresh();
         self.try_seat(key);
     }
 
     /// Starts the fold if everything it needs from this node is here.
     pub(crate) fn try_seat(&mut self, key: Key) {
-        let Some(Running { seat, state: State::Waiting }) = self.seats.running.get(&key) else { return };
+        let Some(Running { seat, state: State::Waiting, .. }) = self.seats.running.get(&key) else { return };
         let seat = seat.clone();
         let sources = match self.local_inputs(&seat.sources, &seat.children) {
             Ok(Some(sources)) => sources,
             Ok(None) => return,
-            Err(missing) => return self.seat_failed(key, FailedInput::Source(missing)),
+            Err(missing) => return self.seat_failed(key, SeatTrouble::Source(missing)),
         };
-        if !self.copies.arena.could_hold(seat.size) || self.is_taken(seat.out) {
-            self.set_seat_state(key, State::Failed);
-            return self.refuse_seat(key, seat.attempt);
+        if !self.copies.arena.could_hold(seat.size) {
+            return self.seat_failed(key, SeatTrouble::NoRoom);
+        }
+        if self.is_taken(seat.out) {
+            return self.seat_failed(key, SeatTrouble::Taken);
         }
         if let Some(stale) = self.copies.live(seat.out) {
             // A cached part of an attempt that is over.
@@ -137,11 +193,6 @@ impl Core {
             self.drop_fetch(seat.out);
         }
         self.on_opened(seat.out);
-    }
-
-    fn refuse_seat(&mut self, key: Key, attempt: u32) {
-        let (reduction, slot) = key;
-        self.send(reduction.coordinator, PeerMessage::SeatRefused { reduction, slot, attempt }, None);
     }
 
     /// Whether the id has an object here that no reduction may push out: finished, or being written
@@ -205,7 +256,7 @@ impl Core {
         let me = self.me;
         for child in children.iter().filter(|child| child.node != me) {
             let transfer = TransferId(self.next_number());
-            self.fetches.transfers.insert(transfer, Transfer { from: child.node, feeds: Feeds::Fold(fold) });
+            self.fetches.transfers.insert(transfer, Transfer::new(child.node, Feeds::Fold(fold)));
             streams.push((transfer, child.node, child.slot));
         }
         streams
@@ -223,7 +274,7 @@ impl Core {
     fn amend_seat(&mut self, key: Key, told: &Seat, copy: CopyId, fold: FoldId) {
         let seat = self.seats.running[&key].seat.clone();
         if seat.root && !told.root && self.is_taken(seat.out) {
-            return self.refuse_seat(key, seat.attempt);
+            return self.seat_failed(key, SeatTrouble::Taken);
         }
         let children: Vec<_> =
             seat.children.iter().filter(|child| !told.children.contains(child)).cloned().collect();
@@ -233,9 +284,9 @@ impl Core {
             // the slot, which then waits for its inputs as a whole.
             Ok(None) => {
                 let child = children.iter().find(|child| child.node == self.me).expect("one was missing");
-                return self.seat_failed(key, FailedInput::Child(child.slot));
+                return self.seat_failed(key, SeatTrouble::Child(child.slot));
             }
-            Err(missing) => return self.seat_failed(key, FailedInput::Source(missing)),
+            Err(missing) => return self.seat_failed(key, SeatTrouble::Source(missing)),
         };
         added.iter().for_each(|&source| self.add_user(source));
         let streams = self.pull_children(fold, &children);
@@ -275,15 +326,21 @@ impl Core {
         }
     }
 
-    fn seat_failed(&mut self, key: Key, input: FailedInput) {
-        let (reduction, slot) = key;
-        let Some(running) = self.seats.running.get(&key) else { return };
-        let (attempt, waiting) = (running.seat.attempt, running.state == State::Waiting);
-        let failed = PeerMessage::SeatFailed { reduction, slot, attempt, input };
-        self.send(reduction.coordinator, failed, None);
-        if waiting {
-            self.set_seat_state(key, State::Failed);
+    /// The slot cannot go on by itself.
+    fn seat_failed(&mut self, key: Key, trouble: SeatTrouble) {
+        let Some(running) = self.seats.running.get_mut(&key) else { return };
+        running.trouble = Some(trouble);
+        if running.state == State::Waiting {
+            running.state = State::Failed;
         }
+        self.say_trouble(key);
+    }
+
+    fn say_trouble(&mut self, key: Key) {
+        let (reduction, slot) = key;
+        let Some(Running { seat, trouble: Some(trouble), .. }) = self.seats.running.get(&key) else { return };
+        let failed = PeerMessage::SeatFailed { reduction, slot, attempt: seat.attempt, trouble: *trouble };
+        self.send(reduction.coordinator, failed, None);
     }
 
     /// A copy was opened here: seats that waited for a child on this node may start.
@@ -300,7 +357,7 @@ impl Core {
         if let (FoldFor::Seat(key), Some(&child)) = (running.purpose, running.streams.get(&transfer)) {
             let current = self.seats.running.get(&key).map(|running| running.state);
             if matches!(current, Some(State::Folding { fold: now, .. }) if now == fold) {
-                self.seat_failed(key, FailedInput::Child(child));
+                self.seat_failed(key, SeatTrouble::Child(child));
             }
         }
     }
@@ -343,31 +400,23 @@ impl Core {
                 }
             }
             Err(Broken) => {
-                // A source was abandoned under us: a put was aborted, or another reduction's
-                // attempt. If it was a child here, the coordinator restarts both anyway.
-                let gone = running.seat.sources.iter().find(|source| {
-                    let copy = self.copies.live(source.id);
-                    copy.map(|copy| self.copies.table[&copy].edition) != Some(source.edition)
-                });
-                if let Some(id) = gone.map(|source| source.id) {
-                    self.seat_failed(key, FailedInput::Source(id));
-                }
+                // An input was abandoned under us: a put was aborted, or another attempt.
+                let seat = &running.seat;
+                let gone = |id: ObjectId, edition: Edition| {
+                    self.copies.live_copy(id).map(|copy| copy.edition) != Some(edition)
+                };
+                let source = seat.sources.iter().find(|source| gone(source.id, source.edition));
+                let mut children = seat.children.iter().filter(|child| child.node == self.me);
+                let child = children.find(|child| gone(child.id, child.edition));
+                let trouble = match (source, child) {
+                    (Some(source), _) => SeatTrouble::Source(source.id),
+                    (None, Some(child)) => SeatTrouble::Child(child.slot),
+                    (None, None) => SeatTrouble::LetGo,
+                };
+                self.seat_failed(key, trouble);
                 self.withdraw(fold.out);
                 self.doom(fold.out);
             }
-        }
-    }
-
-    /// The coordinator's word that this attempt is final.
-    pub(crate) fn on_commit(&mut self, reduction: ReductionId, attempt: u32, sources: Vec<ObjectId>) {
-        let root = self.seats.running.iter().find(|((id, _), running)| {
-            *id == reduction && running.seat.root && running.seat.attempt == attempt
-        });
-        let Some((&key, &Running { state: State::Folded { copy }, .. })) = root else { return };
-        self.seats.running.remove(&key);
-        // The target may have been deleted while the commit was on its way.
-        if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {
-            self.seal_copy(copy, Seal { sources });
         }
     }
 
@@ -377,10 +426,11 @@ impl Core {
         for key in keys {
             self.drop_seat(key);
         }
+        self.seats.let_go.retain(|(id, _), _| *id != reduction);
     }
 
     /// Ends a seat; what it folded so far is abandoned.
-    fn drop_seat(&mut self, key: Key) {
+    pub(super) fn drop_seat(&mut self, key: Key) {
         let Some(running) = self.seats.running.remove(&key) else { return };
         self.room.retain(|what| *what != RoomFor::Seat { reduction: key.0, slot: key.1 });
         if let State::Folding { copy, .. } | State::Folded { copy } = running.state {
@@ -407,14 +457,6 @@ impl Core {
     pub(crate) fn on_target_rejected(&mut self, edition: Edition) {
         let found = self.seats.running.iter().find(|(_, running)| running.seat.edition == edition);
         if let Some((&key, _)) = found {
-            self.drop_seat(key);
-        }
-    }
-
-    /// A coordinator died, and its reductions with it.
-    pub(crate) fn seats_member_down(&mut self, node: NodeId) {
-        let of_node = self.seats.running.keys().copied().filter(|(id, _)| id.coordinator == node);
-        for key in of_node.collect::<Vec<_>>() {
             self.drop_seat(key);
         }
     }

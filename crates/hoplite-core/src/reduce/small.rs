@@ -56,6 +56,7 @@ impl Core {
             complete: true,
             pinned: known.pinned,
             upstream: None,
+            leaving: false,
         };
         if let Err(error) = check_fits(object, &report, facts, me) {
             return self.fail_reduction(number, error.kind, &error.message);

@@ -34,6 +34,7 @@ pub fn root_seat(at: &mut Node, target: ObjectId, source: ObjectId) -> Seat {
         sources: vec![Source { id: source, edition: here.unwrap_or(edition(0)) }],
         children: Vec::new(),
         open: false,
+        version: 1,
     }
 }
 
@@ -47,6 +48,11 @@ fn seated() -> (Node, ObjectId) {
     assert_eq!(at.folds.len(), 1);
     at.ask(delete(source));
     (at, target)
+}
+
+fn commit(target: ObjectId, sources: Vec<ObjectId>) -> PeerMessage {
+    let edition = Edition { writing: 77, attempt: 0 };
+    PeerMessage::Commit { reduction: reduction(2), attempt: 0, id: target, edition, sources }
 }
 
 #[test]
@@ -64,7 +70,9 @@ fn a_target_deleted_before_its_commit_is_not_sealed() {
     let &fold = at.folds.keys().next().expect("it folds");
     at.end_fold(fold);
     at.answer(2, target, DirectoryAnswer::Deleted);
-    at.hear(2, PeerMessage::Commit { reduction: reduction(2), attempt: 0, sources: vec![] });
+    at.hear(2, commit(target, vec![]));
+    let cannot = PeerMessage::Committed { reduction: reduction(2), sealed: false };
+    assert!(at.take_mail().contains(&(node(2), cannot)));
     at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
     at.assert_empty();
 }
@@ -84,7 +92,13 @@ fn a_commit_seals_the_root_and_the_disband_leaves_it() {
     at.end_fold(fold);
     assert_eq!(at.reply(read), None, "nobody seals before the commit");
     let sources = vec![object("went in")];
-    at.hear(2, PeerMessage::Commit { reduction: reduction(2), attempt: 0, sources: sources.clone() });
+    // Repeated, if its answer was lost: the answer stays the same.
+    for _ in 0..2 {
+        at.take_mail();
+        at.hear(2, commit(target, sources.clone()));
+        let done = PeerMessage::Committed { reduction: reduction(2), sealed: true };
+        assert!(at.take_mail().contains(&(node(2), done)));
+    }
     at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
     let copy = crate::puts::viewed(&at, read);
     assert_eq!(at.copies[&copy].sealed.as_ref().expect("sealed").sources, sources);

@@ -152,6 +152,10 @@ impl World {
                     assert_eq!(verdict, Verdict::Deleted);
                     self.reactions.push_back(Reaction::Drop { receiver: number, edition });
                 }
+                // A node may know better: it evicts what it was asked to keep at the same moment.
+                DirectoryAnswer::Pin => {
+                    assert!(matches!(self.doing[&number], Doing::Holding { .. }), "{:?}", self.doing)
+                }
                 DirectoryAnswer::DeleteDone { .. } => {}
                 other => panic!("{other:?}"),
             }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_words::client::Reply;
-use hoplite_words::peer::{CopyReport, DirectoryRequest, FailedInput, PeerMessage, Seat};
+use hoplite_words::peer::{CopyReport, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
 use hoplite_words::{Edition, FoldOrder, ObjectId, ReductionId};
 use proptest::prelude::*;
 
@@ -154,13 +154,13 @@ impl World {
         }
         let (&slot, seated) = self.seats.iter().nth(seat % self.seats.len()).expect("in range");
         let seat = &seated.seat;
-        let inputs = seat.sources.iter().map(|source| FailedInput::Source(source.id));
+        let inputs = seat.sources.iter().map(|source| SeatTrouble::Source(source.id));
         let inputs: Vec<_> =
-            inputs.chain(seat.children.iter().map(|child| FailedInput::Child(child.slot))).collect();
+            inputs.chain(seat.children.iter().map(|child| SeatTrouble::Child(child.slot))).collect();
         let input = inputs[input % inputs.len()];
         let (at, attempt) = (seated.at, seat.attempt);
         let current = self.tree().is_some_and(|tree| tree.contains(&slot));
-        if let FailedInput::Source(id) = input {
+        if let SeatTrouble::Source(id) = input {
             // Said of a seat that is no more, it may or may not count; such a source is then truly gone.
             let index = self.index(id);
             let edition = seat.sources.iter().find(|source| source.id == id).expect("its own").edition;
@@ -170,7 +170,7 @@ impl World {
             self.bad.insert((index, at, edition));
         }
         let reduction = self.reduction.expect("there is a seat");
-        self.coordinator.hear(at, PeerMessage::SeatFailed { reduction, slot, attempt, input });
+        self.coordinator.hear(at, PeerMessage::SeatFailed { reduction, slot, attempt, trouble: input });
     }
 
     fn index(&self, id: ObjectId) -> usize {
@@ -189,6 +189,10 @@ impl World {
     fn on_seat(&mut self, at: u16, seat: Seat) {
         assert_eq!(seat.edition.attempt, seat.attempt);
         let known = self.seats.get(&seat.slot).filter(|known| known.seat.attempt == seat.attempt);
+        if known.is_some_and(|known| known.seat.version == seat.version) {
+            // Said again, for a node that may have missed it.
+            return assert_eq!(known.expect("just seen").seat, seat);
+        }
         let (mut streams, mut local) = (Vec::new(), Vec::new());
         let (mut old_sources, mut old_children) = (0, Vec::new());
         if let Some(Seated { at: before, seat: told, streams: s, local: l }) = known {
@@ -316,16 +320,26 @@ impl World {
         }
         let Seated { at, seat, .. } = &self.seats[&self.root.expect("all sources are there")];
         let (at, attempt, reduction) = (*at, seat.attempt, self.reduction.expect("seated"));
+        let edition = seat.edition;
         self.coordinator.hear(at, PeerMessage::RootDone { reduction, attempt });
+        assert_eq!(self.coordinator.reply(self.call), None, "the root has not sealed yet");
+        let mut mail = self.coordinator.take_mail();
+        self.coordinator.hear(at, PeerMessage::Committed { reduction, sealed: true });
+        mail.extend(self.coordinator.take_mail());
         let Some(Reply::Reduced { sources }) = self.coordinator.reply(self.call).cloned() else {
             panic!("{:?}", self.coordinator.reply(self.call));
         };
         let distinct: BTreeSet<_> = sources.iter().collect();
         assert_eq!((sources.len(), distinct.len()), (self.k, self.k));
-        let mail = self.coordinator.take_mail();
         let commits: Vec<_> =
             mail.iter().filter(|(_, message)| matches!(message, PeerMessage::Commit { .. })).collect();
-        let commit = PeerMessage::Commit { reduction, attempt, sources: sources.clone() };
+        let commit = PeerMessage::Commit {
+            reduction,
+            attempt,
+            id: object("target"),
+            edition,
+            sources: sources.clone(),
+        };
         assert_eq!(commits, [&(node(at), commit)]);
         let told: BTreeSet<_> = self.seats.values().map(|seated| node(seated.at)).collect();
         let disbanded = |to| mail.contains(&(to, PeerMessage::Disband { reduction }));

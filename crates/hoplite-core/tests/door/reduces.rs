@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{Child, DirectoryRequest, FailedInput, PeerMessage, Seat, Source};
+use hoplite_words::peer::{Child, DirectoryRequest, PeerMessage, Seat, SeatTrouble, Source};
 use hoplite_words::{CopyId, Edition, ErrorKind, FoldOrder, ObjectId};
 
 use crate::crashes::{reduction, root_seat};
@@ -245,11 +245,14 @@ fn a_broken_child_stream_is_reported_and_the_next_attempt_starts_anew() {
         reduction: reduction(2),
         slot: 0,
         attempt: 0,
-        input: FailedInput::Child(1),
+        trouble: SeatTrouble::Child(1),
     };
     assert_eq!(at.take_mail(), [(node(2), failed)]);
     let edition = Edition { attempt: 1, ..seat.edition };
-    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat: Seat { attempt: 1, edition, ..seat } });
+    at.hear(
+        2,
+        PeerMessage::Seat { reduction: reduction(2), seat: Seat { attempt: 1, version: 2, edition, ..seat } },
+    );
     assert_eq!(at.folds.len(), 1, "one fold per slot");
     let mail = at.take_mail();
     assert!(mail.iter().any(|(_, message)| *message == PeerMessage::Unpull { transfer }), "{mail:?}");
@@ -265,7 +268,7 @@ fn an_older_attempt_never_replaces_a_newer_one() {
     put(&mut at, source, SIZE);
     let seat = seat_with_child(&mut at, target, source);
     let newer = Edition { attempt: 3, ..seat.edition };
-    let newer = Seat { attempt: 3, edition: newer, ..seat.clone() };
+    let newer = Seat { attempt: 3, version: 4, edition: newer, ..seat.clone() };
     at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat: newer });
     let before: Vec<_> = at.folds.keys().copied().collect();
     at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
@@ -282,8 +285,8 @@ fn a_seat_whose_source_is_not_here_says_so() {
     at.take_mail();
     at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
     let said = at.take_mail();
-    let input = FailedInput::Source(missing);
-    let expected = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, input };
+    let trouble = SeatTrouble::Source(missing);
+    let expected = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, trouble };
     assert_eq!(said, [(node(2), expected)]);
     at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
     at.assert_empty();
@@ -303,8 +306,8 @@ fn an_aborted_source_breaks_the_fold_and_its_partial_sum_goes() {
     // The driver sees its input aborted.
     at.folds.remove(&fold);
     at.handle(Input::FoldEnded { fold, outcome: Err(hoplite_core::io::Broken) });
-    let input = FailedInput::Source(source);
-    let failed = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, input };
+    let trouble = SeatTrouble::Source(source);
+    let failed = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, trouble };
     assert!(at.take_mail().contains(&(node(2), failed)));
     at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
     at.assert_empty();

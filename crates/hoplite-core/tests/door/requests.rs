@@ -58,11 +58,20 @@ pub fn reduce(target: ObjectId, sources: &[ObjectId], k: u32, order: FoldOrder) 
 
 /// A report of a pinned copy: a put.
 pub fn put_report(seq: u64, edition: Edition, size: u64, complete: bool) -> CopyReport {
-    CopyReport { seq, edition, size, header: array(size), complete, pinned: true, upstream: None }
+    CopyReport {
+        seq,
+        edition,
+        size,
+        header: array(size),
+        complete,
+        pinned: true,
+        upstream: None,
+        leaving: false,
+    }
 }
 
 /// A report of a copy that is, or was, received.
 pub fn received_report(seq: u64, edition: Edition, size: u64, upstream: Option<NodeId>) -> CopyReport {
     let complete = upstream.is_none();
-    CopyReport { seq, edition, size, header: array(size), complete, pinned: false, upstream }
+    CopyReport { seq, edition, size, header: array(size), complete, pinned: false, upstream, leaving: false }
 }

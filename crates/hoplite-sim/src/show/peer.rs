@@ -25,32 +25,38 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::Seat { reduction, seat } => {
             format!("seat r{} {}", reduction.number, show_seat(names, seat))
         }
-        PeerMessage::SeatRefused { reduction, slot, attempt } => {
-            format!("seat refused r{} slot {slot} attempt {attempt}", reduction.number)
+        PeerMessage::SeatFailed { reduction, slot, attempt, trouble } => {
+            format!("seat failed r{} slot {slot} attempt {attempt} {trouble:?}", reduction.number)
         }
-        PeerMessage::SeatFailed { reduction, slot, attempt, input } => {
-            format!("seat failed r{} slot {slot} attempt {attempt} {input:?}", reduction.number)
+        PeerMessage::SeatHeld { reduction, slot, attempt } => {
+            format!("seat held r{} slot {slot} attempt {attempt}", reduction.number)
         }
         PeerMessage::RootDone { reduction, attempt } => {
             format!("root done r{} attempt {attempt}", reduction.number)
         }
-        PeerMessage::Commit { reduction, attempt, sources } => {
+        PeerMessage::Commit { reduction, attempt, sources, .. } => {
             format!("commit r{} attempt {attempt} {}", reduction.number, names.objects(sources))
         }
         PeerMessage::Disband { reduction } => format!("disband r{}", reduction.number),
         PeerMessage::Prefetch { id } => format!("prefetch {}", names.object(*id)),
         PeerMessage::Ping { .. } => "ping".to_owned(),
         PeerMessage::Pong { .. } => "pong".to_owned(),
+        PeerMessage::Committed { reduction, sealed } => {
+            format!("{} r{}", if *sealed { "committed" } else { "cannot commit" }, reduction.number)
+        }
+        PeerMessage::Check { transfer } => format!("check t{}", transfer.0),
+        PeerMessage::Checked { transfer, watermark } => format!("checked t{} {watermark} B", transfer.0),
     }
 }
 
 fn report(names: &mut Names, report: &CopyReport) -> String {
     format!(
-        "{} {} B{}{}{}",
+        "{} {} B{}{}{}{}",
         names.edition(report.edition),
         report.size,
         flag(report.complete, "complete"),
         flag(report.pinned, "pinned"),
+        flag(report.leaving, "leaving"),
         report.upstream.map(|from| format!(" from {}", node(from))).unwrap_or_default()
     )
 }
@@ -75,6 +81,7 @@ fn directory_request(names: &mut Names, id: &str, request: &DirectoryRequest) ->
         DirectoryRequest::Delete { .. } => format!("delete {id}"),
         DirectoryRequest::Locate { .. } => format!("locate {id}"),
         DirectoryRequest::Bury { .. } => format!("bury {id}"),
+        DirectoryRequest::Mourn { .. } => format!("mourn {id}"),
     }
 }
 
@@ -96,6 +103,8 @@ fn directory_answer(names: &mut Names, id: &str, answer: &DirectoryAnswer) -> St
         }
         DirectoryAnswer::CopyGone { node: at } => format!("copy gone {id} at {}", node(*at)),
         DirectoryAnswer::DeleteDone { .. } => format!("delete done {id}"),
+        DirectoryAnswer::Pin => format!("pin {id}"),
+        DirectoryAnswer::AskAgain { edition } => format!("ask again {id} {}", names.edition(*edition)),
         DirectoryAnswer::Located { size, copies, deleted, .. } => {
             format!("located {id} {size:?} {} copies{}", copies.len(), flag(*deleted, "deleted"))
         }

@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use hoplite_wire::{decode, encode, Deframer};
 use hoplite_words::client::{Answer, Call, Reply, Request};
 use hoplite_words::peer::{
-    BulkHead, DirectoryAnswer, DirectoryRequest, FailedInput, PeerHello, PeerMessage, Purpose, Seal, Verdict,
+    BulkHead, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage, Purpose, Seal, SeatTrouble, Verdict,
 };
 use hoplite_words::{Dtype, Encoding, ErrorKind, FoldOrder, Op};
 use minicbor::{Decode, Encode};
@@ -76,7 +76,7 @@ fn all() -> Vec<Frame> {
     variants::<DirectoryRequest>(&mut frames);
     variants::<DirectoryAnswer>(&mut frames);
     variants::<Verdict>(&mut frames);
-    variants::<FailedInput>(&mut frames);
+    variants::<SeatTrouble>(&mut frames);
     variants::<Purpose>(&mut frames);
     variants::<Dtype>(&mut frames);
     variants::<Op>(&mut frames);

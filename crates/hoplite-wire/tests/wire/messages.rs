@@ -3,8 +3,8 @@
 
 use hoplite_words::client::{Answer, Call, Link, Location, Reply, Request, Status};
 use hoplite_words::peer::{
-    BulkHead, Child, CopyReport, DirectoryAnswer, DirectoryRequest, FailedInput, PeerHello, PeerMessage,
-    Purpose, Seal, Seat, Source as SeatSource, Verdict,
+    BulkHead, Child, CopyReport, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage, Purpose, Seal,
+    Seat, SeatTrouble, Source as SeatSource, Verdict,
 };
 use hoplite_words::{
     CopyId, Dtype, Edition, Encoding, Error, ErrorKind, FoldOrder, Header, NodeId, Op, ReductionId,
@@ -70,9 +70,9 @@ draw_struct! {
     PeerHello { version, from, to, purpose }
     BulkHead { transfer, offset, size }
     Seal { sources }
-    CopyReport { seq, edition, size, header, complete, pinned, upstream }
+    CopyReport { seq, edition, size, header, complete, pinned, upstream, leaving }
     Seat {
-        slot, attempt, out, edition, root, size, header, dtype, op, divide_by, sources, children, open
+        slot, attempt, out, edition, root, size, header, dtype, op, divide_by, sources, children, open, version
     }
     SeatSource { id, edition }
     Child { slot, node, id, edition }
@@ -89,7 +89,7 @@ draw_enum! {
         VersionMismatch, Internal
     }
     Verdict { Accepted, Deleted, OtherSize { 0 } }
-    FailedInput { Child { 0 }, Source { 0 } }
+    SeatTrouble { Child { 0 }, Source { 0 }, NoRoom, Taken, LetGo }
     Request {
         Hello { version, pid },
         Create { id, size, header, timeout_ms },
@@ -125,14 +125,17 @@ draw_enum! {
         Unpull { transfer },
         PullRefused { transfer },
         Seat { reduction, seat },
-        SeatRefused { reduction, slot, attempt },
-        SeatFailed { reduction, slot, attempt, input },
+        SeatFailed { reduction, slot, attempt, trouble },
+        SeatHeld { reduction, slot, attempt },
         RootDone { reduction, attempt },
-        Commit { reduction, attempt, sources },
+        Commit { reduction, attempt, id, edition, sources },
         Disband { reduction },
         Prefetch { id },
         Ping { sent_ns },
         Pong { sent_ns },
+        Committed { reduction, sealed },
+        Check { transfer },
+        Checked { transfer, watermark },
     }
     DirectoryRequest {
         Announce { report, payload, wants_verdict },
@@ -144,6 +147,7 @@ draw_enum! {
         Delete { token },
         Locate { token },
         Bury { ttl_ms },
+        Mourn { ttl_ms },
     }
     DirectoryAnswer {
         Verdict { edition, verdict },
@@ -155,5 +159,7 @@ draw_enum! {
         CopyGone { node },
         DeleteDone { token },
         Located { token, size, copies, deleted },
+        Pin,
+        AskAgain { edition },
     }
 }

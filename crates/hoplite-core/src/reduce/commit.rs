@@ -1,0 +1,166 @@
+//! The end of a reduction: the coordinator commits, the root seals and says so.
+//!
+//! ```text
+//!  root ── RootDone ──▶ coordinator: committed ── Commit ──▶ root seals ── Committed ──▶ the caller is answered
+//! ```
+//! From the commit on the coordinator restarts nothing: the root, and those behind it, may have sealed.
+//! `Commit` is repeated until it is answered. If the root dies before, the target is there if anyone
+//! behind it sealed it; else it is lost, and its id is not used for other contents.
+
+use std::time::Duration;
+
+use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
+use hoplite_words::{limits, Edition, ErrorKind, NodeId, ObjectId, ReductionId};
+
+use super::coordinator::Slot;
+use crate::subscriptions::Watcher;
+use crate::timers::Timer;
+use crate::Core;
+
+/// How long after the death of a committed root others may still report that they sealed the target:
+/// some round trips, and the last bytes on their way to them.
+const BEREAVED_FOR: Duration = Duration::from_secs(1);
+
+/// What can no longer change.
+#[derive(Debug)]
+pub(super) struct Commitment {
+    pub root: NodeId,
+    attempt: u32,
+    edition: Edition,
+    sources: Vec<ObjectId>,
+}
+
+impl Core {
+    /// Every byte of the root's current attempt is there: it is final from here on.
+    pub(crate) fn on_root_done(&mut self, from: NodeId, number: u64, attempt: u32) {
+        let id = ReductionId { coordinator: self.me, number };
+        let Some(reduction) = self.reductions.get_mut(&number) else {
+            return self.send(from, PeerMessage::Disband { reduction: id }, None);
+        };
+        if reduction.commitment.is_some() {
+            return self.repeat_commit(number, from);
+        }
+        let done = |(_, slot): &(u32, Slot)| {
+            let (node, seat) = slot.told.as_ref()?;
+            let done = slot.attempt == attempt && *node == from && seat.root && !seat.open;
+            done.then_some(seat.edition)
+        };
+        let Some(edition) = reduction.slots.iter().find_map(done) else { return };
+        if reduction.chosen_count() != reduction.k() {
+            return;
+        }
+        let sources = reduction.sources_in();
+        reduction.commitment = Some(Commitment { root: from, attempt, edition, sources });
+        let all = reduction.request.sources.clone();
+        let others: Vec<_> = reduction.seated.iter().copied().filter(|&node| node != from).collect();
+        for node in others {
+            self.send(node, PeerMessage::Disband { reduction: id }, None);
+        }
+        for source in all {
+            self.unwatch(source, Watcher::Reduction(number));
+        }
+        self.repeat_commit(number, from);
+        self.arm_refresh();
+    }
+
+    /// Says the commit to `node`, if that is whom it is for.
+    pub(super) fn repeat_commit(&mut self, number: u64, node: NodeId) {
+        let Some(reduction) = self.reductions.get(&number) else { return };
+        let Some(commitment) = reduction.commitment.as_ref().filter(|known| known.root == node) else {
+            return;
+        };
+        let commit = PeerMessage::Commit {
+            reduction: ReductionId { coordinator: self.me, number },
+            attempt: commitment.attempt,
+            id: reduction.request.target,
+            edition: commitment.edition,
+            sources: commitment.sources.clone(),
+        };
+        self.send(node, commit, None);
+    }
+
+    /// The coordinator's word that this attempt is final.
+    pub(crate) fn on_commit(
+        &mut self,
+        reduction: ReductionId,
+        attempt: u32,
+        id: ObjectId,
+        edition: Edition,
+        sources: Vec<ObjectId>,
+    ) {
+        if let Some(copy) = self.seats.take_finished_root(reduction, attempt) {
+            // The target may have been deleted while the commit was on its way.
+            if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {
+                self.seal_copy(copy, Seal { sources });
+            }
+        }
+        let sealed = self.copies.sealed(id).is_some_and(|copy| self.copies.table[&copy].edition == edition);
+        self.send(reduction.coordinator, PeerMessage::Committed { reduction, sealed }, None);
+    }
+
+    /// The root's answer to the commit.
+    pub(crate) fn on_committed(&mut self, from: NodeId, number: u64, sealed: bool) {
+        let Some(reduction) = self.reductions.get(&number) else { return };
+        if reduction.commitment.as_ref().is_some_and(|commitment| commitment.root == from) {
+            match sealed {
+                true => self.finish_committed(number),
+                false => self.mourn_target(number),
+            }
+        }
+    }
+
+    fn finish_committed(&mut self, number: u64) {
+        let Some(commitment) = self.reductions.get_mut(&number).and_then(|r| r.commitment.take()) else {
+            return;
+        };
+        self.finish_reduction(number, Ok(commitment.sources));
+    }
+
+    /// A copy of the target changed after the commit: whoever sealed it has it from the sealed root.
+    pub(super) fn look_for_committed_target(&mut self, number: u64) {
+        let reduction = &self.reductions[&number];
+        let Some(Commitment { edition, .. }) = reduction.commitment else { return };
+        let mut copies = self.subscriptions.copies(reduction.request.target);
+        let sealed = copies.any(|(_, report)| report.complete && report.edition == edition);
+        drop(copies);
+        if sealed {
+            self.finish_committed(number);
+        }
+    }
+
+    /// Whether a root still owes us an answer.
+    pub(crate) fn has_commits(&self) -> bool {
+        self.reductions.values().any(|reduction| reduction.commitment.is_some())
+    }
+
+    /// A member died: perhaps the root of what we committed.
+    pub(crate) fn commits_member_down(&mut self, node: NodeId) {
+        for (&number, reduction) in &self.reductions {
+            if reduction.commitment.as_ref().is_some_and(|commitment| commitment.root == node) {
+                self.timers.set(self.now + BEREAVED_FOR, Timer::Bereaved(number));
+            }
+        }
+    }
+
+    pub(crate) fn on_bereaved_timer(&mut self, number: u64) {
+        let Some(reduction) = self.reductions.get(&number) else { return };
+        // If it has come back meanwhile, the commit is said to it again.
+        if reduction.commitment.as_ref().is_some_and(|known| !self.shards.contains(known.root)) {
+            self.mourn_target(number);
+        }
+    }
+
+    /// The committed target went before anyone said that it was sealed.
+    fn mourn_target(&mut self, number: u64) {
+        let reduction = &self.reductions[&number];
+        let (target, root) =
+            (reduction.request.target, reduction.commitment.as_ref().expect("the caller's").root);
+        let ttl_ms = limits::TOMBSTONE_TTL.as_millis() as u64;
+        self.ask_owner(target, DirectoryRequest::Mourn { ttl_ms }, None);
+        let message = format!(
+            "{}: {target} was reduced, but its node {root} died before anyone else had it; reduce again under another id",
+            self.me
+        );
+        self.fail_reduction(number, ErrorKind::Lost, &message);
+    }
+}

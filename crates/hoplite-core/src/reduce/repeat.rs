@@ -1,0 +1,105 @@
+//! Saying again what a broken connection, or a moment of being taken for dead, may have swallowed.
+//!
+//! A coordinator repeats its seats and commits to a node it has a new connection to. A seated node tells
+//! its coordinators now and then how its slots stand, and is answered by whatever it missed. So neither
+//! side has to know what the other has heard.
+
+use std::time::Duration;
+
+use hoplite_words::peer::{PeerMessage, SeatTrouble};
+use hoplite_words::{NodeId, ReductionId};
+
+use super::seats::Key;
+use crate::Core;
+
+/// How long a slot that was let go is remembered: its coordinator, if it lives, is back by then.
+const LET_GO_FOR: Duration = Duration::from_secs(60);
+
+impl Core {
+    /// What `node` must know of the reductions called here.
+    pub(crate) fn repeat_seats(&mut self, node: NodeId) {
+        let numbers: Vec<_> = self.reductions.keys().copied().collect();
+        for number in numbers {
+            self.repeat_commit(number, node);
+            let reduction = &self.reductions[&number];
+            if reduction.commitment.is_none() {
+                let told = reduction.slots.iter().filter_map(|(_, slot)| slot.told.clone());
+                let seats: Vec<_> = told.filter(|(at, _)| *at == node).map(|(_, seat)| seat).collect();
+                let reduction = ReductionId { coordinator: self.me, number };
+                for seat in seats {
+                    self.send(node, PeerMessage::Seat { reduction, seat }, None);
+                }
+            }
+        }
+    }
+
+    /// Commits that are not answered yet, to their roots.
+    pub(crate) fn repeat_commits(&mut self) {
+        let roots = self.reductions.iter().filter_map(|(&number, reduction)| {
+            reduction.commitment.as_ref().map(|commitment| (number, commitment.root))
+        });
+        for (number, root) in roots.collect::<Vec<_>>() {
+            self.repeat_commit(number, root);
+        }
+    }
+
+    /// How the slots seated here stand, to their coordinators; only to one of them if that is given.
+    pub(crate) fn repeat_seat_reports(&mut self, to: Option<NodeId>) {
+        self.seats.let_go.retain(|_, &mut (_, until)| until > self.now);
+        for (key, message) in self.seats.reports() {
+            if to.is_none_or(|node| node == key.0.coordinator) {
+                self.send(key.0.coordinator, message, None);
+            }
+        }
+    }
+
+    /// A seated node says that it is still at it.
+    pub(crate) fn on_seat_held(&mut self, from: NodeId, reduction: ReductionId, slot: u32, attempt: u32) {
+        let Some(known) = self.reductions.get(&reduction.number).filter(|_| reduction.coordinator == self.me)
+        else {
+            return self.send(from, PeerMessage::Disband { reduction }, None);
+        };
+        match &known.commitment {
+            Some(commitment) if commitment.root == from => self.repeat_commit(reduction.number, from),
+            Some(_) => self.send(from, PeerMessage::Disband { reduction }, None),
+            None => {
+                let told =
+                    known.slots.iter().find(|(id, _)| *id == slot).and_then(|(_, slot)| slot.told.clone());
+                if let Some((_, seat)) = told.filter(|(at, seat)| *at == from && seat.attempt > attempt) {
+                    self.send(from, PeerMessage::Seat { reduction, seat }, None);
+                }
+            }
+        }
+    }
+
+    /// A coordinator is dead, as far as we can tell: its slots are let go, and if it lives after all it
+    /// will be told so.
+    pub(crate) fn let_seats_go(&mut self, coordinator: NodeId) {
+        let of_node = self.seats.attempts().filter(|((id, _), _)| id.coordinator == coordinator);
+        for (key, attempt) in of_node.collect::<Vec<_>>() {
+            self.remember_let_go(key, attempt);
+            self.drop_seat(key);
+        }
+    }
+
+    pub(super) fn remember_let_go(&mut self, key: Key, attempt: u32) {
+        self.seats.let_go.insert(key, (attempt, self.now + LET_GO_FOR));
+        self.arm_refresh();
+    }
+
+    /// Whether this attempt of the slot must not be begun (again) here; says so if that is so. What it
+    /// had summed up before may have been read, and would not be the same bytes.
+    pub(super) fn declines_seat(&mut self, key: Key, attempt: u32) -> bool {
+        let (reduction, slot) = key;
+        let let_go = self.seats.let_go.get(&key).is_some_and(|&(last, _)| last >= attempt);
+        let declined = let_go || !self.shards.contains(reduction.coordinator);
+        if declined {
+            let trouble = SeatTrouble::LetGo;
+            let failed = PeerMessage::SeatFailed { reduction, slot, attempt, trouble };
+            self.send(reduction.coordinator, failed, None);
+        } else {
+            self.seats.let_go.remove(&key);
+        }
+        declined
+    }
+}
