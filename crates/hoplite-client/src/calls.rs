@@ -125,7 +125,8 @@ impl Calls {
     pub(crate) fn try_lead(&self) -> Option<Lead<'_>> {
         let mut table = self.table();
         let free = !std::mem::replace(&mut table.led, true);
-        free.then_some(Lead { calls: self })
+        // Made only if it is given out: dropping one takes the lock that is held here.
+        free.then(|| Lead { calls: self })
     }
 
     /// Answer, lead, or sleep up to `stretch` (not at all if `awake`) while somebody else leads.
@@ -187,5 +188,21 @@ impl Drop for Lead<'_> {
         if let Some(bell) = sleeper {
             bell.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Calls;
+
+    #[test]
+    fn asking_for_the_lead_that_another_has_leaves_it_there() {
+        let calls = Calls::default();
+        let lead = calls.try_lead();
+        assert!(lead.is_some());
+        assert!(calls.try_lead().is_none());
+        assert!(calls.try_lead().is_none());
+        drop(lead);
+        assert!(calls.try_lead().is_some());
     }
 }
