@@ -169,7 +169,13 @@ impl Connection {
     fn wait(&self, ids: Vec<Bound<'_, PyBytes>>, count: u32, timeout: Option<f64>) -> PyResult<Ticket> {
         let timeout_ms = milliseconds(self::timeout(timeout)?);
         self.submit(
-            Request::Wait { ids: self::ids(ids)?, count, timeout_ms, fail_if_lost: false },
+            Request::Wait {
+                ids: self::ids(ids)?,
+                count,
+                timeout_ms,
+                fail_if_lost: false,
+                known_lost: Vec::new(),
+            },
             Question::Plain,
             timeout,
         )

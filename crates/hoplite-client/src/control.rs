@@ -72,7 +72,13 @@ impl Client {
         timeout: Option<Duration>,
         interrupt: Interrupt<'_>,
     ) -> Result<Vec<ObjectId>> {
-        let request = Request::Wait { ids, count, timeout_ms: milliseconds(timeout), fail_if_lost: false };
+        let request = Request::Wait {
+            ids,
+            count,
+            timeout_ms: milliseconds(timeout),
+            fail_if_lost: false,
+            known_lost: Vec::new(),
+        };
         match self.call(request, timeout, interrupt)? {
             Reply::Ready { ids } => Ok(ids),
             other => Err(self.misfit("wait", other)),

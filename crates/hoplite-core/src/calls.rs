@@ -34,7 +34,8 @@ pub(crate) enum Pending {
         ids: Vec<ObjectId>,
         count: usize,
         ready: BTreeSet<ObjectId>,
-        fail_if_lost: bool,
+        /// Fails if another object than these is lost; `None`: waits on.
+        known_lost: Option<BTreeSet<ObjectId>>,
     },
     Locate {
         id: ObjectId,
@@ -97,8 +98,9 @@ impl Core {
                 let ask = crate::reduce::Request { target, sources, k: num_objects, op, order, to_sources };
                 self.on_reduce(client, call, ask, timeout_ms);
             }
-            Request::Wait { ids, count, timeout_ms, fail_if_lost } => {
-                self.on_wait(client, call, ids, count, fail_if_lost, timeout_ms)
+            Request::Wait { ids, count, timeout_ms, fail_if_lost, known_lost } => {
+                let known_lost = fail_if_lost.then(|| known_lost.into_iter().collect());
+                self.on_wait(client, call, ids, count, known_lost, timeout_ms);
             }
             Request::Prefetch { ids, nodes } => {
                 let nodes = if nodes.is_empty() { vec![self.me] } else { nodes };
@@ -186,7 +188,13 @@ impl Core {
             Pending::Wait { ids, .. } => {
                 ids.into_iter().for_each(|id| self.unwatch(id, Watcher::Call(client, call)));
             }
-            Pending::Seal | Pending::Reduce { .. } => {}
+            // Given up before it was answered: what was put must not come to be after all.
+            Pending::Seal => {
+                if let Some(copy) = self.writes.sealed_by(client, call) {
+                    self.abandon_write(copy);
+                }
+            }
+            Pending::Reduce { .. } => {}
         }
         true
     }
@@ -217,7 +225,16 @@ impl Core {
                 ),
             ),
             Pending::Seal => {
-                (ErrorKind::TimedOut, format!("{me}: not accepted by the directory within {waited}"))
+                let object = self.writes.sealed_by(client, call).map(|copy| self.copies.table[&copy].object);
+                let what = object.map_or("the object".to_owned(), |id| id.to_string());
+                let owner = object.map_or(me, |id| self.shards.owner(id));
+                let message = format!(
+                    "{me}: put of {what}: all bytes are written, but its directory owner {owner} did not accept it within {waited}"
+                );
+                (ErrorKind::TimedOut, message)
+            }
+            Pending::Get { id, .. } if state.since == self.now => {
+                (ErrorKind::TimedOut, format!("{me}: {id} is not complete here: {}", self.story(*id)))
             }
             Pending::Get { id, .. } => (
                 ErrorKind::TimedOut,
@@ -343,7 +360,7 @@ impl Core {
         call: u64,
         ids: Vec<ObjectId>,
         count: u32,
-        fail_if_lost: bool,
+        known_lost: Option<BTreeSet<ObjectId>>,
         timeout_ms: Option<u64>,
     ) {
         let distinct: BTreeSet<_> = ids.iter().copied().collect();
@@ -357,7 +374,7 @@ impl Core {
             client,
             call,
             timeout_ms,
-            Pending::Wait { ids: ids.clone(), count, ready, fail_if_lost },
+            Pending::Wait { ids: ids.clone(), count, ready, known_lost },
         );
         if self.answer_wait_if_enough(client, call) {
             return;
@@ -395,11 +412,21 @@ impl Core {
 
     /// The last complete copy of a waited-for object is gone.
     pub(crate) fn on_waited_lost(&mut self, client: ClientId, call: u64, object: ObjectId) {
-        let Some(Pending::Wait { ready, fail_if_lost, .. }) = self.pending(client, call) else { return };
-        if *fail_if_lost && !ready.contains(&object) {
-            let message = format!("{}: the last complete copy of {object} died with its node", self.me);
-            self.fail_call(client, call, ErrorKind::Lost, &message);
+        let Some(Pending::Wait { ready, known_lost: Some(known), .. }) = self.pending(client, call) else {
+            return;
+        };
+        if !ready.contains(&object) && !known.contains(&object) {
+            self.fail_lost(client, call, object);
         }
+    }
+
+    pub(crate) fn fail_lost(&mut self, client: ClientId, call: u64, object: ObjectId) {
+        let message = format!(
+            "{}: {object} is lost: the node with its last complete copy died; a put under the same id completes those who wait",
+            self.me
+        );
+        let error = Error::new(ErrorKind::Lost, message).about(object);
+        self.finish_call(client, call, Reply::Failed(error));
     }
 
     pub(crate) fn on_waited_deleted(&mut self, client: ClientId, call: u64, object: ObjectId) {

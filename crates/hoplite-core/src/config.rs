@@ -16,11 +16,11 @@ pub struct Config {
     pub store_bytes: u64,
     /// Seeds every random choice: same seed and inputs, same outputs.
     pub seed: u64,
-    /// Between two probes of a random member. Default 200 ms.
+    /// Between two probes of a random member. Default 150 ms.
     pub probe_period: Duration,
-    /// How long a member may leave a probe unanswered before others are asked to try. Default 80 ms.
+    /// How long a member may leave a probe unanswered before others are asked to try. Default 60 ms.
     pub probe_timeout: Duration,
-    /// How long a suspect has to show it is alive. Default 500 ms.
+    /// How long a suspect has to show it is alive. Default 450 ms.
     pub suspicion: Duration,
     /// How long an incoming stream may bring nothing before its sender is asked what it has, and again
     /// before it is given up. Default 1 s. For the driver, which sees the bytes; see `ReceiveStalled`.
@@ -35,9 +35,9 @@ impl Config {
             seeds: Vec::new(),
             store_bytes,
             seed,
-            probe_period: Duration::from_millis(200),
-            probe_timeout: Duration::from_millis(80),
-            suspicion: Duration::from_millis(500),
+            probe_period: Duration::from_millis(150),
+            probe_timeout: Duration::from_millis(60),
+            suspicion: Duration::from_millis(450),
             stall_after: Duration::from_secs(1),
         }
     }

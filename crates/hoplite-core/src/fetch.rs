@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use hoplite_words::client::Location;
 use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
 use hoplite_words::{Blob, CopyId, Edition, ErrorKind, Header, NodeId, ObjectId, TransferId};
 
@@ -52,6 +53,11 @@ pub(crate) struct Fetch {
     /// for the story a time-out tells.
     tried: u32,
     broken: VecDeque<(NodeId, u64)>,
+    /// When the owner was first asked for a sender since the last one, and who has the object, says it.
+    asked: Duration,
+    known: Option<Vec<Location>>,
+    /// The owner said that the object is lost, and lent no sender since.
+    lost: bool,
 }
 
 /// What an incoming stream feeds.
@@ -129,6 +135,9 @@ impl Core {
             self.timers.set(self.now + PREFETCH_PATIENCE, Timer::Prefetch(object));
         }
         self.ensure_fetch(object);
+        if self.fetches.running.get(&object).is_some_and(|fetch| fetch.lost) {
+            self.tell_lost_to(object, want);
+        }
     }
 
     /// They need it no more. A transfer that runs goes on: others may stream behind it.
@@ -170,7 +179,16 @@ impl Core {
         if !wanted || self.copies.live(object).is_some() || self.fetches.running.contains_key(&object) {
             return;
         }
-        let fetch = Fetch { ask: 0, state: State::Asking, failed: None, tried: 0, broken: VecDeque::new() };
+        let fetch = Fetch {
+            ask: 0,
+            state: State::Asking,
+            failed: None,
+            tried: 0,
+            broken: VecDeque::new(),
+            asked: self.now,
+            known: None,
+            lost: false,
+        };
         self.fetches.running.insert(object, fetch);
         self.ask_for_sender(object);
     }
@@ -180,6 +198,8 @@ impl Core {
         if let Some(fetch) = self.fetches.running.get_mut(&object) {
             fetch.ask = ask;
             fetch.state = State::Asking;
+            fetch.asked = self.now;
+            fetch.known = None;
             self.repeat_ask(object);
         }
     }
@@ -290,6 +310,7 @@ impl Core {
         if let Some(fetch) = self.fetches.running.get_mut(&object) {
             fetch.state = State::Receiving(transfer);
             fetch.tried += 1;
+            fetch.lost = false;
         }
         self.fetches.transfers.insert(transfer, Transfer::new(sender, Feeds::Copy(copy)));
         self.out.push_back(Output::Receive { transfer, from: sender, copy, offset });
@@ -462,45 +483,73 @@ impl Core {
     /// The last complete copy is gone: those who asked to be told are.
     pub(crate) fn on_lost(&mut self, object: ObjectId) {
         self.watched_lost(object);
-        let Some(wants) = self.fetches.wants.get(&object) else { return };
-        let calls: Vec<_> = wants.iter().copied().collect();
-        for want in calls {
-            if let Want::Call(client, call) = want {
-                if self.call_fails_if_lost(client, call) {
-                    let message =
-                        format!("{}: the last complete copy of {object} died with its node", self.me);
-                    self.fail_call(client, call, ErrorKind::Lost, &message);
-                    self.unwant(object, want);
-                }
+        match self.fetches.running.get_mut(&object) {
+            Some(fetch) if fetch.state == State::Asking => fetch.lost = true,
+            // Old news: a sender was lent since, or the object is being written here.
+            _ => return,
+        }
+        let wants: Vec<_> = self.fetches.wants.get(&object).into_iter().flatten().copied().collect();
+        for want in wants {
+            self.tell_lost_to(object, want);
+        }
+    }
+
+    fn tell_lost_to(&mut self, object: ObjectId, want: Want) {
+        if let Want::Call(client, call) = want {
+            if self.call_fails_if_lost(client, call) {
+                self.fail_lost(client, call, object);
+                self.unwant(object, want);
             }
+        }
+    }
+
+    /// The owner has no free sender for us yet.
+    pub(crate) fn on_not_yet(&mut self, object: ObjectId, ask: u64, copies: Vec<Location>) {
+        if let Some(fetch) = self.fetches.running.get_mut(&object).filter(|fetch| fetch.ask == ask) {
+            fetch.known = Some(copies);
         }
     }
 
     /// Where the fetch of `object` stands, for error messages.
     pub(crate) fn story(&self, object: ObjectId) -> String {
-        let copy = self.copies.live_copy(object);
-        let done = match copy {
+        let mut story = match self.copies.live_copy(object) {
             Some(copy) if copy.upstream.is_some() || copy.watermark > 0 => {
-                let from = copy.upstream.map(|node| format!(", from {node}")).unwrap_or_default();
-                format!("partly here (at least {} of {} bytes{from})", copy.watermark, copy.extent.size)
+                format!("at least {} of {} bytes are here", copy.watermark, copy.extent.size)
             }
             Some(copy) => format!("being written here ({} bytes)", copy.extent.size),
-            None => match self.fetches.running.get(&object).map(|fetch| fetch.state) {
-                Some(State::NoRoom) => "waiting for room in the store".to_owned(),
-                _ => format!(
-                    "0 bytes here; its directory owner {} knows no free copy",
-                    self.shards.owner(object)
-                ),
-            },
+            None => "0 bytes are here".to_owned(),
         };
-        let Some(fetch) = self.fetches.running.get(&object).filter(|fetch| fetch.tried > 0) else {
-            return done;
-        };
-        let broken = fetch.broken.iter().map(|(node, bytes)| format!("{node} at {bytes} bytes"));
-        let broken = broken.collect::<Vec<_>>().join(", ");
-        match broken.is_empty() {
-            true => format!("{done}, {} sender(s) tried", fetch.tried),
-            false => format!("{done}, {} sender(s) tried; broke off: {broken}", fetch.tried),
+        let Some(fetch) = self.fetches.running.get(&object) else { return story };
+        match fetch.state {
+            State::NoRoom => story += "; it waits for room in the store",
+            State::Receiving(transfer) => {
+                if let Some(transfer) = self.fetches.transfers.get(&transfer) {
+                    story += &format!("; being sent by {}", transfer.from);
+                }
+            }
+            State::Asking => {
+                let (owner, ago) = (self.shards.owner(object), (self.now - fetch.asked).as_secs_f64());
+                story += &format!("; its directory owner {owner} was asked for a sender {ago:.1} s ago");
+                story += &match fetch.known.as_deref() {
+                    _ if fetch.lost => ": the object is lost".to_owned(),
+                    None => String::new(),
+                    Some([]) => ": it knows of no copy".to_owned(),
+                    Some(copies) => {
+                        let state = |copy: &Location| if copy.complete { "complete" } else { "partial" };
+                        let held = copies.iter().map(|copy| format!("{} ({})", copy.node, state(copy)));
+                        format!(": none free yet; held by {}", held.collect::<Vec<_>>().join(", "))
+                    }
+                };
+            }
         }
+        if !fetch.broken.is_empty() {
+            let broken = fetch.broken.iter().map(|(node, bytes)| format!("{node} at {bytes} bytes"));
+            story += &format!(
+                "; {} sender(s) tried, of which broke off: {}",
+                fetch.tried,
+                broken.collect::<Vec<_>>().join(", ")
+            );
+        }
+        story
     }
 }

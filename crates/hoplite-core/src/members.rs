@@ -5,9 +5,12 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use foca::{AccumulatingRuntime, Foca, Member, OwnedNotification, PeriodicParams, PostcardCodec, Timer};
+use foca::{
+    AccumulatingRuntime, Codec, Foca, Identity, Member, OwnedNotification, PeriodicParams, PostcardCodec,
+    State, Timer,
+};
 use hoplite_words::NodeId;
-use rand::{rngs::SmallRng, SeedableRng};
+use rand::{rngs::SmallRng, Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use crate::Config;
@@ -51,7 +54,7 @@ impl Gossiper {
     }
 }
 
-impl foca::Identity for Gossiper {
+impl Identity for Gossiper {
     type Addr = SocketAddr;
 
     fn renew(&self) -> Option<Self> {
@@ -84,6 +87,8 @@ pub(crate) enum Change {
 pub(crate) struct Members {
     foca: Foca<Gossiper, PostcardCodec, SmallRng, foca::NoCustomBroadcast>,
     runtime: AccumulatingRuntime<Gossiper>,
+    settings: foca::Config,
+    rng: SmallRng,
     /// Foca's own timers, by due time and order of arrival.
     timers: BTreeMap<(Duration, u64), Timer<Gossiper>>,
     timer_count: u64,
@@ -107,9 +112,12 @@ impl Members {
         settings.periodic_announce_to_down_members =
             Some(PeriodicParams { frequency: ANNOUNCE_PERIOD, num_members: one });
         settings.periodic_gossip = Some(PeriodicParams { frequency: GOSSIP_PERIOD, num_members: one });
-        let rng = SmallRng::seed_from_u64(config.seed);
+        let mut rng = SmallRng::seed_from_u64(config.seed);
+        let its_rng = SmallRng::seed_from_u64(rng.next_u64());
         Members {
-            foca: Foca::new(Gossiper::of(config.node), settings, rng, PostcardCodec),
+            foca: Foca::new(Gossiper::of(config.node), settings.clone(), its_rng, PostcardCodec),
+            settings,
+            rng,
             runtime: AccumulatingRuntime::new(),
             timers: BTreeMap::new(),
             timer_count: 0,
@@ -126,9 +134,45 @@ impl Members {
 
     pub fn on_datagram(&mut self, now: Duration, bytes: &[u8]) -> Vec<Change> {
         self.excuse_lateness(now);
+        let before = match self.whom_to_give_way(bytes) {
+            Some(member) => self.start_over(member),
+            None => Vec::new(),
+        };
         // Foca answers malformed or misaddressed packets with an error; anyone can send those.
         let _ = self.foca.handle_data(bytes, &mut self.runtime);
-        self.drain(now)
+        before.into_iter().chain(self.drain(now)).collect()
+    }
+
+    /// Somebody whom we hold for dead speaks: we were parted. If it is we who lost the larger part of the
+    /// cluster, it is our opinions that are worth nothing; who that is.
+    fn whom_to_give_way(&self, mut bytes: &[u8]) -> Option<Gossiper> {
+        let header: foca::Header<Gossiper> = PostcardCodec.decode_header(&mut bytes).ok()?;
+        let known = || self.foca.iter_membership_state();
+        if !known().any(|member| *member.id() == header.src && member.state() == State::Down) {
+            return None;
+        }
+        let me = self.foca.identity().addr;
+        let side =
+            |active: bool| known().filter(move |m| (m.state() != State::Down) == active).map(|m| m.id().addr);
+        let ours = (side(true).count() + 1, side(true).chain([me]).min());
+        let theirs = (side(false).count(), side(false).min());
+        // Of two equal halves, the one without the smallest address.
+        let smaller = ours.0 < theirs.0 || (ours.0 == theirs.0 && theirs.1 < ours.1);
+        smaller.then_some(header.src)
+    }
+
+    /// Comes back as somebody new who knows only whom we still hear, by way of `member`. Told of our
+    /// opinions, the others would each have to prove that they live.
+    fn start_over(&mut self, member: Gossiper) -> Vec<Change> {
+        let Some(renewed) = self.foca.identity().renew() else { return Vec::new() };
+        let heard: Vec<_> = self.foca.iter_members().cloned().collect();
+        let rng = SmallRng::seed_from_u64(self.rng.next_u64());
+        self.foca = Foca::new(renewed, self.settings.clone(), rng, PostcardCodec);
+        self.runtime = AccumulatingRuntime::new();
+        self.timers.clear();
+        let _ = self.foca.apply_many(heard.into_iter(), false, &mut self.runtime);
+        let _ = self.foca.announce(member, &mut self.runtime);
+        vec![Change::Rejoined]
     }
 
     pub fn on_time(&mut self, now: Duration) -> Vec<Change> {
@@ -141,6 +185,12 @@ impl Members {
             let timer = self.timers.remove(&(due, number)).expect("just seen");
             // A timer of a past epoch is refused by its token; nothing to do about it.
             let _ = self.foca.handle_timer(timer, &mut self.runtime);
+            let news = self.drain(now);
+            if news.iter().any(|change| matches!(change, Change::Down(_))) {
+                // Many may wait for this: it does not wait for the next round.
+                let _ = self.foca.gossip(&mut self.runtime);
+            }
+            changes.extend(news);
             changes.extend(self.drain(now));
         }
         if self.next_join.is_some_and(|due| due <= now) {
@@ -202,9 +252,13 @@ impl Members {
             match news {
                 OwnedNotification::MemberUp(member) => changes.push(Change::Up(member.node())),
                 OwnedNotification::MemberDown(member) => changes.push(Change::Down(member.node())),
+                // The same process under its next life is no news.
+                OwnedNotification::Rename(old, new) if old.node() == new.node() => {}
                 OwnedNotification::Rename(old, new) => {
                     changes.push(Change::Down(old.node()));
-                    changes.push(Change::Up(new.node()));
+                    if self.foca.iter_members().any(|member| *member.id() == new) {
+                        changes.push(Change::Up(new.node()));
+                    }
                 }
                 OwnedNotification::Rejoin(_) => changes.push(Change::Rejoined),
                 _ => {}
@@ -328,6 +382,23 @@ mod tests {
         let seen = run(&mut nodes, Duration::from_secs(10), Duration::from_millis(10_300));
         assert!(seen.iter().all(|(_, change)| !matches!(change, Change::Down(node) if *node != leaver)));
         assert!(nodes.iter().all(|(_, members)| members.alive == 1), "{seen:?}");
+    }
+
+    #[test]
+    fn who_was_cut_off_comes_back_without_a_stir_among_the_others() {
+        let mut nodes: Vec<_> = (1..=6).map(|port| member(port, (port > 1).then_some(1))).collect();
+        run(&mut nodes, Duration::ZERO, Duration::from_secs(10));
+        let mut lonely = vec![nodes.pop().unwrap()];
+        let cut = lonely[0].0;
+        run(&mut nodes, Duration::from_secs(10), Duration::from_secs(13));
+        let alone = run(&mut lonely, Duration::from_secs(10), Duration::from_secs(13));
+        assert_eq!(alone.iter().filter(|(_, change)| matches!(change, Change::Down(_))).count(), 5);
+        nodes.append(&mut lonely);
+        let seen = run(&mut nodes, Duration::from_secs(13), Duration::from_secs(30));
+        let others: Vec<_> = seen.iter().filter(|(by, _)| *by != cut).collect();
+        assert!(others.iter().all(|(_, change)| *change == Change::Up(cut)), "{others:?}");
+        assert_eq!(others.len(), 5);
+        assert!(nodes.iter().all(|(_, members)| members.alive == 5));
     }
 
     #[test]

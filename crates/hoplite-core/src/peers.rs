@@ -69,6 +69,7 @@ impl Core {
             DirectoryAnswer::Lost => self.on_lost(id),
             DirectoryAnswer::Copy { node, report } => self.on_copy_reported(id, node, report),
             DirectoryAnswer::CopyGone { node } => self.on_copy_gone(id, node),
+            DirectoryAnswer::NotYet { ask, copies } => self.on_not_yet(id, ask, copies),
             DirectoryAnswer::Pin => self.on_pin(id),
             DirectoryAnswer::AskAgain { edition } => self.on_ask_again(id, edition),
             DirectoryAnswer::DeleteDone { token } => self.on_delete_done(token),

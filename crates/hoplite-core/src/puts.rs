@@ -38,6 +38,12 @@ impl Writes {
         self.table.iter().filter(|(_, write)| write.client == client).map(|(&copy, _)| copy).collect()
     }
 
+    /// The copy whose seal this call waits for.
+    pub fn sealed_by(&self, client: ClientId, call: u64) -> Option<CopyId> {
+        let sealed = |write: &Write| write.client == client && write.sealing == Some(call);
+        self.table.iter().find(|(_, write)| sealed(write)).map(|(&copy, _)| copy)
+    }
+
     /// Copies whose acceptance the directory still owes us.
     pub fn unjudged(&self) -> Vec<CopyId> {
         self.table.iter().filter(|(_, write)| write.verdict.is_none()).map(|(&copy, _)| copy).collect()

@@ -21,6 +21,8 @@ pub(crate) enum Watcher {
 struct Subscription {
     watchers: BTreeSet<Watcher>,
     copies: BTreeMap<NodeId, CopyReport>,
+    /// The owner said so, and nothing complete has come since.
+    lost: bool,
 }
 
 #[derive(Debug, Default)]
@@ -48,7 +50,11 @@ impl Core {
     /// Starts watching. What is known already is there to be read at once; the rest is pushed.
     pub(crate) fn watch(&mut self, object: ObjectId, watcher: Watcher) {
         let first = !self.subscriptions.table.contains_key(&object);
-        self.subscriptions.table.entry(object).or_default().watchers.insert(watcher);
+        let known = self.subscriptions.table.entry(object).or_default();
+        known.watchers.insert(watcher);
+        if known.lost {
+            self.tell_lost(watcher, object);
+        }
         if first {
             self.ask_owner(object, DirectoryRequest::Subscribe, None);
             self.arm_refresh();
@@ -72,6 +78,7 @@ impl Core {
         if known.copies.get(&node).is_some_and(|old| old.seq > report.seq) {
             return;
         }
+        known.lost &= !report.complete;
         known.copies.insert(node, report);
         self.tell_watchers(object);
     }
@@ -94,12 +101,19 @@ impl Core {
     }
 
     pub(crate) fn watched_lost(&mut self, object: ObjectId) {
+        if let Some(known) = self.subscriptions.table.get_mut(&object) {
+            known.lost = true;
+        }
         for watcher in self.subscriptions.watchers(object) {
-            match watcher {
-                Watcher::Call(client, call) => self.on_waited_lost(client, call, object),
-                // A source may be put again, or come elsewhere; its time-out tells how it stands.
-                Watcher::Reduction(_) | Watcher::Leave => {}
-            }
+            self.tell_lost(watcher, object);
+        }
+    }
+
+    fn tell_lost(&mut self, watcher: Watcher, object: ObjectId) {
+        match watcher {
+            Watcher::Call(client, call) => self.on_waited_lost(client, call, object),
+            // A source may be put again, or come elsewhere; its time-out tells how it stands.
+            Watcher::Reduction(_) | Watcher::Leave => {}
         }
     }
 

@@ -41,15 +41,15 @@ pub struct Options {
     pub carry_threads: u16,
 
     /// Milliseconds between two probes of a random member.
-    #[arg(long, env = "HOPLITE_PROBE_PERIOD_MS", default_value_t = 200, value_parser = positive())]
+    #[arg(long, env = "HOPLITE_PROBE_PERIOD_MS", default_value_t = 150, value_parser = positive())]
     pub probe_period_ms: u64,
 
     /// Milliseconds a member may leave a probe unanswered before others are asked to try.
-    #[arg(long, env = "HOPLITE_PROBE_TIMEOUT_MS", default_value_t = 80, value_parser = positive())]
+    #[arg(long, env = "HOPLITE_PROBE_TIMEOUT_MS", default_value_t = 60, value_parser = positive())]
     pub probe_timeout_ms: u64,
 
     /// Milliseconds a suspected member has to show that it is alive.
-    #[arg(long, env = "HOPLITE_SUSPICION_MS", default_value_t = 500, value_parser = positive())]
+    #[arg(long, env = "HOPLITE_SUSPICION_MS", default_value_t = 450, value_parser = positive())]
     pub suspicion_ms: u64,
 
     /// What to log to stderr: a level, or tracing's filter syntax (hoplite_net=debug).

@@ -193,7 +193,9 @@ pub fn plain_request(spec: &Spec, timeout_ms: Option<u64>) -> Option<Request> {
             timeout_ms,
             to_sources,
         },
-        Spec::Wait { ids, count } => Request::Wait { ids, count, timeout_ms, fail_if_lost: false },
+        Spec::Wait { ids, count } => {
+            Request::Wait { ids, count, timeout_ms, fail_if_lost: false, known_lost: Vec::new() }
+        }
         Spec::Prefetch { ids, nodes } => Request::Prefetch { ids, nodes },
         Spec::Locate { id } => Request::Locate { id, timeout_ms },
         Spec::Status => Request::Status,

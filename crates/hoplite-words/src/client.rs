@@ -135,6 +135,9 @@ pub enum Request {
         /// Fail with `Lost` when the last complete copy of one of them dies, instead of waiting on.
         #[n(3)]
         fail_if_lost: bool,
+        /// Of these the caller knows: their loss is no reason to fail.
+        #[n(4)]
+        known_lost: Vec<ObjectId>,
     },
     /// Bring the objects to `nodes` (empty: here) without mapping them. Answered by `Done` at once.
     #[n(11)]

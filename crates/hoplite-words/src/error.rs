@@ -2,6 +2,8 @@
 
 use minicbor::{Decode, Encode};
 
+use crate::ObjectId;
+
 /// What went wrong, from the caller's point of view. Stable: these numbers are on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode)]
 #[cbor(index_only)]
@@ -59,11 +61,19 @@ pub struct Error {
     pub kind: ErrorKind,
     #[n(1)]
     pub message: String,
+    /// The one object it is about, where there is one.
+    #[n(2)]
+    pub object: Option<ObjectId>,
 }
 
 impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into() }
+        Error { kind, message: message.into(), object: None }
+    }
+
+    /// The same, about this object.
+    pub fn about(self, object: ObjectId) -> Self {
+        Error { object: Some(object), ..self }
     }
 }
 

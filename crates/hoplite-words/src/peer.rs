@@ -376,6 +376,14 @@ pub enum DirectoryAnswer {
         #[n(0)]
         edition: Edition,
     },
+    /// To an ask that was repeated: no sender is free yet; who has the object, and how (some of them).
+    #[n(11)]
+    NotYet {
+        #[n(0)]
+        ask: u64,
+        #[n(1)]
+        copies: Vec<Location>,
+    },
 }
 
 /// The directory's word on a put.

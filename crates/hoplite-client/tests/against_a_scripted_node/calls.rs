@@ -173,7 +173,13 @@ fn calls_that_do_not_fit_the_socket_go_later() {
     let (client, mut session) = node.connect();
     let ids = vec![id(); IDS_MAX];
     let mut ticket = client
-        .submit(Request::Wait { ids: ids.clone(), count: 1, timeout_ms: None, fail_if_lost: false })
+        .submit(Request::Wait {
+            ids: ids.clone(),
+            count: 1,
+            timeout_ms: None,
+            fail_if_lost: false,
+            known_lost: Vec::new(),
+        })
         .unwrap();
     assert!(client.wants_write(), "a megabyte is more than a socket takes");
     std::thread::scope(|scope| {

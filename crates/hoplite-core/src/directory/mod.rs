@@ -35,6 +35,13 @@ impl Directory {
     }
 }
 
+/// Holders that an asker is told of who waits for long: enough for a story.
+const EXPLAINED_MAX: usize = 4;
+
+fn location((node, report): (NodeId, &CopyReport)) -> Location {
+    Location { node, complete: report.complete, pinned: report.pinned, edition: report.edition }
+}
+
 /// How long an asker is kept from a sender that just failed it, if there is no other.
 const DISTRUST: Duration = Duration::from_millis(100);
 
@@ -211,14 +218,18 @@ impl Core {
         }
     }
 
+    /// Someone has waited for a while: if it still does, it may tell its caller why.
+    fn explain(&mut self, origin: NodeId, id: ObjectId, ask: u64) {
+        let Some(entry) = self.directory.entries.get(&id) else { return };
+        if entry.asks.iter().any(|waiting| (waiting.node, waiting.ask) == (origin, ask)) {
+            let others = entry.reported().filter(|(node, _)| *node != origin);
+            let copies = others.take(EXPLAINED_MAX).map(location).collect();
+            self.answer(origin, id, DirectoryAnswer::NotYet { ask, copies });
+        }
+    }
+
     fn on_locate(&mut self, origin: NodeId, id: ObjectId, token: u64) {
         let entry = self.directory.entries.get(&id);
-        let location = |(node, report): (NodeId, &CopyReport)| Location {
-            node,
-            complete: report.complete,
-            pinned: report.pinned,
-            edition: report.edition,
-        };
         let answer = DirectoryAnswer::Located {
             token,
             size: entry.and_then(Entry::size),
@@ -324,5 +335,8 @@ impl Core {
             self.tell_if_lost(id, Some(origin));
         }
         self.serve_asks(id);
+        if !fresh {
+            self.explain(origin, id, ask);
+        }
     }
 }

@@ -127,6 +127,7 @@ fn a_target_that_exists_fails_the_reduction_even_if_it_was_watched_before() {
                 count: 2,
                 timeout_ms: None,
                 fail_if_lost: false,
+                known_lost: Vec::new(),
             });
         }
         let call = at.ask(reduce(target, &[source], 1, FoldOrder::Arrival));

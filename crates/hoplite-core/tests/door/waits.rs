@@ -9,7 +9,7 @@ use crate::puts::{failed, put};
 use crate::requests::{delete, edition, object, put_report, SIZE};
 
 fn wait(ids: &[ObjectId], count: u32) -> Request {
-    Request::Wait { ids: ids.to_vec(), count, timeout_ms: None, fail_if_lost: false }
+    Request::Wait { ids: ids.to_vec(), count, timeout_ms: None, fail_if_lost: false, known_lost: Vec::new() }
 }
 
 #[test]
@@ -55,7 +55,13 @@ fn time_up_tells_what_is_ready_and_deletion_fails() {
     let mut at = Node::alone(8 << 20);
     let ids = ["a", "b"].map(object);
     put(&mut at, ids[1], SIZE);
-    let timed = Request::Wait { ids: ids.to_vec(), count: 2, timeout_ms: Some(50), fail_if_lost: false };
+    let timed = Request::Wait {
+        ids: ids.to_vec(),
+        count: 2,
+        timeout_ms: Some(50),
+        fail_if_lost: false,
+        known_lost: Vec::new(),
+    };
     let timed = at.ask(timed);
     at.wait(Duration::from_millis(50));
     assert_eq!(at.reply(timed), Some(&Reply::Ready { ids: vec![ids[1]] }));

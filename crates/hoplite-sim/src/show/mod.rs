@@ -52,7 +52,7 @@ pub fn request(names: &Names, request: &Request) -> String {
             flag(*to_sources, "to sources"),
             within(*timeout_ms)
         ),
-        Request::Wait { ids, count, timeout_ms, fail_if_lost } => {
+        Request::Wait { ids, count, timeout_ms, fail_if_lost, .. } => {
             let flag = flag(*fail_if_lost, "fail if lost");
             format!("wait {count} of {}{}{}", names.objects(ids), flag, within(*timeout_ms))
         }

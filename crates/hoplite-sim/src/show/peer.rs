@@ -103,6 +103,9 @@ fn directory_answer(names: &mut Names, id: &str, answer: &DirectoryAnswer) -> St
         }
         DirectoryAnswer::CopyGone { node: at } => format!("copy gone {id} at {}", node(*at)),
         DirectoryAnswer::DeleteDone { .. } => format!("delete done {id}"),
+        DirectoryAnswer::NotYet { ask, copies } => {
+            format!("not yet {id} for ask {ask}: {} copies", copies.len())
+        }
         DirectoryAnswer::Pin => format!("pin {id}"),
         DirectoryAnswer::AskAgain { edition } => format!("ask again {id} {}", names.edition(*edition)),
         DirectoryAnswer::Located { size, copies, deleted, .. } => {

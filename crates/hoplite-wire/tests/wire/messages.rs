@@ -58,7 +58,7 @@ draw_struct! {
     TransferId { 0 }
     ReductionId { coordinator, number }
     Header { encoding, dtype, shape, descr }
-    Error { kind, message }
+    Error { kind, message, object }
     Call { call, request }
     Answer { call, reply }
     Location { node, complete, pinned, edition }
@@ -101,7 +101,7 @@ draw_enum! {
         Release { copy },
         Delete { ids, timeout_ms },
         Reduce { target, sources, num_objects, op, order, timeout_ms, to_sources },
-        Wait { ids, count, timeout_ms, fail_if_lost },
+        Wait { ids, count, timeout_ms, fail_if_lost, known_lost },
         Prefetch { ids, nodes },
         Locate { id, timeout_ms },
         Status,
@@ -161,5 +161,6 @@ draw_enum! {
         Located { token, size, copies, deleted },
         Pin,
         AskAgain { edition },
+        NotYet { ask, copies },
     }
 }
