@@ -43,15 +43,15 @@ pub(super) struct Entry {
     was_complete: bool,
     /// It is lost, and how long that is remembered.
     pub mourned_until: Option<Duration>,
-    /// From when on what is known here is all there is: an owner that is new hears it little by little.
-    pub trusted_from: Duration,
+    /// From when on what is known here is all there is, if the owner is new and hears it little by little.
+    pub trusted_from: Option<Duration>,
     /// Deleted; nothing else is kept then, but who was told.
     pub buried_until: Option<Duration>,
     pub told_deleted: BTreeSet<NodeId>,
 }
 
 impl Entry {
-    pub fn new(trusted_from: Duration) -> Self {
+    pub fn new(trusted_from: Option<Duration>) -> Self {
         Entry { trusted_from, ..Entry::default() }
     }
 
@@ -180,11 +180,11 @@ impl Entry {
         }
     }
 
-    /// No complete copy is left, and nobody is writing the object anew. Part of it in an asker's hands
-    /// tells of one too: who writes in vain says so, and its receivers then let go of what they have.
+    /// No complete copy is left, and nobody is writing the object anew. A new owner takes part of it in an
+    /// asker's hands for proof that there was one: whoever had it may have died with the owner before.
     pub fn is_lost(&self) -> bool {
-        let existed = self.was_complete || self.asks.iter().any(|ask| ask.have.is_some());
-        existed && !self.copies.values().any(Held::is_alive)
+        let inherited = self.trusted_from.is_some() && self.asks.iter().any(|ask| ask.have.is_some());
+        (self.was_complete || inherited) && !self.copies.values().any(Held::is_alive)
     }
 
     /// Whether the chain that `node` receives from leads back to it.

@@ -26,8 +26,7 @@ impl Core {
     pub(super) fn tell_if_lost(&mut self, id: ObjectId, to: Option<NodeId>) {
         let until = self.now + limits::TOMBSTONE_TTL;
         let Some(entry) = self.directory.entries.get_mut(&id).filter(|entry| entry.is_lost()) else { return };
-        if entry.trusted_from > self.now {
-            let due = entry.trusted_from;
+        if let Some(due) = entry.trusted_from.filter(|&from| from > self.now) {
             return self.timers.set(due, Timer::Loss(id));
         }
         if entry.mourned_until.is_none() {

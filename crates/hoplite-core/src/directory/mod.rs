@@ -97,7 +97,7 @@ impl Core {
     /// The entry of `id`, new if need be. While members come and go a new one does not know all yet.
     fn entry_mut(&mut self, id: ObjectId) -> &mut Entry {
         let unsettled = self.now < self.reannounce_until;
-        let trusted_from = if unsettled { self.now + REANNOUNCE_AFTER } else { self.now };
+        let trusted_from = unsettled.then_some(self.now + REANNOUNCE_AFTER);
         self.directory.entries.entry(id).or_insert_with(|| Entry::new(trusted_from))
     }
 
