@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use hoplite_core::io::ClientId;
 use hoplite_words::limits::INLINE_BYTES_MAX;
-use hoplite_words::{Dtype, ErrorKind, ObjectId, Op};
+use hoplite_words::{Dtype, ErrorKind, NodeId, ObjectId, Op};
 
 use crate::dice::Dice;
-use crate::fault::Fault;
+use crate::mischief::{Mischief, OVER_AFTER};
 use crate::model::{Origin, DTYPES};
-use crate::task::{Ending, Spec, Task, TaskId};
+use crate::names::address;
+use crate::script::{Item, Script};
+use crate::task::{Ending, Spec, Task};
 use crate::workload::{Room, Shape, OBJECT_BYTES_MAX};
-use crate::world::World;
 
 /// Most sources of a drawn reduction.
 const SOURCES_MAX: u64 = 8;
@@ -19,25 +19,11 @@ const SOURCES_MAX: u64 = 8;
 /// The id of a thing that is only a pattern for others.
 const NOBODY: ObjectId = ObjectId([0; ObjectId::LEN]);
 
-/// What went into a world, for the end of the run.
-#[derive(Default)]
-pub struct Crowd {
-    pub clients: Vec<ClientId>,
-    /// Everything to be deleted at the end.
-    pub ids: Vec<ObjectId>,
-    /// What must be there for everybody when all tasks are over.
-    pub lasting: Vec<ObjectId>,
-    pub puts: Vec<(ObjectId, TaskId)>,
-    /// When the last fault happens.
-    pub quiet_from: Duration,
-}
-
-/// Draws tasks into a world.
+/// Draws tasks, and then faults, into a script.
 pub struct Drawing<'a> {
-    pub world: &'a mut World,
     pub dice: &'a mut Dice,
     pub shape: &'a Shape,
-    pub crowd: Crowd,
+    pub script: Script,
 }
 
 /// One object as its tasks need to know it.
@@ -51,11 +37,10 @@ struct Thing {
 }
 
 impl Drawing<'_> {
-    pub fn draw(mut self) -> Crowd {
+    pub fn draw(mut self) -> Script {
         for i in 0..self.shape.clients {
             let index = if i < self.shape.nodes { i } else { self.dice.index(self.shape.nodes) };
-            let client = self.world.connect(index);
-            self.crowd.clients.push(client);
+            self.script.clients.push(index);
         }
         for i in 0..self.shape.objects {
             self.draw_object(&format!("x{i}"));
@@ -65,21 +50,21 @@ impl Drawing<'_> {
             chained = Some(self.draw_group(i, chained));
         }
         self.draw_onlookers();
-        self.draw_faults();
-        self.crowd
-    }
-
-    fn client(&mut self) -> ClientId {
-        *self.dice.pick(&self.crowd.clients)
+        let faults = Mischief { dice: self.dice, shape: self.shape }.draw();
+        if !faults.is_empty() {
+            self.script.quiet_after = self.shape.span + OVER_AFTER;
+        }
+        self.script.items.extend(faults.into_iter().map(|(when, fault)| Item::Fault { when, fault }));
+        self.script
     }
 
     fn moment(&mut self) -> Duration {
-        self.world.now() + self.dice.time(Duration::ZERO, self.shape.span)
+        self.dice.time(Duration::ZERO, self.shape.span)
     }
 
     fn new_id(&mut self, name: &str) -> ObjectId {
-        let id = self.world.names.id(name);
-        self.crowd.ids.push(id);
+        let id = self.script.names.id(name);
+        self.script.ids.push(id);
         id
     }
 
@@ -97,31 +82,34 @@ impl Drawing<'_> {
     }
 
     /// Adds a task with the time-out and the excuses its world calls for.
-    fn add(&mut self, at: Duration, spec: Spec, excuses: &[ErrorKind]) -> TaskId {
-        let client = self.client();
+    fn add(&mut self, at: Duration, spec: Spec, excuses: &[ErrorKind]) {
+        let client = Script::client_id(self.dice.index(self.shape.clients));
         let mut task = Task::new(client, spec).may_fail(excuses);
         if self.shape.room == Room::Tight {
             task = task.may_fail(&[ErrorKind::StoreFull]);
         }
-        if self.shape.faults.any() {
-            task = task.may_fail(&[
-                ErrorKind::Lost,
-                ErrorKind::Aborted,
-                ErrorKind::NodeUnreachable,
-                ErrorKind::Deleted,
-            ]);
+        let hampered = self.shape.faults.any();
+        if hampered && matches!(task.spec, Spec::Get { fail_if_lost: true, .. }) {
+            task = task.may_fail(&[ErrorKind::Lost]);
         }
-        let pressed = self.shape.room == Room::Tight || self.shape.faults.any() || !excuses.is_empty();
         // What makes objects must not give up where others count on them.
         let makes = matches!(task.spec, Spec::Put { .. } | Spec::PutSmall { .. } | Spec::Reduce { .. });
-        if pressed || (!makes && self.dice.percent(10)) {
-            let timeout = Duration::from_millis(self.dice.between(0, 1500));
+        let hurried = match (hampered, makes) {
+            (true, _) => 40,
+            (false, true) => 0,
+            (false, false) => 10,
+        };
+        if self.shape.room == Room::Tight || !excuses.is_empty() || self.dice.percent(hurried) {
+            let longest = if hampered && self.dice.percent(50) { 8000 } else { 1500 };
+            let timeout = Duration::from_millis(self.dice.between(0, longest));
             task = task.within(timeout).may_fail(&[ErrorKind::TimedOut]);
         }
-        self.world.plan_task(at, task)
+        let gives_up = matches!(task.spec, Spec::Get { .. }) && self.dice.percent(10);
+        let give_up = gives_up.then(|| at + self.dice.time(Duration::ZERO, self.shape.span));
+        self.script.items.push(Item::Task { at, task, give_up });
     }
 
-    fn put(&mut self, thing: Thing, excuses: &[ErrorKind], ending: Ending) -> TaskId {
+    fn put(&mut self, thing: Thing, excuses: &[ErrorKind], ending: Ending) {
         let Thing { id, size, dtype, .. } = thing;
         let at = self.moment();
         let small = size <= INLINE_BYTES_MAX && ending == Ending::Seal && self.dice.percent(60);
@@ -132,9 +120,7 @@ impl Drawing<'_> {
             let pause = *self.dice.pick(&[0, 0, 30, 1000].map(Duration::from_micros));
             Spec::Put { id, size, dtype, piece, pause, ending }
         };
-        let task = self.add(at, spec, excuses);
-        self.crowd.puts.push((id, task));
-        task
+        self.add(at, spec, excuses);
     }
 
     fn gets(&mut self, thing: Thing, excuses: &[ErrorKind]) {
@@ -142,12 +128,8 @@ impl Drawing<'_> {
             let at = self.moment();
             let hold = *self.dice.pick(&[0, 0, 100, 20_000].map(Duration::from_micros));
             let partial = self.dice.percent(40);
-            let spec = Spec::Get { id: thing.id, partial, fail_if_lost: false, hold };
-            let get = self.add(at, spec, excuses);
-            if self.dice.percent(10) {
-                let give_up = at + self.dice.time(Duration::ZERO, self.shape.span);
-                self.world.plan_cancel(give_up, get);
-            }
+            let fail_if_lost = self.dice.percent(20);
+            self.add(at, Spec::Get { id: thing.id, partial, fail_if_lost, hold }, excuses);
         }
     }
 
@@ -155,8 +137,9 @@ impl Drawing<'_> {
         let id = self.new_id(name);
         let size = self.size(None);
         let volatile = self.dice.percent(15);
-        let contested = self.dice.percent(5);
-        self.world.model.add(id, Origin::Put { dtype: None });
+        // Two halves of a split cluster may accept what one would not.
+        let contested = !self.shape.faults.any() && self.dice.percent(5);
+        self.script.model.add(id, Origin::Put { dtype: None });
         let thing = Thing { id, size, dtype: None, volatile };
         let mut excuses = Vec::new();
         if volatile {
@@ -182,7 +165,7 @@ impl Drawing<'_> {
             let at = self.moment();
             self.add(at, Spec::Delete { ids: vec![thing.id] }, &[]);
         } else if !contested {
-            self.crowd.lasting.push(thing.id);
+            self.script.lasting.push(thing.id);
         }
     }
 
@@ -195,7 +178,7 @@ impl Drawing<'_> {
         let mut things: Vec<Thing> = Vec::new();
         for i in 0..self.dice.between(1, SOURCES_MAX) {
             let id = self.new_id(&format!("g{number}.{i}"));
-            self.world.model.add(id, Origin::Put { dtype: like.dtype });
+            self.script.model.add(id, Origin::Put { dtype: like.dtype });
             things.push(Thing { id, volatile: false, ..like });
         }
         if like.id != NOBODY {
@@ -242,7 +225,7 @@ impl Drawing<'_> {
         let sources: Vec<ObjectId> = things.iter().map(|thing| thing.id).collect();
         let fixed = self.dice.percent(25);
         let to_sources = self.dice.percent(30);
-        self.world.model.add(
+        self.script.model.add(
             target,
             Origin::Reduction {
                 sources: sources.clone(),
@@ -266,18 +249,18 @@ impl Drawing<'_> {
     /// Calls that change nothing: waits, prefetches, locations, status.
     fn draw_onlookers(&mut self) {
         for _ in 0..self.dice.between(0, 6) {
-            if self.crowd.lasting.is_empty() {
+            if self.script.lasting.is_empty() {
                 return;
             }
             let at = self.moment();
-            let mut ids = self.crowd.lasting.clone();
+            let mut ids = self.script.lasting.clone();
             self.dice.shuffle(&mut ids);
             ids.truncate(self.dice.between(1, 4) as usize);
             let spec = match self.dice.between(0, 3) {
                 0 => Spec::Wait { count: self.dice.between(1, ids.len() as u64) as u32, ids },
                 1 => {
                     let nodes = (0..self.dice.between(0, 2)).map(|_| self.dice.index(self.shape.nodes));
-                    Spec::Prefetch { ids, nodes: nodes.map(|index| self.world.node_id(index)).collect() }
+                    Spec::Prefetch { ids, nodes: nodes.map(first_node).collect() }
                 }
                 2 => Spec::Locate { id: ids[0] },
                 _ => Spec::Status,
@@ -285,27 +268,9 @@ impl Drawing<'_> {
             self.add(at, spec, &[]);
         }
     }
+}
 
-    fn draw_faults(&mut self) {
-        let faults = self.shape.faults;
-        if faults.kill_clients && self.dice.percent(60) {
-            let at = self.moment();
-            let client = self.client();
-            self.world.plan_fault(at, Fault::KillClient(client));
-        }
-        // The first node stays: it is the one that others join through.
-        if faults.kill_nodes && self.shape.nodes > 1 {
-            for _ in 0..self.dice.between(0, 2) {
-                let index = self.dice.between(1, self.shape.nodes as u64 - 1) as usize;
-                let at = self.moment();
-                self.world.plan_fault(at, Fault::KillNode(index));
-                self.crowd.quiet_from = self.crowd.quiet_from.max(at);
-                if faults.restart_nodes && self.dice.percent(60) {
-                    let back = at + self.dice.time(Duration::from_millis(1), Duration::from_secs(3));
-                    self.world.plan_fault(back, Fault::RestartNode(index));
-                    self.crowd.quiet_from = self.crowd.quiet_from.max(back);
-                }
-            }
-        }
-    }
+/// The node with this index, as it is called before it dies the first time.
+fn first_node(index: usize) -> NodeId {
+    NodeId { addr: address(index), incarnation: 1 }
 }

@@ -1,17 +1,18 @@
 //! Everything that can happen next in a world.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use hoplite_core::io::{ClientId, FoldId, Input, SendId};
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{PeerMessage, Seal};
-use hoplite_words::{CopyId, NodeId};
+use hoplite_words::{CopyId, NodeId, TransferId};
 
 use crate::fault::Fault;
-use crate::net::LineId;
+use crate::net::TroubleId;
 use crate::plane::FlowId;
 use crate::task::TaskId;
-use crate::world::Place;
+use crate::world::{LineId, Place};
 
 #[derive(Debug)]
 pub(crate) enum Happening {
@@ -28,17 +29,36 @@ pub(crate) enum Happening {
     Tick {
         place: Place,
     },
+    /// A dial of so long ago reaches the other host.
+    Dial {
+        line: LineId,
+        waited: Duration,
+    },
     Control {
-        from: NodeId,
+        line: LineId,
         to: NodeId,
         message: PeerMessage,
     },
-    LineBroken {
-        place: Place,
-        peer: NodeId,
+    /// What a cut held up gets through.
+    LineFreed {
         line: LineId,
     },
+    /// The caller finds its line broken, or (`gone`) refused.
+    LineLost {
+        line: LineId,
+        gone: bool,
+    },
+    /// The one who was called finds the line at its end.
+    LineClosed {
+        from: NodeId,
+        to: NodeId,
+    },
+    PeerLost {
+        place: Place,
+        node: NodeId,
+    },
     Datagram {
+        from: usize,
         to: SocketAddr,
         bytes: Vec<u8>,
     },
@@ -67,11 +87,24 @@ pub(crate) enum Happening {
         flow: FlowId,
         event: FlowEvent,
     },
+    /// What a cut or a stall held up gets through.
+    FlowFreed {
+        flow: FlowId,
+    },
+    /// Time to see whether a stream has brought anything since.
+    StallCheck {
+        place: Place,
+        transfer: TransferId,
+    },
     Task {
         task: TaskId,
         event: TaskEvent,
     },
     Fault(Fault),
+    /// The end of something that passes.
+    Relief(Relief),
+    /// A slow node gets round to it.
+    Late(Box<Happening>),
 }
 
 /// What happens on a stream, at the receiver unless said otherwise.
@@ -89,6 +122,27 @@ pub(crate) enum FlowEvent {
     Reset,
     /// At the sender: the receiver has taken so many bytes.
     Credit(u64),
+}
+
+impl FlowEvent {
+    pub fn is_at_sender(&self) -> bool {
+        matches!(self, FlowEvent::Reset | FlowEvent::Credit(_))
+    }
+}
+
+/// Something that passes has passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Relief {
+    /// A cut or a delay.
+    Net(TroubleId),
+    /// The kernels lose patience with what a cut holds up.
+    Patience(TroubleId),
+    /// ... with a host without power.
+    HostPatience(Place),
+    Resume(TroubleId, Place),
+    Slow(TroubleId, Place),
+    /// Every fault is over.
+    All,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,7 +4,8 @@
 //! - `net`, `plane`: links, and the copies and jobs of a node's carry plane
 //! - `world`: carries out what cores want and tells them what came of it
 //! - `task`: what clients do; `model`: what they must find
-//! - `workload`, `run`: a seed draws a world and its clients, and says what went wrong
+//! - `fault`: what may go wrong; `workload`, `crowd`, `mischief`: a seed draws a world, its tasks, its faults
+//! - `script`: the drawn list; `run`: plays it, and says what went wrong
 //! - `scenario`: commands and their recorded outcome, one behaviour per file
 #![forbid(unsafe_code)]
 
@@ -13,6 +14,7 @@ mod dice;
 pub mod fault;
 mod happening;
 mod log;
+mod mischief;
 mod model;
 mod names;
 mod net;
@@ -20,6 +22,7 @@ mod plane;
 mod queue;
 pub mod run;
 pub mod scenario;
+mod script;
 mod show;
 mod task;
 mod workload;

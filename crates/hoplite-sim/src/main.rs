@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use hoplite_sim::fault::FaultSwitches;
-use hoplite_sim::run::{run, Report};
+use hoplite_sim::run::{run, Keep, Report};
 
 /// Runs simulated clusters of the real core, one per seed, and stops at the first broken rule.
 #[derive(Parser)]
@@ -16,9 +16,12 @@ struct Args {
     /// How many seeds to run, one after the other.
     #[arg(long, default_value_t = 1)]
     seeds: u64,
-    /// Kill clients, kill and restart nodes, lose datagrams.
-    #[arg(long)]
-    faults: bool,
+    /// Let faults strike: all of them, or `=` some classes, with commas between them.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "none", default_missing_value = "all")]
+    faults: FaultSwitches,
+    /// Only these of the numbered tasks and faults that the seed draws, with commas between them.
+    #[arg(long, value_delimiter = ',')]
+    keep: Option<Vec<usize>>,
     /// Go on after failures, and list them at the end.
     #[arg(long)]
     keep_going: bool,
@@ -39,11 +42,11 @@ fn main() -> ExitCode {
             println!("{}", std::backtrace::Backtrace::force_capture());
         }
     }));
-    let faults = if args.faults { FaultSwitches::all() } else { FaultSwitches::default() };
+    let keep: Keep = args.keep.map(|keep| keep.into_iter().collect());
     let mut failed = Vec::new();
     let mut judged = 0;
     for seed in args.seed..args.seed + args.seeds {
-        let report = run(seed, faults, args.tail);
+        let report = run(seed, args.faults, &keep, args.tail);
         judged += report.judged;
         if args.verbose || args.seeds == 1 {
             println!("{report}");
@@ -67,6 +70,10 @@ fn main() -> ExitCode {
 fn print_failure(report: &Report) {
     let Some(failure) = &report.failure else { return };
     println!("FAILED {report}");
+    for item in &report.items {
+        println!("  {item}");
+    }
+    println!("  ---");
     for line in &failure.log_tail {
         println!("  {line}");
     }

@@ -1,13 +1,11 @@
-//! Links: how long a message is under way, and how long a node's line is busy with bytes.
+//! Links: how long a message is under way, how long a node's line is busy with bytes, and who does
+//! not reach whom.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hoplite_words::NodeId;
-
 use crate::dice::Dice;
-use crate::names::index_of;
-use crate::world::Place;
+use crate::fault::Lane;
 
 /// The shape of the network, drawn once per run.
 #[derive(Clone, Debug)]
@@ -33,114 +31,133 @@ impl NetPlan {
     }
 }
 
-/// One control connection, from its dial to its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LineId(u64);
+/// One passing trouble of the network, to be ended by this number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct TroubleId(pub u64);
 
 #[derive(Debug)]
-struct Line {
-    id: LineId,
-    last_arrival: Duration,
-    /// Its end is already on its way to the caller.
-    breaking: bool,
+struct Spike {
+    from: usize,
+    to: usize,
+    lane: Lane,
+    extra: Duration,
 }
 
 /// The state of all links.
 pub struct Net {
     plan: NetPlan,
-    /// Control connections that are up.
-    lines: BTreeMap<(Place, NodeId), Line>,
-    dials: u64,
+    /// By sender and receiver, so that one pair's luck does not hang on what the others do.
+    dice: Vec<Vec<Dice>>,
     egress_free: Vec<Duration>,
     ingress_free: Vec<Duration>,
+    /// Which nodes are on the marked side of each cut.
+    cuts: BTreeMap<TroubleId, Vec<bool>>,
+    spikes: BTreeMap<TroubleId, Spike>,
+    /// Hosts without power.
+    dark: Vec<bool>,
+    /// How many times slower a node's line is than planned.
+    slowness: Vec<u64>,
 }
 
 impl Net {
-    pub fn new(plan: NetPlan) -> Self {
+    pub fn new(plan: NetPlan, dice: &mut Dice) -> Self {
         let nodes = plan.bytes_per_s.len();
         Net {
-            plan,
-            lines: BTreeMap::new(),
-            dials: 0,
+            dice: (0..nodes).map(|_| (0..nodes).map(|_| dice.split()).collect()).collect(),
             egress_free: vec![Duration::ZERO; nodes],
             ingress_free: vec![Duration::ZERO; nodes],
+            cuts: BTreeMap::new(),
+            spikes: BTreeMap::new(),
+            dark: vec![false; nodes],
+            slowness: vec![1; nodes],
+            plan,
         }
+    }
+
+    /// The choices of the way between two nodes.
+    pub fn dice(&mut self, from: usize, to: usize) -> &mut Dice {
+        &mut self.dice[from][to]
     }
 
     pub fn latency(&self, from: usize, to: usize) -> Duration {
         self.plan.latency[from][to]
     }
 
-    pub fn under_way(&self, from: usize, to: usize, dice: &mut Dice) -> Duration {
-        self.latency(from, to) + dice.time(Duration::ZERO, self.plan.jitter)
+    pub fn round_trip(&self, from: usize, to: usize) -> Duration {
+        self.latency(from, to) + self.latency(to, from)
     }
 
-    pub fn loses_datagram(&self, dice: &mut Dice) -> bool {
-        dice.percent(self.plan.datagram_loss_percent)
+    pub fn under_way(&mut self, from: usize, to: usize, lane: Lane) -> Duration {
+        let here = |spike: &&Spike| (spike.from, spike.to, spike.lane) == (from, to, lane);
+        let extra: Duration = self.spikes.values().filter(here).map(|spike| spike.extra).sum();
+        let jitter = self.dice[from][to].time(Duration::ZERO, self.plan.jitter);
+        self.latency(from, to) + jitter + extra
     }
 
-    /// When a control message sent now arrives, and on which connection; dials first if there is
-    /// none.
-    pub fn control_arrival(
-        &mut self,
-        now: Duration,
-        from: Place,
-        to: NodeId,
-        dice: &mut Dice,
-    ) -> (Duration, LineId) {
-        let there = index_of(to.addr);
-        let one_way = self.under_way(from.index, there, dice);
-        let round_trip = self.latency(from.index, there) + self.latency(there, from.index);
-        let dials = &mut self.dials;
-        let line = self.lines.entry((from, to)).or_insert_with(|| {
-            *dials += 1;
-            Line { id: LineId(*dials), last_arrival: now + round_trip, breaking: false }
-        });
-        line.last_arrival = (line.last_arrival + Duration::from_nanos(1)).max(now + one_way);
-        (line.last_arrival, line.id)
-    }
-
-    /// Notes that a connection will be found broken; true the first time.
-    pub fn break_line(&mut self, from: Place, to: NodeId) -> bool {
-        self.lines.get_mut(&(from, to)).is_some_and(|line| !std::mem::replace(&mut line.breaking, true))
-    }
-
-    /// Forgets a broken connection, unless it has been dialled anew since.
-    pub fn drop_line(&mut self, from: Place, to: NodeId, id: LineId) -> bool {
-        let is_same = self.lines.get(&(from, to)).is_some_and(|line| line.id == id);
-        if is_same {
-            self.lines.remove(&(from, to));
-        }
-        is_same
-    }
-
-    /// Everybody who has a control connection to `to`.
-    pub fn callers_of(&self, to: NodeId) -> Vec<(Place, LineId)> {
-        let callers = self.lines.iter().filter(|((_, callee), _)| *callee == to);
-        callers.map(|((caller, _), line)| (*caller, line.id)).collect()
+    pub fn loses_datagram(&mut self, from: usize, to: usize) -> bool {
+        self.dice[from][to].percent(self.plan.datagram_loss_percent)
     }
 
     /// Sends `bytes` of bulk: when the sender's line is free again, and when they have arrived.
-    pub fn bulk(
-        &mut self,
-        now: Duration,
-        from: usize,
-        to: usize,
-        bytes: u64,
-        dice: &mut Dice,
-    ) -> (Duration, Duration) {
-        let out = transmission(bytes, self.plan.bytes_per_s[from]);
+    pub fn bulk(&mut self, now: Duration, from: usize, to: usize, bytes: u64) -> (Duration, Duration) {
+        let out = transmission(bytes, self.rate(from));
         let sent = self.egress_free[from].max(now) + out;
         self.egress_free[from] = sent;
-        let landing = sent + self.under_way(from, to, dice);
-        let arrived = landing.max(self.ingress_free[to] + transmission(bytes, self.plan.bytes_per_s[to]));
+        let landing = sent + self.under_way(from, to, Lane::Bulk);
+        let arrived = landing.max(self.ingress_free[to] + transmission(bytes, self.rate(to)));
         self.ingress_free[to] = arrived;
         (sent, arrived)
     }
 
     /// The rate a lone transfer between the two moves at.
     pub fn bytes_per_s(&self, from: usize, to: usize) -> u64 {
-        self.plan.bytes_per_s[from].min(self.plan.bytes_per_s[to])
+        self.rate(from).min(self.rate(to))
+    }
+
+    fn rate(&self, node: usize) -> u64 {
+        (self.plan.bytes_per_s[node] / self.slowness[node]).max(1)
+    }
+
+    /// Whether nothing gets from one node to the other, nor back.
+    pub fn is_cut(&self, one: usize, other: usize) -> bool {
+        self.dark[one] || self.dark[other] || self.cuts.values().any(|side| side[one] != side[other])
+    }
+
+    pub fn cut(&mut self, id: TroubleId, side: Vec<bool>) {
+        self.cuts.insert(id, side);
+    }
+
+    /// Which pairs a cut that still stands separates.
+    pub fn separates(&self, id: TroubleId, one: usize, other: usize) -> bool {
+        self.cuts.get(&id).is_some_and(|side| side[one] != side[other])
+    }
+
+    pub fn delay(&mut self, id: TroubleId, from: usize, to: usize, lane: Lane, extra: Duration) {
+        self.spikes.insert(id, Spike { from, to, lane, extra });
+    }
+
+    /// Ends a cut or a delay; false if it had ended before.
+    pub fn end(&mut self, id: TroubleId) -> bool {
+        self.cuts.remove(&id).is_some() | self.spikes.remove(&id).is_some()
+    }
+
+    pub fn set_dark(&mut self, node: usize, dark: bool) {
+        self.dark[node] = dark;
+    }
+
+    pub fn is_dark(&self, node: usize) -> bool {
+        self.dark[node]
+    }
+
+    pub fn set_slowness(&mut self, node: usize, times: u64) {
+        self.slowness[node] = times;
+    }
+
+    /// Everything passing is past; hosts without power stay so.
+    pub fn heal(&mut self) {
+        self.cuts.clear();
+        self.spikes.clear();
+        self.slowness.fill(1);
     }
 }
 

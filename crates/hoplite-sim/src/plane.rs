@@ -1,6 +1,7 @@
 //! What the carry plane of one node holds: its copies and the jobs that move their bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use hoplite_core::io::{ClientId, Extent, FoldId, FoldRule, SendId};
 use hoplite_words::limits::PROGRESS_BLOCK_BYTES;
@@ -44,6 +45,8 @@ pub struct Receive {
     pub copy: CopyId,
     pub at: u64,
     pub flow: Option<FlowId>,
+    /// When it last brought something, or was told of its silence.
+    pub last_byte: Duration,
 }
 
 #[derive(Debug)]
@@ -71,6 +74,8 @@ pub struct FoldStream {
     /// Bytes received and not folded yet.
     pub pending: Vec<u8>,
     pub sealed: bool,
+    /// When it last brought something, or was told of its silence.
+    pub last_byte: Duration,
 }
 
 #[derive(Debug)]

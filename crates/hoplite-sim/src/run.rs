@@ -7,10 +7,11 @@ use std::time::Duration;
 use hoplite_core::io::ClientId;
 use hoplite_words::client::Status;
 
-use crate::crowd::{Crowd, Drawing};
+use crate::crowd::Drawing;
 use crate::dice::Dice;
-use crate::fault::FaultSwitches;
-use crate::task::{Outcome, Spec, Task, TaskId};
+use crate::fault::{Class, FaultSwitches};
+use crate::script::Script;
+use crate::task::{Outcome, Spec, Task};
 use crate::workload::{Room, Shape};
 use crate::world::{Stats, World};
 
@@ -26,10 +27,14 @@ const SETTLE: Duration = Duration::from_secs(4);
 /// How often the run looks whether all tasks are over.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+pub use crate::script::Keep;
+
 /// What a run came to.
 pub struct Report {
     pub seed: u64,
     pub shape: String,
+    /// The tasks and faults that took part.
+    pub items: Vec<String>,
     pub stats: Stats,
     pub judged: u64,
     /// Equal for runs that were equal line by line.
@@ -55,14 +60,20 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs the world this seed draws; a failure comes with the last `tail_lines` of the log.
-pub fn run(seed: u64, faults: FaultSwitches, tail_lines: usize) -> Report {
+/// Runs the world this seed draws, with all of its items or those that are kept; a failure comes
+/// with the last `tail_lines` of the log.
+pub fn run(seed: u64, faults: FaultSwitches, keep: &Keep, tail_lines: usize) -> Report {
     let mut dice = Dice::new(seed);
     let shape = Shape::draw(&mut dice, faults);
     let mut plan = shape.plan(&mut dice);
     plan.tail_lines = tail_lines;
-    let mut world = World::new(plan, dice.seed());
-    let outcome = catch_unwind(AssertUnwindSafe(|| live(&mut world, &shape, &mut dice)));
+    let world_seed = dice.seed();
+    let mut script = Drawing { dice: &mut dice, shape: &shape, script: Script::default() }.draw();
+    let items = script.describe(keep);
+    let mut world = World::new(plan, world_seed);
+    world.names = std::mem::take(&mut script.names);
+    world.model = std::mem::take(&mut script.model);
+    let outcome = catch_unwind(AssertUnwindSafe(|| live(&mut world, &shape, &mut script, keep)));
     let violation = match outcome {
         Ok(Ok(())) => None,
         Ok(Err(what)) => Some(world.violation().map(str::to_owned).unwrap_or(what)),
@@ -71,6 +82,7 @@ pub fn run(seed: u64, faults: FaultSwitches, tail_lines: usize) -> Report {
     Report {
         seed,
         shape: shape.to_string(),
+        items: items.iter().map(|item| world.names.readable(item)).collect(),
         stats: world.stats,
         judged: world.model.judged,
         log_hash: world.log.hash(),
@@ -86,15 +98,20 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string())).unwrap_or_default()
 }
 
-fn live(world: &mut World, shape: &Shape, dice: &mut Dice) -> Result<(), String> {
+fn live(world: &mut World, shape: &Shape, script: &mut Script, keep: &Keep) -> Result<(), String> {
     if !shape.early {
         join(world)?;
     }
-    let crowd = Drawing { world, dice, shape, crowd: Crowd::default() }.draw();
-    finish(world, world.now() + shape.span + FINISH_WITHIN)?;
-    heal(world, &crowd)?;
-    look_everywhere(world, shape, &crowd)?;
-    clean_up(world, shape, &crowd)?;
+    let quiet_from = world.now() + shape.span.max(script.quiet_after);
+    script.play(world, keep);
+    world.run_until(quiet_from);
+    check(world)?;
+    join(world)?;
+    finish(world)?;
+    settle(world)?;
+    world.give_up_waiting();
+    look_everywhere(world, shape, script)?;
+    clean_up(world, shape, script)?;
     world.model.judge_postponed()
 }
 
@@ -115,11 +132,12 @@ pub(crate) fn join(world: &mut World) -> Result<(), String> {
     Ok(())
 }
 
-/// Until every task is over.
-fn finish(world: &mut World, until: Duration) -> Result<(), String> {
-    while !world.all_over() {
+/// Until every task is over that can be.
+fn finish(world: &mut World) -> Result<(), String> {
+    let until = world.now() + FINISH_WITHIN;
+    while !world.all_settled() {
         if world.now() > until {
-            return Err(format!("not finished: {}", world.unanswered().join("; ")));
+            return Err(format!("not finished: {}", world.overdue().join("; ")));
         }
         world.run_until(world.now() + LOOK_EVERY);
         check(world)?;
@@ -127,12 +145,8 @@ fn finish(world: &mut World, until: Duration) -> Result<(), String> {
     Ok(())
 }
 
-/// Faults are over: nodes find each other again, and everything comes to rest.
-fn heal(world: &mut World, crowd: &Crowd) -> Result<(), String> {
-    if crowd.quiet_from > world.now() {
-        world.run_until(crowd.quiet_from);
-    }
-    check(world)?;
+/// Nodes find each other again, and everything comes to rest.
+fn settle(world: &mut World) -> Result<(), String> {
     join(world)?;
     world.run_until(world.now() + SETTLE);
     check(world)
@@ -148,52 +162,43 @@ fn fresh_clients(world: &mut World) -> Vec<ClientId> {
         .collect()
 }
 
-/// What was put on a node that never died, and not deleted, can still be had everywhere.
-fn look_everywhere(world: &mut World, shape: &Shape, crowd: &Crowd) -> Result<(), String> {
+/// What stands on a living node, and is not deleted, can be had everywhere.
+fn look_everywhere(world: &mut World, shape: &Shape, script: &Script) -> Result<(), String> {
     if shape.room == Room::Tight {
         return Ok(());
     }
-    let stands = |world: &World, task: TaskId| {
-        let done = matches!(world.task(task).outcome, Some(Outcome::Done));
-        done && !world.is_abort(task) && world.is_place_alive(task)
-    };
-    let there: Vec<_> = crowd
-        .lasting
-        .iter()
-        .filter(|id| crowd.puts.iter().any(|(put, task)| put == *id && stands(world, *task)))
-        .copied()
-        .collect();
+    let there: Vec<_> = script.lasting.iter().filter(|id| world.stands(**id)).copied().collect();
     for client in fresh_clients(world) {
         for id in &there {
             let spec = Spec::Get { id: *id, partial: false, fail_if_lost: false, hold: Duration::ZERO };
             world.plan_task(world.now(), Task::new(client, spec));
         }
     }
-    finish(world, world.now() + FINISH_WITHIN)
+    finish(world)
 }
 
 /// Deletes everything; afterwards no node may hold or remember anything but tombstones.
-fn clean_up(world: &mut World, shape: &Shape, crowd: &Crowd) -> Result<(), String> {
+fn clean_up(world: &mut World, shape: &Shape, script: &Script) -> Result<(), String> {
     let clients = fresh_clients(world);
-    if !crowd.ids.is_empty() {
-        world.plan_task(world.now(), Task::new(clients[0], Spec::Delete { ids: crowd.ids.clone() }));
+    if !script.ids.is_empty() {
+        world.plan_task(world.now(), Task::new(clients[0], Spec::Delete { ids: script.ids.clone() }));
     }
     for client in world.clients() {
         if !clients.contains(&client) {
             world.kill_client(client);
         }
     }
-    finish(world, world.now() + FINISH_WITHIN)?;
-    heal(world, crowd)?;
+    finish(world)?;
+    settle(world)?;
     let asked: Vec<_> =
         clients.iter().map(|client| world.plan_task(world.now(), Task::new(*client, Spec::Status))).collect();
-    finish(world, world.now() + FINISH_WITHIN)?;
+    finish(world)?;
     let living = clients.len();
     for task in asked {
         if let Some(Outcome::Status(status)) = &world.task(task).outcome {
             judge_status(status)?;
             // Where datagrams get lost a living member may be suspected at any moment.
-            if status.members.len() != living && !shape.faults.lose_datagrams {
+            if status.members.len() != living && !shape.faults.has(Class::Datagram) {
                 return Err(format!("{} members instead of {living}: {status:?}", status.members.len()));
             }
         }

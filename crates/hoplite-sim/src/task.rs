@@ -127,7 +127,7 @@ impl Phase {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Task {
     pub client: ClientId,
     pub spec: Spec,

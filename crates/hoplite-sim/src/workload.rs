@@ -6,7 +6,7 @@ use std::time::Duration;
 use hoplite_words::limits::INLINE_BYTES_MAX;
 
 use crate::dice::Dice;
-use crate::fault::FaultSwitches;
+use crate::fault::{Class, FaultSwitches};
 use crate::net::NetPlan;
 use crate::world::Plan;
 
@@ -90,6 +90,7 @@ impl Shape {
             grain_bytes,
             window_bytes,
             fold_ahead_bytes: if in_step { window_bytes } else { u64::MAX },
+            stall_after: Duration::from_millis(*dice.pick(&[100, 300, 1000])),
             start_spread: Duration::from_millis(dice.between(0, 50)),
             tail_lines: 0,
             keep_talk: false,
@@ -100,8 +101,11 @@ impl Shape {
         let us = Duration::from_micros;
         let base = *dice.pick(&[us(20), us(200), us(3000)]);
         let uneven = dice.percent(50);
-        let mut plan =
-            NetPlan::uniform(self.nodes, base, *dice.pick(&[20_000_000, 200_000_000, 2_000_000_000]));
+        let mut plan = NetPlan::uniform(
+            self.nodes,
+            base,
+            *dice.pick(&[2_000_000, 20_000_000, 200_000_000, 2_000_000_000]),
+        );
         if uneven {
             for row in &mut plan.latency {
                 row.iter_mut().for_each(|latency| *latency = dice.time(base / 4, base * 4));
@@ -111,7 +115,7 @@ impl Shape {
             }
         }
         plan.jitter = dice.time(Duration::ZERO, base * 2);
-        if self.faults.lose_datagrams {
+        if self.faults.has(Class::Datagram) {
             plan.datagram_loss_percent = dice.between(0, 3);
         }
         plan

@@ -7,7 +7,6 @@ use hoplite_core::io::ClientId;
 use hoplite_words::{ErrorKind, ObjectId};
 
 use super::command::{size, time, Command, Options};
-use crate::fault::Fault;
 use crate::model::Origin;
 use crate::net::NetPlan;
 use crate::run::join;
@@ -68,6 +67,7 @@ impl Stage {
             grain_bytes: 16 << 10,
             window_bytes: 128 << 10,
             fold_ahead_bytes: u64::MAX,
+            stall_after: Duration::from_secs(1),
             start_spread: Duration::ZERO,
             tail_lines: 0,
             keep_talk: true,
@@ -204,15 +204,15 @@ impl Stage {
             }
             Command::KillClient { node } => {
                 let client = self.client(node)?;
-                self.world.plan_fault(now, Fault::KillClient(client));
+                self.world.kill_client(client);
                 Ok(())
             }
             Command::Kill { node } => {
-                self.world.plan_fault(now, Fault::KillNode(node));
+                self.world.kill_node(node, false);
                 Ok(())
             }
             Command::Restart { node } => {
-                self.world.plan_fault(now, Fault::RestartNode(node));
+                self.world.restart_node(node);
                 Ok(())
             }
             Command::Run { .. } => unreachable!("the caller runs"),

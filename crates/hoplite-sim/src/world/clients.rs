@@ -213,13 +213,4 @@ impl World {
             self.queue.push(self.queue.now(), Happening::Task { task: *task, event: TaskEvent::Step });
         }
     }
-
-    /// Tasks that have begun and are not over, in words.
-    pub fn unanswered(&self) -> Vec<String> {
-        self.tasks
-            .values()
-            .filter(|task| !matches!(task.phase, Phase::Over | Phase::Waiting))
-            .map(|task| format!("{:?} {:?}: {:?}", task.client, task.phase.name(), task.spec))
-            .collect()
-    }
 }

@@ -1,5 +1,6 @@
 //! Streams between nodes: real bytes at link rates, with trailers, cuts and resets.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use hoplite_core::io::{Broken, Input, SendId};
@@ -7,6 +8,7 @@ use hoplite_words::peer::Seal;
 use hoplite_words::{CopyId, NodeId, TransferId};
 
 use super::{note, tell, Place, World};
+use crate::fault::Lane;
 use crate::happening::{FlowEvent, Happening};
 use crate::names::{index_of, node as name};
 use crate::plane::{FlowId, Send, Stage};
@@ -15,17 +17,22 @@ use crate::plane::{FlowId, Send, Stage};
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub from: Place,
-    from_id: NodeId,
+    pub from_id: NodeId,
     pub send: SendId,
     pub to: NodeId,
-    transfer: TransferId,
+    pub transfer: TransferId,
     offset: u64,
     size: u64,
     under_way: u64,
     last_arrival: Duration,
     /// Cleared when either side lets go: what is still under way is lost.
     open: bool,
-    trailer_sent: bool,
+    pub trailer_sent: bool,
+    /// It brings nothing until then.
+    pub stalled_until: Duration,
+    /// What the receiver, and the sender, would have seen but for a cut or a stall.
+    pub stuck: VecDeque<FlowEvent>,
+    pub stuck_back: VecDeque<FlowEvent>,
 }
 
 impl World {
@@ -51,11 +58,12 @@ impl World {
         self.stats.flows += 1;
         let flow = FlowId(self.stats.flows);
         let there = index_of(to.addr);
-        let dial = match self.dice.percent(50) {
-            true => self.net.latency(place.index, there) + self.net.latency(there, place.index),
+        // Half of them find an idle connection.
+        let dial = match self.net.dice(place.index, there).percent(50) {
+            true => self.net.round_trip(place.index, there),
             false => Duration::ZERO,
         };
-        let under_way = self.net.under_way(place.index, there, &mut self.dice);
+        let under_way = self.net.under_way(place.index, there, Lane::Bulk);
         let head_at = self.after(dial + under_way);
         self.flows.insert(
             flow,
@@ -71,6 +79,9 @@ impl World {
                 last_arrival: head_at,
                 open: true,
                 trailer_sent: false,
+                stalled_until: Duration::ZERO,
+                stuck: VecDeque::new(),
+                stuck_back: VecDeque::new(),
             },
         );
         let sends = &mut self.nodes[place.index].plane.sends;
@@ -83,6 +94,7 @@ impl World {
         } else {
             self.queue.push(head_at, Happening::Flow { flow, event: FlowEvent::Reset });
         }
+        self.set_off_by_stream(true, place.index, there, 0, size);
     }
 
     /// Moves the next grain, or the trailer, or waits for either.
@@ -136,24 +148,25 @@ impl World {
         let flow = self.flows.get_mut(&flow_id).expect("a send has its flow");
         flow.under_way += len;
         let there = index_of(flow.to.addr);
-        let (sent, arrived) = self.net.bulk(now, place.index, there, len, &mut self.dice);
+        let (sent, arrived) = self.net.bulk(now, place.index, there, len);
         let arrived = arrived.max(flow.last_arrival);
         flow.last_arrival = arrived;
         self.stats.bulk_bytes += len;
         self.queue.push(arrived, Happening::Flow { flow: flow_id, event: FlowEvent::Bytes { at, bytes } });
         self.queue.push(sent, Happening::SendStep { place, send: send_id });
+        self.set_off_by_stream(false, place.index, there, at + len, extent.size);
     }
 
     fn send_trailer(&mut self, flow_id: FlowId, seal: Seal) {
         let flow = self.flows.get_mut(&flow_id).expect("a send has its flow");
-        let under_way = self.net.under_way(flow.from.index, index_of(flow.to.addr), &mut self.dice);
+        let under_way = self.net.under_way(flow.from.index, index_of(flow.to.addr), Lane::Bulk);
         flow.last_arrival = flow.last_arrival.max(self.queue.now() + under_way);
         let at = flow.last_arrival;
         self.queue.push(at, Happening::Flow { flow: flow_id, event: FlowEvent::Trailer(seal) });
     }
 
     /// Takes a send off its node; a broken one closes the connection.
-    fn end_send(&mut self, place: Place, send_id: SendId, outcome: Result<(), Broken>) {
+    pub(super) fn end_send(&mut self, place: Place, send_id: SendId, outcome: Result<(), Broken>) {
         let Some(send) = self.nodes[place.index].plane.sends.remove(&send_id) else { return };
         if outcome.is_err() {
             self.push_flow_end(send.flow, FlowEvent::Cut);
@@ -173,7 +186,7 @@ impl World {
             FlowEvent::Cut => (flow.from.index, index_of(flow.to.addr)),
             _ => (index_of(flow.to.addr), flow.from.index),
         };
-        let mut at = self.queue.now() + self.net.under_way(here, there, &mut self.dice);
+        let mut at = self.queue.now() + self.net.under_way(here, there, Lane::Bulk);
         match event {
             FlowEvent::Cut => at = at.max(flow.last_arrival),
             _ => flow.open = false,
@@ -183,6 +196,13 @@ impl World {
 
     pub(super) fn on_flow(&mut self, id: FlowId, event: FlowEvent) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
+        let cut = self.net.is_cut(flow.from.index, index_of(flow.to.addr));
+        let stalled = flow.stalled_until > self.queue.now();
+        match event.is_at_sender() {
+            true if cut || !flow.stuck_back.is_empty() => return flow.stuck_back.push_back(event),
+            false if cut || stalled || !flow.stuck.is_empty() => return flow.stuck.push_back(event),
+            _ => {}
+        }
         match event {
             FlowEvent::Reset => {
                 let (from, send) = (flow.from, flow.send);
@@ -248,10 +268,12 @@ impl World {
         let flow = &self.flows[&id];
         let (to, transfer) = (flow.to, flow.transfer);
         let Some(place) = self.place_of(to) else { return };
+        let now = self.queue.now();
         let node = &mut self.nodes[place.index];
         if let Some(receive) = node.plane.receives.get_mut(&transfer) {
             debug_assert_eq!(receive.at, at);
             receive.at += bytes.len() as u64;
+            receive.last_byte = now;
             let (copy, watermark) = (receive.copy, receive.at);
             let held = node.plane.copies.get_mut(&copy).expect("a copy outlives its jobs");
             held.watermark = watermark;
@@ -260,7 +282,9 @@ impl World {
             self.credit(id, bytes.len() as u64);
             self.wake(place, copy);
         } else if let Some((fold, stream)) = node.plane.stream_of(transfer) {
-            node.plane.folds.get_mut(&fold).expect("just found").streams[stream].pending.extend(bytes);
+            let stream = &mut node.plane.folds.get_mut(&fold).expect("just found").streams[stream];
+            stream.pending.extend(bytes);
+            stream.last_byte = now;
             self.on_fold_step(place, fold);
         }
     }
@@ -292,7 +316,7 @@ impl World {
         }
     }
 
-    fn on_cut(&mut self, to: NodeId, transfer: TransferId, id: FlowId) {
+    pub(super) fn on_cut(&mut self, to: NodeId, transfer: TransferId, id: FlowId) {
         let Some(place) = self.place_of(to) else { return };
         let plane = &mut self.nodes[place.index].plane;
         if plane.receives.get(&transfer).is_some_and(|receive| receive.flow == Some(id)) {

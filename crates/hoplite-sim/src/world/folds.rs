@@ -84,6 +84,7 @@ impl World {
         }
         let job = self.nodes[place.index].plane.folds.get_mut(&fold).expect("the caller has it");
         job.sources.extend(inputs.sources.iter().map(|copy| FoldSource { copy: *copy, at: 0 }));
+        let now = self.queue.now();
         job.streams.extend(inputs.streams.iter().map(|(transfer, from)| FoldStream {
             transfer: *transfer,
             from: *from,
@@ -91,7 +92,11 @@ impl World {
             at: 0,
             pending: Vec::new(),
             sealed: false,
+            last_byte: now,
         }));
+        for (transfer, _) in &inputs.streams {
+            self.watch_stream(place, *transfer);
+        }
         self.on_fold_step(place, fold);
     }
 

@@ -5,22 +5,26 @@
 //! the same plan, seed and tasks does the same thing again, line by line.
 
 mod clients;
+mod deferral;
+mod due;
+mod faults;
 mod flows;
 mod folds;
+mod lines;
 mod nodes;
 mod outputs;
+mod stalls;
 mod tasks;
 mod verdicts;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hoplite_core::io::ClientId;
+use hoplite_core::io::{ClientId, Input};
 use hoplite_core::Core;
 use hoplite_words::{Edition, NodeId, ObjectId, TransferId};
 
 use crate::dice::Dice;
-use crate::fault::Fault;
 use crate::happening::Happening;
 use crate::log::{Log, Topic};
 use crate::model::Model;
@@ -30,7 +34,12 @@ use crate::plane::{FlowId, Plane};
 use crate::queue::Queue;
 use crate::task::{Task, TaskId};
 use clients::Session;
+use deferral::Process;
+use faults::Faults;
 use flows::Flow;
+use lines::Lines;
+
+pub(crate) use lines::LineId;
 
 /// More happenings than this at one moment are a loop.
 const MOMENT_MAX: u64 = 100_000;
@@ -58,6 +67,8 @@ pub struct Plan {
     /// How far a stream of a fold may run ahead of the slowest; no further than `window_bytes`
     /// where the carry plane folds in step, unbounded where it folds each stream as it comes.
     pub fold_ahead_bytes: u64,
+    /// How long a stream may bring nothing before its node's core is told.
+    pub stall_after: Duration,
     /// Nodes start within this time of each other.
     pub start_spread: Duration,
     /// Lines of the log kept for the report of a failure.
@@ -79,6 +90,7 @@ pub(crate) struct Node {
     /// Ticks in a row that left the clock where it was.
     pub idle_ticks: u32,
     pub members: std::collections::BTreeSet<NodeId>,
+    pub process: Process,
 }
 
 /// Counted over a whole run.
@@ -96,9 +108,12 @@ pub struct Stats {
 
 pub struct World {
     pub(crate) plan: Plan,
+    seed: u64,
     pub(crate) queue: Queue<Happening>,
     pub(crate) dice: Dice,
     pub(crate) net: Net,
+    pub(crate) lines: Lines,
+    pub(crate) faults: Faults,
     pub(crate) nodes: Vec<Node>,
     pub(crate) flows: BTreeMap<FlowId, Flow>,
     pub(crate) sessions: BTreeMap<ClientId, Session>,
@@ -119,7 +134,9 @@ impl World {
         let mut dice = Dice::new(seed);
         let mut world = World {
             queue: Queue::default(),
-            net: Net::new(plan.net.clone()),
+            net: Net::new(plan.net.clone(), &mut dice),
+            lines: Lines::default(),
+            faults: Faults::default(),
             nodes: Vec::new(),
             flows: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -132,6 +149,7 @@ impl World {
             log: Log::new(plan.tail_lines, plan.keep_talk),
             stats: Stats::default(),
             dice: dice.split(),
+            seed,
             plan,
         };
         for index in 0..world.plan.nodes {
@@ -165,16 +183,10 @@ impl World {
         if self.at_one_moment > MOMENT_MAX || self.stats.happenings > HAPPENINGS_MAX {
             self.violate(format!("happenings without end, such as {happening:?}"));
         }
-        self.dispatch(happening);
+        if let Some(happening) = self.defer(happening) {
+            self.dispatch(happening);
+        }
         self.violation.is_none()
-    }
-
-    pub fn plan_fault(&mut self, at: Duration, fault: Fault) {
-        self.queue.push(at, Happening::Fault(fault));
-    }
-
-    pub fn node_id(&self, index: usize) -> NodeId {
-        self.nodes[index].id
     }
 
     /// Steps until `at`, and moves the clock there.
@@ -192,7 +204,7 @@ impl World {
     /// Whether something other than gossip and timers is under way.
     pub fn is_busy(&self) -> bool {
         self.queue.iter().any(|happening| match happening {
-            Happening::Tick { .. } | Happening::Datagram { .. } => false,
+            Happening::Tick { .. } | Happening::Datagram { .. } | Happening::StallCheck { .. } => false,
             Happening::Task { event, .. } => *event != crate::happening::TaskEvent::Overdue,
             Happening::Control { message, .. } => !outputs::is_noise(message),
             _ => true,
@@ -204,17 +216,25 @@ impl World {
             Happening::Boot { place } => self.boot(place),
             Happening::Report { place, input, frees } => self.on_report(place, input, &frees),
             Happening::Tick { place } => self.on_tick(place),
-            Happening::Control { from, to, message } => self.on_control(from, to, message),
-            Happening::LineBroken { place, peer, line } => self.on_line_broken(place, peer, line),
-            Happening::Datagram { to, bytes } => self.on_datagram(to, bytes),
+            Happening::Dial { line, waited } => self.on_dial(line, waited),
+            Happening::Control { line, message, .. } => self.on_control(line, message),
+            Happening::LineFreed { line } => self.on_line_freed(line),
+            Happening::LineLost { line, gone } => self.on_line_lost(line, gone),
+            Happening::LineClosed { from, to } => self.on_line_closed(from, to),
+            Happening::PeerLost { place, node } => self.feed(place, Input::PeerBroken { node }),
+            Happening::Datagram { from, to, bytes } => self.on_datagram(from, to, bytes),
             Happening::Call { client, call, request } => self.on_call(client, call, request),
             Happening::ClientGone { client } => self.on_client_gone(client),
             Happening::Answer { client, call, reply } => self.on_answer(client, call, reply),
             Happening::SendStep { place, send } => self.on_send_step(place, send),
             Happening::FoldStep { place, fold } => self.on_fold_step(place, fold),
             Happening::Flow { flow, event } => self.on_flow(flow, event),
+            Happening::FlowFreed { flow } => self.on_flow_freed(flow),
+            Happening::StallCheck { place, transfer } => self.on_stall_check(place, transfer),
             Happening::Task { task, event } => self.on_task(task, event),
-            Happening::Fault(fault) => self.on_fault(fault),
+            Happening::Fault(fault) => self.strike(fault),
+            Happening::Relief(relief) => self.relieve(relief),
+            Happening::Late(happening) => self.dispatch(*happening),
         }
     }
 

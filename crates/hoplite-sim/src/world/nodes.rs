@@ -6,17 +6,14 @@ use std::time::Duration;
 
 use hoplite_core::io::Input;
 use hoplite_core::{Config, Core};
-use hoplite_words::peer::PeerMessage;
 use hoplite_words::{CopyId, NodeId};
 
-use super::outputs::is_noise;
+use super::deferral::Process;
 use super::{note, tell, Node, Place, World};
-use crate::fault::Fault;
-use crate::happening::{FlowEvent, Happening};
+use crate::dice::Dice;
+use crate::happening::{FlowEvent, Happening, Relief};
 use crate::names::{address, index_of, node as name};
-use crate::net::LineId;
 use crate::plane::Plane;
-use crate::show;
 
 /// More ticks than this without the clock moving on is a core that spins.
 const IDLE_TICKS_MAX: u32 = 1000;
@@ -35,7 +32,9 @@ impl World {
 
     fn new_node(&mut self, index: usize, boot: u64) -> Node {
         let id = NodeId { addr: address(index), incarnation: boot };
-        let mut config = Config::new(id, self.plan.store_bytes, self.dice.seed());
+        let seed = Dice::new(self.seed ^ (index as u64) << 32 ^ boot).seed();
+        let mut config = Config::new(id, self.plan.store_bytes, seed);
+        config.stall_after = self.plan.stall_after;
         config.seeds = (0..self.plan.nodes).map(address).collect();
         Node {
             id,
@@ -48,6 +47,7 @@ impl World {
             last_report: Default::default(),
             idle_ticks: 0,
             members: BTreeSet::new(),
+            process: Process::default(),
         }
     }
 
@@ -124,61 +124,31 @@ impl World {
         self.feed(place, input);
     }
 
-    pub(super) fn on_control(&mut self, from: NodeId, to: NodeId, message: PeerMessage) {
-        let Some(place) = self.place_of(to) else { return };
-        if !is_noise(&message) {
-            let text = show::message(&mut self.names, &message);
-            note!(self, "{} hears {} {text}", name(to), name(from));
-        }
-        self.feed(place, Input::Peer { from, message });
-    }
-
-    pub(super) fn on_line_broken(&mut self, place: Place, peer: NodeId, line: LineId) {
-        let Some(node) = self.alive(place) else { return };
-        let id = node.id;
-        if !self.net.drop_line(place, peer, line) {
-            return;
-        }
-        note!(self, "{} lost the line to {}", name(id), name(peer));
-        self.feed(place, Input::PeerBroken { node: peer });
-    }
-
-    pub(super) fn on_datagram(&mut self, to: SocketAddr, bytes: Vec<u8>) {
+    pub(super) fn on_datagram(&mut self, from: usize, to: SocketAddr, bytes: Vec<u8>) {
         let index = index_of(to);
-        if index < self.nodes.len() {
+        if !self.net.is_cut(from, index) {
             self.feed(self.place(index), Input::Datagram { bytes });
         }
     }
 
-    pub(super) fn on_fault(&mut self, fault: Fault) {
-        match fault {
-            Fault::KillClient(client) => self.kill_client(client),
-            Fault::KillNode(index) => self.kill_node(index),
-            Fault::RestartNode(index) => self.restart_node(index),
-        }
-    }
-
-    /// The process is gone: its memory, its connections, and its clients' connections with it.
-    pub(super) fn kill_node(&mut self, index: usize) {
+    /// The process is gone: its memory, its connections, and its clients' connections with it. Where
+    /// the whole host is gone, nobody is told.
+    pub fn kill_node(&mut self, index: usize, host: bool) {
         let place = self.place(index);
         let Some(node) = self.alive(place) else { return };
         node.alive = false;
+        node.process = Process::default();
         let id = node.id;
-        tell!(self, "{} dies", name(id));
-        for (caller, line) in self.net.callers_of(id) {
-            self.net.break_line(caller, id);
-            let under_way = self.net.under_way(index, caller.index, &mut self.dice);
-            let at = self.after(under_way);
-            self.queue.push(at, Happening::LineBroken { place: caller, peer: id, line });
-        }
-        let touching: Vec<_> = self
-            .flows
-            .iter()
-            .filter(|(_, flow)| flow.from == place || flow.to == id)
-            .map(|(id, flow)| (*id, flow.from == place))
-            .collect();
-        for (flow, was_sender) in touching {
-            self.push_flow_end(flow, if was_sender { FlowEvent::Cut } else { FlowEvent::Reset });
+        tell!(self, "{} dies{}", name(id), if host { " with its host" } else { "" });
+        if host {
+            self.net.set_dark(index, true);
+            let at = self.after(super::faults::KERNEL_PATIENCE);
+            self.queue.push(at, Happening::Relief(Relief::HostPatience(place)));
+        } else {
+            self.hang_up(place);
+            for (flow, was_sender) in self.flows_of(place) {
+                self.push_flow_end(flow, if was_sender { FlowEvent::Cut } else { FlowEvent::Reset });
+            }
         }
         let clients: Vec<_> =
             self.sessions.iter().filter(|(_, session)| session.place == place).map(|(id, _)| *id).collect();
@@ -187,11 +157,17 @@ impl World {
         }
     }
 
-    pub(super) fn restart_node(&mut self, index: usize) {
+    pub fn restart_node(&mut self, index: usize) {
         if self.nodes[index].alive {
             return;
         }
-        let boot = self.nodes[index].boot + 1;
+        let before = self.place(index);
+        if self.net.is_dark(index) {
+            self.net.set_dark(index, false);
+            // Whoever still talks to the old process is told by the new kernel.
+            self.relieve(Relief::HostPatience(before));
+        }
+        let boot = before.boot + 1;
         self.nodes[index] = self.new_node(index, boot);
         tell!(self, "{} starts", name(self.nodes[index].id));
         self.boot(self.place(index));

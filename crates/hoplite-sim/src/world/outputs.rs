@@ -7,6 +7,7 @@ use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
 use hoplite_words::{CopyId, NodeId, TransferId};
 
 use super::{note, tell, Place, World};
+use crate::fault::Lane;
 use crate::happening::Happening;
 use crate::names::{index_of, node as name};
 use crate::plane::{Receive, Stage};
@@ -89,12 +90,8 @@ impl World {
             tell!(self, "{} > {} {text}", name(from), name(to));
         }
         self.stats.messages += 1;
-        let (arrival, line) = self.net.control_arrival(self.queue.now(), place, to, &mut self.dice);
-        if self.place_of(to).is_some() {
-            self.queue.push(arrival, Happening::Control { from, to, message });
-        } else if self.net.break_line(place, to) {
-            self.queue.push(arrival, Happening::LineBroken { place, peer: to, line });
-        }
+        self.set_off_by_message(place, to, &message);
+        self.say(place, to, message);
     }
 
     /// The bytes to attach; a small put is announced with them while its verdict is still out.
@@ -123,12 +120,12 @@ impl World {
 
     fn send_datagram(&mut self, place: Place, to: std::net::SocketAddr, bytes: Vec<u8>) {
         let there = index_of(to);
-        if there >= self.nodes.len() || self.net.loses_datagram(&mut self.dice) {
+        if there >= self.nodes.len() || self.net.loses_datagram(place.index, there) {
             return;
         }
-        let under_way = self.net.under_way(place.index, there, &mut self.dice);
+        let under_way = self.net.under_way(place.index, there, Lane::Datagrams);
         let at = self.after(under_way);
-        self.queue.push(at, Happening::Datagram { to, bytes });
+        self.queue.push(at, Happening::Datagram { from: place.index, to, bytes });
     }
 
     fn take_note(&mut self, place: Place, event: Event) {
@@ -139,6 +136,7 @@ impl World {
             }
             Event::MemberDown { node } => {
                 self.nodes[place.index].members.remove(&node);
+                self.close_line(place, node);
             }
             Event::Evicted { .. } => self.stats.evictions += 1,
             Event::TransferBroken { .. } => self.stats.broken_transfers += 1,
@@ -251,6 +249,8 @@ impl World {
             let what = format!("{} receives twice into c{}", self.name(place), copy.0);
             return self.violate(what);
         }
-        plane.receives.insert(transfer, Receive { from, copy, at: offset, flow: None });
+        let last_byte = self.queue.now();
+        plane.receives.insert(transfer, Receive { from, copy, at: offset, flow: None, last_byte });
+        self.watch_stream(place, transfer);
     }
 }

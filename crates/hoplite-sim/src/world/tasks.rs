@@ -15,13 +15,21 @@ use crate::task::{plain_request, Ending, Outcome, Phase, Spec, Task, TaskId};
 /// A call with a time-out must be answered this much later at the latest.
 const OVERDUE_AFTER: Duration = Duration::from_millis(20);
 
+/// ... or so much later than a node that is slow, or has been, was last known to be.
+const SLOW_PATIENCE: Duration = Duration::from_millis(500);
+
 impl World {
     /// Lets `task` start at `at`.
     pub fn plan_task(&mut self, at: Duration, task: Task) -> TaskId {
-        let id = TaskId(self.tasks.len() as u64 + 1);
+        let last = self.tasks.last_key_value().map_or(0, |(id, _)| id.0);
+        let id = TaskId(last + 1);
+        self.plan_task_as(id, at, task);
+        id
+    }
+
+    pub fn plan_task_as(&mut self, id: TaskId, at: Duration, task: Task) {
         self.tasks.insert(id, task);
         self.queue.push(at, Happening::Task { task: id, event: TaskEvent::Start });
-        id
     }
 
     /// Lets the client give up on its task at `at`.
@@ -51,6 +59,9 @@ impl World {
             (TaskEvent::Cancel, Phase::Calling { call, .. }) => self.cancel(id, call),
             (TaskEvent::Overdue, Phase::Following { copy, .. }) => self.stop_following(id, copy),
             (TaskEvent::Overdue, Phase::Calling { timed: true, .. }) => {
+                if let Some(later) = self.patience_until(id) {
+                    return self.queue.push(later, Happening::Task { task: id, event });
+                }
                 let task = &self.tasks[&id];
                 let what = format!("{:?} is not answered long after its time-out: {:?}", id, task.spec);
                 self.violate(what);
@@ -281,6 +292,30 @@ impl World {
         self.judge_view(self.sessions[&client].place, client, object, copy);
         self.release(client, copy);
         self.end_task(id, Outcome::Viewed);
+    }
+
+    /// A node that stood still, or was slow, may have heard of the call only then.
+    fn patience_until(&self, id: TaskId) -> Option<Duration> {
+        let timeout = self.tasks[&id].timeout.unwrap_or_default();
+        let place = self.sessions[&self.tasks[&id].client].place;
+        let process = &self.nodes[place.index].process;
+        let now = self.queue.now();
+        if process.paused.is_some() || process.slow.is_some() {
+            return Some(now + SLOW_PATIENCE);
+        }
+        Some(process.hampered_at + timeout + SLOW_PATIENCE).filter(|later| *later > now)
+    }
+
+    /// The client wants nothing of this any more.
+    pub fn give_up(&mut self, id: TaskId) {
+        match self.tasks[&id].phase {
+            Phase::Calling { call, .. } => self.cancel(id, call),
+            Phase::Following { copy, .. } => {
+                self.let_go(id, self.tasks[&id].client, copy);
+                self.end_task(id, Outcome::Cancelled);
+            }
+            _ => {}
+        }
     }
 
     fn cancel(&mut self, id: TaskId, call: u64) {

@@ -7,7 +7,7 @@ use hoplite_words::{CopyId, ObjectId, TransferId};
 use super::{Place, World};
 use crate::names::node as name;
 use crate::plane::Stage;
-use crate::task::{Ending, Spec, TaskId};
+use crate::task::Spec;
 
 impl World {
     /// A transfer brought its trailer: the bytes must be those of the object pulled.
@@ -102,22 +102,6 @@ impl World {
             Spec::Put { id, size, .. } | Spec::PutSmall { id, size, .. } if id == object => Some(size),
             _ => None,
         })
-    }
-
-    pub fn all_over(&self) -> bool {
-        self.tasks.values().all(|task| task.is_over())
-    }
-
-    /// Whether the node of this task's client still runs as it did then.
-    pub fn is_place_alive(&self, task: TaskId) -> bool {
-        let place = self.sessions[&self.tasks[&task].client].place;
-        let node = &self.nodes[place.index];
-        node.alive && node.boot == place.boot
-    }
-
-    /// Whether this task was a put that gave up.
-    pub fn is_abort(&self, task: TaskId) -> bool {
-        matches!(self.tasks[&task].spec, Spec::Put { ending: Ending::AbortAt(_), .. })
     }
 
     /// Whether every living node counts every other among the members, and nobody else.

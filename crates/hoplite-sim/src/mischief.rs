@@ -1,0 +1,153 @@
+//! The faults of a drawn world.
+
+use std::time::Duration;
+
+use crate::dice::Dice;
+use crate::fault::{Class, Fault, Kind, Lane, When, Whom};
+use crate::workload::Shape;
+
+/// Most faults of one world.
+const FAULTS_MAX: u64 = 5;
+
+/// Faults begin to strike within this time after the last task has started.
+const LAST_STRIKE: Duration = Duration::from_millis(800);
+
+/// Everything passing has passed this long after the last task has started.
+pub const OVER_AFTER: Duration = Duration::from_secs(12);
+
+/// Draws faults into a shape.
+pub struct Mischief<'a> {
+    pub dice: &'a mut Dice,
+    pub shape: &'a Shape,
+}
+
+impl Mischief<'_> {
+    pub fn draw(mut self) -> Vec<(When, Fault)> {
+        let drawn = [
+            Class::Client,
+            Class::Kill,
+            Class::Host,
+            Class::Pause,
+            Class::Partition,
+            Class::Control,
+            Class::Bulk,
+            Class::Stall,
+            Class::Delay,
+            Class::Slow,
+        ];
+        let classes: Vec<_> = drawn.into_iter().filter(|class| self.shape.faults.has(*class)).collect();
+        if classes.is_empty() || self.dice.percent(5) {
+            return Vec::new();
+        }
+        // A few classes per world: what goes together is found, and what does not stays readable.
+        let few: Vec<_> = (0..self.dice.between(1, 3)).map(|_| *self.dice.pick(&classes)).collect();
+        let count = self.dice.between(1, FAULTS_MAX);
+        (0..count)
+            .map(|_| {
+                let class = *self.dice.pick(&few);
+                self.draw_one(class)
+            })
+            .collect()
+    }
+
+    fn draw_one(&mut self, class: Class) -> (When, Fault) {
+        // Faults that no message and no stream has to do with strike at a moment.
+        let free = matches!(class, Class::Client | Class::Delay | Class::Slow | Class::Partition);
+        let (when, whom) = match free {
+            true => (self.at(), self.node()),
+            false => self.moment(),
+        };
+        (when, self.fault(class, whom))
+    }
+
+    fn fault(&mut self, class: Class, whom: Whom) -> Fault {
+        let ms = Duration::from_millis;
+        match class {
+            Class::Client => Fault::KillClient { client: self.dice.index(self.shape.clients) },
+            Class::Kill | Class::Host => {
+                let back = self.shape.faults.has(Class::Restart) && self.dice.percent(60);
+                let time = self.length(&[1, 100, 1000, 3000]);
+                Fault::KillNode { whom, host: class == Class::Host, back_after: back.then_some(time) }
+            }
+            Class::Pause => Fault::Pause { whom, time: self.length(&[50, 300, 1500, 5000]) },
+            Class::Partition => {
+                let time = self.length(&[50, 500, 3000, 8000]);
+                match self.dice.percent(30) {
+                    true => Fault::Isolate { whom, time },
+                    false => Fault::Partition { side: self.side(), time },
+                }
+            }
+            Class::Control => match whom {
+                Whom::Node(from) => Fault::BreakControl { from: Whom::Node(from), to: self.node() },
+                Whom::Sender => Fault::BreakControl { from: Whom::Sender, to: Whom::Receiver },
+                Whom::Receiver => Fault::BreakControl { from: Whom::Receiver, to: Whom::Sender },
+            },
+            Class::Bulk => Fault::BreakBulk { pick: self.dice.seed() },
+            Class::Stall => {
+                Fault::StallBulk { pick: self.dice.seed(), time: self.length(&[20, 200, 2000, 7000]) }
+            }
+            Class::Delay => Fault::Delay {
+                from: self.index(),
+                to: self.index(),
+                lane: *self.dice.pick(&[Lane::Control, Lane::Control, Lane::Bulk, Lane::Datagrams]),
+                extra: self.length(&[1, 10, 100, 400]),
+                time: self.length(&[10, 100, 1000]),
+            },
+            Class::Slow => Fault::Slow {
+                node: self.index(),
+                lag: self.dice.time(Duration::from_micros(100), ms(20)),
+                factor: self.dice.between(1, 20),
+                time: self.length(&[100, 1000, 4000]),
+            },
+            Class::Restart | Class::Datagram => unreachable!("no faults of their own"),
+        }
+    }
+
+    fn index(&mut self) -> usize {
+        self.dice.index(self.shape.nodes)
+    }
+
+    fn node(&mut self) -> Whom {
+        Whom::Node(self.index())
+    }
+
+    /// Around one of these many milliseconds.
+    fn length(&mut self, about: &[u64]) -> Duration {
+        let about = Duration::from_millis(*self.dice.pick(about));
+        self.dice.time(about / 2, about * 2)
+    }
+
+    fn side(&mut self) -> Vec<bool> {
+        let mut side: Vec<bool> = (0..self.shape.nodes).map(|_| self.dice.percent(50)).collect();
+        side[0] = true;
+        side
+    }
+
+    fn at(&mut self) -> When {
+        When::At(self.dice.time(Duration::ZERO, self.shape.span + LAST_STRIKE))
+    }
+
+    /// A moment, or something that happens: a fault in the middle of things finds more than one at
+    /// any time.
+    fn moment(&mut self) -> (When, Whom) {
+        let after = self.dice.time(Duration::ZERO, self.shape.span);
+        let one_end = |dice: &mut Dice| *dice.pick(&[Whom::Sender, Whom::Receiver]);
+        match self.dice.between(0, 2) {
+            0 => (self.at(), self.node()),
+            1 => {
+                let kind = *self.dice.pick(&Kind::ALL);
+                let lag = Duration::from_micros(*self.dice.pick(&[0, 0, 30, 300, 3000, 20_000]));
+                let when = When::Said { after, kind, nth: self.dice.between(0, 3) as u32, lag };
+                let whom = if self.dice.percent(10) { self.node() } else { one_end(self.dice) };
+                (when, whom)
+            }
+            _ => {
+                let nth = self.dice.between(0, 4) as u32;
+                let percent = *self.dice.pick(&[0, 1, 30, 60, 99, 100]);
+                let when = When::Streamed { after, nth, percent };
+                let whom = if self.dice.percent(10) { self.node() } else { one_end(self.dice) };
+                (when, whom)
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Processes that stand still, and processes that get round to everything late.
+
+use std::time::Duration;
+
+use super::{Place, World};
+use crate::happening::{FlowEvent, Happening};
+use crate::names::index_of;
+use crate::net::TroubleId;
+
+/// Datagrams that a kernel keeps for a process that does not read them.
+const DATAGRAMS_MAX: usize = 256;
+
+/// How a node's process is running.
+#[derive(Default, Debug)]
+pub(crate) struct Process {
+    /// It stands still, for this reason; what happens to it waits here.
+    pub paused: Option<TroubleId>,
+    pub held: Vec<Happening>,
+    /// It handles each input this much late, for this reason.
+    pub slow: Option<(TroubleId, Duration)>,
+    /// When it will have handled all that has happened to it.
+    busy_until: Duration,
+    /// When it last stood still or was slow.
+    pub hampered_at: Duration,
+}
+
+/// Who has to run for something to happen.
+enum Runs {
+    Nobody,
+    /// Any thread of the process there.
+    Carrier(usize),
+    /// The control thread of the process there.
+    Control(usize),
+}
+
+impl World {
+    /// Puts off what happens to a process that does not run, or runs slowly; returns what may
+    /// happen now.
+    pub(super) fn defer(&mut self, happening: Happening) -> Option<Happening> {
+        let (index, control) = match self.who_runs(&happening) {
+            Runs::Nobody => return Some(happening),
+            Runs::Carrier(index) => (index, false),
+            Runs::Control(index) => (index, true),
+        };
+        let now = self.queue.now();
+        let process = &mut self.nodes[index].process;
+        if process.paused.is_some() {
+            process.hampered_at = now;
+            let is_datagram = matches!(happening, Happening::Datagram { .. });
+            let datagrams = || process.held.iter().filter(|held| matches!(held, Happening::Datagram { .. }));
+            if !is_datagram || datagrams().count() < DATAGRAMS_MAX {
+                process.held.push(happening);
+            }
+            return None;
+        }
+        if !control || (process.slow.is_none() && process.busy_until <= now) {
+            return Some(happening);
+        }
+        process.hampered_at = now;
+        let lag = process.slow.map_or(Duration::ZERO, |(_, lag)| lag);
+        process.busy_until = process.busy_until.max(now) + lag;
+        let at = process.busy_until;
+        self.queue.push(at, Happening::Late(Box::new(happening)));
+        None
+    }
+
+    fn who_runs(&self, happening: &Happening) -> Runs {
+        let there = |place: &Place| place.index;
+        match happening {
+            Happening::Boot { place }
+            | Happening::Report { place, .. }
+            | Happening::Tick { place }
+            | Happening::PeerLost { place, .. } => Runs::Control(there(place)),
+            Happening::Control { to, .. } | Happening::LineClosed { to, .. } => {
+                Runs::Control(index_of(to.addr))
+            }
+            Happening::LineLost { line, .. } => match self.lines.caller(*line) {
+                Some(place) => Runs::Control(place.index),
+                None => Runs::Nobody,
+            },
+            Happening::Datagram { to, .. } => Runs::Control(index_of(*to)),
+            Happening::Call { client, .. } | Happening::ClientGone { client } => {
+                Runs::Control(there(&self.sessions[client].place))
+            }
+            Happening::SendStep { place, .. }
+            | Happening::FoldStep { place, .. }
+            | Happening::StallCheck { place, .. } => Runs::Carrier(there(place)),
+            Happening::Flow { flow, event } => match (self.flows.get(flow), event) {
+                (None, _) => Runs::Nobody,
+                // The receiver's kernel takes what comes, and the sender's hears of it.
+                (Some(flow), FlowEvent::Credit(_) | FlowEvent::Reset) => Runs::Carrier(flow.from.index),
+                (Some(flow), _) => Runs::Carrier(index_of(flow.to.addr)),
+            },
+            // It has waited long enough; only a pause stops it.
+            Happening::Late(inner) => match self.who_runs(inner) {
+                Runs::Control(index) => Runs::Carrier(index),
+                runs => runs,
+            },
+            Happening::Dial { .. }
+            | Happening::LineFreed { .. }
+            | Happening::Answer { .. }
+            | Happening::FlowFreed { .. }
+            | Happening::Task { .. }
+            | Happening::Fault(_)
+            | Happening::Relief(_) => Runs::Nobody,
+        }
+    }
+}

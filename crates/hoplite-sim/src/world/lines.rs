@@ -1,0 +1,297 @@
+//! Control connections: dialled by whoever has something to say, one way each.
+//!
+//! ```text
+//! send ─▶ Dialling ──welcome──▶ Up ──broke, closed──▶ (gone; the next send dials anew)
+//!            └──refused, silent──▶ (gone)
+//! ```
+//! What was said on a connection arrives in order or not at all. Behind a cut it is kept by the
+//! kernels until the cut heals or they lose patience.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use hoplite_core::io::Input;
+use hoplite_words::peer::PeerMessage;
+use hoplite_words::NodeId;
+
+use super::outputs::is_noise;
+use super::{note, Place, World};
+use crate::fault::Lane;
+use crate::happening::Happening;
+use crate::names::{index_of, node as name};
+use crate::show;
+
+/// A dial is answered by then, or given up.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The kernel knocks again after this long.
+const SYN_RETRY: Duration = Duration::from_secs(1);
+
+/// Pause before dialling again after the first failure; doubled with each further one, up to a limit.
+const BACKOFF_MIN: Duration = Duration::from_millis(10);
+const BACKOFF_MAX: Duration = Duration::from_millis(640);
+
+/// How often the end of a connection that is cut off is tried to be told.
+const FIN_RETRY: Duration = Duration::from_millis(200);
+
+/// How long after a cut has healed the kernels notice, at most.
+pub(super) const RETRANSMIT_MAX: Duration = Duration::from_millis(500);
+
+/// One control connection, from its dial to its end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct LineId(u64);
+
+#[derive(Debug)]
+struct Line {
+    from: Place,
+    from_id: NodeId,
+    to: NodeId,
+    up: bool,
+    /// Nothing gets through any more, and the caller does not know yet.
+    broken: bool,
+    /// Said while it is being dialled.
+    waiting: VecDeque<PeerMessage>,
+    /// Held up by a cut.
+    stuck: VecDeque<PeerMessage>,
+    last_arrival: Duration,
+}
+
+/// All control connections.
+#[derive(Default, Debug)]
+pub(crate) struct Lines {
+    table: BTreeMap<LineId, Line>,
+    /// The one that messages from here to there go by.
+    current: BTreeMap<(Place, NodeId), LineId>,
+    failures: BTreeMap<(Place, NodeId), u32>,
+    dials: u64,
+}
+
+impl Lines {
+    fn forget(&mut self, id: LineId) -> Option<Line> {
+        let line = self.table.remove(&id)?;
+        if self.current.get(&(line.from, line.to)) == Some(&id) {
+            self.current.remove(&(line.from, line.to));
+        }
+        Some(line)
+    }
+
+    fn backoff(&self, from: Place, to: NodeId) -> Duration {
+        match self.failures.get(&(from, to)).copied().unwrap_or(0) {
+            0 => Duration::ZERO,
+            failures => (BACKOFF_MIN * (1 << (failures - 1).min(10))).min(BACKOFF_MAX),
+        }
+    }
+
+    /// Whose process must run for the end of a connection to be noticed there.
+    pub fn caller(&self, id: LineId) -> Option<Place> {
+        self.table.get(&id).map(|line| line.from)
+    }
+
+    /// Connections between nodes that `separated` says are apart.
+    fn across(&self, separated: impl Fn(usize, usize) -> bool) -> Vec<LineId> {
+        let apart = |line: &Line| line.up && separated(line.from.index, index_of(line.to.addr));
+        self.table.iter().filter(|(_, line)| apart(line)).map(|(id, _)| *id).collect()
+    }
+}
+
+impl World {
+    pub(super) fn say(&mut self, place: Place, to: NodeId, message: PeerMessage) {
+        let id = match self.lines.current.get(&(place, to)) {
+            Some(id) => *id,
+            None => self.dial(place, to),
+        };
+        let line = self.lines.table.get_mut(&id).expect("current ones exist");
+        if !line.up {
+            line.waiting.push_back(message);
+        } else if !line.broken {
+            self.transmit(id, message);
+        }
+    }
+
+    fn dial(&mut self, place: Place, to: NodeId) -> LineId {
+        self.lines.dials += 1;
+        let id = LineId(self.lines.dials);
+        let line = Line {
+            from: place,
+            from_id: self.nodes[place.index].id,
+            to,
+            up: false,
+            broken: false,
+            waiting: VecDeque::new(),
+            stuck: VecDeque::new(),
+            last_arrival: Duration::ZERO,
+        };
+        self.lines.table.insert(id, line);
+        self.lines.current.insert((place, to), id);
+        let knock = self.net.latency(place.index, index_of(to.addr));
+        let at = self.after(self.lines.backoff(place, to) + knock);
+        self.queue.push(at, Happening::Dial { line: id, waited: Duration::ZERO });
+        id
+    }
+
+    /// The dial reaches the other host, or not.
+    pub(super) fn on_dial(&mut self, id: LineId, waited: Duration) {
+        let Some(line) = self.lines.table.get(&id) else { return };
+        let (from, to) = (line.from, line.to);
+        let there = index_of(to.addr);
+        if self.alive(from).is_none() {
+            self.lines.forget(id);
+        } else if self.net.is_cut(from.index, there) {
+            let waited = waited + SYN_RETRY;
+            let next = match waited >= DIAL_TIMEOUT {
+                true => Happening::LineLost { line: id, gone: false },
+                false => Happening::Dial { line: id, waited },
+            };
+            self.queue.push(self.after(SYN_RETRY), next);
+        } else if self.place_of(to).is_some() {
+            let line = self.lines.table.get_mut(&id).expect("looked up above");
+            line.up = true;
+            for message in std::mem::take(&mut line.waiting) {
+                self.transmit(id, message);
+            }
+        } else {
+            let back = self.net.latency(there, from.index);
+            self.queue.push(self.after(back), Happening::LineLost { line: id, gone: true });
+        }
+    }
+
+    fn transmit(&mut self, id: LineId, message: PeerMessage) {
+        let line = &self.lines.table[&id];
+        let under_way = self.net.under_way(line.from.index, index_of(line.to.addr), Lane::Control);
+        let line = self.lines.table.get_mut(&id).expect("looked up above");
+        line.last_arrival = (line.last_arrival + Duration::from_nanos(1)).max(self.queue.now() + under_way);
+        self.queue.push(line.last_arrival, Happening::Control { line: id, to: line.to, message });
+    }
+
+    pub(super) fn on_control(&mut self, id: LineId, message: PeerMessage) {
+        let Some(line) = self.lines.table.get_mut(&id).filter(|line| !line.broken) else { return };
+        if self.net.is_cut(line.from.index, index_of(line.to.addr)) || !line.stuck.is_empty() {
+            return line.stuck.push_back(message);
+        }
+        let (from, to) = (line.from_id, line.to);
+        self.hear(from, to, message);
+    }
+
+    fn hear(&mut self, from: NodeId, to: NodeId, message: PeerMessage) {
+        let Some(place) = self.place_of(to) else { return };
+        if !is_noise(&message) {
+            let text = show::message(&mut self.names, &message);
+            note!(self, "{} hears {} {text}", name(to), name(from));
+        }
+        self.lines.failures.remove(&(place, from));
+        self.feed(place, Input::Peer { from, message });
+    }
+
+    /// A cut has healed: what it held up gets through, when the kernels try again.
+    pub(super) fn retransmit_lines(&mut self) {
+        let held_up = |(_, line): &(&LineId, &Line)| !line.stuck.is_empty();
+        let stuck: Vec<_> = self.lines.table.iter().filter(held_up).map(|(id, _)| *id).collect();
+        for id in stuck {
+            let delay = self.dice.time(Duration::ZERO, RETRANSMIT_MAX);
+            self.queue.push(self.after(delay), Happening::LineFreed { line: id });
+        }
+    }
+
+    pub(super) fn on_line_freed(&mut self, id: LineId) {
+        let Some(line) = self.lines.table.get_mut(&id).filter(|line| !line.broken) else { return };
+        let (from, to) = (line.from_id, line.to);
+        if self.net.is_cut(line.from.index, index_of(line.to.addr)) {
+            return;
+        }
+        // Before all that was said later; each on its own, since their receiver may stand still.
+        for message in std::mem::take(&mut line.stuck) {
+            self.queue.push(self.queue.now(), Happening::Control { line: id, to, message });
+        }
+        note!(self, "{} gets through to {} again", name(from), name(to));
+    }
+
+    /// At the caller: the connection is gone, or could not be made.
+    pub(super) fn on_line_lost(&mut self, id: LineId, gone: bool) {
+        let Some(line) = self.lines.table.get(&id) else { return };
+        let (from, to) = (line.from, line.to);
+        if line.up && !line.broken && self.net.is_cut(from.index, index_of(to.addr)) {
+            // The other's reset does not get through either.
+            self.queue.push(self.after(FIN_RETRY), Happening::LineLost { line: id, gone });
+            return;
+        }
+        self.lines.forget(id);
+        let Some(node) = self.alive(from) else { return };
+        let id = node.id;
+        *self.lines.failures.entry((from, to)).or_default() += 1;
+        note!(self, "{} lost the line to {}{}", name(id), name(to), if gone { ", refused" } else { "" });
+        let input = if gone { Input::PeerGone { node: to } } else { Input::PeerBroken { node: to } };
+        self.feed(from, input);
+    }
+
+    /// At the one who was called: the caller closed it, or it broke.
+    pub(super) fn on_line_closed(&mut self, from: NodeId, to: NodeId) {
+        let Some(place) = self.place_of(to) else { return };
+        if self.net.is_cut(index_of(from.addr), place.index) {
+            self.queue.push(self.after(FIN_RETRY), Happening::LineClosed { from, to });
+            return;
+        }
+        note!(self, "{} no longer hears {}", name(to), name(from));
+        self.feed(place, Input::PeerBroken { node: from });
+    }
+
+    /// Breaks a connection that is up: what is under way on it is lost, and both ends hear of it.
+    pub(super) fn break_line(&mut self, id: LineId, callee_hears: bool) {
+        let Some(line) = self.lines.table.get_mut(&id).filter(|line| line.up && !line.broken) else { return };
+        line.broken = true;
+        line.stuck.clear();
+        let (from, from_id, to) = (line.from, line.from_id, line.to);
+        let (here, there) = (from.index, index_of(to.addr));
+        let noticed = self.net.under_way(there, here, Lane::Control);
+        self.queue.push(self.after(noticed), Happening::LineLost { line: id, gone: false });
+        if callee_hears {
+            let noticed = self.net.under_way(here, there, Lane::Control);
+            self.queue.push(self.after(noticed), Happening::LineClosed { from: from_id, to });
+        }
+    }
+
+    /// The kernels lose patience with connections across a cut: they break, and both ends know.
+    pub(super) fn break_lines_across(&mut self, separated: impl Fn(usize, usize) -> bool) {
+        for id in self.lines.across(separated) {
+            let Some(Line { from, from_id, to, .. }) = self.lines.forget(id) else { continue };
+            note!(self, "the line from {} to {} times out", name(from_id), name(to));
+            *self.lines.failures.entry((from, to)).or_default() += 1;
+            self.queue.push(self.queue.now(), Happening::PeerLost { place: from, node: to });
+            if let Some(place) = self.place_of(to) {
+                self.queue.push(self.queue.now(), Happening::PeerLost { place, node: from_id });
+            }
+        }
+    }
+
+    /// The line between two nodes, if there is one.
+    pub(super) fn line_between(&self, from: Place, to: NodeId) -> Option<LineId> {
+        self.lines.current.get(&(from, to)).copied()
+    }
+
+    /// The caller closes its line: what it said before still arrives.
+    pub(super) fn close_line(&mut self, place: Place, to: NodeId) {
+        let Some(id) = self.lines.current.remove(&(place, to)) else { return };
+        self.lines.failures.remove(&(place, to));
+        let line = self.lines.table.get_mut(&id).expect("current ones exist");
+        line.waiting.clear();
+        if line.up && !line.broken {
+            let (from, at) = (line.from_id, line.last_arrival.max(self.queue.now()));
+            let there = self.net.latency(place.index, index_of(to.addr));
+            self.queue.push(at + there, Happening::LineClosed { from, to });
+        }
+    }
+
+    /// A process is gone: its kernel says so on every connection, both ways.
+    pub(super) fn hang_up(&mut self, place: Place) {
+        let me = self.nodes[place.index].id;
+        let ours: Vec<_> =
+            self.lines.current.keys().filter(|(from, _)| *from == place).map(|key| key.1).collect();
+        for to in ours {
+            self.close_line(place, to);
+        }
+        let callers = self.lines.table.iter().filter(|(_, line)| line.up && line.to == me);
+        for (id, from) in callers.map(|(id, line)| (*id, line.from.index)).collect::<Vec<_>>() {
+            let under_way = self.net.under_way(place.index, from, Lane::Control);
+            self.queue.push(self.after(under_way), Happening::LineLost { line: id, gone: false });
+        }
+    }
+}
