@@ -34,6 +34,10 @@ struct Thing {
     dtype: Option<Dtype>,
     /// Deleted while others still use it.
     volatile: bool,
+    /// It is a reduction's target, or goes in with one.
+    summed: bool,
+    /// Further reductions of it are the same in any order.
+    exact: bool,
 }
 
 impl Drawing<'_> {
@@ -89,6 +93,10 @@ impl Drawing<'_> {
             task = task.may_fail(&[ErrorKind::StoreFull]);
         }
         let hampered = self.shape.faults.any();
+        if hampered && matches!(task.spec, Spec::Reduce { .. }) {
+            // Its root died with the only copy.
+            task = task.may_fail(&[ErrorKind::Lost]);
+        }
         if hampered && matches!(task.spec, Spec::Get { fail_if_lost: true, .. }) {
             task = task.may_fail(&[ErrorKind::Lost]);
         }
@@ -140,7 +148,7 @@ impl Drawing<'_> {
         // Two halves of a split cluster may accept what one would not.
         let contested = !self.shape.faults.any() && self.dice.percent(5);
         self.script.model.add(id, Origin::Put { dtype: None });
-        let thing = Thing { id, size, dtype: None, volatile };
+        let thing = Thing { id, size, dtype: None, volatile, summed: false, exact: true };
         let mut excuses = Vec::new();
         if volatile {
             excuses.extend([ErrorKind::Deleted, ErrorKind::TimedOut]);
@@ -172,9 +180,12 @@ impl Drawing<'_> {
     /// Arrays and reductions over them; `chained` is an earlier target that may go in too.
     fn draw_group(&mut self, number: usize, chained: Option<Thing>) -> Thing {
         let dtype = *self.dice.pick(&DTYPES);
-        let fresh = Thing { id: NOBODY, size: self.size(Some(dtype)), dtype: Some(dtype), volatile: false };
+        let size = self.size(Some(dtype));
+        let fresh =
+            Thing { id: NOBODY, size, dtype: Some(dtype), volatile: false, summed: false, exact: true };
         let volatile = self.dice.percent(10);
-        let like = chained.filter(|_| self.dice.percent(60)).unwrap_or(fresh);
+        let chainable = |thing: &Thing| thing.exact || !thing.dtype.is_some_and(Dtype::is_float);
+        let like = chained.filter(chainable).filter(|_| self.dice.percent(60)).unwrap_or(fresh);
         let mut things: Vec<Thing> = Vec::new();
         for i in 0..self.dice.between(1, SOURCES_MAX) {
             let id = self.new_id(&format!("g{number}.{i}"));
@@ -218,8 +229,12 @@ impl Drawing<'_> {
     fn draw_reduction(&mut self, name: &str, like: Thing, things: &[Thing], present: usize) -> Thing {
         let target = self.new_id(name);
         let dtype = like.dtype.expect("groups have one");
-        let ops = if dtype.is_float() { &Op::ALL[..] } else { &Op::ALL[..4] };
-        // Sums of sums stay exact, other chains of floats need not.
+        // Of floats, sums of sums are exact in any order, products and means of sums are not.
+        let ops = match (dtype.is_float(), like.summed) {
+            (true, true) => &[Op::Min, Op::Max][..],
+            (true, false) => &Op::ALL[..],
+            (false, _) => &Op::ALL[..4],
+        };
         let op = if self.dice.percent(50) { Op::Sum } else { *self.dice.pick(ops) };
         let num_objects = self.dice.between(1, present as u64) as u32;
         let sources: Vec<ObjectId> = things.iter().map(|thing| thing.id).collect();
@@ -240,7 +255,7 @@ impl Drawing<'_> {
             if like.volatile { &[ErrorKind::Deleted, ErrorKind::TimedOut] } else { &[] };
         let at = self.moment();
         self.add(at, Spec::Reduce { target, sources, num_objects, op, fixed, to_sources }, excuses);
-        let thing = Thing { id: target, ..like };
+        let thing = Thing { id: target, summed: true, exact: op != Op::Mean && op != Op::Prod, ..like };
         self.gets(thing, excuses);
         self.finish(thing, like.volatile);
         thing

@@ -14,6 +14,7 @@ mod dice;
 pub mod fault;
 mod happening;
 mod log;
+pub mod minimise;
 mod mischief;
 mod model;
 mod names;

@@ -1,10 +1,15 @@
 //! `hoplite-sim`: runs drawn worlds until one breaks a rule.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
 
 use clap::Parser;
 use hoplite_sim::fault::FaultSwitches;
+use hoplite_sim::minimise::minimise;
 use hoplite_sim::run::{run, Keep, Report};
 
 /// Runs simulated clusters of the real core, one per seed, and stops at the first broken rule.
@@ -13,7 +18,7 @@ struct Args {
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// How many seeds to run, one after the other.
+    /// How many seeds to run.
     #[arg(long, default_value_t = 1)]
     seeds: u64,
     /// Let faults strike: all of them, or `=` some classes, with commas between them.
@@ -22,6 +27,9 @@ struct Args {
     /// Only these of the numbered tasks and faults that the seed draws, with commas between them.
     #[arg(long, value_delimiter = ',')]
     keep: Option<Vec<usize>>,
+    /// Runs to spend on telling a failure with fewer tasks and faults.
+    #[arg(long, default_value_t = 400)]
+    reruns: u32,
     /// Go on after failures, and list them at the end.
     #[arg(long)]
     keep_going: bool,
@@ -31,34 +39,53 @@ struct Args {
     /// Lines of the event log to print for a failure.
     #[arg(long, default_value_t = 60)]
     tail: usize,
+    /// Worlds to run at a time; as many as there are cores by default.
+    #[arg(long)]
+    threads: Option<usize>,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // The seed and the log follow below; here only where it was.
-    std::panic::set_hook(Box::new(|panic| {
-        println!("panic at {:?}", panic.location());
-        if std::env::var_os("RUST_BACKTRACE").is_some() {
-            println!("{}", std::backtrace::Backtrace::force_capture());
-        }
-    }));
-    let keep: Keep = args.keep.map(|keep| keep.into_iter().collect());
+    let threads = args.threads.or_else(|| thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
+    let keep: Keep = args.keep.clone().map(|keep| keep.into_iter().collect());
     let mut failed = Vec::new();
     let mut judged = 0;
-    for seed in args.seed..args.seed + args.seeds {
-        let report = run(seed, args.faults, &keep, args.tail);
-        judged += report.judged;
-        if args.verbose || args.seeds == 1 {
-            println!("{report}");
+    let next = AtomicU64::new(args.seed);
+    let end = args.seed + args.seeds;
+    let (sender, reports) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..threads.min(args.seeds as usize) {
+            let (sender, next, keep) = (sender.clone(), &next, &keep);
+            scope.spawn(move || loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= end || sender.send(run(seed, args.faults, keep, args.tail)).is_err() {
+                    return;
+                }
+            });
         }
-        if report.failure.is_some() {
-            print_failure(&report);
-            failed.push(seed);
-            if !args.keep_going {
-                break;
+        drop(sender);
+        // In the order of their seeds, whoever was quicker.
+        let mut early: BTreeMap<u64, Report> = BTreeMap::new();
+        let mut due = args.seed;
+        for report in &reports {
+            early.insert(report.seed, report);
+            while let Some(report) = early.remove(&due) {
+                due += 1;
+                judged += report.judged;
+                if args.verbose || args.seeds == 1 {
+                    println!("{report}");
+                }
+                if report.failure.is_some() {
+                    print_failure(&args, &keep, &report);
+                    failed.push(report.seed);
+                    if !args.keep_going {
+                        next.store(end, Ordering::Relaxed);
+                        return;
+                    }
+                }
             }
         }
-    }
+    });
     if failed.is_empty() {
         println!("{} seeds from {}: all fine, {judged} contents judged", args.seeds, args.seed);
         return ExitCode::SUCCESS;
@@ -67,15 +94,40 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn print_failure(report: &Report) {
+fn print_failure(args: &Args, keep: &Keep, report: &Report) {
     let Some(failure) = &report.failure else { return };
     println!("FAILED {report}");
-    for item in &report.items {
+    println!("  => seed {}: {}", report.seed, failure.violation);
+    let mut shown = None;
+    let mut keep = keep.clone();
+    if args.reruns > 0 {
+        let small = minimise(report.seed, args.faults, report.kept.clone(), &failure.violation, args.reruns);
+        println!(
+            "  {} of {} tasks and faults do, found in {} runs",
+            small.keep.len(),
+            small.of,
+            small.reruns
+        );
+        keep = Some(small.keep);
+        shown = Some(run(report.seed, args.faults, &keep, args.tail));
+    }
+    let shown = shown.as_ref().unwrap_or(report);
+    for item in &shown.items {
         println!("  {item}");
     }
-    println!("  ---");
-    for line in &failure.log_tail {
-        println!("  {line}");
+    println!("  ----");
+    if let Some(failure) = &shown.failure {
+        for line in &failure.log_tail {
+            println!("  {line}");
+        }
+        println!("  => seed {}: {}", report.seed, failure.violation);
     }
-    println!("  => seed {}: {}", report.seed, failure.violation);
+    print!("  again: hoplite-sim --seed {} --faults={}", report.seed, args.faults);
+    match keep {
+        Some(keep) => {
+            let keep: Vec<_> = keep.iter().map(usize::to_string).collect();
+            println!(" --keep {}", keep.join(","));
+        }
+        None => println!(),
+    }
 }

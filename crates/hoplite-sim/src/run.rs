@@ -1,7 +1,9 @@
 //! One seed from its draw to its verdict.
 
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Once;
 use std::time::Duration;
 
 use hoplite_core::io::ClientId;
@@ -35,6 +37,8 @@ pub struct Report {
     pub shape: String,
     /// The tasks and faults that took part.
     pub items: Vec<String>,
+    /// Their numbers.
+    pub kept: Vec<usize>,
     pub stats: Stats,
     pub judged: u64,
     /// Equal for runs that were equal line by line.
@@ -73,15 +77,19 @@ pub fn run(seed: u64, faults: FaultSwitches, keep: &Keep, tail_lines: usize) -> 
     let mut world = World::new(plan, world_seed);
     world.names = std::mem::take(&mut script.names);
     world.model = std::mem::take(&mut script.model);
+    listen_for_panics();
+    LISTENING.set(true);
     let outcome = catch_unwind(AssertUnwindSafe(|| live(&mut world, &shape, &mut script, keep)));
+    LISTENING.set(false);
     let violation = match outcome {
         Ok(Ok(())) => None,
         Ok(Err(what)) => Some(world.violation().map(str::to_owned).unwrap_or(what)),
-        Err(panic) => Some(format!("panic: {}", panic_text(&*panic))),
+        Err(panic) => Some(format!("panic at {}: {}", PANICKED_AT.take(), panic_text(&*panic))),
     };
     Report {
         seed,
         shape: shape.to_string(),
+        kept: script.kept(keep),
         items: items.iter().map(|item| world.names.readable(item)).collect(),
         stats: world.stats,
         judged: world.model.judged,
@@ -91,6 +99,27 @@ pub fn run(seed: u64, faults: FaultSwitches, keep: &Keep, tail_lines: usize) -> 
             .map(|violation| world.names.readable(&violation))
             .map(|violation| Failure { violation, log_tail: world.log.tail().map(str::to_owned).collect() }),
     }
+}
+
+thread_local! {
+    /// Where this thread's run panicked.
+    static PANICKED_AT: RefCell<String> = const { RefCell::new(String::new()) };
+    static LISTENING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Panics of a run are told with its report and nowhere else, unless a backtrace is asked for.
+fn listen_for_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !LISTENING.get() || std::env::var_os("RUST_BACKTRACE").is_some() {
+                usual(panic);
+            }
+            let at = panic.location().map(|at| format!("{}:{}", at.file(), at.line()));
+            PANICKED_AT.set(at.unwrap_or_default());
+        }));
+    });
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

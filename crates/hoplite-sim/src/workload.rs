@@ -83,14 +83,18 @@ impl Shape {
         let grain_bytes = *dice.pick(&GRAINS);
         let window_bytes = grain_bytes * dice.between(1, 8);
         let in_step = dice.percent(50);
+        let net = self.draw_net(dice);
+        let slowest = net.bytes_per_s.iter().min().expect("there are nodes");
+        // A stream may have to wait for a window of each object that its sender's line is busy with.
+        let queue_ms = window_bytes * (self.objects + self.groups * 10) as u64 * 1000 / slowest;
         Plan {
             nodes: self.nodes,
             store_bytes,
-            net: self.draw_net(dice),
+            net,
             grain_bytes,
             window_bytes,
             fold_ahead_bytes: if in_step { window_bytes } else { u64::MAX },
-            stall_after: Duration::from_millis(*dice.pick(&[100, 300, 1000])),
+            stall_after: Duration::from_millis(*dice.pick(&[100, 300, 1000]) + queue_ms),
             start_spread: Duration::from_millis(dice.between(0, 50)),
             tail_lines: 0,
             keep_talk: false,
