@@ -32,6 +32,9 @@ pub(crate) enum Want {
 /// How long a prefetch waits for an object that nobody has put.
 const PREFETCH_PATIENCE: Duration = Duration::from_secs(600);
 
+/// How often the patience with senders that stand still is doubled: 32 s at the default of a second.
+const PATIENCE_DOUBLINGS_MAX: u32 = 5;
+
 /// Broken senders that a fetch can name.
 const BROKEN_MAX: usize = 4;
 
@@ -58,6 +61,8 @@ pub(crate) struct Fetch {
     known: Option<Vec<Location>>,
     /// The owner said that the object is lost, and lent no sender since.
     lost: bool,
+    /// How often in a row a sender that stood still was given up, and where.
+    given_up: (u32, u64),
 }
 
 /// What an incoming stream feeds.
@@ -88,6 +93,8 @@ struct Check {
     watermark: u64,
     /// What the sender says it has.
     answer: Option<u64>,
+    /// How often in a row it had no excuse.
+    strikes: u32,
 }
 
 /// All fetches and who waits for them.
@@ -188,6 +195,7 @@ impl Core {
             asked: self.now,
             known: None,
             lost: false,
+            given_up: (0, 0),
         };
         self.fetches.running.insert(object, fetch);
         self.ask_for_sender(object);
@@ -407,16 +415,46 @@ impl Core {
     }
 
     /// A stream stands still although its connection does not break. Its sender may rightly wait for
-    /// bytes itself; who does not answer, or has more than it sends, is given up.
+    /// bytes itself; who does not answer, or has more than it sends, is given up in the end.
     pub(crate) fn on_receive_stalled(&mut self, transfer: TransferId, watermark: u64) {
         let Some(stalled) = self.fetches.transfers.get_mut(&transfer) else { return };
+        let (from, feeds) = (stalled.from, stalled.feeds);
         let asked = stalled.check.take().filter(|check| check.watermark == watermark);
-        if asked.is_some_and(|check| check.answer.is_none_or(|there| there > watermark)) {
-            return self.on_pull_refused(transfer);
+        let strikes = match asked {
+            Some(check) if check.answer.is_none_or(|there| there > watermark) => check.strikes + 1,
+            _ => 0,
+        };
+        if strikes > 0 && strikes >= self.patience(feeds, watermark) {
+            return self.give_up(transfer, feeds, watermark);
         }
-        stalled.check = Some(Check { watermark, answer: None });
-        let from = stalled.from;
+        if let Some(stalled) = self.fetches.transfers.get_mut(&transfer) {
+            stalled.check = Some(Check { watermark, answer: None, strikes });
+        }
         self.send(from, PeerMessage::Check { transfer }, None);
+    }
+
+    /// How many strikes a sender has. It doubles with each one given up at the same place: where all are
+    /// slow, changing them over and over would move nothing.
+    fn patience(&self, feeds: Feeds, watermark: u64) -> u32 {
+        let in_a_row = match feeds {
+            Feeds::Copy(copy) => {
+                let fetch = self.fetches.running.get(&self.copies.table[&copy].object);
+                fetch.map_or(0, |fetch| if fetch.given_up.1 == watermark { fetch.given_up.0 } else { 0 })
+            }
+            Feeds::Fold(fold) => self.attempt_of_fold(fold),
+        };
+        1 << in_a_row.min(PATIENCE_DOUBLINGS_MAX)
+    }
+
+    fn give_up(&mut self, transfer: TransferId, feeds: Feeds, watermark: u64) {
+        if let Feeds::Copy(copy) = feeds {
+            let object = self.copies.table[&copy].object;
+            if let Some(fetch) = self.fetches.running.get_mut(&object) {
+                let in_a_row = if fetch.given_up.1 == watermark { fetch.given_up.0 } else { 0 };
+                fetch.given_up = (in_a_row + 1, watermark);
+            }
+        }
+        self.on_pull_refused(transfer);
     }
 
     pub(crate) fn on_checked(&mut self, transfer: TransferId, watermark: u64) {

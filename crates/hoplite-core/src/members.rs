@@ -1,6 +1,6 @@
 //! Who is alive: SWIM gossip by the `foca` crate, fed with our clock and randomness.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -21,8 +21,16 @@ const DATAGRAM_BYTES_MAX: usize = 1400;
 /// Members asked to probe a silent one on our behalf.
 const INDIRECT_PROBES: usize = 3;
 
-/// How often we look for members that we do not know yet, or that came back from the dead.
+/// How often we look for members that we do not know yet.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
+
+/// How often we knock at one of the addresses where a member was, or should be, and is none: so the parts
+/// of a split cluster find each other again.
+const KNOCK_PERIOD: Duration = Duration::from_secs(1);
+
+/// How long, and at how many addresses: a split that lasts longer, or is larger, is mended by the seeds.
+const KNOCK_FOR: Duration = Duration::from_secs(3600);
+const KNOCKS_MAX: usize = 256;
 
 /// How often news is spread besides what rides on probes.
 const GOSSIP_PERIOD: Duration = Duration::from_millis(200);
@@ -47,6 +55,11 @@ struct Gossiper {
 impl Gossiper {
     fn of(node: NodeId) -> Self {
         Gossiper { addr: node.addr, incarnation: node.incarnation, life: 0 }
+    }
+
+    /// Whoever is there.
+    fn unknown(addr: SocketAddr) -> Self {
+        Gossiper { addr, incarnation: 0, life: 0 }
     }
 
     fn node(self) -> NodeId {
@@ -94,6 +107,9 @@ pub(crate) struct Members {
     timer_count: u64,
     seeds: Vec<SocketAddr>,
     next_join: Option<Duration>,
+    /// Where members went down, until when we knock there, in the order of our rounds.
+    lost: VecDeque<(SocketAddr, Duration)>,
+    next_knock: Option<Duration>,
     alive: usize,
 }
 
@@ -109,8 +125,7 @@ impl Members {
         settings.notify_down_members = true;
         let one = NonZeroUsize::MIN;
         settings.periodic_announce = Some(PeriodicParams { frequency: ANNOUNCE_PERIOD, num_members: one });
-        settings.periodic_announce_to_down_members =
-            Some(PeriodicParams { frequency: ANNOUNCE_PERIOD, num_members: one });
+        settings.periodic_announce_to_down_members = None;
         settings.periodic_gossip = Some(PeriodicParams { frequency: GOSSIP_PERIOD, num_members: one });
         let mut rng = SmallRng::seed_from_u64(config.seed);
         let its_rng = SmallRng::seed_from_u64(rng.next_u64());
@@ -123,13 +138,15 @@ impl Members {
             timer_count: 0,
             next_join: (!seeds.is_empty()).then_some(Duration::ZERO),
             seeds,
+            lost: VecDeque::new(),
+            next_knock: None,
             alive: 0,
         }
     }
 
     pub fn next_deadline(&self) -> Option<Duration> {
         let timer = self.timers.keys().next().map(|&(due, _)| due);
-        [timer, self.next_join].into_iter().flatten().min()
+        [timer, self.next_join, self.next_knock].into_iter().flatten().min()
     }
 
     pub fn on_datagram(&mut self, now: Duration, bytes: &[u8]) -> Vec<Change> {
@@ -197,7 +214,32 @@ impl Members {
             self.join(now);
             changes.extend(self.drain(now));
         }
+        if self.next_knock.is_some_and(|due| due <= now) {
+            self.knock(now);
+            changes.extend(self.drain(now));
+        }
         changes
+    }
+
+    /// Knocks where a member was lost, at one address after the other.
+    fn knock(&mut self, now: Duration) {
+        self.lost.retain(|&(_, until)| until > now);
+        if let Some((addr, until)) = self.lost.pop_front() {
+            self.lost.push_back((addr, until));
+            let _ = self.foca.announce(Gossiper::unknown(addr), &mut self.runtime);
+        }
+        self.next_knock = (!self.lost.is_empty()).then_some(now + KNOCK_PERIOD);
+    }
+
+    fn note_lost(&mut self, now: Duration, addr: SocketAddr) {
+        self.note_found(addr);
+        self.lost.push_front((addr, now + KNOCK_FOR));
+        self.lost.truncate(KNOCKS_MAX);
+        self.next_knock.get_or_insert(now + KNOCK_PERIOD);
+    }
+
+    fn note_found(&mut self, addr: SocketAddr) {
+        self.lost.retain(|&(known, _)| known != addr);
     }
 
     /// Puts every timer off by the time that we did not run: probes and suspects get the whole of theirs
@@ -236,8 +278,7 @@ impl Members {
             return;
         }
         for seed in &self.seeds {
-            let unknown = Gossiper { addr: *seed, incarnation: 0, life: 0 };
-            let _ = self.foca.announce(unknown, &mut self.runtime);
+            let _ = self.foca.announce(Gossiper::unknown(*seed), &mut self.runtime);
         }
         self.next_join = Some(now + JOIN_RETRY);
     }
@@ -250,8 +291,14 @@ impl Members {
         let mut changes = Vec::new();
         while let Some(news) = self.runtime.to_notify() {
             match news {
-                OwnedNotification::MemberUp(member) => changes.push(Change::Up(member.node())),
-                OwnedNotification::MemberDown(member) => changes.push(Change::Down(member.node())),
+                OwnedNotification::MemberUp(member) => {
+                    self.note_found(member.addr);
+                    changes.push(Change::Up(member.node()));
+                }
+                OwnedNotification::MemberDown(member) => {
+                    self.note_lost(now, member.addr);
+                    changes.push(Change::Down(member.node()));
+                }
                 // The same process under its next life is no news.
                 OwnedNotification::Rename(old, new) if old.node() == new.node() => {}
                 OwnedNotification::Rename(old, new) => {
@@ -399,6 +446,22 @@ mod tests {
         assert!(others.iter().all(|(_, change)| *change == Change::Up(cut)), "{others:?}");
         assert_eq!(others.len(), 5);
         assert!(nodes.iter().all(|(_, members)| members.alive == 5));
+    }
+
+    #[test]
+    fn the_halves_of_a_split_find_each_other_again() {
+        for first_half in [3, 1, 5] {
+            let mut all: Vec<_> = (1..=6).map(|port| member(port, (port > 1).then_some(1))).collect();
+            run(&mut all, Duration::ZERO, Duration::from_secs(10));
+            let mut half = all.split_off(first_half);
+            run(&mut all, Duration::from_secs(10), Duration::from_secs(100));
+            run(&mut half, Duration::from_secs(10), Duration::from_secs(100));
+            assert_eq!(all[0].1.alive + 1 + half[0].1.alive + 1, 6);
+            all.append(&mut half);
+            run(&mut all, Duration::from_secs(100), Duration::from_secs(110));
+            let alive: Vec<_> = all.iter().map(|(_, members)| members.alive).collect();
+            assert_eq!(alive, [5; 6]);
+        }
     }
 
     #[test]

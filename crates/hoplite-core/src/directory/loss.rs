@@ -26,12 +26,12 @@ impl Core {
     pub(super) fn tell_if_lost(&mut self, id: ObjectId, to: Option<NodeId>) {
         let until = self.now + limits::TOMBSTONE_TTL;
         let Some(entry) = self.directory.entries.get_mut(&id).filter(|entry| entry.is_lost()) else { return };
-        if let Some(due) = entry.trusted_from.filter(|&from| from > self.now) {
-            return self.timers.set(due, Timer::Loss(id));
-        }
         if entry.mourned_until.is_none() {
             entry.mourn(until);
             self.timers.set(until, Timer::Tombstone(id));
+        }
+        if let Some(due) = entry.trusted_from.filter(|&from| from > self.now) {
+            return self.timers.set(due, Timer::Loss(id));
         }
         let entry = &self.directory.entries[&id];
         let waiting = entry.asks.iter().map(|ask| ask.node).chain(entry.subscribers.iter().copied());

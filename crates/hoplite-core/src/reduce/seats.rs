@@ -224,6 +224,14 @@ impl Core {
         Ok(Some(inputs))
     }
 
+    /// How often the slot that is folded here was started over.
+    pub(crate) fn attempt_of_fold(&self, fold: FoldId) -> u32 {
+        match self.seats.folds.get(&fold).map(|fold| fold.purpose) {
+            Some(FoldFor::Seat(key)) => self.seats.running.get(&key).map_or(0, |seat| seat.seat.attempt),
+            _ => 0,
+        }
+    }
+
     /// Starts a fold whose sources are already counted as used.
     pub(super) fn start_fold(
         &mut self,

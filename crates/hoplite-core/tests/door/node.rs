@@ -60,6 +60,8 @@ pub struct Node {
     pub folds: BTreeMap<FoldId, Folding>,
     /// Bytes that came for each receive; what it ends with when it is told to stop.
     pub arrived: BTreeMap<TransferId, u64>,
+    /// The core has said goodbye.
+    pub left: bool,
     /// Other members: real cores of which only the gossip is let through.
     gossips: BTreeMap<NodeId, Core>,
 }
@@ -79,6 +81,7 @@ impl Node {
             sends: BTreeMap::new(),
             folds: BTreeMap::new(),
             arrived: BTreeMap::new(),
+            left: false,
             gossips: BTreeMap::new(),
         };
         alone.handle(Input::Tick);
@@ -227,7 +230,7 @@ impl Node {
                     ended.push_back(Input::FoldEnded { fold, outcome: Err(Broken) });
                 }
             }
-            Output::Left => {}
+            Output::Left => self.left = true,
             Output::Event(event) => self.events.push(event),
             Output::Advance { copy, .. } | Output::Write { copy, .. } => {
                 assert!(self.copies.contains_key(&copy), "written to after its end");

@@ -18,7 +18,7 @@ fn refusals(at: &mut Node) -> usize {
 }
 
 /// What the only object of a lone node goes by.
-fn edition_of(at: &mut Node, id: ObjectId) -> Edition {
+pub fn edition_of(at: &mut Node, id: ObjectId) -> Edition {
     at.request(7, id, DirectoryRequest::Locate { token: 1 });
     let located = at.take_mail().into_iter().find_map(|(_, message)| match message {
         PeerMessage::Answer {

@@ -1,0 +1,85 @@
+//! A node that ends in good order.
+
+use std::time::Duration;
+
+use hoplite_core::Input;
+use hoplite_words::client::Reply;
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_words::ErrorKind;
+
+use crate::node::{node, Node, ME};
+use crate::puts::{failed, put};
+use crate::requests::{create, edition, object, put_report, received_report, SIZE};
+
+const WITHIN: Duration = Duration::from_secs(5);
+
+fn report_of(at: &mut Node, id: hoplite_words::ObjectId) -> CopyReport {
+    let said = at.take_requests(id).into_iter().filter_map(|request| match request {
+        DirectoryRequest::Announce { report, .. } => Some(report),
+        _ => None,
+    });
+    said.last().expect("it was announced")
+}
+
+#[test]
+fn who_is_not_asked_to_hand_over_leaves_at_once() {
+    let mut at = Node::among(3, 8 << 20);
+    let id = at.id_owned_by(ME);
+    put(&mut at, id, SIZE);
+    at.handle(Input::Leave { within: Duration::ZERO });
+    assert!(at.left);
+}
+
+#[test]
+fn what_only_it_holds_is_kept_elsewhere_before_it_leaves() {
+    let mut at = Node::among(3, 8 << 20);
+    let id = at.id_owned_by(2);
+    let call = at.ask(create(id, SIZE));
+    let copy = crate::puts::created(&at, call);
+    let call = at.ask(hoplite_words::client::Request::Seal { copy });
+    let first = report_of(&mut at, id);
+    let verdict = hoplite_words::peer::Verdict::Accepted;
+    at.answer(2, id, DirectoryAnswer::Verdict { edition: first.edition, verdict });
+    assert_eq!(at.reply(call), Some(&Reply::Done));
+    at.take_mail();
+    at.handle(Input::Leave { within: WITHIN });
+    let report = report_of(&mut at, id);
+    assert!(report.leaving && report.complete);
+    let refused = at.ask(create(object("late"), SIZE));
+    assert_eq!(failed(&at, refused), ErrorKind::NodeUnreachable);
+    let partly = received_report(1, first.edition, SIZE, Some(node(ME)));
+    at.answer(2, id, DirectoryAnswer::Copy { node: node(3), report: partly });
+    at.wait(Duration::from_secs(1));
+    assert!(!at.left);
+    let kept = CopyReport { pinned: true, ..received_report(2, first.edition, SIZE, None) };
+    at.answer(2, id, DirectoryAnswer::Copy { node: node(3), report: kept });
+    assert!(at.left);
+}
+
+#[test]
+fn it_does_not_wait_for_ever() {
+    let mut at = Node::among(2, 8 << 20);
+    let id = at.id_owned_by(ME);
+    put(&mut at, id, SIZE);
+    at.handle(Input::Leave { within: WITHIN });
+    at.wait(WITHIN);
+    assert!(at.left);
+}
+
+#[test]
+fn an_owner_brings_what_a_leaver_holds_to_another_node() {
+    let mut at = Node::among(4, 8 << 20);
+    let id = at.id_owned_by(ME);
+    let mut report = put_report(1, edition(5), SIZE, true);
+    let announce = |report| DirectoryRequest::Announce { report, payload: None, wants_verdict: false };
+    at.request(3, id, announce(report.clone()));
+    at.take_mail();
+    (report.seq, report.leaving) = (2, true);
+    at.request(3, id, announce(report));
+    // The owner is the best place itself: it asks itself for a sender, and lends itself the leaver.
+    let pulls = at.take_mail();
+    let pulled = |(to, message): &(_, PeerMessage)| {
+        *to == node(3) && matches!(message, PeerMessage::Pull { id: about, .. } if *about == id)
+    };
+    assert!(pulls.iter().any(pulled), "{pulls:?}");
+}

@@ -1,0 +1,86 @@
+//! Streams that stand still although no connection breaks.
+
+use hoplite_core::Input;
+use hoplite_words::peer::PeerMessage;
+use hoplite_words::{ObjectId, TransferId};
+
+use crate::gets::lend;
+use crate::node::{node, Node};
+use crate::puts::put;
+use crate::requests::{edition, get, object, SIZE};
+use crate::serving::edition_of;
+
+const CAME: u64 = 1000;
+
+fn receiving() -> (Node, ObjectId, TransferId) {
+    let mut at = Node::among(3, 8 << 20);
+    let id = at.id_owned_by(2);
+    at.ask(get(id));
+    let transfer = lend(&mut at, 2, id, 3, edition(5), SIZE);
+    at.arrived.insert(transfer, CAME);
+    at.take_mail();
+    (at, id, transfer)
+}
+
+fn stall(at: &mut Node, transfer: TransferId, watermark: u64) {
+    at.handle(Input::ReceiveStalled { transfer, watermark });
+}
+
+#[test]
+fn a_sender_that_does_not_answer_is_given_up() {
+    let (mut at, _, transfer) = receiving();
+    stall(&mut at, transfer, CAME);
+    assert_eq!(at.take_mail(), [(node(3), PeerMessage::Check { transfer })]);
+    assert!(at.receives.contains_key(&transfer), "it is asked first");
+    stall(&mut at, transfer, CAME);
+    assert!(!at.receives.contains_key(&transfer));
+}
+
+#[test]
+fn a_sender_that_has_more_than_it_sends_is_given_up() {
+    let (mut at, _, transfer) = receiving();
+    stall(&mut at, transfer, CAME);
+    at.hear(3, PeerMessage::Checked { transfer, watermark: CAME + 1 });
+    assert!(at.receives.contains_key(&transfer), "it may be under way");
+    stall(&mut at, transfer, CAME);
+    assert!(!at.receives.contains_key(&transfer));
+}
+
+#[test]
+fn a_sender_that_waits_itself_is_waited_for() {
+    let (mut at, _, transfer) = receiving();
+    for _ in 0..100 {
+        stall(&mut at, transfer, CAME);
+        at.hear(3, PeerMessage::Checked { transfer, watermark: CAME });
+    }
+    assert!(at.receives.contains_key(&transfer));
+}
+
+#[test]
+fn a_stream_that_moves_between_two_stalls_is_given_its_time() {
+    let (mut at, _, transfer) = receiving();
+    stall(&mut at, transfer, CAME);
+    stall(&mut at, transfer, CAME + 1);
+    assert!(at.receives.contains_key(&transfer));
+}
+
+#[test]
+fn a_check_of_what_nobody_sends_is_refused() {
+    let (mut at, _, _) = receiving();
+    let transfer = TransferId(77);
+    at.hear(2, PeerMessage::Check { transfer });
+    assert_eq!(at.take_mail(), [(node(2), PeerMessage::PullRefused { transfer })]);
+}
+
+#[test]
+fn a_sealed_copy_counts_its_seal() {
+    let mut at = Node::among(2, 8 << 20);
+    let id = object("x");
+    put(&mut at, id, SIZE);
+    let here = edition_of(&mut at, id);
+    let transfer = TransferId(9);
+    at.hear(2, PeerMessage::Pull { transfer, id, edition: here, offset: 0, patient: false });
+    at.take_mail();
+    at.hear(2, PeerMessage::Check { transfer });
+    assert_eq!(at.take_mail(), [(node(2), PeerMessage::Checked { transfer, watermark: SIZE + 1 })]);
+}
