@@ -14,11 +14,11 @@ use crate::requests::{create, edition, object, put_report, received_report, SIZE
 const WITHIN: Duration = Duration::from_secs(5);
 
 fn report_of(at: &mut Node, id: hoplite_words::ObjectId) -> CopyReport {
-    let said = at.take_requests(id).into_iter().filter_map(|request| match request {
+    let mut said = at.take_requests(id).into_iter().filter_map(|request| match request {
         DirectoryRequest::Announce { report, .. } => Some(report),
         _ => None,
     });
-    said.last().expect("it was announced")
+    said.next_back().expect("it was announced")
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod node;
 mod plan;
 mod puts;
 mod reduces;
+mod repeats;
 mod requests;
 mod serving;
 mod stalls;

@@ -1,0 +1,199 @@
+//! Reductions whose messages are lost, whose coordinator seems dead, or whose root dies at the end.
+
+use std::time::Duration;
+
+use hoplite_core::Input;
+use hoplite_words::client::Reply;
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
+use hoplite_words::{ErrorKind, FoldOrder, ObjectId, ReductionId};
+
+use crate::crashes::{reduction, root_seat};
+use crate::node::{node, Node, ME};
+use crate::puts::{failed, put};
+use crate::reduces::take_seats;
+use crate::requests::{edition, put_report, received_report, reduce, SIZE};
+
+/// Longer than any pause between two repetitions.
+const A_WHILE: Duration = Duration::from_secs(9);
+
+/// A reduction called here over one source on node 3 and one on node 2, both there; the root's seat.
+fn called() -> (Node, u64, ObjectId, u16, Seat) {
+    let mut at = Node::among(3, 16 << 20);
+    let target = at.id_owned_by(ME);
+    let sources = [ObjectId::from_name("a source"), ObjectId::from_name("another")];
+    let call = at.ask(reduce(target, &sources, 2, FoldOrder::Arrival));
+    for (source, holder) in sources.into_iter().zip([2, 3]) {
+        let report = put_report(5, edition(u64::from(holder)), SIZE, true);
+        for owner in [2, 3] {
+            at.answer(owner, source, DirectoryAnswer::Copy { node: node(holder), report: report.clone() });
+        }
+        let announce = DirectoryRequest::Announce { report, payload: None, wants_verdict: false };
+        at.request(holder, source, announce);
+    }
+    at.wait(Duration::from_millis(100));
+    let seats = take_seats(&mut at);
+    let (root, seat) = seats.into_iter().rfind(|(_, seat)| seat.root).expect("all sources are there");
+    (at, call, target, root, seat)
+}
+
+fn commits(at: &mut Node) -> Vec<(u16, ReductionId)> {
+    let mail = at.take_mail().into_iter();
+    mail.filter_map(|(to, message)| match message {
+        PeerMessage::Commit { reduction, .. } => Some((to.addr.port(), reduction)),
+        _ => None,
+    })
+    .collect()
+}
+
+/// The root says that it is done, and is told the commit; which reduction that was.
+fn commit(at: &mut Node, root: u16, seat: &Seat) -> ReductionId {
+    let call_number = (1..100).find(|&number| {
+        let reduction = ReductionId { coordinator: node(ME), number };
+        at.take_mail();
+        at.hear(root, PeerMessage::RootDone { reduction, attempt: seat.attempt });
+        !commits(at).is_empty()
+    });
+    let number = call_number.expect("it is committed");
+    ReductionId { coordinator: node(ME), number }
+}
+
+#[test]
+fn a_commit_is_repeated_until_the_root_has_sealed_and_only_then_is_the_caller_answered() {
+    let (mut at, call, _, root, seat) = called();
+    let id = commit(&mut at, root, &seat);
+    at.wait(A_WHILE);
+    assert!(commits(&mut at).contains(&(root, id)), "said again in time");
+    at.handle(Input::PeerBroken { node: node(root) });
+    at.wait(Duration::from_millis(100));
+    assert!(commits(&mut at).contains(&(root, id)), "said again on a new connection");
+    assert_eq!(at.reply(call), None);
+    at.hear(root, PeerMessage::Committed { reduction: id, sealed: true });
+    assert!(matches!(at.reply(call), Some(Reply::Reduced { .. })));
+    at.wait(A_WHILE);
+    assert_eq!(commits(&mut at), []);
+}
+
+#[test]
+fn a_committed_target_that_dies_with_its_root_is_lost() {
+    let (mut at, call, target, root, seat) = called();
+    commit(&mut at, root, &seat);
+    at.kill(root);
+    assert_eq!(at.reply(call), None, "others may say that they have it");
+    at.wait(Duration::from_secs(2));
+    assert_eq!(failed(&at, call), ErrorKind::Lost);
+    assert!(at.status().tombstones > 0, "{target} is remembered as lost");
+}
+
+#[test]
+fn a_committed_target_that_others_have_survives_its_root() {
+    let (mut at, call, target, root, seat) = called();
+    commit(&mut at, root, &seat);
+    let other = if root == 2 { 3 } else { 2 };
+    let report = received_report(1, seat.edition, SIZE, None);
+    at.request(other, target, DirectoryRequest::Announce { report, payload: None, wants_verdict: false });
+    assert!(matches!(at.reply(call), Some(Reply::Reduced { .. })));
+    at.kill(root);
+    at.wait(Duration::from_secs(2));
+    assert_eq!(at.status().reductions, 0);
+}
+
+#[test]
+fn after_the_commit_nothing_starts_over() {
+    let (mut at, call, _, root, seat) = called();
+    let id = commit(&mut at, root, &seat);
+    at.take_mail();
+    let (slot, attempt) = (seat.slot, seat.attempt);
+    at.hear(root, PeerMessage::SeatFailed { reduction: id, slot, attempt, trouble: SeatTrouble::LetGo });
+    assert!(take_seats(&mut at).is_empty());
+    at.hear(root, PeerMessage::Committed { reduction: id, sealed: false });
+    assert_eq!(failed(&at, call), ErrorKind::Lost);
+}
+
+#[test]
+fn seats_are_said_again_on_a_new_connection() {
+    let (mut at, _, _, root, seat) = called();
+    at.take_mail();
+    at.handle(Input::PeerBroken { node: node(root) });
+    at.wait(Duration::from_millis(100));
+    assert!(take_seats(&mut at).contains(&(root, seat)));
+}
+
+#[test]
+fn who_holds_a_seat_of_what_is_over_is_told_so() {
+    let mut at = Node::among(2, 8 << 20);
+    let over = ReductionId { coordinator: node(ME), number: 77 };
+    for message in [
+        PeerMessage::SeatHeld { reduction: over, slot: 0, attempt: 0 },
+        PeerMessage::RootDone { reduction: over, attempt: 0 },
+        PeerMessage::SeatFailed { reduction: over, slot: 0, attempt: 0, trouble: SeatTrouble::LetGo },
+    ] {
+        at.hear(2, message);
+        assert_eq!(at.take_mail(), [(node(2), PeerMessage::Disband { reduction: over })]);
+    }
+}
+
+/// A root seated here by node 2.
+fn seated() -> (Node, Seat) {
+    let mut at = Node::among(3, 8 << 20);
+    let (target, source) = (at.id_owned_by(3), at.id_owned_by(ME));
+    put(&mut at, source, SIZE);
+    let seat = root_seat(&mut at, target, source);
+    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat: seat.clone() });
+    at.take_mail();
+    (at, seat)
+}
+
+#[test]
+fn a_finished_root_says_so_until_it_hears_the_commit() {
+    let (mut at, _) = seated();
+    let &fold = at.folds.keys().next().expect("it folds");
+    at.end_fold(fold);
+    let done = (node(2), PeerMessage::RootDone { reduction: reduction(2), attempt: 0 });
+    assert!(at.take_mail().contains(&done));
+    at.wait(A_WHILE);
+    assert!(at.take_mail().contains(&done));
+}
+
+#[test]
+fn a_running_seat_is_reported_and_ends_when_nobody_knows_of_it() {
+    let (mut at, _) = seated();
+    at.wait(A_WHILE);
+    let held = PeerMessage::SeatHeld { reduction: reduction(2), slot: 0, attempt: 0 };
+    assert!(at.take_mail().contains(&(node(2), held)));
+    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    assert_eq!(at.status().reductions, 0);
+}
+
+/// What was summed up before may have been read: the same attempt would be other bytes.
+#[test]
+fn a_seat_let_go_is_not_begun_again_under_the_same_attempt() {
+    let (mut at, seat) = seated();
+    at.kill(2);
+    assert_eq!(at.folds.len(), 0);
+    at.join(2);
+    at.wait(Duration::from_millis(100));
+    let trouble = SeatTrouble::LetGo;
+    let let_go = (node(2), PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, trouble });
+    assert!(at.take_mail().contains(&let_go), "the coordinator that came back is told");
+    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat: seat.clone() });
+    assert_eq!(at.folds.len(), 0);
+    assert!(at.take_mail().contains(&let_go));
+    let edition = hoplite_words::Edition { attempt: 1, ..seat.edition };
+    let next = Seat { attempt: 1, version: 2, edition, ..seat };
+    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat: next });
+    assert_eq!(at.folds.len(), 1);
+}
+
+#[test]
+fn an_older_word_about_a_seat_changes_nothing() {
+    let mut at = Node::among(3, 8 << 20);
+    let (target, source) = (at.id_owned_by(3), at.id_owned_by(ME));
+    put(&mut at, source, SIZE);
+    let seat = root_seat(&mut at, target, source);
+    for (version, open) in [(1, true), (3, false), (2, true), (1, true)] {
+        let seat = Seat { version, open, ..seat.clone() };
+        at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
+    }
+    let folding = at.folds.values().next().expect("it goes on");
+    assert!(!folding.rule.open);
+}
