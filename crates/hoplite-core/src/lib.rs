@@ -16,6 +16,7 @@ mod copies;
 mod cost;
 mod directory;
 mod fetch;
+mod inspect;
 pub mod io;
 mod leave;
 mod members;

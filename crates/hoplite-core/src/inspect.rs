@@ -1,0 +1,49 @@
+//! What tests and the simulation may know of a core besides what it says. A driver needs none of it.
+
+use std::fmt::Debug;
+
+use hoplite_words::{CopyId, Edition, ObjectId};
+
+use crate::Core;
+
+impl Core {
+    /// Which object a copy is of, and which writing of it, until it is closed.
+    pub fn identity_of(&self, copy: CopyId) -> Option<(ObjectId, Edition)> {
+        self.copies.table.get(&copy).map(|copy| (copy.object, copy.edition))
+    }
+
+    /// What is remembered besides members and links, in words. A core at rest, whose objects are deleted
+    /// and whose tombstones are past their time, remembers nothing.
+    pub fn leftovers(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        look(&mut left, "copies", &self.copies.table);
+        look(&mut left, "writes", &self.writes);
+        look(&mut left, "calls", &self.calls);
+        look(&mut left, "fetches", &self.fetches);
+        look(&mut left, "sends", &self.sends);
+        look(&mut left, "subscriptions", &self.subscriptions);
+        look(&mut left, "seats", &self.seats);
+        look(&mut left, "reductions", &self.reductions);
+        look(&mut left, "barriers", &self.barriers);
+        look(&mut left, "room", &self.room);
+        look(&mut left, "entries", &self.directory);
+        look(&mut left, "graves", &self.graves);
+        look(&mut left, "vacated", &self.vacated);
+        if self.copies.arena.used() > 0 {
+            left.push(format!("{} bytes of the arena", self.copies.arena.used()));
+        }
+        let views = self.clients.values().map(|client| client.views.len()).sum::<usize>();
+        if views > 0 {
+            left.push(format!("{views} views"));
+        }
+        left
+    }
+}
+
+/// Whatever a table of this kind holds besides nothing, whichever fields it has.
+fn look<T: Default + Debug>(left: &mut Vec<String>, what: &str, table: &T) {
+    let (now, never_used) = (format!("{table:?}"), format!("{:?}", T::default()));
+    if now != never_used {
+        left.push(format!("{what}: {now}"));
+    }
+}
