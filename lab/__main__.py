@@ -36,7 +36,8 @@ def _list(names: list[str]) -> None:
         text = importlib.import_module(f"lab.{BENCH}{name}").__doc__ or ""
         print(f"  {name:<12} {text.splitlines()[0]}")
     print(
-        "\n`collective` builds hosts from network namespaces and needs root; `loopback` and it need iperf3."
+        "\n`collective`, `recovery` and `failure` build hosts from network namespaces and need root; "
+        "`collective` and `loopback` need iperf3."
     )
 
 

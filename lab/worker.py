@@ -64,6 +64,16 @@ class Worker:
         self.send(call, **arguments)
         return self.receive()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        """SIGKILL: whatever it was at is left as it is."""
+        self._process.kill()
+        with self._process:
+            pass
+
     def close(self) -> None:
         with self._process:
             assert self._process.stdin is not None
@@ -112,10 +122,12 @@ class Calls:
         self._result = self._client.get(id, timeout=CALL_SECONDS)
         return _ended()
 
-    def reduce(self, id: str, sources: list[str]) -> dict[str, Any]:
-        self._client.reduce(sources, target=id, op="sum")
+    def reduce(self, id: str, sources: list[str], count: int | None = None) -> dict[str, Any]:
+        reduction = self._client.reduce(sources, target=id, num_objects=count, op="sum", timeout=CALL_SECONDS)
         self._result = self._client.get(id, timeout=CALL_SECONDS)
-        return _ended()
+        ended = _ended()
+        went_in = reduction.result(timeout=CALL_SECONDS).sources
+        return {**ended, "sources": [source.name for source in went_in]}
 
     def check(self) -> dict[str, Any]:
         """The checksum of what was got last, which is then let go."""

@@ -1,0 +1,137 @@
+"""What the death of a relay half-way costs a broadcast and a reduce over hosts with limited links.
+
+In each round every case runs once: without a failure, and with one relay killed, paused or cut off
+when half of its bytes have come. Who is a relay is read from the kernel's connections while the
+run goes on. Timed from the instant all start until the last survivor has the whole content, which
+is checked. What a case may take is the time without a failure, plus the time in which such a
+failure must be noticed, plus 5 % (broadcast) or plus what the ancestors of the failed seat had
+done already and must do again (reduce), or from the moment a lost source is put again, one more
+run without a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from lab.daemons import on_hosts
+from lab.hosts import Hosts
+from lab.recovery import figure
+from lab.recovery.play import CASES, Case, Stage
+from lab.report import RESULTS, RUNS_MIN, Report, median, progress, size_text
+from lab.site import Station
+
+#: What a broadcast may take longer than without a failure, besides the detection.
+SLACK = 0.05
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--hosts", type=int, default=8)
+    options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
+    options.add_argument("--size", type=int, default=256, help="MiB of an object")
+    options.add_argument("--runs", type=int, default=RUNS_MIN)
+    options.add_argument("--store", default="1536MiB", help="of each node: several copies of an object")
+    options.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figures")
+    arguments = options.parse_args()
+    size = arguments.size << 20
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in CASES}
+    wanted = [case for name, case in CASES.items() if name in _with_baselines(arguments.cases)]
+    with (
+        Hosts(arguments.hosts, rate_mbit=arguments.rate) as hosts,
+        on_hosts(hosts, arguments.store) as daemons,
+    ):
+        sites = [Station(host, daemon, arguments.store) for host, daemon in zip(hosts, daemons, strict=True)]
+        stage = Stage(hosts, sites, size)
+        stage.warm(sites)
+        for number in range(arguments.runs):
+            for case in wanted:
+                run = stage.play(case, number)
+                runs[case.name].append(run)
+                progress(_told(case, run))
+        for site in sites:
+            site.close()
+    report = Report(
+        f"recovery-{arguments.hosts}x{arguments.rate:g}",
+        f"{size_text(size)} over {arguments.hosts} hosts, {arguments.rate:g} Mbit/s each way; "
+        f"medians of {arguments.runs}",
+        (
+            "case",
+            "median",
+            "spread",
+            "no failure",
+            "stood still",
+            "redone",
+            "allowed",
+            "ratio",
+            "to no failure",
+        ),
+    )
+    for case in wanted:
+        add_row(report, case, runs)
+    document = json.loads(report.finish().read_text())
+    figure.draw(document, arguments.figures)
+
+
+def _with_baselines(names: list[str]) -> set[str]:
+    return {*names, *(CASES[name].baseline for name in names)}
+
+
+def add_row(report: Report, case: Case, runs: dict[str, list[dict[str, Any]]]) -> None:
+    """One line of the table: what the case took, beside what it may take."""
+    own = runs[case.name]
+    seconds = median(run["seconds"] for run in own)
+    without = median(run["seconds"] for run in runs[case.baseline])
+    spread = f"{min(run['seconds'] for run in own):.2f}-{max(run['seconds'] for run in own):.2f} s"
+    summary: dict[str, Any] = {"seconds": seconds, "seconds_without_failure": without}
+    cells = ["-", "-", "-", "-"]
+    if case.fault is not None:
+        allowed = median(_allowed(case, run, without) for run in own)
+        still = median(run["standstill_seconds"] for run in own)
+        redone = median(run["redone_share"] for run in own)
+        summary |= {
+            "allowed_seconds": allowed,
+            "detection_promised_seconds": case.fault.detection_seconds,
+            "standstill_seconds": still,
+            "redone_share": redone,
+            "ratio_to_allowed": seconds / allowed,
+        }
+        cells = [
+            f"{still * 1e3:.0f} ms",
+            f"{redone:.0%}" if case.collective == "reduce" else "-",
+            f"{allowed:.2f} s",
+            f"{seconds / allowed:.3f}",
+        ]
+    report.add(
+        (case.name, f"{seconds:.2f} s", spread, f"{without:.2f} s", *cells, f"{seconds / without:.3f}"),
+        case=case.name,
+        runs=own,
+        summary=summary,
+    )
+
+
+def _allowed(case: Case, run: dict[str, Any], without: float) -> float:
+    """What the run may have taken, given what the same takes without a failure."""
+    assert case.fault is not None
+    if case.put_again:
+        return float(run["put_again_seconds"]) + without
+    if case.collective == "broadcast":
+        return without * (1 + SLACK) + case.fault.detection_seconds
+    return without * (1 + float(run["redone_share"])) + case.fault.detection_seconds
+
+
+def _told(case: Case, run: dict[str, Any]) -> str:
+    text = f"{case.name}: {run['seconds']:.3f} s"
+    if "victim" in run:
+        text += (
+            f", host {run['victim']} struck at {run['struck_seconds']:.3f} s, "
+            f"those behind stood still {run['standstill_seconds'] * 1e3:.0f} ms"
+        )
+    return text
+
+
+if __name__ == "__main__":
+    main()

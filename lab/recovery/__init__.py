@@ -1,0 +1,1 @@
+"""Collectives with a failure half-way: what each costs, beside what it may cost."""

@@ -1,0 +1,101 @@
+"""The recovery benchmark's figures, from what it left.
+
+``python -m lab.recovery.figure RESULTS.json FOLDER`` draws them anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from lab.figures import BLUE, GREEN, GREY, ORANGE, PALE, RED, caption, save, subplots
+
+PROGRESS = ("broadcast, relay killed", "reduce, relay killed")
+MIB = 1 << 20
+
+
+def draw(document: dict[str, Any], folder: Path) -> None:
+    cases = {case["case"]: case for case in document["cases"]}
+    _draw_costs(document, cases, folder)
+    if all(name in cases for name in PROGRESS):
+        _draw_progress(document, cases, folder)
+
+
+def _draw_costs(document: dict[str, Any], cases: dict[str, Any], folder: Path) -> None:
+    figure, (axis,) = subplots(1, 1, (7.0, 0.42 * len(cases) + 1.2))
+    for row, case in enumerate(cases.values()):
+        _cost(axis, row, case)
+    axis.set_yticks(range(len(cases)), list(cases))
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel("seconds until the last survivor has the whole content")
+    axis.set_title("Recovery from the failure of a relay half-way")
+    for colour, label in ((BLUE, "without a failure"), (GREEN, "done again"), (ORANGE, "all else")):
+        axis.barh(0, 0, color=colour, label=label)
+    axis.plot([], [], "|", color=RED, ms=12, mew=2, label="allowed")
+    axis.plot([], [], ".", color=GREY, ms=3, label="single runs")
+    figure.legend(loc="outside upper right", ncols=5, fontsize=7.5)
+    caption(figure, f"{document['title']}. Allowed: see docs/fault-tolerance.md.")
+    save(figure, folder, "recovery-cost")
+
+
+def _cost(axis: Axes, row: int, case: dict[str, Any]) -> None:
+    """A bar made of what the case takes without a failure, what is done again, and the rest."""
+    summary = case["summary"]
+    seconds, without = summary["seconds"], summary["seconds_without_failure"]
+    again = without * summary.get("redone_share", 0.0) if case["case"].startswith("reduce") else 0.0
+    left = 0.0
+    for colour, width in ((BLUE, without), (GREEN, again), (ORANGE, seconds - without - again)):
+        axis.barh(row, max(width, 0.0), left=left, height=0.6, color=colour)
+        left += width
+    axis.plot([run["seconds"] for run in case["runs"]], [row] * len(case["runs"]), ".", color=GREY, ms=3)
+    if "allowed_seconds" in summary:
+        axis.plot(summary["allowed_seconds"], row, "|", color=RED, ms=14, mew=2)
+    axis.text(0.05, row, f"{seconds:.2f} s", va="center", color="white", fontsize=8)
+
+
+def _draw_progress(document: dict[str, Any], cases: dict[str, Any], folder: Path) -> None:
+    figure, axes = subplots(1, 2, (7.5, 3.4))
+    for axis, name in zip(axes, PROGRESS, strict=True):
+        # The run that took the median time.
+        runs = sorted(cases[name]["runs"], key=lambda run: float(run["seconds"]))
+        _progress(axis, name, runs[len(runs) // 2])
+    axes[0].set_ylabel("MiB received")
+    caption(figure, f"{document['title']}. Bytes that came in over each host's link, the median run.")
+    save(figure, folder, "recovery-progress")
+
+
+def _progress(axis: Axes, name: str, run: dict[str, Any]) -> None:
+    tree = {tuple(edge) for edge in run["tree"]}
+    victim, struck = run["victim"], run["struck_seconds"]
+    times = [sample[0] for sample in run["progress"]]
+    before = {sender for sender, receiver in tree if receiver == victim}
+    after = {receiver for sender, receiver in tree if sender == victim}
+    hosts = {host for edge in tree for host in edge}
+    for host in range(len(run["progress"][0]) - 1):
+        received = [sample[1 + host] / MIB for sample in run["progress"]]
+        if received[-1] < 1:
+            continue
+        colour, width, label = PALE, 1.0, None
+        if host == victim:
+            colour, width, label = RED, 1.8, "the relay that is killed"
+        elif host in after:
+            colour, width, label = BLUE, 1.8, "the host behind it"
+        elif host in before:
+            colour, width, label = GREEN, 1.8, "the host before it"
+        elif host not in hosts:
+            colour, width, label = ORANGE, 1.8, "the host that takes its seat"
+        axis.plot(times, received, color=colour, lw=width, label=label)
+    axis.plot([], [], color=PALE, label="other hosts")
+    axis.axvline(struck, color=GREY, ls=":", lw=1)
+    axis.set_title(name)
+    axis.set_xlabel("seconds")
+    axis.legend(fontsize=7)
+
+
+if __name__ == "__main__":
+    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))

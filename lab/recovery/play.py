@@ -1,0 +1,277 @@
+"""One broadcast or reduce with a failure in its middle: who is struck, when, and how it is mended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import hoplite
+import numpy as np
+
+from lab.hosts import Hosts
+from lab.site import Site, Station, wait_until_empty, wait_until_whole
+from lab.traffic import (
+    SAMPLE_SECONDS,
+    Connections,
+    Sampler,
+    connections,
+    edges,
+    longest_standstill,
+    middle_relay,
+)
+from lab.worker import START_AHEAD_SECONDS, WorkerFailed, checksum, pattern
+
+#: By then the tree has formed and every relay has bytes to show for it; well before half.
+LOOK_AT_SHARE = 0.25
+STRIKE_AT_SHARE = 0.5
+
+#: Longest that a run may take to come to the point where it is struck.
+STRIKE_SECONDS = 60.0
+
+#: How many objects' room each arena is faulted in for: a source, its partial sum, and an abandoned one.
+WARM_OBJECTS = 3
+
+#: Between two questions whether a source is gone, by whoever would produce it again.
+ASK_SECONDS = 0.02
+
+
+class WrongContent(RuntimeError):
+    """A result's bytes are not what they must be."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A way to fail, and the time in which it must be noticed by default."""
+
+    strike: Callable[[Site], None]
+    detection_seconds: float
+    mend: Callable[[Site], None] | None
+    """Brings the same process back; ``None``: it is dead, a new one takes its place."""
+
+
+KILLED = Fault(Site.kill_daemon, 0.05, None)
+PAUSED = Fault(Site.pause, 2.0, Site.resume)
+CUT_OFF = Fault(Site.cut, 1.0, Site.heal)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    collective: Literal["broadcast", "reduce"]
+    fault: Fault | None
+    baseline: str
+    put_again: Literal["elsewhere", "restarted"] | None = None
+    """A reduce that has no source to spare: who puts the lost one again."""
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("broadcast", "broadcast", None, "broadcast"),
+        Case("broadcast, relay killed", "broadcast", KILLED, "broadcast"),
+        Case("broadcast, relay paused", "broadcast", PAUSED, "broadcast"),
+        Case("broadcast, relay cut off", "broadcast", CUT_OFF, "broadcast"),
+        Case("reduce", "reduce", None, "reduce"),
+        Case("reduce, relay killed", "reduce", KILLED, "reduce"),
+        Case("reduce, relay paused", "reduce", PAUSED, "reduce"),
+        Case("reduce, relay cut off", "reduce", CUT_OFF, "reduce"),
+        Case("reduce, source put elsewhere", "reduce", KILLED, "reduce", "elsewhere"),
+        Case("reduce, node restarted", "reduce", KILLED, "reduce", "restarted"),
+    )
+}
+
+
+@dataclass
+class Struck:
+    """What was seen and done half-way."""
+
+    tree: set[tuple[int, int]]
+    victim: int
+    at: float
+    full_rate: float
+    """Bytes/s that came to the victim before."""
+    redone_share: float
+
+
+class Stage:
+    """A cluster on which the cases are played, whole and empty before and after each."""
+
+    def __init__(self, hosts: Hosts, sites: Sequence[Station], size: int) -> None:
+        self._hosts, self._sites, self._size = hosts, sites, size
+        self._sums: dict[frozenset[int], int] = {}
+
+    def warm(self, sites: Sequence[Station]) -> None:
+        """Faults the arenas in, as a node that has run for a while has: fresh pages are slow."""
+        for site in sites:
+            ids = [f"warm-{site.address}-{time.monotonic_ns()}-{number}" for number in range(WARM_OBJECTS)]
+            site.worker.ask("fill", size=self._size, seed=0)
+            for id in ids:
+                site.worker.ask("put", id=id)
+            site.worker.ask("delete", ids=ids)
+
+    def play(self, case: Case, number: int) -> dict[str, Any]:
+        name = f"{case.name}-{number}"
+        return self._broadcast(case, name) if case.collective == "broadcast" else self._reduce(case, name)
+
+    def _broadcast(self, case: Case, name: str) -> dict[str, Any]:
+        """One put on the first host, then a get on every other from one instant."""
+        first, *receivers = self._sites
+        expected = first.worker.ask("fill", size=self._size, seed=len(self._sites))["checksum"]
+        first.worker.ask("put", id=name)
+        before = connections(self._hosts)
+        with Sampler([site.worker.pid for site in self._sites]) as sampler:
+            at = time.monotonic() + START_AHEAD_SECONDS
+            for site in receivers:
+                site.worker.send("get", at=at, id=name)
+            struck = self._half_way(case.fault, sampler, before, at)
+            alive = [site for site in receivers if not _is_struck(case, struck, site)]
+            seconds = max([site.worker.receive()["ended"] for site in alive]) - at
+        run = self._account(case, sampler, struck, at, seconds)
+        if case.fault is not None:
+            victim = self._sites[struck.victim]
+            alive += self._mend(case.fault, victim)
+        if any(site.worker.ask("check")["checksum"] != expected for site in alive):
+            raise WrongContent(f"{name}: a receiver holds other bytes than were put")
+        self._clear([name])
+        return run
+
+    def _reduce(self, case: Case, name: str) -> dict[str, Any]:
+        """A source on every host; the sum of one fewer is asked for and got on the first.
+
+        With a source that is to be put again there is none to spare: the last host has none.
+        """
+        first, *_, spare = self._sites
+        count = len(self._sites) - 1
+        sources = [f"{name}-source-{index}" for index in range(len(self._sites))]
+        if case.put_again:
+            sources.pop()
+        for index, (site, source) in enumerate(zip(self._sites, sources, strict=False)):
+            site.worker.ask("fill", size=self._size, seed=index)
+            site.worker.ask("put", id=source)
+        before = connections(self._hosts)
+        with Sampler([site.worker.pid for site in self._sites]) as sampler:
+            at = time.monotonic() + START_AHEAD_SECONDS
+            first.worker.send("reduce", at=at, id=name, sources=sources, count=count)
+            struck = self._half_way(case.fault, sampler, before, at)
+            again = {}
+            if case.put_again:
+                put_at = self._put_again(case.put_again, struck.victim, sources[struck.victim], spare)
+                again["put_again_seconds"] = put_at - at
+            answer = first.worker.receive()
+        run = self._account(case, sampler, struck, at, answer["ended"] - at) | again
+        run["sources"] = sorted(sources.index(source) for source in answer["sources"])
+        if first.worker.ask("check")["checksum"] != self._sum(run["sources"]):
+            raise WrongContent(f"{name}: the result is not the sum of the sources it names")
+        if case.fault is not None and case.put_again != "restarted":
+            self._mend(case.fault, self._sites[struck.victim], busy=False)
+        self._clear([name, *sources])
+        return run
+
+    def _half_way(self, fault: Fault | None, sampler: Sampler, before: Connections, at: float) -> Struck:
+        """Finds a relay in the middle and, where there is to be a failure, strikes it half-way."""
+        deadline = at + STRIKE_SECONDS
+        look = self._size * LOOK_AT_SHARE
+        _await(lambda: sum(down >= look for down in sampler.last.down) >= len(self._sites) - 2, deadline)
+        tree = edges(self._hosts, before, connections(self._hosts))
+        victim = middle_relay(tree)
+        _await(lambda: sampler.last.down[victim] >= self._size * STRIKE_AT_SHARE, deadline)
+        if fault is not None:
+            fault.strike(self._sites[victim])
+        struck_at, seen = time.monotonic(), sampler.last
+        receivers = {receiver for _, receiver in tree}
+        roots = receivers - {sender for sender, _ in tree}
+        # What the root has by now took every ancestor of the failed seat the same part of its time.
+        done = max(seen.down[root] / sum(receiver == root for _, receiver in tree) for root in roots)
+        full_rate = seen.down[victim] / (struck_at - at)
+        return Struck(tree, victim, struck_at, full_rate, min(1.0, done / self._size))
+
+    def _account(
+        self, case: Case, sampler: Sampler, struck: Struck, at: float, seconds: float
+    ) -> dict[str, Any]:
+        run: dict[str, Any] = {"seconds": seconds, "tree": sorted(struck.tree)}
+        if case.fault is None:
+            return run
+        behind = min(receiver for sender, receiver in struck.tree if sender == struck.victim)
+        done = (sample.at for sample in sampler.samples if sample.down[behind] >= self._size)
+        until = min(next(done, at + seconds), at + seconds)
+        run["victim"] = struck.victim
+        run["struck_seconds"] = struck.at - at
+        run["redone_share"] = struck.redone_share
+        run["standstill_seconds"] = longest_standstill(
+            sampler.samples, behind, struck.at - 2 * SAMPLE_SECONDS, until, struck.full_rate
+        )
+        run["progress"] = [
+            [round(sample.at - at, 4), *sample.down] for sample in sampler.samples[:: len(self._sites)]
+        ]
+        return run
+
+    def _mend(self, fault: Fault, victim: Station, busy: bool = True) -> list[Station]:
+        """Makes the cluster whole again; returns the victim if its call came to a good end after all."""
+        if fault.mend is not None:
+            fault.mend(victim)
+            if busy:
+                victim.worker.receive()
+            wait_until_whole(self._sites)
+            return [victim] if busy else []
+        if busy:
+            _expect_unreachable(victim)
+        self._restart(victim)
+        self.warm([victim])
+        return []
+
+    def _restart(self, victim: Station) -> None:
+        victim.restart(self._sites[0].address)
+        wait_until_whole(self._sites)
+
+    def _put_again(self, how: str, victim: int, source: str, spare: Station) -> float:
+        """The lost source is produced again, as a task framework would; returns when its put began."""
+        with hoplite.connect(spare.daemon.socket) as client:
+            lost = self._sites[victim].address
+            deadline = time.monotonic() + STRIKE_SECONDS
+            _await(
+                lambda: all(copy.node != lost for copy in client.locations(source).copies),
+                deadline,
+                ASK_SECONDS,
+            )
+        if how == "restarted":
+            self._restart(self._sites[victim])
+            spare = self._sites[victim]
+        spare.worker.ask("fill", size=self._size, seed=victim)
+        return float(spare.worker.ask("put", id=source)["began"])
+
+    def _sum(self, indices: Sequence[int]) -> int:
+        key = frozenset(indices)
+        if key not in self._sums:
+            total = np.zeros(self._size // 4, np.float32)
+            for index in indices:
+                total += pattern(self._size, index)
+            self._sums[key] = checksum(total)
+        return self._sums[key]
+
+    def _clear(self, ids: list[str]) -> None:
+        """Deletes what a run made; nothing of it may stay anywhere."""
+        self._sites[0].worker.ask("delete", ids=ids)
+        wait_until_empty(self._sites)
+
+
+def _is_struck(case: Case, struck: Struck, site: Station) -> bool:
+    return case.fault is not None and site.host.index == struck.victim
+
+
+def _expect_unreachable(site: Station) -> None:
+    try:
+        site.worker.receive()
+    except WorkerFailed as error:
+        if "NodeUnreachable" in str(error):
+            return
+        raise
+    raise WrongContent(f"{site.address} is dead, and yet its client got the object")
+
+
+def _await(condition: Callable[[], bool], deadline: float, every: float = SAMPLE_SECONDS) -> None:
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the run did not come to the point where it is to be struck")
+        time.sleep(every)
