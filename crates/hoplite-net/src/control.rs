@@ -1,5 +1,4 @@
-//! Control connections: those dialled here, one per peer there is something to say to, and those
-//! that peers dialled.
+//! Control connections dialled here, one per peer there is something to say to.
 //!
 //! ```text
 //! (nothing) ──send──▶ Open: wait out the back-off, dial, write ──broke, overflow──▶ Broken
@@ -9,42 +8,63 @@
 //! A link that breaks loses what was queued; the owner hears of it and decides what to say again.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoplite_wire::decode;
-use hoplite_words::peer::{PeerMessage, Purpose};
+use hoplite_words::peer::{PeerMessage, PeerRefusal, Purpose};
 use hoplite_words::NodeId;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::dial::dial;
-use crate::frames::FrameError;
+use crate::hello::LastWords;
 use crate::outbox::{Outbox, OutboxFull};
-use crate::pool::closed_by_peer;
 
 /// Bytes that may wait for one peer: some hundred inline objects, or a whole directory's worth of
 /// announcements after a change of members. A peer this far behind is given up and told anew.
 pub const CONTROL_OUTBOX_BYTES_MAX: usize = 64 << 20;
 
-/// Pause before dialling a peer again after the first failure; doubled with each further one.
+/// Pause before dialling a peer again after the first failure; doubled with each further one. Short
+/// enough that a crashed process is found to be gone within 50 ms.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 
 /// Longest pause: what a peer that comes back has to wait for us at most.
 const BACKOFF_MAX: Duration = Duration::from_millis(640);
+
+/// A link that was up this long was a good one: when it breaks, that is a first failure. Longer than it
+/// takes to be turned away.
+const LINK_SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 /// What happens on control connections.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all events are messages; boxing each costs more")]
 pub enum ControlEvent {
     /// A frame from a connection that `from` dialled.
-    Message { from: NodeId, message: PeerMessage },
-    /// The connection that `from` dialled is gone.
-    Closed { from: NodeId },
+    Message { from: NodeId, connection: ConnectionId, message: PeerMessage },
+    /// The connection that `from` dialled is over; pass it to [`crate::ControlReaders::on_closed`].
+    Closed { from: NodeId, connection: ConnectionId },
     /// The link dialled here is gone; pass it to [`ControlLinks::on_broken`].
-    LinkBroken { node: NodeId, generation: u64 },
+    LinkBroken(LinkEnd),
+}
+
+/// One control connection that a peer dialled; never reused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectionId(pub(crate) u64);
+
+/// How a link came to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkEnd {
+    pub node: NodeId,
+    /// There is proof that the process is no more: its host refuses connections to its address, or
+    /// another incarnation answered there.
+    pub gone: bool,
+    generation: u64,
+    settled: bool,
 }
 
 /// The peer does not take what is sent to it: its link was given up, like a broken one.
@@ -69,7 +89,7 @@ struct Link {
 
 #[derive(Debug)]
 enum LinkState {
-    Open(Arc<Outbox>),
+    Open(Arc<Outbox>, JoinHandle<()>),
     Broken,
 }
 
@@ -103,17 +123,21 @@ impl ControlLinks {
 
     /// Takes note of a [`ControlEvent::LinkBroken`]. False if the peer was forgotten meanwhile, so
     /// that nobody needs to know.
-    pub fn on_broken(&mut self, node: NodeId, generation: u64) -> bool {
-        if self.links.get(&node).is_some_and(|link| link.generation == generation) {
-            self.on_failure(node);
+    pub fn on_broken(&mut self, end: &LinkEnd) -> bool {
+        let Some(link) = self.links.get_mut(&end.node) else { return false };
+        if link.generation == end.generation {
+            if end.settled {
+                link.failures = 0;
+            }
+            self.on_failure(end.node);
         }
-        self.links.contains_key(&node)
+        true
     }
 
     /// Forgets a peer that is no member any more, and what waits for it.
     pub fn forget(&mut self, node: NodeId) {
-        if let Some(Link { state: LinkState::Open(outbox), .. }) = self.links.remove(&node) {
-            outbox.close();
+        if let Some(Link { state: LinkState::Open(_, run), .. }) = self.links.remove(&node) {
+            run.abort();
         }
     }
 
@@ -122,6 +146,21 @@ impl ControlLinks {
     pub fn on_alive(&mut self, node: NodeId) {
         if let Some(link) = self.links.get_mut(&node) {
             link.failures = 0;
+        }
+    }
+
+    /// Writes out all that waits, then closes every link. May take as long as the slowest peer: bound it.
+    pub async fn finish(&mut self) {
+        let mut ends = Vec::new();
+        for (_, link) in self.links.drain() {
+            if let LinkState::Open(outbox, run) = link.state {
+                outbox.finish();
+                ends.push(run);
+            }
+        }
+        for end in ends {
+            // A task that panicked has nothing more to write.
+            let _ = end.await;
         }
     }
 
@@ -135,15 +174,15 @@ impl ControlLinks {
     fn outbox(&mut self, to: NodeId) -> Arc<Outbox> {
         let fresh = Link { generation: 0, failures: 0, state: LinkState::Broken };
         let link = self.links.entry(to).or_insert(fresh);
-        if let LinkState::Open(outbox) = &link.state {
+        if let LinkState::Open(outbox, _) = &link.state {
             return outbox.clone();
         }
         self.generations += 1;
         link.generation = self.generations;
         let outbox = Arc::new(Outbox::new(CONTROL_OUTBOX_BYTES_MAX));
-        link.state = LinkState::Open(outbox.clone());
         let run = LinkRun { me: self.me, to, generation: link.generation, outbox: outbox.clone() };
-        tokio::spawn(run.run(backoff(link.failures), self.events.clone()));
+        let run = tokio::spawn(run.run(backoff(link.failures), self.events.clone()));
+        link.state = LinkState::Open(outbox.clone(), run);
         outbox
     }
 }
@@ -162,67 +201,81 @@ struct LinkRun {
     outbox: Arc<Outbox>,
 }
 
+/// Why a link ended, other than by our own will.
+#[derive(Debug, thiserror::Error)]
+enum LinkError {
+    #[error("the peer closed it")]
+    Closed,
+    #[error("turned away by {:?}, which speaks protocol version {}", .0.node, .0.version)]
+    Refused(PeerRefusal),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl LinkError {
+    fn proves_gone(&self, to: NodeId) -> bool {
+        match self {
+            // Whoever announces another address may just be reached through the one we dialled.
+            LinkError::Refused(by) => by.node.addr == to.addr && by.node.incarnation != to.incarnation,
+            LinkError::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+            LinkError::Closed => false,
+        }
+    }
+}
+
 impl LinkRun {
     async fn run(self, pause: Duration, events: mpsc::Sender<ControlEvent>) {
-        if !pause.is_zero() {
-            tokio::time::sleep(pause).await;
-        }
+        let mut made = None;
         let outcome = tokio::select! {
             biased;
             () = self.outbox.closed() => Ok(()),
-            outcome = self.carry() => outcome,
+            outcome = self.carry(pause, &mut made) => outcome,
         };
         // Before the event, so that nothing more is queued for a link that is gone.
         self.outbox.close();
-        match outcome {
-            Ok(()) => info!(peer = %self.to, "control connection closed"),
+        match &outcome {
+            Ok(()) => debug!(peer = %self.to, "control connection closed"),
             Err(error) => info!(peer = %self.to, %error, "control connection lost"),
         }
-        let _ = events.send(ControlEvent::LinkBroken { node: self.to, generation: self.generation }).await;
+        let end = LinkEnd {
+            node: self.to,
+            gone: outcome.is_err_and(|error| error.proves_gone(self.to)),
+            generation: self.generation,
+            settled: made.is_some_and(|made: Instant| made.elapsed() >= LINK_SETTLED_AFTER),
+        };
+        let _ = events.send(ControlEvent::LinkBroken(end)).await;
     }
 
-    async fn carry(&self) -> std::io::Result<()> {
+    async fn carry(&self, pause: Duration, made: &mut Option<Instant>) -> Result<(), LinkError> {
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
         let mut stream = dial(self.me, self.to, Purpose::Control).await?;
         debug!(peer = %self.to, "control connection made");
+        *made = Some(Instant::now());
+        let mut words = LastWords::default();
+        let outcome = self.write_frames(&mut stream, &mut words).await;
+        if outcome.is_err() {
+            // It may have been said before a write of ours failed.
+            words.hear(&stream);
+        }
+        match words.refusal() {
+            Some(refusal) => Err(LinkError::Refused(refusal)),
+            None => outcome,
+        }
+    }
+
+    async fn write_frames(&self, stream: &mut TcpStream, words: &mut LastWords) -> Result<(), LinkError> {
         loop {
             let frames = tokio::select! {
                 biased;
-                () = closed_by_peer(&stream) => return Ok(()),
+                () = words.listen(stream) => return Err(LinkError::Closed),
                 frames = self.outbox.take() => frames,
             };
             match frames {
                 Some(frames) => stream.write_all(&frames).await?,
                 None => return Ok(()),
             }
-        }
-    }
-}
-
-/// Reads what `from` says on a connection it dialled, until it ends.
-pub async fn read_control(mut stream: TcpStream, from: NodeId, events: mpsc::Sender<ControlEvent>) {
-    match relay_frames(&mut stream, from, &events).await {
-        Ok(()) | Err(FrameError::Closed) => debug!(peer = %from, "the peer closed its control connection"),
-        Err(FrameError::Io(error)) => info!(peer = %from, %error, "the peer's control connection broke"),
-        Err(error) => warn!(peer = %from, %error, "the peer sent what is no message; connection closed"),
-    }
-    let _ = events.send(ControlEvent::Closed { from }).await;
-}
-
-async fn relay_frames(
-    stream: &mut TcpStream,
-    from: NodeId,
-    events: &mpsc::Sender<ControlEvent>,
-) -> Result<(), FrameError> {
-    let mut deframer = hoplite_wire::Deframer::new();
-    loop {
-        while let Some(frame) = deframer.next_frame()? {
-            let message = decode(&frame)?;
-            if events.send(ControlEvent::Message { from, message }).await.is_err() {
-                return Ok(());
-            }
-        }
-        if stream.read_buf(deframer.buffer_mut()).await? == 0 {
-            return Err(FrameError::Closed);
         }
     }
 }

@@ -1,18 +1,27 @@
-//! The first frame of a connection between nodes, and who is turned away.
+//! The first frame of a connection between nodes, and who is turned away with what words.
 
+use std::io;
 use std::time::Duration;
 
-use hoplite_words::peer::{PeerHello, Purpose, PEER_PROTOCOL_VERSION};
+use hoplite_wire::{decode, Deframer};
+use hoplite_words::peer::{PeerHello, PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
 use hoplite_words::NodeId;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::frames::{read_frame, FrameError};
+use crate::frames::{read_frame, write_frame, FrameError};
 use crate::socket;
 
 /// How long a caller may take to say who it is; it sends the hello right behind the handshake.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a caller was turned away. The connection is closed; the caller sees nothing else.
+/// How long a caller that is turned away may take to hear why and to close; it does so at once.
+const REFUSAL_LINGER: Duration = Duration::from_secs(1);
+
+/// More than a refusal has, so that a listener that goes on and on is not listened to for ever.
+const LAST_WORDS_BYTES_MAX: usize = 1 << 10;
+
+/// Why a caller was turned away.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     #[error("the caller speaks protocol version {theirs}, this node {PEER_PROTOCOL_VERSION}: run the same release of hoplited everywhere")]
@@ -29,7 +38,9 @@ pub(crate) fn hello(me: NodeId, to: NodeId, purpose: Purpose) -> PeerHello {
     PeerHello { version: PEER_PROTOCOL_VERSION, from: me, to, purpose }
 }
 
-/// Reads the hello of a connection that was accepted, checks it, and sets the socket's options.
+/// Reads the hello of a connection that was accepted, checks it, and sets the socket's options. A caller
+/// that speaks another version or looks for another node is told so; to the caller, everyone else just
+/// sees the connection closed.
 ///
 /// # Errors
 /// See [`Refusal`].
@@ -39,11 +50,53 @@ pub async fn admit(stream: &mut TcpStream, me: NodeId) -> Result<PeerHello, Refu
         Err(_) => return Err(Refusal::Silent),
     };
     if hello.version != PEER_PROTOCOL_VERSION {
+        refuse(stream, me).await;
         return Err(Refusal::OtherVersion { theirs: hello.version });
     }
     if hello.to != me {
+        refuse(stream, me).await;
         return Err(Refusal::OtherNode { from: hello.from, wanted: hello.to, me });
     }
     socket::prepare(stream, hello.purpose).map_err(FrameError::from)?;
     Ok(hello)
+}
+
+async fn refuse(stream: &mut TcpStream, me: NodeId) {
+    let saying = async {
+        write_frame(stream, &PeerRefusal { version: PEER_PROTOCOL_VERSION, node: me }).await?;
+        stream.shutdown().await?;
+        // Closing with bytes unread resets the connection, which could overtake the words.
+        tokio::io::copy(stream, &mut tokio::io::sink()).await
+    };
+    // A caller that does not listen learns nothing: its own time-outs will tell it enough.
+    let _ = tokio::time::timeout(REFUSAL_LINGER, saying).await;
+}
+
+/// What the listening side of a one-way connection says before it closes it: a refusal, or nothing.
+#[derive(Debug, Default)]
+pub(crate) struct LastWords(Deframer);
+
+impl LastWords {
+    /// Waits for the other side to have its say and close. Cancelled, it can be called again.
+    pub(crate) async fn listen(&mut self, stream: &TcpStream) {
+        while stream.readable().await.is_ok() && !self.hear(stream) {}
+    }
+
+    /// Takes what is there; true if nothing more will come.
+    pub(crate) fn hear(&mut self, stream: &TcpStream) -> bool {
+        let mut bytes = [0; LAST_WORDS_BYTES_MAX];
+        match stream.try_read(&mut bytes) {
+            Ok(0) => true,
+            Ok(read) => {
+                self.0.push(&bytes[..read]);
+                self.0.buffer_mut().len() >= LAST_WORDS_BYTES_MAX
+            }
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        }
+    }
+
+    pub(crate) fn refusal(&mut self) -> Option<PeerRefusal> {
+        // Rubbish is no refusal; the connection is over anyway.
+        self.0.next_frame().ok().flatten().and_then(|frame| decode(&frame).ok())
+    }
 }

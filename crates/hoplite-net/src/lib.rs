@@ -1,10 +1,11 @@
 //! TCP between nodes: control frames and bulk bytes.
 //!
 //! Every connection is one-way, from the caller to the listener, and starts with a `PeerHello`
-//! frame that says who calls, whom it believes to be calling, and what for:
+//! frame that says who calls, whom it believes to be calling, and what for. A listener who is somebody
+//! else says so (`PeerRefusal`) and closes it.
 //!
 //! - **control**: `PeerMessage` frames; each node dials its own to every peer it has something to
-//!   say to ([`ControlLinks`]), and reads those that others dialled ([`read_control`]);
+//!   say to ([`ControlLinks`]), and reads those that others dialled ([`ControlReaders`]);
 //! - **bulk**: per transfer a `BulkHead` frame, raw bytes, a `Seal` frame; then the connection is
 //!   free for the next one ([`BulkPool`]).
 //!
@@ -14,10 +15,12 @@
 //! | `networks` | which networks this host is directly on |
 //! | `socket` | options of each kind of socket, and why |
 //! | `frames` | one frame from and to a stream, no byte more |
-//! | `hello` | the first frame, and who is turned away |
+//! | `hello` | the first frame, and who is turned away with what words |
 //! | `dial`, `listen` | connections out and in |
+//! | `gossip` | the socket for gossip datagrams |
 //! | `outbox` | bounded queue of encoded frames towards one reader |
-//! | `control` | control connections, out and in |
+//! | `control` | control connections dialled here |
+//! | `readers` | control connections that peers dialled |
 //! | `pool` | idle bulk connections, by peer |
 #![forbid(unsafe_code)]
 
@@ -25,17 +28,21 @@ pub mod announce;
 mod control;
 mod dial;
 mod frames;
+mod gossip;
 mod hello;
 mod listen;
 mod networks;
 mod outbox;
 mod pool;
+mod readers;
 mod socket;
 
-pub use control::{read_control, ControlEvent, ControlLinks, Overflow, CONTROL_OUTBOX_BYTES_MAX};
+pub use control::{ConnectionId, ControlEvent, ControlLinks, LinkEnd, Overflow, CONTROL_OUTBOX_BYTES_MAX};
 pub use dial::{dial, DIAL_TIMEOUT};
 pub use frames::{read_frame, write_frame, FrameError};
+pub use gossip::{GossipSocket, DATAGRAM_BYTES_MAX};
 pub use hello::{admit, Refusal, HELLO_TIMEOUT};
 pub use listen::{Arrival, Listener, ADMITTING_MAX};
 pub use outbox::{Outbox, OutboxFull};
 pub use pool::{closed_by_peer, BulkPool, BULK_IDLE_MAX, BULK_IDLE_PER_PEER_MAX};
+pub use readers::ControlReaders;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use hoplite_words::peer::Purpose;
 use hoplite_words::NodeId;
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
+use crate::gossip::GossipSocket;
 use crate::hello::{admit, Refusal};
 
 /// Connections whose hello is still awaited; more wait in the kernel's queue. A flood of silent
@@ -44,7 +45,7 @@ impl Listener {
     ///
     /// # Errors
     /// What the kernel reports, with the address in the message.
-    pub async fn bind(addr: SocketAddr) -> io::Result<(Listener, UdpSocket)> {
+    pub async fn bind(addr: SocketAddr) -> io::Result<(Listener, GossipSocket)> {
         let mut tries = if addr.port() == 0 { PORT_TRIES_MAX } else { 1 };
         loop {
             tries -= 1;
@@ -53,8 +54,8 @@ impl Listener {
             };
             let tcp = TcpListener::bind(addr).await.map_err(|error| named("TCP", error))?;
             let bound = tcp.local_addr()?;
-            match UdpSocket::bind(bound).await {
-                Ok(udp) => return Ok((Listener { tcp, addr: bound }, udp)),
+            match GossipSocket::bind(bound).await {
+                Ok(gossip) => return Ok((Listener { tcp, addr: bound }, gossip)),
                 Err(_) if tries > 0 => continue,
                 Err(error) => return Err(named("UDP", error)),
             }

@@ -31,6 +31,7 @@ pub struct Outbox {
 #[derive(Debug, Default)]
 struct Queue {
     frames: BytesMut,
+    finishing: bool,
     closed: bool,
 }
 
@@ -46,7 +47,7 @@ impl Outbox {
     /// See [`OutboxFull`]; the frame is not taken.
     pub fn push<T: Encode<()>>(&self, value: &T) -> Result<(), OutboxFull> {
         let mut queue = self.lock();
-        if queue.closed {
+        if queue.closed || queue.finishing {
             return Err(OutboxFull::Closed);
         }
         if queue.frames.len() >= self.bytes_max {
@@ -58,7 +59,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// All frames that wait, as soon as there is one; `None` once closed.
+    /// All frames that wait, as soon as there is one; `None` once closed, or finished and empty.
     pub async fn take(&self) -> Option<BytesMut> {
         loop {
             {
@@ -68,6 +69,9 @@ impl Outbox {
                 }
                 if !queue.frames.is_empty() {
                     return Some(queue.frames.split());
+                }
+                if queue.finishing {
+                    return None;
                 }
             }
             self.changed.notified().await;
@@ -80,6 +84,12 @@ impl Outbox {
         while !self.lock().closed {
             self.ended.notified().await;
         }
+    }
+
+    /// Takes no more; what waits can still be taken.
+    pub fn finish(&self) {
+        self.lock().finishing = true;
+        self.changed.notify_one();
     }
 
     /// Drops what waits; `take`, `closed` and `push` end.
@@ -121,6 +131,18 @@ mod tests {
         assert!(matches!(outbox.push(&8u32), Err(OutboxFull::Full { bytes: 5, bytes_max: 4 })));
         outbox.close();
         assert_eq!(outbox.push(&9u32), Err(OutboxFull::Closed));
+        assert_eq!(outbox.take().await, None);
+    }
+
+    #[tokio::test]
+    async fn a_finished_one_gives_out_what_waits_and_ends() {
+        let outbox = Outbox::new(1 << 10);
+        outbox.push(&1u32).unwrap();
+        outbox.finish();
+        assert_eq!(outbox.push(&2u32), Err(OutboxFull::Closed));
+        let mut expected = BytesMut::new();
+        encode(&1u32, &mut expected);
+        assert_eq!(outbox.take().await, Some(expected));
         assert_eq!(outbox.take().await, None);
     }
 }

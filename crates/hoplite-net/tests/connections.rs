@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use hoplite_net::{dial, read_control, write_frame, Arrival, ControlEvent, ControlLinks, Listener};
-use hoplite_words::peer::{PeerHello, PeerMessage, Purpose, PEER_PROTOCOL_VERSION};
+use hoplite_net::{
+    dial, read_frame, write_frame, Arrival, ControlEvent, ControlLinks, ControlReaders, LinkEnd, Listener,
+};
+use hoplite_words::peer::{PeerHello, PeerMessage, PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
 use hoplite_words::{NodeId, ObjectId};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -40,7 +42,9 @@ async fn a_caller_for_an_earlier_incarnation_is_turned_away() {
     let (node, mut arrivals) = listen(7).await;
     let earlier = NodeId { incarnation: 6, ..node };
     let mut stream = dial(caller(), earlier, Purpose::Control).await.unwrap();
-    assert_eq!(stream.read(&mut [0; 1]).await.unwrap_or(0), 0, "the connection should be closed");
+    let refusal: PeerRefusal = read_frame(&mut stream).await.unwrap();
+    assert_eq!(refusal, PeerRefusal { version: PEER_PROTOCOL_VERSION, node });
+    assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0, "the connection should be closed");
     assert!(arrivals.try_recv().is_err());
 }
 
@@ -51,7 +55,9 @@ async fn another_protocol_version_is_turned_away() {
     let hello =
         PeerHello { version: PEER_PROTOCOL_VERSION + 1, from: caller(), to: node, purpose: Purpose::Control };
     write_frame(&mut stream, &hello).await.unwrap();
-    assert_eq!(stream.read(&mut [0; 1]).await.unwrap_or(0), 0, "the connection should be closed");
+    let refusal: PeerRefusal = read_frame(&mut stream).await.unwrap();
+    assert_eq!(refusal.version, PEER_PROTOCOL_VERSION);
+    assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0, "the connection should be closed");
     assert!(arrivals.try_recv().is_err());
 }
 
@@ -64,18 +70,117 @@ async fn messages_arrive_in_order_and_the_end_is_noticed() {
         links.send(node, &message(n)).unwrap();
     }
     let (tx, mut events) = mpsc::channel(16);
+    let mut readers = ControlReaders::new(tx);
     let arrival = arrivals.recv().await.unwrap();
-    tokio::spawn(read_control(arrival.stream, arrival.from, tx));
+    assert!(!readers.admit(arrival.from, arrival.stream));
     for n in 0..10 {
         match events.recv().await.unwrap() {
-            ControlEvent::Message { from, message: got } => {
+            ControlEvent::Message { from, connection, message: got } => {
+                assert!(readers.is_current(from, connection));
                 assert_eq!((from, got), (caller(), message(n)))
             }
             other => panic!("{other:?}"),
         }
     }
     links.forget(node);
-    assert!(matches!(events.recv().await, Some(ControlEvent::Closed { from }) if from == caller()));
+    let Some(ControlEvent::Closed { from, connection }) = events.recv().await else { panic!("not closed") };
+    assert_eq!(from, caller());
+    assert!(readers.on_closed(from, connection));
+    assert!(!readers.on_closed(from, connection), "nobody needs to know twice");
+}
+
+/// The next event; none within a minute fails the test.
+async fn next(events: &mut mpsc::Receiver<ControlEvent>) -> ControlEvent {
+    let event = tokio::time::timeout(Duration::from_secs(60), events.recv()).await;
+    event.expect("no event").expect("the sender lives")
+}
+
+async fn broken(events: &mut mpsc::Receiver<ControlEvent>) -> LinkEnd {
+    match next(events).await {
+        ControlEvent::LinkBroken(end) => end,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_replaces_another_or_is_forgotten_leaves_nothing_of_it() {
+    let (node, mut arrivals) = listen(7).await;
+    let (tx, mut events) = mpsc::channel(16);
+    let mut readers = ControlReaders::new(tx);
+    let mut old = dial(caller(), node, Purpose::Control).await.unwrap();
+    let arrival = arrivals.recv().await.unwrap();
+    assert!(!readers.admit(arrival.from, arrival.stream));
+    write_frame(&mut old, &message(1)).await.unwrap();
+    let ControlEvent::Message { from, connection, .. } = next(&mut events).await else { panic!() };
+
+    let mut new = dial(caller(), node, Purpose::Control).await.unwrap();
+    let arrival = arrivals.recv().await.unwrap();
+    assert!(readers.admit(arrival.from, arrival.stream), "it replaces the old one");
+    assert!(!readers.is_current(from, connection));
+    assert_eq!(old.read(&mut [0; 1]).await.unwrap_or(0), 0, "the old connection should be closed");
+
+    write_frame(&mut new, &message(2)).await.unwrap();
+    match next(&mut events).await {
+        ControlEvent::Message { from, connection, message: got } => {
+            assert!(readers.is_current(from, connection));
+            assert_eq!(got, message(2));
+        }
+        other => panic!("{other:?}"),
+    }
+    readers.forget(caller());
+    assert_eq!(new.read(&mut [0; 1]).await.unwrap_or(0), 0, "a forgotten peer's connection is closed");
+}
+
+#[tokio::test]
+async fn a_link_to_an_earlier_incarnation_proves_it_gone() {
+    let (node, _arrivals) = listen(7).await;
+    let (tx, mut events) = mpsc::channel(16);
+    let mut links = ControlLinks::new(caller(), tx);
+    let earlier = NodeId { incarnation: 6, ..node };
+    // Enough behind the hello that closing on it unread would reset the connection.
+    for _ in 0..10_000 {
+        links.send(earlier, &message(1)).unwrap();
+    }
+    let end = broken(&mut events).await;
+    assert_eq!((end.node, end.gone), (earlier, true));
+}
+
+#[tokio::test]
+async fn a_peer_that_only_closes_is_not_taken_for_gone_and_is_dialled_again() {
+    let (node, mut arrivals) = listen(7).await;
+    let (tx, mut events) = mpsc::channel(16);
+    let mut links = ControlLinks::new(caller(), tx);
+    links.send(node, &message(1)).unwrap();
+    drop(arrivals.recv().await.unwrap());
+    let end = broken(&mut events).await;
+    assert_eq!((end.node, end.gone), (node, false));
+    assert!(links.on_broken(&end));
+    links.send(node, &message(2)).unwrap();
+    assert_eq!(arrivals.recv().await.unwrap().from, caller());
+}
+
+#[tokio::test]
+async fn finishing_writes_what_waits() {
+    let (node, mut arrivals) = listen(7).await;
+    let (tx, mut events) = mpsc::channel(16);
+    let mut links = ControlLinks::new(caller(), tx.clone());
+    let count = 1000;
+    for n in 0..count {
+        links.send(node, &message(n as u8)).unwrap();
+    }
+    tokio::spawn(async move { links.finish().await });
+    let mut readers = ControlReaders::new(tx);
+    let arrival = arrivals.recv().await.unwrap();
+    readers.admit(arrival.from, arrival.stream);
+    let mut got = 0;
+    loop {
+        match next(&mut events).await {
+            ControlEvent::Message { .. } => got += 1,
+            ControlEvent::Closed { .. } => break,
+            ControlEvent::LinkBroken(_) => {}
+        }
+    }
+    assert_eq!(got, count);
 }
 
 #[tokio::test]
@@ -84,7 +189,7 @@ async fn garbage_closes_the_connection() {
     let mut stream = dial(caller(), node, Purpose::Control).await.unwrap();
     let arrival = arrivals.recv().await.unwrap();
     let (tx, mut events) = mpsc::channel(16);
-    tokio::spawn(read_control(arrival.stream, arrival.from, tx));
+    ControlReaders::new(tx).admit(arrival.from, arrival.stream);
     let mut frame = BytesMut::new();
     hoplite_wire::encode(&"no message", &mut frame);
     tokio::io::AsyncWriteExt::write_all(&mut stream, &frame).await.unwrap();
@@ -93,7 +198,7 @@ async fn garbage_closes_the_connection() {
 }
 
 #[tokio::test]
-async fn a_link_to_nobody_breaks_and_can_be_used_again() {
+async fn a_link_to_nobody_proves_it_gone_and_can_be_used_again() {
     let (nobody, arrivals) = listen(7).await;
     // Nobody listens there any more once the socket is dropped; a bound port stays refused.
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -103,10 +208,9 @@ async fn a_link_to_nobody_breaks_and_can_be_used_again() {
     let mut links = ControlLinks::new(caller(), tx);
     for _ in 0..3 {
         links.send(gone, &message(1)).unwrap();
-        let event = tokio::time::timeout(Duration::from_secs(60), events.recv()).await;
-        let Ok(Some(ControlEvent::LinkBroken { node, generation })) = event else { panic!("{event:?}") };
-        assert_eq!(node, gone);
-        assert!(links.on_broken(node, generation));
+        let end = broken(&mut events).await;
+        assert_eq!((end.node, end.gone), (gone, true), "a refused connection proves it");
+        assert!(links.on_broken(&end));
     }
 }
 
@@ -131,5 +235,5 @@ async fn a_peer_that_does_not_read_is_given_up() {
     let limit = hoplite_net::CONTROL_OUTBOX_BYTES_MAX / (64 << 10) + 1;
     let refused = (0..limit).any(|_| links.send(node, &big).is_err());
     assert!(refused, "more than the limit was queued");
-    assert!(matches!(events.recv().await, Some(ControlEvent::LinkBroken { .. })));
+    assert!(matches!(events.recv().await, Some(ControlEvent::LinkBroken(_))));
 }

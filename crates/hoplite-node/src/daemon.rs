@@ -1,38 +1,35 @@
-//! The control loop: everything that happens goes to the core, one thing at a time, and what it
-//! decides is carried out before the next.
+//! One node, from its start to its end.
 
-use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hoplite_core::io::Input;
 use hoplite_core::{Config, Core};
-use hoplite_net::{announce, read_control, Arrival, ControlEvent, ControlLinks, Listener};
+use hoplite_net::{announce, ControlEvent, ControlLinks, ControlReaders, Listener};
 use hoplite_store::Arena;
-use hoplite_words::peer::Purpose;
 use hoplite_words::NodeId;
-use tokio::net::{UdpSocket, UnixListener};
+use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::carry::Carriers;
 use crate::clients;
-use crate::copies::Copies;
 use crate::effects::Node;
 use crate::options::Options;
 use crate::startup::{self, StartError};
+use crate::turns::{reached, Sources};
 
 /// Events of one kind that may wait for the control loop; their sources stop reading meanwhile.
 const EVENTS_MAX: usize = 1024;
 
-/// How many events are taken at a go before timers and the other sources are looked at again.
-const EVENTS_PER_TURN: usize = 64;
+/// How much longer than it was given the core may take to say goodbye. It does so at once when its time is
+/// over, but a starved process may be late itself.
+const LEAVE_MARGIN: Duration = Duration::from_millis(500);
 
-/// The longest datagram that UDP can carry.
-const DATAGRAM_BYTES_MAX: usize = 64 << 10;
+/// How long last messages may take to leave. A peer that does not take them has gossip to go by.
+const FLUSH_MAX: Duration = Duration::from_millis(500);
 
 /// Share of the usable memory that the store takes unless told otherwise.
 const STORE_SHARE: u64 = 4;
@@ -48,7 +45,8 @@ pub struct Daemon {
     socket: PathBuf,
     arena: Arc<Arena>,
     carried: mpsc::UnboundedReceiver<Input>,
-    control: (mpsc::Sender<ControlEvent>, mpsc::Receiver<ControlEvent>),
+    control: mpsc::Receiver<ControlEvent>,
+    drain: Duration,
 }
 
 impl Daemon {
@@ -59,7 +57,7 @@ impl Daemon {
     /// See [`StartError`].
     pub async fn start(options: &Options) -> Result<Daemon, StartError> {
         let seeds = startup::resolve(&options.seeds).await?;
-        let (listener, udp) = Listener::bind(options.listen).await.map_err(StartError::Network)?;
+        let (listener, gossip) = Listener::bind(options.listen).await.map_err(StartError::Network)?;
         let bound = listener.addr();
         let explicit = options.announce.map(|announce| announce.with_port(bound.port()));
         let (addr, reason) = announce::choose(explicit, bound, &seeds);
@@ -80,20 +78,21 @@ impl Daemon {
         config.probe_period = options.probe_period();
         config.probe_timeout = options.probe_timeout();
         config.suspicion = options.suspicion();
+        config.stall_after = options.stall_after();
 
         let (inputs, carried) = mpsc::unbounded_channel();
-        let carriers =
-            Carriers::start(id, options.carry_threads.into(), inputs).map_err(StartError::Threads)?;
-        let control = mpsc::channel(EVENTS_MAX);
-        let links = ControlLinks::new(id, control.0.clone());
-        let copies = Copies::new(arena.mapping());
-        let node = Node::new(id, Core::new(config), copies, carriers, links, udp, arena.clone());
-        Ok(Daemon { node, listener, clients, socket, arena, carried, control })
+        let carriers = Carriers::start(id, options.carry_threads.into(), config.stall_after, inputs)
+            .map_err(StartError::Threads)?;
+        let (events, control) = mpsc::channel(EVENTS_MAX);
+        let connections = (ControlLinks::new(id, events.clone()), ControlReaders::new(events));
+        let node = Node::new(id, Core::new(config), carriers, connections, gossip, arena.clone());
+        let drain = options.drain();
+        Ok(Daemon { node, listener, clients, socket, arena, carried, control, drain })
     }
 
     /// Who this node is to the others.
     pub fn id(&self) -> NodeId {
-        self.node.id()
+        self.node.id
     }
 
     /// Where clients find it.
@@ -106,108 +105,62 @@ impl Daemon {
         self.arena.bytes()
     }
 
-    /// Works until `stop` is done; then closes everything and removes the socket file. Ends within
-    /// seconds whatever the jobs are at.
-    pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Daemon { mut node, listener, clients, socket, arena, mut carried, control } = self;
-        let (control_tx, mut control) = control;
-        let id = node.id();
-        let (clients_tx, mut client_events) = mpsc::channel(EVENTS_MAX);
-        let (bulk_tx, mut bulk) = mpsc::unbounded_channel();
+    /// Works until it is told to stop. The first message asks it to leave: to hand over what only it holds,
+    /// if it has time to drain, and to say goodbye. A second one, or the end of `stop`, ends it at once, as a
+    /// crash would. Either way everything is closed and the socket file removed, within the time to drain
+    /// and [`LEAVE_MARGIN`], [`FLUSH_MAX`] and the carry threads' own limit: three seconds in all.
+    pub async fn run(self, mut stop: mpsc::Receiver<()>) {
+        let Daemon { mut node, listener, clients, socket, arena, carried, control, drain } = self;
+        let id = node.id;
+        let (clients_tx, client_events) = mpsc::channel(EVENTS_MAX);
+        let (arrivals_tx, arrivals) = mpsc::unbounded_channel();
         let tasks = [
             tokio::spawn(clients::serve(clients, id, arena, clients_tx)),
-            tokio::spawn(listener.run(id, move |arrival| admit(arrival, &control_tx, &bulk_tx))),
+            // The queue ends with the loop that reads it; then connections are closed.
+            tokio::spawn(listener.run(id, move |arrival| drop(arrivals_tx.send(arrival)))),
         ];
-        let udp = node.udp();
-        let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
-        let started = Instant::now();
-        let mut stop = std::pin::pin!(stop);
-        node.on_input(started.elapsed(), Input::Tick);
-        loop {
-            let deadline = node.next_deadline().map(|at| tokio::time::Instant::from_std(started + at));
-            tokio::select! {
-                () = &mut stop => break,
-                Some(input) = carried.recv() => {
-                    turn(input, &mut carried, |input| node.on_carried(started.elapsed(), input));
-                }
-                Some(event) = control.recv() => {
-                    turn(event, &mut control, |event| node.on_control(started.elapsed(), event));
-                }
-                Some(event) = client_events.recv() => {
-                    turn(event, &mut client_events, |event| node.on_client(started.elapsed(), event));
-                }
-                Some(arrival) = bulk.recv() => node.on_bulk(arrival),
-                received = receive(&udp, &mut datagram) => {
-                    node.on_input(started.elapsed(), Input::Datagram { bytes: datagram[..received].to_vec() });
-                }
-                () = sleep_until(deadline) => node.on_input(started.elapsed(), Input::Tick),
-            }
-        }
+        let mut sources = Sources::new(carried, control, client_events, arrivals, node.gossip.clone());
+        work(&mut node, &mut sources, &mut stop, drain).await;
         info!("stopping");
         // First, so that a new daemon may take the path as soon as this one lets go of it.
         if let Err(error) = std::fs::remove_file(&socket) {
             warn!(%error, path = %socket.display(), "cannot remove the socket");
         }
-        tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        // Before connections are closed: who dials again at once must find nobody.
+        for task in tasks {
+            task.abort();
+            let _ = task.await;
+        }
+        if node.has_left() && tokio::time::timeout(FLUSH_MAX, node.flush()).await.is_err() {
+            warn!("not everyone took our last messages within {FLUSH_MAX:?}");
+        }
         node.stop();
     }
 }
 
-/// Has `handle` take `first` and what waits behind it, up to [`EVENTS_PER_TURN`].
-fn turn<T>(first: T, queue: &mut impl TryRecv<T>, mut handle: impl FnMut(T)) {
-    handle(first);
-    for _ in 1..EVENTS_PER_TURN {
-        match queue.try_next() {
-            Some(next) => handle(next),
-            None => return,
-        }
-    }
-}
-
-/// What both kinds of queue can do.
-trait TryRecv<T> {
-    fn try_next(&mut self) -> Option<T>;
-}
-
-impl<T> TryRecv<T> for mpsc::Receiver<T> {
-    fn try_next(&mut self) -> Option<T> {
-        self.try_recv().ok()
-    }
-}
-
-impl<T> TryRecv<T> for mpsc::UnboundedReceiver<T> {
-    fn try_next(&mut self) -> Option<T> {
-        self.try_recv().ok()
-    }
-}
-
-/// Control connections are read on this thread, bulk ones go to a carry thread.
-fn admit(arrival: Arrival, control: &mpsc::Sender<ControlEvent>, bulk: &mpsc::UnboundedSender<Arrival>) {
-    match arrival.purpose {
-        Purpose::Control => {
-            tokio::spawn(read_control(arrival.stream, arrival.from, control.clone()));
-        }
-        // The queue ends with the loop that reads it; then the connection is closed.
-        Purpose::Bulk => drop(bulk.send(arrival)),
-    }
-}
-
-/// The next datagram's length.
-async fn receive(udp: &UdpSocket, buffer: &mut [u8]) -> usize {
-    loop {
-        match udp.recv_from(buffer).await {
-            Ok((bytes, _)) => return bytes,
-            // An earlier datagram of ours met a closed port: gossip will find out by itself.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-            Err(error) => warn!(%error, "cannot receive gossip"),
-        }
-    }
-}
-
-async fn sleep_until(deadline: Option<tokio::time::Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
+/// The control loop: until the node has left, or must end at once.
+async fn work(node: &mut Node, sources: &mut Sources, stop: &mut mpsc::Receiver<()>, drain: Duration) {
+    let mut leave_by = None;
+    node.on_time();
+    while !node.has_left() {
+        let deadline = node.next_deadline();
+        let happened = tokio::select! {
+            asked = stop.recv() => {
+                if asked.is_none() || leave_by.is_some() {
+                    return;
+                }
+                info!(?drain, "leaving");
+                leave_by = Some(Instant::now() + drain + LEAVE_MARGIN);
+                node.leave(drain);
+                continue;
+            }
+            () = reached(leave_by) => {
+                warn!("could not leave within {drain:?} and {LEAVE_MARGIN:?}");
+                return;
+            }
+            happened = sources.next(deadline) => happened,
+        };
+        sources.tell(node, happened).await;
     }
 }
 

@@ -1,37 +1,46 @@
 //! What the core decided, carried out.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hoplite_core::io::{attach, ClientId, Event, FoldInputs, Input, Output};
 use hoplite_core::Core;
-use hoplite_net::{Arrival, ControlEvent, ControlLinks, Outbox};
+use hoplite_net::{ControlLinks, ControlReaders, GossipSocket, Outbox};
 use hoplite_store::Arena;
-use hoplite_words::client::{Answer, Reply, Request};
+use hoplite_words::client::{Answer, Reply};
 use hoplite_words::limits::INLINE_BYTES_MAX;
 use hoplite_words::peer::PeerMessage;
-use hoplite_words::{CopyId, Error, ErrorKind, NodeId};
-use tokio::net::UdpSocket;
+use hoplite_words::{CopyId, NodeId};
 use tracing::{debug, info, warn};
 
 use crate::carry::{Carriers, Inputs};
-use crate::clients::ClientEvent;
+use crate::clock::Clock;
 use crate::copies::Copies;
 
-/// The core and everything it acts through.
+/// Datagrams that may wait for room in the socket when the node says goodbye; gossip tells a few members.
+const UNSENT_MAX: usize = 64;
+
+/// The core and everything it acts through. `events` has the way in.
 pub(crate) struct Node {
-    id: NodeId,
-    core: Core,
-    copies: Copies,
-    carriers: Carriers,
-    links: ControlLinks,
-    udp: Arc<UdpSocket>,
-    arena: Arc<Arena>,
-    clients: HashMap<ClientId, Arc<Outbox>>,
+    pub(crate) id: NodeId,
+    pub(crate) core: Core,
+    pub(crate) clock: Clock,
+    pub(crate) copies: Copies,
+    pub(crate) carriers: Carriers,
+    pub(crate) links: ControlLinks,
+    pub(crate) readers: ControlReaders,
+    pub(crate) gossip: Arc<GossipSocket>,
+    pub(crate) clients: HashMap<ClientId, Arc<Outbox>>,
     /// What carrying out an output brought about: the core hears of it right afterwards.
-    caused: VecDeque<Input>,
+    pub(crate) caused: VecDeque<Input>,
+    arena: Arc<Arena>,
+    /// The core was told to say goodbye.
+    pub(crate) leaving: bool,
+    /// Last words that the kernel had no room for.
+    unsent: Vec<(SocketAddr, Vec<u8>)>,
     /// The core has said goodbye.
     left: bool,
 }
@@ -40,120 +49,52 @@ impl Node {
     pub(crate) fn new(
         id: NodeId,
         core: Core,
-        copies: Copies,
         carriers: Carriers,
-        links: ControlLinks,
-        udp: UdpSocket,
+        (links, readers): (ControlLinks, ControlReaders),
+        gossip: GossipSocket,
         arena: Arc<Arena>,
     ) -> Self {
-        let (clients, caused) = (HashMap::new(), VecDeque::new());
-        Node { id, core, copies, carriers, links, udp: Arc::new(udp), arena, clients, caused, left: false }
+        Node {
+            id,
+            core,
+            clock: Clock::new(),
+            copies: Copies::new(arena.mapping()),
+            carriers,
+            links,
+            readers,
+            gossip: Arc::new(gossip),
+            clients: HashMap::new(),
+            caused: VecDeque::new(),
+            arena,
+            leaving: false,
+            unsent: Vec::new(),
+            left: false,
+        }
     }
 
-    pub(crate) fn id(&self) -> NodeId {
-        self.id
+    pub(crate) fn has_left(&self) -> bool {
+        self.left
     }
 
-    pub(crate) fn udp(&self) -> Arc<UdpSocket> {
-        self.udp.clone()
-    }
-
-    pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        self.core.next_deadline()
+    /// Waits until everything that was said has left this process: for ever, if a peer does not take it.
+    pub(crate) async fn flush(&mut self) {
+        for (to, bytes) in std::mem::take(&mut self.unsent) {
+            if let Err(error) = self.gossip.send_patiently(&bytes, to).await {
+                debug!(%to, %error, "gossip not sent");
+            }
+        }
+        self.links.finish().await;
     }
 
     pub(crate) fn stop(self) {
         self.carriers.stop();
     }
 
-    pub(crate) fn on_carried(&mut self, now: Duration, input: Input) {
-        self.carriers.on_input(&input);
-        self.on_input(now, input);
-    }
-
-    pub(crate) fn on_control(&mut self, now: Duration, event: ControlEvent) {
-        match event {
-            ControlEvent::Message { from, message } => {
-                self.links.on_alive(from);
-                self.on_input(now, Input::Peer { from, message });
-            }
-            // A peer that closes its own link has ended, or lost it: either way the core should
-            // look after what it has going with it, sooner than gossip could tell.
-            ControlEvent::Closed { from } => self.on_input(now, Input::PeerBroken { node: from }),
-            ControlEvent::LinkBroken { node, generation } => {
-                if self.links.on_broken(node, generation) {
-                    self.on_input(now, Input::PeerBroken { node });
-                }
-            }
-        }
-    }
-
-    pub(crate) fn on_client(&mut self, now: Duration, event: ClientEvent) {
-        match event {
-            ClientEvent::Joined { client, outbox } => {
-                self.clients.insert(client, outbox);
-            }
-            ClientEvent::Called { client, call, request } => {
-                if let Some(error) = self.objection(&request) {
-                    self.reply(client, call, Reply::Failed(error));
-                } else {
-                    self.on_input(now, Input::Client { client, call, request });
-                }
-            }
-            ClientEvent::Gone { client } => {
-                self.clients.remove(&client);
-                self.on_input(now, Input::ClientGone { client });
-            }
-        }
-    }
-
-    /// Only who sees the watermark can tell that a client seals what it has not written.
-    fn objection(&self, request: &Request) -> Option<Error> {
-        match request {
-            Request::Hello { .. } => {
-                Some(Error::new(ErrorKind::BadArgument, "Hello is the first call of a connection only"))
-            }
-            Request::Seal { copy } => {
-                let copy = self.copies.find(*copy)?;
-                // Of a writing that was given up (deleted meanwhile, say) the core knows why.
-                copy.seal_if_any().ok()?;
-                let (present, size) = (copy.watermark(), copy.size());
-                (present < size).then(|| {
-                    let message = format!("only {present} of {size} bytes are written; nothing is sealed");
-                    Error::new(ErrorKind::BadArgument, message)
-                })
-            }
-            _ => None,
-        }
-    }
-
-    pub(crate) fn on_bulk(&mut self, arrival: Arrival) {
-        if let Err(error) = self.carriers.arrive(arrival.from, arrival.stream) {
-            warn!(peer = %arrival.from, %error, "cannot hand over a bulk connection; closed");
-        }
-    }
-
-    /// Tells the core, and carries out all that it decides.
-    pub(crate) fn on_input(&mut self, now: Duration, input: Input) {
-        self.caused.push_back(input);
-        while let Some(input) = self.caused.pop_front() {
-            self.core.handle(now, input);
-            while let Some(output) = self.core.poll_output() {
-                self.perform(output);
-            }
-        }
-    }
-
-    fn perform(&mut self, output: Output) {
+    pub(crate) fn perform(&mut self, output: Output) {
         match output {
             Output::Reply { client, call, reply } => self.reply(client, call, reply),
             Output::Peer { to, message, attach } => self.tell(to, message, attach),
-            Output::Datagram { to, bytes } => {
-                // Gossip is made to be lost; a full socket buffer is no reason to wait.
-                if let Err(error) = self.udp.try_send_to(&bytes, to) {
-                    debug!(%to, %error, "gossip not sent");
-                }
-            }
+            Output::Datagram { to, bytes } => self.gossip(to, bytes),
             Output::Open { copy, extent } => {
                 self.copies.open(copy, extent);
                 // Small objects lie at the arena's far end: warming up to them would touch it all.
@@ -204,7 +145,7 @@ impl Node {
         Inputs { sources, streams: inputs.streams }
     }
 
-    fn reply(&mut self, client: ClientId, call: u64, mut reply: Reply) {
+    pub(crate) fn reply(&mut self, client: ClientId, call: u64, mut reply: Reply) {
         if let Reply::Status(status) = &mut reply {
             // The core cannot know these: it neither moves bytes nor holds connections.
             let counters = self.carriers.counters();
@@ -233,6 +174,18 @@ impl Node {
         }
     }
 
+    fn gossip(&mut self, to: SocketAddr, bytes: Vec<u8>) {
+        match self.gossip.send(&bytes, to) {
+            Ok(()) => {}
+            // Gossip is made to be lost; a full socket buffer is no reason to wait but for the last words.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.leaving => {
+                self.unsent.push((to, bytes));
+                self.unsent.truncate(UNSENT_MAX);
+            }
+            Err(error) => debug!(%to, %error, "gossip not sent"),
+        }
+    }
+
     fn write(&mut self, copy: CopyId, bytes: &[u8]) {
         let size = bytes.len() as u64;
         let written = self.copies.at(copy).write(|writer| {
@@ -247,7 +200,10 @@ impl Node {
             Event::MemberUp { node } => info!(?node, "member is up"),
             Event::MemberDown { node } => {
                 info!(?node, "member is down");
+                // Whatever is still open to it or from it: if it was cut off, it would come to an end
+                // (and be taken for trouble) only long after the node is back.
                 self.links.forget(node);
+                self.readers.forget(node);
                 self.carriers.forget(node);
             }
             Event::Evicted { copy, bytes } => debug!(copy = copy.0, bytes, "evicted"),

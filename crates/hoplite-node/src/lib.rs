@@ -7,7 +7,10 @@
 //! |---|---|
 //! | `options` | flags and environment of `hoplited` |
 //! | `startup` | from options to sockets, addresses and sizes |
-//! | `daemon` | the control loop |
+//! | `daemon` | one node from its start to its end, and the control loop |
+//! | `turns` | where the loop hears of what happens |
+//! | `events` | what happens, told to the core |
+//! | `clock` | the core's time |
 //! | `effects` | what the core decided, carried out |
 //! | `copies` | the way to the bytes of each copy |
 //! | `carry` | the threads that move bytes |
@@ -16,11 +19,14 @@
 
 mod carry;
 mod clients;
+mod clock;
 mod copies;
 mod daemon;
 mod effects;
+mod events;
 mod options;
 mod startup;
+mod turns;
 
 pub use daemon::Daemon;
 pub use options::Options;

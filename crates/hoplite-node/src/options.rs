@@ -52,6 +52,16 @@ pub struct Options {
     #[arg(long, env = "HOPLITE_SUSPICION_MS", default_value_t = 450, value_parser = positive())]
     pub suspicion_ms: u64,
 
+    /// Milliseconds that an incoming stream may bring nothing before its sender is asked what it has, and
+    /// again before it is given up.
+    #[arg(long, env = "HOPLITE_STALL_AFTER_MS", default_value_t = 1000, value_parser = positive())]
+    pub stall_after_ms: u64,
+
+    /// Milliseconds to hand over what only this node holds when it is asked to end (SIGTERM, SIGINT); 0 says
+    /// goodbye at once. A second signal does not wait.
+    #[arg(long, env = "HOPLITE_DRAIN_MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MS_MAX))]
+    pub drain_ms: u64,
+
     /// What to log to stderr: a level, or tracing's filter syntax (hoplite_net=debug).
     #[arg(long, env = "HOPLITE_LOG", default_value = "info")]
     pub log: String,
@@ -73,10 +83,21 @@ impl Options {
     pub(crate) fn suspicion(&self) -> Duration {
         Duration::from_millis(self.suspicion_ms)
     }
+
+    pub(crate) fn stall_after(&self) -> Duration {
+        Duration::from_millis(self.stall_after_ms)
+    }
+
+    pub(crate) fn drain(&self) -> Duration {
+        Duration::from_millis(self.drain_ms)
+    }
 }
 
+/// Longest time that can be set: an hour is as good as for ever, and adds up without overflow.
+const MS_MAX: u64 = 3_600_000;
+
 fn positive() -> clap::builder::RangedU64ValueParser {
-    clap::value_parser!(u64).range(1..=3_600_000)
+    clap::value_parser!(u64).range(1..=MS_MAX)
 }
 
 /// An address to announce; without a port it takes the listening one.

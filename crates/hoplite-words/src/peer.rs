@@ -15,11 +15,21 @@ pub struct PeerHello {
     pub version: u32,
     #[n(1)]
     pub from: NodeId,
-    /// Whom the caller believes to be calling: an older incarnation is told so by a closed connection.
+    /// Whom the caller believes to be calling. If that is somebody else, it is told so by a `PeerRefusal`.
     #[n(2)]
     pub to: NodeId,
     #[n(3)]
     pub purpose: Purpose,
+}
+
+/// The only thing that is ever said on a connection by the one who was called: who lives at the address,
+/// and what it speaks. Then the connection is closed.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct PeerRefusal {
+    #[n(0)]
+    pub version: u32,
+    #[n(1)]
+    pub node: NodeId,
 }
 
 /// What a connection between nodes is for.

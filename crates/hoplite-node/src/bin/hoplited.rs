@@ -1,7 +1,8 @@
 //! The daemon: one node of Hoplite.
 //!
 //! When it is ready it prints one line to stdout, `hoplited listening on ADDR socket PATH store
-//! BYTES`; everything else goes to stderr. SIGTERM and SIGINT end it with exit status 0.
+//! BYTES`; everything else goes to stderr. SIGTERM and SIGINT make it leave, a second one makes it end at
+//! once, with exit status 0.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -11,8 +12,12 @@ use clap::Parser;
 use hoplite_node::{Daemon, Options};
 use rustix::process::{getppid, set_parent_process_death_signal, Signal};
 use tokio::signal::unix::{signal, SignalKind};
+use tokio::sync::mpsc;
 use tracing::error;
 use tracing_subscriber::EnvFilter;
+
+/// The first signal asks the daemon to leave, the second to end at once.
+const SIGNALS_MAX: usize = 2;
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -56,12 +61,17 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
         );
         let mut stdout = std::io::stdout();
         stdout.write_all(ready.as_bytes()).and_then(|()| stdout.flush())?;
-        let stop = async {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+        let (ask, stop) = mpsc::channel(SIGNALS_MAX);
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                // Further ones mean nothing more.
+                let _ = ask.try_send(());
             }
-        };
+        });
         daemon.run(stop).await;
         Ok(())
     })

@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use hoplite_core::io::Input;
 use hoplite_words::{NodeId, TransferId};
 use tokio::sync::mpsc;
 
 use super::fold::Command;
 use super::receive::Receive;
+use super::silence::Silence;
 
 /// What to do with a transfer when it arrives.
 #[derive(Debug)]
@@ -18,21 +21,39 @@ pub(super) enum Expected {
     FoldStream(mpsc::UnboundedSender<Command>),
 }
 
+impl Expected {
+    /// How far it has come before its first byte.
+    fn watermark(&self) -> u64 {
+        match self {
+            Expected::Receive(receive) => receive.offset,
+            Expected::FoldStream(_) => 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Awaited {
+    from: NodeId,
+    expected: Expected,
+    silence: Silence,
+}
+
 /// Filled by the control thread before the sender is told to start, emptied by whichever
 /// connection brings the transfer.
 #[derive(Debug, Default)]
-pub(super) struct Arrivals(Mutex<HashMap<TransferId, (NodeId, Expected)>>);
+pub(super) struct Arrivals(Mutex<HashMap<TransferId, Awaited>>);
 
 impl Arrivals {
     pub(super) fn expect(&self, transfer: TransferId, from: NodeId, expected: Expected) {
-        self.lock().insert(transfer, (from, expected));
+        let awaited = Awaited { from, expected, silence: Silence::new(Instant::now()) };
+        self.lock().insert(transfer, awaited);
     }
 
     /// The transfer has arrived on a connection from `from`; only that peer can claim it, once.
     pub(super) fn claim(&self, transfer: TransferId, from: NodeId) -> Option<Expected> {
-        let mut expected = self.lock();
-        match expected.get(&transfer) {
-            Some((sender, _)) if *sender == from => expected.remove(&transfer).map(|(_, what)| what),
+        let mut awaited = self.lock();
+        match awaited.get(&transfer) {
+            Some(known) if known.from == from => awaited.remove(&transfer).map(|known| known.expected),
             _ => None,
         }
     }
@@ -44,7 +65,21 @@ impl Arrivals {
         drop(forgotten);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<TransferId, (NodeId, Expected)>> {
+    /// Reports those that have been awaited for another `after`.
+    pub(super) fn stalled(&self, now: Instant, after: Duration) -> Vec<Input> {
+        let report = |(&transfer, known): (_, &mut Awaited)| {
+            let watermark = known.expected.watermark();
+            known.silence.is_reportable(now, after).then_some(Input::ReceiveStalled { transfer, watermark })
+        };
+        self.lock().iter_mut().filter_map(report).collect()
+    }
+
+    /// When [`Arrivals::stalled`] may have something to report.
+    pub(super) fn next_due(&self, after: Duration) -> Option<Instant> {
+        self.lock().values().map(|known| known.silence.due(after)).min()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<TransferId, Awaited>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,11 +1,13 @@
 //! A bulk connection from a peer: transfer after transfer, until it ends or one breaks.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use hoplite_net::{read_frame, FrameError};
 use hoplite_words::peer::BulkHead;
 use hoplite_words::NodeId;
 use tokio::net::TcpStream;
+use tokio::sync::futures::OwnedNotified;
 use tracing::{debug, warn};
 
 use super::arrivals::Expected;
@@ -18,18 +20,32 @@ pub(super) async fn serve_handed_over(
     load: Load,
     shared: Arc<Shared>,
     from: NodeId,
+    severed: OwnedNotified,
     stream: std::net::TcpStream,
 ) {
     match TcpStream::from_std(stream) {
-        Ok(stream) => serve(load, shared, from, stream).await,
+        Ok(stream) => serve(load, shared, from, severed, stream).await,
         Err(error) => warn!(peer = %from, %error, "cannot poll a bulk connection; closed"),
     }
 }
 
-/// Serves the connection until its end. Dropping the stream is what the sender sees of any failure.
-pub(super) async fn serve(load: Load, shared: Arc<Shared>, from: NodeId, mut stream: TcpStream) {
+/// Serves the connection until its end, or until the peer is `severed`. Dropping the stream is what the
+/// sender sees of any failure.
+pub(super) async fn serve(
+    load: Load,
+    shared: Arc<Shared>,
+    from: NodeId,
+    severed: OwnedNotified,
+    mut stream: TcpStream,
+) {
+    let mut severed = pin!(severed);
     loop {
-        let head: BulkHead = match read_frame(&mut stream).await {
+        let head = tokio::select! {
+            biased;
+            () = &mut severed => return,
+            head = read_frame::<BulkHead>(&mut stream) => head,
+        };
+        let head = match head {
             Ok(head) => head,
             Err(FrameError::Closed) => return,
             Err(error) => {

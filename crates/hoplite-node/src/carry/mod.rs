@@ -14,6 +14,8 @@
 //! | `fold` | several inputs into one copy |
 //! | `ending` | that every job ends in exactly one input for the core |
 //! | `flow` | the rate at which a transfer flowed |
+//! | `silence` | how long a stream has brought nothing |
+//! | `severed` | closing idle connections of peers that are gone |
 //! | `grain` | how many bytes are worth waking anyone |
 
 mod arrivals;
@@ -24,6 +26,8 @@ mod grain;
 mod inbound;
 mod receive;
 mod send;
+mod severed;
+mod silence;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -34,16 +38,22 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hoplite_core::io::{Broken, FoldId, FoldRule, Input, SendId};
 use hoplite_words::{NodeId, TransferId};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, Notify};
+use tracing::warn;
 
 use crate::copies::Copy;
 use arrivals::{Arrivals, Expected};
 use ending::Ending;
+use severed::Severed;
 use thread::CarryThread;
+
+/// How long carry threads may take to end: jobs give way after each grain, well within this.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What carry threads tell the rest of the daemon about. Bytes since the start.
 #[derive(Debug, Default)]
@@ -63,10 +73,14 @@ impl Counters {
 #[derive(Debug)]
 struct Shared {
     me: NodeId,
-    /// Unbounded, but never long: each job the core started sends at most two inputs per stream.
+    /// Unbounded, but never long: each job the core started sends at most two inputs per stream, and one
+    /// more for every `stall_after` that the stream stands still.
     inputs: mpsc::UnboundedSender<Input>,
     arrivals: Arrivals,
+    severed: Severed,
     counters: Counters,
+    /// How long a stream may bring nothing before it is reported, and again each time.
+    stall_after: Duration,
 }
 
 /// The sources and streams of a fold, its copies looked up.
@@ -85,15 +99,24 @@ pub struct Carriers {
     sends: HashMap<SendId, Arc<Notify>>,
     folds: HashMap<FoldId, mpsc::UnboundedSender<fold::Command>>,
     arrived: usize,
+    /// When to look after transfers that have not arrived.
+    next_look: Option<Instant>,
 }
 
 impl Carriers {
-    /// Starts `threads` threads; what their jobs have to report goes to `inputs`.
+    /// Starts `threads` threads; what their jobs have to report goes to `inputs`, streams that have
+    /// brought nothing for `stall_after` among it.
     ///
     /// # Errors
     /// If the system gives no more threads or pollers.
-    pub fn start(me: NodeId, threads: usize, inputs: mpsc::UnboundedSender<Input>) -> io::Result<Carriers> {
-        let shared = Shared { me, inputs, arrivals: Arrivals::default(), counters: Counters::default() };
+    pub fn start(
+        me: NodeId,
+        threads: usize,
+        stall_after: Duration,
+        inputs: mpsc::UnboundedSender<Input>,
+    ) -> io::Result<Carriers> {
+        let (arrivals, severed, counters) = Default::default();
+        let shared = Shared { me, inputs, arrivals, severed, counters, stall_after };
         Ok(Carriers {
             shared: Arc::new(shared),
             threads: (0..threads).map(CarryThread::start).collect::<io::Result<_>>()?,
@@ -101,6 +124,7 @@ impl Carriers {
             sends: HashMap::new(),
             folds: HashMap::new(),
             arrived: 0,
+            next_look: None,
         })
     }
 
@@ -116,7 +140,8 @@ impl Carriers {
         let stream = stream.into_std()?;
         self.arrived = (self.arrived + 1) % self.threads.len();
         let thread = &self.threads[self.arrived];
-        thread.spawn(inbound::serve_handed_over(thread.load(), self.shared.clone(), from, stream));
+        let severed = self.shared.severed.watch(from);
+        thread.spawn(inbound::serve_handed_over(thread.load(), self.shared.clone(), from, severed, stream));
         Ok(())
     }
 
@@ -127,7 +152,7 @@ impl Carriers {
         let broken = Input::ReceiveEnded { transfer, watermark: offset, outcome: Err(Broken) };
         let ending = Ending::new(self.shared.inputs.clone(), broken);
         let receive = receive::Receive { transfer, from, copy, offset, stop, ending };
-        self.shared.arrivals.expect(transfer, from, Expected::Receive(Box::new(receive)));
+        self.expect(transfer, from, Expected::Receive(Box::new(receive)));
     }
 
     pub fn stop_receive(&mut self, transfer: TransferId) {
@@ -168,8 +193,8 @@ impl Carriers {
     }
 
     pub fn amend_fold(&mut self, fold: FoldId, rule: FoldRule, added: Inputs) {
-        if let Some(commands) = self.folds.get(&fold) {
-            self.expect_streams(&added.streams, commands);
+        if let Some(commands) = self.folds.get(&fold).cloned() {
+            self.expect_streams(&added.streams, &commands);
             // A fold that has ended takes no more orders; its end is on the way to the core.
             let _ = commands.send(fold::Command::Amend { rule, added });
         }
@@ -191,23 +216,49 @@ impl Carriers {
         }
     }
 
-    /// Closes idle connections to a peer that is gone.
-    pub fn forget(&self, peer: NodeId) {
-        self.threads.iter().for_each(|thread| thread.pool().forget(peer));
+    /// When [`Carriers::stalled`] is to be called.
+    pub fn next_look(&self) -> Option<Instant> {
+        self.next_look
     }
 
-    /// Ends all threads; their jobs are dropped where they are.
+    /// Transfers that should have arrived long ago.
+    pub fn stalled(&mut self, now: Instant) -> Vec<Input> {
+        let stalled = self.shared.arrivals.stalled(now, self.shared.stall_after);
+        self.next_look = self.shared.arrivals.next_due(self.shared.stall_after);
+        stalled
+    }
+
+    /// Closes idle connections to and from a peer that is gone. Those in use end with the transfers on
+    /// them, which the core stops.
+    pub fn forget(&self, peer: NodeId) {
+        self.threads.iter().for_each(|thread| thread.pool().forget(peer));
+        self.shared.severed.sever(peer);
+    }
+
+    /// Ends all threads; their jobs are dropped where they are. Waits for [`STOP_TIMEOUT`] at most.
     pub fn stop(self) {
-        self.threads.into_iter().for_each(CarryThread::stop);
+        let stopping: Vec<_> = self.threads.into_iter().map(CarryThread::stop).collect();
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        for stopped in stopping {
+            if stopped.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err() {
+                warn!("a carry thread did not end within {STOP_TIMEOUT:?}; leaving it");
+            }
+        }
+    }
+
+    fn expect(&mut self, transfer: TransferId, from: NodeId, expected: Expected) {
+        self.shared.arrivals.expect(transfer, from, expected);
+        // What is awaited already is due earlier.
+        self.next_look.get_or_insert_with(|| Instant::now() + self.shared.stall_after);
     }
 
     fn expect_streams(
-        &self,
+        &mut self,
         streams: &[(TransferId, NodeId)],
         commands: &mpsc::UnboundedSender<fold::Command>,
     ) {
         for &(transfer, from) in streams {
-            self.shared.arrivals.expect(transfer, from, Expected::FoldStream(commands.clone()));
+            self.expect(transfer, from, Expected::FoldStream(commands.clone()));
         }
     }
 

@@ -1,4 +1,6 @@
 //! One transfer into a copy: bytes go from the socket straight to their place in the arena.
+//!
+//! A sender that brings nothing is reported and waited for: what to do about it is the core's business.
 
 use std::io;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use tracing::{debug, warn};
 
 use super::ending::Ending;
 use super::flow::Flow;
+use super::silence::Watch;
 use super::{Counters, Shared};
 use crate::copies::Copy;
 
@@ -68,10 +71,14 @@ impl Receive {
             warn!(peer = %self.from, ?head, ?expected, "the transfer does not fit its copy; connection closed");
             return Err(Broken);
         }
+        let stalled = |watermark| {
+            let _ = shared.inputs.send(Input::ReceiveStalled { transfer: self.transfer, watermark });
+        };
+        let mut watch = Watch::new(shared.stall_after);
         let mut at = self.offset;
         let mut since_yield = 0;
         while at < head.size {
-            stream.readable().await.map_err(|_| Broken)?;
+            watch.over(stream.readable(), || stalled(at)).await.map_err(|_| Broken)?;
             let read = match self.read_some(at, stream)? {
                 Ok(0) => return Err(Broken),
                 Ok(read) => read,
@@ -82,7 +89,9 @@ impl Receive {
                 }
             };
             at += read as u64;
-            flow.on_read(Instant::now(), read);
+            let now = Instant::now();
+            flow.on_read(now, read);
+            watch.on_read(now);
             Counters::add(&shared.counters.received_bytes, read);
             since_yield += read;
             if since_yield >= GRAIN_BYTES_MAX {
@@ -91,7 +100,7 @@ impl Receive {
                 tokio::task::yield_now().await;
             }
         }
-        read_frame(stream).await.map_err(|_| Broken)
+        watch.over(read_frame(stream), || stalled(at)).await.map_err(|_| Broken)
     }
 
     /// One read into the copy, published at once.

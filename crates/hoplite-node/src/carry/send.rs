@@ -47,6 +47,9 @@ impl Send {
             Some(stream) => stream,
             None => dial(shared.me, self.to, Purpose::Bulk).await.map_err(|error| {
                 info!(peer = %self.to, %error, "no bulk connection");
+                if error.kind() == io::ErrorKind::ConnectionRefused {
+                    let _ = shared.inputs.send(Input::PeerGone { node: self.to });
+                }
                 Broken
             })?,
         };

@@ -30,9 +30,14 @@ pub(super) fn peer(n: u16) -> NodeId {
 }
 
 impl Bench {
+    /// Streams are given so long to bring something that no test sees one reported.
     pub(super) fn new() -> Self {
+        Self::with_stall_after(NEVER)
+    }
+
+    pub(super) fn with_stall_after(stall_after: Duration) -> Self {
         let (tx, inputs) = mpsc::unbounded_channel();
-        let carriers = Carriers::start(peer(1), 2, tx).unwrap();
+        let carriers = Carriers::start(peer(1), 2, stall_after, tx).unwrap();
         Bench { arena: Arena::create(64 << 20).unwrap(), carriers, inputs, next: 4096 }
     }
 

@@ -1,5 +1,7 @@
 //! Transfers in and out of copies, over loopback.
 
+use std::time::{Duration, Instant};
+
 use hoplite_core::io::{Broken, Input, SendId};
 use hoplite_net::read_frame;
 use hoplite_words::peer::{BulkHead, Seal};
@@ -237,6 +239,81 @@ async fn a_send_to_nobody_breaks() {
     let gone = Listening::new().await.id;
     let copy = bench.sealed(b"abc");
     bench.carriers.send(SendId(1), gone, TransferId(1), copy, 0);
+    assert_eq!(bench.input().await, Input::PeerGone { node: gone }, "its host refuses connections");
     assert_eq!(bench.input().await, send_broken(1));
+    bench.finish().await;
+}
+
+/// Short, so that tests see several of them, and long enough that a busy machine keeps to it.
+const STALL_AFTER: Duration = Duration::from_millis(100);
+
+fn stalled(transfer: u64, watermark: u64) -> Input {
+    Input::ReceiveStalled { transfer: TransferId(transfer), watermark }
+}
+
+#[tokio::test]
+async fn a_receive_that_stands_still_is_reported_each_time_and_goes_on() {
+    let mut bench = Bench::with_stall_after(STALL_AFTER);
+    let copy = bench.copy(10);
+    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    let mut stream = bench.connect(peer(2)).await;
+    let began = Instant::now();
+    head(&mut stream, 1, 0, 10).await;
+    stream.write_all(b"abc").await.unwrap();
+    for n in 1..=3 {
+        assert_eq!(bench.input().await, stalled(1, 3));
+        assert!(began.elapsed() >= STALL_AFTER * n, "too early: {:?}", began.elapsed());
+    }
+    stream.write_all(b"defghij").await.unwrap();
+    // Every byte is here, but a copy without its seal is not done.
+    while bench.input().await == stalled(1, 3) {}
+    assert_eq!(bench.input().await, stalled(1, 10));
+    trailer(&mut stream).await;
+    loop {
+        match bench.input().await {
+            Input::ReceiveStalled { watermark: 10, .. } => {}
+            ended => break assert_eq!(ended, received(1, 10)),
+        }
+    }
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn a_transfer_that_never_arrives_is_reported_each_time() {
+    let mut bench = Bench::with_stall_after(STALL_AFTER);
+    assert_eq!(bench.carriers.next_look(), None);
+    let copy = bench.copy(10);
+    append(&copy, b"abc");
+    bench.carriers.receive(TransferId(1), peer(2), copy, 3);
+    for _ in 0..3 {
+        let look = bench.carriers.next_look().expect("something is awaited");
+        tokio::time::sleep_until(look.into()).await;
+        assert_eq!(bench.carriers.stalled(look), [stalled(1, 3)]);
+    }
+    bench.carriers.stop_receive(TransferId(1));
+    assert_eq!(bench.input().await, broken(1, 3));
+    let look = bench.carriers.next_look().expect("it has not looked since");
+    assert_eq!(bench.carriers.stalled(look), []);
+    assert_eq!(bench.carriers.next_look(), None);
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn idle_connections_of_a_peer_that_is_gone_are_closed() {
+    let mut bench = Bench::new();
+    let mut used = bench.connect(peer(2)).await;
+    let fresh = bench.connect(peer(2)).await;
+    let mut other = bench.connect(peer(3)).await;
+    let copy = bench.copy(3);
+    bench.carriers.receive(TransferId(1), peer(2), copy, 0);
+    transfer(&mut used, 1, b"abc").await;
+    assert_eq!(bench.input().await, received(1, 3));
+    bench.carriers.forget(peer(2));
+    closed(&used).await;
+    closed(&fresh).await;
+    let copy = bench.copy(3);
+    bench.carriers.receive(TransferId(2), peer(3), copy, 0);
+    transfer(&mut other, 2, b"abc").await;
+    assert_eq!(bench.input().await, received(2, 3), "another peer's connection works on");
     bench.finish().await;
 }

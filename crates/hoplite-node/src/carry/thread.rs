@@ -5,15 +5,10 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver};
 use std::sync::Arc;
-use std::time::Duration;
 
 use hoplite_net::BulkPool;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
-use tracing::warn;
-
-/// How long a thread may take to end: jobs give way after each grain, well within this.
-const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A thread with a runtime, the idle bulk connections that belong to it, and how busy it is.
 #[derive(Debug)]
@@ -58,12 +53,10 @@ impl CarryThread {
         self.load.clone()
     }
 
-    /// Drops all jobs and ends the thread, or leaves it behind after [`STOP_TIMEOUT`].
-    pub(super) fn stop(self) {
+    /// Has the thread drop all its jobs and end; the result tells when it has.
+    pub(super) fn stop(self) -> Receiver<()> {
         let _ = self.stop.send(());
-        if self.stopped.recv_timeout(STOP_TIMEOUT).is_err() {
-            warn!("a carry thread did not end within {STOP_TIMEOUT:?}; leaving it");
-        }
+        self.stopped
     }
 }
 

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use clap::Parser;
 use hoplite_node::{Daemon, Options};
 use hoplite_words::client::{Reply, Request};
-use tokio::sync::oneshot;
+use tokio::sync::mpsc as tokio_mpsc;
 
 use crate::client::Client;
 
@@ -18,7 +18,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 pub struct Node {
     pub addr: SocketAddr,
     pub socket: PathBuf,
-    stop: Option<oneshot::Sender<()>>,
+    stop: Option<tokio_mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -42,14 +42,14 @@ impl Node {
         args.extend(extra.iter().map(|&arg| arg.to_owned()));
         args.extend(seed.map(|seed| format!("--seed={seed}")));
         let options = Options::parse_from(args);
-        let (stop, stopping) = oneshot::channel::<()>();
+        let (stop, stopping) = tokio_mpsc::channel(1);
         let (ready, started) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
                 let daemon = Daemon::start(&options).await.unwrap();
                 ready.send(daemon.id().addr).unwrap();
-                daemon.run(async { drop(stopping.await) }).await;
+                daemon.run(stopping).await;
             });
         });
         let addr = started.recv().unwrap();

@@ -16,15 +16,17 @@ mod stream;
 mod sum;
 
 use std::future::{poll_fn, Future};
-use std::pin::pin;
+use std::pin::{pin, Pin};
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Instant;
 
 use hoplite_core::io::{Broken, FoldId, FoldRule, Input};
 use hoplite_words::limits::GRAIN_BYTES_MAX;
 use hoplite_words::peer::BulkHead;
 use hoplite_words::TransferId;
 use tokio::sync::{mpsc, Notify};
+use tokio::time::{sleep, Sleep};
 use tracing::debug;
 
 use super::ending::Ending;
@@ -109,8 +111,10 @@ impl Fold {
     }
 
     async fn fold_all(&mut self, load: &Load) -> Result<(), Broken> {
+        let mut alarm = pin!(sleep(self.shared.stall_after));
         let mut asked = false;
         loop {
+            self.look_for_stalled(alarm.as_mut());
             while let Ok(command) = self.orders.try_recv() {
                 if let Some(transfer) = self.obey(command)? {
                     return self.stand_still(transfer).await;
@@ -129,7 +133,7 @@ impl Fold {
                     self.sources.iter().for_each(|source| source.copy().reader().want());
                 }
                 Step::Still => {
-                    if let Some(transfer) = self.wait().await? {
+                    if let Some(transfer) = self.wait(alarm.as_mut()).await? {
                         return self.stand_still(transfer).await;
                     }
                     asked = false;
@@ -178,7 +182,8 @@ impl Fold {
                     if let Some(measured) = stream.measured() {
                         let _ = shared.inputs.send(measured);
                     }
-                    tokio::spawn(inbound::serve(load.clone(), shared, stream.from(), tcp));
+                    let severed = shared.severed.watch(stream.from());
+                    tokio::spawn(inbound::serve(load.clone(), shared, stream.from(), severed, tcp));
                 }
                 Read::Broken => return Ok(Step::StreamBroken(stream.transfer())),
             }
@@ -205,8 +210,26 @@ impl Fold {
         Ok(self.sum.is_complete() && self.streams.iter().all(Stream::is_done))
     }
 
-    /// Sleeps until an order, bytes or a seal come; gives the stream an order broke, if any.
-    async fn wait(&mut self) -> Result<Option<TransferId>, Broken> {
+    /// Reports streams that bring nothing although their bytes would be taken. `alarm` says when to look,
+    /// busy or not: one stream may keep the fold busy while another is silent.
+    fn look_for_stalled(&mut self, alarm: Pin<&mut Sleep>) {
+        let now = Instant::now();
+        if now < alarm.deadline().into_std() {
+            return;
+        }
+        let after = self.shared.stall_after;
+        for stream in &mut self.streams {
+            if let Some(watermark) = stream.stalled(now, after) {
+                let transfer = stream.transfer();
+                let _ = self.shared.inputs.send(Input::ReceiveStalled { transfer, watermark });
+            }
+        }
+        let next = self.streams.iter().filter_map(|stream| stream.stall_due(after)).min();
+        alarm.reset(next.unwrap_or(now + after).into());
+    }
+
+    /// Sleeps until an order, bytes or a seal come, or `alarm` rings; gives the stream an order broke, if any.
+    async fn wait(&mut self, mut alarm: Pin<&mut Sleep>) -> Result<Option<TransferId>, Broken> {
         let order = {
             let mut woken = pin!(self.wake.notified());
             let (orders, streams) = (&mut self.orders, &self.streams);
@@ -216,6 +239,7 @@ impl Fold {
                     return Poll::Ready(Some(order.unwrap_or(Command::Stop)));
                 }
                 let mut ready = woken.as_mut().poll(cx).is_ready();
+                ready |= alarm.as_mut().poll(cx).is_ready();
                 for stream in streams {
                     ready |= stream.poll_readable(cx).is_ready();
                 }

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hoplite_core::io::Input;
 use hoplite_wire::{body_bytes, decode, FRAME_HEADER_BYTES};
@@ -17,6 +17,7 @@ use tracing::{debug, warn};
 
 use super::scratch::Scratch;
 use crate::carry::flow::Flow;
+use crate::carry::silence::Silence;
 
 /// A transfer whose bytes are folded as they come.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ pub(super) struct Stream {
     received: u64,
     folded: u64,
     flow: Flow,
+    silence: Silence,
 }
 
 #[derive(Debug)]
@@ -51,7 +53,8 @@ pub(super) enum Read {
 impl Stream {
     pub(super) fn new(transfer: TransferId, from: NodeId, scratch_bytes_max: usize) -> Self {
         let scratch = Scratch::new(scratch_bytes_max);
-        Stream { transfer, from, state: State::Awaited, scratch, received: 0, folded: 0, flow: Flow::new() }
+        let (state, flow, silence) = (State::Awaited, Flow::new(), Silence::new(Instant::now()));
+        Stream { transfer, from, state, scratch, received: 0, folded: 0, flow, silence }
     }
 
     pub(super) fn transfer(&self) -> TransferId {
@@ -71,12 +74,36 @@ impl Stream {
     }
 
     pub(super) fn on_folded(&mut self, bytes: usize) {
+        let was_full = self.scratch.is_full();
         self.folded += bytes as u64;
         self.scratch.consume(bytes);
+        if was_full && !self.scratch.is_full() {
+            // Its sender was kept waiting by us; from here on it is us who wait.
+            self.silence.restart(Instant::now());
+        }
     }
 
     pub(super) fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
+    }
+
+    /// How far it has come, if another `after` has passed in which it brought nothing although it was
+    /// listened to. Before it has arrived, `Arrivals` watches it.
+    pub(super) fn stalled(&mut self, now: Instant, after: Duration) -> Option<u64> {
+        (self.is_listened_to() && self.silence.is_reportable(now, after)).then_some(self.received)
+    }
+
+    /// When to look whether it is stalled, while it is listened to.
+    pub(super) fn stall_due(&self, after: Duration) -> Option<Instant> {
+        self.is_listened_to().then(|| self.silence.due(after))
+    }
+
+    fn is_listened_to(&self) -> bool {
+        match self.state {
+            State::Flowing(_) => !self.scratch.is_full(),
+            State::Trailing(..) => true,
+            State::Awaited | State::Done => false,
+        }
     }
 
     /// What this stream told of its peer's link.
@@ -93,6 +120,7 @@ impl Stream {
         match (&self.state, TcpStream::from_std(stream)) {
             (State::Awaited, Ok(stream)) => {
                 self.state = State::Flowing(stream);
+                self.silence.restart(Instant::now());
                 true
             }
             _ => false,
@@ -151,7 +179,9 @@ impl Stream {
             State::Trailing(..) => Read::Bytes(0),
             _ => {
                 self.received += read as u64;
-                self.flow.on_read(Instant::now(), read);
+                let now = Instant::now();
+                self.flow.on_read(now, read);
+                self.silence.restart(now);
                 Read::Bytes(read)
             }
         }

@@ -8,6 +8,7 @@ use hoplite_words::{Dtype, Op, TransferId};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use super::SCRATCH_BYTES_MAX;
 use crate::carry::testing::*;
 use crate::carry::Inputs;
 use crate::copies::Copy;
@@ -265,5 +266,58 @@ async fn a_fold_does_not_end_before_its_sources_are_sealed() {
     // If it ended at the last byte, its end would be here before that of this stopped receive.
     bench.carriers.stop_fold(FOLD);
     assert_eq!(bench.input().await, broken());
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn only_a_stream_whose_bytes_would_be_taken_is_reported_as_stalled() {
+    let size = 2 * SCRATCH_BYTES_MAX;
+    let mut bench = Bench::with_stall_after(std::time::Duration::from_millis(100));
+    // The source holds up the first stream as soon as its scratch is full; the second has brought nothing yet.
+    let source = bench.copy(size as u64);
+    let out = bench.copy(size as u64);
+    let inputs: Vec<_> = (1..4).map(|n| pattern(n, size)).collect();
+    let named = Inputs { sources: vec![source.clone()], streams: streams(2) };
+    bench.carriers.fold(FOLD, out.clone(), sum(false), named);
+    let mut silent = bench.connect(peer(11)).await;
+    head(&mut silent, 1, 0, size as u64).await;
+    let mut held_up = bench.connect(peer(10)).await;
+    let bytes = inputs[0].clone();
+    let writing = tokio::spawn(async move {
+        transfer(&mut held_up, 0, &bytes).await;
+        held_up
+    });
+    for _ in 0..5 {
+        let reported = bench.input().await;
+        assert_eq!(reported, Input::ReceiveStalled { transfer: TransferId(1), watermark: 0 });
+    }
+    append(&source, &inputs[2]);
+    source.seal(Seal::default());
+    silent.write_all(&inputs[1]).await.unwrap();
+    trailer(&mut silent).await;
+    writing.await.unwrap();
+    let mut end = bench.input().await;
+    while matches!(end, Input::ReceiveStalled { transfer: TransferId(1), .. }) {
+        end = bench.input().await;
+    }
+    assert_eq!(end, ended());
+    assert!(contents(&out) == total(&inputs));
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn a_stream_without_its_seal_is_reported_as_stalled_at_its_end() {
+    let mut bench = Bench::with_stall_after(std::time::Duration::from_millis(100));
+    let out = bench.copy(400);
+    bench.carriers.fold(FOLD, out, sum(false), Inputs { streams: streams(1), ..Inputs::default() });
+    let mut stream = bench.connect(peer(10)).await;
+    head(&mut stream, 0, 0, 400).await;
+    stream.write_all(&pattern(1, 400)).await.unwrap();
+    for _ in 0..3 {
+        let reported = bench.input().await;
+        assert_eq!(reported, Input::ReceiveStalled { transfer: TransferId(0), watermark: 400 });
+    }
+    trailer(&mut stream).await;
+    assert_eq!(bench.input().await, ended());
     bench.finish().await;
 }

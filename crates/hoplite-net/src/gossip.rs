@@ -1,0 +1,90 @@
+//! The socket for gossip datagrams.
+
+use std::io;
+use std::net::SocketAddr;
+
+use rustix::net::{recvfrom, sendto, RecvFlags, SendFlags};
+use socket2::SockRef;
+use tokio::net::UdpSocket;
+
+/// The longest datagram that UDP can carry.
+pub const DATAGRAM_BYTES_MAX: usize = 64 << 10;
+
+/// Datagrams of several seconds in a large cluster: a node that was paused or starved that long finds
+/// the answers to its own questions when it runs again. The kernel cuts it to what it allows.
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+
+/// On the port of the node's TCP listener.
+///
+/// Calls that do not wait go to the kernel at once. Tokio's own would first look at what its poller saw
+/// last: nothing, for a socket that is new or a process that was just paused.
+#[derive(Debug)]
+pub struct GossipSocket(UdpSocket);
+
+impl GossipSocket {
+    /// # Errors
+    /// What the kernel reports.
+    pub async fn bind(addr: SocketAddr) -> io::Result<Self> {
+        let udp = UdpSocket::bind(addr).await?;
+        SockRef::from(&udp).set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
+        Ok(GossipSocket(udp))
+    }
+
+    /// Waits for a datagram; gives its length.
+    ///
+    /// # Errors
+    /// What the kernel reports.
+    pub async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.recv_from(buffer).await.map(|(bytes, _)| bytes)
+    }
+
+    /// Takes a datagram that is there already; gives its length.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none; else what the kernel reports.
+    pub fn receive_waiting(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (bytes, _, _) = recvfrom(&self.0, buffer, RecvFlags::DONTWAIT)?;
+        Ok(bytes)
+    }
+
+    /// Sends one datagram.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the kernel has no room for it; else what the kernel reports.
+    pub fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()> {
+        sendto(&self.0, bytes, SendFlags::DONTWAIT, &to)?;
+        Ok(())
+    }
+
+    /// Sends one datagram, as soon as there is room for it.
+    ///
+    /// # Errors
+    /// What the kernel reports.
+    pub async fn send_patiently(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()> {
+        self.0.send_to(bytes, to).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_waits_is_there_before_any_poller_has_looked() {
+        let here = GossipSocket::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let there = GossipSocket::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+        let none = there.receive_waiting(&mut buffer).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
+        for n in 1..=3u8 {
+            here.send(&[n; 9], there.0.local_addr().unwrap()).unwrap();
+        }
+        // Loopback delivers within the call: no turn of the runtime lies between.
+        for n in 1..=2u8 {
+            assert_eq!(there.receive_waiting(&mut buffer).unwrap(), 9);
+            assert_eq!(buffer[..9], [n; 9]);
+        }
+        assert_eq!(there.receive(&mut buffer).await.unwrap(), 9);
+        assert_eq!(buffer[0], 3);
+    }
+}

@@ -1,0 +1,33 @@
+//! Closing idle connections of peers that are gone.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hoplite_words::NodeId;
+use tokio::sync::futures::OwnedNotified;
+use tokio::sync::Notify;
+
+/// One bell per peer that has connections here.
+#[derive(Debug, Default)]
+pub(super) struct Severed(Mutex<HashMap<NodeId, Arc<Notify>>>);
+
+impl Severed {
+    /// Done when `peer` is next declared gone.
+    pub(super) fn watch(&self, peer: NodeId) -> OwnedNotified {
+        let mut bells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !bells.contains_key(&peer) {
+            // Peers come and go for ever: forget those without connections.
+            bells.retain(|_, bell| Arc::strong_count(bell) > 1);
+        }
+        // Hears the bell from now on, polled or not.
+        bells.entry(peer).or_default().clone().notified_owned()
+    }
+
+    /// The peer is gone.
+    pub(super) fn sever(&self, peer: NodeId) {
+        let mut bells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bell) = bells.remove(&peer) {
+            bell.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! How long a stream has brought nothing.
+
+use std::future::Future;
+use std::pin::{pin, Pin};
+use std::time::{Duration, Instant};
+
+use tokio::time::{sleep, Sleep};
+
+/// Watches one stream. Looked at when a timer says so and told of every byte that is read anyway, so
+/// that it costs nothing per byte.
+#[derive(Debug)]
+pub(super) struct Silence {
+    since: Instant,
+    reports: u32,
+}
+
+impl Silence {
+    /// Begins now.
+    pub(super) fn new(now: Instant) -> Self {
+        Silence { since: now, reports: 0 }
+    }
+
+    /// Bytes came, or could not have come before `now`.
+    pub(super) fn restart(&mut self, now: Instant) {
+        *self = Silence::new(now);
+    }
+
+    /// When to look again.
+    pub(super) fn due(&self, after: Duration) -> Instant {
+        self.since + after.saturating_mul(self.reports + 1)
+    }
+
+    /// Whether another `after` has passed in silence. Noticed late, it proves nothing: this thread did not
+    /// run (paused, starved), and perhaps nor did the sender's; then it begins anew.
+    pub(super) fn is_reportable(&mut self, now: Instant, after: Duration) -> bool {
+        let Some(late) = now.checked_duration_since(self.due(after)) else { return false };
+        if late > after / 2 {
+            self.restart(now);
+            return false;
+        }
+        self.reports += 1;
+        true
+    }
+}
+
+/// The silence of one stream that is waited for by a task of its own.
+#[derive(Debug)]
+pub(super) struct Watch {
+    silence: Silence,
+    after: Duration,
+    /// Set anew only when it has rung, so at most once per `after` however many bytes come.
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl Watch {
+    /// Begins now. Must be called inside the runtime that will wait.
+    pub(super) fn new(after: Duration) -> Self {
+        Watch { silence: Silence::new(Instant::now()), after, alarm: Box::pin(sleep(after)) }
+    }
+
+    pub(super) fn on_read(&mut self, now: Instant) {
+        self.silence.restart(now);
+    }
+
+    /// Waits for `brought`; `report` is called each time another `after` has passed in silence.
+    pub(super) async fn over<T>(&mut self, brought: impl Future<Output = T>, report: impl Fn()) -> T {
+        let mut brought = pin!(brought);
+        loop {
+            tokio::select! {
+                biased;
+                brought = &mut brought => return brought,
+                () = &mut self.alarm => {
+                    if self.silence.is_reportable(Instant::now(), self.after) {
+                        report();
+                    }
+                    self.alarm.as_mut().reset(self.silence.due(self.after).into());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AFTER: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn it_is_reported_once_each_period_until_a_byte_comes() {
+        let start = Instant::now();
+        let mut silence = Silence::new(start);
+        let ms = |ms| start + Duration::from_millis(ms);
+        assert!(!silence.is_reportable(ms(999), AFTER));
+        assert!(silence.is_reportable(ms(1010), AFTER));
+        assert!(!silence.is_reportable(ms(1999), AFTER));
+        assert!(silence.is_reportable(ms(2010), AFTER));
+        silence.restart(ms(2500));
+        assert!(!silence.is_reportable(ms(3499), AFTER));
+        assert!(silence.is_reportable(ms(3500), AFTER));
+    }
+
+    #[test]
+    fn time_in_which_nobody_looked_does_not_count() {
+        let start = Instant::now();
+        let mut silence = Silence::new(start);
+        let woken = start + Duration::from_secs(60);
+        assert!(!silence.is_reportable(woken, AFTER));
+        assert!(!silence.is_reportable(woken + AFTER / 2, AFTER));
+        assert!(silence.is_reportable(woken + AFTER, AFTER));
+    }
+}

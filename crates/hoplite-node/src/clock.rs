@@ -1,0 +1,70 @@
+//! The core's time.
+
+use std::time::{Duration, Instant};
+
+/// Time since the start of the daemon. It can be held: what waits in sockets is then told to the core as of
+/// just before the deadline that has come, since the core acts on its timers whenever it is told anything.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    started: Instant,
+    /// What the core was told last; it never goes back.
+    told: Duration,
+    held: Option<Duration>,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        Clock { started: Instant::now(), told: Duration::ZERO, held: None }
+    }
+
+    /// The time to tell the core.
+    pub(crate) fn now(&mut self) -> Duration {
+        let now = self.held.unwrap_or_else(|| self.started.elapsed());
+        self.told = self.told.max(now);
+        self.told
+    }
+
+    /// Whether `deadline` has come and the core may be told so.
+    pub(crate) fn has_come(&self, deadline: Duration) -> bool {
+        self.held.is_none() && deadline <= self.started.elapsed()
+    }
+
+    /// Stands still just before `deadline`, or where it is if that has not come, until [`Clock::go_on`].
+    pub(crate) fn hold_before(&mut self, deadline: Duration) {
+        let before = deadline.saturating_sub(Duration::from_nanos(1));
+        self.held = Some(before.min(self.started.elapsed()));
+    }
+
+    pub(crate) fn go_on(&mut self) {
+        self.held = None;
+    }
+
+    /// When that is on the clock of the system.
+    pub(crate) fn instant(&self, at: Duration) -> Instant {
+        self.started + at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn held_it_stays_before_the_deadline_and_never_goes_back() {
+        let mut clock = Clock::new();
+        let before = clock.now();
+        let deadline = before + Duration::from_nanos(1);
+        while !clock.has_come(deadline) {}
+        clock.hold_before(deadline);
+        assert!(!clock.has_come(deadline));
+        assert_eq!(clock.now(), before);
+        clock.hold_before(Duration::ZERO);
+        assert_eq!(clock.now(), before);
+        clock.hold_before(Duration::MAX);
+        let now = clock.now();
+        assert!(now >= deadline && now < Duration::from_secs(3600), "{now:?}");
+        assert_eq!(clock.now(), now);
+        clock.go_on();
+        assert!(clock.now() >= deadline);
+    }
+}

@@ -1,0 +1,175 @@
+//! What happens, told to the core.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use hoplite_core::io::Input;
+use hoplite_net::{Arrival, ControlEvent, DATAGRAM_BYTES_MAX};
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::peer::Purpose;
+use hoplite_words::{Error, ErrorKind};
+use tracing::{debug, warn};
+
+use crate::clients::ClientEvent;
+use crate::effects::Node;
+
+/// Datagrams taken from the socket before the core's timers: more than its buffer usually holds, so that
+/// only a flood is cut short.
+const WAITING_DATAGRAMS_MAX: usize = 4096;
+
+impl Node {
+    /// When [`Node::on_time`] is to be called.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let core = self.core.next_deadline().map(|at| self.clock.instant(at));
+        [core, self.carriers.next_look()].into_iter().flatten().min()
+    }
+
+    pub(crate) fn on_time(&mut self) {
+        let now = Instant::now();
+        if self.carriers.next_look().is_some_and(|look| look <= now) {
+            for input in self.carriers.stalled(now) {
+                self.on_input(input);
+            }
+        }
+        self.on_input(Input::Tick);
+    }
+
+    /// The core begins to say goodbye, for at most `within`.
+    pub(crate) fn leave(&mut self, within: Duration) {
+        self.leaving = true;
+        self.on_input(Input::Leave { within });
+    }
+
+    pub(crate) fn on_carried(&mut self, input: Input) {
+        self.carriers.on_input(&input);
+        self.on_input(input);
+    }
+
+    pub(crate) fn on_arrival(&mut self, arrival: Arrival) {
+        let Arrival { from, purpose, stream } = arrival;
+        match purpose {
+            Purpose::Control => {
+                if self.readers.admit(from, stream) {
+                    self.on_input(Input::PeerBroken { node: from });
+                }
+            }
+            Purpose::Bulk => {
+                if let Err(error) = self.carriers.arrive(from, stream) {
+                    warn!(peer = %from, %error, "cannot hand over a bulk connection; closed");
+                }
+            }
+        }
+    }
+
+    pub(crate) fn on_control(&mut self, event: ControlEvent) {
+        match event {
+            ControlEvent::Message { from, connection, message } => {
+                if self.readers.is_current(from, connection) {
+                    self.links.on_alive(from);
+                    self.on_input(Input::Peer { from, message });
+                }
+            }
+            // A peer that closes its own link has ended, or lost it: either way the core should
+            // look after what it has going with it, sooner than gossip could tell.
+            ControlEvent::Closed { from, connection } => {
+                if self.readers.on_closed(from, connection) {
+                    self.on_input(Input::PeerBroken { node: from });
+                }
+            }
+            ControlEvent::LinkBroken(end) => {
+                let known = self.links.on_broken(&end);
+                if end.gone {
+                    // First: a link that is broken besides is nothing to mend then.
+                    self.on_input(Input::PeerGone { node: end.node });
+                }
+                if known {
+                    self.on_input(Input::PeerBroken { node: end.node });
+                }
+            }
+        }
+    }
+
+    pub(crate) fn on_client(&mut self, event: ClientEvent) {
+        match event {
+            ClientEvent::Joined { client, outbox } => {
+                self.clients.insert(client, outbox);
+            }
+            ClientEvent::Called { client, call, request } => {
+                if let Some(error) = self.objection(&request) {
+                    self.reply(client, call, Reply::Failed(error));
+                } else {
+                    self.on_input(Input::Client { client, call, request });
+                }
+            }
+            ClientEvent::Gone { client } => {
+                self.clients.remove(&client);
+                self.on_input(Input::ClientGone { client });
+            }
+        }
+    }
+
+    /// Only who sees the watermark can tell that a client seals what it has not written.
+    fn objection(&self, request: &Request) -> Option<Error> {
+        match request {
+            Request::Hello { .. } => {
+                Some(Error::new(ErrorKind::BadArgument, "Hello is the first call of a connection only"))
+            }
+            Request::Seal { copy } => {
+                let copy = self.copies.find(*copy)?;
+                // Of a writing that was given up (deleted meanwhile, say) the core knows why.
+                copy.seal_if_any().ok()?;
+                let (present, size) = (copy.watermark(), copy.size());
+                (present < size).then(|| {
+                    let message = format!("only {present} of {size} bytes are written; nothing is sealed");
+                    Error::new(ErrorKind::BadArgument, message)
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Tells the core, and carries out all that it decides. If one of its deadlines has come, it first
+    /// hears the datagrams that wait: answers that lie in the socket came in time, however late we are.
+    pub(crate) fn on_input(&mut self, input: Input) {
+        if self.core.next_deadline().is_some_and(|deadline| self.clock.has_come(deadline)) {
+            self.hold_clock();
+            self.hear_waiting_datagrams();
+            self.release_clock();
+        }
+        self.tell_core(input);
+    }
+
+    /// For what happened before the core's next deadline, which has come: see [`crate::clock`].
+    pub(crate) fn hold_clock(&mut self) {
+        if let Some(deadline) = self.core.next_deadline() {
+            self.clock.hold_before(deadline);
+        }
+    }
+
+    pub(crate) fn release_clock(&mut self) {
+        self.clock.go_on();
+    }
+
+    fn hear_waiting_datagrams(&mut self) {
+        let mut buffer = [0; DATAGRAM_BYTES_MAX];
+        for _ in 0..WAITING_DATAGRAMS_MAX {
+            match self.gossip.receive_waiting(&mut buffer) {
+                Ok(bytes) => self.tell_core(Input::Datagram { bytes: buffer[..bytes].to_vec() }),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => debug!(%error, "cannot receive gossip"),
+            }
+        }
+        warn!("more than {WAITING_DATAGRAMS_MAX} datagrams waited; the rest must wait on");
+    }
+
+    fn tell_core(&mut self, input: Input) {
+        self.caused.push_back(input);
+        while let Some(input) = self.caused.pop_front() {
+            let now = self.clock.now();
+            self.core.handle(now, input);
+            while let Some(output) = self.core.poll_output() {
+                self.perform(output);
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Where the control loop hears of what happens, one thing at a time.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hoplite_core::io::Input;
+use hoplite_net::{Arrival, ControlEvent, GossipSocket, DATAGRAM_BYTES_MAX};
+use tokio::sync::mpsc;
+use tokio::task::yield_now;
+use tracing::warn;
+
+use crate::clients::ClientEvent;
+use crate::effects::Node;
+
+/// How many events are taken at a go before the other sources are looked at again.
+const EVENTS_PER_TURN: usize = 64;
+
+/// This long after its deadline the loop was not just busy but did not run.
+const LATE_AFTER: Duration = Duration::from_millis(20);
+
+/// Turns given to the tasks that read sockets before a late deadline is acted upon: in the first the
+/// runtime looks at its sockets, in the second they are read.
+const CATCH_UP_TURNS: usize = 3;
+
+/// All that the loop listens to.
+pub(crate) struct Sources {
+    carried: mpsc::UnboundedReceiver<Input>,
+    control: mpsc::Receiver<ControlEvent>,
+    clients: mpsc::Receiver<ClientEvent>,
+    arrivals: mpsc::UnboundedReceiver<Arrival>,
+    gossip: Arc<GossipSocket>,
+    datagram: Vec<u8>,
+}
+
+/// What came first.
+pub(crate) enum Happened {
+    Carried(Input),
+    Control(ControlEvent),
+    Client(ClientEvent),
+    Arrived(Arrival),
+    /// A datagram of so many bytes is in the buffer.
+    Datagram(usize),
+    DeadlineCame,
+}
+
+impl Sources {
+    pub(crate) fn new(
+        carried: mpsc::UnboundedReceiver<Input>,
+        control: mpsc::Receiver<ControlEvent>,
+        clients: mpsc::Receiver<ClientEvent>,
+        arrivals: mpsc::UnboundedReceiver<Arrival>,
+        gossip: Arc<GossipSocket>,
+    ) -> Self {
+        Sources { carried, control, clients, arrivals, gossip, datagram: vec![0; DATAGRAM_BYTES_MAX] }
+    }
+
+    /// Waits for something, until `deadline`. Nothing is lost when it is cancelled.
+    pub(crate) async fn next(&mut self, deadline: Option<Instant>) -> Happened {
+        tokio::select! {
+            Some(input) = self.carried.recv() => Happened::Carried(input),
+            Some(event) = self.control.recv() => Happened::Control(event),
+            Some(event) = self.clients.recv() => Happened::Client(event),
+            Some(arrival) = self.arrivals.recv() => Happened::Arrived(arrival),
+            bytes = receive(&self.gossip, &mut self.datagram) => Happened::Datagram(bytes),
+            () = reached(deadline) => Happened::DeadlineCame,
+        }
+    }
+
+    /// Tells `node` of it, and of what waits behind it.
+    pub(crate) async fn tell(&mut self, node: &mut Node, happened: Happened) {
+        if node.next_deadline().is_some_and(|deadline| deadline.elapsed() >= LATE_AFTER) {
+            self.catch_up(node).await;
+        }
+        match happened {
+            Happened::Carried(input) => turn(input, &mut self.carried, |input| node.on_carried(input)),
+            Happened::Control(event) => turn(event, &mut self.control, |event| node.on_control(event)),
+            Happened::Client(event) => turn(event, &mut self.clients, |event| node.on_client(event)),
+            Happened::Arrived(arrival) => node.on_arrival(arrival),
+            Happened::Datagram(bytes) => {
+                node.on_input(Input::Datagram { bytes: self.datagram[..bytes].to_vec() });
+            }
+            Happened::DeadlineCame => node.on_time(),
+        }
+    }
+
+    /// The process was paused, or got no processor: what peers have said meanwhile is told before any
+    /// deadline. (Datagrams always are.)
+    async fn catch_up(&mut self, node: &mut Node) {
+        node.hold_clock();
+        for _ in 0..CATCH_UP_TURNS {
+            yield_now().await;
+            if let Ok(event) = self.control.try_recv() {
+                turn(event, &mut self.control, |event| node.on_control(event));
+            }
+        }
+        node.release_clock();
+    }
+}
+
+/// Has `handle` take `first` and what waits behind it, up to [`EVENTS_PER_TURN`].
+fn turn<T>(first: T, queue: &mut impl TryRecv<T>, mut handle: impl FnMut(T)) {
+    handle(first);
+    for _ in 1..EVENTS_PER_TURN {
+        match queue.try_next() {
+            Some(next) => handle(next),
+            None => return,
+        }
+    }
+}
+
+/// What both kinds of queue can do.
+trait TryRecv<T> {
+    fn try_next(&mut self) -> Option<T>;
+}
+
+impl<T> TryRecv<T> for mpsc::Receiver<T> {
+    fn try_next(&mut self) -> Option<T> {
+        self.try_recv().ok()
+    }
+}
+
+impl<T> TryRecv<T> for mpsc::UnboundedReceiver<T> {
+    fn try_next(&mut self) -> Option<T> {
+        self.try_recv().ok()
+    }
+}
+
+/// The next datagram's length.
+async fn receive(gossip: &GossipSocket, buffer: &mut [u8]) -> usize {
+    loop {
+        match gossip.receive(buffer).await {
+            Ok(bytes) => return bytes,
+            // An earlier datagram of ours met a closed port: gossip will find out by itself.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            Err(error) => warn!(%error, "cannot receive gossip"),
+        }
+    }
+}
+
+/// Waits until `deadline`, if there is one.
+pub(crate) async fn reached(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
