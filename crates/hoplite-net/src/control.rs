@@ -30,14 +30,14 @@ use crate::outbox::{Outbox, OutboxFull};
 pub const CONTROL_OUTBOX_BYTES_MAX: usize = 64 << 20;
 
 /// Pause before dialling a peer again after the first failure; doubled with each further one. Short
-/// enough that a crashed process is found to be gone within 50 ms.
+/// enough that a crashed process is found to be gone within 50 ms, if it does not refuse us at once.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 
 /// Longest pause: what a peer that comes back has to wait for us at most.
 const BACKOFF_MAX: Duration = Duration::from_millis(640);
 
-/// A link that was up this long was a good one: when it breaks, that is a first failure. Longer than it
-/// takes to be turned away.
+/// A link that was up this long was a good one: when it breaks, the peer is dialled again at once. Longer
+/// than it takes to be turned away.
 const LINK_SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 /// What happens on control connections.
@@ -126,10 +126,8 @@ impl ControlLinks {
     pub fn on_broken(&mut self, end: &LinkEnd) -> bool {
         let Some(link) = self.links.get_mut(&end.node) else { return false };
         if link.generation == end.generation {
-            if end.settled {
-                link.failures = 0;
-            }
-            self.on_failure(end.node);
+            link.state = LinkState::Broken;
+            link.failures = if end.settled { 0 } else { link.failures.saturating_add(1) };
         }
         true
     }

@@ -1,11 +1,13 @@
 //! Whole daemons on loopback, spoken to by their clients' protocol.
 
 mod client;
+mod detection;
 mod node;
 mod objects;
 mod process;
 mod protocol;
 mod reductions;
+mod shutdown;
 
 /// Bytes that differ everywhere.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {

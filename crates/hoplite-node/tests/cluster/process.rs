@@ -1,46 +1,87 @@
-//! The daemon as a process of its own.
+//! The daemon as a process of its own: what only signals and exit codes can show.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Lines};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
-use hoplite_words::{Header, ObjectId};
 use rustix::process::{kill_process, Pid, Signal};
 
 use crate::client::Client;
 use crate::node::{fresh_socket, members};
-use crate::pattern;
+
+/// So long that nobody is ever declared dead for silence: what is noticed then is noticed otherwise.
+pub const NEVER_SUSPECT: &str = "--suspicion-ms=3600000";
+
+/// Long enough to mean "never".
+const NEVER: Duration = Duration::from_secs(60);
 
 /// A running `hoplited`; killed when dropped.
-struct Process {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-    ready: String,
-    socket: PathBuf,
-    addr: SocketAddr,
+pub struct Process {
+    pub child: Child,
+    pub lines: Lines<BufReader<ChildStdout>>,
+    pub ready: String,
+    pub socket: PathBuf,
+    pub addr: SocketAddr,
+    log: PathBuf,
 }
 
 impl Process {
-    fn start(seed: Option<SocketAddr>) -> Process {
-        let socket = fresh_socket();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hoplited"));
-        command.args(["--listen", "127.0.0.1:0", "--store-size", "64MiB", "--die-with-parent"]);
-        command.args(seed.map(|seed| format!("--seed={seed}")));
-        command.env("HOPLITE_SOCKET", &socket).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready = lines.next().unwrap().unwrap();
-        let addr = ready.split(' ').nth(3).unwrap().parse().unwrap();
-        Process { child, lines, ready, socket, addr }
+    pub fn start(seed: Option<SocketAddr>, extra: &[&str]) -> Process {
+        Self::start_at("127.0.0.1:0", seed, extra)
     }
 
-    fn client(&self) -> Client {
+    pub fn start_at(listen: &str, seed: Option<SocketAddr>, extra: &[&str]) -> Process {
+        let socket = fresh_socket();
+        let log = socket.with_extension("log");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hoplited"));
+        command.args(["--listen", listen, "--store-size", "64MiB", "--die-with-parent"]);
+        command.args(seed.map(|seed| format!("--seed={seed}"))).args(extra);
+        command.env("HOPLITE_SOCKET", &socket).stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = lines.next().expect("it ended at once").unwrap();
+        let addr = ready.split(' ').nth(3).unwrap().parse().unwrap();
+        Process { child, lines, ready, socket, addr, log }
+    }
+
+    /// So many of them, all knowing each other.
+    pub fn cluster(count: usize, extra: &[&str]) -> Vec<Process> {
+        let mut all = vec![Process::start(None, extra)];
+        for _ in 1..count {
+            all.push(Process::start(Some(all[0].addr), extra));
+        }
+        for process in &all {
+            wait_for_members(&mut process.client(), count);
+        }
+        all
+    }
+
+    pub fn client(&self) -> Client {
         Client::connect(&self.socket)
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// What it has written to stderr so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Waits for its end; gives the time that took, too.
+    pub fn wait(&mut self) -> (ExitStatus, Duration) {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (status, began.elapsed());
+            }
+            assert!(began.elapsed() < NEVER, "it does not end: {}", self.log());
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -48,52 +89,20 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- {}\n{}", self.addr, self.log());
+        }
         let _ = std::fs::remove_file(&self.socket);
+        let _ = std::fs::remove_file(&self.log);
     }
 }
 
-fn wait_for_members(client: &mut Client, count: usize) {
+/// Waits until the node sees so many members; gives the time that took.
+pub fn wait_for_members(client: &mut Client, count: usize) -> Duration {
+    let began = Instant::now();
     while members(client) != count {
+        assert!(began.elapsed() < NEVER, "{} members after {NEVER:?}, not {count}", members(client));
         std::thread::yield_now();
     }
-}
-
-#[test]
-fn it_says_when_it_is_ready_and_cleans_up_on_sigterm() {
-    let mut daemon = Process::start(None);
-    let client = daemon.client();
-    let (addr, socket) = (client.node.addr, daemon.socket.display());
-    assert_eq!(daemon.ready, format!("hoplited listening on {addr} socket {socket} store {}", 64 << 20));
-    daemon.signal(Signal::TERM);
-    assert!(daemon.child.wait().unwrap().success());
-    assert!(daemon.lines.next().is_none(), "one line, and no more");
-    assert!(!daemon.socket.exists());
-}
-
-#[test]
-fn a_paused_process_is_noticed_and_comes_back_with_what_it_holds() {
-    let first = Process::start(None);
-    let second = Process::start(Some(first.addr));
-    let paused = Process::start(Some(first.addr));
-    let (mut here, mut there, mut held) = (first.client(), second.client(), paused.client());
-    for client in [&mut here, &mut there, &mut held] {
-        wait_for_members(client, 3);
-    }
-    // Several ids, so that each node owns some of their directory entries.
-    let ids: Vec<_> = (0..12).map(|n| ObjectId::from_name(&format!("held {n}"))).collect();
-    for (n, id) in ids.iter().enumerate() {
-        held.put(*id, Header::default(), &pattern(n as u64, 200_000));
-    }
-    paused.signal(Signal::STOP);
-    wait_for_members(&mut here, 2);
-    wait_for_members(&mut there, 2);
-    paused.signal(Signal::CONT);
-    for client in [&mut here, &mut there, &mut held] {
-        wait_for_members(client, 3);
-    }
-    for (n, id) in ids.iter().enumerate() {
-        for client in [&mut here, &mut there] {
-            assert!(client.get(*id) == pattern(n as u64, 200_000), "object {n} came back changed");
-        }
-    }
+    began.elapsed()
 }

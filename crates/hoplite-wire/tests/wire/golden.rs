@@ -11,7 +11,8 @@ use bytes::BytesMut;
 use hoplite_wire::{decode, encode, Deframer};
 use hoplite_words::client::{Answer, Call, Reply, Request};
 use hoplite_words::peer::{
-    BulkHead, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage, Purpose, Seal, SeatTrouble, Verdict,
+    BulkHead, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage, PeerRefusal, Purpose, Seal,
+    SeatTrouble, Verdict,
 };
 use hoplite_words::{Dtype, Encoding, ErrorKind, FoldOrder, Op};
 use minicbor::{Decode, Encode};
@@ -70,6 +71,7 @@ fn all() -> Vec<Frame> {
     structure::<Answer>(&mut frames);
     variants::<Reply>(&mut frames);
     structure::<PeerHello>(&mut frames);
+    structure::<PeerRefusal>(&mut frames);
     structure::<BulkHead>(&mut frames);
     structure::<Seal>(&mut frames);
     variants::<PeerMessage>(&mut frames);

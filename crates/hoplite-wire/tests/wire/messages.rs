@@ -3,8 +3,8 @@
 
 use hoplite_words::client::{Answer, Call, Link, Location, Reply, Request, Status};
 use hoplite_words::peer::{
-    BulkHead, Child, CopyReport, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage, Purpose, Seal,
-    Seat, SeatTrouble, Source as SeatSource, Verdict,
+    BulkHead, Child, CopyReport, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage, PeerRefusal,
+    Purpose, Seal, Seat, SeatTrouble, Source as SeatSource, Verdict,
 };
 use hoplite_words::{
     CopyId, Dtype, Edition, Encoding, Error, ErrorKind, FoldOrder, Header, NodeId, Op, ReductionId,
@@ -68,6 +68,7 @@ draw_struct! {
         clients, sent_bytes, received_bytes, folded_bytes, evicted_copies, links
     }
     PeerHello { version, from, to, purpose }
+    PeerRefusal { version, node }
     BulkHead { transfer, offset, size }
     Seal { sources }
     CopyReport { seq, edition, size, header, complete, pinned, upstream, leaving }

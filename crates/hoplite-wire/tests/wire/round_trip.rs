@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use hoplite_wire::{decode, encode, Deframer, WireError, FRAME_HEADER_BYTES};
 use hoplite_words::client::{Answer, Call};
 use hoplite_words::limits::FRAME_BYTES_MAX;
-use hoplite_words::peer::{BulkHead, PeerHello, PeerMessage, Seal};
+use hoplite_words::peer::{BulkHead, PeerHello, PeerMessage, PeerRefusal, Seal};
 use hoplite_words::ObjectId;
 use minicbor::{Decode, Encode};
 use proptest::prelude::*;
@@ -46,6 +46,7 @@ proptest! {
         there_and_back::<Answer>(seed);
         there_and_back::<PeerMessage>(seed);
         there_and_back::<PeerHello>(seed);
+        there_and_back::<PeerRefusal>(seed);
         there_and_back::<BulkHead>(seed);
         there_and_back::<Seal>(seed);
     }
