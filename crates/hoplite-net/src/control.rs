@@ -5,7 +5,9 @@
 //!                      ▲                                                             │
 //!                      └───────────────────────send──────────────────────────────────┘
 //! ```
-//! A link that breaks loses what was queued; the owner hears of it and decides what to say again.
+//! A link that breaks loses what was queued; the owner hears of it and decides what to say again. One that
+//! had been made is dialled again at once, with or without anything to say: so the owner learns whether the
+//! process is gone.
 
 use std::collections::HashMap;
 use std::io;
@@ -64,7 +66,8 @@ pub struct LinkEnd {
     /// another incarnation answered there.
     pub gone: bool,
     generation: u64,
-    settled: bool,
+    /// How long it was up, if it was made and not turned away.
+    up: Option<Duration>,
 }
 
 /// The peer does not take what is sent to it: its link was given up, like a broken one.
@@ -121,13 +124,17 @@ impl ControlLinks {
         }
     }
 
-    /// Takes note of a [`ControlEvent::LinkBroken`]. False if the peer was forgotten meanwhile, so
-    /// that nobody needs to know.
+    /// Takes note of a [`ControlEvent::LinkBroken`], and dials again if it had been made. False if the
+    /// peer was forgotten meanwhile, so that nobody needs to know. Must be called inside a runtime.
     pub fn on_broken(&mut self, end: &LinkEnd) -> bool {
         let Some(link) = self.links.get_mut(&end.node) else { return false };
         if link.generation == end.generation {
+            let settled = end.up.is_some_and(|up| up >= LINK_SETTLED_AFTER);
+            link.failures = if settled { 0 } else { link.failures.saturating_add(1) };
             link.state = LinkState::Broken;
-            link.failures = if end.settled { 0 } else { link.failures.saturating_add(1) };
+            if end.up.is_some() {
+                self.outbox(end.node);
+            }
         }
         true
     }
@@ -235,12 +242,16 @@ impl LinkRun {
             Ok(()) => debug!(peer = %self.to, "control connection closed"),
             Err(error) => info!(peer = %self.to, %error, "control connection lost"),
         }
-        let end = LinkEnd {
-            node: self.to,
-            gone: outcome.is_err_and(|error| error.proves_gone(self.to)),
-            generation: self.generation,
-            settled: made.is_some_and(|made: Instant| made.elapsed() >= LINK_SETTLED_AFTER),
+        let up = match &outcome {
+            Err(LinkError::Refused(_)) => None,
+            // The peer's kernel took the call, and then there was nobody to take the hello.
+            Err(LinkError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset && made.is_none() => {
+                Some(Duration::ZERO)
+            }
+            _ => made.map(|made: Instant| made.elapsed()),
         };
+        let gone = outcome.is_err_and(|error| error.proves_gone(self.to));
+        let end = LinkEnd { node: self.to, gone, generation: self.generation, up };
         let _ = events.send(ControlEvent::LinkBroken(end)).await;
     }
 
