@@ -348,6 +348,10 @@ impl Core {
             return;
         }
         let size = payload.0.len() as u64;
+        if let Some(partial) = self.copies.live(object) {
+            // It is written in one piece; what some sender brought of it stays with those who look at it.
+            self.doom(partial);
+        }
         match self.copy_to_receive(object, edition, size, header) {
             Some(copy) => {
                 self.out.push_back(Output::Write { copy, bytes: payload.0 });

@@ -6,8 +6,8 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use foca::{
-    AccumulatingRuntime, Codec, Foca, Identity, Member, OwnedNotification, PeriodicParams, PostcardCodec,
-    State, Timer,
+    AccumulatingRuntime, Codec, Foca, Header, Identity, Member, Message, OwnedNotification, PeriodicParams,
+    PostcardCodec, State, Timer,
 };
 use hoplite_words::NodeId;
 use rand::{rngs::SmallRng, Rng, SeedableRng};
@@ -38,6 +38,10 @@ const GOSSIP_PERIOD: Duration = Duration::from_millis(200);
 /// Timers that come this late mean that we did not run (paused, starved): what we did not hear meanwhile
 /// is nobody else's silence. Above what a busy scheduler does to a thread that sleeps most of the time.
 const LATE_AFTER: Duration = Duration::from_millis(20);
+
+/// Probe periods without a word from anybody after which it is we who are deaf: what we thought of the others
+/// meanwhile is worth nothing once we hear one of them again.
+const DEAF_AFTER: u32 = 2;
 
 /// How often a seed that has not answered is asked again.
 const JOIN_RETRY: Duration = Duration::from_millis(250);
@@ -110,6 +114,9 @@ pub(crate) struct Members {
     /// Where members went down, until when we knock there, in the order of our rounds.
     lost: VecDeque<(SocketAddr, Duration)>,
     next_knock: Option<Duration>,
+    /// When we last heard anybody, and whether we declared somebody dead since.
+    last_heard: Duration,
+    declared: bool,
     alive: usize,
 }
 
@@ -140,6 +147,8 @@ impl Members {
             seeds,
             lost: VecDeque::new(),
             next_knock: None,
+            last_heard: Duration::ZERO,
+            declared: false,
             alive: 0,
         }
     }
@@ -151,38 +160,46 @@ impl Members {
 
     pub fn on_datagram(&mut self, now: Duration, bytes: &[u8]) -> Vec<Change> {
         self.excuse_lateness(now);
-        let before = match self.whom_to_give_way(bytes) {
-            Some(member) => self.start_over(member),
-            None => Vec::new(),
+        let deaf_for = now.saturating_sub(std::mem::replace(&mut self.last_heard, now));
+        let deaf = self.alive > 0 && deaf_for > self.settings.probe_period * DEAF_AFTER;
+        let declared = std::mem::take(&mut self.declared);
+        let header: Option<Header<Gossiper>> = PostcardCodec.decode_header(bytes).ok();
+        let before = match header {
+            Some(header) if (deaf && declared) || self.gives_way(&header) => self.start_over(header.src),
+            _ => Vec::new(),
         };
+        if deaf {
+            self.postpone(deaf_for);
+        }
         // Foca answers malformed or misaddressed packets with an error; anyone can send those.
         let _ = self.foca.handle_data(bytes, &mut self.runtime);
         before.into_iter().chain(self.drain(now)).collect()
     }
 
-    /// Somebody whom we hold for dead speaks: we were parted. If it is we who lost the larger part of the
-    /// cluster, it is our opinions that are worth nothing; who that is.
-    fn whom_to_give_way(&self, mut bytes: &[u8]) -> Option<Gossiper> {
-        let header: foca::Header<Gossiper> = PostcardCodec.decode_header(&mut bytes).ok()?;
+    /// Somebody whom we hold for dead speaks, or says that we were held for dead: we were parted. Whether
+    /// it is we who lost the larger part of the cluster, so that our opinions of that time are worth nothing.
+    fn gives_way(&self, header: &Header<Gossiper>) -> bool {
         let known = || self.foca.iter_membership_state();
-        if !known().any(|member| *member.id() == header.src && member.state() == State::Down) {
-            return None;
+        let back = known().any(|member| *member.id() == header.src && member.state() == State::Down);
+        let held_dead = header.message == Message::TurnUndead && header.dst == *self.foca.identity();
+        if !back && !held_dead {
+            return false;
         }
         let me = self.foca.identity().addr;
-        let side =
-            |active: bool| known().filter(move |m| (m.state() != State::Down) == active).map(|m| m.id().addr);
-        let ours = (side(true).count() + 1, side(true).chain([me]).min());
-        let theirs = (side(false).count(), side(false).min());
+        let heard =
+            |heard: bool| known().filter(move |m| (m.state() == State::Alive) == heard).map(|m| m.id().addr);
+        let ours = (heard(true).count() + 1, heard(true).chain([me]).min());
+        let theirs = (heard(false).count(), heard(false).min());
         // Of two equal halves, the one without the smallest address.
-        let smaller = ours.0 < theirs.0 || (ours.0 == theirs.0 && theirs.1 < ours.1);
-        smaller.then_some(header.src)
+        ours.0 < theirs.0 || (ours.0 == theirs.0 && theirs.1 < ours.1)
     }
 
     /// Comes back as somebody new who knows only whom we still hear, by way of `member`. Told of our
     /// opinions, the others would each have to prove that they live.
     fn start_over(&mut self, member: Gossiper) -> Vec<Change> {
         let Some(renewed) = self.foca.identity().renew() else { return Vec::new() };
-        let heard: Vec<_> = self.foca.iter_members().cloned().collect();
+        let heard = self.foca.iter_members().map(|member| Member::alive(*member.id()));
+        let heard: Vec<_> = heard.collect();
         let rng = SmallRng::seed_from_u64(self.rng.next_u64());
         self.foca = Foca::new(renewed, self.settings.clone(), rng, PostcardCodec);
         self.runtime = AccumulatingRuntime::new();
@@ -204,6 +221,7 @@ impl Members {
             let _ = self.foca.handle_timer(timer, &mut self.runtime);
             let news = self.drain(now);
             if news.iter().any(|change| matches!(change, Change::Down(_))) {
+                self.declared = true;
                 // Many may wait for this: it does not wait for the next round.
                 let _ = self.foca.gossip(&mut self.runtime);
             }
@@ -248,9 +266,13 @@ impl Members {
         let Some((&(due, _), _)) = self.timers.first_key_value() else { return };
         let late = now.saturating_sub(due);
         if late >= LATE_AFTER {
-            let timers = std::mem::take(&mut self.timers);
-            self.timers = timers.into_iter().map(|((due, n), timer)| ((due + late, n), timer)).collect();
+            self.postpone(late);
         }
+    }
+
+    fn postpone(&mut self, by: Duration) {
+        let timers = std::mem::take(&mut self.timers);
+        self.timers = timers.into_iter().map(|((due, number), timer)| ((due + by, number), timer)).collect();
     }
 
     /// There is proof that the process is gone: everyone may know at once. Should it live after all, it
@@ -446,6 +468,26 @@ mod tests {
         assert!(others.iter().all(|(_, change)| *change == Change::Up(cut)), "{others:?}");
         assert_eq!(others.len(), 5);
         assert!(nodes.iter().all(|(_, members)| members.alive == 5));
+    }
+
+    #[test]
+    fn who_was_cut_off_for_a_moment_makes_no_stir_either() {
+        for cut_ms in (300..2000).step_by(100) {
+            let mut nodes: Vec<_> = (1..=8).map(|port| member(port, (port > 1).then_some(1))).collect();
+            run(&mut nodes, Duration::ZERO, Duration::from_secs(10));
+            let mut lonely = vec![nodes.remove(5)];
+            let cut = lonely[0].0;
+            let healed = Duration::from_millis(10_000 + cut_ms);
+            run(&mut nodes, Duration::from_secs(10), healed);
+            run(&mut lonely, Duration::from_secs(10), healed);
+            nodes.append(&mut lonely);
+            let seen = run(&mut nodes, healed, Duration::from_secs(20));
+            let stir = |(by, change): &&(NodeId, Change)| {
+                *by != cut && matches!(change, Change::Down(node) if *node != cut)
+            };
+            assert_eq!(seen.iter().filter(stir).count(), 0, "cut for {cut_ms} ms: {seen:?}");
+            assert!(nodes.iter().all(|(_, members)| members.alive == 7), "cut for {cut_ms} ms");
+        }
     }
 
     #[test]

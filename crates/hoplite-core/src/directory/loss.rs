@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hoplite_words::peer::DirectoryAnswer;
+use hoplite_words::peer::{DirectoryAnswer, Verdict};
 use hoplite_words::{limits, NodeId, ObjectId};
 
 use crate::timers::Timer;
@@ -41,8 +41,30 @@ impl Core {
         }
     }
 
+    /// All that others hold is known by now.
     pub(crate) fn on_loss_timer(&mut self, id: ObjectId) {
+        self.drop_orphans(id);
         self.tell_if_lost(id, None);
+        self.serve_asks(id);
+    }
+
+    /// With its writer gone, part of a writing is of no use: its receivers drop it and ask again.
+    pub(super) fn drop_orphans(&mut self, id: ObjectId) {
+        let Some(entry) = self.directory.entries.get_mut(&id) else { return };
+        for (orphan, edition) in entry.take_orphans() {
+            self.tell_subscribers_gone(id, orphan);
+            let verdict = Verdict::Deleted;
+            self.answer(orphan, id, DirectoryAnswer::Verdict { edition, verdict });
+        }
+    }
+
+    /// A receiver reported its copy: if nobody has said that he writes or holds the whole, he may be dead.
+    pub(super) fn drop_orphans_once_trusted(&mut self, id: ObjectId) {
+        let Some(entry) = self.directory.entries.get(&id) else { return };
+        match entry.trusted_from.filter(|&from| from > self.now) {
+            Some(due) => self.timers.set(due, Timer::Loss(id)),
+            None => self.drop_orphans(id),
+        }
     }
 
     /// The node that kept the object for good may be gone or going: another complete copy is to stay; and

@@ -146,6 +146,9 @@ impl Core {
         if report.leaving {
             self.secure(id);
         }
+        if report.upstream.is_some() {
+            self.drop_orphans_once_trusted(id);
+        }
         if let Some(payload) = payload.filter(|payload| payload.0.len() as u64 == report.size) {
             self.keep_inline(id, report, payload);
         }
@@ -182,24 +185,19 @@ impl Core {
 
     /// After the copy of `node` has been taken out of the entry of `id`.
     fn copy_gone(&mut self, id: ObjectId, node: NodeId) {
-        let Some(entry) = self.directory.entries.get_mut(&id) else { return };
-        // With its writer gone, part of a writing is of no use: its receivers drop it and ask again.
-        let orphans = entry.take_orphans();
-        let subscribers: Vec<_> = entry.subscribers.iter().copied().collect();
-        for &subscriber in &subscribers {
-            self.answer(subscriber, id, DirectoryAnswer::CopyGone { node });
-            for &(orphan, _) in &orphans {
-                self.answer(subscriber, id, DirectoryAnswer::CopyGone { node: orphan });
-            }
-        }
-        for (orphan, edition) in orphans {
-            let verdict = Verdict::Deleted;
-            self.answer(orphan, id, DirectoryAnswer::Verdict { edition, verdict });
-        }
+        self.tell_subscribers_gone(id, node);
+        self.drop_orphans(id);
         self.tell_if_lost(id, None);
         self.secure(id);
         self.change_entry(id, |_| ());
         self.serve_asks(id);
+    }
+
+    fn tell_subscribers_gone(&mut self, id: ObjectId, node: NodeId) {
+        let subscribers = self.directory.entries.get(&id).map(|entry| entry.subscribers.clone());
+        for subscriber in subscribers.into_iter().flatten() {
+            self.answer(subscriber, id, DirectoryAnswer::CopyGone { node });
+        }
     }
 
     fn on_subscribe(&mut self, origin: NodeId, id: ObjectId) {
