@@ -27,8 +27,9 @@ APPLICATIONS: dict[str, Callable[[str, int], Application]] = {
     "sgd": sgd.Server,
 }
 
-#: Steps before the first one that is counted: they fault the arenas in and open the connections.
-WARM_STEPS = 5
+#: Steps before the first one that is counted, some ten seconds of either: meanwhile the nodes fault in
+#: their arenas, which takes as much of the processors as the steps do.
+WARM_STEPS = {"ensemble": 30, "sgd": 8}
 
 #: Of each run; the figure draws the medians and the single runs.
 RUNS = 3
@@ -57,7 +58,7 @@ def main() -> None:
         runs: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
         for number in range(arguments.runs):
             for fails in runs:
-                plan = Plan(arguments.steps, WARM_STEPS, arguments.fail, arguments.rejoin, fails)
+                plan = Plan(arguments.steps, WARM_STEPS[name], arguments.fail, arguments.rejoin, fails)
                 run = _play(name, arguments, plan)
                 runs[fails].append(run)
                 progress(f"{name}, run {number}, {'a failure' if fails else 'no failure'}: {_told(run)}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 
 import hoplite
 import numpy as np
@@ -43,6 +44,8 @@ class Server:
         # What every worker is at: which of its lives, which round; and the parameters it was sent.
         self._rounds = {worker: (-1, 0) for worker in range(workers)}
         self._sent = dict.fromkeys(range(workers), 0)
+        # Those that came back and have not sent a gradient yet: nobody counts on them so far.
+        self._joining: set[int] = set()
         self._parameters = np.zeros(ELEMENTS, np.float32)
         self._client.put(self._parameters, _parameters(0))
         self._versions = {0}
@@ -55,8 +58,10 @@ class Server:
         """One update, from asking for gradients to the new parameters; returns how many nodes were alive."""
         alive = len(self._client.status(timeout=STEP_SECONDS).members) - 1
         sources = {_gradient(worker, *at): worker for worker, at in self._rounds.items()}
+        self._joining -= {sources[name] for name in self._ready(sources)}
+        half = max(1, (alive - len(self._joining)) // 2)
         reduction = self._client.reduce(
-            list(sources), target=f"sum-{step}", num_objects=max(1, alive // 2), timeout=STEP_SECONDS
+            list(sources), target=f"sum-{step}", num_objects=half, timeout=STEP_SECONDS
         )
         total = self._client.get(reduction.target, timeout=STEP_SECONDS)
         went_in = [source.name or "" for source in reduction.result(timeout=STEP_SECONDS).sources]
@@ -90,12 +95,21 @@ class Server:
         """What a worker that starts now is told; from now on its gradients are waited for."""
         worker = participant - 1
         life = self._rounds[worker][0] + 1
+        if life > 0:
+            self._joining.add(worker)
         self._rounds[worker] = (life, 0)
         self._sent[worker] = self._version
         return ["lab.failure.sgd", *map(str, (worker, life, self._version, self._value))]
 
     def close(self) -> None:
         self._client.close()
+
+    def _ready(self, gradients: Iterable[str]) -> list[str]:
+        """Those that are there now."""
+        if not self._joining:
+            return []
+        ready, _ = self._client.wait(gradients, timeout=0)
+        return [gradient.name or "" for gradient in ready]
 
 
 def _parameters(version: int) -> str:
