@@ -50,6 +50,10 @@ simulate: system ## Run seeded whole-cluster simulations of the core; SEEDS=coun
 lab: $(VENV)/installed ## List the benchmarks; BENCH=name runs one, BENCH=all every one (as root)
 	$(BIN)/python -m lab $(BENCH)
 
+.PHONY: chaos
+chaos: $(VENV)/installed ## Break nodes and links under a checked workload (as root); MINUTES=, SEED=, HOSTS=
+	$(BIN)/python -m lab.chaos --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(if $(HOSTS),--hosts $(HOSTS))
+
 .PHONY: build
 build: system ## Build the daemon alone: target/release/hoplited
 	cargo build --release --package hoplite-node

@@ -45,6 +45,16 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table, indented by two."""
+    lines = [columns, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    for number, line in enumerate(lines):
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        if number == 0:
+            print("  " + "  ".join("-" * width for width in widths))
+
+
 class Report:
     """Collects rows and runs of one benchmark; ``finish`` prints the table and writes the JSON file."""
 
@@ -61,14 +71,7 @@ class Report:
 
     def finish(self) -> Path:
         print(f"\n{self.title}\n")
-        rows = [tuple(self.columns), *self._rows]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(self.columns))]
-        for number, row in enumerate(rows):
-            print(
-                "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            )
-            if number == 0:
-                print("  " + "  ".join("-" * width for width in widths))
+        table(self.columns, self._rows)
         RESULTS.mkdir(parents=True, exist_ok=True)
         path = RESULTS / f"{self.name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
         path.write_text(json.dumps(self._document(), indent=1) + "\n")

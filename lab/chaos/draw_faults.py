@@ -1,0 +1,129 @@
+"""From a seed to a round's faults, aimed at what goes on at the time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from lab.chaos.plan import GETS, PRODUCERS, PUTS, REDUCES, Fault, Operation, Thing
+
+#: Kinds of faults, and how long each lasts, in seconds.
+LASTS = {
+    "kill-daemon": (0.05, 5.0),  # SIGKILL; started again at the same address
+    "stop-daemon": (0.05, 3.0),  # SIGTERM, which it must obey; started again
+    "pause-daemon": (0.1, 5.0),  # SIGSTOP, then SIGCONT
+    "kill-client": (0.0, 0.0),  # SIGKILL of a client process in the middle of a call
+    "cut-link": (0.2, 6.0),
+    "split": (0.5, 8.0),  # the network in two
+    "slow-link": (1.0, 8.0),
+}
+
+#: Faults of which a host has at most one at a time.
+DAEMON_FAULTS = ("kill-daemon", "stop-daemon", "pause-daemon")
+LINK_FAULTS = ("cut-link", "slow-link")
+
+#: A slow link's rate, Mbit/s.
+SLOW_MBIT = (2, 5, 20)
+
+#: Mean seconds between two faults; a round has one of these.
+GAPS = (0.7, 1.2, 2.5)
+
+#: How often two faults come at the same instant.
+TWINS = 0.2
+
+#: How often a fault is aimed at a host that is at work just then.
+AIMED = 0.7
+
+#: How often a killed daemon stays dead until the round's end.
+GONE_FOR_GOOD = 0.1
+
+#: Before the first fault things get going.
+FIRST_AT = 0.5
+
+
+def draw_faults(
+    random: Random,
+    hosts: int,
+    seconds: float,
+    operations: Sequence[Operation],
+    things: Mapping[str, Thing],
+) -> tuple[dict[str, float], tuple[Fault, ...]]:
+    """The weights of the kinds, and the faults in order of time.
+
+    Each round leaves some kinds out and favours others: faults that hide each other in the average
+    run are seen alone in some.
+    """
+    weights = {kind: random.choice((0.0, 1.0, 1.0, 3.0)) for kind in LASTS}
+    weights[random.choice(list(weights))] = 2.0
+    gap = random.choice(GAPS)
+    faults: list[Fault] = []
+    at = FIRST_AT
+    while at < seconds:
+        for _ in range(2 if random.random() < TWINS else 1):
+            kind = random.choices(list(weights), list(weights.values()))[0]
+            fault = _draw(random, kind, at, hosts, seconds, operations, things)
+            if fault is not None and _fits(fault, faults, hosts):
+                faults.append(fault)
+        at += random.expovariate(1 / gap)
+    return weights, tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _draw(
+    random: Random,
+    kind: str,
+    at: float,
+    hosts: int,
+    seconds: float,
+    operations: Sequence[Operation],
+    things: Mapping[str, Thing],
+) -> Fault | None:
+    at = round(at, 3)
+    # Short ones more often than long ones: they end in the middle of the repair.
+    least, most = LASTS[kind]
+    lasts = round(least + (most - least) * random.random() ** 2, 3)
+    if kind == "kill-client":
+        return _kill_client(random, at, operations)
+    if kind == "split":
+        side = random.sample(range(hosts), random.randint(1, hosts // 2))
+        return Fault(at, kind, tuple(sorted(side)), lasts)
+    if kind == "kill-daemon" and random.random() < GONE_FOR_GOOD:
+        lasts = seconds
+    mbit = random.choice(SLOW_MBIT) if kind == "slow-link" else 0.0
+    return Fault(at, kind, (_target(random, at, hosts, operations, things),), lasts, mbit)
+
+
+def _target(
+    random: Random, at: float, hosts: int, operations: Sequence[Operation], things: Mapping[str, Thing]
+) -> int:
+    busy = [op for op in operations if at - 1.5 < op.at < at and op.call in (*PRODUCERS, *GETS)]
+    if not busy or random.random() > AIMED:
+        return random.randrange(hosts)
+    operation = random.choice(busy)
+    # The caller's host, or one that holds what it is about.
+    return random.choice([operation.host, *(things[name].homes[0] for name in operation.things)])
+
+
+def _kill_client(random: Random, at: float, operations: Sequence[Operation]) -> Fault | None:
+    coming = [
+        op for op in operations if at <= op.at < at + 3 and op.call in (*PUTS, *REDUCES, *GETS, "abandon")
+    ]
+    if not coming:
+        return None
+    operation = random.choice(coming)
+    moment = round(operation.at + random.uniform(0.0, 0.4), 3)
+    return Fault(moment, "kill-client", (operation.host,), operation=operation.number)
+
+
+def _fits(fault: Fault, others: Sequence[Fault], hosts: int) -> bool:
+    """Not two of a family on one host at a time, and never so many hosts ill that nobody is left."""
+    overlapping = [
+        other for other in others if other.at <= fault.at + fault.lasts and fault.at <= other.at + other.lasts
+    ]
+    if fault.kind == "split":
+        return not any(other.kind == "split" for other in overlapping)
+    for family in (DAEMON_FAULTS, LINK_FAULTS):
+        same_host = any(other.kind in family and other.hosts == fault.hosts for other in overlapping)
+        if fault.kind in family and same_host:
+            return False
+    ill = {other.hosts for other in overlapping if other.kind in (*DAEMON_FAULTS, "cut-link")}
+    return fault.kind not in (*DAEMON_FAULTS, "cut-link") or len(ill | {fault.hosts}) <= hosts // 2

@@ -1,0 +1,157 @@
+"""Breaking things as planned, mending them, and remembering when what was broken."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from lab.chaos.nodes import Life, Node
+from lab.chaos.plan import Fault
+from lab.chaos.story import Journal
+from lab.hosts import Hosts
+
+#: A daemon may be taken for dead if it does not run, or is not reached, for this long: a suspicion lasts
+#: 0.5 s by default. Anything shorter must not cost an object.
+DEATH_SECONDS = 0.5
+
+#: A daemon that is to start again is looked at so often while it is still ending.
+ENDING_SECONDS = 0.05
+
+#: Kinds after which a living daemon may have been taken for dead, and those that end one for certain.
+SILENCING = ("pause-daemon", "cut-link", "split")
+DEADLY = ("kill-daemon", "stop-daemon")
+
+
+@dataclass
+class Disturbance:
+    """A fault as it really happened."""
+
+    kind: str
+    hosts: tuple[int, ...]
+    since: float
+    until: float | None = None
+
+    def overlaps(self, since: float, until: float) -> bool:
+        return self.since <= until and (self.until is None or self.until >= since)
+
+    def may_cost_objects(self) -> bool:
+        """Whether copies on its hosts may count as dead because of it."""
+        lasted = (self.until or time.monotonic()) - self.since
+        return self.kind in DEADLY or (self.kind in SILENCING and lasted >= DEATH_SECONDS)
+
+    def __str__(self) -> str:
+        hosts = ",".join(map(str, self.hosts))
+        return f"{self.kind} of host {hosts}"
+
+
+class History:
+    """Every disturbance of the run."""
+
+    def __init__(self) -> None:
+        self._all: list[Disturbance] = []
+
+    def begin(self, kind: str, hosts: Sequence[int]) -> Disturbance:
+        disturbance = Disturbance(kind, tuple(hosts), time.monotonic())
+        self._all.append(disturbance)
+        return disturbance
+
+    def during(self, since: float, until: float) -> Iterator[Disturbance]:
+        return (disturbance for disturbance in self._all if disturbance.overlaps(since, until))
+
+
+class Breaker:
+    """Applies faults, and mends them when their time is over; ``later`` is the loop's."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        nodes: Sequence[Node],
+        history: History,
+        journal: Journal,
+        later: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        self._hosts, self._nodes = hosts, nodes
+        self._history, self._journal, self._later = history, journal, later
+        #: Kills the client process that is at an operation; false if it is over.
+        self.kill_client: Callable[[int], bool] = lambda operation: False
+        #: Told of each host whose daemon has died.
+        self.on_death: Callable[[int], None] = lambda host: None
+        self._open: list[Disturbance] = []
+        #: Daemons on their way back: their disturbance ends when they listen.
+        self._returning: dict[int, Disturbance] = {}
+        self.counts: Counter[str] = Counter()
+
+    def apply(self, fault: Fault) -> None:
+        if fault.kind == "kill-client":
+            assert fault.operation is not None
+            self.counts[fault.kind] += self.kill_client(fault.operation)
+            return
+        self.counts[fault.kind] += 1
+        self._journal.write(str(fault))
+        disturbance = self._history.begin(fault.kind, fault.hosts)
+        if fault.kind in DEADLY:
+            self._end_daemon(self._nodes[fault.hosts[0]], fault, disturbance)
+            return
+        self._open.append(disturbance)
+        if fault.kind == "pause-daemon":
+            self._nodes[fault.hosts[0]].pause()
+        elif fault.kind == "cut-link":
+            self._hosts[fault.hosts[0]].cut()
+        elif fault.kind == "slow-link":
+            self._hosts[fault.hosts[0]].limit(fault.mbit)
+        else:
+            self._hosts.partition(fault.hosts)
+        self._later(fault.lasts, lambda: self._mend(disturbance))
+
+    def heal(self) -> None:
+        """Mends whatever is broken, at once; daemons that are down are started again."""
+        for disturbance in list(self._open):
+            self._mend(disturbance)
+        for index, disturbance in list(self._returning.items()):
+            self._start(self._nodes[index], disturbance)
+
+    def on_ready(self, node: Node) -> None:
+        """A daemon listens (again)."""
+        disturbance = self._returning.pop(node.index, None)
+        if disturbance is not None:
+            disturbance.until = time.monotonic()
+
+    def is_healed(self) -> bool:
+        return not self._open and not self._returning
+
+    def _mend(self, disturbance: Disturbance) -> None:
+        if disturbance not in self._open:
+            return
+        self._open.remove(disturbance)
+        host = disturbance.hosts[0]
+        if disturbance.kind == "pause-daemon":
+            self._nodes[host].resume()
+        elif disturbance.kind == "cut-link":
+            self._hosts[host].heal()
+        elif disturbance.kind == "slow-link":
+            self._hosts[host].restore()
+        else:
+            self._hosts.partition()
+        disturbance.until = time.monotonic()
+        self._journal.write(f"{disturbance} ends")
+
+    def _end_daemon(self, node: Node, fault: Fault, disturbance: Disturbance) -> None:
+        if fault.kind == "kill-daemon":
+            node.kill()
+        else:
+            node.terminate()
+        self._returning[node.index] = disturbance
+        self.on_death(node.index)
+        self._later(fault.lasts, lambda: self._start(node, disturbance))
+
+    def _start(self, node: Node, disturbance: Disturbance) -> None:
+        """Starts a daemon that is down; one that is still ending a little later."""
+        if self._returning.get(node.index) is not disturbance or node.life is Life.STARTING:
+            return
+        if node.life is Life.STOPPING:
+            self._later(ENDING_SECONDS, lambda: self._start(node, disturbance))
+            return
+        node.start()
+        self._journal.write(f"{disturbance} ends: the daemon starts again as pid {node.pid}")

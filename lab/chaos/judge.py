@@ -1,0 +1,194 @@
+"""Which outcomes the faults explain; everything else is a failure of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lab.chaos.contents import Folded, mask_of
+from lab.chaos.faults import DEADLY, History
+from lab.chaos.plan import GETS, REDUCES, Operation, Thing
+
+#: How long after its end a fault may still delay what goes on: connections are made again, members meet,
+#: streams that backed off find that the link is there.
+RECOVERY_SECONDS = 10.0
+
+#: What a call may take that nothing disturbs: the machine's two cores carry all hosts, and links are shared.
+SLACK_SECONDS = 3.0
+BYTES_PER_SECOND = 1 << 20
+
+#: Within this a call must fail whose daemon has died.
+AT_ONCE_SECONDS = 5.0
+
+#: A call that has not ended so long after its time-out hangs: the client waits 2 s longer than the node,
+#: the rest is for a busy machine.
+HANG_SECONDS = 10.0
+
+#: The process that made the call was killed.
+VANISHED = "vanished"
+
+
+@dataclass
+class Attempt:
+    """One try of an operation."""
+
+    number: int
+    operation: Operation
+    host: int
+    ids: tuple[str, ...]
+    began: float
+    #: Whatever else it says, the object must be gone.
+    must_be_deleted: bool = False
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which it hangs."""
+        hold = self.operation.details.get("hold", 0.0) + self.operation.details.get("seconds", 0.0)
+        return self.operation.timeout + hold + HANG_SECONDS
+
+    def __str__(self) -> str:
+        return (
+            f"op {self.operation.number}.{self.number} host {self.host} {self.operation.call} {self.ids[0]}"
+        )
+
+
+@dataclass
+class Known:
+    """What the framework knows of an object."""
+
+    thing: Thing
+    #: Names in use so far: a choosy reduction that is made again gets another.
+    version: int = 0
+    #: Since when a producer's success is known.
+    made_at: float | None = None
+    #: Where it was made, or tried to.
+    homes: set[int] = field(default_factory=set)
+    #: Hosts that asked for it: they may hold copies.
+    readers: set[int] = field(default_factory=set)
+    first_begun: float | None = None
+    delete_begun: float | None = None
+    deleted_at: float | None = None
+
+    @property
+    def id(self) -> str:
+        return f"{self.thing.name}.{self.version}" if self.thing.is_choosy else self.thing.name
+
+
+class Judge:
+    def __init__(self, history: History) -> None:
+        self._history = history
+        #: When the deletion of an id was first asked for.
+        self.deletes: dict[str, float] = {}
+        self._masks: dict[str, tuple[int, str]] = {}
+        self._chosen: dict[str, set[int]] = {}
+
+    def problem(self, attempt: Attempt, outcome: dict[str, Any], known: list[Known]) -> str | None:
+        """What is wrong with an outcome, if anything is."""
+        error = outcome.get("error")
+        if error is None:
+            return self._problem_of_success(attempt, outcome, known[0])
+        text = f"{error}: {outcome['message']}"
+        if error == VANISHED:
+            return None
+        began, ended = outcome["began"], outcome["ended"]
+        excuses: dict[str, Callable[[], bool]] = {
+            "ObjectDeleted": lambda: self._was_deleted(attempt, ended),
+            "ObjectLost": lambda: self._may_be_lost(attempt, ended, known),
+            "NodeUnreachable": lambda: self._daemon_died(attempt.host, outcome),
+            "TimedOut": lambda: self._was_delayed(attempt, began, ended, known),
+            # A reduction made again finds what the one before left behind, complete or not.
+            "ObjectExists": lambda: attempt.operation.call in REDUCES and attempt.number > 1,
+            # Prefetch names nodes that are no members any more.
+            "BadArgument": lambda: attempt.operation.call == "prefetch" and self._is_troubled(began, ended),
+        }
+        if attempt.must_be_deleted and error in ("TimedOut", "ObjectLost"):
+            # Not to be had is what counts. Those who remembered that it was deleted may have died.
+            if self._has_someone_died(self.deletes[attempt.ids[0]], ended):
+                return None
+            return f"{attempt} after its deletion, which nobody who knew of it has forgotten: {text}"
+        if error in excuses and excuses[error]():
+            return None
+        return f"{attempt}: no fault explains this after {ended - began:.2f} s: {text}"
+
+    def _problem_of_success(self, attempt: Attempt, outcome: dict[str, Any], known: Known) -> str | None:
+        if attempt.must_be_deleted:
+            return f"{attempt}: the object was deleted, and is there again"
+        content, id = known.thing.content, attempt.ids[0]
+        if not isinstance(content, Folded):
+            return None
+        if attempt.operation.call in REDUCES:
+            return self._check_sources(attempt, outcome["sources"], content)
+        if attempt.operation.call in GETS and content.op == "sum":
+            return self._check_mask(attempt, outcome["mask"], content, id)
+        return None
+
+    def _check_sources(self, attempt: Attempt, sources: list[str], content: Folded) -> str | None:
+        """The sources that the result names must be k of those that were asked for."""
+        inside = {attempt.ids.index(source) - 1 for source in sources}
+        if len(inside) != len(sources) or len(inside) != content.k:
+            return f"{attempt}: {content.k} sources were to go in, these did: {', '.join(sources)}"
+        return self._compare_chosen(attempt, attempt.ids[0], inside)
+
+    def _check_mask(self, attempt: Attempt, mask: int, content: Folded, id: str) -> str | None:
+        """Every reader of an object must see the same content, and the one that the caller was told of."""
+        first, reader = self._masks.setdefault(id, (mask, str(attempt)))
+        if first != mask:
+            return f"{attempt}: sources {mask:#b} are in {id}, but {first:#b} in what {reader} saw"
+        inside = {index for index, part in enumerate(content.parts) if mask & mask_of(part)}
+        return self._compare_chosen(attempt, id, inside)
+
+    def _compare_chosen(self, attempt: Attempt, id: str, inside: set[int]) -> str | None:
+        if self._chosen.setdefault(id, inside) == inside:
+            return None
+        return f"{attempt}: sources {sorted(inside)} are in {id}, but {sorted(self._chosen[id])} before"
+
+    # Excuses.
+
+    def _was_deleted(self, attempt: Attempt, ended: float) -> bool:
+        return any(self.deletes.get(id, ended + 1) <= ended for id in attempt.ids)
+
+    def _may_be_lost(self, attempt: Attempt, ended: float, known: list[Known]) -> bool:
+        holders = set().union(*(one.homes | one.readers for one in known))
+        begun = [one.first_begun for one in known if one.first_begun is not None]
+        if not begun:
+            return False
+        # A split costs each side what only the other has.
+        return any(
+            disturbance.may_cost_objects()
+            and (
+                disturbance.kind == "split"
+                or attempt.host in disturbance.hosts
+                or holders & {*disturbance.hosts}
+            )
+            for disturbance in self._history.during(min(begun), ended)
+        )
+
+    def _daemon_died(self, host: int, outcome: dict[str, Any]) -> bool:
+        """Since the connection was made; the call must have failed at once then."""
+        began, ended = outcome["began"], outcome["ended"]
+        return any(
+            disturbance.kind in DEADLY
+            and host in disturbance.hosts
+            and ended - max(began, disturbance.since) <= AT_ONCE_SECONDS
+            for disturbance in self._history.during(min(began, outcome["connected"]), ended)
+        )
+
+    def _has_someone_died(self, since: float, until: float) -> bool:
+        return any(disturbance.kind in DEADLY for disturbance in self._history.during(since, until))
+
+    def _was_delayed(self, attempt: Attempt, began: float, ended: float, known: list[Known]) -> bool:
+        if self._is_troubled(began, ended):
+            return True
+        if attempt.operation.call in ("delete", "locate", "prefetch", "put", "fill", "trickle", "abandon"):
+            available = began
+        else:
+            made = [one.made_at for one in known[:1] if one.made_at is not None]
+            if not made:
+                return True
+            available = max(began, *made)
+        size = sum(one.thing.content.size for one in known)
+        return ended < available + SLACK_SECONDS + size / BYTES_PER_SECOND
+
+    def _is_troubled(self, began: float, ended: float) -> bool:
+        return any(True for _ in self._history.during(began - RECOVERY_SECONDS, ended))

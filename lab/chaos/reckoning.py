@@ -1,0 +1,169 @@
+"""After the healing: everything must come to rest, be right, be deletable, and leave nothing behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import hoplite
+
+from lab.chaos.crew import Member
+from lab.chaos.faults import Breaker
+from lab.chaos.nodes import START_SECONDS, STOP_SECONDS, Life, Node
+from lab.chaos.story import ChaosFailed, Tally
+from lab.chaos.workload import Workload
+
+#: Longest that healed nodes may take to see each other again.
+MEET_SECONDS = 15.0
+
+#: Longest until every call that was waiting has ended.
+FINISH_SECONDS = 30.0
+
+#: Longest until every object has been read on every host, and until all are deleted.
+READ_SECONDS = 45.0
+DELETE_SECONDS = 20.0
+
+#: How long someone looks for an object that is deleted, if nobody remembers that it is.
+DELETED_SECONDS = 3.0
+
+#: Longest until the last deletion has reached every store, entry and stream.
+EMPTY_SECONDS = 15.0
+
+#: Between two looks at the nodes.
+LOOK_SECONDS = 0.1
+
+#: Most that a daemon may hold besides its store once nothing is there any more: a fresh one takes 6 MiB,
+#: one that moved 16 streams at once keeps their buffers.
+PRIVATE_BYTES_MAX = 96 << 20
+
+#: Most files it may have open then: a few of its own, and a handful of connections for each peer and client.
+FILES_MAX_OWN = 40
+FILES_MAX_EACH = 8
+
+#: ``until(done, seconds)`` runs the loop and says whether ``done`` came true in time.
+Until = Callable[[Callable[[], bool], float], bool]
+
+
+class Reckoning:
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        crew: Mapping[tuple[int, int], Member],
+        tally: Tally,
+        until: Until,
+        show: Callable[[str], None],
+    ) -> None:
+        self._nodes, self._crew, self._tally = nodes, crew, tally
+        self._until, self._show = until, show
+
+    def meet(self, breaker: Breaker | None = None) -> None:
+        """Every daemon is up, and sees every other."""
+        self._within(
+            "nodes up",
+            START_SECONDS + STOP_SECONDS,
+            lambda: (breaker is None or breaker.is_healed()) and not self._lives(),
+            self._lives,
+        )
+        everyone = {node.address for node in self._nodes}
+        self._within(
+            "members met",
+            MEET_SECONDS,
+            lambda: all(set(status.members) == everyone for status in self._statuses()),
+            lambda: [
+                f"{node.address} sees only {', '.join(status.members)}"
+                for node, status in zip(self._nodes, self._statuses(), strict=True)
+                if set(status.members) != everyone
+            ],
+        )
+
+    def finish(self, workload: Workload) -> None:
+        """What was waiting ends; what was lost is made again first."""
+        for known in list(workload.known.values()):
+            if known.made_at is not None:
+                workload.audit(known)
+        self._within("calls finished", FINISH_SECONDS, lambda: not workload.open, workload.unfinished)
+
+    def read(self, workload: Workload) -> None:
+        """Every object on every host; those that are deleted must stay so."""
+        for known in list(workload.known.values()):
+            for node in self._nodes:
+                deleted = known.deleted_at is not None
+                workload.look(known, node.index, DELETED_SECONDS if deleted else READ_SECONDS)
+        self._within("contents read", READ_SECONDS, lambda: not workload.open, workload.unfinished)
+
+    def delete(self, workload: Workload) -> None:
+        left = [name for name, known in workload.known.items() if known.deleted_at is None]
+        for turn, node in enumerate(self._nodes):
+            names = left[turn :: len(self._nodes)]
+            if names:
+                workload.delete(names, node.index)
+        self._within("all deleted", DELETE_SECONDS, lambda: not workload.open, workload.unfinished)
+
+    def empty(self) -> None:
+        """No copy, entry, stream, reduction, view or client is left, and no memory."""
+        self._within(
+            "stores empty",
+            EMPTY_SECONDS,
+            lambda: not self._left_behind(),
+            self._left_behind,
+        )
+        limit = FILES_MAX_OWN + FILES_MAX_EACH * (len(self._nodes) + len(self._crew) // len(self._nodes))
+        problems = [f"{node.address}: {line}" for node in self._nodes for line in node.panics()]
+        for node in self._nodes:
+            if node.private_bytes() > PRIVATE_BYTES_MAX:
+                problems.append(f"{node.address} holds {node.private_bytes()} bytes besides its store")
+            if node.files() > limit:
+                problems.append(f"{node.address} has {node.files()} files open, more than {limit}")
+        if problems:
+            raise ChaosFailed(problems)
+
+    def stop(self) -> None:
+        """SIGTERM to all daemons: each ends in time, with status 0."""
+        for node in self._nodes:
+            node.terminate()
+        self._within(
+            "daemons ended",
+            STOP_SECONDS,
+            lambda: all(node.life is Life.DOWN for node in self._nodes),
+            self._lives,
+        )
+
+    def _within(
+        self, what: str, seconds: float, done: Callable[[], bool], left: Callable[[], list[str]]
+    ) -> None:
+        self._show(f"waiting for: {what}")
+        began = time.monotonic()
+        if not self._until(done, seconds):
+            raise ChaosFailed([f"not within {seconds:g} s after the healing: {what}", *left()])
+        took = time.monotonic() - began
+        self._tally.settled[what] = max(self._tally.settled[what], took)
+
+    def _lives(self) -> list[str]:
+        return [f"{node.address} is {node.life.value}" for node in self._nodes if node.life is not Life.UP]
+
+    def _statuses(self) -> list[hoplite.Status]:
+        statuses = []
+        for node in self._nodes:
+            try:
+                statuses.append(node.status())
+            except hoplite.HopliteError as error:
+                raise ChaosFailed([f"{node.address} does not tell its status: {error}"]) from error
+        return statuses
+
+    def _left_behind(self) -> list[str]:
+        problems = []
+        clients = len(self._crew) // len(self._nodes)
+        for node, status in zip(self._nodes, self._statuses(), strict=True):
+            counts = {
+                "bytes used": status.used_bytes,
+                "copies": status.copies,
+                "entries": status.entries,
+                "transfers": status.transfers,
+                "reductions": status.reductions,
+                # The look itself is a client.
+                "clients too many": max(0, status.clients - clients - 1),
+            }
+            left = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+            if left:
+                problems.append(f"{node.address} still has {left}")
+        return problems
