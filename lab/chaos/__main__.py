@@ -8,8 +8,10 @@ import sys
 import time
 from collections.abc import Iterator
 
+import hoplite
+
 from lab.chaos.draw import Drawer
-from lab.chaos.nodes import Life, Node
+from lab.chaos.nodes import STATUS_SECONDS, Life, Node
 from lab.chaos.plan import Round
 from lab.chaos.run import RATE_MBIT, Run
 from lab.chaos.story import ChaosFailed, Folder, around, tail
@@ -18,6 +20,9 @@ from lab.hosts import Hosts, HostsUnavailable
 #: Chaos of one round, and what it takes with all that comes after.
 CHAOS_SECONDS = 20.0
 ROUND_SECONDS = 30.0
+
+#: Objects whose places are told of a failure.
+TOLD_MAX = 8
 
 #: Exit status where namespaces cannot be made.
 UNAVAILABLE = 77
@@ -82,6 +87,8 @@ def tell(failure: ChaosFailed, run: Run, folder: Folder, seed: int, hosts: int) 
         again = f"python -m lab.chaos --seed {seed} --hosts {hosts} --round {run.round.number}"
         lines += [f"\nthis round again: {again}"]
     run.dump()
+    for id in dict.fromkeys([*failure.names, *run.waited_for()][:TOLD_MAX]):
+        lines += ["", *(f"{id} as {node.address} sees it: {places(node, id)}" for node in run.nodes)]
     for node in run.nodes:
         lines += [f"\n{node.address}, {node.life.value}:", *status(node)]
         lines += [f"  {line}" for line in tail(node.log)]
@@ -89,6 +96,20 @@ def tell(failure: ChaosFailed, run: Run, folder: Folder, seed: int, hosts: int) 
     run.close()
     (folder.path / "failure.txt").write_text(text + "\n")
     print(f"{text}\n\nplan, journal and all logs: {folder.keep()}", file=sys.stderr)
+
+
+def places(node: Node, id: str) -> str:
+    """Where an object is, as a node says."""
+    try:
+        with hoplite.connect(str(node.socket), timeout=STATUS_SECONDS) as client:
+            found = client.locations(id, timeout=STATUS_SECONDS)
+    except hoplite.HopliteError as error:
+        return f"{type(error).__name__}: {error}"
+    copies = [
+        f"{copy.node} ({'complete' if copy.complete else 'partial'}{', pinned' if copy.pinned else ''})"
+        for copy in found.copies
+    ]
+    return f"{found.size} bytes, on {', '.join(copies) or 'none'}"
 
 
 def status(node: Node) -> list[str]:

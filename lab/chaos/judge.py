@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,8 @@ class Known:
     version: int = 0
     #: Since when a producer's success is known.
     made_at: float | None = None
+    #: When a producer last ended well, even if that was lost or deleted since.
+    last_made: float = 0.0
     #: Where it was made, or tried to.
     homes: set[int] = field(default_factory=set)
     #: Hosts that asked for it: they may hold copies.
@@ -104,7 +107,7 @@ class Judge:
         }
         if attempt.must_be_deleted and error in ("TimedOut", "ObjectLost"):
             # Not to be had is what counts. Those who remembered that it was deleted may have died.
-            if self._has_someone_died(self.deletes[attempt.ids[0]], ended):
+            if self.may_be_forgotten(known[0]):
                 return None
             return f"{attempt} after its deletion, which nobody who knew of it has forgotten: {text}"
         if error in excuses and excuses[error]():
@@ -113,6 +116,10 @@ class Judge:
 
     def _problem_of_success(self, attempt: Attempt, outcome: dict[str, Any], known: Known) -> str | None:
         if attempt.must_be_deleted:
+            deleted = self.deletes[attempt.ids[0]]
+            # Put after the deletion, and those who would have refused it had died.
+            if known.last_made > deleted and self._has_someone_died(deleted, known.last_made):
+                return None
             return f"{attempt}: the object was deleted, and is there again"
         content, id = known.thing.content, attempt.ids[0]
         if not isinstance(content, Folded):
@@ -173,6 +180,10 @@ class Judge:
             and ended - max(began, disturbance.since) <= AT_ONCE_SECONDS
             for disturbance in self._history.during(min(began, outcome["connected"]), ended)
         )
+
+    def may_be_forgotten(self, known: Known) -> bool:
+        """Whether those who remember its deletion may all have died."""
+        return self._has_someone_died(self.deletes[known.id], time.monotonic())
 
     def _has_someone_died(self, since: float, until: float) -> bool:
         return any(disturbance.kind in DEADLY for disturbance in self._history.during(since, until))

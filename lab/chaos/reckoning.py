@@ -81,6 +81,7 @@ class Reckoning:
         for known in list(workload.known.values()):
             if known.made_at is not None:
                 workload.audit(known)
+        workload.remind()
         self._within("calls finished", FINISH_SECONDS, lambda: not workload.open, workload.unfinished)
 
     def read(self, workload: Workload) -> None:

@@ -102,6 +102,12 @@ class Run:
         self._reckoning.stop()
         self._progress.clear()
 
+    def waited_for(self) -> list[str]:
+        """The ids that operations wait for just now."""
+        if self._workload is None:
+            return []
+        return [self._workload.known[name].id for name in self._workload.waited_for()]
+
     def dump(self) -> None:
         """What only living processes can tell, into their logs."""
         for member in self._crew.values():

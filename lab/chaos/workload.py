@@ -152,6 +152,17 @@ class Workload:
         operation = self._own("delete", "clean up", self.known[names[0]], DELETE_LIMIT, host)
         self.begin(replace(operation, things=tuple(names)))
 
+    def waited_for(self) -> list[str]:
+        """The objects that operations are about which are not over."""
+        return list(dict.fromkeys(name for operation in self.open.values() for name in operation.things))
+
+    def remind(self) -> None:
+        """Deletes again what is still waited for though it was deleted, and may have been forgotten."""
+        for name in self.waited_for():
+            known = self.known[name]
+            if known.deleted_at is not None and self._judge.may_be_forgotten(known):
+                self.delete([name], self._living_home(known, -1))
+
     def look(self, known: Known, host: int, timeout: float) -> None:
         """Someone on ``host`` reads the object, wherever it is; or finds that it is deleted."""
         deleted = known.deleted_at is not None
@@ -186,7 +197,10 @@ class Workload:
         self._tally.bytes += outcome.get("bytes", 0) if operation.call in GETS else 0
         self._tally.checks += outcome.get("checks", 0)
         if operation.call in PRODUCERS and attempt.ids[0] == known[0].id:
-            known[0].made_at = outcome["ended"]
+            known[0].made_at = known[0].last_made = outcome["ended"]
+        elif attempt.must_be_deleted:
+            # The judge has accepted that it is there again: it is deleted once more in the end.
+            known[0].deleted_at = None
         elif operation.call == "delete":
             for one in known:
                 one.deleted_at = outcome["ended"]
