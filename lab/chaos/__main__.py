@@ -87,7 +87,7 @@ def tell(failure: ChaosFailed, run: Run, folder: Folder, seed: int, hosts: int) 
         again = f"python -m lab.chaos --seed {seed} --hosts {hosts} --round {run.round.number}"
         lines += [f"\nthis round again: {again}"]
     run.dump()
-    for id in dict.fromkeys([*failure.names, *run.waited_for()][:TOLD_MAX]):
+    for id in dict.fromkeys((failure.names or run.waited_for())[:TOLD_MAX]):
         lines += ["", *(f"{id} as {node.address} sees it: {places(node, id)}" for node in run.nodes)]
     for node in run.nodes:
         lines += [f"\n{node.address}, {node.life.value}:", *status(node)]
