@@ -8,6 +8,7 @@ mod process;
 mod protocol;
 mod reductions;
 mod shutdown;
+mod stalls;
 
 /// Bytes that differ everywhere.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {

@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use hoplite_words::{Header, ObjectId};
 use rustix::process::Signal;
 
+use crate::node::members;
+use crate::pattern;
 use crate::process::{wait_for_members, Process, NEVER_SUSPECT};
 
 /// 100 ms is promised; tests share the machine with others.
@@ -51,4 +54,69 @@ fn a_peer_that_does_not_answer_holds_nobody_up() {
     for client in &mut clients {
         wait_for_members(client, 2);
     }
+}
+
+#[test]
+fn one_that_drains_hands_over_what_only_it_holds() {
+    let mut all = Process::cluster(3, &["--drain-ms=30000"]);
+    let mut leaver = all.pop().unwrap();
+    let mut holder = leaver.client();
+    // So many that every node owns the directory entries of some; small ones live in the directory.
+    let ids: Vec<_> = (0..12).map(|n| ObjectId::from_name(&format!("only copy {n}"))).collect();
+    let bytes = |n: usize| pattern(n as u64, if n.is_multiple_of(2) { 3_000_000 } else { 1_000 });
+    for (n, id) in ids.iter().enumerate() {
+        holder.put(*id, Header::default(), &bytes(n));
+    }
+    leaver.signal(Signal::TERM);
+    let (status, ended) = leaver.wait();
+    println!("drained and ended after {ended:?}");
+    assert!(status.success());
+    assert!(leaver.log().contains("leaving"), "{}", leaver.log());
+    for process in &all {
+        let mut client = process.client();
+        wait_for_members(&mut client, 2);
+        for (n, id) in ids.iter().enumerate() {
+            assert!(client.get(*id) == bytes(n), "object {n} came back changed");
+        }
+    }
+}
+
+/// A cluster of two, the second draining, whose only object cannot be handed over: the other's store is
+/// full of pinned bytes.
+fn stuck_drain(drain: &str) -> (Process, Process) {
+    let mut all = Process::cluster(2, &[drain]);
+    let leaver = all.pop().unwrap();
+    let other = all.pop().unwrap();
+    let size = 40_000_000;
+    for (process, name) in [(&other, "in the way"), (&leaver, "only copy")] {
+        process.client().put(ObjectId::from_name(name), Header::default(), &pattern(1, size));
+    }
+    leaver.signal(Signal::TERM);
+    while !leaver.log().contains("leaving") {
+        std::thread::yield_now();
+    }
+    (other, leaver)
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_the_drain() {
+    let (other, mut leaver) = stuck_drain("--drain-ms=3600000");
+    // It still serves: a call is answered by a loop that has not ended.
+    assert_eq!(members(&mut leaver.client()), 2);
+    leaver.signal(Signal::TERM);
+    let (status, ended) = leaver.wait();
+    println!("ended after {ended:?}");
+    assert!(status.success());
+    wait_for_members(&mut other.client(), 1);
+}
+
+#[test]
+fn a_drain_that_does_not_succeed_ends_in_its_time() {
+    let began = Instant::now();
+    let (other, mut leaver) = stuck_drain("--drain-ms=500");
+    let (status, _) = leaver.wait();
+    println!("ended after {:?}", began.elapsed());
+    assert!(status.success());
+    assert!(!leaver.log().contains("could not leave"), "{}", leaver.log());
+    wait_for_members(&mut other.client(), 1);
 }
