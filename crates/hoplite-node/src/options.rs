@@ -6,7 +6,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Parser;
+use hoplite_core::Config;
 use hoplite_words::limits::DEFAULT_PORT;
+use hoplite_words::NodeId;
 
 /// One node of Hoplite: stores objects in shared memory for the processes of this host and moves
 /// them between hosts.
@@ -41,20 +43,20 @@ pub struct Options {
     pub carry_threads: u16,
 
     /// Milliseconds between two probes of a random member.
-    #[arg(long, env = "HOPLITE_PROBE_PERIOD_MS", default_value_t = 150, value_parser = positive())]
+    #[arg(long, env = "HOPLITE_PROBE_PERIOD_MS", default_value_t = default_ms(|config| config.probe_period), value_parser = positive())]
     pub probe_period_ms: u64,
 
     /// Milliseconds a member may leave a probe unanswered before others are asked to try.
-    #[arg(long, env = "HOPLITE_PROBE_TIMEOUT_MS", default_value_t = 60, value_parser = positive())]
+    #[arg(long, env = "HOPLITE_PROBE_TIMEOUT_MS", default_value_t = default_ms(|config| config.probe_timeout), value_parser = positive())]
     pub probe_timeout_ms: u64,
 
     /// Milliseconds a suspected member has to show that it is alive.
-    #[arg(long, env = "HOPLITE_SUSPICION_MS", default_value_t = 450, value_parser = positive())]
+    #[arg(long, env = "HOPLITE_SUSPICION_MS", default_value_t = default_ms(|config| config.suspicion), value_parser = positive())]
     pub suspicion_ms: u64,
 
     /// Milliseconds that an incoming stream may bring nothing before its sender is asked what it has, and
     /// again before it is given up.
-    #[arg(long, env = "HOPLITE_STALL_AFTER_MS", default_value_t = 1000, value_parser = positive())]
+    #[arg(long, env = "HOPLITE_STALL_AFTER_MS", default_value_t = default_ms(|config| config.stall_after), value_parser = positive())]
     pub stall_after_ms: u64,
 
     /// Milliseconds to hand over what only this node holds when it is asked to end (SIGTERM, SIGINT); 0 says
@@ -95,6 +97,12 @@ impl Options {
 
 /// Longest time that can be set: an hour is as good as for ever, and adds up without overflow.
 const MS_MAX: u64 = 3_600_000;
+
+/// The core's own default, in milliseconds.
+fn default_ms(pick: fn(&Config) -> Duration) -> u64 {
+    let nobody = NodeId { addr: ([0, 0, 0, 0], 0).into(), incarnation: 0 };
+    u64::try_from(pick(&Config::new(nobody, 0, 0)).as_millis()).unwrap_or(MS_MAX)
+}
 
 fn positive() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=MS_MAX)
@@ -180,5 +188,7 @@ mod tests {
         Options::command().debug_assert();
         let options = Options::parse_from(["hoplited", "--seed", "a,b:1", "--seed", "c"]);
         assert_eq!(options.seeds, ["a", "b:1", "c"]);
+        assert_eq!((options.stall_after_ms, options.drain_ms), (1000, 0));
+        assert!(Options::try_parse_from(["hoplited", "--stall-after-ms=0"]).is_err());
     }
 }
