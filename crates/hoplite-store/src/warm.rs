@@ -25,6 +25,9 @@ pub const PREFAULT_AHEAD: u64 = 256 << 20;
 /// suspend the thread for long while it holds the memory map.
 const NICE: i32 = 10;
 
+/// Behind standard input, output and error.
+const FIRST_DESCRIPTOR: libc::c_uint = 3;
+
 #[derive(Debug, Default)]
 struct Plan {
     /// Where writers have come to.
@@ -104,7 +107,19 @@ impl Drop for Warmer {
     }
 }
 
+/// Leaves the process's descriptors to its other threads. Sockets of a process that is killed are closed
+/// only when the last thread that shares them has died, and on a busy machine this one dies late: its
+/// peers would wait for it to learn of the crash.
+fn let_go_of_descriptors() {
+    // SAFETY: with CLOSE_RANGE_UNSHARE the calling thread gets a table of its own and closes descriptors
+    // only there; it uses none after this. Kernels without the call leave everything as it was.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, FIRST_DESCRIPTOR, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE);
+    }
+}
+
 fn run(shared: &Shared, mapping: &Mapping) {
+    let_go_of_descriptors();
     // Where the kernel forbids it the thread is merely less polite.
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
     let (region, touched) = (mapping.writable(), mapping.touched());
