@@ -208,7 +208,9 @@ def _report(
             "false_alarms": sum(run["false_alarms"] for run in runs),
         }
         times = [_ms(summary[f"{key}_seconds"]) for key in ("first", "all", "worst", "whole_again")]
-        report.add((name, *times, str(summary["false_alarms"]), target), case=name, runs=runs, summary=summary)
+        report.add(
+            (name, *times, str(summary["false_alarms"]), target), case=name, runs=runs, summary=summary
+        )
     title = f"nobody, {arguments.spinners} spinners per core for {arguments.load_seconds:g} s"
     alarms = str(load["false_alarms"])
     report.add((title, "-", "-", "-", "-", alarms, "no false alarm"), case=title, runs=load, summary=load)
