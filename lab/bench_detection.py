@@ -1,4 +1,4 @@
-"""How soon a crash, a silent host and a paused process are noticed, and who is wrongly declared dead under load.
+"""How soon a crash, a silent host and a paused process are noticed, and who is declared dead under load.
 
 Each run strikes one node per case and waits until all others have logged it as down; times are from
 the strike to their log lines, so nobody has to be asked and polling costs nothing. Then the node is
@@ -179,8 +179,8 @@ def _false_alarms(sites: Sequence[Site], per_core: int, seconds: float) -> dict[
 
 def _told(name: str, run: dict[str, Any]) -> str:
     noticed, alarms = run["noticed"], run["false_alarms"]
-    tail = f", {alarms} false alarms" if alarms else ""
-    return f"{name}: first {_ms(noticed[0])}, all {_ms(noticed[-1])}, whole again {_ms(run['whole_again'])}{tail}"
+    whole = f"whole again {_ms(run['whole_again'])}" + (f", {alarms} false alarms" if alarms else "")
+    return f"{name}: first {_ms(noticed[0])}, all {_ms(noticed[-1])}, {whole}"
 
 
 def _ms(seconds: float) -> str:
@@ -195,7 +195,7 @@ def _report(
 ) -> None:
     report = Report(
         "detection",
-        f"{arguments.hosts} nodes, one of them lost; medians of {arguments.runs}, from the loss to the log line",
+        f"{arguments.hosts} nodes, one of them lost; medians of {arguments.runs}, from loss to log line",
         ("case", "first notices", "all have", "worst", "whole again", "false alarms", "must reach"),
     )
     rows = [(case.name, timed[case.name], f"all < {_ms(case.limit)}") for case in CASES]

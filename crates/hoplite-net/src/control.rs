@@ -266,7 +266,7 @@ impl LinkRun {
         let outcome = self.write_frames(&mut stream, &mut words).await;
         if outcome.is_err() {
             // It may have been said before a write of ours failed.
-            words.hear(&stream);
+            let _ = words.hear(&stream);
         }
         match words.refusal() {
             Some(refusal) => Err(LinkError::Refused(refusal)),
@@ -278,7 +278,9 @@ impl LinkRun {
         loop {
             let frames = tokio::select! {
                 biased;
-                () = words.listen(stream) => return Err(LinkError::Closed),
+                ended = words.listen(stream) => {
+                    return Err(ended.map_or_else(LinkError::Io, |()| LinkError::Closed));
+                }
                 frames = self.outbox.take() => frames,
             };
             match frames {

@@ -78,21 +78,32 @@ pub(crate) struct LastWords(Deframer);
 
 impl LastWords {
     /// Waits for the other side to have its say and close. Cancelled, it can be called again.
-    pub(crate) async fn listen(&mut self, stream: &TcpStream) {
-        while stream.readable().await.is_ok() && !self.hear(stream) {}
+    ///
+    /// # Errors
+    /// What the kernel reports, if the connection broke instead.
+    pub(crate) async fn listen(&mut self, stream: &TcpStream) -> io::Result<()> {
+        loop {
+            stream.readable().await?;
+            match self.hear(stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                ended => return ended,
+            }
+        }
     }
 
-    /// Takes what is there; true if nothing more will come.
-    pub(crate) fn hear(&mut self, stream: &TcpStream) -> bool {
+    /// Takes what is there.
+    ///
+    /// # Errors
+    /// `WouldBlock` if more may come; what the kernel reports, if the connection broke.
+    pub(crate) fn hear(&mut self, stream: &TcpStream) -> io::Result<()> {
         let mut bytes = [0; LAST_WORDS_BYTES_MAX];
-        match stream.try_read(&mut bytes) {
-            Ok(0) => true,
-            Ok(read) => {
-                self.0.push(&bytes[..read]);
-                self.0.buffer_mut().len() >= LAST_WORDS_BYTES_MAX
+        while self.0.buffer_mut().len() < LAST_WORDS_BYTES_MAX {
+            match stream.try_read(&mut bytes)? {
+                0 => break,
+                read => self.0.push(&bytes[..read]),
             }
-            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
         }
+        Ok(())
     }
 
     pub(crate) fn refusal(&mut self) -> Option<PeerRefusal> {
