@@ -15,6 +15,8 @@ pub enum Class {
     Kill,
     /// Hosts die: nothing answers there any more.
     Host,
+    /// Daemons are told to end, and hand over what only they hold.
+    Leave,
     /// What died comes back, as a new node at the same address.
     Restart,
     /// Gossip datagrams get lost.
@@ -36,10 +38,11 @@ pub enum Class {
 }
 
 impl Class {
-    pub const ALL: [Class; 12] = [
+    pub const ALL: [Class; 13] = [
         Class::Client,
         Class::Kill,
         Class::Host,
+        Class::Leave,
         Class::Restart,
         Class::Datagram,
         Class::Pause,
@@ -56,6 +59,7 @@ impl Class {
             Class::Client => "client",
             Class::Kill => "kill",
             Class::Host => "host",
+            Class::Leave => "leave",
             Class::Restart => "restart",
             Class::Datagram => "datagram",
             Class::Pause => "pause",
@@ -143,6 +147,8 @@ pub enum Fault {
     KillClient { client: usize },
     /// The daemon dies, its clients' connections with it; with `host`, nothing answers there any more.
     KillNode { whom: Whom, host: bool, back_after: Option<Duration> },
+    /// The daemon is asked to end.
+    Leave { whom: Whom, within: Duration, back_after: Option<Duration> },
     /// It starts again, as a new node at the same address.
     RestartNode { node: usize },
     /// The daemon's process stands still.
@@ -161,6 +167,26 @@ pub enum Fault {
     Delay { from: usize, to: usize, lane: Lane, extra: Duration, time: Duration },
     /// The node handles everything this much late, and its line is this many times slower.
     Slow { node: usize, lag: Duration, factor: u64, time: Duration },
+}
+
+impl Fault {
+    /// How long after it struck the last of it has passed, but for what it left behind.
+    pub fn lasts(&self) -> Duration {
+        match self {
+            Fault::KillNode { back_after, .. } => back_after.unwrap_or_default(),
+            Fault::Leave { within, back_after, .. } => *within + back_after.unwrap_or_default(),
+            Fault::Pause { time, .. }
+            | Fault::Partition { time, .. }
+            | Fault::Isolate { time, .. }
+            | Fault::StallBulk { time, .. }
+            | Fault::Delay { time, .. }
+            | Fault::Slow { time, .. } => *time,
+            Fault::KillClient { .. }
+            | Fault::RestartNode { .. }
+            | Fault::BreakControl { .. }
+            | Fault::BreakBulk { .. } => Duration::ZERO,
+        }
+    }
 }
 
 /// Kinds of connections between two nodes: each in order, none in step with the others.

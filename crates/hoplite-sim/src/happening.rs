@@ -101,6 +101,10 @@ pub(crate) enum Happening {
         event: TaskEvent,
     },
     Fault(Fault),
+    /// A process that has said goodbye ends.
+    Exit {
+        place: Place,
+    },
     /// The end of something that passes.
     Relief(Relief),
     /// A slow node gets round to it.
@@ -141,6 +145,8 @@ pub(crate) enum Relief {
     HostPatience(Place),
     Resume(TroubleId, Place),
     Slow(TroubleId, Place),
+    /// Nothing that waits for its moment strikes any more.
+    Disarm,
     /// Every fault is over.
     All,
 }
@@ -149,6 +155,8 @@ pub(crate) enum Relief {
 pub(crate) enum TaskEvent {
     Start,
     Step,
+    /// After a loss.
+    Again,
     Cancel,
     /// Its time is long up: it must have been answered.
     Overdue,

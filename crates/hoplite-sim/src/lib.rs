@@ -5,12 +5,13 @@
 //! - `world`: carries out what cores want and tells them what came of it
 //! - `task`: what clients do; `model`: what they must find
 //! - `fault`: what may go wrong; `workload`, `crowd`, `mischief`: a seed draws a world, its tasks, its faults
-//! - `script`: the drawn list; `run`: plays it, and says what went wrong
+//! - `script`: the drawn list; `run`, `ending`: play it, and say what went wrong; `minimise`: with fewer items
 //! - `scenario`: commands and their recorded outcome, one behaviour per file
 #![forbid(unsafe_code)]
 
 mod crowd;
 mod dice;
+mod ending;
 pub mod fault;
 mod happening;
 mod log;

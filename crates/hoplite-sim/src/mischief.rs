@@ -10,10 +10,7 @@ use crate::workload::Shape;
 const FAULTS_MAX: u64 = 5;
 
 /// Faults begin to strike within this time after the last task has started.
-const LAST_STRIKE: Duration = Duration::from_millis(800);
-
-/// Everything passing has passed this long after the last task has started.
-pub const OVER_AFTER: Duration = Duration::from_secs(12);
+pub const LAST_STRIKE: Duration = Duration::from_millis(800);
 
 /// Draws faults into a shape.
 pub struct Mischief<'a> {
@@ -27,6 +24,7 @@ impl Mischief<'_> {
             Class::Client,
             Class::Kill,
             Class::Host,
+            Class::Leave,
             Class::Pause,
             Class::Partition,
             Class::Control,
@@ -68,6 +66,15 @@ impl Mischief<'_> {
                 let back = self.shape.faults.has(Class::Restart) && self.dice.percent(60);
                 let time = self.length(&[1, 100, 1000, 3000]);
                 Fault::KillNode { whom, host: class == Class::Host, back_after: back.then_some(time) }
+            }
+            Class::Leave => {
+                let back = self.shape.faults.has(Class::Restart) && self.dice.percent(60);
+                let time = self.length(&[1, 100, 1000]);
+                let within = match self.dice.percent(25) {
+                    true => Duration::ZERO,
+                    false => self.length(&[10, 1000, 4000]),
+                };
+                Fault::Leave { whom, within, back_after: back.then_some(time) }
             }
             Class::Pause => Fault::Pause { whom, time: self.length(&[50, 300, 1500, 5000]) },
             Class::Partition => {

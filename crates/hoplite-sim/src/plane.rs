@@ -6,7 +6,7 @@ use std::time::Duration;
 use hoplite_core::io::{ClientId, Extent, FoldId, FoldRule, SendId};
 use hoplite_words::limits::PROGRESS_BLOCK_BYTES;
 use hoplite_words::peer::Seal;
-use hoplite_words::{CopyId, NodeId, TransferId};
+use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
 use crate::task::TaskId;
 
@@ -24,6 +24,8 @@ pub enum Stage {
 /// A copy between `Open` and `Close`.
 #[derive(Debug)]
 pub struct Copy {
+    /// Which object, and which writing of it, as far as the core says.
+    pub identity: Option<(ObjectId, Edition)>,
     pub extent: Extent,
     pub watermark: u64,
     pub stage: Stage,
@@ -100,7 +102,13 @@ pub struct Plane {
 
 impl Plane {
     /// Opens a copy, unless its place is wrong or taken.
-    pub fn open(&mut self, copy: CopyId, extent: Extent, arena_bytes: u64) -> Result<(), String> {
+    pub fn open(
+        &mut self,
+        copy: CopyId,
+        identity: Option<(ObjectId, Edition)>,
+        extent: Extent,
+        arena_bytes: u64,
+    ) -> Result<(), String> {
         let start = extent.offset.checked_sub(PROGRESS_BLOCK_BYTES);
         let end = extent.offset.checked_add(extent.size);
         let (Some(start), Some(end)) = (start, end) else {
@@ -116,6 +124,7 @@ impl Plane {
             }
         }
         let fresh = Copy {
+            identity,
             extent,
             watermark: 0,
             stage: Stage::Writing,

@@ -4,30 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Once;
-use std::time::Duration;
-
-use hoplite_core::io::ClientId;
-use hoplite_words::client::Status;
 
 use crate::crowd::Drawing;
 use crate::dice::Dice;
-use crate::fault::{Class, FaultSwitches};
+use crate::ending::Run;
+use crate::fault::FaultSwitches;
 use crate::script::Script;
-use crate::task::{Outcome, Spec, Task};
-use crate::workload::{Room, Shape};
+use crate::workload::Shape;
 use crate::world::{Stats, World};
-
-/// How long nodes may take to find each other.
-const JOIN_WITHIN: Duration = Duration::from_secs(20);
-
-/// After the last planned start, everything that can finish has finished by then.
-const FINISH_WITHIN: Duration = Duration::from_secs(60);
-
-/// What may still be under way when the last answer is there: releases, trailers, withdrawals.
-const SETTLE: Duration = Duration::from_secs(4);
-
-/// How often the run looks whether all tasks are over.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub use crate::script::Keep;
 
@@ -79,7 +63,9 @@ pub fn run(seed: u64, faults: FaultSwitches, keep: &Keep, tail_lines: usize) -> 
     world.model = std::mem::take(&mut script.model);
     listen_for_panics();
     LISTENING.set(true);
-    let outcome = catch_unwind(AssertUnwindSafe(|| live(&mut world, &shape, &mut script, keep)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        Run { world: &mut world, shape: &shape, script: &mut script, dice }.live(keep)
+    }));
     LISTENING.set(false);
     let violation = match outcome {
         Ok(Ok(())) => None,
@@ -125,131 +111,4 @@ fn listen_for_panics() {
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string())).unwrap_or_default()
-}
-
-fn live(world: &mut World, shape: &Shape, script: &mut Script, keep: &Keep) -> Result<(), String> {
-    if !shape.early {
-        join(world)?;
-    }
-    let quiet_from = world.now() + shape.span.max(script.quiet_after);
-    script.play(world, keep);
-    world.run_until(quiet_from);
-    check(world)?;
-    join(world)?;
-    finish(world)?;
-    settle(world)?;
-    world.give_up_waiting();
-    look_everywhere(world, shape, script)?;
-    clean_up(world, shape, script)?;
-    world.model.judge_postponed()
-}
-
-fn check(world: &World) -> Result<(), String> {
-    world.violation().map_or(Ok(()), |what| Err(what.to_owned()))
-}
-
-/// Until every node knows every other.
-pub(crate) fn join(world: &mut World) -> Result<(), String> {
-    let until = world.now() + JOIN_WITHIN;
-    while !world.all_joined() {
-        if world.now() > until {
-            return Err(format!("nodes did not find each other: {}", world.membership()));
-        }
-        world.run_until(world.now() + LOOK_EVERY);
-        check(world)?;
-    }
-    Ok(())
-}
-
-/// Until every task is over that can be.
-fn finish(world: &mut World) -> Result<(), String> {
-    let until = world.now() + FINISH_WITHIN;
-    while !world.all_settled() {
-        if world.now() > until {
-            return Err(format!("not finished: {}", world.overdue().join("; ")));
-        }
-        world.run_until(world.now() + LOOK_EVERY);
-        check(world)?;
-    }
-    Ok(())
-}
-
-/// Nodes find each other again, and everything comes to rest.
-fn settle(world: &mut World) -> Result<(), String> {
-    join(world)?;
-    world.run_until(world.now() + SETTLE);
-    check(world)
-}
-
-/// One client per living node, for the questions at the end.
-fn fresh_clients(world: &mut World) -> Vec<ClientId> {
-    (0..world.node_count())
-        .filter(|index| world.is_alive(*index))
-        .collect::<Vec<_>>()
-        .into_iter()
-        .map(|index| world.connect(index))
-        .collect()
-}
-
-/// What stands on a living node, and is not deleted, can be had everywhere.
-fn look_everywhere(world: &mut World, shape: &Shape, script: &Script) -> Result<(), String> {
-    if shape.room == Room::Tight {
-        return Ok(());
-    }
-    let there: Vec<_> = script.lasting.iter().filter(|id| world.stands(**id)).copied().collect();
-    for client in fresh_clients(world) {
-        for id in &there {
-            let spec = Spec::Get { id: *id, partial: false, fail_if_lost: false, hold: Duration::ZERO };
-            world.plan_task(world.now(), Task::new(client, spec));
-        }
-    }
-    finish(world)
-}
-
-/// Deletes everything; afterwards no node may hold or remember anything but tombstones.
-fn clean_up(world: &mut World, shape: &Shape, script: &Script) -> Result<(), String> {
-    let clients = fresh_clients(world);
-    if !script.ids.is_empty() {
-        world.plan_task(world.now(), Task::new(clients[0], Spec::Delete { ids: script.ids.clone() }));
-    }
-    for client in world.clients() {
-        if !clients.contains(&client) {
-            world.kill_client(client);
-        }
-    }
-    finish(world)?;
-    settle(world)?;
-    let asked: Vec<_> =
-        clients.iter().map(|client| world.plan_task(world.now(), Task::new(*client, Spec::Status))).collect();
-    finish(world)?;
-    let living = clients.len();
-    for task in asked {
-        if let Some(Outcome::Status(status)) = &world.task(task).outcome {
-            judge_status(status)?;
-            // Where datagrams get lost a living member may be suspected at any moment.
-            if status.members.len() != living && !shape.faults.has(Class::Datagram) {
-                return Err(format!("{} members instead of {living}: {status:?}", status.members.len()));
-            }
-        }
-    }
-    world.judge_emptiness()
-}
-
-fn judge_status(status: &Status) -> Result<(), String> {
-    let left = [
-        ("copies", status.copies),
-        ("used bytes", status.used_bytes),
-        ("entries", status.entries),
-        ("transfers", status.transfers),
-        ("reductions", status.reductions),
-    ];
-    for (what, count) in left {
-        if count != 0 {
-            return Err(format!("after everything was deleted: {count} {what} left: {status:?}"));
-        }
-    }
-    if status.clients > 1 {
-        return Err(format!("{} clients left of one: {status:?}", status.clients));
-    }
-    Ok(())
 }

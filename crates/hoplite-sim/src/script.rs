@@ -11,7 +11,7 @@ use hoplite_words::ObjectId;
 use crate::fault::{Fault, When};
 use crate::model::Model;
 use crate::names::Names;
-use crate::task::{Task, TaskId};
+use crate::task::{Spec, Task, TaskId};
 use crate::world::World;
 
 /// Something that is to happen; times count from the start of the run's tasks.
@@ -41,6 +41,10 @@ pub struct Script {
     pub ids: Vec<ObjectId>,
     /// Objects that nobody deletes before.
     pub lasting: Vec<ObjectId>,
+    /// What makes the objects of this run, in an order in which it can be done again.
+    pub makers: Vec<Spec>,
+    /// When the last fault strikes.
+    pub last_strike: Duration,
     /// When the last fault is over.
     pub quiet_after: Duration,
 }
@@ -82,7 +86,7 @@ impl Script {
                 Item::Fault { when, fault } => world.plan_fault(start, *when, fault.clone()),
             }
         }
-        world.plan_healing(start + self.quiet_after);
+        world.plan_end_of_faults(start + self.last_strike, start + self.quiet_after);
     }
 
     /// One line per item that takes part, to be read beside the log.

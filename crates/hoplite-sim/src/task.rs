@@ -18,6 +18,8 @@ pub enum Ending {
     AbortAt(u64),
     /// Writes so many bytes and then nothing, until it is told to go on.
     HoldAt(u64),
+    /// Its client dies after so many bytes.
+    DieAt(u64),
 }
 
 #[derive(Clone, Debug)]
@@ -57,6 +59,7 @@ pub enum Spec {
     Wait {
         ids: Vec<ObjectId>,
         count: u32,
+        fail_if_lost: bool,
     },
     Prefetch {
         ids: Vec<ObjectId>,
@@ -137,6 +140,20 @@ pub struct Task {
     pub phase: Phase,
     pub started: Duration,
     pub outcome: Option<Outcome>,
+    /// What to do when the object it is about is lost, before asking for it again.
+    pub remake: Option<Spec>,
+    pub remakes: u32,
+}
+
+impl Spec {
+    /// The object that is there when this is done.
+    pub fn made(&self) -> Option<ObjectId> {
+        match self {
+            Spec::Put { id, ending: Ending::Seal, .. } | Spec::PutSmall { id, .. } => Some(*id),
+            Spec::Reduce { target, .. } => Some(*target),
+            _ => None,
+        }
+    }
 }
 
 impl Task {
@@ -150,6 +167,8 @@ impl Task {
             phase: Phase::Waiting,
             started: Duration::ZERO,
             outcome: None,
+            remake: None,
+            remakes: 0,
         }
     }
 
@@ -193,8 +212,8 @@ pub fn plain_request(spec: &Spec, timeout_ms: Option<u64>) -> Option<Request> {
             timeout_ms,
             to_sources,
         },
-        Spec::Wait { ids, count } => {
-            Request::Wait { ids, count, timeout_ms, fail_if_lost: false, known_lost: Vec::new() }
+        Spec::Wait { ids, count, fail_if_lost } => {
+            Request::Wait { ids, count, timeout_ms, fail_if_lost, known_lost: Vec::new() }
         }
         Spec::Prefetch { ids, nodes } => Request::Prefetch { ids, nodes },
         Spec::Locate { id } => Request::Locate { id, timeout_ms },

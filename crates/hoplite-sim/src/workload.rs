@@ -16,6 +16,9 @@ const GRAINS: [u64; 3] = [8 << 10, 16 << 10, 32 << 10];
 /// The largest object: a few times what still goes inline, so that runs stay quick.
 pub const OBJECT_BYTES_MAX: u64 = 4 * INLINE_BYTES_MAX;
 
+/// All objects of a world, and all partial sums, fit several times over.
+const PLENTY_BYTES: u64 = 32 << 20;
+
 /// How much room a store has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Room {
@@ -34,6 +37,8 @@ pub struct Shape {
     pub objects: usize,
     /// Groups of arrays of one size and dtype, with reductions over them.
     pub groups: usize,
+    /// Levels of reductions of reductions.
+    pub levels: usize,
     pub room: Room,
     /// Tasks start within this time.
     pub span: Duration,
@@ -46,11 +51,12 @@ impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} nodes, {} clients, {} objects, {} groups to reduce, {:?} room, within {:?}{}, faults: {}",
+            "{} nodes, {} clients, {} objects, {} groups to reduce, {} levels, {:?} room, within {:?}{}, faults: {}",
             self.nodes,
             self.clients,
             self.objects,
             self.groups,
+            self.levels,
             self.room,
             self.span,
             if self.early { ", while joining" } else { "" },
@@ -61,12 +67,19 @@ impl fmt::Display for Shape {
 
 impl Shape {
     pub fn draw(dice: &mut Dice, faults: FaultSwitches) -> Self {
-        let nodes = dice.between(1, 8).max(dice.between(1, 4)) as usize;
+        let nodes = match dice.between(0, 99) {
+            0..=4 => dice.between(1, 2),
+            5..=79 => dice.between(3, 8),
+            80..=94 => dice.between(9, 16),
+            95..=98 => dice.between(17, 32),
+            _ => dice.between(33, 64),
+        } as usize;
         Shape {
             nodes,
             clients: nodes + dice.between(0, nodes as u64 + 2) as usize,
             objects: dice.between(0, 6) as usize,
             groups: dice.between(0, 2) as usize,
+            levels: if dice.percent(30) { dice.between(2, 4) as usize } else { 0 },
             room: if dice.percent(25) { Room::Tight } else { Room::Plenty },
             span: *dice.pick(&[1, 10, 100, 600].map(Duration::from_millis)),
             early: dice.percent(15),
@@ -74,10 +87,18 @@ impl Shape {
         }
     }
 
+    /// The largest object: smaller where there are many to have it.
+    pub fn object_bytes_max(&self) -> u64 {
+        match self.nodes {
+            0..=16 => OBJECT_BYTES_MAX,
+            _ => INLINE_BYTES_MAX + OBJECT_BYTES_MAX / 8,
+        }
+    }
+
     /// A world for this shape.
     pub fn plan(&self, dice: &mut Dice) -> Plan {
         let store_bytes = match self.room {
-            Room::Plenty => 24 << 20,
+            Room::Plenty => PLENTY_BYTES,
             Room::Tight => dice.between(OBJECT_BYTES_MAX, 4 * OBJECT_BYTES_MAX),
         };
         let grain_bytes = *dice.pick(&GRAINS);
@@ -86,7 +107,8 @@ impl Shape {
         let net = self.draw_net(dice);
         let slowest = net.bytes_per_s.iter().min().expect("there are nodes");
         // A stream may have to wait for a window of each object that its sender's line is busy with.
-        let queue_ms = window_bytes * (self.objects + self.groups * 10) as u64 * 1000 / slowest;
+        let queue_ms =
+            window_bytes * (self.objects + self.groups * 10 + self.levels * 4) as u64 * 1000 / slowest;
         Plan {
             nodes: self.nodes,
             store_bytes,

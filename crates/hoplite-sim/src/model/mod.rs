@@ -65,6 +65,11 @@ impl Model {
         }
     }
 
+    /// Whether anybody ever sealed this reduction's target.
+    pub fn was_sealed(&self, id: ObjectId) -> bool {
+        self.sealed.contains_key(&(id, None))
+    }
+
     /// The bytes a put of `size` writes.
     pub fn put_content(&mut self, id: ObjectId, size: u64) -> Rc<[u8]> {
         let dtype = self.dtype(id);

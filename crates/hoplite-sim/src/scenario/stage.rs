@@ -7,9 +7,9 @@ use hoplite_core::io::ClientId;
 use hoplite_words::{ErrorKind, ObjectId};
 
 use super::command::{size, time, Command, Options};
+use crate::ending::join;
 use crate::model::Origin;
 use crate::net::NetPlan;
-use crate::run::join;
 use crate::task::{Ending, Outcome, Spec, Task, TaskId};
 use crate::world::{Plan, World};
 
@@ -181,7 +181,12 @@ impl Stage {
             }
             Command::Wait { node, count, names, options } => {
                 let ids = self.ids(&names);
-                self.start(node, "wait", Spec::Wait { ids, count }, options.within)
+                self.start(
+                    node,
+                    "wait",
+                    Spec::Wait { ids, count, fail_if_lost: options.unless_lost },
+                    options.within,
+                )
             }
             Command::Prefetch { node, names } => {
                 let ids = self.ids(&names);

@@ -27,6 +27,10 @@ pub(crate) struct Session {
     pub calls: BTreeMap<u64, TaskId>,
     /// What the client holds or is about to: views and unfinished writings.
     views: BTreeMap<CopyId, u32>,
+    /// The same process, connected anew after its node was started again.
+    successor: Option<ClientId>,
+    /// The process itself is dead.
+    killed: bool,
 }
 
 impl World {
@@ -41,9 +45,33 @@ impl World {
             last_to_client: Duration::ZERO,
             calls: BTreeMap::new(),
             views: BTreeMap::new(),
+            successor: None,
+            killed: false,
         };
         self.sessions.insert(client, session);
         client
+    }
+
+    /// The last connection of this client's process.
+    pub(super) fn latest(&self, client: ClientId) -> ClientId {
+        let mut latest = client;
+        while let Some(next) = self.sessions[&latest].successor {
+            latest = next;
+        }
+        latest
+    }
+
+    /// The connection to go on with: a new one if the node has been started again since.
+    pub(super) fn reconnect(&mut self, client: ClientId) -> ClientId {
+        let latest = self.latest(client);
+        let session = &self.sessions[&latest];
+        let index = session.place.index;
+        if session.alive || session.killed || !self.nodes[index].alive {
+            return latest;
+        }
+        let next = self.connect(index);
+        self.sessions.get_mut(&latest).expect("looked up above").successor = Some(next);
+        next
     }
 
     pub fn clients(&self) -> Vec<ClientId> {
@@ -170,6 +198,7 @@ impl World {
 
     /// The process dies: its memory is gone at once, its node hears a little later.
     pub fn kill_client(&mut self, client: ClientId) {
+        self.sessions.get_mut(&client).expect("connected").killed = true;
         if !self.sessions[&client].alive {
             return;
         }

@@ -70,6 +70,7 @@ impl World {
             Happening::Boot { place }
             | Happening::Report { place, .. }
             | Happening::Tick { place }
+            | Happening::Exit { place }
             | Happening::PeerLost { place, .. } => Runs::Control(there(place)),
             Happening::Control { to, .. } | Happening::LineClosed { to, .. } => {
                 Runs::Control(index_of(to.addr))

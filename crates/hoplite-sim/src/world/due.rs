@@ -1,45 +1,67 @@
 //! What can still be expected of a world whose faults are over.
 
+use std::collections::BTreeSet;
+
 use hoplite_words::ObjectId;
 
-use super::World;
-use crate::task::{Ending, Outcome, Phase, Spec, Task, TaskId};
+use super::{Place, World};
+use crate::plane::Stage;
+use crate::task::{Outcome, Phase, Spec, Task, TaskId};
 
-impl World {
-    /// Whether the node of this task's client still runs as it did then.
-    fn is_place_alive(&self, task: &Task) -> bool {
-        let place = self.sessions[&task.client].place;
-        let node = &self.nodes[place.index];
-        node.alive && node.boot == place.boot
+/// What there is, at one moment.
+pub struct Standing {
+    /// Objects with a sealed copy on a living node.
+    sealed: BTreeSet<ObjectId>,
+    /// Objects whose deletion was answered, and those whose deletion was at least asked for.
+    buried: BTreeSet<ObjectId>,
+    doomed: BTreeSet<ObjectId>,
+}
+
+impl Standing {
+    /// Whether everybody can have this object.
+    pub fn has(&self, object: ObjectId) -> bool {
+        self.sealed.contains(&object) && !self.doomed.contains(&object)
     }
 
-    /// Whether a copy of this object must be there: its put, or the reduction that makes it, was
-    /// answered, the node where it was put lives on, and nobody has deleted it.
-    pub fn stands(&self, object: ObjectId) -> bool {
-        let made = self.tasks.values().any(|task| match (&task.spec, &task.outcome) {
-            (Spec::Put { id, ending: Ending::Seal, .. }, Some(Outcome::Done))
-            | (Spec::PutSmall { id, .. }, Some(Outcome::Done)) => *id == object && self.is_place_alive(task),
-            // Its root may have been anywhere.
-            (Spec::Reduce { target, .. }, Some(Outcome::Reduced)) => {
-                *target == object && self.nodes.iter().all(|node| node.alive && node.boot == 1)
-            }
-            _ => false,
-        });
-        made && !self.tasks.values().any(|task| {
-            task.phase != Phase::Waiting
-                && matches!(&task.spec, Spec::Delete { ids } if ids.contains(&object))
-        })
+    pub fn is_doomed(&self, object: ObjectId) -> bool {
+        self.doomed.contains(&object)
     }
 
     /// Whether this task may rightly wait for ever: what it needs need not be anywhere.
     fn may_wait(&self, task: &Task) -> bool {
-        let standing = |ids: &[ObjectId]| ids.iter().filter(|id| self.stands(**id)).count() as u32;
+        let ready = |ids: &[ObjectId]| ids.iter().filter(|id| self.sealed.contains(id)).count() as u32;
+        let buried = |ids: &[ObjectId]| ids.iter().filter(|id| self.buried.contains(id)).count() as u32;
         match &task.spec {
-            Spec::Get { id, .. } => !self.stands(*id),
-            Spec::Wait { ids, count } => standing(ids) < *count,
-            Spec::Reduce { sources, num_objects, .. } => standing(sources) < *num_objects,
+            Spec::Get { id, .. } => !self.sealed.contains(id) && !self.buried.contains(id),
+            Spec::Wait { ids, count, .. } => ready(ids) < *count && buried(ids) == 0,
+            Spec::Reduce { sources, num_objects, .. } => {
+                let possible = sources.len() as u32 - buried(sources);
+                ready(sources) < *num_objects && possible >= *num_objects
+            }
             _ => false,
         }
+    }
+}
+
+impl World {
+    pub fn standing(&self) -> Standing {
+        let living = self.nodes.iter().filter(|node| node.alive);
+        let copies = living.flat_map(|node| node.plane.copies.values());
+        let sealed = copies.filter(|held| matches!(held.stage, Stage::Sealed(_)));
+        let mut standing = Standing {
+            sealed: sealed.filter_map(|held| held.identity).map(|(object, _)| object).collect(),
+            buried: BTreeSet::new(),
+            doomed: BTreeSet::new(),
+        };
+        for task in self.tasks.values().filter(|task| task.phase != Phase::Waiting) {
+            if let Spec::Delete { ids } = &task.spec {
+                standing.doomed.extend(ids);
+                if matches!(task.outcome, Some(Outcome::Done)) {
+                    standing.buried.extend(ids);
+                }
+            }
+        }
+        standing
     }
 
     fn open_tasks(&self) -> impl Iterator<Item = (TaskId, &Task)> {
@@ -48,18 +70,86 @@ impl World {
 
     /// Whether everything is over that can be.
     pub fn all_settled(&self) -> bool {
-        self.open_tasks().all(|(_, task)| self.may_wait(task))
+        let mut open = self.open_tasks().peekable();
+        if open.peek().is_none() {
+            return true;
+        }
+        let standing = self.standing();
+        open.all(|(_, task)| standing.may_wait(task))
     }
 
     /// Tasks that are not over although nothing stands in their way, in words.
     pub fn overdue(&self) -> Vec<String> {
-        let overdue = self.open_tasks().filter(|(_, task)| !self.may_wait(task));
+        let standing = self.standing();
+        let overdue = self.open_tasks().filter(|(_, task)| !standing.may_wait(task));
         overdue.map(|(id, task)| format!("task {} {}: {:?}", id.0, task.phase.name(), task.spec)).collect()
+    }
+
+    /// Whether somebody is still at making this object.
+    pub fn is_being_made(&self, object: ObjectId) -> bool {
+        self.open_tasks().any(|(_, task)| task.spec.made() == Some(object))
     }
 
     /// Whoever waits for what need not come stops waiting.
     pub fn give_up_waiting(&mut self) {
         let open: Vec<_> = self.open_tasks().map(|(id, _)| id).collect();
         open.into_iter().for_each(|task| self.give_up(task));
+    }
+
+    /// What was put on a node, and not deleted, is still there.
+    pub fn judge_promises(&self) -> Result<(), String> {
+        let standing = self.standing();
+        for task in self.tasks.values() {
+            let (Spec::Put { id, .. } | Spec::PutSmall { id, .. }) = &task.spec else { continue };
+            let place = self.sessions[&task.client].place;
+            let done = matches!(task.outcome, Some(Outcome::Done)) && task.spec.made().is_some();
+            let lives = self.nodes[place.index].alive && self.nodes[place.index].boot == place.boot;
+            if done && lives && !standing.is_doomed(*id) && !self.has_sealed(place, *id) {
+                return Err(format!("{} no longer has {id:?}, which was put there", self.name(place)));
+            }
+        }
+        Ok(())
+    }
+
+    /// What was deleted is nowhere.
+    pub fn judge_graves(&self) -> Result<(), String> {
+        for id in self.standing().buried {
+            let holder = (0..self.nodes.len())
+                .map(|index| self.place(index))
+                .find(|place| self.nodes[place.index].alive && self.has_sealed(*place, id));
+            if let Some(place) = holder {
+                return Err(format!("{} has {id:?}, which was deleted", self.name(place)));
+            }
+        }
+        Ok(())
+    }
+
+    fn has_sealed(&self, place: Place, object: ObjectId) -> bool {
+        let copies = &mut self.nodes[place.index].plane.copies.values();
+        copies.any(|held| {
+            matches!(held.stage, Stage::Sealed(_)) && held.identity.is_some_and(|(id, _)| id == object)
+        })
+    }
+
+    /// A node that leaves before its time is up says that others keep what it was to keep.
+    pub(super) fn judge_legacy(&mut self, place: Place) {
+        let now = self.queue.now();
+        let node = &self.nodes[place.index];
+        if node.leaving.is_none_or(|leaving| leaving.until <= now) {
+            return;
+        }
+        let standing = self.standing();
+        let put_here = self.tasks.values().filter(|task| {
+            matches!(task.outcome, Some(Outcome::Done)) && self.sessions[&task.client].place == place
+        });
+        let own = put_here.filter(|task| !matches!(task.spec, Spec::Reduce { .. }));
+        let own: Vec<_> = own.filter_map(|task| task.spec.made()).collect();
+        for id in own.into_iter().filter(|id| standing.has(*id)) {
+            let others = (0..self.nodes.len()).filter(|index| *index != place.index);
+            let mut kept = others.filter(|index| self.nodes[*index].alive).map(|index| self.place(index));
+            if !kept.any(|other| self.has_sealed(other, id)) {
+                return self.violate(format!("{} leaves with the only copy of {id:?}", self.name(place)));
+            }
+        }
     }
 }

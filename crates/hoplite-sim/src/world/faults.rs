@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hoplite_core::io::ClientId;
+use hoplite_core::io::{ClientId, Input};
 use hoplite_words::peer::PeerMessage;
 use hoplite_words::NodeId;
 
@@ -21,6 +21,13 @@ struct Armed {
     when: When,
     seen: u32,
     fault: Fault,
+}
+
+/// A node that is to end in good order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaving {
+    pub until: Duration,
+    back_after: Option<Duration>,
 }
 
 #[derive(Default, Debug)]
@@ -43,9 +50,10 @@ impl World {
         self.faults.armed.push(Armed { when, seen: 0, fault });
     }
 
-    /// Ends all faults at `at`: what waits still is dropped, what passes passes then.
-    pub fn plan_healing(&mut self, at: Duration) {
-        self.queue.push(at, Happening::Relief(Relief::All));
+    /// Faults that wait still are dropped at `last_strike`; at `quiet` everything passing has passed.
+    pub fn plan_end_of_faults(&mut self, last_strike: Duration, quiet: Duration) {
+        self.queue.push(last_strike, Happening::Relief(Relief::Disarm));
+        self.queue.push(quiet, Happening::Relief(Relief::All));
     }
 
     /// Something is being said: it may be what a fault waits for.
@@ -112,9 +120,10 @@ impl World {
         }
         self.faults.struck += 1;
         match fault {
-            Fault::KillClient { client } => self.kill_client(ClientId(client as u64 + 1)),
+            Fault::KillClient { client } => self.kill_client(self.latest(ClientId(client as u64 + 1))),
             Fault::KillNode { whom, host, back_after } => self.strike_node(index(whom), host, back_after),
             Fault::RestartNode { node } => self.restart_node(node),
+            Fault::Leave { whom, within, back_after } => self.leave(index(whom), within, back_after),
             Fault::Pause { whom, time } => self.pause(index(whom), time),
             Fault::Partition { side, time } => self.cut(side, time),
             Fault::Isolate { whom, time } => {
@@ -156,12 +165,37 @@ impl World {
 
     fn strike_node(&mut self, index: usize, host: bool, back_after: Option<Duration>) {
         // Somebody must be left to tell the tale.
-        if !self.nodes[index].alive || self.nodes.iter().filter(|node| node.alive).count() == 1 {
+        let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != index);
+        let staying = others.filter(|(_, node)| node.alive && node.leaving.is_none()).count();
+        if !self.nodes[index].alive || staying == 0 {
             return;
         }
         self.kill_node(index, host);
         if let Some(time) = back_after {
             self.queue.push(self.after(time), Happening::Fault(Fault::RestartNode { node: index }));
+        }
+    }
+
+    fn leave(&mut self, index: usize, within: Duration, back_after: Option<Duration>) {
+        let staying = self.nodes.iter().filter(|node| node.alive && node.leaving.is_none()).count();
+        let (now, place) = (self.queue.now(), self.place(index));
+        let Some(node) = self.alive(place).filter(|_| staying > 1) else { return };
+        if node.leaving.is_some() {
+            return;
+        }
+        node.leaving = Some(Leaving { until: now + within, back_after });
+        tell!(self, "{} is to leave within {within:?}", self.name(place));
+        self.queue.push(now, Happening::Report { place, input: Input::Leave { within }, frees: Vec::new() });
+    }
+
+    /// A process that has said goodbye ends.
+    pub(super) fn exit(&mut self, place: Place) {
+        let Some(node) = self.alive(place) else { return };
+        let back_after = node.leaving.and_then(|leaving| leaving.back_after);
+        self.kill_node(place.index, false);
+        if let Some(time) = back_after {
+            let again = Fault::RestartNode { node: place.index };
+            self.queue.push(self.after(time), Happening::Fault(again));
         }
     }
 
@@ -225,6 +259,7 @@ impl World {
                     self.net.set_slowness(place.index, 1);
                 }
             }
+            Relief::Disarm => self.faults.armed.clear(),
             Relief::All => self.heal(),
         }
     }
@@ -279,7 +314,10 @@ impl Fault {
             Whom::Receiver => *whom = Whom::Node(receiver),
         };
         match &mut self {
-            Fault::KillNode { whom, .. } | Fault::Pause { whom, .. } | Fault::Isolate { whom, .. } => {
+            Fault::KillNode { whom, .. }
+            | Fault::Leave { whom, .. }
+            | Fault::Pause { whom, .. }
+            | Fault::Isolate { whom, .. } => {
                 resolve(whom);
             }
             Fault::BreakControl { from, to } => {

@@ -35,7 +35,7 @@ use crate::queue::Queue;
 use crate::task::{Task, TaskId};
 use clients::Session;
 use deferral::Process;
-use faults::Faults;
+use faults::{Faults, Leaving};
 use flows::Flow;
 use lines::Lines;
 
@@ -91,6 +91,7 @@ pub(crate) struct Node {
     pub idle_ticks: u32,
     pub members: std::collections::BTreeSet<NodeId>,
     pub process: Process,
+    pub leaving: Option<Leaving>,
 }
 
 /// Counted over a whole run.
@@ -233,6 +234,7 @@ impl World {
             Happening::StallCheck { place, transfer } => self.on_stall_check(place, transfer),
             Happening::Task { task, event } => self.on_task(task, event),
             Happening::Fault(fault) => self.strike(fault),
+            Happening::Exit { place } => self.exit(place),
             Happening::Relief(relief) => self.relieve(relief),
             Happening::Late(happening) => self.dispatch(*happening),
         }

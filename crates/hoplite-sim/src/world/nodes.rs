@@ -48,6 +48,7 @@ impl World {
             idle_ticks: 0,
             members: BTreeSet::new(),
             process: Process::default(),
+            leaving: None,
         }
     }
 

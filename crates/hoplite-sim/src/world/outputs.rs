@@ -16,6 +16,9 @@ use crate::show;
 /// Longest way of a report from a carry thread to the control thread; each takes its own.
 const REPORT_DELAY_MAX: Duration = Duration::from_micros(20);
 
+/// What a daemon that ends gives its connections to send what they hold.
+const FLUSH_TIME: Duration = Duration::from_millis(20);
+
 /// Reports of one thread stay in order, those of two do not.
 pub(super) const CARRY_THREADS: usize = 2;
 
@@ -29,7 +32,7 @@ impl World {
             Output::Reply { client, call, reply } => self.reply(place, client, call, reply),
             Output::Peer { to, message, attach } => self.send_control(place, to, message, attach),
             Output::Datagram { to, bytes } => self.send_datagram(place, to, bytes),
-            Output::Left => {}
+            Output::Left => self.left(place),
             Output::Event(event) => self.take_note(place, event),
             Output::Open { copy, extent } => self.open(place, copy, extent),
             Output::Advance { copy, watermark } => self.advance(place, copy, watermark),
@@ -128,6 +131,16 @@ impl World {
         self.queue.push(at, Happening::Datagram { from: place.index, to, bytes });
     }
 
+    /// The core has said goodbye: the daemon flushes what was said, and ends.
+    fn left(&mut self, place: Place) {
+        tell!(self, "{} has left", self.name(place));
+        if self.nodes[place.index].leaving.is_none() {
+            return self.violate(format!("{} leaves unasked", self.name(place)));
+        }
+        self.judge_legacy(place);
+        self.queue.push(self.after(FLUSH_TIME), Happening::Exit { place });
+    }
+
     fn take_note(&mut self, place: Place, event: Event) {
         note!(self, "{} {event:?}", self.name(place));
         match event {
@@ -153,7 +166,9 @@ impl World {
             extent.offset + extent.size
         );
         let bytes = self.plan.store_bytes;
-        if let Err(what) = self.nodes[place.index].plane.open(copy, extent, bytes) {
+        let node = &mut self.nodes[place.index];
+        let identity = node.core.identity_of(copy);
+        if let Err(what) = node.plane.open(copy, identity, extent, bytes) {
             let what = format!("{}: {what}", self.name(place));
             self.violate(what);
         }
@@ -205,11 +220,14 @@ impl World {
 
     fn seal(&mut self, place: Place, copy: CopyId, seal: Seal) {
         tell!(self, "{} seals c{} {}", self.name(place), copy.0, self.names.objects(&seal.sources));
+        let identity = self.nodes[place.index].core.identity_of(copy);
         self.with_copy(place, copy, "seals", |held| {
             if held.stage != Stage::Writing || held.watermark != held.extent.size {
                 return Err(format!("{held:?}"));
             }
             held.stage = Stage::Sealed(seal);
+            // What was a partial sum may have become a target.
+            held.identity = identity.or(held.identity);
             Ok(())
         });
         self.wake(place, copy);

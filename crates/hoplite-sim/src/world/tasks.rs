@@ -18,6 +18,10 @@ const OVERDUE_AFTER: Duration = Duration::from_millis(20);
 /// ... or so much later than a node that is slow, or has been, was last known to be.
 const SLOW_PATIENCE: Duration = Duration::from_millis(500);
 
+/// How often a client makes a lost object again, and how long it rests before it asks again.
+const REMAKES_MAX: u32 = 20;
+const REMAKE_REST: Duration = Duration::from_millis(5);
+
 impl World {
     /// Lets `task` start at `at`.
     pub fn plan_task(&mut self, at: Duration, task: Task) -> TaskId {
@@ -53,6 +57,7 @@ impl World {
         let phase = self.tasks[&id].phase.clone();
         match (event, phase) {
             (TaskEvent::Start, Phase::Waiting) => self.start_task(id),
+            (TaskEvent::Again, Phase::Waiting) => self.ask(id),
             (TaskEvent::Step, Phase::Writing { copy, at }) => self.write_piece(id, copy, at),
             (TaskEvent::Step, Phase::Following { copy, read }) => self.follow(id, copy, read),
             (TaskEvent::Step, Phase::Holding { copy }) => self.end_hold(id, copy),
@@ -72,6 +77,8 @@ impl World {
 
     fn start_task(&mut self, id: TaskId) {
         let now = self.queue.now();
+        let client = self.reconnect(self.tasks[&id].client);
+        self.tasks.get_mut(&id).expect("planned").client = client;
         let task = self.tasks.get_mut(&id).expect("planned");
         task.started = now;
         let (client, timeout) = (task.client, task.timeout);
@@ -108,6 +115,9 @@ impl World {
     }
 
     fn end_task(&mut self, id: TaskId, outcome: Outcome) {
+        if matches!(&outcome, Outcome::Failed(error) if error.kind == ErrorKind::Lost) && self.remake(id) {
+            return;
+        }
         let task = self.tasks.get_mut(&id).expect("planned");
         task.phase = Phase::Over;
         if let Outcome::Failed(error) = &outcome {
@@ -121,6 +131,21 @@ impl World {
         }
         note!(self, "task {} over", id.0);
         self.tasks.get_mut(&id).expect("planned").outcome = Some(outcome);
+    }
+
+    /// The object is lost: as a task framework would, its client does again what made it, and asks again.
+    fn remake(&mut self, id: TaskId) -> bool {
+        let task = self.tasks.get_mut(&id).expect("planned");
+        let Some(spec) = task.remake.clone().filter(|_| task.remakes < REMAKES_MAX) else { return false };
+        task.remakes += 1;
+        task.phase = Phase::Waiting;
+        let (client, excuses) = (task.client, task.may_fail.clone());
+        note!(self, "client {} makes {:?} again", client.0, spec.made());
+        self.queue.push(self.after(REMAKE_REST), Happening::Task { task: id, event: TaskEvent::Again });
+        let mut make = Task::new(client, spec).may_fail(&excuses);
+        make.timeout = self.tasks[&id].timeout;
+        self.plan_task(self.queue.now(), make);
+        true
     }
 
     pub(super) fn on_task_answer(&mut self, id: TaskId, reply: Reply) {
@@ -157,7 +182,7 @@ impl World {
                 self.end_task(id, Outcome::Reduced);
             }
             (Reply::Done, _) => self.end_task(id, Outcome::Done),
-            (Reply::Ready { ids }, Spec::Wait { count, ids: asked }) => {
+            (Reply::Ready { ids }, Spec::Wait { count, ids: asked, .. }) => {
                 let unasked = ids.iter().any(|ready| !asked.contains(ready));
                 let in_time = self.tasks[&id].timeout.is_none();
                 if unasked || (in_time && (ids.len() as u32) < count) {
@@ -187,7 +212,7 @@ impl World {
         };
         let stop = match ending {
             Ending::Seal => size,
-            Ending::AbortAt(stop) | Ending::HoldAt(stop) => stop.min(size),
+            Ending::AbortAt(stop) | Ending::HoldAt(stop) | Ending::DieAt(stop) => stop.min(size),
         };
         if at < stop {
             let to = (at + piece).min(stop);
@@ -199,6 +224,7 @@ impl World {
             Ending::Seal => Request::Seal { copy },
             Ending::AbortAt(_) => Request::Abort { copy },
             Ending::HoldAt(_) => return,
+            Ending::DieAt(_) => return self.kill_client(client),
         };
         self.finish_writing(client, copy);
         let call = self.call(client, request, id);

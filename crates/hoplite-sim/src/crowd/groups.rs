@@ -1,0 +1,139 @@
+//! Arrays, and reductions over them: side by side, and of each other's targets.
+
+use hoplite_words::{Dtype, ErrorKind, ObjectId, Op};
+
+use super::{Drawing, Thing};
+use crate::model::{Origin, DTYPES};
+use crate::task::{Ending, Spec};
+
+/// Most sources of a drawn reduction in a small world; in a large one, as many as it has nodes.
+const SOURCES_MAX: usize = 8;
+
+/// The id of a thing that is only a pattern for others.
+const NOBODY: ObjectId = ObjectId([0; ObjectId::LEN]);
+
+impl Drawing<'_> {
+    /// Arrays and reductions over them; `chained` is an earlier target that may go in too.
+    pub(super) fn draw_group(&mut self, number: usize, chained: Option<Thing>) -> Thing {
+        let dtype = *self.dice.pick(&DTYPES);
+        let size = self.size(Some(dtype));
+        let fresh =
+            Thing { id: NOBODY, size, dtype: Some(dtype), volatile: false, summed: false, exact: true };
+        let volatile = self.dice.percent(10);
+        let chainable = |thing: &Thing| thing.exact || !thing.dtype.is_some_and(Dtype::is_float);
+        let like = chained.filter(chainable).filter(|_| self.dice.percent(60)).unwrap_or(fresh);
+        let mut things: Vec<Thing> = Vec::new();
+        let most = SOURCES_MAX.max(self.shape.nodes);
+        for i in 0..self.dice.between(1, most as u64).min(self.dice.between(1, most as u64)) {
+            let id = self.new_id(&format!("g{number}.{i}"));
+            self.script.model.add(id, Origin::Put { dtype: like.dtype });
+            things.push(Thing { id, volatile: false, ..like });
+        }
+        if like.id != NOBODY {
+            things.push(like);
+        }
+        self.dice.shuffle(&mut things);
+        let count = things.len();
+        let missing = if self.dice.percent(25) { self.dice.index(count) } else { 0 };
+        let present: Vec<Thing> = things[missing..].to_vec();
+        for thing in present.iter().filter(|thing| thing.id != like.id) {
+            let excuses: &[ErrorKind] = if volatile { &[ErrorKind::Deleted] } else { &[] };
+            self.put(*thing, excuses, Ending::Seal);
+            if self.dice.percent(15) {
+                self.put(*thing, excuses, Ending::Seal);
+            }
+            if self.dice.percent(20) {
+                self.gets(*thing, excuses);
+            }
+        }
+        if volatile {
+            // Not the chained target: its readers know nothing of this group.
+            let own: Vec<_> = present.iter().filter(|thing| thing.id != like.id).copied().collect();
+            if !own.is_empty() {
+                let thing = *self.dice.pick(&own);
+                self.finish(Thing { volatile: true, ..thing }, false);
+            }
+        }
+        self.dice.shuffle(&mut things);
+        let like = Thing { volatile: volatile || like.volatile, ..like };
+        let mut last = like;
+        for i in 0..self.dice.between(1, 2) {
+            last = self.draw_reduction(&format!("t{number}.{i}"), like, &things, present.len());
+        }
+        last
+    }
+
+    fn draw_reduction(&mut self, name: &str, like: Thing, things: &[Thing], present: usize) -> Thing {
+        let target = self.new_id(name);
+        let dtype = like.dtype.expect("groups have one");
+        // Of floats, sums of sums are exact in any order, products and means of sums are not.
+        let ops = match (dtype.is_float(), like.summed) {
+            (true, true) => &[Op::Min, Op::Max][..],
+            (true, false) => &Op::ALL[..],
+            (false, _) => &Op::ALL[..4],
+        };
+        let op = if self.dice.percent(50) { Op::Sum } else { *self.dice.pick(ops) };
+        let num_objects = self.dice.between(1, present as u64) as u32;
+        let sources: Vec<ObjectId> = things.iter().map(|thing| thing.id).collect();
+        let fixed = self.dice.percent(25);
+        let to_sources = self.dice.percent(30);
+        self.script.model.add(
+            target,
+            Origin::Reduction {
+                sources: sources.clone(),
+                num_objects: num_objects as usize,
+                op,
+                dtype,
+                size: like.size,
+                fixed,
+            },
+        );
+        let excuses: &[ErrorKind] =
+            if like.volatile { &[ErrorKind::Deleted, ErrorKind::TimedOut] } else { &[] };
+        let at = self.moment();
+        let spec = Spec::Reduce { target, sources, num_objects, op, fixed, to_sources };
+        if !like.volatile {
+            self.script.makers.push(spec.clone());
+        }
+        self.add(at, spec, excuses);
+        let thing = Thing { id: target, summed: true, exact: op != Op::Mean && op != Op::Prod, ..like };
+        self.gets(thing, excuses);
+        self.finish(thing, like.volatile);
+        thing
+    }
+
+    /// Reductions of reductions of reductions, all begun at about the same time: every level streams
+    /// behind the one below it.
+    pub(super) fn draw_levels(&mut self) {
+        let dtype = *self.dice.pick(&DTYPES);
+        let size = self.size(Some(dtype));
+        let like =
+            Thing { id: NOBODY, size, dtype: Some(dtype), volatile: false, summed: false, exact: true };
+        let mut below: Vec<Thing> =
+            (0..self.dice.between(2, 4)).map(|i| self.leaf(&format!("l0.{i}"), like)).collect();
+        for level in 1..=self.shape.levels {
+            let mut targets = Vec::new();
+            for i in 0..self.dice.between(1, 2) {
+                let mut things: Vec<Thing> =
+                    below.iter().filter(|_| self.dice.percent(80)).copied().collect();
+                if things.is_empty() || self.dice.percent(50) {
+                    things.push(self.leaf(&format!("l{level}.{i}"), like));
+                }
+                self.dice.shuffle(&mut things);
+                let like = Thing { summed: true, ..like };
+                let count = things.len();
+                targets.push(self.draw_reduction(&format!("s{level}.{i}"), like, &things, count));
+            }
+            below = targets.into_iter().filter(|thing| thing.exact || !dtype.is_float()).collect();
+        }
+    }
+
+    fn leaf(&mut self, name: &str, like: Thing) -> Thing {
+        let id = self.new_id(name);
+        self.script.model.add(id, Origin::Put { dtype: like.dtype });
+        let thing = Thing { id, ..like };
+        self.put(thing, &[], Ending::Seal);
+        self.script.lasting.push(id);
+        thing
+    }
+}

@@ -1,0 +1,151 @@
+//! The clients of a drawn world: who puts, gets, reduces and deletes what, and when.
+
+mod groups;
+mod objects;
+mod onlookers;
+
+use std::time::Duration;
+
+use hoplite_core::io::ClientId;
+use hoplite_words::limits::INLINE_BYTES_MAX;
+use hoplite_words::{Dtype, ErrorKind, ObjectId};
+
+use crate::dice::Dice;
+use crate::fault::Class;
+use crate::mischief::{Mischief, LAST_STRIKE};
+use crate::script::{Item, Script};
+use crate::task::{Spec, Task};
+use crate::workload::{Room, Shape};
+
+/// Some tasks start up to this long after the others.
+const LATECOMERS: Duration = Duration::from_secs(2);
+
+/// Draws tasks, and then faults, into a script.
+pub struct Drawing<'a> {
+    pub dice: &'a mut Dice,
+    pub shape: &'a Shape,
+    pub script: Script,
+}
+
+/// One object as its tasks need to know it.
+#[derive(Clone, Copy)]
+struct Thing {
+    id: ObjectId,
+    size: u64,
+    dtype: Option<Dtype>,
+    /// Deleted while others still use it.
+    volatile: bool,
+    /// It is a reduction's target, or goes in with one.
+    summed: bool,
+    /// Further reductions of it are the same in any order.
+    exact: bool,
+}
+
+impl Drawing<'_> {
+    pub fn draw(mut self) -> Script {
+        for i in 0..self.shape.clients {
+            let index = if i < self.shape.nodes { i } else { self.dice.index(self.shape.nodes) };
+            self.script.clients.push(index);
+        }
+        for i in 0..self.shape.objects {
+            self.draw_object(&format!("x{i}"));
+        }
+        let mut chained = None;
+        for i in 0..self.shape.groups {
+            chained = Some(self.draw_group(i, chained));
+        }
+        if self.shape.levels > 0 {
+            self.draw_levels();
+        }
+        self.draw_onlookers();
+        let faults = Mischief { dice: self.dice, shape: self.shape }.draw();
+        if let Some(longest) = faults.iter().map(|(_, fault)| fault.lasts()).max() {
+            self.script.last_strike = self.shape.span + LAST_STRIKE;
+            self.script.quiet_after = self.script.last_strike + longest;
+        }
+        self.script.items.extend(faults.into_iter().map(|(when, fault)| Item::Fault { when, fault }));
+        self.script
+    }
+
+    fn moment(&mut self) -> Duration {
+        // Some come while the dust settles.
+        let late = self.shape.faults.any() && self.dice.percent(10);
+        let span = if late { self.shape.span + LATECOMERS } else { self.shape.span };
+        self.dice.time(Duration::ZERO, span)
+    }
+
+    /// A client that does nothing else.
+    fn new_client(&mut self) -> ClientId {
+        let node = self.dice.index(self.shape.nodes);
+        self.script.clients.push(node);
+        Script::client_id(self.script.clients.len() - 1)
+    }
+
+    fn new_id(&mut self, name: &str) -> ObjectId {
+        let id = self.script.names.id(name);
+        self.script.ids.push(id);
+        id
+    }
+
+    fn size(&mut self, dtype: Option<Dtype>) -> u64 {
+        let size = match self.dice.between(0, 9) {
+            0 => 0,
+            1 | 2 => self.dice.between(1, 1024),
+            3 => self.dice.between(1025, INLINE_BYTES_MAX - 8),
+            4 => INLINE_BYTES_MAX,
+            5 => INLINE_BYTES_MAX + 8,
+            _ => self.dice.between(INLINE_BYTES_MAX, self.shape.object_bytes_max()),
+        };
+        let element = dtype.map_or(1, |dtype| dtype.size() as u64);
+        size / element * element
+    }
+
+    /// Adds a task with the time-out and the excuses its world calls for.
+    fn add(&mut self, at: Duration, spec: Spec, excuses: &[ErrorKind]) {
+        let client = Script::client_id(self.dice.index(self.shape.clients));
+        self.add_for(client, at, spec, excuses);
+    }
+
+    fn add_for(&mut self, client: ClientId, at: Duration, spec: Spec, excuses: &[ErrorKind]) {
+        let mut task = Task::new(client, spec).may_fail(excuses);
+        if self.shape.room == Room::Tight {
+            task = task.may_fail(&[ErrorKind::StoreFull]);
+        }
+        let hampered = self.shape.faults.any();
+        // Of a reduction, its root may have died with the only copy.
+        let says_lost = matches!(
+            task.spec,
+            Spec::Reduce { .. }
+                | Spec::Get { fail_if_lost: true, .. }
+                | Spec::Wait { fail_if_lost: true, .. }
+        );
+        if hampered && says_lost {
+            task = task.may_fail(&[ErrorKind::Lost]);
+        }
+        if let Spec::Get { id, fail_if_lost: true, .. } = &task.spec {
+            // Reductions are done again at the end only: two at a time would be in each other's way.
+            let is_put = |maker: &&Spec| !matches!(maker, Spec::Reduce { .. });
+            let make = self.script.makers.iter().filter(is_put).find(|maker| maker.made() == Some(*id));
+            task.remake = make.cloned().filter(|_| hampered && self.dice.percent(70));
+        }
+        if self.shape.faults.has(Class::Leave) {
+            // Who is about to end takes nothing new.
+            task = task.may_fail(&[ErrorKind::NodeUnreachable]);
+        }
+        // What makes objects must not give up where others count on them.
+        let makes = matches!(task.spec, Spec::Put { .. } | Spec::PutSmall { .. } | Spec::Reduce { .. });
+        let hurried = match (hampered, makes) {
+            (true, _) => 40,
+            (false, true) => 0,
+            (false, false) => 10,
+        };
+        if self.shape.room == Room::Tight || !excuses.is_empty() || self.dice.percent(hurried) {
+            let longest = if hampered && self.dice.percent(50) { 8000 } else { 1500 };
+            let timeout = Duration::from_millis(self.dice.between(0, longest));
+            task = task.within(timeout).may_fail(&[ErrorKind::TimedOut]);
+        }
+        let gives_up = matches!(task.spec, Spec::Get { .. }) && self.dice.percent(10);
+        let give_up = gives_up.then(|| at + self.dice.time(Duration::ZERO, self.shape.span));
+        self.script.items.push(Item::Task { at, task, give_up });
+    }
+}

@@ -1,0 +1,86 @@
+//! Plain objects: put once or several times, given up half-way, got, deleted.
+
+use std::time::Duration;
+
+use hoplite_words::limits::INLINE_BYTES_MAX;
+use hoplite_words::ErrorKind;
+
+use super::{Drawing, Thing};
+use crate::model::Origin;
+use crate::task::{Ending, Spec};
+
+impl Drawing<'_> {
+    pub(super) fn put(&mut self, thing: Thing, excuses: &[ErrorKind], ending: Ending) {
+        let Thing { id, size, dtype, .. } = thing;
+        let at = self.moment();
+        let small = size <= INLINE_BYTES_MAX && ending == Ending::Seal && self.dice.percent(60);
+        let spec = if small {
+            Spec::PutSmall { id, size, dtype }
+        } else {
+            let piece = self.dice.between(1 + size / 12, 1 + size);
+            let pause = *self.dice.pick(&[0, 0, 30, 1000].map(Duration::from_micros));
+            Spec::Put { id, size, dtype, piece, pause, ending }
+        };
+        match ending {
+            Ending::DieAt(_) => {
+                let client = self.new_client();
+                self.add_for(client, at, spec, excuses);
+            }
+            Ending::Seal => {
+                self.script.makers.push(spec.clone());
+                self.add(at, spec, excuses);
+            }
+            _ => self.add(at, spec, excuses),
+        }
+    }
+
+    pub(super) fn gets(&mut self, thing: Thing, excuses: &[ErrorKind]) {
+        for _ in 0..self.dice.between(0, 2 * self.shape.nodes as u64) {
+            let at = self.moment();
+            let hold = *self.dice.pick(&[0, 0, 100, 20_000].map(Duration::from_micros));
+            let partial = self.dice.percent(40);
+            let fail_if_lost = self.dice.percent(20);
+            self.add(at, Spec::Get { id: thing.id, partial, fail_if_lost, hold }, excuses);
+        }
+    }
+
+    pub(super) fn draw_object(&mut self, name: &str) {
+        let id = self.new_id(name);
+        let size = self.size(None);
+        let volatile = self.dice.percent(15);
+        // Nodes that do not know each other yet, or no more, may accept what together they would not.
+        let contested = !self.shape.faults.any() && !self.shape.early && self.dice.percent(5);
+        self.script.model.add(id, Origin::Put { dtype: None });
+        let thing = Thing { id, size, dtype: None, volatile, summed: false, exact: true };
+        let mut excuses = Vec::new();
+        if volatile {
+            excuses.extend([ErrorKind::Deleted, ErrorKind::TimedOut]);
+        }
+        if contested {
+            excuses.push(ErrorKind::AlreadyExists);
+            self.put(Thing { size: size + 8, ..thing }, &excuses, Ending::Seal);
+        }
+        if self.dice.percent(15) {
+            let stop = self.dice.between(0, size);
+            self.put(thing, &excuses, Ending::AbortAt(stop));
+        }
+        if self.dice.percent(10) {
+            let stop = self.dice.between(0, size);
+            self.put(thing, &excuses, Ending::DieAt(stop));
+        }
+        for _ in 0..if self.dice.percent(20) { 2 } else { 1 } {
+            self.put(thing, &excuses, Ending::Seal);
+        }
+        self.gets(thing, &excuses);
+        self.finish(thing, contested);
+    }
+
+    pub(super) fn finish(&mut self, thing: Thing, contested: bool) {
+        if thing.volatile {
+            let at = self.moment();
+            self.add(at, Spec::Delete { ids: vec![thing.id] }, &[]);
+        } else if !contested {
+            self.script.lasting.push(thing.id);
+        }
+    }
+}

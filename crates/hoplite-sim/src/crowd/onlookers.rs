@@ -1,0 +1,40 @@
+//! Calls that change nothing.
+
+use hoplite_words::NodeId;
+
+use super::Drawing;
+use crate::names::address;
+use crate::task::Spec;
+
+impl Drawing<'_> {
+    /// Calls that change nothing: waits, prefetches, locations, status.
+    pub(super) fn draw_onlookers(&mut self) {
+        for _ in 0..self.dice.between(0, 2 + self.shape.nodes as u64) {
+            if self.script.lasting.is_empty() {
+                return;
+            }
+            let at = self.moment();
+            let mut ids = self.script.lasting.clone();
+            self.dice.shuffle(&mut ids);
+            ids.truncate(self.dice.between(1, 4) as usize);
+            let spec = match self.dice.between(0, 3) {
+                0 => {
+                    let count = self.dice.between(1, ids.len() as u64) as u32;
+                    Spec::Wait { count, ids, fail_if_lost: self.dice.percent(30) }
+                }
+                1 => {
+                    let nodes = (0..self.dice.between(0, 2)).map(|_| self.dice.index(self.shape.nodes));
+                    Spec::Prefetch { ids, nodes: nodes.map(first_node).collect() }
+                }
+                2 => Spec::Locate { id: ids[0] },
+                _ => Spec::Status,
+            };
+            self.add(at, spec, &[]);
+        }
+    }
+}
+
+/// The node with this index, as it is called before it dies the first time.
+fn first_node(index: usize) -> NodeId {
+    NodeId { addr: address(index), incarnation: 1 }
+}

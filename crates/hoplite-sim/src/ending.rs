@@ -1,0 +1,200 @@
+//! The phases of a run: until its faults are over, until everything is over that can be, until nothing
+//! is left.
+
+use std::time::Duration;
+
+use hoplite_core::io::ClientId;
+use hoplite_words::client::Status;
+use hoplite_words::ErrorKind;
+
+use crate::dice::Dice;
+use crate::fault::Class;
+use crate::run::Keep;
+use crate::script::Script;
+use crate::task::{Outcome, Spec, Task};
+use crate::workload::{Room, Shape};
+use crate::world::World;
+
+/// How long nodes may take to find each other.
+const JOIN_WITHIN: Duration = Duration::from_secs(20);
+
+/// After the last planned start, everything that can finish has finished by then.
+const FINISH_WITHIN: Duration = Duration::from_secs(60);
+
+/// What may still be under way when the last answer is there: releases, trailers, withdrawals.
+const SETTLE: Duration = Duration::from_secs(4);
+
+/// How often the run looks whether all tasks are over.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// A run, once its world and its script are there.
+pub struct Run<'a> {
+    pub world: &'a mut World,
+    pub shape: &'a Shape,
+    pub script: &'a mut Script,
+    pub dice: Dice,
+}
+
+impl Run<'_> {
+    pub fn live(mut self, keep: &Keep) -> Result<(), String> {
+        if !self.shape.early {
+            join(self.world)?;
+        }
+        let quiet_from = self.world.now() + self.shape.span.max(self.script.quiet_after);
+        self.script.play(self.world, keep);
+        self.world.run_until(quiet_from);
+        check(self.world)?;
+        join(self.world)?;
+        self.remake()?;
+        settle(self.world)?;
+        self.world.judge_promises()?;
+        self.world.judge_graves()?;
+        self.world.give_up_waiting();
+        self.look_everywhere()?;
+        self.clean_up()?;
+        self.world.model.judge_postponed()
+    }
+
+    /// As a task framework does: what is lost, or was never made because its maker died, is made again.
+    /// Then everybody who waits for it must have it.
+    fn remake(&mut self) -> Result<(), String> {
+        self.finish()?;
+        if self.shape.room == Room::Tight {
+            return Ok(());
+        }
+        for spec in std::mem::take(&mut self.script.makers) {
+            let Some(object) = spec.made() else { continue };
+            let standing = self.world.standing();
+            if standing.has(object) || standing.is_doomed(object) || self.world.is_being_made(object) {
+                continue;
+            }
+            // Another first k of n would be another object under the same name.
+            let same_again = match &spec {
+                Spec::Reduce { sources, num_objects, .. } => {
+                    sources.len() == *num_objects as usize || !self.world.model.was_sealed(object)
+                }
+                _ => true,
+            };
+            if same_again {
+                let clients = fresh_clients(self.world);
+                let client = *self.dice.pick(&clients);
+                let again = Task::new(client, spec).may_fail(&[ErrorKind::Deleted]);
+                self.world.plan_task(self.world.now(), again);
+                self.finish()?;
+            }
+        }
+        self.finish()
+    }
+
+    /// Until every task is over that can be.
+    fn finish(&mut self) -> Result<(), String> {
+        let until = self.world.now() + FINISH_WITHIN;
+        loop {
+            self.world.run_until(self.world.now() + LOOK_EVERY);
+            check(self.world)?;
+            if self.world.all_settled() {
+                return Ok(());
+            }
+            if self.world.now() > until {
+                return Err(format!("not finished: {}", self.world.overdue().join("; ")));
+            }
+        }
+    }
+
+    /// What stands on a living node, and is not deleted, can be had everywhere.
+    fn look_everywhere(&mut self) -> Result<(), String> {
+        if self.shape.room == Room::Tight {
+            return Ok(());
+        }
+        let standing = self.world.standing();
+        let there: Vec<_> = self.script.lasting.iter().filter(|id| standing.has(**id)).copied().collect();
+        for client in fresh_clients(self.world) {
+            for id in &there {
+                let spec = Spec::Get { id: *id, partial: false, fail_if_lost: false, hold: Duration::ZERO };
+                self.world.plan_task(self.world.now(), Task::new(client, spec));
+            }
+        }
+        self.finish()
+    }
+
+    /// Deletes everything; afterwards no node may hold or remember anything but tombstones.
+    fn clean_up(&mut self) -> Result<(), String> {
+        let clients = fresh_clients(self.world);
+        if !self.script.ids.is_empty() {
+            let delete = Spec::Delete { ids: self.script.ids.clone() };
+            self.world.plan_task(self.world.now(), Task::new(clients[0], delete));
+        }
+        for client in self.world.clients() {
+            if !clients.contains(&client) {
+                self.world.kill_client(client);
+            }
+        }
+        self.finish()?;
+        settle(self.world)?;
+        let asked: Vec<_> = clients
+            .iter()
+            .map(|client| self.world.plan_task(self.world.now(), Task::new(*client, Spec::Status)))
+            .collect();
+        self.finish()?;
+        let living = clients.len();
+        for task in asked {
+            if let Some(Outcome::Status(status)) = &self.world.task(task).outcome {
+                judge_status(status)?;
+                // Where datagrams get lost a living member may be suspected at any moment.
+                if status.members.len() != living && !self.shape.faults.has(Class::Datagram) {
+                    return Err(format!("{} members instead of {living}: {status:?}", status.members.len()));
+                }
+            }
+        }
+        self.world.judge_emptiness()
+    }
+}
+
+fn check(world: &World) -> Result<(), String> {
+    world.violation().map_or(Ok(()), |what| Err(what.to_owned()))
+}
+
+/// Until every node knows every other.
+pub fn join(world: &mut World) -> Result<(), String> {
+    let until = world.now() + JOIN_WITHIN;
+    while !world.all_joined() {
+        if world.now() > until {
+            return Err(format!("nodes did not find each other: {}", world.membership()));
+        }
+        world.run_until(world.now() + LOOK_EVERY);
+        check(world)?;
+    }
+    Ok(())
+}
+
+/// Nodes find each other again, and everything comes to rest.
+fn settle(world: &mut World) -> Result<(), String> {
+    join(world)?;
+    world.run_until(world.now() + SETTLE);
+    check(world)
+}
+
+/// One client per living node, for the questions at the end.
+fn fresh_clients(world: &mut World) -> Vec<ClientId> {
+    let living: Vec<_> = (0..world.node_count()).filter(|index| world.is_alive(*index)).collect();
+    living.into_iter().map(|index| world.connect(index)).collect()
+}
+
+fn judge_status(status: &Status) -> Result<(), String> {
+    let left = [
+        ("copies", status.copies),
+        ("used bytes", status.used_bytes),
+        ("entries", status.entries),
+        ("transfers", status.transfers),
+        ("reductions", status.reductions),
+    ];
+    for (what, count) in left {
+        if count != 0 {
+            return Err(format!("after everything was deleted: {count} {what} left: {status:?}"));
+        }
+    }
+    if status.clients > 1 {
+        return Err(format!("{} clients left of one: {status:?}", status.clients));
+    }
+    Ok(())
+}
