@@ -43,8 +43,8 @@ test-python: $(VENV)/installed ## Test the Python package on real nodes; ARGS= g
 	$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: simulate
-simulate: system ## Run seeded whole-cluster simulations of the core; SEEDS=count, SEED=first
-	cargo run --release --package hoplite-sim -- --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
+simulate: system ## Run seeded whole-cluster simulations of the core; SEEDS=count, SEED=first, FAULTS=classes
+	cargo run --profile simulate --package hoplite-sim -- --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000) --faults=$(or $(FAULTS),all)
 
 .PHONY: lab
 lab: $(VENV)/installed ## List the benchmarks; BENCH=name runs one, BENCH=all every one (as root)

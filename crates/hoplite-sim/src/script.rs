@@ -20,7 +20,7 @@ pub enum Item {
     /// A client starts on a task, and perhaps gives up on it later.
     Task {
         at: Duration,
-        task: Task,
+        task: Box<Task>,
         give_up: Option<Duration>,
     },
     Fault {
@@ -78,7 +78,7 @@ impl Script {
             match &self.items[number] {
                 Item::Task { at, task, give_up } => {
                     let id = Script::task_id(number);
-                    world.plan_task_as(id, start + *at, task.clone());
+                    world.plan_task_as(id, start + *at, Task::clone(task));
                     if let Some(give_up) = give_up {
                         world.plan_cancel(start + *give_up, id);
                     }

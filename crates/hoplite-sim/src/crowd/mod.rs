@@ -146,6 +146,6 @@ impl Drawing<'_> {
         }
         let gives_up = matches!(task.spec, Spec::Get { .. }) && self.dice.percent(10);
         let give_up = gives_up.then(|| at + self.dice.time(Duration::ZERO, self.shape.span));
-        self.script.items.push(Item::Task { at, task, give_up });
+        self.script.items.push(Item::Task { at, task: Box::new(task), give_up });
     }
 }
