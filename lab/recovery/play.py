@@ -33,6 +33,9 @@ STRIKE_SECONDS = 60.0
 #: How many objects' room each arena is faulted in for: a source, its partial sum, and an abandoned one.
 WARM_OBJECTS = 3
 
+#: Every so many'th reading of the links is kept for the figure.
+PROGRESS_STEP = 8
+
 #: Between two questions whether a source is gone, by whoever would produce it again.
 ASK_SECONDS = 0.02
 
@@ -202,9 +205,8 @@ class Stage:
         run["standstill_seconds"] = longest_standstill(
             sampler.samples, behind, struck.at - 2 * SAMPLE_SECONDS, until, struck.full_rate
         )
-        run["progress"] = [
-            [round(sample.at - at, 4), *sample.down] for sample in sampler.samples[:: len(self._sites)]
-        ]
+        kept = sampler.samples[::PROGRESS_STEP]
+        run["progress"] = [[round(sample.at - at, 4), *sample.down] for sample in kept]
         return run
 
     def _mend(self, fault: Fault, victim: Station, busy: bool = True) -> list[Station]:
