@@ -306,10 +306,6 @@ impl Members {
     }
 
     fn drain(&mut self, now: Duration) -> Vec<Change> {
-        while let Some((after, timer)) = self.runtime.to_schedule() {
-            self.timer_count += 1;
-            self.timers.insert((now + after, self.timer_count), timer);
-        }
         let mut changes = Vec::new();
         while let Some(news) = self.runtime.to_notify() {
             match news {
@@ -329,9 +325,17 @@ impl Members {
                         changes.push(Change::Up(new.node()));
                     }
                 }
-                OwnedNotification::Rejoin(_) => changes.push(Change::Rejoined),
+                OwnedNotification::Rejoin(_) => {
+                    changes.push(Change::Rejoined);
+                    // Until it hears from somebody again, foca probes nobody; but those it knows may be dead.
+                    let _ = self.foca.apply_many(std::iter::empty(), false, &mut self.runtime);
+                }
                 _ => {}
             }
+        }
+        while let Some((after, timer)) = self.runtime.to_schedule() {
+            self.timer_count += 1;
+            self.timers.insert((now + after, self.timer_count), timer);
         }
         while let Some((to, bytes)) = self.runtime.to_send() {
             changes.push(Change::Datagram { to: to.addr, bytes: bytes.to_vec() });
@@ -491,8 +495,39 @@ mod tests {
     }
 
     #[test]
+    fn the_last_two_of_a_split_look_after_each_other_again() {
+        for survivor in [0, 1] {
+            let mut pair: Vec<_> = (1..=3).map(|port| member(port, (port > 1).then_some(1))).collect();
+            run(&mut pair, Duration::ZERO, Duration::from_secs(10));
+            let mut third = vec![pair.pop().unwrap()];
+            pair.pop();
+            run(&mut pair, Duration::from_secs(10), Duration::from_secs(13));
+            run(&mut third, Duration::from_secs(10), Duration::from_secs(13));
+            pair.append(&mut third);
+            run(&mut pair, Duration::from_secs(13), Duration::from_secs(20));
+            assert!(pair.iter().all(|(_, members)| members.alive == 1));
+            let (dead, _) = pair.remove(1 - survivor);
+            let seen = run(&mut pair, Duration::from_secs(20), Duration::from_secs(22));
+            assert_eq!(seen, [(pair[0].0, Change::Down(dead))]);
+        }
+    }
+
+    #[test]
+    fn who_rejoins_and_hears_nobody_notices_that_they_are_dead() {
+        let mut pair: Vec<_> = (1..=2).map(|port| member(port, (port > 1).then_some(1))).collect();
+        run(&mut pair, Duration::ZERO, Duration::from_secs(10));
+        let (dead, _) = pair.pop().unwrap();
+        let (me, members) = &mut pair[0];
+        let down = Member::down(Gossiper::of(*me));
+        let _ = members.foca.apply_many([down].into_iter(), true, &mut members.runtime);
+        assert!(members.drain(Duration::from_secs(10)).contains(&Change::Rejoined));
+        let seen = run(&mut pair, Duration::from_secs(10), Duration::from_secs(12));
+        assert_eq!(seen, [(pair[0].0, Change::Down(dead))]);
+    }
+
+    #[test]
     fn the_halves_of_a_split_find_each_other_again() {
-        for first_half in [3, 1, 5] {
+        for (first_half, victim) in [(3, 0), (3, 5), (1, 0), (1, 4), (5, 5), (5, 1)] {
             let mut all: Vec<_> = (1..=6).map(|port| member(port, (port > 1).then_some(1))).collect();
             run(&mut all, Duration::ZERO, Duration::from_secs(10));
             let mut half = all.split_off(first_half);
@@ -503,6 +538,10 @@ mod tests {
             run(&mut all, Duration::from_secs(100), Duration::from_secs(110));
             let alive: Vec<_> = all.iter().map(|(_, members)| members.alive).collect();
             assert_eq!(alive, [5; 6]);
+            // And they look after each other as before.
+            let (dead, _) = all.swap_remove(victim);
+            let seen = run(&mut all, Duration::from_secs(110), Duration::from_secs(112));
+            assert_eq!(seen.iter().filter(|(_, change)| *change == Change::Down(dead)).count(), 5);
         }
     }
 
