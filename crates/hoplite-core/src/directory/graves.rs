@@ -47,15 +47,13 @@ impl Graves {
 }
 
 impl Core {
-    /// `id` was deleted; its owner of the moment knows.
+    /// `id` was deleted; its owner of the moment knows. That may be us: our tombstone is handed over once,
+    /// and that word may be lost.
     pub(crate) fn remember_grave(&mut self, id: ObjectId) {
         let until = self.now + limits::TOMBSTONE_TTL;
-        let owner = self.shards.owner(id);
-        if owner != self.me {
-            self.graves.add(id, until, owner);
-            if !self.timers.is_set(Timer::Graves) {
-                self.timers.set(until, Timer::Graves);
-            }
+        self.graves.add(id, until, self.shards.owner(id));
+        if !self.timers.is_set(Timer::Graves) {
+            self.timers.set(until, Timer::Graves);
         }
     }
 

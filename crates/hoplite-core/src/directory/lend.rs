@@ -73,6 +73,23 @@ impl Core {
         }
     }
 
+    /// An owner that is new hears of transfers only little by little, and may have lent a sender that was
+    /// lent before. Whether `receiver`, as its report shows, should ask for another one: it sits in a ring,
+    /// or shares a sender although another is free.
+    pub(super) fn would_stream_better(&self, id: ObjectId, receiver: NodeId) -> bool {
+        let Some(entry) = self.directory.entries.get(&id) else { return false };
+        let Some(report) = entry.copies().get(&receiver).map(|held| &held.report) else { return false };
+        let Some(sender) = report.upstream.filter(|_| !report.complete) else { return false };
+        if entry.is_in_cycle(receiver) {
+            return true;
+        }
+        let (latency_s, bytes_per_s) = self.links.typical();
+        let fanout = cost::fanout(report.size, latency_s, bytes_per_s);
+        let shared = entry.copies().get(&sender).is_some_and(|held| held.lent.len() > fanout);
+        let ask = Ask { node: receiver, ask: 0, have: Some(report.edition), distrust: None };
+        shared && choose(entry, &ask, fanout, self.now).is_some()
+    }
+
     /// Our own sealed copy of a small object: asks are answered with its bytes.
     fn inline_copy(&self, id: ObjectId) -> Option<hoplite_words::CopyId> {
         let copy = self.copies.sealed(id)?;

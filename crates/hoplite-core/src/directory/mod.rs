@@ -140,7 +140,7 @@ impl Core {
             let answer = DirectoryAnswer::Copy { node: origin, report: report.clone() };
             self.answer(subscriber, id, answer);
         }
-        if self.directory.entries.get(&id).is_some_and(|entry| entry.is_in_cycle(origin)) {
+        if self.would_stream_better(id, origin) {
             self.answer(origin, id, DirectoryAnswer::AskAgain { edition });
         }
         if report.leaving {

@@ -200,6 +200,21 @@ fn an_owner_breaks_a_ring_of_receivers() {
     assert_eq!(told(&mut at, id), [(4, DirectoryAnswer::AskAgain { edition: edition(5) })]);
 }
 
+/// The new owner lent a sender before it heard that it serves somebody already.
+#[test]
+fn a_new_owner_parts_those_who_share_a_sender() {
+    let mut at = Node::among(5, 8 << 20);
+    let id = at.id_owned_by(ME);
+    at.request(2, id, announce(put_report(1, edition(5), SIZE, true)));
+    at.request(3, id, DirectoryRequest::Ask { ask: 4, have: Some(edition(5)), failed: Some(node(5)) });
+    assert!(matches!(told(&mut at, id)[..], [(3, DirectoryAnswer::Lend { .. })]));
+    at.request(4, id, announce(received_report(1, edition(5), SIZE, Some(node(2)))));
+    assert_eq!(told(&mut at, id), [(4, DirectoryAnswer::AskAgain { edition: edition(5) })]);
+    at.request(4, id, DirectoryRequest::Ask { ask: 6, have: Some(edition(5)), failed: Some(node(2)) });
+    let [(4, DirectoryAnswer::Lend { sender, .. })] = told(&mut at, id)[..] else { panic!() };
+    assert_eq!(sender, node(3));
+}
+
 #[test]
 fn a_receiver_in_a_ring_asks_again() {
     let mut at = Node::among(3, 8 << 20);
