@@ -147,6 +147,10 @@ impl Core {
             Input::PeerGone { node } => {
                 let changes = self.members.on_gone(now, node);
                 self.on_member_changes(changes);
+                if !self.departed.contains(&node) {
+                    // It died before we knew it as a member, but it may have asked and been lent things.
+                    self.on_member_down(node);
+                }
             }
             Input::Datagram { bytes } => {
                 let changes = self.members.on_datagram(now, &bytes);

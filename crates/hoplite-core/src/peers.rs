@@ -126,7 +126,7 @@ impl Core {
         }
     }
 
-    fn on_member_down(&mut self, node: NodeId) {
+    pub(crate) fn on_member_down(&mut self, node: NodeId) {
         self.departed.insert(node);
         if self.departed.len() > DEPARTED_MAX {
             self.departed.pop_first();

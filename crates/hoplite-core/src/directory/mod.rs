@@ -325,8 +325,9 @@ impl Core {
         }
         let distrust = failed.map(|sender| (sender, now + DISTRUST));
         let fresh = entry.add_ask(Ask { node: origin, ask, have, distrust });
-        if let Some(gone) = failed.filter(|&node| self.departed.contains(&node)) {
-            // Told of by someone who had not heard of its death; nobody will withdraw it.
+        if let Some(gone) = failed.filter(|&node| !self.shards.contains(node)) {
+            // It died, or did before we knew it: nobody will withdraw what it said. If it lives, it says
+            // so again when it comes up.
             self.forget_holder(id, gone);
         }
         if fresh {

@@ -47,8 +47,10 @@ impl Core {
     pub(crate) fn repeat_seat_reports(&mut self, to: Option<NodeId>) {
         self.seats.let_go.retain(|_, &mut (_, until)| until > self.now);
         for (key, message) in self.seats.reports() {
-            if to.is_none_or(|node| node == key.0.coordinator) {
-                self.send(key.0.coordinator, message, None);
+            let coordinator = key.0.coordinator;
+            // Who is no member hears it when it comes back.
+            if self.shards.contains(coordinator) && to.is_none_or(|node| node == coordinator) {
+                self.send(coordinator, message, None);
             }
         }
     }

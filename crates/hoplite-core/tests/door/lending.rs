@@ -8,13 +8,13 @@ use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMes
 use hoplite_words::{limits, Edition, NodeId, ObjectId};
 use proptest::prelude::*;
 
-use crate::node::{node, Node};
-use crate::requests::{edition, object, put_report, received_report};
+use crate::node::{node, Node, ME};
+use crate::requests::{edition, put_report, received_report};
 
 /// The nodes that take part, the directory's own not among them.
 const NODES: std::ops::RangeInclusive<u16> = 2..=7;
 /// Watches the object all the time.
-const WATCHER: u16 = 20;
+const WATCHER: u16 = 8;
 /// How long a sender that failed is avoided.
 const DISTRUST: Duration = Duration::from_millis(100);
 
@@ -68,10 +68,10 @@ struct World {
 
 impl World {
     fn new(size: u64, latency: Duration) -> Self {
-        let mut owner = Node::alone(8 << 20);
+        let mut owner = crate::losses::settled(WATCHER);
         owner.measure(latency);
         let fanout = hoplite_core::fanout(size, latency.as_secs_f64(), 1e9);
-        let id = object("lent");
+        let id = owner.id_owned_by(ME);
         owner.request(WATCHER, id, DirectoryRequest::Subscribe);
         World {
             owner,

@@ -30,7 +30,7 @@ fn told(at: &mut Node, id: ObjectId) -> Vec<(u16, DirectoryAnswer)> {
 }
 
 /// Members have come and gone long ago.
-fn settled(last: u16) -> Node {
+pub fn settled(last: u16) -> Node {
     let mut at = Node::among(last, 8 << 20);
     at.wait(Duration::from_secs(10));
     at.take_mail();
