@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoplite_words::peer::{PeerMessage, PeerRefusal, Purpose};
+use hoplite_words::peer::{PeerMessage, PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
 use hoplite_words::NodeId;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -211,10 +211,17 @@ struct LinkRun {
 enum LinkError {
     #[error("the peer closed it")]
     Closed,
-    #[error("turned away by {:?}, which speaks protocol version {}", .0.node, .0.version)]
+    #[error("turned away: {:?} answers there{}", .0.node, other_version(.0.version))]
     Refused(PeerRefusal),
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+fn other_version(version: u32) -> String {
+    match version {
+        PEER_PROTOCOL_VERSION => String::new(),
+        other => format!(", which speaks protocol version {other} and not {PEER_PROTOCOL_VERSION}"),
+    }
 }
 
 impl LinkError {
