@@ -122,6 +122,8 @@ impl Daemon {
         let mut sources = Sources::new(carried, control, client_events, arrivals, node.gossip.clone());
         work(&mut node, &mut sources, &mut stop, drain).await;
         info!("stopping");
+        // Nobody listens any more, and nobody is kept waiting for it.
+        drop(sources);
         // First, so that a new daemon may take the path as soon as this one lets go of it.
         if let Err(error) = std::fs::remove_file(&socket) {
             warn!(%error, path = %socket.display(), "cannot remove the socket");
