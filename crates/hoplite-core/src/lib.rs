@@ -75,7 +75,7 @@ pub struct Core {
     /// The daemon is to end by then, and hands over what only it holds.
     leaving: Option<Duration>,
     shards: Shards,
-    /// Members that went down: what others pass on from them is out of date.
+    /// Members that went down: what is still on its way from them is out of date.
     departed: BTreeSet<NodeId>,
     links: Links,
     directory: Directory,

@@ -20,6 +20,10 @@ const DEPARTED_MAX: usize = 1024;
 
 impl Core {
     pub(crate) fn on_message(&mut self, from: NodeId, message: PeerMessage) {
+        if self.departed.contains(&from) {
+            // News of its death was faster, or it lives and will be asked to say it again.
+            return;
+        }
         match message {
             PeerMessage::Directory { origin, hops, id, request } => {
                 self.on_directory(origin, hops, id, request)
@@ -47,6 +51,7 @@ impl Core {
             PeerMessage::Disband { reduction } => self.on_disband(reduction),
             PeerMessage::Prefetch { id } => self.want(id, Want::Prefetch),
             PeerMessage::Ping { sent_ns } => self.send(from, PeerMessage::Pong { sent_ns }, None),
+            PeerMessage::SayAgain => self.resync_soon(from),
             PeerMessage::Check { transfer } => self.on_check(PullKey { to: from, transfer }),
             PeerMessage::Checked { transfer, watermark } => self.on_checked(transfer, watermark),
             PeerMessage::Pong { sent_ns } => {
@@ -100,13 +105,16 @@ impl Core {
             match change {
                 Change::Datagram { to, bytes } => self.out.push_back(Output::Datagram { to, bytes }),
                 Change::Up(node) => {
-                    self.departed.remove(&node);
+                    let returned = self.departed.remove(&node);
                     if self.shards.insert(node) {
                         self.out.push_back(Output::Event(Event::MemberUp { node }));
                         self.on_owners_changed();
                         self.reannounce_later();
                         self.resync_soon(node);
                         self.ping(node);
+                        if returned {
+                            self.send(node, PeerMessage::SayAgain, None);
+                        }
                     }
                 }
                 Change::Rejoined => {

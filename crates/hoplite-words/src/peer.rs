@@ -237,6 +237,9 @@ pub enum PeerMessage {
         #[n(1)]
         watermark: u64,
     },
+    /// To a node that was taken for dead and is back: what it said meanwhile was not listened to.
+    #[n(17)]
+    SayAgain,
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]

@@ -54,7 +54,7 @@ impl Core {
 
     /// A directory request arrived: serve it if we own the id, pass it on if another does.
     pub(crate) fn on_directory(&mut self, origin: NodeId, hops: u8, id: ObjectId, request: DirectoryRequest) {
-        if hops > 0 && self.departed.contains(&origin) {
+        if self.departed.contains(&origin) {
             // It came by way of others, and news of the death was faster.
             return;
         }

@@ -198,7 +198,9 @@ impl Core {
         let Some(reduction) = self.reductions.get(&number) else { return false };
         let (target, small) = (reduction.request.target, reduction.small.is_some());
         let ours = |edition: Edition| self.is_slot_writing(number, edition);
-        let foreign = |(_, report): (NodeId, &CopyReport)| !small && !ours(report.edition);
+        // Part of it may be left of one that is lost; if it is not, its source is reported as well.
+        let whole = |report: &CopyReport| report.complete || report.upstream.is_none();
+        let foreign = |(_, report): (NodeId, &CopyReport)| !small && whole(report) && !ours(report.edition);
         let exists = self.subscriptions.copies(target).any(foreign);
         if exists {
             let message = format!("{}: the target {target} exists already", self.me);

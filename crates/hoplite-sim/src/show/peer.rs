@@ -44,6 +44,7 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::Committed { reduction, sealed } => {
             format!("{} r{}", if *sealed { "committed" } else { "cannot commit" }, reduction.number)
         }
+        PeerMessage::SayAgain => "say again".to_owned(),
         PeerMessage::Check { transfer } => format!("check t{}", transfer.0),
         PeerMessage::Checked { transfer, watermark } => format!("checked t{} {watermark} B", transfer.0),
     }

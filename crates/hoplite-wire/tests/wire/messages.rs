@@ -137,6 +137,7 @@ draw_enum! {
         Committed { reduction, sealed },
         Check { transfer },
         Checked { transfer, watermark },
+        SayAgain,
     }
     DirectoryRequest {
         Announce { report, payload, wants_verdict },
