@@ -30,6 +30,14 @@ impl GossipSocket {
         Ok(GossipSocket(udp))
     }
 
+    /// Where it is bound.
+    ///
+    /// # Errors
+    /// What the kernel reports.
+    pub fn addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
     /// Waits for a datagram; gives its length.
     ///
     /// # Errors
@@ -77,7 +85,7 @@ mod tests {
         let none = there.receive_waiting(&mut buffer).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
         for n in 1..=3u8 {
-            here.send(&[n; 9], there.0.local_addr().unwrap()).unwrap();
+            here.send(&[n; 9], there.addr().unwrap()).unwrap();
         }
         // Loopback delivers within the call: no turn of the runtime lies between.
         for n in 1..=2u8 {

@@ -173,3 +173,50 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hoplite_core::{Config, Core};
+    use hoplite_net::{ControlLinks, ControlReaders, GossipSocket};
+    use hoplite_store::Arena;
+    use hoplite_words::NodeId;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::carry::Carriers;
+
+    async fn node() -> (Node, GossipSocket, NodeId) {
+        let gossip = GossipSocket::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let id = NodeId { addr: gossip.addr().unwrap(), incarnation: 1 };
+        let other = GossipSocket::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let arena = Arc::new(Arena::create(1 << 20).unwrap());
+        let mut config = Config::new(id, arena.bytes(), 1);
+        config.seeds = vec![other.addr().unwrap()];
+        let carriers = Carriers::start(id, 1, config.stall_after, mpsc::unbounded_channel().0).unwrap();
+        let events = mpsc::channel(1).0;
+        let connections = (ControlLinks::new(id, events.clone()), ControlReaders::new(events));
+        (Node::new(id, Core::new(config), carriers, connections, gossip, arena), other, id)
+    }
+
+    #[tokio::test]
+    async fn datagrams_that_wait_are_heard_before_a_deadline_that_has_come() {
+        let (mut node, other, id) = node().await;
+        // It knocks at its seed, and will knock again.
+        node.on_input(Input::Tick);
+        let mut buffer = [0; DATAGRAM_BYTES_MAX];
+        other.receive(&mut buffer).await.unwrap();
+        let knock_again = node.next_deadline().expect("nobody answered yet");
+        for _ in 0..3 {
+            other.send(b"no gossip", id.addr).unwrap();
+        }
+        tokio::time::sleep_until(knock_again.into()).await;
+        // Whatever it is told: its deadline is met, and by then the socket is empty.
+        node.on_client(ClientEvent::Gone { client: hoplite_core::io::ClientId(1) });
+        other.receive(&mut buffer).await.unwrap();
+        let none = node.gossip.receive_waiting(&mut buffer).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
+        node.stop();
+    }
+}

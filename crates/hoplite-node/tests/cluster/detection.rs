@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::node::status;
 use crate::pattern;
-use crate::process::{wait_for_members, Process, NEVER_SUSPECT};
+use crate::process::{wait_for_members, wait_until, Process, NEVER_SUSPECT};
 
 /// 50 ms is promised (lab/bench_detection.py measures it); tests share the machine with others.
 const CRASH_NOTICED_MAX: Duration = Duration::from_millis(500);
@@ -42,9 +42,7 @@ fn a_process_that_is_back_at_once_is_another_node() {
     let node = back.client().node;
     assert_eq!(node.addr, killed.addr);
     for client in &mut clients {
-        while !status(client).members.contains(&node) {
-            std::thread::yield_now();
-        }
+        wait_until("it knows the new one", || status(client).members.contains(&node));
         wait_for_members(client, 3);
         let former = status(client).members.into_iter().filter(|m| m.addr == node.addr && *m != node);
         assert_eq!(former.count(), 0, "its former self lives on");
@@ -61,14 +59,22 @@ fn a_paused_process_is_noticed_and_comes_back_with_what_it_holds() {
     for (n, id) in ids.iter().enumerate() {
         held.put(*id, Header::default(), &pattern(n as u64, 200_000));
     }
+    // Bulk connections both ways, idle when it is paused.
+    assert!(clients[0].get(ids[0]) == pattern(0, 200_000));
+    let other = ObjectId::from_name("held elsewhere");
+    clients[0].put(other, Header::default(), &pattern(99, 200_000));
+    assert!(held.get(other) == pattern(99, 200_000));
     let began = Instant::now();
     paused.signal(Signal::STOP);
+    assert!(paused.open_connections() >= 6, "control and bulk, in and out");
     for client in &mut clients {
         wait_for_members(client, 2);
     }
     let noticed = began.elapsed();
     println!("a paused process was noticed after {noticed:?}");
     assert!(noticed < PAUSE_NOTICED_MAX, "{noticed:?}");
+    // Nothing stays open that would have to be found out about when it is back.
+    wait_until("its connections are closed", || paused.open_connections() == 0);
     paused.signal(Signal::CONT);
     for client in clients.iter_mut().chain([&mut held]) {
         wait_for_members(client, 3);

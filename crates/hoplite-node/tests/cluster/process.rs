@@ -67,6 +67,20 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// How many of its TCP connections its kernel takes for open in both directions.
+    pub fn open_connections(&self) -> usize {
+        const ESTABLISHED: &str = "01";
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        let links = descriptors.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
+        let sockets: Vec<_> = links.map(|link| link.to_string_lossy().into_owned()).collect();
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let open = table.lines().filter(|line| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            fields[3] == ESTABLISHED && sockets.contains(&format!("socket:[{}]", fields[9]))
+        });
+        open.count()
+    }
+
     /// What it has written to stderr so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
@@ -74,14 +88,8 @@ impl Process {
 
     /// Waits for its end; gives the time that took, too.
     pub fn wait(&mut self) -> (ExitStatus, Duration) {
-        let began = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return (status, began.elapsed());
-            }
-            assert!(began.elapsed() < NEVER, "it does not end: {}", self.log());
-            std::thread::yield_now();
-        }
+        let took = wait_until("it has ended", || self.child.try_wait().unwrap().is_some());
+        (self.child.wait().unwrap(), took)
     }
 }
 
@@ -97,12 +105,17 @@ impl Drop for Process {
     }
 }
 
-/// Waits until the node sees so many members; gives the time that took.
-pub fn wait_for_members(client: &mut Client, count: usize) -> Duration {
+/// Waits until `is_so`, which is put in words by `what`; gives the time that took.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
     let began = Instant::now();
-    while members(client) != count {
-        assert!(began.elapsed() < NEVER, "{} members after {NEVER:?}, not {count}", members(client));
+    while !is_so() {
+        assert!(began.elapsed() < NEVER, "after {NEVER:?} still not so: {what}");
         std::thread::yield_now();
     }
     began.elapsed()
+}
+
+/// Waits until the node sees so many members.
+pub fn wait_for_members(client: &mut Client, count: usize) -> Duration {
+    wait_until(&format!("it knows {count} members"), || members(client) == count)
 }

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::node::members;
 use crate::pattern;
-use crate::process::{wait_for_members, Process, NEVER_SUSPECT};
+use crate::process::{wait_for_members, wait_until, Process, NEVER_SUSPECT};
 
 /// 100 ms is promised; tests share the machine with others.
 const LEAVING_NOTICED_MAX: Duration = Duration::from_millis(500);
@@ -92,9 +92,7 @@ fn stuck_drain(drain: &str) -> (Process, Process) {
         process.client().put(ObjectId::from_name(name), Header::default(), &pattern(1, size));
     }
     leaver.signal(Signal::TERM);
-    while !leaver.log().contains("leaving") {
-        std::thread::yield_now();
-    }
+    wait_until("it is leaving", || leaver.log().contains("leaving"));
     (other, leaver)
 }
 

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::client::Client;
 use crate::node::status;
 use crate::pattern;
-use crate::process::{Process, NEVER_SUSPECT};
+use crate::process::{wait_until, Process, NEVER_SUSPECT};
 
 /// Takes some ten milliseconds to transfer: long enough to be caught in the middle.
 const SIZE: usize = 50_000_000;
@@ -44,9 +44,7 @@ fn a_stream_that_stands_still_is_finished_from_another_sender() {
         let sent: Vec<_> = senders.iter_mut().map(|sender| status(sender).sent_bytes).collect();
         let received = status(&mut watcher).received_bytes;
         let call = receiver.start_get(id);
-        while status(&mut watcher).received_bytes == received {
-            std::thread::yield_now();
-        }
+        wait_until("bytes have come", || status(&mut watcher).received_bytes > received);
         let sends = |(sender, sent): (&mut Client, &u64)| status(sender).sent_bytes > *sent;
         let sender = senders.iter_mut().zip(&sent).position(sends).expect("one of them sends");
         all[sender].signal(Signal::STOP);
