@@ -216,6 +216,10 @@ impl Core {
                 ErrorKind::TimedOut,
                 format!("{me}: {id} was still on its way here after {waited}: {}", self.story(*id)),
             ),
+            Pending::Create(Creation { id, size, .. }) if self.copies.could_make_room(*size) => (
+                ErrorKind::TimedOut,
+                format!("{me}: {id} was in the way of its own put for {waited}: {}", self.story(*id)),
+            ),
             Pending::Create(Creation { id, size, .. }) => (
                 ErrorKind::StoreFull,
                 format!(

@@ -198,7 +198,12 @@ impl Members {
     /// opinions, the others would each have to prove that they live.
     fn start_over(&mut self, member: Gossiper) -> Vec<Change> {
         let Some(renewed) = self.foca.identity().renew() else { return Vec::new() };
-        let heard = self.foca.iter_members().map(|member| Member::alive(*member.id()));
+        let (heard, doubtful): (Vec<_>, Vec<_>) = self
+            .foca
+            .iter_members()
+            .map(|member| (*member.id(), member.state()))
+            .partition(|(_, s)| *s == State::Alive);
+        let heard = heard.into_iter().map(|(id, _)| Member::alive(id));
         let heard: Vec<_> = heard.collect();
         let rng = SmallRng::seed_from_u64(self.rng.next_u64());
         self.foca = Foca::new(renewed, self.settings.clone(), rng, PostcardCodec);
@@ -206,7 +211,9 @@ impl Members {
         self.timers.clear();
         let _ = self.foca.apply_many(heard.into_iter(), false, &mut self.runtime);
         let _ = self.foca.announce(member, &mut self.runtime);
-        vec![Change::Rejoined]
+        // Nobody looks after them any more; who lives comes up again.
+        let doubtful = doubtful.into_iter().map(|(id, _)| Change::Down(id.node()));
+        doubtful.chain([Change::Rejoined]).collect()
     }
 
     pub fn on_time(&mut self, now: Duration) -> Vec<Change> {

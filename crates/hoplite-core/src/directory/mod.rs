@@ -240,10 +240,14 @@ impl Core {
     /// The id is deleted: everyone who has it or waits for it is told, a tombstone stands.
     fn bury(&mut self, id: ObjectId, ttl: Duration) {
         let until = self.now + ttl;
+        let me = self.me;
+        let heir = self.shards.owner_among(id, |node| node != me);
         let entry = self.entry_mut(id);
         let known = std::mem::take(entry);
         let until = known.buried_until.map_or(until, |old| old.max(until));
-        let everyone = known.everyone();
+        let mut everyone = known.everyone();
+        // Who would own it without us remembers it too, or it might rise again if we died now.
+        everyone.extend(heir);
         entry.buried_until = Some(until);
         entry.told_deleted = known.told_deleted;
         entry.told_deleted.extend(everyone.iter().copied());

@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use hoplite_words::peer::{PeerMessage, SeatTrouble};
+use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble};
 use hoplite_words::{NodeId, ReductionId};
 
-use super::seats::Key;
+use super::seats::{Key, LetGo};
 use crate::Core;
 
 /// How long a slot that was let go is remembered: its coordinator, if it lives, is back by then.
@@ -45,7 +45,13 @@ impl Core {
 
     /// How the slots seated here stand, to their coordinators; only to one of them if that is given.
     pub(crate) fn repeat_seat_reports(&mut self, to: Option<NodeId>) {
-        self.seats.let_go.retain(|_, &mut (_, until)| until > self.now);
+        self.seats.let_go.retain(|_, let_go| let_go.until > self.now);
+        let let_go = self.seats.let_go.iter();
+        let abandoned = let_go.filter(|((id, _), _)| to == Some(id.coordinator));
+        for (out, edition) in abandoned.map(|(_, let_go)| (let_go.out, let_go.edition)).collect::<Vec<_>>() {
+            // An owner that was taken for dead as well has not heard that it is withdrawn.
+            self.withdraw_edition(out, edition);
+        }
         for (key, message) in self.seats.reports() {
             let coordinator = key.0.coordinator;
             // Who is no member hears it when it comes back.
@@ -77,23 +83,22 @@ impl Core {
     /// A coordinator is dead, as far as we can tell: its slots are let go, and if it lives after all it
     /// will be told so.
     pub(crate) fn let_seats_go(&mut self, coordinator: NodeId) {
-        let of_node = self.seats.attempts().filter(|((id, _), _)| id.coordinator == coordinator);
-        for (key, attempt) in of_node.collect::<Vec<_>>() {
-            self.remember_let_go(key, attempt);
+        let until = self.now + LET_GO_FOR;
+        let let_go =
+            |seat: &Seat| LetGo { attempt: seat.attempt, until, out: seat.out, edition: seat.edition };
+        let of_node: Vec<_> = self.seats.of(coordinator).map(|(key, seat)| (key, let_go(seat))).collect();
+        for (key, let_go) in of_node {
+            self.seats.let_go.insert(key, let_go);
             self.drop_seat(key);
+            self.arm_refresh();
         }
-    }
-
-    pub(super) fn remember_let_go(&mut self, key: Key, attempt: u32) {
-        self.seats.let_go.insert(key, (attempt, self.now + LET_GO_FOR));
-        self.arm_refresh();
     }
 
     /// Whether this attempt of the slot must not be begun (again) here; says so if that is so. What it
     /// had summed up before may have been read, and would not be the same bytes.
     pub(super) fn declines_seat(&mut self, key: Key, attempt: u32) -> bool {
         let (reduction, slot) = key;
-        let let_go = self.seats.let_go.get(&key).is_some_and(|&(last, _)| last >= attempt);
+        let let_go = self.seats.let_go.get(&key).is_some_and(|let_go| let_go.attempt >= attempt);
         let declined = let_go || !self.shards.contains(reduction.coordinator);
         if declined {
             let trouble = SeatTrouble::LetGo;

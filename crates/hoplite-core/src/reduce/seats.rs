@@ -67,13 +67,24 @@ struct Fold {
     streams: BTreeMap<TransferId, u32>,
 }
 
+/// What is remembered of a slot whose coordinator seemed dead.
+#[derive(Debug)]
+pub(super) struct LetGo {
+    /// The last one.
+    pub attempt: u32,
+    pub until: Duration,
+    /// What was summed up: the directory may have been told of it.
+    pub out: ObjectId,
+    pub edition: Edition,
+}
+
 /// Slots seated here, and all folds.
 #[derive(Debug, Default)]
 pub(crate) struct Seats {
     running: BTreeMap<Key, Running>,
     folds: BTreeMap<FoldId, Fold>,
-    /// Slots dropped because their coordinator seemed dead: the last attempt, and until when to remember.
-    pub(super) let_go: BTreeMap<Key, (u32, Duration)>,
+    /// Slots dropped because their coordinator seemed dead.
+    pub(super) let_go: BTreeMap<Key, LetGo>,
 }
 
 impl Seats {
@@ -86,8 +97,10 @@ impl Seats {
         !self.running.is_empty() || !self.let_go.is_empty()
     }
 
-    pub(super) fn attempts(&self) -> impl Iterator<Item = (Key, u32)> + '_ {
-        self.running.iter().map(|(&key, running)| (key, running.seat.attempt))
+    /// The slots seated for `coordinator`.
+    pub(super) fn of(&self, coordinator: NodeId) -> impl Iterator<Item = (Key, &Seat)> + '_ {
+        let of_node = self.running.iter().filter(move |((id, _), _)| id.coordinator == coordinator);
+        of_node.map(|(&key, running)| (key, &running.seat))
     }
 
     /// How each slot stands, as its coordinator is to hear it.
@@ -103,7 +116,7 @@ impl Seats {
             };
             ((reduction, slot), message)
         });
-        let let_go = self.let_go.iter().map(|(&(reduction, slot), &(attempt, _))| {
+        let let_go = self.let_go.iter().map(|(&(reduction, slot), &LetGo { attempt, .. })| {
             let trouble = SeatTrouble::LetGo;
             ((reduction, slot), PeerMessage::SeatFailed { reduction, slot, attempt, trouble })
         });
