@@ -134,7 +134,7 @@ class Stage:
         run = self._account(case, sampler, struck, at, seconds)
         if case.fault is not None:
             victim = self._sites[struck.victim]
-            alive += self._mend(case.fault, victim)
+            alive += self._mend(case.fault, victim, name)
         if any(site.worker.ask("check")["checksum"] != expected for site in alive):
             raise WrongContent(f"{name}: a receiver holds other bytes than were put")
         self._clear([name])
@@ -168,7 +168,7 @@ class Stage:
         if first.worker.ask("check")["checksum"] != self._sum(run["sources"]):
             raise WrongContent(f"{name}: the result is not the sum of the sources it names")
         if case.fault is not None and case.put_again != "restarted":
-            self._mend(case.fault, self._sites[struck.victim], busy=False)
+            self._mend(case.fault, self._sites[struck.victim])
         self._clear([name, *sources])
         return run
 
@@ -209,16 +209,17 @@ class Stage:
         run["progress"] = [[round(sample.at - at, 4), *sample.down] for sample in kept]
         return run
 
-    def _mend(self, fault: Fault, victim: Station, busy: bool = True) -> list[Station]:
-        """Makes the cluster whole again; returns the victim if its call came to a good end after all."""
+    def _mend(self, fault: Fault, victim: Station, getting: str | None = None) -> list[Station]:
+        """Makes the cluster whole again; returns the victim if it has what it is ``getting``."""
         if fault.mend is not None:
             fault.mend(victim)
-            if busy:
-                victim.worker.receive()
             wait_until_whole(self._sites)
-            return [victim] if busy else []
-        if busy:
-            _expect_unreachable(victim)
+            if getting is None:
+                return []
+            _get_after_all(victim, getting)
+            return [victim]
+        if getting is not None:
+            _expect_failure(victim, "NodeUnreachable")
         self._restart(victim)
         self.warm([victim])
         return []
@@ -262,11 +263,22 @@ def _is_struck(case: Case, struck: Struck, site: Station) -> bool:
     return case.fault is not None and site.host.index == struck.victim
 
 
-def _expect_unreachable(site: Station) -> None:
+def _get_after_all(site: Station, id: str) -> None:
+    """The end of a get at a node that was paused or cut off, and is back."""
     try:
         site.worker.receive()
     except WorkerFailed as error:
-        if "NodeUnreachable" in str(error):
+        # Alone, it could not know that the others live: to it, every complete copy was gone.
+        if "ObjectLost" not in str(error):
+            raise
+        site.worker.ask("get", id=id)
+
+
+def _expect_failure(site: Station, kind: str) -> None:
+    try:
+        site.worker.receive()
+    except WorkerFailed as error:
+        if kind in str(error):
             return
         raise
     raise WrongContent(f"{site.address} is dead, and yet its client got the object")
