@@ -33,7 +33,7 @@ pub const CONTROL_OUTBOX_BYTES_MAX: usize = 64 << 20;
 
 /// Pause before dialling a peer again after the first failure; doubled with each further one. Short
 /// enough that a crashed process is found to be gone within 50 ms, if it does not refuse us at once.
-const BACKOFF_MIN: Duration = Duration::from_millis(10);
+const BACKOFF_MIN: Duration = Duration::from_millis(2);
 
 /// Longest pause: what a peer that comes back has to wait for us at most.
 const BACKOFF_MAX: Duration = Duration::from_millis(640);

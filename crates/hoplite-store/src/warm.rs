@@ -6,6 +6,7 @@
 //! then takes one fault per 2 MiB.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -107,19 +108,23 @@ impl Drop for Warmer {
     }
 }
 
-/// Leaves the process's descriptors to its other threads. Sockets of a process that is killed are closed
-/// only when the last thread that shares them has died, and on a busy machine this one dies late: its
-/// peers would wait for it to learn of the crash.
-fn let_go_of_descriptors() {
-    // SAFETY: with CLOSE_RANGE_UNSHARE the calling thread gets a table of its own and closes descriptors
-    // only there; it uses none after this. Kernels without the call leave everything as it was.
+/// Leaves signals and descriptors to the process's other threads. Sockets of a process that is killed are
+/// closed only when the last thread that shares them has died, and on a busy machine this one dies late:
+/// its peers would wait for it to learn of the crash. Signals first: their handlers write to descriptors.
+fn keep_out_of_the_way() {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigfillset` initialises the set that it is given; the mask concerns this thread only, and so
+    // does the table of descriptors: with CLOSE_RANGE_UNSHARE it becomes the thread's own before any is
+    // closed in it. The thread uses none after this. Kernels without the call leave everything as it was.
     unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut());
         libc::syscall(libc::SYS_close_range, FIRST_DESCRIPTOR, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE);
     }
 }
 
 fn run(shared: &Shared, mapping: &Mapping) {
-    let_go_of_descriptors();
+    keep_out_of_the_way();
     // Where the kernel forbids it the thread is merely less polite.
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
     let (region, touched) = (mapping.writable(), mapping.touched());

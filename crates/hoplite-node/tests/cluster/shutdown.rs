@@ -109,6 +109,17 @@ fn a_second_signal_does_not_wait_for_the_drain() {
 }
 
 #[test]
+fn two_signals_in_one_moment_are_both_heard() {
+    // Which thread takes which is up to the kernel, so several times.
+    for _ in 0..10 {
+        let mut daemon = Process::start(None, &["--drain-ms=3600000"]);
+        daemon.signal(Signal::TERM);
+        daemon.signal(Signal::INT);
+        assert!(daemon.wait().0.success());
+    }
+}
+
+#[test]
 fn a_drain_that_does_not_succeed_ends_in_its_time() {
     let began = Instant::now();
     let (other, mut leaver) = stuck_drain("--drain-ms=500");

@@ -2,7 +2,8 @@
 
 mod peer;
 
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use hoplite_store::{Arena, Followed, Mapping, State, PREFAULT_AHEAD};
 use peer::{fill, holds_pattern, Peer};
@@ -10,6 +11,9 @@ use peer::{fill, holds_pattern, Peer};
 const ARENA: u64 = 8 << 20;
 const OFFSET: u64 = 4096;
 const SIZE: u64 = 1_000_003;
+
+/// Long enough to mean "never".
+const NEVER: Duration = Duration::from_secs(60);
 
 fn arena() -> Arena {
     Arena::create(ARENA).unwrap()
@@ -260,4 +264,39 @@ fn a_writer_faults_in_no_more_than_its_copy() {
     fill(&mut writer, size);
     assert_eq!(resident(&arena), size + 4096);
     assert!(holds_pattern(&writer.reader(), size));
+}
+
+/// The thread that warms arenas has no descriptors but the standard ones, and every signal that can be is
+/// left to others: it dies late, and what it shared would go with it.
+#[test]
+fn the_warming_thread_keeps_out_of_the_way() {
+    let arena = arena();
+    let is_warmer = |task: &PathBuf| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "hoplite-warm")
+    };
+    let aside = |task: &PathBuf| {
+        let (Ok(status), Ok(open)) =
+            (std::fs::read_to_string(task.join("status")), std::fs::read_dir(task.join("fd")))
+        else {
+            return true; // Ended meanwhile: another test's.
+        };
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).expect("in every status");
+        let blocked = u64::from_str_radix(blocked.trim(), 16).expect("hexadecimal");
+        let signals = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGCHLD];
+        signals.iter().all(|signal| blocked & (1 << (signal - 1)) != 0) && open.count() <= 3
+    };
+    let tasks = || std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let began = Instant::now();
+    // It has begun at the latest when what is asked of it is done.
+    arena.warm_to(ARENA);
+    arena.wait_until_warm();
+    loop {
+        let warmers: Vec<_> = tasks().filter(is_warmer).collect();
+        if !warmers.is_empty() && warmers.iter().all(aside) {
+            break;
+        }
+        // Other tests start arenas of their own in the same moment.
+        assert!(began.elapsed() < NEVER, "{warmers:?}");
+        std::thread::yield_now();
+    }
 }
