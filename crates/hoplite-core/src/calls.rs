@@ -407,19 +407,23 @@ impl Core {
     pub(crate) fn on_waited_change(&mut self, client: ClientId, call: u64, object: ObjectId) {
         let complete = self.subscriptions.copies(object).any(|(_, report)| report.complete);
         let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
-        let Pending::Wait { ready, .. } = &mut state.pending else { return };
+        let Pending::Wait { ready, known_lost, .. } = &mut state.pending else { return };
         if complete {
+            // Should it be lost once more, that is news.
+            if let Some(known) = known_lost {
+                known.remove(&object);
+            }
             ready.insert(object);
             self.answer_wait_if_enough(client, call);
         }
     }
 
-    /// The last complete copy of a waited-for object is gone.
+    /// The last complete copy of a waited-for object is gone, whether or not it was ready before.
     pub(crate) fn on_waited_lost(&mut self, client: ClientId, call: u64, object: ObjectId) {
-        let Some(Pending::Wait { ready, known_lost: Some(known), .. }) = self.pending(client, call) else {
-            return;
-        };
-        if !ready.contains(&object) && !known.contains(&object) {
+        let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
+        let Pending::Wait { ready, known_lost, .. } = &mut state.pending else { return };
+        ready.remove(&object);
+        if known_lost.as_ref().is_some_and(|known| !known.contains(&object)) {
             self.fail_lost(client, call, object);
         }
     }

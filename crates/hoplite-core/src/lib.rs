@@ -43,7 +43,7 @@ pub use io::{Input, Output};
 use calls::{Calls, Client};
 use copies::Copies;
 use cost::Links;
-use directory::{Directory, Graves};
+use directory::{Directory, Graves, PassedOn};
 use fetch::Fetches;
 use io::ClientId;
 use members::Members;
@@ -80,6 +80,7 @@ pub struct Core {
     links: Links,
     directory: Directory,
     graves: Graves,
+    passed_on: PassedOn,
     copies: Copies,
     /// Who waits for room in the store.
     room: VecDeque<RoomFor>,
@@ -119,6 +120,7 @@ impl Core {
             links: Links::default(),
             directory: Directory::default(),
             graves: Graves::default(),
+            passed_on: PassedOn::default(),
             copies: Copies::new(config.store_bytes),
             room: VecDeque::new(),
             room_changed: false,

@@ -126,8 +126,9 @@ impl Core {
                 Change::Down(node) => {
                     if self.shards.remove(node) {
                         self.out.push_back(Output::Event(Event::MemberDown { node }));
-                        self.on_member_down(node);
+                        // First: entries that are new because of it do not know all yet.
                         self.reannounce_later();
+                        self.on_member_down(node);
                     }
                 }
             }
@@ -147,6 +148,7 @@ impl Core {
         self.directory_member_down(node);
         self.subscriptions_member_down(node);
         self.on_owners_changed();
+        self.handle_passed_on(node);
         self.seats_peer_broken(node);
         for transfer in self.fetches.transfers_from(node) {
             self.on_pull_refused(transfer);

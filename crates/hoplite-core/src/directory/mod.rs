@@ -5,6 +5,7 @@ mod entry;
 mod graves;
 mod lend;
 mod loss;
+mod passed_on;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use crate::timers::Timer;
 use crate::Core;
 use entry::{Ask, Entry};
 pub(crate) use graves::Graves;
+pub(crate) use passed_on::PassedOn;
 
 /// The owned slice.
 #[derive(Debug, Default)]
@@ -60,6 +62,7 @@ impl Core {
         }
         let owner = self.shards.owner(id);
         if owner != self.me && hops < limits::FORWARD_HOPS_MAX {
+            self.remember_passed_on(owner, origin, hops, id, &request);
             self.send(owner, PeerMessage::Directory { origin, hops: hops + 1, id, request }, None);
             return;
         }
@@ -176,9 +179,23 @@ impl Core {
         }
     }
 
+    /// A put was given up after its bytes had come with its announcement.
+    fn drop_inline(&mut self, id: ObjectId, edition: Edition) {
+        let Some(copy) = self.copies.live(id) else { return };
+        let known = &self.copies.table[&copy];
+        if known.edition == edition && known.is_sealed() && !known.pinned {
+            self.withdraw(copy);
+            self.doom(copy);
+        }
+    }
+
     fn on_withdraw(&mut self, origin: NodeId, id: ObjectId, seq: u64, edition: Edition) {
         let Some(entry) = self.directory.entries.get_mut(&id) else { return };
+        let given_up = entry.copies().get(&origin).is_some_and(|held| held.report.pinned);
         if entry.withdraw(origin, seq, edition) {
+            if given_up {
+                self.drop_inline(id, edition);
+            }
             self.copy_gone(id, origin);
         }
     }
