@@ -12,7 +12,7 @@ use crate::fault::Fault;
 use crate::net::TroubleId;
 use crate::plane::FlowId;
 use crate::task::TaskId;
-use crate::world::{LineId, Place};
+use crate::world::{LineId, Place, Suspects};
 
 #[derive(Debug)]
 pub(crate) enum Happening {
@@ -91,6 +91,8 @@ pub(crate) enum Happening {
     FlowFreed {
         flow: FlowId,
     },
+    /// Time to see whether something that may be so for a while has passed.
+    Verdict(Suspects),
     /// Time to see whether a stream has brought anything since.
     StallCheck {
         place: Place,

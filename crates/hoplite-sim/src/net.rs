@@ -114,6 +114,13 @@ impl Net {
         self.rate(from).min(self.rate(to))
     }
 
+    /// The longest way and the fastest line: where sending to several at a time is worth most.
+    pub fn best_case(&self) -> (Duration, u64) {
+        let longest = self.plan.latency.iter().flatten().max().copied().unwrap_or_default();
+        let fastest = self.plan.bytes_per_s.iter().max().copied().unwrap_or(1);
+        (longest + self.plan.jitter, fastest)
+    }
+
     fn rate(&self, node: usize) -> u64 {
         (self.plan.bytes_per_s[node] / self.slowness[node]).max(1)
     }

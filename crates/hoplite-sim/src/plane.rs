@@ -29,6 +29,8 @@ pub struct Copy {
     pub extent: Extent,
     pub watermark: u64,
     pub stage: Stage,
+    /// Its bytes come from another node.
+    pub received: bool,
     /// The client that may still write into it.
     pub writer: Option<ClientId>,
     /// A reader waits for the writing client to report.
@@ -128,6 +130,7 @@ impl Plane {
             extent,
             watermark: 0,
             stage: Stage::Writing,
+            received: false,
             writer: None,
             wanted: false,
             views: 0,

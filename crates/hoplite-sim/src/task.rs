@@ -146,6 +146,11 @@ pub struct Task {
 }
 
 impl Spec {
+    /// Whether it waits for this object to come.
+    pub fn gets(&self, object: ObjectId) -> bool {
+        matches!(self, Spec::Get { id, .. } if *id == object)
+    }
+
     /// The object that is there when this is done.
     pub fn made(&self) -> Option<ObjectId> {
         match self {

@@ -5,6 +5,7 @@ mod fold;
 pub use fold::DTYPES;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use hoplite_words::limits::INLINE_BYTES_MAX;
@@ -28,6 +29,8 @@ pub struct Model {
     /// Sources of each sealed reduction target, by edition; one set per edition, ever.
     sealed: BTreeMap<(ObjectId, Option<Edition>), Vec<ObjectId>>,
     puts: BTreeMap<(ObjectId, u64), Rc<[u8]>>,
+    /// Length and hash of what was sealed under an id.
+    contents: BTreeMap<ObjectId, (usize, u64)>,
     /// Contents that could not be judged yet because a source is itself a target not heard of.
     postponed: Vec<(ObjectId, Vec<ObjectId>, Vec<u8>)>,
     pub judged: u64,
@@ -121,6 +124,18 @@ impl Model {
                 self.postponed.push((id, sources.to_vec(), bytes.to_vec()));
                 Ok(())
             }
+        }
+    }
+
+    /// Takes note of sealed bytes of `id`; an error if it was sealed with other bytes before, anywhere.
+    pub fn on_content(&mut self, id: ObjectId, bytes: &[u8]) -> Result<(), String> {
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        let found = (bytes.len(), hasher.finish());
+        let known = *self.contents.entry(id).or_insert(found);
+        match known == found {
+            true => Ok(()),
+            false => Err(format!("two sealed contents of {id:?}: {} B and {} B", known.0, found.0)),
         }
     }
 

@@ -69,6 +69,7 @@ impl Stage {
             fold_ahead_bytes: u64::MAX,
             stall_after: Duration::from_secs(1),
             start_spread: Duration::ZERO,
+            calm: false,
             tail_lines: 0,
             keep_talk: true,
         };

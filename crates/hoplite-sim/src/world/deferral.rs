@@ -102,6 +102,7 @@ impl World {
             | Happening::Answer { .. }
             | Happening::FlowFreed { .. }
             | Happening::Task { .. }
+            | Happening::Verdict(_)
             | Happening::Fault(_)
             | Happening::Relief(_) => Runs::Nobody,
         }

@@ -104,6 +104,10 @@ impl World {
         }
     }
 
+    pub(super) fn faults_over(&self) -> bool {
+        self.faults.over
+    }
+
     fn new_trouble(&mut self) -> TroubleId {
         self.faults.troubles += 1;
         TroubleId(self.faults.troubles)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hoplite_core::io::{Broken, Input, SendId};
 use hoplite_words::peer::Seal;
-use hoplite_words::{CopyId, NodeId, TransferId};
+use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
 use super::{note, tell, Place, World};
 use crate::fault::Lane;
@@ -21,6 +21,8 @@ pub(crate) struct Flow {
     pub send: SendId,
     pub to: NodeId,
     pub transfer: TransferId,
+    /// What its sender sends.
+    pub identity: Option<(ObjectId, Edition)>,
     offset: u64,
     size: u64,
     under_way: u64,
@@ -46,10 +48,11 @@ impl World {
         offset: u64,
     ) {
         let from_id = self.nodes[place.index].id;
+        self.refresh_identity(place, copy);
         let Some(held) = self.nodes[place.index].plane.copies.get_mut(&copy) else {
             return self.violate(format!("{} sends c{}, which is not open", name(from_id), copy.0));
         };
-        let size = held.extent.size;
+        let (size, identity) = (held.extent.size, held.identity);
         held.jobs += 1;
         if offset > size {
             return self.violate(format!("{} sends c{} from {offset} of {size} B", name(from_id), copy.0));
@@ -73,6 +76,7 @@ impl World {
                 send,
                 to,
                 transfer,
+                identity,
                 offset,
                 size,
                 under_way: 0,
@@ -252,6 +256,7 @@ impl World {
             note!(self, "{} does not know t{}", name(to), transfer.0);
             return self.push_flow_end(id, FlowEvent::Reset);
         };
+        self.judge_head(id, place, transfer);
         let held = self.nodes[place.index].plane.copies.get(&copy).map(|held| held.extent.size);
         if (from, at, held) != (from_id, offset, Some(size)) {
             self.violate(format!(

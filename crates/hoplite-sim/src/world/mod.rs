@@ -13,6 +13,7 @@ mod folds;
 mod lines;
 mod nodes;
 mod outputs;
+mod rules;
 mod stalls;
 mod tasks;
 mod verdicts;
@@ -38,8 +39,10 @@ use deferral::Process;
 use faults::{Faults, Leaving};
 use flows::Flow;
 use lines::Lines;
+use rules::Rules;
 
 pub(crate) use lines::LineId;
+pub(crate) use rules::Suspects;
 
 /// More happenings than this at one moment are a loop.
 const MOMENT_MAX: u64 = 100_000;
@@ -71,6 +74,8 @@ pub struct Plan {
     pub stall_after: Duration,
     /// Nodes start within this time of each other.
     pub start_spread: Duration,
+    /// Owners know everything: members neither come nor go after the start, and stores have room.
+    pub calm: bool,
     /// Lines of the log kept for the report of a failure.
     pub tail_lines: usize,
     /// Keep what scenarios show.
@@ -105,6 +110,8 @@ pub struct Stats {
     pub fanout_max: usize,
     pub evictions: u64,
     pub broken_transfers: u64,
+    /// How often a node took another one for dead that lived.
+    pub false_deaths: u64,
 }
 
 pub struct World {
@@ -115,6 +122,7 @@ pub struct World {
     pub(crate) net: Net,
     pub(crate) lines: Lines,
     pub(crate) faults: Faults,
+    pub(crate) rules: Rules,
     pub(crate) nodes: Vec<Node>,
     pub(crate) flows: BTreeMap<FlowId, Flow>,
     pub(crate) sessions: BTreeMap<ClientId, Session>,
@@ -138,6 +146,7 @@ impl World {
             net: Net::new(plan.net.clone(), &mut dice),
             lines: Lines::default(),
             faults: Faults::default(),
+            rules: Rules::default(),
             nodes: Vec::new(),
             flows: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -205,7 +214,10 @@ impl World {
     /// Whether something other than gossip and timers is under way.
     pub fn is_busy(&self) -> bool {
         self.queue.iter().any(|happening| match happening {
-            Happening::Tick { .. } | Happening::Datagram { .. } | Happening::StallCheck { .. } => false,
+            Happening::Tick { .. }
+            | Happening::Datagram { .. }
+            | Happening::StallCheck { .. }
+            | Happening::Verdict(_) => false,
             Happening::Task { event, .. } => *event != crate::happening::TaskEvent::Overdue,
             Happening::Control { message, .. } => !outputs::is_noise(message),
             _ => true,
@@ -231,6 +243,7 @@ impl World {
             Happening::FoldStep { place, fold } => self.on_fold_step(place, fold),
             Happening::Flow { flow, event } => self.on_flow(flow, event),
             Happening::FlowFreed { flow } => self.on_flow_freed(flow),
+            Happening::Verdict(suspects) => self.on_verdict_due(suspects),
             Happening::StallCheck { place, transfer } => self.on_stall_check(place, transfer),
             Happening::Task { task, event } => self.on_task(task, event),
             Happening::Fault(fault) => self.strike(fault),

@@ -149,6 +149,7 @@ impl World {
             }
             Event::MemberDown { node } => {
                 self.nodes[place.index].members.remove(&node);
+                self.stats.false_deaths += u64::from(self.place_of(node).is_some());
                 self.close_line(place, node);
             }
             Event::Evicted { .. } => self.stats.evictions += 1,
@@ -220,21 +221,35 @@ impl World {
 
     fn seal(&mut self, place: Place, copy: CopyId, seal: Seal) {
         tell!(self, "{} seals c{} {}", self.name(place), copy.0, self.names.objects(&seal.sources));
-        let identity = self.nodes[place.index].core.identity_of(copy);
+        self.refresh_identity(place, copy);
+        let sealed = Stage::Sealed(seal.clone());
         self.with_copy(place, copy, "seals", |held| {
             if held.stage != Stage::Writing || held.watermark != held.extent.size {
                 return Err(format!("{held:?}"));
             }
-            held.stage = Stage::Sealed(seal);
-            // What was a partial sum may have become a target.
-            held.identity = identity.or(held.identity);
+            held.stage = sealed;
             Ok(())
         });
+        if self.violation.is_none() {
+            self.judge_seal(place, copy, &seal);
+        }
         self.wake(place, copy);
+    }
+
+    /// What was a partial sum may have become a target.
+    pub(super) fn refresh_identity(&mut self, place: Place, copy: CopyId) {
+        let node = &mut self.nodes[place.index];
+        let identity = node.core.identity_of(copy);
+        if let Some(held) = node.plane.copies.get_mut(&copy) {
+            held.identity = identity.or(held.identity);
+        }
     }
 
     fn abort(&mut self, place: Place, copy: CopyId) {
         note!(self, "{} aborts c{}", self.name(place), copy.0);
+        if self.nodes[place.index].plane.copies.contains_key(&copy) {
+            self.judge_abort(place, copy);
+        }
         self.with_copy(place, copy, "aborts", |held| {
             if held.stage == Stage::Aborted {
                 return Err("it is aborted already".to_owned());
@@ -260,6 +275,7 @@ impl World {
                 return Err(format!("from {offset} B into {held:?}"));
             }
             held.jobs += 1;
+            held.received = true;
             Ok(())
         });
         let plane = &mut self.nodes[place.index].plane;
@@ -270,5 +286,6 @@ impl World {
         let last_byte = self.queue.now();
         plane.receives.insert(transfer, Receive { from, copy, at: offset, flow: None, last_byte });
         self.watch_stream(place, transfer);
+        self.judge_edge(place, transfer, copy);
     }
 }

@@ -1,0 +1,194 @@
+//! Rules on how bytes may travel, checked whenever a stream begins or a copy is sealed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hoplite_words::peer::Seal;
+use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
+
+use super::{Place, World};
+use crate::happening::Happening;
+use crate::names::node as name;
+use crate::plane::FlowId;
+
+/// Right after a change of owners, the new one may lend what the old one would not have: the progress
+/// limit of the streams then has this many periods to break the cycle, and some time for questions.
+const STALLS_MAX: u32 = 8;
+const QUESTIONS: Duration = Duration::from_secs(10);
+
+/// Otherwise only what is under way excuses it: a few messages, and reports of carry threads.
+const HOPS: u32 = 4;
+const BUSY: Duration = Duration::from_millis(1);
+
+/// Most receivers a sender is lent to at a time, however small the object.
+const FANOUT_MAX: usize = 8;
+
+type Writing = (ObjectId, Edition);
+
+/// What cores assume of links that they have not measured.
+const LATENCY_ASSUMED: Duration = Duration::from_micros(100);
+const RATE_ASSUMED: u64 = 125_000_000;
+
+/// A first round trip is measured together with the making of its two connections.
+const DIALS: u32 = 3;
+
+/// What the rules remember of a run.
+#[derive(Default, Debug)]
+pub(crate) struct Rules {
+    /// Bytes of an edition that a node has received into copies given up while somebody wanted them.
+    given_up: BTreeMap<(Place, ObjectId, Edition), u64>,
+}
+
+/// Streams that together break a rule for as long as all of them run.
+#[derive(Debug)]
+pub(crate) struct Suspects {
+    what: String,
+    streams: Vec<(Place, TransferId)>,
+}
+
+impl World {
+    /// A node begins to receive: from where may that be, and how many others do?
+    pub(super) fn judge_edge(&mut self, place: Place, transfer: TransferId, copy: CopyId) {
+        let Some((object, edition)) = self.nodes[place.index].plane.copies[&copy].identity else { return };
+        let receive = &self.nodes[place.index].plane.receives[&transfer];
+        let (from, offset) = (receive.from, receive.at);
+        if offset == 0 {
+            if let Some(bytes) = self.rules.given_up.remove(&(place, object, edition)) {
+                let id = self.names.object(object);
+                let what = format!("{} fetches {id} again, of which it had {bytes} B", self.name(place));
+                return self.violate(what);
+            }
+        }
+        if let Some(streams) = self.cycle_through(place, transfer, (object, edition)) {
+            let id = self.names.object(object);
+            self.suspect(format!("transfers of {id} run in a circle"), streams);
+        }
+        let siblings = self.receivers_from(from, (object, edition));
+        if siblings.len() > self.fanout_max(copy, place) {
+            let (id, count) = (self.names.object(object), siblings.len());
+            self.suspect(format!("{} sends {id} to {count} at a time", name(from)), siblings);
+        }
+    }
+
+    /// The stream that feeds this writing's copy on this node, if it is being received.
+    fn feed_of(&self, place: Place, writing: Writing) -> Option<(TransferId, NodeId)> {
+        let plane = &self.nodes[place.index].plane;
+        let feeds = |copy: &CopyId| plane.copies[copy].identity == Some(writing);
+        let feeding = plane.receives.iter().find(|(_, receive)| feeds(&receive.copy));
+        feeding.map(|(transfer, receive)| (*transfer, receive.from))
+    }
+
+    fn cycle_through(
+        &self,
+        place: Place,
+        transfer: TransferId,
+        writing: Writing,
+    ) -> Option<Vec<(Place, TransferId)>> {
+        let mut streams = vec![(place, transfer)];
+        let mut from = self.nodes[place.index].plane.receives[&transfer].from;
+        loop {
+            let upstream = self.place_of(from)?;
+            if upstream == place {
+                return Some(streams);
+            }
+            let (next, sender) = self.feed_of(upstream, writing)?;
+            if streams.contains(&(upstream, next)) {
+                // A circle that was there before and that this stream only leads to.
+                return None;
+            }
+            streams.push((upstream, next));
+            from = sender;
+        }
+    }
+
+    fn receivers_from(&self, sender: NodeId, writing: Writing) -> Vec<(Place, TransferId)> {
+        let places = (0..self.nodes.len()).map(|index| self.place(index));
+        let living = places.filter(|place| self.nodes[place.index].alive);
+        living
+            .filter_map(|place| {
+                let (transfer, from) = self.feed_of(place, writing)?;
+                (from == sender).then_some((place, transfer))
+            })
+            .collect()
+    }
+
+    /// Sending to more at a time must be worth it, on the best links of this world.
+    fn fanout_max(&self, copy: CopyId, place: Place) -> usize {
+        let bytes = self.nodes[place.index].plane.copies[&copy].extent.size;
+        let (latency, rate) = self.net.best_case();
+        let (latency, rate) = (latency.max(LATENCY_ASSUMED) * DIALS, rate.max(RATE_ASSUMED));
+        hoplite_core::fanout(bytes, latency.as_secs_f64(), rate as f64).min(FANOUT_MAX)
+    }
+
+    /// It must end soon where owners know everything, and in time elsewhere.
+    fn suspect(&mut self, what: String, streams: Vec<(Place, TransferId)>) {
+        let grace = match self.plan.calm {
+            true => self.net.best_case().0 * HOPS + BUSY,
+            false => self.plan.stall_after * STALLS_MAX + QUESTIONS,
+        };
+        self.queue.push(self.after(grace), Happening::Verdict(Suspects { what, streams }));
+    }
+
+    pub(super) fn on_verdict_due(&mut self, suspects: Suspects) {
+        let runs = |(place, transfer): &(Place, TransferId)| {
+            let node = &self.nodes[place.index];
+            node.alive && node.boot == place.boot && node.plane.receives.contains_key(transfer)
+        };
+        if !suspects.streams.iter().all(runs) {
+            return;
+        }
+        if !self.faults_over() {
+            // Nobody can mend what is cut off or stands still.
+            let at = self.after(self.plan.stall_after * STALLS_MAX + QUESTIONS);
+            return self.queue.push(at, Happening::Verdict(suspects));
+        }
+        self.violate(format!("{}, and nobody mends it", suspects.what));
+    }
+
+    /// A stream's head has come: both ends must speak of the same writing of the same object.
+    pub(super) fn judge_head(&mut self, flow: FlowId, receiver: Place, transfer: TransferId) {
+        let flow = &self.flows[&flow];
+        let Some(sent) = flow.identity else { return };
+        let Some(pulled) = self.pulls.get(&(receiver, transfer)) else { return };
+        if *pulled != sent {
+            let (from, to) = (name(flow.from_id), self.name(receiver));
+            self.violate(format!(
+                "{from} sends {sent:?} to {to} as t{}, which asked for {pulled:?}",
+                transfer.0
+            ));
+        }
+    }
+
+    /// A copy is given up; if somebody there wants its object, its bytes were worth keeping.
+    pub(super) fn judge_abort(&mut self, place: Place, copy: CopyId) {
+        let held = &self.nodes[place.index].plane.copies[&copy];
+        let Some((object, edition)) = held.identity.filter(|_| held.received) else { return };
+        let bytes = held.watermark;
+        // Whose writer was taken for dead for a while, that is no use meanwhile.
+        if bytes > 0 && self.stats.false_deaths == 0 && self.is_wanted(place, object) {
+            self.rules.given_up.insert((place, object, edition), bytes);
+        }
+    }
+
+    /// Whether a client there waits for the object to come.
+    fn is_wanted(&self, place: Place, object: ObjectId) -> bool {
+        let calls = self.sessions.values().filter(|session| session.place == place && session.alive);
+        calls.flat_map(|session| session.calls.values()).any(|task| self.tasks[task].spec.gets(object))
+    }
+
+    /// A copy becomes final: its bytes are those of its object, the same as everywhere and ever.
+    pub(super) fn judge_seal(&mut self, place: Place, copy: CopyId, seal: &Seal) {
+        let node = &self.nodes[place.index];
+        let held = &node.plane.copies[&copy];
+        let Some((object, edition)) = held.identity.filter(|(object, _)| self.model.knows(*object)) else {
+            return;
+        };
+        let bytes = node.bytes(held.extent, 0, held.extent.size).to_vec();
+        let verdict = self
+            .model
+            .on_sealed(object, Some(edition), &seal.sources)
+            .and_then(|()| self.model.judge(object, &seal.sources, &bytes))
+            .and_then(|()| self.model.on_content(object, &bytes));
+        self.pronounce(place, &format!("sealing {}", self.names.object(object)), verdict);
+    }
+}
