@@ -8,7 +8,7 @@ const SEEDS: u64 = 300;
 const FAULTY_SEEDS: u64 = 200;
 
 /// The classes of faults that the core survives so far.
-const SURVIVED: &str = "client,datagram,control,stall,delay,slow";
+const SURVIVED: &str = "client,datagram,pause,partition,bulk,stall,delay,slow";
 
 /// Lines of the log a failure shows.
 const TAIL_LINES: usize = 80;
