@@ -17,18 +17,19 @@ use crate::Client;
 pub struct Arriving {
     client: Arc<Client>,
     id: ObjectId,
+    fail_if_lost: bool,
     held: Held,
     header: Header,
 }
 
 impl Arriving {
-    /// Takes over the answer to a `partial` `Get`, submitted by hand.
+    /// Takes over the answer to a `partial` `Get`, submitted by hand with the same `fail_if_lost`.
     ///
     /// # Errors
     /// `Internal` if it is no view.
-    pub fn adopt(client: &Arc<Client>, id: ObjectId, reply: Reply) -> Result<Arriving> {
+    pub fn adopt(client: &Arc<Client>, id: ObjectId, fail_if_lost: bool, reply: Reply) -> Result<Arriving> {
         let (held, header) = hold(client, id, reply)?;
-        Ok(Arriving { client: client.clone(), id, held, header })
+        Ok(Arriving { client: client.clone(), id, fail_if_lost, held, header })
     }
 
     /// Bytes of the whole object.
@@ -44,8 +45,8 @@ impl Arriving {
     /// this and ask again.
     ///
     /// # Errors
-    /// `BadArgument` unless `room` has exactly `size` bytes, `TimedOut`, `NodeUnreachable`, the
-    /// interrupt's. Then `room` holds anything.
+    /// `BadArgument` unless `room` has exactly `size` bytes, `TimedOut`, `Lost`, `Deleted`,
+    /// `NodeUnreachable`, the interrupt's. Then `room` holds anything.
     pub fn copy_into(
         &self,
         room: &mut [u8],
@@ -59,7 +60,7 @@ impl Arriving {
             ));
         }
         let mut patience = Patience::new(deadline(timeout), interrupt);
-        match self.client.copy_behind(&self.held, self.id, room, &mut patience)? {
+        match self.client.copy_behind(&self.held, self.id, self.fail_if_lost, room, &mut patience)? {
             Copied::Whole => Ok(true),
             Copied::Aborted => Ok(false),
         }

@@ -122,8 +122,7 @@ impl Client {
         timeout: Option<Duration>,
         interrupt: Interrupt<'_>,
     ) -> Result<Reply> {
-        let limit = deadline(timeout.and_then(|timeout| timeout.checked_add(NODE_GRACE)));
-        self.submit(request)?.wait(limit, interrupt)
+        self.submit(request)?.wait(late(timeout), interrupt)
     }
 
     pub(crate) fn link(&self) -> &Link {
@@ -209,7 +208,12 @@ impl Client {
     fn gone(&self, down: LinkDown) -> Error {
         Error::new(
             ErrorKind::NodeUnreachable,
-            format!("node {} at {} is gone: {}", self.node, self.path.display(), down.0),
+            format!(
+                "node {} at {} is gone: {}; what only it held is lost, reconnect when it runs again",
+                self.node,
+                self.path.display(),
+                down.0
+            ),
         )
     }
 
@@ -226,6 +230,11 @@ impl Client {
         self.discard(reply);
         Error::new(ErrorKind::Internal, message)
     }
+}
+
+/// When a node that was given `timeout` for its answer is overdue.
+pub(crate) fn late(timeout: Option<Duration>) -> Option<Instant> {
+    deadline(timeout.and_then(|timeout| timeout.checked_add(NODE_GRACE)))
 }
 
 /// As it goes over the wire: rounded up, and cut to what a node accepts.

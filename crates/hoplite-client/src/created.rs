@@ -8,7 +8,8 @@ use hoplite_store::{copy_streaming, State, Writer, STREAM_FROM_BYTES};
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::{CopyId, Error, ErrorKind, ObjectId, Result};
 
-use crate::patience::{deadline, Interrupt};
+use crate::client::{late, milliseconds};
+use crate::patience::Interrupt;
 use crate::request::Subject;
 use crate::{Client, Ticket};
 
@@ -132,25 +133,27 @@ impl Created {
     /// Bytes not yet given out are given out as they are.
     ///
     /// # Errors
-    /// `Deleted`, `AlreadyExists`, `TimedOut`, those of [`Client::submit`], the interrupt's. The
-    /// object is settled either way: by the node's decision, known or not.
+    /// `Deleted`, `AlreadyExists`, `TimedOut`, those of [`Client::submit`], the interrupt's. After the
+    /// last three the object is withdrawn, unless it was complete before the node heard of it.
     pub fn seal(self, timeout: Option<Duration>, interrupt: Interrupt<'_>) -> Result<()> {
         let client = self.client.clone();
-        let reply = self.submit_seal()?.wait(deadline(timeout), interrupt)?;
+        let reply = self.submit_seal(timeout)?.wait(late(timeout), interrupt)?;
         client.done("seal", reply)
     }
 
-    /// As `seal`, without waiting: the ticket's answer is `Reply::Done`.
+    /// As `seal`, without waiting: the ticket's answer is `Reply::Done`. Dropping the ticket before
+    /// it came withdraws the object.
     ///
     /// # Errors
     /// Those of [`Client::submit`].
-    pub fn submit_seal(mut self) -> Result<Ticket> {
+    pub fn submit_seal(mut self, timeout: Option<Duration>) -> Result<Ticket> {
         self.client.check_process()?;
         if !self.is_aborted() {
             self.advance(self.size() - self.watermark())?;
         }
         let subject = Subject { verb: "seal", id: Some(self.id) };
-        let ticket = self.client.submit_about(Request::Seal { copy: self.copy }, subject)?;
+        let request = Request::Seal { copy: self.copy, timeout_ms: milliseconds(timeout) };
+        let ticket = self.client.submit_about(request, subject)?;
         self.phase = Phase::Settled;
         Ok(ticket)
     }

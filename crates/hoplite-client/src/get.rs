@@ -10,10 +10,14 @@ use hoplite_words::{Error, ErrorKind, Header, ObjectId, Result};
 use crate::client::{left_of, milliseconds};
 use crate::patience::{deadline, Interrupt, Patience};
 use crate::view::{hold, Held};
-use crate::{Client, Destination, View};
+use crate::{Client, Destination, Ticket, View};
 
 /// Copied between two looks at watermark and interrupt.
 const PIECE_BYTES: u64 = 1 << 20;
+
+/// How much longer a copying get takes at most when its time is up, to hear from the node why: far
+/// more than a node that runs needs, and nothing beside a time-out.
+const STORY_PATIENCE: Duration = Duration::from_millis(200);
 
 pub(crate) enum Copied {
     Whole,
@@ -67,7 +71,7 @@ impl Client {
                     format!("room for {} of {} bytes of {id}", room.len(), held.reader.size()),
                 ));
             }
-            match self.copy_behind(&held, id, room, &mut patience)? {
+            match self.copy_behind(&held, id, fail_if_lost, room, &mut patience)? {
                 Copied::Whole => return Ok(header),
                 // Released first, so that the node can let go of it; then the next writing.
                 Copied::Aborted => drop(held),
@@ -76,17 +80,26 @@ impl Client {
     }
 
     pub(crate) fn copy_behind(
-        &self,
+        self: &Arc<Self>,
         held: &Held,
         id: ObjectId,
+        fail_if_lost: bool,
         room: &mut [u8],
         patience: &mut Patience<'_>,
     ) -> Result<Copied> {
         let reader = &held.reader;
+        let mut enquiry = Enquiry { id, fail_if_lost, ticket: None };
         let mut done = 0;
         loop {
             let Some(stretch) = patience.stretch() else {
-                return Err(self.get_timed_out(id, done, reader.size(), patience.waited()));
+                let told = enquiry.story(self).map(|story| format!("; {story}")).unwrap_or_default();
+                let message = format!(
+                    "get {id} at node {}: {done} of {} bytes copied after {:.1} s{told}",
+                    self.node(),
+                    reader.size(),
+                    patience.waited().as_secs_f64()
+                );
+                return Err(Error::new(ErrorKind::TimedOut, message).about(id));
             };
             match reader.follow(done, stretch) {
                 Followed::Advanced(watermark) => {
@@ -98,24 +111,74 @@ impl Client {
                     }
                     done = to;
                 }
-                Followed::Sealed => return Ok(Copied::Whole),
+                Followed::Sealed => {
+                    // It is answered now. Were it cancelled instead, the view that crosses the word
+                    // would keep the object until this client next reads its socket.
+                    let _ = enquiry.answer(self);
+                    return Ok(Copied::Whole);
+                }
                 Followed::Aborted => return Ok(Copied::Aborted),
                 Followed::Interrupted => patience.look_now()?,
-                // Nobody aborts the copies of a node that has died.
-                Followed::TimedOut => self.check_alive()?,
+                Followed::TimedOut => {
+                    // Nobody aborts the copies of a node that has died.
+                    self.check_alive()?;
+                    enquiry.look(self, patience.left())?;
+                }
             }
             patience.look()?;
         }
     }
+}
 
-    fn get_timed_out(&self, id: ObjectId, done: u64, size: u64, waited: Duration) -> Error {
-        Error::new(
-            ErrorKind::TimedOut,
-            format!(
-                "get {id} at node {}: {done} of {size} bytes after {:.1} s",
-                self.node(),
-                waited.as_secs_f64()
-            ),
-        )
+/// A get of the whole object beside a copy that is followed, asked for when its bytes first stand
+/// still: its answer says whether they will ever come.
+struct Enquiry {
+    id: ObjectId,
+    fail_if_lost: bool,
+    ticket: Option<Ticket>,
+}
+
+impl Enquiry {
+    /// Asks, or looks for the answer; fails as the node says the get does.
+    fn look(&mut self, client: &Arc<Client>, left: Option<Duration>) -> Result<()> {
+        let answer = match &mut self.ticket {
+            Some(ticket) => ticket.try_take()?,
+            None => {
+                self.ticket = Some(self.ask(client, left)?);
+                None
+            }
+        };
+        if let Some(outcome) = answer {
+            // Complete after all; who follows the copy sees that there.
+            client.discard(outcome?);
+            self.ticket = None;
+        }
+        Ok(())
+    }
+
+    /// Why the object is late, in the node's words.
+    fn story(mut self, client: &Arc<Client>) -> Option<String> {
+        self.ticket = self.ticket.take().or_else(|| self.ask(client, Some(Duration::ZERO)).ok());
+        self.answer(client)
+    }
+
+    /// The answer if there was a question; the error that it is.
+    fn answer(self, client: &Arc<Client>) -> Option<String> {
+        match self.ticket?.wait(deadline(Some(STORY_PATIENCE)), &mut crate::never) {
+            Ok(view) => {
+                client.discard(view);
+                None
+            }
+            Err(error) => Some(error.message),
+        }
+    }
+
+    fn ask(&self, client: &Arc<Client>, left: Option<Duration>) -> Result<Ticket> {
+        client.submit(Request::Get {
+            id: self.id,
+            timeout_ms: milliseconds(left),
+            partial: false,
+            fail_if_lost: self.fail_if_lost,
+        })
     }
 }

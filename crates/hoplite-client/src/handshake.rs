@@ -12,12 +12,18 @@ use hoplite_wire::Deframer;
 use hoplite_words::client::{Answer, Call, Reply, Request, CLIENT_PROTOCOL_VERSION};
 use hoplite_words::{Error, ErrorKind, NodeId, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::link::Link;
 use crate::patience::{deadline, Interrupt, Patience};
 
 /// Enough for a welcome, which is the only frame that may come before the first call.
 const WELCOME_BYTES: usize = 4096;
+
+/// Pause between two tries at a socket whose queue of callers is full: nothing can be waited for
+/// there, and who stands in a queue that long does not notice 5 ms.
+const QUEUE_PAUSE: Duration = Duration::from_millis(5);
 
 /// Where the node of this user that listens on `port` has its socket:
 /// `${XDG_RUNTIME_DIR:-/tmp}/hoplite-<uid>/<port>.sock`.
@@ -39,14 +45,15 @@ pub(crate) struct Greeted {
 /// Connects, says hello, and attaches the arena that comes with the welcome.
 pub(crate) fn greet(path: &Path, timeout: Duration, interrupt: Interrupt<'_>) -> Result<Greeted> {
     let unreachable = |why: &dyn std::fmt::Display| unreachable(path, why);
-    let socket = UnixStream::connect(path).map_err(|error| unreachable(&error))?;
+    let mut patience = Patience::new(deadline(Some(timeout)), interrupt);
+    let socket = call(path, timeout, &mut patience)?;
     let mut hello = BytesMut::new();
     let request = Request::Hello { version: CLIENT_PROTOCOL_VERSION, pid: std::process::id() };
     hoplite_wire::encode(&Call { call: 0, request }, &mut hello);
     // A fresh socket's buffer takes these few bytes whole.
     rustix::net::send(&socket, &hello, rustix::net::SendFlags::NOSIGNAL)
         .map_err(|error| unreachable(&error))?;
-    let (reply, fd, deframer) = welcome(&socket, path, timeout, interrupt)?;
+    let (reply, fd, deframer) = welcome(&socket, path, timeout, &mut patience)?;
     let (version, node, arena_bytes) = match reply {
         Reply::Welcome { version, node, arena_bytes } => (version, node, arena_bytes),
         Reply::Failed(error) => return Err(error),
@@ -74,13 +81,35 @@ fn unreachable(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::new(ErrorKind::NodeUnreachable, message)
 }
 
+/// Connects without ever blocking: a node that is stopped takes no callers, and when their queue is
+/// full a blocking `connect` would wait for it for ever.
+fn call(path: &Path, timeout: Duration, patience: &mut Patience<'_>) -> Result<UnixStream> {
+    let unreachable = |errno: Errno| unreachable(path, &std::io::Error::from(errno));
+    let address = SocketAddrUnix::new(path).map_err(unreachable)?;
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    loop {
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+            .map_err(unreachable)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => return Ok(UnixStream::from(socket)),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => return Err(unreachable(error)),
+        }
+        let Some(stretch) = patience.stretch() else {
+            let why = format!("it took no caller in {:.1} s", timeout.as_secs_f64());
+            return Err(self::unreachable(path, &why));
+        };
+        std::thread::sleep(stretch.min(QUEUE_PAUSE));
+        patience.look()?;
+    }
+}
+
 fn welcome(
     socket: &UnixStream,
     path: &Path,
     timeout: Duration,
-    interrupt: Interrupt<'_>,
+    patience: &mut Patience<'_>,
 ) -> Result<(Reply, Option<OwnedFd>, Deframer)> {
-    let mut patience = Patience::new(deadline(Some(timeout)), interrupt);
     let mut deframer = Deframer::new();
     let mut arena = None;
     let mut buffer = [0; WELCOME_BYTES];

@@ -27,9 +27,13 @@ impl<'a> Patience<'a> {
 
     /// The next stretch of waiting; `None` once the time is up.
     pub(crate) fn stretch(&self) -> Option<Duration> {
-        let Some(deadline) = self.deadline else { return Some(INTERRUPT_EVERY) };
-        let left = deadline.saturating_duration_since(Instant::now());
+        let Some(left) = self.left() else { return Some(INTERRUPT_EVERY) };
         (!left.is_zero()).then(|| left.min(INTERRUPT_EVERY))
+    }
+
+    /// What is left of the time; `None` is for ever.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
     pub(crate) fn waited(&self) -> Duration {

@@ -51,7 +51,11 @@ impl Client {
                 break;
             }
             created.append(piece)?;
-            patience.look()?;
+            if patience.is_look_due() {
+                // Nobody aborts the copies of a node that has died.
+                self.check_alive()?;
+                patience.look_now()?;
+            }
         }
         created.seal(left_of(timeout, started), patience.interrupt())
     }

@@ -12,7 +12,8 @@ use crate::patience::{Interrupt, Patience};
 use crate::request::Subject;
 use crate::Client;
 
-/// The right to the answer of one call. Dropped before the answer was taken, it cancels the call.
+/// The right to the answer of one call. Dropped before the answer came, it cancels the call; a seal
+/// that is cancelled withdraws the object.
 #[derive(Debug)]
 pub struct Ticket {
     client: Arc<Client>,
@@ -110,15 +111,13 @@ impl Ticket {
     }
 
     fn timed_out(&self, waited: Duration) -> Error {
-        Error::new(
-            ErrorKind::TimedOut,
-            format!(
-                "{}: no answer from node {} in {:.1} s",
-                self.subject,
-                self.client.node(),
-                waited.as_secs_f64()
-            ),
-        )
+        let message = format!(
+            "{}: no answer from node {} in {:.1} s",
+            self.subject,
+            self.client.node(),
+            waited.as_secs_f64()
+        );
+        Error { object: self.subject.id, ..Error::new(ErrorKind::TimedOut, message) }
     }
 }
 

@@ -85,7 +85,7 @@ impl Core {
                 self.on_create(client, call, creation, timeout_ms);
             }
             Request::Progress { copy, watermark } => self.on_progress(client, copy, watermark),
-            Request::Seal { copy } => self.on_seal(client, call, copy),
+            Request::Seal { copy, timeout_ms } => self.on_seal(client, call, copy, timeout_ms),
             Request::Abort { copy } => self.on_abort(client, call, copy),
             Request::Get { id, timeout_ms, partial, fail_if_lost } => {
                 self.open_call(client, call, timeout_ms, Pending::Get { id, partial, fail_if_lost });

@@ -184,11 +184,11 @@ impl Core {
         }
     }
 
-    pub(crate) fn on_seal(&mut self, client: ClientId, call: u64, copy: CopyId) {
+    pub(crate) fn on_seal(&mut self, client: ClientId, call: u64, copy: CopyId, timeout_ms: Option<u64>) {
         match self.writes.table.get_mut(&copy) {
             Some(write) if write.client == client && write.sealing.is_none() => {
                 write.sealing = Some(call);
-                self.open_call(client, call, None, Pending::Seal);
+                self.open_call(client, call, timeout_ms, Pending::Seal);
                 self.finish_write(copy);
             }
             _ => {

@@ -114,7 +114,7 @@ impl Node {
             Request::Hello { .. } => {
                 Some(Error::new(ErrorKind::BadArgument, "Hello is the first call of a connection only"))
             }
-            Request::Seal { copy } => {
+            Request::Seal { copy, .. } => {
                 let copy = self.copies.find(*copy)?;
                 // Of a writing that was given up (deleted meanwhile, say) the core knows why.
                 copy.seal_if_any().ok()?;

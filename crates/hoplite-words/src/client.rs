@@ -64,11 +64,14 @@ pub enum Request {
         #[n(1)]
         watermark: u64,
     },
-    /// All bytes are written. Answered by `Done` once the directory has accepted the object.
+    /// All bytes are written. Answered by `Done` once the directory has accepted the object; if it has
+    /// not in time, or the call is cancelled, the object is withdrawn.
     #[n(4)]
     Seal {
         #[n(0)]
         copy: CopyId,
+        #[n(1)]
+        timeout_ms: Option<u64>,
     },
     /// The writer gives up. Answered by `Done`.
     #[n(5)]

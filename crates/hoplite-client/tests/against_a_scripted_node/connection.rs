@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use hoplite_client::{default_socket_path, never, Client};
 use hoplite_words::client::{Reply, Request, CLIENT_PROTOCOL_VERSION};
-use hoplite_words::{Error, ErrorKind};
+use hoplite_words::{Error, ErrorKind, Header};
 
-use crate::node::{append, bytes, connect, id, node_id, view, Node, LONG};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::node::{append, bytes, connect, id, node_id, view, Node, COPY, LONG, OFFSET};
 
 #[test]
 fn a_welcome_brings_node_and_arena() {
@@ -28,6 +31,37 @@ fn a_silent_listener_is_given_up() {
     let node = Node::start();
     let error = Client::connect(&node.path(), Duration::from_millis(1)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NodeUnreachable);
+}
+
+#[test]
+fn a_full_queue_of_callers_is_given_up() {
+    let node = Node::start();
+    // Nobody accepts: sooner or later the kernel takes no more.
+    let mut queued = Vec::new();
+    loop {
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None);
+        let socket = socket.unwrap();
+        match rustix::net::connect(&socket, &SocketAddrUnix::new(node.path()).unwrap()) {
+            Ok(()) => queued.push(socket),
+            Err(error) => break assert_eq!(error, Errno::AGAIN),
+        }
+    }
+    let error = Client::connect(&node.path(), Duration::from_millis(20)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NodeUnreachable);
+    assert!(error.message.contains("took no caller"), "{error}");
+    let stop = Error::new(ErrorKind::Aborted, "Ctrl-C");
+    let stopped = Client::connect_interruptibly(&node.path(), LONG, &mut || Err(stop.clone()));
+    assert_eq!(stopped.unwrap_err(), stop);
+    // Once there is room again the caller gets in.
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| connect(&node.path()));
+        queued.iter().for_each(|_| drop(node.accept()));
+        let mut session = node.accept();
+        session.next();
+        session.welcome(&node.arena, CLIENT_PROTOCOL_VERSION);
+        assert_eq!(client.join().unwrap().node(), node_id());
+    });
 }
 
 #[test]
@@ -91,6 +125,26 @@ fn a_dead_node_fails_who_follows_its_copy() {
         drop(session);
         assert_eq!(getter.join().unwrap().kind, ErrorKind::NodeUnreachable);
     });
+}
+
+#[test]
+fn a_dead_node_ends_a_put_that_is_still_copying() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    // In parts of one byte: takes far longer than the time between two looks.
+    let contents = bytes(15 << 20);
+    let reader = node.open(contents.len()).reader();
+    std::thread::scope(|scope| {
+        let client = &client;
+        let put = scope.spawn(move || {
+            let parts: Vec<&[u8]> = contents.chunks(1).collect();
+            client.put(id(), Header::default(), &parts, None, &mut never).unwrap_err()
+        });
+        session.answer_next(Reply::Created { copy: COPY, offset: OFFSET });
+        drop(session);
+        assert_eq!(put.join().unwrap().kind, ErrorKind::NodeUnreachable);
+    });
+    assert!(reader.watermark() < reader.size());
 }
 
 #[test]

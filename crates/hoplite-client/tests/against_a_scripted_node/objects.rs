@@ -46,7 +46,7 @@ fn large_objects_are_written_into_the_arena() {
         assert!(matches!(create, Request::Create { size, .. } if size == contents.len() as u64));
         // Asked once, told once: the first advance.
         session.expect(Request::Progress { copy: COPY, watermark: 100 });
-        let Request::Seal { copy } = session.answer_next(Reply::Done) else { panic!() };
+        let Request::Seal { copy, .. } = session.answer_next(Reply::Done) else { panic!() };
         assert_eq!(copy, COPY);
         put.join().unwrap().unwrap();
     });
@@ -148,6 +148,26 @@ fn a_created_object_that_is_dropped_is_withdrawn() {
 }
 
 #[test]
+fn a_seal_that_is_given_up_is_cancelled() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    node.open(1000);
+    std::thread::scope(|scope| {
+        let client = &client;
+        let writing = scope.spawn(move || {
+            let created = client.create(id(), 1000, Header::default(), None, &mut never).unwrap().unwrap();
+            created.seal(Some(LONG), &mut || Err(Error::new(ErrorKind::Aborted, "Ctrl-C")))
+        });
+        session.answer_next(created());
+        let seal = session.next();
+        let timeout_ms = Some(LONG.as_millis() as u64);
+        assert_eq!(seal.request, Request::Seal { copy: COPY, timeout_ms });
+        assert_eq!(writing.join().unwrap().unwrap_err().kind, ErrorKind::Aborted);
+        session.expect(Request::Cancel { call: seal.call });
+    });
+}
+
+#[test]
 fn a_view_shows_the_object_until_it_is_dropped() {
     let node = Node::start();
     let (client, mut session) = node.connect();
@@ -236,10 +256,60 @@ fn a_copying_get_that_times_out_says_how_far_it_came() {
             client.get_into(id(), timeout, false, &mut Vec::new(), &mut never).unwrap_err()
         });
         session.answer_next(view(2000, false));
+        // The node is asked why.
+        let late = Error::new(ErrorKind::TimedOut, "its sender stands still");
+        let Request::Get { timeout_ms: Some(0), partial: false, .. } =
+            session.answer_next(Reply::Failed(late))
+        else {
+            panic!()
+        };
         let error = getter.join().unwrap();
         assert_eq!(error.kind, ErrorKind::TimedOut);
         assert!(error.message.contains("1500 of 2000 bytes"), "{error}");
+        assert!(error.message.contains("its sender stands still"), "{error}");
     });
+    session.expect(Request::Release { copy: COPY });
+}
+
+#[test]
+fn a_copying_get_whose_bytes_stand_still_learns_of_a_loss() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    let mut writer = node.open(2000);
+    append(&mut writer, &[1; 1500]);
+    std::thread::scope(|scope| {
+        let getter =
+            scope.spawn(|| client.get_into(id(), None, true, &mut Vec::new(), &mut never).unwrap_err());
+        session.answer_next(view(2000, false));
+        let lost = Error::new(ErrorKind::Lost, "its holder died").about(id());
+        let whole = Request::Get { id: id(), timeout_ms: None, partial: false, fail_if_lost: true };
+        assert_eq!(session.answer_next(Reply::Failed(lost.clone())), whole);
+        assert_eq!(getter.join().unwrap(), lost);
+    });
+    session.expect(Request::Release { copy: COPY });
+}
+
+#[test]
+fn a_copying_get_whose_bytes_come_late_is_none_the_worse() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    let contents = bytes(2000);
+    let mut writer = node.open(2000);
+    append(&mut writer, &contents[..1500]);
+    std::thread::scope(|scope| {
+        let getter = scope.spawn(|| {
+            let mut copy = Vec::new();
+            client.get_into(id(), None, true, &mut copy, &mut never).map(|_| copy).unwrap()
+        });
+        session.answer_next(view(2000, false));
+        let call = session.next().call;
+        append(&mut writer, &contents[1500..]);
+        writer.seal();
+        session.answer(call, view(2000, true));
+        assert!(getter.join().unwrap() == contents);
+    });
+    // Both views: the one that was copied from and the one that was only asked for.
+    session.expect(Request::Release { copy: COPY });
     session.expect(Request::Release { copy: COPY });
 }
 

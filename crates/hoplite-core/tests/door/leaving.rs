@@ -36,7 +36,7 @@ fn what_only_it_holds_is_kept_elsewhere_before_it_leaves() {
     let id = at.id_owned_by(2);
     let call = at.ask(create(id, SIZE));
     let copy = crate::puts::created(&at, call);
-    let call = at.ask(hoplite_words::client::Request::Seal { copy });
+    let call = at.ask(hoplite_words::client::Request::Seal { copy, timeout_ms: None });
     let first = report_of(&mut at, id);
     let verdict = hoplite_words::peer::Verdict::Accepted;
     at.answer(2, id, DirectoryAnswer::Verdict { edition: first.edition, verdict });

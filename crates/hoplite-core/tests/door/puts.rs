@@ -32,7 +32,7 @@ pub fn failed(at: &Node, call: u64) -> ErrorKind {
 pub fn put(at: &mut Node, id: ObjectId, size: u64) -> CopyId {
     let call = at.ask(create(id, size));
     let copy = created(at, call);
-    let call = at.ask(Request::Seal { copy });
+    let call = at.ask(Request::Seal { copy, timeout_ms: None });
     assert_eq!(at.reply(call), Some(&Reply::Done));
     copy
 }
@@ -54,7 +54,7 @@ fn create_progress_seal_get_release_delete() {
     let early = at.ask(get(id));
     at.ask(Request::Progress { copy, watermark: SIZE / 2 });
     assert_eq!(at.reply(early), None, "not before the seal");
-    let seal = at.ask(Request::Seal { copy });
+    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
     assert_eq!(at.reply(seal), Some(&Reply::Done));
     assert_eq!(viewed(&at, early), copy);
     let late = at.ask(get(id));
@@ -80,9 +80,9 @@ fn the_directory_may_speak_before_or_after_the_seal() {
         let accepted = DirectoryAnswer::Verdict { edition, verdict: Verdict::Accepted };
         let seal = if verdict_first {
             at.answer(2, id, accepted);
-            at.ask(Request::Seal { copy })
+            at.ask(Request::Seal { copy, timeout_ms: None })
         } else {
-            let seal = at.ask(Request::Seal { copy });
+            let seal = at.ask(Request::Seal { copy, timeout_ms: None });
             assert_eq!(at.reply(seal), None, "the directory has not accepted it");
             assert!(at.copies[&copy].sealed.is_none());
             at.answer(2, id, accepted);
@@ -112,9 +112,9 @@ fn a_rejected_put_fails_at_its_seal_and_leaves_nothing() {
             let seal = if verdict_first {
                 at.answer(2, id, rejected);
                 assert!(at.copies.contains_key(&copy), "its client may still be writing");
-                at.ask(Request::Seal { copy })
+                at.ask(Request::Seal { copy, timeout_ms: None })
             } else {
-                let seal = at.ask(Request::Seal { copy });
+                let seal = at.ask(Request::Seal { copy, timeout_ms: None });
                 at.answer(2, id, rejected);
                 seal
             };
@@ -161,7 +161,7 @@ fn an_abort_answers_the_seal_that_still_waits() {
     let id = at.id_owned_by(2);
     let call = at.ask(create(id, SIZE));
     let copy = created(&at, call);
-    let seal = at.ask(Request::Seal { copy });
+    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
     let abort = at.ask(Request::Abort { copy });
     assert_eq!(at.reply(abort), Some(&Reply::Done));
     assert_eq!(failed(&at, seal), ErrorKind::Aborted);
@@ -174,14 +174,14 @@ fn only_its_writer_may_touch_a_created_copy() {
     let call = at.ask(create(object("x"), SIZE));
     let copy = created(&at, call);
     let stranger = hoplite_core::io::ClientId(77);
-    let seal = at.ask_as(stranger, Request::Seal { copy });
+    let seal = at.ask_as(stranger, Request::Seal { copy, timeout_ms: None });
     assert_eq!(failed(&at, seal), ErrorKind::BadArgument);
     at.ask_as(stranger, Request::Abort { copy });
     at.ask_as(stranger, Request::Release { copy });
     assert!(!at.copies[&copy].aborted);
-    let seal = at.ask(Request::Seal { copy });
+    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
     assert_eq!(at.reply(seal), Some(&Reply::Done));
-    let twice = at.ask(Request::Seal { copy });
+    let twice = at.ask(Request::Seal { copy, timeout_ms: None });
     assert_eq!(failed(&at, twice), ErrorKind::BadArgument);
 }
 
@@ -211,7 +211,7 @@ fn a_second_writer_waits_for_the_first_and_takes_over_if_it_dies() {
     let copy = created(&at, two);
     assert_eq!(at.reply(reader), None, "that client is gone");
     assert_eq!(at.reply(three), None, "still in the way");
-    let seal = at.ask_as(second, Request::Seal { copy });
+    let seal = at.ask_as(second, Request::Seal { copy, timeout_ms: None });
     assert_eq!(at.reply(seal), Some(&Reply::Done));
     assert_eq!(at.reply(three), Some(&Reply::Done));
 }
@@ -231,7 +231,7 @@ fn puts_that_wait_behind_a_broken_fetch_go_one_after_the_other() {
     let copy = created(&at, first);
     let edition = announced(&mut at, id);
     at.answer(2, id, DirectoryAnswer::Verdict { edition, verdict: Verdict::Accepted });
-    at.ask_as(two, Request::Seal { copy });
+    at.ask_as(two, Request::Seal { copy, timeout_ms: None });
     assert_eq!(at.reply(second), Some(&Reply::Done));
     assert_eq!(viewed(&at, read), copy);
     assert_eq!(at.copies.len(), 1);
@@ -266,7 +266,7 @@ fn a_seat_never_pushes_out_what_a_client_writes() {
     let seat = crate::crashes::root_seat(&mut at, target, source);
     let reduction = crate::crashes::reduction(2);
     at.hear(2, PeerMessage::Seat { reduction, seat });
-    let seal = at.ask(Request::Seal { copy });
+    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
     at.answer(2, target, DirectoryAnswer::Verdict { edition, verdict: Verdict::Accepted });
     assert_eq!(at.reply(seal), Some(&Reply::Done));
     let read = at.ask(get_partial(target));
@@ -283,6 +283,6 @@ fn a_target_that_is_being_written_here_fails_a_small_reduction_only() {
     let put = at.ask(put_small(source, SMALL));
     assert_eq!(at.reply(put), Some(&Reply::Done));
     assert_eq!(failed(&at, call), ErrorKind::AlreadyExists);
-    let seal = at.ask(Request::Seal { copy });
+    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
     assert_eq!(at.reply(seal), Some(&Reply::Done));
 }

@@ -115,7 +115,7 @@ impl Client {
     }
 
     pub fn seal(&mut self, created: &Created) -> Reply {
-        self.call(Request::Seal { copy: created.copy })
+        self.call(Request::Seal { copy: created.copy, timeout_ms: None })
     }
 
     pub fn put(&mut self, id: ObjectId, header: Header, bytes: &[u8]) {

@@ -32,7 +32,7 @@ pub fn request(names: &Names, request: &Request) -> String {
             format!("put small {} {} B{}", of(id), payload.0.len(), within(*timeout_ms))
         }
         Request::Progress { copy, watermark } => format!("progress c{} {watermark} B", copy.0),
-        Request::Seal { copy } => format!("seal c{}", copy.0),
+        Request::Seal { copy, .. } => format!("seal c{}", copy.0),
         Request::Abort { copy } => format!("abort c{}", copy.0),
         Request::Get { id, timeout_ms, partial, fail_if_lost } => format!(
             "get {}{}{}{}",

@@ -221,7 +221,7 @@ impl World {
             return self.step_after(id, pause);
         }
         let request = match ending {
-            Ending::Seal => Request::Seal { copy },
+            Ending::Seal => Request::Seal { copy, timeout_ms: None },
             Ending::AbortAt(_) => Request::Abort { copy },
             Ending::HoldAt(_) => return,
             Ending::DieAt(_) => return self.kill_client(client),

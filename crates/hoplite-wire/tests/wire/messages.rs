@@ -96,7 +96,7 @@ draw_enum! {
         Create { id, size, header, timeout_ms },
         PutSmall { id, header, payload, timeout_ms },
         Progress { copy, watermark },
-        Seal { copy },
+        Seal { copy, timeout_ms },
         Abort { copy },
         Get { id, timeout_ms, partial, fail_if_lost },
         Release { copy },
