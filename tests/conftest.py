@@ -7,6 +7,7 @@ import itertools
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import hoplite
 import numpy as np
@@ -65,6 +66,20 @@ def pair() -> Iterator[hoplite.LocalCluster]:
     """Two nodes of the test's own, to be broken."""
     with hoplite.LocalCluster(2, store_size="64MiB") as cluster:
         yield cluster
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    """For calls that wait. Ask for it before `cluster_of`: then a failed test's calls end with its nodes."""
+    with ThreadPoolExecutor(32) as threads:
+        yield threads
+
+
+@pytest.fixture
+def cluster_of() -> Iterator[Callable[[int], hoplite.LocalCluster]]:
+    """Makes clusters of the test's own, to be broken."""
+    with contextlib.ExitStack() as stack:
+        yield lambda nodes: stack.enter_context(hoplite.LocalCluster(nodes, store_size="320MiB"))
 
 
 _numbers = itertools.count()

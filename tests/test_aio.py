@@ -56,6 +56,8 @@ def test_many_gets_at_once_on_one_thread(clients: Clients, name: Names) -> None:
     names = [name(i) for i in range(300)]
 
     async def use() -> None:
+        # Connecting is done by a thread, once.
+        await asyncio.gather(clients[0].aio.status(), clients[1].aio.status())
         gets = [asyncio.create_task(clients[1].aio.get(each, timeout=TIMEOUT)) for each in names]
         await asyncio.sleep(0)
         threads = threading.active_count()
@@ -131,9 +133,9 @@ def test_a_put_cancelled_in_the_middle_of_copying_withdraws_the_object(
 
         return await to_thread(wait_and_copy)
 
-    monkeypatch.setattr(asyncio, "to_thread", held)
-
     async def use() -> None:
+        await clients[0].aio.status()
+        monkeypatch.setattr(asyncio, "to_thread", held)
         task = asyncio.create_task(clients[0].aio.put(np.zeros(24 << 20, np.uint8), id))
         await to_thread(copying.wait, TIMEOUT)
         task.cancel()
@@ -192,6 +194,16 @@ def test_one_loop_after_the_other(client: hoplite.Client, name: Names) -> None:
     id = client.put(np.arange(10), name())
     for _ in range(3):
         assert asyncio.run(client.aio.get(id, timeout=TIMEOUT))[9] == 9
+
+
+def test_two_loops_at_once_are_refused(client: hoplite.Client) -> None:
+    async def use() -> None:
+        await client.aio.status()
+        with pytest.raises(hoplite.BadArgument, match="event loop"):
+            await asyncio.to_thread(asyncio.run, client.aio.status())
+        await client.aio.status()
+
+    asyncio.run(use())
 
 
 def test_a_dying_node_ends_every_call() -> None:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import hoplite
 
@@ -115,8 +115,8 @@ class Calls:
         return self._checked(copy=True)
 
     def _checked(self, copy: bool) -> Outcome:
-        fail_if_lost = not self._call.get("keep_waiting")
-        array = self._client.get(self._ids[0], timeout=self._timeout, copy=copy, fail_if_lost=fail_if_lost)
+        on_lost: Literal["raise", "wait"] = "wait" if self._call.get("keep_waiting") else "raise"
+        array = self._client.get(self._ids[0], timeout=self._timeout, copy=copy, on_lost=on_lost)
         got = time.monotonic()
         mask = check(self._content(), array)
         hold = self._call.get("hold", 0.0)

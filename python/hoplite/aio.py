@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy.typing as npt
 
 from hoplite import _hoplite, calls
+from hoplite.connecting import RETRY_INTERVAL
 from hoplite.creation import AsyncCreation
-from hoplite.errors import Aborted
+from hoplite.errors import BadArgument
 from hoplite.ids import ObjectId, ObjectIdLike
+from hoplite.line import Line
+from hoplite.losses import OnLost
 from hoplite.naming import named
 from hoplite.nodes import Locations, Status
 from hoplite.reduction import Op, Order, ReduceRequest, ReduceResult
 from hoplite.rooms import fresh_room, room_in, torch_room
+from hoplite.timeouts import CONNECT_TIMEOUT, DEFAULT, Deadline, Timeout
 
 if TYPE_CHECKING:
     import torch
+
+    from hoplite.client import Client
 
 __all__ = ["AsyncClient"]
 
@@ -27,66 +34,6 @@ INLINE_COPY_BYTES_MAX = 256 << 10
 """Copies up to this size are made on the event loop: a thread's round trip takes longer (some 50 us)."""
 
 Result = TypeVar("Result")
-
-
-class _Line:
-    """A connection whose answers are read by one event loop."""
-
-    def __init__(self, socket: str, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.connection = _hoplite.Connection(socket, None)
-        self._waiting: dict[int, tuple[_hoplite.Ticket, asyncio.Future[None]]] = {}
-        self._fd = self.connection.fileno()
-        loop.add_reader(self._fd, self._on_ready)
-
-    def _on_ready(self) -> None:
-        """Answers have come, or there is room for calls that wait to be sent."""
-        alive = self.connection.pump()
-        settled = [number for number, (ticket, _) in self._waiting.items() if ticket.done()]
-        for number in settled:
-            _, future = self._waiting.pop(number)
-            if not future.done():
-                future.set_result(None)
-        if not alive:
-            # An end of file stays readable for ever; every call has failed, nothing more will come.
-            self._unwatch()
-        elif self.connection.wants_write():
-            self.loop.add_writer(self._fd, self._on_ready)
-        else:
-            self.loop.remove_writer(self._fd)
-
-    async def settle(self, ticket: _hoplite.Ticket) -> Any:
-        """The answer to `ticket`; cancelling the awaiting task cancels the call."""
-        if self.connection.wants_write():
-            self.loop.add_writer(self._fd, self._on_ready)
-        if not ticket.done():
-            future: asyncio.Future[None] = self.loop.create_future()
-            self._waiting[id(future)] = (ticket, future)
-            try:
-                async with asyncio.timeout(ticket.limit):
-                    await future
-            except TimeoutError:
-                # The node is overdue by a margin: wait() says so, naming all it knows.
-                return ticket.wait()
-            except BaseException:
-                ticket.cancel()
-                raise
-            finally:
-                self._waiting.pop(id(future), None)
-        return ticket.wait()
-
-    def close(self) -> None:
-        if not self.loop.is_closed():
-            self._unwatch()
-            for _, future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(Aborted("the client was closed"))
-        self._waiting.clear()
-        self.connection.close()
-
-    def _unwatch(self) -> None:
-        self.loop.remove_reader(self._fd)
-        self.loop.remove_writer(self._fd)
 
 
 class AsyncClient:
@@ -97,17 +44,25 @@ class AsyncClient:
     awaits a call cancels the call. Belongs to one event loop at a time.
     """
 
-    def __init__(self, socket: str) -> None:
+    def __init__(self, client: Client) -> None:
         """Use `Client.aio`; connects with the first call."""
-        self._socket = socket
-        self._line: _Line | None = None
+        self._client = client
+        self._line: Line | None = None
+        # The client's connection when the line was made: another one means that it was renewed.
+        self._beside: _hoplite.Connection | None = None
+
+    async def reconnect(self, *, timeout: float | None = CONNECT_TIMEOUT) -> None:
+        """As `Client.reconnect`, and for it too."""
+        deadline = Deadline(timeout)
+        while not await asyncio.to_thread(self._client._renewed, deadline):
+            await asyncio.sleep(RETRY_INTERVAL)
 
     async def put(
-        self, value: Any, id: ObjectIdLike | None = None, *, timeout: float | None = None
+        self, value: Any, id: ObjectIdLike | None = None, *, timeout: Timeout = DEFAULT
     ) -> ObjectId:
         """As `Client.put`. Do not change `value` until it is done."""
         ids = [] if id is None else [ObjectId.of(id)]
-        return await self._run(lambda c: calls.put(c, value, id, timeout), ids)
+        return await self._run(timeout, lambda c, t: calls.put(c, value, id, t), ids)
 
     async def create(
         self,
@@ -115,60 +70,58 @@ class AsyncClient:
         shape: int | Sequence[int],
         dtype: npt.DTypeLike,
         *,
-        timeout: float | None = None,
+        timeout: Timeout = DEFAULT,
     ) -> AsyncCreation:
         """As `Client.create`: `async with await client.aio.create(...) as creation: ...`."""
-        draft = await self._run(lambda c: calls.create(c, id, shape, dtype, timeout), [ObjectId.of(id)])
+        draft = await self._run(timeout, lambda c, t: calls.create(c, id, shape, dtype, t), [ObjectId.of(id)])
         return AsyncCreation(draft, self)
 
     async def get(
         self,
         id: ObjectIdLike,
         *,
-        timeout: float | None = None,
+        timeout: Timeout = DEFAULT,
         copy: bool = False,
         out: Any = None,
-        fail_if_lost: bool = True,
+        on_lost: OnLost = "raise",
     ) -> Any:
         """As `Client.get`; a copy is made when all bytes are here, not while they arrive."""
         ids = [ObjectId.of(id)]
         if out is None and not copy:
-            return await self._run(lambda c: calls.get(c, id, timeout, fail_if_lost), ids)
+            return await self._run(timeout, lambda c, t: calls.get(c, id, t, on_lost), ids)
         room = fresh_room if out is None else room_in(out)
         return await self._run(
-            lambda c: calls.get_copy(c, id, timeout, room, fail_if_lost, partial=False), ids
+            timeout, lambda c, t: calls.get_copy(c, id, t, room, on_lost, partial=False), ids
         )
 
     async def get_torch(
-        self, id: ObjectIdLike, *, timeout: float | None = None, fail_if_lost: bool = True
+        self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT, on_lost: OnLost = "raise"
     ) -> torch.Tensor:
         """As `Client.get_torch`."""
         ids = [ObjectId.of(id)]
         tensor: torch.Tensor = await self._run(
-            lambda c: calls.get_copy(c, id, timeout, torch_room, fail_if_lost, partial=False), ids
+            timeout, lambda c, t: calls.get_copy(c, id, t, torch_room, on_lost, partial=False), ids
         )
         return tensor
 
     async def put_object(
-        self, value: Any, id: ObjectIdLike | None = None, *, timeout: float | None = None
+        self, value: Any, id: ObjectIdLike | None = None, *, timeout: Timeout = DEFAULT
     ) -> ObjectId:
         """As `Client.put_object`; the pickling itself is done on the loop."""
         ids = [] if id is None else [ObjectId.of(id)]
-        return await self._run(lambda c: calls.put_object(c, value, id, timeout), ids)
+        return await self._run(timeout, lambda c, t: calls.put_object(c, value, id, t), ids)
 
     async def get_object(
-        self, id: ObjectIdLike, *, timeout: float | None = None, fail_if_lost: bool = True
+        self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT, on_lost: OnLost = "raise"
     ) -> Any:
         """As `Client.get_object`; the unpickling itself is done on the loop."""
         ids = [ObjectId.of(id)]
-        return await self._run(lambda c: calls.get_object(c, id, timeout, fail_if_lost), ids)
+        return await self._run(timeout, lambda c, t: calls.get_object(c, id, t, on_lost), ids)
 
-    async def delete(
-        self, ids: ObjectIdLike | Iterable[ObjectIdLike], *, timeout: float | None = None
-    ) -> None:
+    async def delete(self, ids: ObjectIdLike | Iterable[ObjectIdLike], *, timeout: Timeout = DEFAULT) -> None:
         """As `Client.delete`."""
         chosen = calls.ids_of(ids)
-        await self._run(lambda c: calls.delete(c, chosen, timeout), chosen)
+        await self._run(timeout, lambda c, t: calls.delete(c, chosen, t), chosen)
 
     async def reduce(
         self,
@@ -178,7 +131,7 @@ class AsyncClient:
         num_objects: int | None = None,
         op: Op = "sum",
         order: Order = "arrival",
-        timeout: float | None = None,
+        timeout: Timeout = DEFAULT,
     ) -> ReduceResult:
         """As `Client.reduce`, but returns the result when the reduction is complete.
 
@@ -196,37 +149,42 @@ class AsyncClient:
         num_objects: int | None = None,
         op: Op = "sum",
         order: Order = "arrival",
-        timeout: float | None = None,
+        timeout: Timeout = DEFAULT,
     ) -> ReduceResult:
         """As `Client.allreduce`, but returns the result when the reduction is complete."""
         request = ReduceRequest(sources, target, num_objects, op, order, to_sources=True)
         return await self._reduce(request, timeout)
 
     async def wait(
-        self, ids: Iterable[ObjectIdLike], num_ready: int | None = None, timeout: float | None = None
+        self,
+        ids: Iterable[ObjectIdLike],
+        num_ready: int | None = None,
+        timeout: Timeout = DEFAULT,
+        *,
+        on_lost: OnLost = "wait",
     ) -> tuple[list[ObjectId], list[ObjectId]]:
         """As `Client.wait`."""
         chosen = calls.ids_of(ids)
-        return await self._run(lambda c: calls.wait(c, chosen, num_ready, timeout), chosen)
+        return await self._run(timeout, lambda c, t: calls.wait(c, chosen, num_ready, t, on_lost), chosen)
 
     async def prefetch(
         self,
         ids: ObjectIdLike | Iterable[ObjectIdLike],
         nodes: str | Iterable[str] = (),
         *,
-        timeout: float | None = None,
+        timeout: Timeout = DEFAULT,
     ) -> None:
         """As `Client.prefetch`."""
         chosen = calls.ids_of(ids)
-        await self._run(lambda c: calls.prefetch(c, chosen, nodes, timeout), chosen)
+        await self._run(timeout, lambda c, t: calls.prefetch(c, chosen, nodes, t), chosen)
 
-    async def locations(self, id: ObjectIdLike, *, timeout: float | None = None) -> Locations:
+    async def locations(self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT) -> Locations:
         """As `Client.locations`."""
-        return await self._run(lambda c: calls.locations(c, id, timeout), [ObjectId.of(id)])
+        return await self._run(timeout, lambda c, t: calls.locations(c, id, t), [ObjectId.of(id)])
 
-    async def status(self, *, timeout: float | None = None) -> Status:
+    async def status(self, *, timeout: Timeout = DEFAULT) -> Status:
         """As `Client.status`."""
-        return await self._run(lambda c: calls.status(c, timeout), [])
+        return await self._run(timeout, lambda c, t: calls.status(c, t), [])
 
     def close(self) -> None:
         """Disconnect; running calls raise `Aborted`. `Client.close` does this too."""
@@ -234,39 +192,52 @@ class AsyncClient:
             self._line.close()
             self._line = None
 
-    def _attached(self) -> _Line:
+    def _seconds(self, timeout: Timeout) -> float | None:
+        return self._client._seconds(timeout)
+
+    async def _attached(self, timeout: float | None) -> tuple[Line, _hoplite.Connection]:
         loop = asyncio.get_running_loop()
-        if self._line is not None and self._line.loop is not loop:
-            # The loop it belonged to is over (asyncio.run, called again): so is that connection.
+        beside = self._client._connection
+        line = self._line
+        if line is not None and line.loop is not loop and line.loop.is_running():
+            raise BadArgument("another event loop uses client.aio: give each loop a client of its own")
+        if line is not None and (line.loop is not loop or line.is_of_no_use() or self._beside is not beside):
+            # The loop it belonged to is over (asyncio.run, called again), or the node it went to: so
+            # is that connection.
             self.close()
         if self._line is None:
-            self._line = _Line(self._socket, loop)
-        return self._line
+            # That the node has died is told here too, until somebody reconnects.
+            beside.pump()
+            self._line, self._beside = Line(self._client.socket, loop), beside
+        return self._line, await self._line.opened(timeout)
 
-    async def _reduce(self, request: ReduceRequest, timeout: float | None) -> ReduceResult:
-        line = self._attached()
+    async def _reduce(self, request: ReduceRequest, timeout: Timeout) -> ReduceResult:
+        seconds = self._seconds(timeout)
         with named([request.target, *request.sources]):
-            return request.result(await line.settle(request.send(line.connection, timeout)))
+            line, connection = await self._attached(seconds)
+            return request.result(await line.settle(request.send(connection, seconds)))
 
-    async def _settle(self, ticket: _hoplite.Ticket, ids: Iterable[ObjectId]) -> Any:
+    async def _settle(self, ticket: _hoplite.Ticket, ids: Collection[ObjectId]) -> Any:
         with named(ids):
-            return await self._attached().settle(ticket)
+            line, _ = await self._attached(None)
+            return await line.settle(ticket)
 
     async def _run(
-        self, call: Callable[[_hoplite.Connection], calls.Steps[Result]], ids: Iterable[ObjectId]
+        self,
+        timeout: Timeout,
+        call: Callable[[_hoplite.Connection, float | None], calls.Steps[Result]],
+        ids: Collection[ObjectId],
     ) -> Result:
         """Take the steps of a call, awaiting each."""
-        line = self._attached()
-        steps = call(line.connection)
+        seconds = self._seconds(timeout)
         with named(ids):
+            line, connection = await self._attached(seconds)
+            steps = call(connection, seconds)
             try:
                 step = next(steps)
                 while True:
                     try:
-                        if isinstance(step, calls.Work):
-                            value = await _worked(step)
-                        else:
-                            value = await line.settle(step)
+                        value = await _taken(step, line)
                     except BaseException as error:
                         step = steps.throw(error)
                     else:
@@ -274,6 +245,19 @@ class AsyncClient:
             except StopIteration as end:
                 result: Result = end.value
                 return result
+
+
+async def _taken(step: calls.Step, line: Line) -> Any:
+    match step:
+        case calls.Work():
+            return await _worked(step)
+        case calls.Tell():
+            told = step.do()
+            if inspect.isawaitable(told):
+                await told
+            return None
+        case ticket:
+            return await line.settle(ticket)
 
 
 async def _worked(work: calls.Work) -> Any:

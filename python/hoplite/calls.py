@@ -1,13 +1,13 @@
 """Every call once, for both clients.
 
 A call is a generator: it yields the steps that take time, a `Ticket` (an answer of the node to
-wait for) or `Work` (bytes to copy), and is sent each step's value. `Client` takes the steps on the
-calling thread, `AsyncClient` awaits them; neither knows what a call does.
+wait for), `Work` (bytes to copy) or `Tell` (the caller's own function), and is sent each step's
+value. `Client` takes the steps on the calling thread, `AsyncClient` awaits them; neither knows what
+a call does.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -15,11 +15,13 @@ import numpy.typing as npt
 
 from hoplite import _hoplite
 from hoplite.creation import Draft
-from hoplite.errors import BadArgument, Mismatch
+from hoplite.errors import BadArgument, Mismatch, ObjectLost
 from hoplite.ids import ObjectId, ObjectIdLike
+from hoplite.losses import OnLost, checked_on_lost
 from hoplite.nodes import Link, Location, Locations, Status
 from hoplite.pickling import Pickled, unpickle
 from hoplite.rooms import RoomMaker
+from hoplite.timeouts import Deadline
 from hoplite.values import PICKLE, Header, array_header, as_array, payload_of
 
 Result = TypeVar("Result")
@@ -36,21 +38,20 @@ class Work:
         """Makes `do`, running in another thread, raise soon."""
 
 
-Step = _hoplite.Ticket | Work
+class Tell:
+    """The caller's function, to be told of an object that is lost."""
+
+    def __init__(self, told: Callable[[ObjectId], object], id: ObjectId) -> None:
+        self._told = told
+        self._id = id
+
+    def do(self) -> object:
+        """What the function returns: nothing of interest, unless it is to be awaited."""
+        return self._told(self._id)
+
+
+Step = _hoplite.Ticket | Work | Tell
 Steps = Generator[Step, Any, Result]
-
-
-class Deadline:
-    """A caller's `timeout`, shared by the steps of one call."""
-
-    def __init__(self, timeout: float | None) -> None:
-        if timeout is not None and not timeout >= 0:
-            raise BadArgument(f"timeout is seconds from 0 up, or None for ever; not {timeout!r}")
-        self._end = None if timeout is None else time.monotonic() + timeout
-
-    def left(self) -> float | None:
-        """Seconds left, 0.0 at the least; None = for ever."""
-        return None if self._end is None else max(0.0, self._end - time.monotonic())
 
 
 def put(
@@ -119,9 +120,9 @@ def create(
 
 
 def get(
-    connection: _hoplite.Connection, id: ObjectIdLike, timeout: float | None, fail_if_lost: bool
+    connection: _hoplite.Connection, id: ObjectIdLike, timeout: float | None, on_lost: OnLost
 ) -> Steps[npt.NDArray[Any]]:
-    view = yield connection.get(bytes(ObjectId.of(id)), timeout, fail_if_lost)
+    view = yield from _view(connection, ObjectId.of(id), timeout, on_lost)
     return as_array(Header(*view.header), view, view.size)
 
 
@@ -130,30 +131,70 @@ def get_copy(
     id: ObjectIdLike,
     timeout: float | None,
     make_room: RoomMaker,
-    fail_if_lost: bool,
+    on_lost: OnLost,
     partial: bool,
 ) -> Steps[Any]:
     """`partial`: copy while the bytes arrive, so that a step of Work may wait for them."""
-    raw = bytes(ObjectId.of(id))
+    object_id = ObjectId.of(id)
     deadline = Deadline(timeout)
+    loss = _Loss(object_id, on_lost)
     while True:
-        arriving = yield connection.get_copy(raw, deadline.left(), partial, fail_if_lost)
-        result, room = make_room(Header(*arriving.header), arriving.size)
-        copied = yield _copy_out(arriving, room, deadline)
-        arriving.release()
-        if copied:
-            return result
-        # That writing of the object was abandoned half-way; the next one begins from its start.
+        try:
+            arriving = yield connection.get_copy(
+                bytes(object_id), deadline.left(), partial, loss.is_of_interest
+            )
+            try:
+                result, room = make_room(Header(*arriving.header), arriving.size)
+                if (yield _copy_out(arriving, room, deadline)):
+                    return result
+                # That writing of it was abandoned half-way; the next one begins from its start.
+            finally:
+                arriving.release()
+        except ObjectLost as error:
+            yield from loss.survive(error)
 
 
 def get_object(
-    connection: _hoplite.Connection, id: ObjectIdLike, timeout: float | None, fail_if_lost: bool
+    connection: _hoplite.Connection, id: ObjectIdLike, timeout: float | None, on_lost: OnLost
 ) -> Steps[Any]:
     object_id = ObjectId.of(id)
-    view = yield connection.get(bytes(object_id), timeout, fail_if_lost)
+    view = yield from _view(connection, object_id, timeout, on_lost)
     if Header(*view.header).encoding != PICKLE:
         raise Mismatch(f"{object_id!r} was not put by put_object; use get")
     return unpickle(memoryview(view))
+
+
+def _view(
+    connection: _hoplite.Connection, id: ObjectId, timeout: float | None, on_lost: OnLost
+) -> Steps[Any]:
+    """The object's `View`."""
+    deadline = Deadline(timeout)
+    loss = _Loss(id, on_lost)
+    while True:
+        try:
+            return (yield connection.get(bytes(id), deadline.left(), loss.is_of_interest))
+        except ObjectLost as error:
+            yield from loss.survive(error)
+
+
+class _Loss:
+    """What a get does when its object is lost; the caller is told once."""
+
+    def __init__(self, id: ObjectId, on_lost: OnLost) -> None:
+        self._id = id
+        self._on_lost = checked_on_lost(on_lost)
+
+    @property
+    def is_of_interest(self) -> bool:
+        """Whether the get is to hear of it."""
+        return self._on_lost != "wait"
+
+    def survive(self, error: ObjectLost) -> Steps[None]:
+        """Tell the caller, who wants it so; else raise `error`."""
+        if not callable(self._on_lost):
+            raise error
+        told, self._on_lost = self._on_lost, "wait"
+        yield Tell(told, self._id)
 
 
 def delete(connection: _hoplite.Connection, ids: Iterable[ObjectId], timeout: float | None) -> Steps[None]:
@@ -161,14 +202,31 @@ def delete(connection: _hoplite.Connection, ids: Iterable[ObjectId], timeout: fl
 
 
 def wait(
-    connection: _hoplite.Connection, ids: Sequence[ObjectId], num_ready: int | None, timeout: float | None
+    connection: _hoplite.Connection,
+    ids: Sequence[ObjectId],
+    num_ready: int | None,
+    timeout: float | None,
+    on_lost: OnLost,
 ) -> Steps[tuple[list[ObjectId], list[ObjectId]]]:
     count = len(ids) if num_ready is None else num_ready
     if not 0 <= count <= len(ids):
         raise BadArgument(f"num_ready is 0 to the number of ids ({len(ids)}), not {count}")
-    found = set((yield connection.wait([bytes(id) for id in ids], count, timeout)))
-    ready = [id for id in ids if bytes(id) in found]
-    return ready, [id for id in ids if bytes(id) not in found]
+    answer = checked_on_lost(on_lost)
+    deadline = Deadline(timeout)
+    raw = [bytes(id) for id in ids]
+    lost: list[ObjectId] = []
+    while True:
+        known = [bytes(id) for id in lost]
+        try:
+            found = set((yield connection.wait(raw, count, deadline.left(), answer != "wait", known)))
+        except ObjectLost as error:
+            if not callable(answer):
+                raise
+            lost += [id for id in ids if id == error.object_id]
+        else:
+            ready = [id for id in ids if bytes(id) in found]
+            return ready, [id for id in ids if bytes(id) not in found]
+        yield Tell(answer, lost[-1])
 
 
 def prefetch(

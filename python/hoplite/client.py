@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import inspect
+import threading
+import time
+from collections.abc import Collection, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,13 +14,16 @@ import numpy.typing as npt
 from hoplite import _hoplite, calls
 from hoplite.addresses import NodeLike, socket_of
 from hoplite.aio import AsyncClient
+from hoplite.connecting import ATTEMPT_TIMEOUT, RETRY_INTERVAL, open_connection
 from hoplite.creation import Creation
-from hoplite.errors import NodeUnreachable
+from hoplite.errors import BadArgument, NodeUnreachable
 from hoplite.ids import ObjectId, ObjectIdLike
+from hoplite.losses import OnLost
 from hoplite.naming import named
 from hoplite.nodes import Locations, Status
 from hoplite.reduction import Op, Order, ReduceRequest, Reduction
 from hoplite.rooms import fresh_room, room_in, torch_room
+from hoplite.timeouts import CONNECT_TIMEOUT, DEFAULT, Deadline, Timeout, in_seconds
 
 if TYPE_CHECKING:
     import torch
@@ -27,33 +33,54 @@ __all__ = ["Client", "connect"]
 Result = TypeVar("Result")
 
 
-def connect(address_or_socket: NodeLike = None, *, timeout: float | None = 10.0) -> Client:
+def connect(
+    address_or_socket: NodeLike = None,
+    *,
+    timeout: float | None = CONNECT_TIMEOUT,
+    default_timeout: Timeout = DEFAULT,
+) -> Client:
     """Connect to a node on this host.
 
     `address_or_socket` is the path of the node's Unix socket (anything with a "/" in it), or the
     port it listens on, as 7420, "7420", ":7420" or "host:7420" with a host that is this one.
     Default: `$HOPLITE_SOCKET`, or else the node on port 7420.
 
-    `timeout` is in seconds, None for ever. Raises `NodeUnreachable`, saying what was tried, if no
-    node answers, `VersionMismatch` if it speaks another protocol, and `BadArgument`.
+    `timeout`, for connecting, is in seconds, None for ever. `default_timeout` is that of every call
+    of this client that gives none of its own: seconds, or None for ever; if it is not given
+    `$HOPLITE_TIMEOUT` (seconds, or inf), or else half an hour.
+
+    Raises `NodeUnreachable`, saying what was tried, if no node answers, `VersionMismatch` if it
+    speaks another protocol, and `BadArgument`.
     """
-    return Client(socket_of(address_or_socket), timeout=timeout)
+    return Client(socket_of(address_or_socket), timeout=timeout, default_timeout=default_timeout)
 
 
 class Client:
     """A process's way to the node on its host; made by `connect`.
 
     Every call takes an `ObjectId` or a name (str). Every blocking call releases the GIL, gives way
-    to Ctrl-C at once, and takes `timeout` in seconds (None, the default: for ever); when it is up,
-    `TimedOut` is raised and nothing is left behind. A client may be used by several threads at
-    once. It cannot be used in a forked child: connect there.
+    to Ctrl-C at once, and takes `timeout` in seconds; when it is up, `TimedOut` is raised, which
+    says what was waited for, and nothing is left behind. None is for ever; a call that gives no
+    `timeout` takes the client's `default_timeout`, so that nothing waits for ever unasked.
+
+    When the node dies, every call under way and every later one raises `NodeUnreachable` at once,
+    until `reconnect`. Arrays got before stay readable.
+
+    A client may be used by several threads at once. It cannot be used in a forked child: connect
+    there.
     """
 
-    def __init__(self, socket: str, *, timeout: float | None = 10.0) -> None:
+    def __init__(
+        self, socket: str, *, timeout: float | None = CONNECT_TIMEOUT, default_timeout: Timeout = DEFAULT
+    ) -> None:
         """Use `connect`."""
+        self._default_timeout = in_seconds(default_timeout)
         self._socket = socket
-        self._connection = _open(socket, timeout)
+        self._connection = open_connection(socket, timeout)
         self._aio: AsyncClient | None = None
+        self._closed = False
+        # Held for moments only, never while waiting.
+        self._swapping = threading.Lock()
 
     @property
     def node(self) -> str:
@@ -69,10 +96,31 @@ class Client:
     def aio(self) -> AsyncClient:
         """The asyncio forms of all calls, over a connection of their own."""
         if self._aio is None:
-            self._aio = AsyncClient(self._socket)
+            self._aio = AsyncClient(self)
         return self._aio
 
-    def put(self, value: Any, id: ObjectIdLike | None = None, *, timeout: float | None = None) -> ObjectId:
+    @property
+    def default_timeout(self) -> float | None:
+        """Seconds that calls take at most which give no `timeout` of their own; None: for ever."""
+        return self._default_timeout
+
+    def reconnect(self, *, timeout: float | None = CONNECT_TIMEOUT) -> None:
+        """Connect again to a node that was restarted (at the same socket); `aio` with it.
+
+        Tries until a node answers or `timeout` (seconds, None for ever) is up: then raises
+        `NodeUnreachable`. Does nothing while the connection is well, so that several threads which
+        all see the node die may all call this.
+
+        The node comes back empty. What was put here before is gone, unless another node holds a
+        copy; reductions started here and objects not yet sealed have ended. So no call reconnects
+        by itself: the program that put them must know. Put again what is missing, under the same
+        ids; gets elsewhere that wait for it are completed so.
+        """
+        deadline = Deadline(timeout)
+        while not self._renewed(deadline):
+            time.sleep(RETRY_INTERVAL)
+
+    def put(self, value: Any, id: ObjectIdLike | None = None, *, timeout: Timeout = DEFAULT) -> ObjectId:
         """Make `value` an object, pinned here until deleted; returns its id (random by default).
 
         `value` is anything with one buffer of bytes: a NumPy array of any dtype (but not of Python
@@ -89,7 +137,7 @@ class Client:
         never fit), `BadArgument` (no buffer), `TimedOut`.
         """
         ids = [] if id is None else [ObjectId.of(id)]
-        return self._run(calls.put(self._connection, value, id, timeout), ids)
+        return self._run(calls.put(self._connection, value, id, self._seconds(timeout)), ids)
 
     def create(
         self,
@@ -97,7 +145,7 @@ class Client:
         shape: int | Sequence[int],
         dtype: npt.DTypeLike,
         *,
-        timeout: float | None = None,
+        timeout: Timeout = DEFAULT,
     ) -> Creation:
         """Reserve a new array's memory in the store, to be filled in place: no copy at all.
 
@@ -108,17 +156,19 @@ class Client:
 
         Leaving the with-block seals the object, an exception aborts it. Errors as for `put`.
         """
-        draft = self._run(calls.create(self._connection, id, shape, dtype, timeout), [ObjectId.of(id)])
+        draft = self._run(
+            calls.create(self._connection, id, shape, dtype, self._seconds(timeout)), [ObjectId.of(id)]
+        )
         return Creation(draft, self)
 
     def get(
         self,
         id: ObjectIdLike,
         *,
-        timeout: float | None = None,
+        timeout: Timeout = DEFAULT,
         copy: bool = False,
         out: Any = None,
-        fail_if_lost: bool = True,
+        on_lost: OnLost = "raise",
     ) -> Any:
         """The object, whenever it comes to exist: waits for its put and for its bytes.
 
@@ -130,49 +180,59 @@ class Client:
         `out` (a writable C-contiguous array, tensor or buffer of exactly the object's bytes) is
         filled instead, in the same way, and returned.
 
-        Raises `ObjectDeleted`, `ObjectLost` (its last complete copy died; with
-        `fail_if_lost=False` the call waits for a new put instead), `TimedOut`, `StoreFull` (no
-        room to bring it here), `Mismatch` (`out` does not fit), `BadArgument` (bad `out`).
+        When the object is lost (its last complete copy died), `on_lost="raise"` ends the call with
+        `ObjectLost`, at once; `"wait"` waits for a new put of it. A function is called with the
+        `ObjectId`, once, and then the call waits on: it may have the object made again, or make it
+        itself::
+
+            client.get("features", on_lost=lambda id: client.put(features(), id))
+
+        Raises `ObjectDeleted`, `ObjectLost`, `TimedOut`, `StoreFull` (no room to bring it here),
+        `NodeUnreachable`, `Mismatch` (`out` does not fit), `BadArgument` (bad `out`).
         """
         ids = [ObjectId.of(id)]
         if out is None and not copy:
-            return self._run(calls.get(self._connection, id, timeout, fail_if_lost), ids)
+            return self._run(calls.get(self._connection, id, self._seconds(timeout), on_lost), ids)
         room = fresh_room if out is None else room_in(out)
-        return self._run(calls.get_copy(self._connection, id, timeout, room, fail_if_lost, partial=True), ids)
+        return self._run(
+            calls.get_copy(self._connection, id, self._seconds(timeout), room, on_lost, partial=True), ids
+        )
 
     def get_torch(
-        self, id: ObjectIdLike, *, timeout: float | None = None, fail_if_lost: bool = True
+        self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT, on_lost: OnLost = "raise"
     ) -> torch.Tensor:
         """As `get(copy=True)`, into a new PyTorch CPU tensor (bfloat16 too).
 
         A copy, because PyTorch knows no read-only tensors. Raises `Mismatch` for other dtypes
         than PyTorch's.
         """
-        steps = calls.get_copy(self._connection, id, timeout, torch_room, fail_if_lost, partial=True)
+        steps = calls.get_copy(
+            self._connection, id, self._seconds(timeout), torch_room, on_lost, partial=True
+        )
         tensor: torch.Tensor = self._run(steps, [ObjectId.of(id)])
         return tensor
 
     def put_object(
-        self, value: Any, id: ObjectIdLike | None = None, *, timeout: float | None = None
+        self, value: Any, id: ObjectIdLike | None = None, *, timeout: Timeout = DEFAULT
     ) -> ObjectId:
         """Pickle any Python object (protocol 5) and put that; buffers inside are copied only once.
 
         Raises what `pickle.dumps` raises, and what `put` raises.
         """
         ids = [] if id is None else [ObjectId.of(id)]
-        return self._run(calls.put_object(self._connection, value, id, timeout), ids)
+        return self._run(calls.put_object(self._connection, value, id, self._seconds(timeout)), ids)
 
-    def get_object(self, id: ObjectIdLike, *, timeout: float | None = None, fail_if_lost: bool = True) -> Any:
+    def get_object(self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT, on_lost: OnLost = "raise") -> Any:
         """Unpickle an object put by `put_object`; waits as `get` does.
 
         Arrays and other buffers inside it are read-only views of shared memory, not copied.
         Unpickling runs code the writer chose: only for clusters you trust. Raises what `get`
         raises, and `Mismatch` for an object that was not put by `put_object`.
         """
-        steps = calls.get_object(self._connection, id, timeout, fail_if_lost)
+        steps = calls.get_object(self._connection, id, self._seconds(timeout), on_lost)
         return self._run(steps, [ObjectId.of(id)])
 
-    def delete(self, ids: ObjectIdLike | Iterable[ObjectIdLike], *, timeout: float | None = None) -> None:
+    def delete(self, ids: ObjectIdLike | Iterable[ObjectIdLike], *, timeout: Timeout = DEFAULT) -> None:
         """Delete objects (one id, or many): all copies, everywhere.
 
         Running transfers of them are aborted; views that processes hold stay readable. Gets and
@@ -180,7 +240,7 @@ class Client:
         (yet) is no error.
         """
         chosen = calls.ids_of(ids)
-        self._run(calls.delete(self._connection, chosen, timeout), chosen)
+        self._run(calls.delete(self._connection, chosen, self._seconds(timeout)), chosen)
 
     def reduce(
         self,
@@ -190,7 +250,7 @@ class Client:
         num_objects: int | None = None,
         op: Op = "sum",
         order: Order = "arrival",
-        timeout: float | None = None,
+        timeout: Timeout = DEFAULT,
     ) -> Reduction:
         """Start reducing the first `num_objects` of `sources` that come to exist (default: all).
 
@@ -214,7 +274,7 @@ class Client:
         num_objects: int | None = None,
         op: Op = "sum",
         order: Order = "arrival",
-        timeout: float | None = None,
+        timeout: Timeout = DEFAULT,
     ) -> Reduction:
         """As `reduce`; besides, the result is brought to every node that gave a source.
 
@@ -224,37 +284,46 @@ class Client:
         return self._reduce(request, timeout)
 
     def wait(
-        self, ids: Iterable[ObjectIdLike], num_ready: int | None = None, timeout: float | None = None
+        self,
+        ids: Iterable[ObjectIdLike],
+        num_ready: int | None = None,
+        timeout: Timeout = DEFAULT,
+        *,
+        on_lost: OnLost = "wait",
     ) -> tuple[list[ObjectId], list[ObjectId]]:
         """Wait until `num_ready` (default: all) of `ids` are complete somewhere.
 
         Returns (ready, not ready), each in the order of `ids`; when `timeout` is up, as things
         are then. Raises `ObjectDeleted` if one of them is deleted before enough are ready.
+
+        `on_lost` is as for `get`, but a function is called for each object that is lost, and "wait"
+        is the default: the others may be enough, and a lost object be put again.
         """
         chosen = calls.ids_of(ids)
-        return self._run(calls.wait(self._connection, chosen, num_ready, timeout), chosen)
+        steps = calls.wait(self._connection, chosen, num_ready, self._seconds(timeout), on_lost)
+        return self._run(steps, chosen)
 
     def prefetch(
         self,
         ids: ObjectIdLike | Iterable[ObjectIdLike],
         nodes: str | Iterable[str] = (),
         *,
-        timeout: float | None = None,
+        timeout: Timeout = DEFAULT,
     ) -> None:
         """Ask that objects be brought to `nodes` ("host:port" each; default: this one).
 
         Returns at once. Raises `BadArgument` for a node that is not a member.
         """
         chosen = calls.ids_of(ids)
-        self._run(calls.prefetch(self._connection, chosen, nodes, timeout), chosen)
+        self._run(calls.prefetch(self._connection, chosen, nodes, self._seconds(timeout)), chosen)
 
-    def locations(self, id: ObjectIdLike, *, timeout: float | None = None) -> Locations:
+    def locations(self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT) -> Locations:
         """Who has the object, and how far. Raises `ObjectDeleted`."""
-        return self._run(calls.locations(self._connection, id, timeout), [ObjectId.of(id)])
+        return self._run(calls.locations(self._connection, id, self._seconds(timeout)), [ObjectId.of(id)])
 
-    def status(self, *, timeout: float | None = None) -> Status:
+    def status(self, *, timeout: Timeout = DEFAULT) -> Status:
         """What the node says of itself: members, store use, traffic."""
-        return self._run(calls.status(self._connection, timeout), [])
+        return self._run(calls.status(self._connection, self._seconds(timeout)), [])
 
     def close(self) -> None:
         """Disconnect; running calls raise `Aborted`. May be called twice.
@@ -262,7 +331,9 @@ class Client:
         Arrays got before stay readable, and keep the connection itself: with the last of them,
         reductions that were started here and are still running end.
         """
-        self._connection.close()
+        with self._swapping:
+            self._closed = True
+            self._connection.close()
         if self._aio is not None:
             self._aio.close()
 
@@ -277,19 +348,44 @@ class Client:
     def __repr__(self) -> str:
         return f"<hoplite.Client of node {self.node} at {self._socket}>"
 
-    def _reduce(self, request: ReduceRequest, timeout: float | None) -> Reduction:
+    def _seconds(self, timeout: Timeout) -> float | None:
+        return self._default_timeout if timeout is DEFAULT else timeout
+
+    def _renewed(self, deadline: Deadline) -> bool:
+        """One try to connect again; False if it did not succeed, and there is time for another."""
+        broken = self._connection
+        if broken.is_alive():
+            return True
+        left = deadline.left()
+        try:
+            fresh = open_connection(
+                self._socket, ATTEMPT_TIMEOUT if left is None else min(left, ATTEMPT_TIMEOUT)
+            )
+        except NodeUnreachable:
+            if deadline.is_over():
+                raise
+            return False
+        with self._swapping:
+            if self._connection is broken and not self._closed:
+                self._connection = fresh
+                return True
+        # Another thread was faster, or closed the client.
+        fresh.close()
+        return True
+
+    def _reduce(self, request: ReduceRequest, timeout: Timeout) -> Reduction:
         with named([request.target, *request.sources]):
-            ticket = request.send(self._connection, timeout)
+            ticket = request.send(self._connection, self._seconds(timeout))
         return Reduction(request, ticket, self)
 
-    def _run(self, steps: calls.Steps[Result], ids: Iterable[ObjectId]) -> Result:
+    def _run(self, steps: calls.Steps[Result], ids: Collection[ObjectId]) -> Result:
         """Take the steps of a call, here and now."""
         with named(ids):
             try:
                 step = next(steps)
                 while True:
                     try:
-                        value = step.do() if isinstance(step, calls.Work) else step.wait()
+                        value = _taken(step)
                     except BaseException as error:
                         step = steps.throw(error)
                     else:
@@ -298,22 +394,29 @@ class Client:
                 result: Result = end.value
                 return result
 
-    def _settle(self, ticket: _hoplite.Ticket, ids: Iterable[ObjectId]) -> Any:
+    def _settle(self, ticket: _hoplite.Ticket, ids: Collection[ObjectId]) -> Any:
         with named(ids):
             return ticket.wait()
 
     def _is_done(self, ticket: _hoplite.Ticket) -> bool:
-        self._connection.pump()
+        # Takes in what has come; a connection that is gone has settled its tickets.
+        self._connection.is_alive()
         return ticket.done()
 
     def _ready_within(self, ticket: _hoplite.Ticket, timeout: float | None) -> bool:
         """Whether the answer came in time; the call goes on if not."""
-        return ticket.ready_within(calls.Deadline(timeout).left())
+        return ticket.ready_within(Deadline(timeout).left())
 
 
-def _open(socket: str, timeout: float | None) -> _hoplite.Connection:
-    try:
-        return _hoplite.Connection(socket, timeout)
-    except NodeUnreachable as error:
-        hint = "is a node running here? `hoplite node` starts one"
-        raise NodeUnreachable(f"no node answers at {socket}: {error} ({hint})") from None
+def _taken(step: calls.Step) -> Any:
+    match step:
+        case calls.Work():
+            return step.do()
+        case calls.Tell():
+            told = step.do()
+            if inspect.iscoroutine(told):
+                told.close()
+                raise BadArgument("on_lost is a coroutine function; only the calls of client.aio await it")
+            return None
+        case ticket:
+            return ticket.wait()

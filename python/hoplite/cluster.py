@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
 from hoplite.client import Client, connect
 from hoplite.daemon import find_daemon
 from hoplite.errors import BadArgument, HopliteError, NodeUnreachable, TimedOut
+from hoplite.folders import OwnedFolder
+from hoplite.timeouts import CONNECT_TIMEOUT, DEFAULT, Deadline, Timeout
 
 __all__ = ["LocalCluster"]
 
@@ -25,6 +26,9 @@ START_TIMEOUT = 30.0
 
 STOP_TIMEOUT = 10.0
 """Seconds a node may take to stop on SIGTERM before it is killed."""
+
+KILL_TIMEOUT = 10.0
+"""Seconds the kernel may take to end a process on SIGKILL, and to stop one on SIGSTOP."""
 
 POLL_INTERVAL = 0.02
 """Seconds between looks at the members while waiting for them."""
@@ -69,15 +73,18 @@ class LocalCluster:
         self._store_size = str(store_size)
         self._daemon_args = tuple(daemon_args)
         self._start_timeout = start_timeout
-        # Under /tmp whatever $TMPDIR says: a socket's path may be 107 bytes long at most.
-        self._folder = Path(tempfile.mkdtemp(prefix="hoplite-", dir="/tmp"))
+        self._folder = OwnedFolder()
+        self._paused: set[int] = set()
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * nodes
         self._addresses = [f"{HOST}:0"] * nodes
         self._clients: list[Client] = []
+        # The kernel takes "when this process dies" for "when the thread that started them ends".
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="hoplite-cluster")
+        deadline = Deadline(start_timeout)
         try:
             for i in range(nodes):
-                self._start(i)
-            self.wait_members(nodes, timeout=start_timeout)
+                self._start(i, deadline)
+            self.wait_members(nodes, timeout=deadline.left())
         except BaseException:
             self.close()
             raise
@@ -101,16 +108,22 @@ class LocalCluster:
     @property
     def sockets(self) -> list[str]:
         """The path of each node's Unix socket; other processes connect to these."""
-        return [str(self._folder / f"{i}.sock") for i in range(len(self))]
+        return [str(self._folder.path / f"{i}.sock") for i in range(len(self))]
 
     @property
     def pids(self) -> list[int | None]:
         """The process of each node; None where it is not running."""
         return [p.pid if p is not None and p.poll() is None else None for p in self._processes]
 
-    def connect(self, node: int = 0, *, timeout: float | None = 10.0) -> Client:
+    def connect(
+        self,
+        node: int = 0,
+        *,
+        timeout: float | None = CONNECT_TIMEOUT,
+        default_timeout: Timeout = DEFAULT,
+    ) -> Client:
         """A new client of node number `node`, closed with the cluster at the latest."""
-        client = connect(self.sockets[node], timeout=timeout)
+        client = connect(self.sockets[node], timeout=timeout, default_timeout=default_timeout)
         self._clients.append(client)
         return client
 
@@ -119,13 +132,45 @@ class LocalCluster:
         process = self._processes[node]
         if process is not None:
             process.kill()
-            process.wait()
-            self._processes[node] = None
+            self._reap(node, process, KILL_TIMEOUT, "SIGKILL")
+
+    def stop(self, node: int, *, timeout: float | None = STOP_TIMEOUT) -> None:
+        """Let a node leave (SIGTERM), and wait until it has ended.
+
+        With `--drain-ms` among the `daemon_args` it first hands over what only it holds. Raises
+        `TimedOut` if it has not ended within `timeout` seconds (None: for ever); it goes on ending.
+        """
+        process = self._processes[node]
+        if process is not None:
+            process.terminate()
+            self.resume(node)
+            self._reap(node, process, timeout, "SIGTERM")
+
+    def pause(self, node: int) -> None:
+        """Stop a node where it stands (SIGSTOP), as a host does that swaps or is suspended."""
+        process = self._processes[node]
+        if process is not None:
+            process.send_signal(signal.SIGSTOP)
+            self._paused.add(node)
+            deadline = Deadline(KILL_TIMEOUT)
+            # It may take a moment until its last thread stands, or its end may have been faster.
+            look = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+            while os.waitid(os.P_PID, process.pid, look) is None:
+                if deadline.is_over():
+                    raise TimedOut(f"node {node} still runs {KILL_TIMEOUT} s after SIGSTOP")
+                time.sleep(POLL_INTERVAL)
+
+    def resume(self, node: int) -> None:
+        """Let a paused node go on (SIGCONT)."""
+        process = self._processes[node]
+        if process is not None:
+            process.send_signal(signal.SIGCONT)
+        self._paused.discard(node)
 
     def restart(self, node: int) -> None:
         """Start a killed (or still running: killed first) node again, empty, at its old address."""
         self.kill(node)
-        self._start(node)
+        self._start(node, Deadline(self._start_timeout))
 
     def log(self, node: int) -> str:
         """What the node has written to its standard error so far."""
@@ -134,17 +179,21 @@ class LocalCluster:
     def wait_members(self, count: int, timeout: float | None = START_TIMEOUT) -> None:
         """Wait until every running node counts exactly `count` members, itself included.
 
-        `timeout` in seconds, None for ever; `TimedOut` says what each node saw.
+        `timeout` in seconds, None for ever; `TimedOut` says what each node saw. Nodes that are
+        paused are not asked.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(timeout)
         with contextlib.ExitStack() as stack:
-            running = [i for i, pid in enumerate(self.pids) if pid is not None]
-            clients = {i: stack.enter_context(connect(self.sockets[i], timeout=timeout)) for i in running}
+            asked = [i for i, pid in enumerate(self.pids) if pid is not None and i not in self._paused]
+            clients = {i: stack.enter_context(connect(self.sockets[i], timeout=timeout)) for i in asked}
             while True:
-                seen = {self._addresses[i]: client.status().members for i, client in clients.items()}
+                seen = {
+                    self._addresses[i]: client.status(timeout=deadline.left()).members
+                    for i, client in clients.items()
+                }
                 if all(len(members) == count for members in seen.values()):
                     return
-                if deadline is not None and time.monotonic() > deadline:
+                if deadline.is_over():
                     views = "; ".join(f"{a} sees {len(m)}: {', '.join(m)}" for a, m in seen.items())
                     raise TimedOut(f"no {count} members on every node within {timeout} s: {views}")
                 time.sleep(POLL_INTERVAL)
@@ -154,29 +203,38 @@ class LocalCluster:
         for client in self._clients:
             client.close()
         self._clients.clear()
-        running = [p for p in self._processes if p is not None]
-        for process in running:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + STOP_TIMEOUT
-        for process in running:
+        running = [(i, process) for i, process in enumerate(self._processes) if process is not None]
+        for node, process in running:
+            process.terminate()
+            self.resume(node)
+        deadline = Deadline(STOP_TIMEOUT)
+        for node, process in running:
             try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._processes = [None] * len(self._processes)
-        shutil.rmtree(self._folder, ignore_errors=True)
+                self._reap(node, process, deadline.left(), "SIGTERM")
+            except TimedOut:
+                self.kill(node)
+        self._starter.shutdown()
+        self._folder.remove()
+
+    def _reap(self, node: int, process: subprocess.Popen[bytes], timeout: float | None, told: str) -> None:
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise TimedOut(
+                f"node {node} (process {process.pid}) has not ended {timeout} s after {told}"
+            ) from None
+        self._processes[node] = None
+        self._paused.discard(node)
 
     def _log_path(self, node: int) -> Path:
-        return self._folder / f"{node}.log"
+        return self._folder.path / f"{node}.log"
 
     def _seeds(self, node: int) -> Iterator[str]:
         for i, pid in enumerate(self.pids):
             if pid is not None and i != node:
                 yield self._addresses[i]
 
-    def _start(self, node: int) -> None:
+    def _start(self, node: int, deadline: Deadline) -> None:
         command = [self._daemon, "--listen", self._addresses[node], "--socket", self.sockets[node]]
         command += ["--store-size", self._store_size, "--die-with-parent"]
         for seed in self._seeds(node):
@@ -185,7 +243,8 @@ class LocalCluster:
         # What is set for the user's own nodes must not leak into these.
         clean = {k: v for k, v in os.environ.items() if not k.startswith("HOPLITE_")}
         with self._log_path(node).open("ab") as log:
-            process = subprocess.Popen(
+            starting = self._starter.submit(
+                subprocess.Popen[bytes],
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -194,23 +253,24 @@ class LocalCluster:
                 # Its own group: Ctrl-C at the terminal is for this program, not for the nodes.
                 process_group=0,
             )
+            process = starting.result()
         self._processes[node] = process
-        self._addresses[node] = self._listening(node, process)
+        self._addresses[node] = self._listening(node, process, deadline)
 
-    def _listening(self, node: int, process: subprocess.Popen[bytes]) -> str:
+    def _listening(self, node: int, process: subprocess.Popen[bytes], deadline: Deadline) -> str:
         """Read the node's first line, which says where it listens."""
         assert process.stdout is not None
-        deadline = time.monotonic() + self._start_timeout
         line = b""
         with process.stdout as stdout:
             while not line.endswith(b"\n"):
-                wait = deadline - time.monotonic()
-                if wait <= 0 or not select.select([stdout], [], [], wait)[0]:
+                if not select.select([stdout], [], [], deadline.left())[0]:
                     raise self._start_error(node, f"said nothing within {self._start_timeout} s")
                 piece = os.read(stdout.fileno(), 4096)
                 if not piece:
-                    code = process.wait()
-                    raise self._start_error(node, f"ended with status {code} instead of starting")
+                    self._reap(node, process, KILL_TIMEOUT, "it closed its output")
+                    raise self._start_error(
+                        node, f"ended with status {process.returncode} instead of starting"
+                    )
                 line += piece
         address = _address_in(line.decode(errors="replace"))
         if address is None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from hoplite.errors import BadArgument, HopliteError
 from hoplite.ids import ObjectId
+from hoplite.timeouts import DEFAULT, Timeout
 
 if TYPE_CHECKING:
     from hoplite import _hoplite
@@ -86,15 +87,15 @@ class Creation(Draft):
         super().__init__(draft._id, draft._array, draft._writing)
         self._client = client
 
-    def seal(self, *, timeout: float | None = None) -> ObjectId:
-        """All bytes are written: make it a complete object. `timeout` in seconds, None for ever.
+    def seal(self, *, timeout: Timeout = DEFAULT) -> ObjectId:
+        """All bytes are written: make it a complete object.
 
         Raises what `put` raises; the object is withdrawn then.
         """
         writing = self._close()
         if writing is not None:
             try:
-                self._client._settle(writing.seal(timeout), [self._id])
+                self._client._settle(writing.seal(self._client._seconds(timeout)), [self._id])
             except HopliteError:
                 writing.abort()
                 raise
@@ -119,12 +120,12 @@ class AsyncCreation(Draft):
         super().__init__(draft._id, draft._array, draft._writing)
         self._client = client
 
-    async def seal(self, *, timeout: float | None = None) -> ObjectId:
+    async def seal(self, *, timeout: Timeout = DEFAULT) -> ObjectId:
         """As `Creation.seal`."""
         writing = self._close()
         if writing is not None:
             try:
-                await self._client._settle(writing.seal(timeout), [self._id])
+                await self._client._settle(writing.seal(self._client._seconds(timeout)), [self._id])
             except BaseException:
                 writing.abort()
                 raise

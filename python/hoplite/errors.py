@@ -7,7 +7,10 @@ name where it is known here) and the bytes done of the total.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from hoplite.ids import ObjectId
 
 __all__ = [
     "Aborted",
@@ -31,6 +34,9 @@ class HopliteError(Exception):
     is_retryable: ClassVar[bool] = False
     """Whether the same call may succeed later without anyone changing it."""
 
+    object_id: ObjectId | None = None
+    """The object it is about, where that is one; of `ObjectLost` always."""
+
 
 class TimedOut(HopliteError, TimeoutError):
     """The time given was up before the thing waited for happened."""
@@ -43,7 +49,10 @@ class ObjectDeleted(HopliteError):
 
 
 class ObjectLost(HopliteError):
-    """The last complete copy of the object died with its node. A new put of it brings it back."""
+    """The last complete copy of the object (`object_id`) died with its node.
+
+    A put under the same id brings it back, and completes whoever still waits for it.
+    """
 
     is_retryable = True
 
@@ -67,7 +76,10 @@ class BadArgument(HopliteError, ValueError):
 
 
 class NodeUnreachable(HopliteError, ConnectionError):
-    """A node that is needed cannot be reached, or the local daemon is gone."""
+    """A node that is needed cannot be reached, or the local daemon is gone.
+
+    In the latter case all calls raise this until `Client.reconnect`.
+    """
 
     is_retryable = True
 

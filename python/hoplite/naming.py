@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from hoplite.errors import HopliteError
 from hoplite.ids import ObjectId
@@ -16,12 +16,13 @@ _HEX = re.compile(rf"\b(?:[0-9a-f]{{{2 * ObjectId.LENGTH}}}|[0-9a-f]{{{SHORT_HEX
 
 
 @contextlib.contextmanager
-def named(ids: Iterable[ObjectId]) -> Iterator[None]:
+def named(ids: Collection[ObjectId]) -> Iterator[None]:
     """Let errors raised inside call those of `ids` that have a name by it."""
     try:
         yield
     except HopliteError as error:
         error.args = (with_names(str(error), ids),)
+        error.object_id = next((id for id in ids if id == error.object_id), error.object_id)
         raise
 
 

@@ -112,16 +112,16 @@ class Reduction:
     def result(self, timeout: float | None = None) -> ReduceResult:
         """Wait until the reduction is complete and its target sealed.
 
-        `timeout` in seconds, None for ever; after `TimedOut` the reduction goes on, and `result`
-        may be called again. Raises what became of the reduction otherwise: `Mismatch` (unequal
-        sizes or dtypes), `ObjectDeleted` (too many sources gone), `TimedOut` (the timeout of
-        `reduce`), `StoreFull`, `NodeUnreachable`.
+        `timeout` in seconds; None: as long as the `timeout` of `reduce` allows. After a `TimedOut`
+        of its own the reduction goes on, and `result` may be called again. Raises what became of the
+        reduction otherwise: `Mismatch` (unequal sizes or dtypes), `ObjectDeleted` (too many sources
+        gone), `TimedOut` (the timeout of `reduce`), `StoreFull`, `NodeUnreachable`.
         """
         if self._error is not None:
             raise self._error
         if self._result is None:
             ids = [self.target, *self._request.sources]
-            if not self._client._ready_within(self._ticket, timeout):
+            if timeout is not None and not self._client._ready_within(self._ticket, timeout):
                 raise TimedOut(
                     f"the reduction to {self.target!r} is not complete after {timeout} s; it goes on"
                 )

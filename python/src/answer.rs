@@ -28,6 +28,7 @@ pub enum Question {
     /// A get whose bytes will be copied.
     Copy {
         id: ObjectId,
+        fail_if_lost: bool,
     },
 }
 
@@ -47,14 +48,18 @@ impl Answer {
                 hoplite_client::Created::adopt(client, id, size, reply).map(Answer::Writing)
             }
             Question::Get { id } => hoplite_client::View::adopt(client, id, reply).map(Answer::View),
-            Question::Copy { id } => hoplite_client::Arriving::adopt(client, id, reply).map(Answer::Arriving),
+            Question::Copy { id, fail_if_lost } => {
+                hoplite_client::Arriving::adopt(client, id, fail_if_lost, reply).map(Answer::Arriving)
+            }
         }
     }
 
     pub fn into_py(self, py: Python<'_>, client: &Arc<Client>, closed: &Stop) -> PyResult<Py<PyAny>> {
         match self {
             Answer::View(view) => Ok(Py::new(py, View(view))?.into_any()),
-            Answer::Arriving(arriving) => Ok(Py::new(py, Arriving::new(arriving))?.into_any()),
+            Answer::Arriving(arriving) => {
+                Ok(Py::new(py, Arriving::new(arriving, closed.clone()))?.into_any())
+            }
             Answer::Writing(None) => Ok(py.None()),
             Answer::Writing(Some(created)) => {
                 Ok(Py::new(py, Writing::new(created, client.clone(), closed.clone()))?.into_any())

@@ -14,11 +14,12 @@ use crate::memory::Room;
 pub struct Arriving {
     inner: Mutex<Option<hoplite_client::Arriving>>,
     stop: Stop,
+    closed: Stop,
 }
 
 impl Arriving {
-    pub fn new(inner: hoplite_client::Arriving) -> Self {
-        Arriving { inner: Mutex::new(Some(inner)), stop: Stop::default() }
+    pub fn new(inner: hoplite_client::Arriving, closed: Stop) -> Self {
+        Arriving { inner: Mutex::new(Some(inner)), stop: Stop::default(), closed }
     }
 
     fn with<T>(&self, py: Python<'_>, look: impl FnOnce(&hoplite_client::Arriving) -> T + Send) -> PyResult<T>
@@ -52,7 +53,7 @@ impl Arriving {
     fn copy_into(&self, py: Python<'_>, out: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<bool> {
         let limit = self::timeout(timeout)?;
         let mut room = Room::of(out)?;
-        let copied = interruptible(py, &[&self.stop], |interrupt| {
+        let copied = interruptible(py, &[&self.stop, &self.closed], |interrupt| {
             let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
             match inner.as_ref() {
                 Some(inner) => inner.copy_into(room.bytes(), limit, interrupt),

@@ -63,8 +63,14 @@ impl Connection {
         Ok(self.client()?.fd().as_raw_fd())
     }
 
-    /// Sends what waits to be sent and takes in what has come; False once the node is gone.
-    fn pump(&self, py: Python<'_>) -> PyResult<bool> {
+    /// Sends what waits to be sent and takes in what has come; raises once the node is gone.
+    fn pump(&self, py: Python<'_>) -> PyResult<()> {
+        let client = self.client()?;
+        py.detach(|| client.pump()).map_err(to_py)
+    }
+
+    /// As `pump`; False once the node is gone.
+    fn is_alive(&self, py: Python<'_>) -> PyResult<bool> {
         let client = self.client()?;
         match py.detach(|| client.pump()) {
             Ok(()) => Ok(true),
@@ -130,7 +136,7 @@ impl Connection {
         let id = self::id(id)?;
         let timeout_ms = milliseconds(self::timeout(timeout)?);
         let request = Request::Get { id, timeout_ms, partial, fail_if_lost };
-        self.submit(request, Question::Copy { id }, timeout)
+        self.submit(request, Question::Copy { id, fail_if_lost }, timeout)
     }
 
     #[pyo3(signature = (ids, timeout))]
@@ -164,21 +170,21 @@ impl Connection {
         self.submit(request, Question::Plain, timeout)
     }
 
-    /// Brings those of `ids` that are ready.
-    #[pyo3(signature = (ids, count, timeout))]
-    fn wait(&self, ids: Vec<Bound<'_, PyBytes>>, count: u32, timeout: Option<f64>) -> PyResult<Ticket> {
+    /// Brings those of `ids` that are ready. With `fail_if_lost` the loss of one raises, unless it is
+    /// among `known_lost`.
+    #[pyo3(signature = (ids, count, timeout, fail_if_lost, known_lost))]
+    fn wait(
+        &self,
+        ids: Vec<Bound<'_, PyBytes>>,
+        count: u32,
+        timeout: Option<f64>,
+        fail_if_lost: bool,
+        known_lost: Vec<Bound<'_, PyBytes>>,
+    ) -> PyResult<Ticket> {
         let timeout_ms = milliseconds(self::timeout(timeout)?);
-        self.submit(
-            Request::Wait {
-                ids: self::ids(ids)?,
-                count,
-                timeout_ms,
-                fail_if_lost: false,
-                known_lost: Vec::new(),
-            },
-            Question::Plain,
-            timeout,
-        )
+        let (ids, known_lost) = (self::ids(ids)?, self::ids(known_lost)?);
+        let request = Request::Wait { ids, count, timeout_ms, fail_if_lost, known_lost };
+        self.submit(request, Question::Plain, timeout)
     }
 
     #[pyo3(signature = (ids, nodes, timeout))]

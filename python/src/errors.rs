@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use hoplite_words::{Error, ErrorKind, Result};
+use hoplite_words::{Error, ErrorKind, ObjectId, Result};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyBytes, PyType};
 
 /// The class in `hoplite.errors` of each kind.
 fn class_of(kind: ErrorKind) -> &'static str {
@@ -28,11 +28,21 @@ fn class_of(kind: ErrorKind) -> &'static str {
 pub fn to_py(error: Error) -> PyErr {
     Python::attach(|py| {
         let class = py.import("hoplite.errors").and_then(|module| module.getattr(class_of(error.kind)));
-        match class.and_then(|class| Ok(class.cast_into::<PyType>()?)) {
+        let raised = match class.and_then(|class| Ok(class.cast_into::<PyType>()?)) {
             Ok(class) => PyErr::from_type(class, error.message),
-            Err(_) => PyException::new_err(error.message),
+            Err(_) => return PyException::new_err(error.message),
+        };
+        match error.object.map_or(Ok(()), |object| name_object(py, &raised, object)) {
+            Ok(()) => raised,
+            Err(bug) => bug,
         }
     })
+}
+
+/// Says which object `raised` is about.
+fn name_object(py: Python<'_>, raised: &PyErr, object: ObjectId) -> PyResult<()> {
+    let id = py.import("hoplite.ids")?.getattr("ObjectId")?.call1((PyBytes::new(py, &object.0),))?;
+    raised.value(py).setattr("object_id", id)
 }
 
 pub fn bad_argument(message: impl Into<String>) -> PyErr {

@@ -57,8 +57,9 @@ fn over() -> Error {
     Error::new(ErrorKind::BadArgument, "the object is sealed or aborted already")
 }
 
-/// Copies to the watermark piece by piece. A node that gave the object up is noticed by the seal.
-fn append(created: &mut Created, data: &[u8], interrupt: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+/// Copies to the watermark piece by piece. A node that gave the object up is noticed by the seal,
+/// one that has died by `look`, which is called now and then.
+fn append(created: &mut Created, data: &[u8], mut look: impl FnMut() -> Result<()>) -> Result<()> {
     let mut looked = Instant::now();
     for piece in data.chunks(PIECE_BYTES) {
         if created.is_aborted() {
@@ -67,7 +68,7 @@ fn append(created: &mut Created, data: &[u8], interrupt: &mut dyn FnMut() -> Res
         created.append(piece)?;
         if looked.elapsed() >= hoplite_client::INTERRUPT_EVERY {
             looked = Instant::now();
-            interrupt()?;
+            look()?;
         }
     }
     Ok(())
@@ -91,7 +92,7 @@ impl Writing {
                     format!("{offset}..{end} does not continue {created:?}"),
                 ));
             }
-            append(created, source.bytes(), interrupt)
+            append(created, source.bytes(), || self.client.pump().and_then(|()| interrupt()))
         })?;
         Ok(())
     }
@@ -119,7 +120,7 @@ impl Writing {
     #[pyo3(signature = (timeout))]
     fn seal(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Ticket> {
         let limit = self::timeout(timeout)?;
-        let ticket = py.detach(|| self.lock().take().ok_or_else(over)?.submit_seal()).map_err(to_py)?;
+        let ticket = py.detach(|| self.lock().take().ok_or_else(over)?.submit_seal(limit)).map_err(to_py)?;
         Ok(Ticket::new(ticket, Question::Plain, limit, self.closed.clone()))
     }
 

@@ -1,0 +1,22 @@
+"""Opening connections."""
+
+from __future__ import annotations
+
+from hoplite import _hoplite
+from hoplite.errors import NodeUnreachable
+
+__all__ = ["ATTEMPT_TIMEOUT", "RETRY_INTERVAL", "open_connection"]
+
+RETRY_INTERVAL = 0.05
+"""Seconds between two tries of `Client.reconnect`."""
+
+ATTEMPT_TIMEOUT = 5.0
+"""Seconds one try of `Client.reconnect` may take: a node that has only begun to start gets another."""
+
+
+def open_connection(socket: str, timeout: float | None) -> _hoplite.Connection:
+    """A connection to the node that listens at `socket`."""
+    try:
+        return _hoplite.Connection(socket, timeout)
+    except NodeUnreachable as error:
+        raise NodeUnreachable(f"{error} (is a node running here? `hoplite node` starts one)") from None

@@ -1,0 +1,137 @@
+"""A connection that one event loop reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from hoplite import _hoplite
+from hoplite.connecting import open_connection
+from hoplite.errors import Aborted, TimedOut
+from hoplite.timeouts import CONNECT_TIMEOUT
+
+__all__ = ["Line"]
+
+OPEN_TIMEOUT_MIN = 1.0
+"""Seconds the first call may spend on connecting, however short its own time-out is: that is meant
+for the answer, and a node that runs needs a millisecond."""
+
+
+class Line:
+    """Connects in the background; `opened` waits for that."""
+
+    def __init__(self, socket: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._socket = socket
+        self._waiting: dict[int, tuple[_hoplite.Ticket, asyncio.Future[None]]] = {}
+        self._fd: int | None = None
+        self._closed = False
+        self._gone = False
+        self._opening = loop.create_task(self._open())
+        # Whoever waits for it learns of its failure; perhaps nobody does any more.
+        self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def _open(self) -> _hoplite.Connection:
+        # Off the loop: a node that is stopped lets its callers wait.
+        connection = await asyncio.to_thread(open_connection, self._socket, CONNECT_TIMEOUT)
+        if self._closed:
+            connection.close()
+            raise Aborted("the client was closed")
+        self._fd = connection.fileno()
+        self.loop.add_reader(self._fd, self._on_ready, connection)
+        return connection
+
+    async def opened(self, timeout: float | None) -> _hoplite.Connection:
+        """The connection; raises `NodeUnreachable`, `TimedOut`."""
+        if not self._opening.done():
+            patience = None if timeout is None else max(timeout, OPEN_TIMEOUT_MIN)
+            try:
+                async with asyncio.timeout(patience):
+                    await asyncio.shield(self._opening)
+            except TimeoutError:
+                raise TimedOut(f"no welcome from the node at {self._socket} in {patience} s") from None
+        return self._opening.result()
+
+    def is_of_no_use(self) -> bool:
+        """Whether connecting came to nothing, or the node is gone since."""
+        return self._gone or (self._opening.done() and self._connection() is None)
+
+    def _connection(self) -> _hoplite.Connection | None:
+        opened = self._opening.done() and not self._opening.cancelled()
+        return self._opening.result() if opened and self._opening.exception() is None else None
+
+    def _on_ready(self, connection: _hoplite.Connection) -> None:
+        """Answers have come, or there is room for calls that wait to be sent."""
+        alive = connection.is_alive()
+        settled = [number for number, (ticket, _) in self._waiting.items() if ticket.done()]
+        for number in settled:
+            _, future = self._waiting.pop(number)
+            if not future.done():
+                future.set_result(None)
+        if not alive:
+            # An end of file stays readable for ever; every call has failed, nothing more will come.
+            self._gone = True
+            self._unwatch()
+        elif self._fd is not None and not self._watch_room(connection):
+            self.loop.remove_writer(self._fd)
+
+    def _watch_room(self, connection: _hoplite.Connection) -> bool:
+        """Whether there is something to send once there is room."""
+        if self._fd is None or not connection.wants_write():
+            return False
+        self.loop.add_writer(self._fd, self._on_ready, connection)
+        return True
+
+    async def settle(self, ticket: _hoplite.Ticket) -> Any:
+        """The answer to `ticket`; cancelling the awaiting task cancels the call."""
+        self._watch_room(self._opening.result())
+        if not ticket.done():
+            future: asyncio.Future[None] = self.loop.create_future()
+            self._waiting[id(future)] = (ticket, future)
+            try:
+                async with asyncio.timeout(ticket.limit):
+                    await future
+            except TimeoutError:
+                # The node is overdue by a margin: wait() says so, naming all it knows.
+                return ticket.wait()
+            except BaseException:
+                ticket.cancel()
+                raise
+            finally:
+                self._waiting.pop(id(future), None)
+        return ticket.wait()
+
+    def close(self) -> None:
+        """Ends every call that waits here with `Aborted`. From any thread."""
+        self._closed = True
+        if self.loop.is_running() and self.loop is not _running_loop():
+            # It may end before it gets to that; then nothing waits here any more either.
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._end)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        if not self.loop.is_closed():
+            self._unwatch()
+            for _, future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(Aborted("the client was closed"))
+        self._waiting.clear()
+        connection = self._connection()
+        if connection is not None:
+            connection.close()
+
+    def _unwatch(self) -> None:
+        if self._fd is not None:
+            self.loop.remove_reader(self._fd)
+            self.loop.remove_writer(self._fd)
+            self._fd = None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,24 @@
+"""What a call does when the object it waits for is lost: its last complete copy has died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from hoplite.errors import BadArgument
+from hoplite.ids import ObjectId
+
+__all__ = ["OnLost", "checked_on_lost"]
+
+OnLost = Literal["raise", "wait"] | Callable[[ObjectId], object]
+"""`"raise"` ends the call with `ObjectLost`, `"wait"` waits for a new put of the object, and a
+function is called with its id, once, before the call waits on. The function runs where the call was
+made, inside it: it may put the object itself, or ask somebody to. What it raises ends the call; the
+time it takes counts, but is not cut short. For asyncio it may be a coroutine function."""
+
+
+def checked_on_lost(on_lost: OnLost) -> OnLost:
+    """`on_lost`, if it is one."""
+    if on_lost in ("raise", "wait") or callable(on_lost):
+        return on_lost
+    raise BadArgument(f'on_lost is "raise", "wait" or a function of an ObjectId; not {on_lost!r}')
