@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,9 @@ pytest.importorskip("numpy")
 
 from lab.chaos.contents import Folded, Leaf, WrongContent, check
 from lab.chaos.draw import Drawer
+from lab.chaos.faults import History
+from lab.chaos.judge import Attempt, Judge, Known
+from lab.chaos.plan import Operation, Thing
 from lab.hosts import HostsUnavailable, require
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,3 +66,103 @@ def test_a_chain_is_right_only_if_each_of_its_parts_is() -> None:
     assert check(chain, arrays[0] + arrays[2] + arrays[4]) == 0b10101
     with pytest.raises(WrongContent, match="1 parts went in, not 2"):
         check(chain, arrays[0] + arrays[4])
+
+
+class Court:
+    """A judge, an object that host 1 made a while ago, and a reader on host 2."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.judge = Judge(self.history)
+        self.began = time.monotonic()
+        self.known = Known(Thing("thing", Leaf("thing", 1000), (1,)))
+        self.known.homes, self.known.first_begun = {1}, self.began
+        self.known.made_at = self.known.last_made = self.began
+
+    def verdict(self, *, call: str = "view", seconds: float = 1.0, **outcome: Any) -> str | None:
+        """What the judge says of a call that host 2 made, from now on and for ``seconds``."""
+        operation = Operation(1, 0.0, call, 2, 0, ("thing",), 60.0)
+        attempt = Attempt(1, operation, 2, ("thing",), self.began)
+        now = time.monotonic()
+        told = {"began": now, "ended": now + seconds, "connected": now, "message": "", **outcome}
+        return self.judge.problem(attempt, told, [self.known])
+
+
+ERRORS = (
+    "ObjectLost",
+    "ObjectDeleted",
+    "NodeUnreachable",
+    "ObjectExists",
+    "StoreFull",
+    "Aborted",
+    "Mismatch",
+)
+
+
+@pytest.mark.parametrize("error", [*ERRORS, "InternalError", "WrongContent", "BadArgument"])
+def test_without_a_fault_no_error_is_excused(error: str) -> None:
+    assert "no fault explains this" in str(Court().verdict(error=error))
+
+
+def test_a_call_may_time_out_only_where_something_was_in_its_way() -> None:
+    court = Court()
+    assert court.verdict(error="TimedOut", seconds=0.1) is None
+    assert court.verdict(error="TimedOut", seconds=30) is not None
+    court.known.made_at = None
+    assert court.verdict(error="TimedOut", seconds=30) is None
+    court.known.made_at = court.began
+    court.history.begin("slow-link", [5])
+    assert court.verdict(error="TimedOut", seconds=30) is None
+
+
+def test_an_object_may_be_lost_only_with_a_host_that_had_it() -> None:
+    court = Court()
+    court.history.begin("kill-daemon", [3])
+    court.history.begin("slow-link", [1])
+    assert court.verdict(error="ObjectLost") is not None
+    court.history.begin("kill-daemon", [1])
+    assert court.verdict(error="ObjectLost") is None
+
+
+def test_a_daemon_that_leaves_while_all_is_well_costs_nothing() -> None:
+    court = Court()
+    leaving = court.history.begin("leave-daemon", [1])
+    assert court.verdict(error="ObjectLost") is not None
+    leaving.ran_out = True
+    assert court.verdict(error="ObjectLost") is None
+
+
+def test_only_the_death_of_the_own_daemon_makes_it_unreachable_and_at_once() -> None:
+    court = Court()
+    court.history.begin("kill-daemon", [1])
+    assert court.verdict(error="NodeUnreachable") is not None
+    court.history.begin("kill-daemon", [2])
+    assert court.verdict(error="NodeUnreachable") is None
+    assert court.verdict(error="NodeUnreachable", seconds=30) is not None
+
+
+def test_what_was_deleted_may_be_gone_but_not_back() -> None:
+    court = Court()
+    court.judge.deletes["thing"] = time.monotonic()
+    assert court.verdict(error="ObjectDeleted") is None
+    operation = Operation(1, 0.0, "view", 2, 0, ("thing",), 60.0)
+    look = Attempt(1, operation, 2, ("thing",), time.monotonic(), must_be_deleted=True)
+    now = {"began": time.monotonic(), "ended": time.monotonic(), "message": ""}
+    assert "is there again" in str(court.judge.problem(look, now, [court.known]))
+    assert court.judge.problem(look, {**now, "error": "TimedOut"}, [court.known]) is not None
+    court.history.begin("kill-daemon", [4])
+    assert court.judge.problem(look, {**now, "error": "TimedOut"}, [court.known]) is None
+
+
+def test_all_readers_of_a_result_must_see_the_sources_that_its_caller_was_told() -> None:
+    sources = tuple(Leaf(f"source {bit}", 10, "int32", bit) for bit in range(3))
+    court = Court()
+    court.known = Known(Thing("thing", Folded("sum", 2, sources), (1,)))
+    ids = ("thing.0", "a", "b", "c")
+    reduce = Attempt(1, Operation(1, 0.0, "reduce", 1, 0, ids, 60.0), 1, ids, court.began)
+    read = Attempt(1, Operation(2, 0.0, "view", 2, 0, ("thing",), 60.0), 2, ("thing.0",), court.began)
+    problem = court.judge.problem
+    assert "2 sources were to go in" in str(problem(reduce, {"sources": ["a"]}, [court.known]))
+    assert problem(reduce, {"sources": ["c", "a"]}, [court.known]) is None
+    assert problem(read, {"mask": 0b101}, [court.known]) is None
+    assert problem(read, {"mask": 0b110}, [court.known]) is not None

@@ -10,7 +10,8 @@ from lab.chaos.plan import GETS, PRODUCERS, PUTS, REDUCES, Fault, Operation, Thi
 #: Kinds of faults, and how long each lasts, in seconds.
 LASTS = {
     "kill-daemon": (0.05, 5.0),  # SIGKILL; started again at the same address
-    "stop-daemon": (0.05, 3.0),  # SIGTERM, which it must obey; started again
+    "stop-daemon": (0.05, 3.0),  # SIGTERM and SIGINT: it must end at once; started again
+    "leave-daemon": (0.05, 3.0),  # SIGTERM: it hands over what only it holds, then ends; started again
     "pause-daemon": (0.1, 5.0),  # SIGSTOP, then SIGCONT
     "kill-client": (0.0, 0.0),  # SIGKILL of a client process in the middle of a call
     "cut-link": (0.2, 6.0),
@@ -19,7 +20,7 @@ LASTS = {
 }
 
 #: Faults of which a host has at most one at a time.
-DAEMON_FAULTS = ("kill-daemon", "stop-daemon", "pause-daemon")
+DAEMON_FAULTS = ("kill-daemon", "stop-daemon", "leave-daemon", "pause-daemon")
 LINK_FAULTS = ("cut-link", "slow-link")
 
 #: A slow link's rate, Mbit/s.

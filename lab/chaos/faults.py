@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lab.chaos.nodes import Life, Node
+from lab.chaos.nodes import DRAIN_SECONDS, Life, Node
 from lab.chaos.plan import Fault
 from lab.chaos.story import Journal
 from lab.hosts import Hosts
@@ -21,7 +21,8 @@ ENDING_SECONDS = 0.05
 
 #: Kinds after which a living daemon may have been taken for dead, and those that end one for certain.
 SILENCING = ("pause-daemon", "cut-link", "split")
-DEADLY = ("kill-daemon", "stop-daemon")
+LEAVING = "leave-daemon"
+DEADLY = ("kill-daemon", "stop-daemon", LEAVING)
 
 
 @dataclass
@@ -32,14 +33,17 @@ class Disturbance:
     hosts: tuple[int, ...]
     since: float
     until: float | None = None
+    #: A daemon that was to leave had not handed over everything when its time was up.
+    ran_out: bool = False
 
     def overlaps(self, since: float, until: float) -> bool:
         return self.since <= until and (self.until is None or self.until >= since)
 
     def may_cost_objects(self) -> bool:
-        """Whether copies on its hosts may count as dead because of it."""
-        lasted = (self.until or time.monotonic()) - self.since
-        return self.kind in DEADLY or (self.kind in SILENCING and lasted >= DEATH_SECONDS)
+        """Whether copies on its hosts may count as dead because of it, whatever else goes on."""
+        if self.kind in SILENCING:
+            return (self.until or time.monotonic()) - self.since >= DEATH_SECONDS
+        return self.kind in ("kill-daemon", "stop-daemon") or self.ran_out
 
     def __str__(self) -> str:
         hosts = ",".join(map(str, self.hosts))
@@ -56,6 +60,11 @@ class History:
         disturbance = Disturbance(kind, tuple(hosts), time.monotonic())
         self._all.append(disturbance)
         return disturbance
+
+    def had_others(self, disturbance: Disturbance, margin: float) -> bool:
+        """Whether anything else was broken while it lasted, or less than ``margin`` seconds before."""
+        until = disturbance.until or time.monotonic()
+        return any(other is not disturbance for other in self.during(disturbance.since - margin, until))
 
     def during(self, since: float, until: float) -> Iterator[Disturbance]:
         return (disturbance for disturbance in self._all if disturbance.overlaps(since, until))
@@ -138,10 +147,8 @@ class Breaker:
         self._journal.write(f"{disturbance} ends")
 
     def _end_daemon(self, node: Node, fault: Fault, disturbance: Disturbance) -> None:
-        if fault.kind == "kill-daemon":
-            node.kill()
-        else:
-            node.terminate()
+        end = {"kill-daemon": node.kill, "stop-daemon": node.stop, LEAVING: node.leave}
+        end[fault.kind]()
         self._returning[node.index] = disturbance
         self.on_death(node.index)
         self._later(fault.lasts, lambda: self._start(node, disturbance))
@@ -153,5 +160,6 @@ class Breaker:
         if node.life is Life.STOPPING:
             self._later(ENDING_SECONDS, lambda: self._start(node, disturbance))
             return
+        disturbance.ran_out = disturbance.kind == LEAVING and node.since - disturbance.since >= DRAIN_SECONDS
         node.start()
         self._journal.write(f"{disturbance} ends: the daemon starts again as pid {node.pid}")

@@ -8,19 +8,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.chaos.contents import Folded, mask_of
-from lab.chaos.faults import DEADLY, History
+from lab.chaos.faults import DEADLY, LEAVING, SILENCING, Disturbance, History
+from lab.chaos.nodes import DRAIN_SECONDS
 from lab.chaos.plan import GETS, REDUCES, Operation, Thing
 
 #: How long after its end a fault may still delay what goes on: connections are made again, members meet,
 #: streams that backed off find that the link is there.
 RECOVERY_SECONDS = 10.0
 
+#: How long before a short silence another fault may have raised a suspicion that is still open.
+SUSPICION_SECONDS = 1.0
+
 #: What a call may take that nothing disturbs: the machine's two cores carry all hosts, and links are shared.
 SLACK_SECONDS = 3.0
 BYTES_PER_SECOND = 1 << 20
 
-#: Within this a call must fail whose daemon has died.
-AT_ONCE_SECONDS = 5.0
+#: Within this a call must fail whose daemon has died, or has left.
+AT_ONCE_SECONDS = 3.0 + DRAIN_SECONDS
 
 #: A call that has not ended so long after its time-out hangs: the client waits 2 s longer than the node,
 #: the rest is for a busy machine.
@@ -170,6 +174,16 @@ class Judge:
             )
             for disturbance in self._history.during(min(begun), ended)
         )
+
+    def _may_cost_objects(self, disturbance: Disturbance) -> bool:
+        """Whether copies on its hosts may have counted as dead because of it."""
+        if disturbance.may_cost_objects():
+            return True
+        if disturbance.kind == LEAVING:
+            # While all is well it loses nothing.
+            return self._history.had_others(disturbance, RECOVERY_SECONDS)
+        # A short silence that meets a suspicion which another fault had raised.
+        return disturbance.kind in SILENCING and self._history.had_others(disturbance, SUSPICION_SECONDS)
 
     def _daemon_died(self, host: int, outcome: dict[str, Any]) -> bool:
         """Since the connection was made; the call must have failed at once then."""

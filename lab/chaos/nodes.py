@@ -22,7 +22,8 @@ from lab.hosts import Host
 #: make a call wait.
 STORE = "256MiB"
 
-#: Longest a daemon may take to end on SIGTERM.
+#: What a daemon gets to hand over what only it holds, and the longest it may then take to end.
+DRAIN_SECONDS = 3.0
 STOP_SECONDS = 10.0
 
 #: Longest a daemon may take to listen; two cores may be starting all of them.
@@ -61,7 +62,7 @@ class Node:
     def start(self) -> None:
         """Starts it; an event tells when it listens. On the main thread: it ends with its starter."""
         command = [binary(), "--listen", f"0.0.0.0:{PORT}", "--socket", str(self.socket)]
-        command += ["--store-size", STORE, "--die-with-parent"]
+        command += ["--store-size", STORE, "--die-with-parent", "--drain-ms", f"{DRAIN_SECONDS * 1e3:.0f}"]
         command += ["--seed", ",".join(self._addresses)]
         with self.log.open("a") as log:
             log.write(f"--- started at {time.monotonic():.3f}\n")
@@ -85,18 +86,23 @@ class Node:
         self._process.kill()
         self._process.wait()
 
-    def terminate(self) -> None:
-        """SIGTERM; ``ended`` tells when it has obeyed."""
+    def leave(self) -> None:
+        """SIGTERM; ``problem`` sees when it has obeyed, or that it does not."""
         self._become(Life.STOPPING)
-        self._process_signal(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """As ``leave``, and a second signal: it must not hand over anything, just end."""
+        self.leave()
+        self._signal(signal.SIGINT)
 
     def pause(self) -> None:
         self._become(Life.PAUSED)
-        self._process_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._become(Life.UP)
-        self._process_signal(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
     def problem(self) -> str | None:
         """What is wrong with the process as such: it died by itself, or does not start, or not end."""
@@ -133,13 +139,16 @@ class Node:
         """What its log says of a bug in it that did not end it."""
         return [line for line in self.log.read_text(errors="replace").splitlines() if "panicked" in line]
 
+    def log_bytes(self) -> int:
+        return self.log.stat().st_size
+
     def close(self) -> None:
         """Ends it for certain, whatever it is at."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
-    def _process_signal(self, number: signal.Signals) -> None:
+    def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
 

@@ -10,7 +10,7 @@ import hoplite
 from lab.chaos.crew import Member
 from lab.chaos.faults import Breaker
 from lab.chaos.nodes import START_SECONDS, STOP_SECONDS, Life, Node
-from lab.chaos.story import ChaosFailed, Tally
+from lab.chaos.story import ChaosFailed, Tally, tail
 from lab.chaos.workload import Workload
 
 #: Longest that healed nodes may take to see each other again.
@@ -31,6 +31,9 @@ EMPTY_SECONDS = 15.0
 
 #: Between two looks at the nodes.
 LOOK_SECONDS = 0.1
+
+#: How long the nodes are listened to in the end: twice the pause between two tries of a dial.
+QUIET_SECONDS = 4.0
 
 #: Most that a daemon may hold besides its store once nothing is there any more: a fresh one takes 6 MiB,
 #: one that moved 16 streams at once keeps their buffers.
@@ -118,10 +121,19 @@ class Reckoning:
         if problems:
             raise ChaosFailed(problems)
 
+    def quiet(self) -> None:
+        """Daemons that have nothing to do have nothing to say: nobody dials the dead for ever."""
+        self._show("listening to the silence")
+        before = [node.log_bytes() for node in self._nodes]
+        self._until(lambda: False, QUIET_SECONDS)
+        loud = [node for node, size in zip(self._nodes, before, strict=True) if node.log_bytes() > size]
+        if loud:
+            raise ChaosFailed([f"{node.address} goes on logging: {tail(node.log, 1)[0]}" for node in loud])
+
     def stop(self) -> None:
         """SIGTERM to all daemons: each ends in time, with status 0."""
         for node in self._nodes:
-            node.terminate()
+            node.leave()
         self._within(
             "daemons ended",
             STOP_SECONDS,

@@ -98,7 +98,8 @@ class Run:
         self.show("")
 
     def end(self) -> None:
-        """All daemons obey SIGTERM."""
+        """All daemons are quiet, and obey SIGTERM."""
+        self._reckoning.quiet()
         self._reckoning.stop()
         self._progress.clear()
 

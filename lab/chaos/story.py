@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
@@ -42,7 +43,7 @@ class Journal:
         self._file.write(f"{moment:8.3f}  {text}\n")
 
     def head(self, text: str) -> None:
-        self._file.write(f"\n{text}\n")
+        self._file.write(f"\n{text}\nbegins at {datetime.now(UTC).isoformat()}, by the clock of the logs\n")
         self.zero = time.monotonic()
 
     def close(self) -> None:

@@ -158,10 +158,11 @@ class Workload:
 
     def remind(self) -> None:
         """Deletes again what is still waited for though it was deleted, and may have been forgotten."""
-        for name in self.waited_for():
-            known = self.known[name]
-            if known.deleted_at is not None and self._judge.may_be_forgotten(known):
-                self.delete([name], self._living_home(known, -1))
+        # By their ids: some wait for a name that was retired.
+        waited = [id for attempt, _ in self._running.values() for id in attempt.ids]
+        for known in list(self.known.values()):
+            if known.id in waited and known.deleted_at is not None and self._judge.may_be_forgotten(known):
+                self.delete([known.thing.name], self._living_home(known, -1))
 
     def look(self, known: Known, host: int, timeout: float) -> None:
         """Someone on ``host`` reads the object, wherever it is; or finds that it is deleted."""
