@@ -63,8 +63,9 @@ class Known:
     """What the framework knows of an object."""
 
     thing: Thing
-    #: Names in use so far: a choosy reduction that is made again gets another.
+    #: A choosy reduction that is made again gets another id; the old one is known under itself.
     version: int = 0
+    retired: bool = False
     #: Since when a producer's success is known.
     made_at: float | None = None
     #: When a producer last ended well, even if that was lost or deleted since.
@@ -78,8 +79,20 @@ class Known:
     deleted_at: float | None = None
 
     @property
+    def name(self) -> str:
+        """What it is known by."""
+        return self.id if self.retired else self.thing.name
+
+    @property
     def id(self) -> str:
         return f"{self.thing.name}.{self.version}" if self.thing.is_choosy else self.thing.name
+
+    def holders(self) -> set[int]:
+        """Hosts that may have had the only complete copy."""
+        if isinstance(self.thing.content, Folded):
+            # Its root may have been on the host of any source.
+            return set(self.thing.homes)
+        return self.homes | self.readers
 
 
 class Judge:
@@ -120,11 +133,7 @@ class Judge:
 
     def _problem_of_success(self, attempt: Attempt, outcome: dict[str, Any], known: Known) -> str | None:
         if attempt.must_be_deleted:
-            deleted = self.deletes[attempt.ids[0]]
-            # Put after the deletion, and those who would have refused it had died.
-            if known.last_made > deleted and self._has_someone_died(deleted, known.last_made):
-                return None
-            return f"{attempt}: the object was deleted, and is there again"
+            return self._problem_of_a_return(attempt, known)
         content, id = known.thing.content, attempt.ids[0]
         if not isinstance(content, Folded):
             return None
@@ -133,6 +142,13 @@ class Judge:
         if attempt.operation.call in GETS and content.op == "sum":
             return self._check_mask(attempt, outcome["mask"], content, id)
         return None
+
+    def _problem_of_a_return(self, attempt: Attempt, known: Known) -> str | None:
+        deleted = self.deletes[attempt.ids[0]]
+        # Put after the deletion, and those who would have refused it had died.
+        if known.last_made > deleted and self._has_someone_died(deleted, known.last_made):
+            return None
+        return f"{attempt}: the object was deleted, and is there again"
 
     def _check_sources(self, attempt: Attempt, sources: list[str], content: Folded) -> str | None:
         """The sources that the result names must be k of those that were asked for."""
@@ -160,7 +176,7 @@ class Judge:
         return any(self.deletes.get(id, ended + 1) <= ended for id in attempt.ids)
 
     def _may_be_lost(self, attempt: Attempt, ended: float, known: list[Known]) -> bool:
-        holders = set().union(*(one.homes | one.readers for one in known))
+        holders = set().union(*(one.holders() for one in known))
         begun = [one.first_begun for one in known if one.first_begun is not None]
         if not begun:
             return False

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lab.chaos.contents import leaves, to_json
+from lab.chaos.contents import to_json
 from lab.chaos.crew import Member
 from lab.chaos.judge import VANISHED, Attempt, Judge, Known
 from lab.chaos.nodes import Life, Node
-from lab.chaos.plan import GETS, PRODUCERS, PUTS, Operation, Round, Thing
+from lab.chaos.plan import GETS, PRODUCERS, PUTS, Operation, Round
 from lab.chaos.story import ChaosFailed, Journal, Tally
 
 #: Before the framework tries again what failed.
@@ -72,7 +72,7 @@ class Workload:
         now = time.monotonic()
         number = self._tries[operation.number] = self._tries.get(operation.number, 0) + 1
         if operation.call in PRODUCERS:
-            self._making.add(subject.thing.name)
+            self._making.add(subject.name)
             subject.homes.add(operation.host)
             subject.first_begun = subject.first_begun or now
         elif operation.call in GETS:
@@ -143,7 +143,7 @@ class Workload:
 
     def audit(self, known: Known) -> None:
         """Asks whether the object has a complete copy; the answer has it made again if it has none."""
-        if known.delete_begun is None and known.thing.name not in self._making:
+        if known.delete_begun is None and known.name not in self._making:
             operation = self._own("locate", "look after a death", known, AUDIT_LIMIT)
             self._audits.add(operation.number)
             self.begin(operation)
@@ -162,7 +162,7 @@ class Workload:
         waited = [id for attempt, _ in self._running.values() for id in attempt.ids]
         for known in list(self.known.values()):
             if known.id in waited and known.deleted_at is not None and self._judge.may_be_forgotten(known):
-                self.delete([known.thing.name], self._living_home(known, -1))
+                self.delete([known.name], self._living_home(known, -1))
 
     def look(self, known: Known, host: int, timeout: float) -> None:
         """Someone on ``host`` reads the object, wherever it is; or finds that it is deleted."""
@@ -173,7 +173,7 @@ class Workload:
     def _own(self, call: str, role: str, known: Known, timeout: float, host: int | None = None) -> Operation:
         if host is None:
             host = self._living_home(known, -1)
-        return Operation(next(self._numbers), 0.0, call, host, 0, (known.thing.name,), timeout, role=role)
+        return Operation(next(self._numbers), 0.0, call, host, 0, (known.name,), timeout, role=role)
 
     def _settle(self, attempt: Attempt, outcome: dict[str, Any]) -> None:
         operation, error = attempt.operation, outcome.get("error")
@@ -197,7 +197,9 @@ class Workload:
         self.open.pop(operation.number, None)
         self._tally.bytes += outcome.get("bytes", 0) if operation.call in GETS else 0
         self._tally.checks += outcome.get("checks", 0)
-        if operation.call in PRODUCERS and attempt.ids[0] == known[0].id:
+        if operation.call in PRODUCERS and attempt.ids[0] != known[0].id:
+            self.known[attempt.ids[0]].last_made = outcome["ended"]
+        elif operation.call in PRODUCERS:
             known[0].made_at = known[0].last_made = outcome["ended"]
         elif attempt.must_be_deleted:
             # The judge has accepted that it is there again: it is deleted once more in the end.
@@ -244,7 +246,7 @@ class Workload:
 
     def _make_again(self, known: Known) -> None:
         """Runs the producer again, on the next host whose daemon is up."""
-        name = known.thing.name
+        name = known.name
         if name in self._making or known.delete_begun is not None:
             return
         self._making.add(name)
@@ -264,10 +266,9 @@ class Workload:
 
     def _retire(self, known: Known) -> None:
         old = known.id
+        # All that is left to do with that id is to delete it.
+        self.known[old] = replace(known, version=known.version, retired=True)
         known.version += 1
-        # Nobody will read it: all that is left to do with this name is to delete it.
-        thing = Thing(old, next(leaves(known.thing.content)), known.thing.homes)
-        self.known[old] = Known(thing, homes=known.homes, readers=known.readers)
         self.delete([old], self._living_home(known, -1))
 
     def _note_deletion(self, names: Sequence[str], now: float) -> None:
