@@ -73,7 +73,7 @@ class Court:
 
     def __init__(self) -> None:
         self.history = History()
-        self.judge = Judge(self.history)
+        self.judge = Judge(self.history, hosts=5)
         self.began = time.monotonic()
         self.known = Known(Thing("thing", Leaf("thing", 1000), (1,)))
         self.known.homes, self.known.first_begun = {1}, self.began
@@ -141,17 +141,43 @@ def test_only_the_death_of_the_own_daemon_makes_it_unreachable_and_at_once() -> 
     assert court.verdict(error="NodeUnreachable", seconds=30) is not None
 
 
-def test_what_was_deleted_may_be_gone_but_not_back() -> None:
-    court = Court()
-    court.judge.deletes["thing"] = time.monotonic()
-    assert court.verdict(error="ObjectDeleted") is None
+def look_after_deletion(court: Court, **outcome: Any) -> str | None:
     operation = Operation(1, 0.0, "view", 2, 0, ("thing",), 60.0)
     look = Attempt(1, operation, 2, ("thing",), time.monotonic(), must_be_deleted=True)
-    now = {"began": time.monotonic(), "ended": time.monotonic(), "message": ""}
-    assert "is there again" in str(court.judge.problem(look, now, [court.known]))
-    assert court.judge.problem(look, {**now, "error": "TimedOut"}, [court.known]) is not None
+    now = time.monotonic()
+    return court.judge.problem(look, {"began": now, "ended": now, "message": "", **outcome}, [court.known])
+
+
+def delete(court: Court) -> None:
+    court.judge.deletes["thing"] = time.monotonic()
+    operation = Operation(2, 0.0, "delete", 1, 0, ("thing",), 60.0)
+    court.judge.note_deletion(Attempt(1, operation, 1, ("thing",), time.monotonic()))
+
+
+def test_what_was_deleted_may_be_forgotten_but_not_back() -> None:
+    court = Court()
+    delete(court)
+    assert court.verdict(error="ObjectDeleted") is None
+    assert look_after_deletion(court, error="ObjectDeleted") is None
+    assert look_after_deletion(court, error="TimedOut") is not None
     court.history.begin("kill-daemon", [4])
-    assert court.judge.problem(look, {**now, "error": "TimedOut"}, [court.known]) is None
+    assert look_after_deletion(court, error="TimedOut") is not None
+    court.history.begin("kill-daemon", [1])
+    assert look_after_deletion(court, error="TimedOut") is None
+    assert "is there again" in str(look_after_deletion(court))
+    court.known.last_made = time.monotonic()
+    assert look_after_deletion(court) is None
+
+
+def test_a_deletion_that_some_did_not_hear_of_lasts_while_one_lives_who_did() -> None:
+    court = Court()
+    court.history.begin("split", [0, 1])
+    delete(court)
+    court.history.begin("kill-daemon", [1])
+    court.history.begin("kill-daemon", [2])
+    assert "is there again" in str(look_after_deletion(court))
+    court.history.begin("kill-daemon", [0])
+    assert look_after_deletion(court) is None
 
 
 def test_all_readers_of_a_result_must_see_the_sources_that_its_caller_was_told() -> None:

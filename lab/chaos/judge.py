@@ -19,6 +19,9 @@ RECOVERY_SECONDS = 10.0
 #: How long before a short silence another fault may have raised a suspicion that is still open.
 SUSPICION_SECONDS = 1.0
 
+#: A deletion is remembered by its owner's heir too, if there is another node.
+DELETERS_MIN = 2
+
 #: What a call may take that nothing disturbs: the machine's two cores carry all hosts, and links are shared.
 SLACK_SECONDS = 3.0
 BYTES_PER_SECOND = 1 << 20
@@ -96,10 +99,12 @@ class Known:
 
 
 class Judge:
-    def __init__(self, history: History) -> None:
-        self._history = history
+    def __init__(self, history: History, hosts: int) -> None:
+        self._history, self._hosts = history, hosts
         #: When the deletion of an id was first asked for.
         self.deletes: dict[str, float] = {}
+        #: Hosts that may have heard of a deletion when it was confirmed, and when that was.
+        self._heard: dict[str, tuple[set[int], float]] = {}
         self._masks: dict[str, tuple[int, str]] = {}
         self._chosen: dict[str, set[int]] = {}
 
@@ -144,9 +149,10 @@ class Judge:
         return None
 
     def _problem_of_a_return(self, attempt: Attempt, known: Known) -> str | None:
-        deleted = self.deletes[attempt.ids[0]]
-        # Put after the deletion, and those who would have refused it had died.
-        if known.last_made > deleted and self._has_someone_died(deleted, known.last_made):
+        """An object is there again. That takes a copy that did not hear, and nobody left who did."""
+        made_later = known.last_made > self.deletes[known.id]
+        some_were_cut_off = len(self._heard[known.id][0]) < self._hosts
+        if (made_later or some_were_cut_off) and self.may_be_forgotten(known):
             return None
         return f"{attempt}: the object was deleted, and is there again"
 
@@ -211,12 +217,27 @@ class Judge:
             for disturbance in self._history.during(min(began, outcome["connected"]), ended)
         )
 
-    def may_be_forgotten(self, known: Known) -> bool:
-        """Whether those who remember its deletion may all have died."""
-        return self._has_someone_died(self.deletes[known.id], time.monotonic())
+    def note_deletion(self, attempt: Attempt) -> None:
+        """A deletion was confirmed: those whom its caller's daemon can reach hear of it."""
+        now = time.monotonic()
+        heard = set(range(self._hosts))
+        for disturbance in self._history.during(now - RECOVERY_SECONDS, now):
+            hosts = set(disturbance.hosts)
+            if disturbance.kind == "split":
+                heard &= hosts if attempt.host in hosts else heard - hosts
+            elif disturbance.kind == "cut-link" and attempt.host in hosts:
+                heard &= hosts
+            elif disturbance.kind != "slow-link":
+                heard -= hosts - {attempt.host}
+        for id in attempt.ids:
+            self._heard.setdefault(id, (heard, now))
 
-    def _has_someone_died(self, since: float, until: float) -> bool:
-        return any(disturbance.kind in DEADLY for disturbance in self._history.during(since, until))
+    def may_be_forgotten(self, known: Known) -> bool:
+        """Whether those who heard of its deletion may have died: it has one heir at the least."""
+        heard, since = self._heard[known.id]
+        deadly = [d for d in self._history.during(since, time.monotonic()) if d.kind in DEADLY]
+        died = heard.intersection(host for disturbance in deadly for host in disturbance.hosts)
+        return len(died) >= min(DELETERS_MIN, len(heard))
 
     def _was_delayed(self, attempt: Attempt, began: float, ended: float, known: list[Known]) -> bool:
         if self._is_troubled(began, ended):

@@ -5,6 +5,7 @@ A daemon that ends without being told to is what the judge looks for here.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
@@ -131,9 +132,13 @@ class Node:
                 return int(line.split()[1]) * 1024
         raise RuntimeError("the kernel does not tell RssAnon")
 
-    def files(self) -> int:
+    def files(self) -> list[str]:
         """Its open files, sockets included."""
-        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+        return [os.readlink(file) for file in Path(f"/proc/{self.pid}/fd").iterdir()]
+
+    def sockets(self) -> str:
+        """Its TCP connections, and their states."""
+        return str(self.host.run(["ss", "-tan"], capture_output=True, text=True).stdout)
 
     def panics(self) -> list[str]:
         """What its log says of a bug in it that did not end it."""

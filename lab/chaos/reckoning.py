@@ -116,8 +116,8 @@ class Reckoning:
         for node in self._nodes:
             if node.private_bytes() > PRIVATE_BYTES_MAX:
                 problems.append(f"{node.address} holds {node.private_bytes()} bytes besides its store")
-            if node.files() > limit:
-                problems.append(f"{node.address} has {node.files()} files open, more than {limit}")
+            if len(node.files()) > limit:
+                problems.append(f"{node.address} has {len(node.files())} files open, more than {limit}")
         if problems:
             raise ChaosFailed(problems)
 

@@ -14,7 +14,7 @@ from lab.chaos.crew import Events, Member
 from lab.chaos.draw import CLIENTS_PER_HOST
 from lab.chaos.faults import Breaker, History
 from lab.chaos.judge import Judge
-from lab.chaos.nodes import Node
+from lab.chaos.nodes import Life, Node
 from lab.chaos.plan import Round
 from lab.chaos.reckoning import LOOK_SECONDS, Reckoning
 from lab.chaos.story import ChaosFailed, Folder, Journal, Progress, Tally
@@ -74,7 +74,7 @@ class Run:
         """One round: chaos, healing, reckoning."""
         self.round, self.round_began = plan, time.monotonic()
         self._journal.head(str(plan))
-        judge = Judge(self._history)
+        judge = Judge(self._history, len(self.nodes))
         workload = Workload(plan, self.nodes, self._crew, judge, self._journal, self.tally, self.later)
         breaker = Breaker(self._hosts, self.nodes, self._history, self._journal, self.later)
         breaker.kill_client, breaker.on_death = self._kill_client, workload.on_death
@@ -110,7 +110,11 @@ class Run:
         return [self._workload.known[name].id for name in self._workload.waited_for()]
 
     def dump(self) -> None:
-        """What only living processes can tell, into their logs."""
+        """What only living processes can tell, into the folder."""
+        for node in self.nodes:
+            if node.life in (Life.UP, Life.PAUSED):
+                told = [*node.files(), node.sockets()]
+                (self._folder.path / f"node-{node.index}-files.txt").write_text("\n".join(told))
         for member in self._crew.values():
             if member.ready_at is not None and not member.was_killed:
                 member.dump()

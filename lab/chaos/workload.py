@@ -205,6 +205,7 @@ class Workload:
             # The judge has accepted that it is there again: it is deleted once more in the end.
             known[0].deleted_at = None
         elif operation.call == "delete":
+            self._judge.note_deletion(attempt)
             for one in known:
                 one.deleted_at = outcome["ended"]
         elif operation.number in self._audits:
