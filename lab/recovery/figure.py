@@ -17,6 +17,9 @@ from lab.figures import BLUE, GREEN, GREY, ORANGE, PALE, RED, caption, save, sub
 PROGRESS = ("broadcast, relay killed", "reduce, relay killed")
 MIB = 1 << 20
 
+#: The axis reaches to the largest of these; runs that were disturbed may lie beyond.
+SHOWN = ("seconds", "allowed_seconds")
+
 
 def draw(document: dict[str, Any], folder: Path) -> None:
     cases = {case["case"]: case for case in document["cases"]}
@@ -39,7 +42,11 @@ def _draw_costs(document: dict[str, Any], cases: dict[str, Any], folder: Path) -
     axis.plot([], [], "|", color=RED, ms=12, mew=2, label="allowed")
     axis.plot([], [], ".", color=GREY, ms=3, label="single runs")
     figure.legend(loc="outside upper right", ncols=5, fontsize=7.5)
-    caption(figure, f"{document['title']}. Allowed: see docs/fault-tolerance.md.")
+    shown = 1.2 * max(max(case["summary"].get(key, 0.0) for key in SHOWN) for case in cases.values())
+    hidden = [run["seconds"] for case in cases.values() for run in case["runs"] if run["seconds"] > shown]
+    axis.set_xlim(0, shown)
+    beyond = f" {len(hidden)} single runs lie beyond the edge, up to {max(hidden):.0f} s." if hidden else ""
+    caption(figure, f"{document['title']}.{beyond} Allowed: see docs/fault-tolerance.md.")
     save(figure, folder, "recovery-cost")
 
 
@@ -49,8 +56,10 @@ def _cost(axis: Axes, row: int, case: dict[str, Any]) -> None:
     seconds, without = summary["seconds"], summary["seconds_without_failure"]
     again = without * summary.get("redone_share", 0.0) if case["case"].startswith("reduce") else 0.0
     left = 0.0
-    for colour, width in ((BLUE, without), (GREEN, again), (ORANGE, seconds - without - again)):
-        axis.barh(row, max(width, 0.0), left=left, height=0.6, color=colour)
+    for colour, width in ((BLUE, without), (GREEN, again), (ORANGE, seconds)):
+        # The medians of different cases: their parts need not add up exactly.
+        width = max(0.0, min(width, seconds - left))
+        axis.barh(row, width, left=left, height=0.6, color=colour)
         left += width
     axis.plot([run["seconds"] for run in case["runs"]], [row] * len(case["runs"]), ".", color=GREY, ms=3)
     if "allowed_seconds" in summary:
