@@ -83,6 +83,9 @@ impl Core {
         if entry.is_in_cycle(receiver) {
             return true;
         }
+        if entry.trusted_from.is_none_or(|from| from <= self.now) {
+            return false;
+        }
         let (latency_s, bytes_per_s) = self.links.typical();
         let fanout = cost::fanout(report.size, latency_s, bytes_per_s);
         let shared = entry.copies().get(&sender).is_some_and(|held| held.lent.len() > fanout);
