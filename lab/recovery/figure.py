@@ -46,7 +46,7 @@ def _draw_costs(document: dict[str, Any], cases: dict[str, Any], folder: Path) -
     hidden = [run["seconds"] for case in cases.values() for run in case["runs"] if run["seconds"] > shown]
     axis.set_xlim(0, shown)
     beyond = f" {len(hidden)} single runs lie beyond the edge, up to {max(hidden):.0f} s." if hidden else ""
-    caption(figure, f"{document['title']}.{beyond} Allowed: see docs/fault-tolerance.md.")
+    caption(figure, f"{document['title']}.{beyond}\nAllowed: see docs/fault-tolerance.md.")
     save(figure, folder, "recovery-cost")
 
 
