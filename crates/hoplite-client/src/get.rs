@@ -92,14 +92,8 @@ impl Client {
         let mut done = 0;
         loop {
             let Some(stretch) = patience.stretch() else {
-                let told = enquiry.story(self).map(|story| format!("; {story}")).unwrap_or_default();
-                let message = format!(
-                    "get {id} at node {}: {done} of {} bytes copied after {:.1} s{told}",
-                    self.node(),
-                    reader.size(),
-                    patience.waited().as_secs_f64()
-                );
-                return Err(Error::new(ErrorKind::TimedOut, message).about(id));
+                let story = enquiry.story(self);
+                return Err(self.get_timed_out(id, done, reader.size(), patience.waited(), story));
             };
             match reader.follow(done, stretch) {
                 Followed::Advanced(watermark) => {
@@ -122,11 +116,34 @@ impl Client {
                 Followed::TimedOut => {
                     // Nobody aborts the copies of a node that has died.
                     self.check_alive()?;
-                    enquiry.look(self, patience.left())?;
+                    if let Some(story) = enquiry.look(self, patience.left())? {
+                        return Err(self.get_timed_out(
+                            id,
+                            done,
+                            reader.size(),
+                            patience.waited(),
+                            Some(story),
+                        ));
+                    }
                 }
             }
             patience.look()?;
         }
+    }
+
+    fn get_timed_out(
+        &self,
+        id: ObjectId,
+        done: u64,
+        size: u64,
+        waited: Duration,
+        story: Option<String>,
+    ) -> Error {
+        let (node, waited) = (self.node(), waited.as_secs_f64());
+        let story = story.map(|story| format!("; {story}")).unwrap_or_default();
+        let message =
+            format!("get {id} at node {node}: {done} of {size} bytes copied after {waited:.1} s{story}");
+        Error::new(ErrorKind::TimedOut, message).about(id)
     }
 }
 
@@ -139,21 +156,22 @@ struct Enquiry {
 }
 
 impl Enquiry {
-    /// Asks, or looks for the answer; fails as the node says the get does.
-    fn look(&mut self, client: &Arc<Client>, left: Option<Duration>) -> Result<()> {
-        let answer = match &mut self.ticket {
-            Some(ticket) => ticket.try_take()?,
-            None => {
-                self.ticket = Some(self.ask(client, left)?);
-                None
-            }
+    /// Asks, or looks for the answer; fails as the node says the get does. `Some`: the time is up, in
+    /// the node's words.
+    fn look(&mut self, client: &Arc<Client>, left: Option<Duration>) -> Result<Option<String>> {
+        let Some(ticket) = &mut self.ticket else {
+            self.ticket = Some(self.ask(client, left)?);
+            return Ok(None);
         };
-        if let Some(outcome) = answer {
+        match ticket.try_take()? {
+            None => return Ok(None),
             // Complete after all; who follows the copy sees that there.
-            client.discard(outcome?);
-            self.ticket = None;
+            Some(Ok(view)) => client.discard(view),
+            Some(Err(error)) if error.kind == ErrorKind::TimedOut => return Ok(Some(error.message)),
+            Some(Err(error)) => return Err(error),
         }
-        Ok(())
+        self.ticket = None;
+        Ok(None)
     }
 
     /// Why the object is late, in the node's words.
