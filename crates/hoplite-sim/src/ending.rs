@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hoplite_core::io::ClientId;
 use hoplite_words::client::Status;
-use hoplite_words::ErrorKind;
+use hoplite_words::{limits, ErrorKind};
 
 use crate::dice::Dice;
 use crate::fault::Class;
@@ -23,6 +23,15 @@ const FINISH_WITHIN: Duration = Duration::from_secs(60);
 
 /// What may still be under way when the last answer is there: releases, trailers, withdrawals.
 const SETTLE: Duration = Duration::from_secs(4);
+
+/// Records that were taken or handed over late end this much later.
+const MEMORY_MARGIN: Duration = Duration::from_secs(60);
+
+/// After a long sleep, nodes find each other again, and forget.
+const AWAKE: Duration = Duration::from_secs(10);
+
+/// An object nobody remembers is waited for in vain this long.
+const GRAVE_SILENCE: Duration = Duration::from_millis(100);
 
 /// How often the run looks whether all tasks are over.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -51,8 +60,10 @@ impl Run<'_> {
         self.world.judge_graves()?;
         self.world.give_up_waiting();
         self.look_everywhere()?;
+        self.ask_for_the_dead()?;
         self.clean_up()?;
-        self.world.model.judge_postponed()
+        self.world.model.judge_postponed()?;
+        self.outlive_memories()
     }
 
     /// As a task framework does: what is lost, or was never made because its maker died, is made again.
@@ -115,6 +126,44 @@ impl Run<'_> {
             }
         }
         self.finish()
+    }
+
+    /// What was deleted cannot be had, nor put again, anywhere. Where nodes ended, those that knew of
+    /// the deletion may be among them: then it is only as if the object had never been.
+    fn ask_for_the_dead(&mut self) -> Result<(), String> {
+        let buried: Vec<_> = self.world.standing().buried().collect();
+        let all_know = self.world.has_lost_nobody();
+        let mut asked = Vec::new();
+        for client in fresh_clients(self.world) {
+            for &id in &buried {
+                let get = Spec::Get { id, partial: false, fail_if_lost: false, hold: Duration::ZERO };
+                let put = Spec::PutSmall { id, size: 8, dtype: None };
+                let is_put = all_know && self.world.model.size(id).is_none();
+                for spec in [Some(get), Some(put).filter(|_| is_put)].into_iter().flatten() {
+                    let mut task = Task::new(client, spec).may_fail(&[ErrorKind::Deleted]);
+                    if !all_know {
+                        task = task.within(GRAVE_SILENCE).may_fail(&[ErrorKind::TimedOut]);
+                    }
+                    asked.push(self.world.plan_task(self.world.now(), task));
+                }
+            }
+        }
+        self.finish()?;
+        for task in asked {
+            let Task { spec, outcome, .. } = self.world.task(task);
+            if !matches!(outcome, Some(Outcome::Failed(_))) {
+                return Err(format!("although it was deleted, {spec:?} came to {outcome:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// When every tombstone and every record has had its time, nobody remembers anything.
+    fn outlive_memories(&mut self) -> Result<(), String> {
+        self.world.sleep(limits::TOMBSTONE_TTL + MEMORY_MARGIN);
+        self.world.run_until(self.world.now() + AWAKE);
+        settle(self.world)?;
+        self.world.judge_leftovers()
     }
 
     /// Deletes everything; afterwards no node may hold or remember anything but tombstones.

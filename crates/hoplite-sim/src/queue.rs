@@ -32,7 +32,7 @@ impl<E> Queue<E> {
     /// Moves the clock to the next event and takes it out.
     pub fn pop(&mut self) -> Option<E> {
         let ((at, _), event) = self.events.pop_first()?;
-        self.now = at;
+        self.now = self.now.max(at);
         Some(event)
     }
 
@@ -45,6 +45,11 @@ impl<E> Queue<E> {
     pub fn idle_until(&mut self, at: Duration) {
         assert!(self.next_at().is_none_or(|next| next >= at), "an event would be jumped over");
         self.now = self.now.max(at);
+    }
+
+    /// Moves the clock on over everything that was to happen meanwhile: it happens late.
+    pub fn jump(&mut self, by: Duration) {
+        self.now += by;
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &E> {
@@ -68,5 +73,8 @@ mod tests {
         assert_eq!((queue.pop(), queue.pop(), queue.pop()), (Some('b'), Some('x'), Some('c')));
         assert_eq!(queue.now(), ms(2));
         assert_eq!(queue.pop(), None);
+        queue.push(ms(5), 'd');
+        queue.jump(ms(10));
+        assert_eq!((queue.pop(), queue.now()), (Some('d'), ms(12)));
     }
 }

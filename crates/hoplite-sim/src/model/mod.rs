@@ -5,7 +5,6 @@ mod fold;
 pub use fold::DTYPES;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use hoplite_words::limits::INLINE_BYTES_MAX;
@@ -29,8 +28,10 @@ pub struct Model {
     /// Sources of each sealed reduction target, by edition; one set per edition, ever.
     sealed: BTreeMap<(ObjectId, Option<Edition>), Vec<ObjectId>>,
     puts: BTreeMap<(ObjectId, u64), Rc<[u8]>>,
-    /// Length and hash of what was sealed under an id.
-    contents: BTreeMap<ObjectId, (usize, u64)>,
+    /// What reductions come to over these sources; the sources of a sealed target never change.
+    folds: BTreeMap<(ObjectId, Vec<ObjectId>), Rc<[u8]>>,
+    /// What was first sealed under an id.
+    contents: BTreeMap<ObjectId, Rc<[u8]>>,
     /// Contents that could not be judged yet because a source is itself a target not heard of.
     postponed: Vec<(ObjectId, Vec<ObjectId>, Vec<u8>)>,
     pub judged: u64,
@@ -129,14 +130,8 @@ impl Model {
 
     /// Takes note of sealed bytes of `id`; an error if it was sealed with other bytes before, anywhere.
     pub fn on_content(&mut self, id: ObjectId, bytes: &[u8]) -> Result<(), String> {
-        let mut hasher = DefaultHasher::new();
-        bytes.hash(&mut hasher);
-        let found = (bytes.len(), hasher.finish());
-        let known = *self.contents.entry(id).or_insert(found);
-        match known == found {
-            true => Ok(()),
-            false => Err(format!("two sealed contents of {id:?}: {} B and {} B", known.0, found.0)),
-        }
+        let known = self.contents.entry(id).or_insert_with(|| bytes.into());
+        same(id, known, bytes).map_err(|how| format!("two sealed contents: {how}"))
     }
 
     /// Judges what had to wait; contents whose sources nobody ever named cannot be judged.
@@ -165,6 +160,9 @@ impl Model {
             None if over.is_empty() => return Ok(None),
             _ => over.to_vec(),
         };
+        if let Some(known) = self.folds.get(&(id, over.clone())) {
+            return Ok(Some(known.clone()));
+        }
         let mut parts = Vec::new();
         for source in &over {
             let nested = self.sealed.get(&(*source, None)).cloned();
@@ -176,7 +174,9 @@ impl Model {
                 None => return Ok(None),
             }
         }
-        Ok(Some(fold::fold_all(op, dtype, &parts).into()))
+        let folded: Rc<[u8]> = fold::fold_all(op, dtype, &parts).into();
+        self.folds.insert((id, over), folded.clone());
+        Ok(Some(folded))
     }
 }
 
@@ -210,6 +210,9 @@ fn judge_sources(
 fn same(id: ObjectId, expected: &[u8], found: &[u8]) -> Result<(), String> {
     if expected.len() != found.len() {
         return Err(format!("{id:?} has {} B instead of {} B", found.len(), expected.len()));
+    }
+    if expected == found {
+        return Ok(());
     }
     match expected.iter().zip(found).position(|(a, b)| a != b) {
         Some(at) => Err(format!(

@@ -23,6 +23,11 @@ impl Standing {
         self.sealed.contains(&object) && !self.doomed.contains(&object)
     }
 
+    /// Objects whose deletion was answered.
+    pub fn buried(&self) -> impl Iterator<Item = ObjectId> + '_ {
+        self.buried.iter().copied()
+    }
+
     pub fn is_doomed(&self, object: ObjectId) -> bool {
         self.doomed.contains(&object)
     }

@@ -178,7 +178,7 @@ impl World {
     }
 
     pub fn next_at(&self) -> Option<Duration> {
-        self.queue.next_at()
+        self.queue.next_at().map(|at| at.max(self.queue.now()))
     }
 
     /// Lets the next thing happen. False when nothing is left to happen, or a rule was broken.
@@ -209,6 +209,12 @@ impl World {
         if self.violation.is_none() {
             self.queue.idle_until(at);
         }
+    }
+
+    /// Everybody sleeps for that long, and wakes up.
+    pub fn sleep(&mut self, time: Duration) {
+        note!(self, "{time:?} pass");
+        self.queue.jump(time);
     }
 
     /// Whether something other than gossip and timers is under way.

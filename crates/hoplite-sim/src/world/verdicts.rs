@@ -92,6 +92,11 @@ impl World {
         self.nodes[index].alive
     }
 
+    /// Whether every node still runs as it first started.
+    pub fn has_lost_nobody(&self) -> bool {
+        self.nodes.iter().all(|node| node.alive && node.boot == 1)
+    }
+
     pub fn is_client_alive(&self, client: ClientId) -> bool {
         self.sessions[&client].alive
     }
@@ -119,6 +124,16 @@ impl World {
             format!("{}: {}", name(node.id), members.join(" "))
         };
         self.nodes.iter().filter(|node| node.alive).map(of).collect::<Vec<_>>().join("; ")
+    }
+
+    /// No core remembers anything of what is past.
+    pub fn judge_leftovers(&self) -> Result<(), String> {
+        for node in self.nodes.iter().filter(|node| node.alive) {
+            if let Some(left) = node.core.leftovers().first() {
+                return Err(format!("{} keeps what is past its time: {left}", name(node.id)));
+            }
+        }
+        Ok(())
     }
 
     /// No copy, job or stream is left anywhere.
