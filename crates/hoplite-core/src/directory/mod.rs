@@ -196,6 +196,8 @@ impl Core {
             if given_up {
                 self.drop_inline(id, edition);
             }
+            // Its holder lives and says so: no need to wait for what others may still report.
+            self.drop_orphans(id);
             self.copy_gone(id, origin);
         }
     }
@@ -203,7 +205,7 @@ impl Core {
     /// After the copy of `node` has been taken out of the entry of `id`.
     fn copy_gone(&mut self, id: ObjectId, node: NodeId) {
         self.tell_subscribers_gone(id, node);
-        self.drop_orphans(id);
+        self.drop_orphans_once_trusted(id);
         self.tell_if_lost(id, None);
         self.secure(id);
         self.change_entry(id, |_| ());
