@@ -225,7 +225,8 @@ class Judge:
             hosts = set(disturbance.hosts)
             if disturbance.kind == "split":
                 heard &= hosts if attempt.host in hosts else heard - hosts
-            elif disturbance.kind == "cut-link" and attempt.host in hosts:
+            elif disturbance.kind in ("cut-link", *DEADLY) and attempt.host in hosts:
+                # Cut off, or so young that it knows nobody yet.
                 heard &= hosts
             elif disturbance.kind != "slow-link":
                 heard -= hosts - {attempt.host}

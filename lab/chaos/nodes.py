@@ -5,6 +5,7 @@ A daemon that ends without being told to is what the judge looks for here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -134,7 +135,11 @@ class Node:
 
     def files(self) -> list[str]:
         """Its open files, sockets included."""
-        return [os.readlink(file) for file in Path(f"/proc/{self.pid}/fd").iterdir()]
+        links = []
+        for file in Path(f"/proc/{self.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed since
+                links.append(os.readlink(file))
+        return links
 
     def sockets(self) -> str:
         """Its TCP connections, and their states."""
