@@ -49,7 +49,8 @@ pub enum Input {
     /// A control message arrived.
     Peer { from: NodeId, message: PeerMessage },
     /// The control connection to `node` broke or could not be made; messages to it may be lost.
-    /// The driver dials again when there is something to send.
+    /// The driver dials again: at once if the connection had been made before, so that a peer that is gone is
+    /// noticed without anything to say to it; else when there is something to send.
     PeerBroken { node: NodeId },
     /// Its host answers, but refuses connections there, or says that another process has the address
     /// now: the process is gone. Not for silence, which may pass.

@@ -1,37 +1,16 @@
-//! One call of reduce, on the node where it was called.
+//! One call of reduce, on the node where it was called: what is known of it, and each step that brings it on.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeSet;
 
-use hoplite_words::client::Reply;
-use hoplite_words::peer::{CopyReport, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
-use hoplite_words::{
-    limits, Dtype, Edition, Error, ErrorKind, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId,
-};
+use hoplite_words::peer::{CopyReport, PeerMessage, Seat};
+use hoplite_words::{limits, Dtype, Edition, ErrorKind, FoldOrder, Header, NodeId, ObjectId, Op};
 
 use super::commit::Commitment;
+use super::request::Request;
 use super::small::Small;
-use crate::calls::Pending;
 use crate::cost::{best_degree, Degree};
 use crate::io::ClientId;
-use crate::subscriptions::Watcher;
-use crate::timers::Timer;
 use crate::Core;
-
-/// How long a slot rests that has failed before: a dead child is refused at once, many thousand times
-/// a second, until the members agree that it is dead.
-const RESEAT_AFTER: Duration = Duration::from_millis(20);
-
-/// What the caller asked for.
-#[derive(Debug, Clone)]
-pub(crate) struct Request {
-    pub target: ObjectId,
-    pub sources: Vec<ObjectId>,
-    pub k: u32,
-    pub op: Op,
-    pub order: FoldOrder,
-    pub to_sources: bool,
-}
 
 /// What all sources have in common; known from the first one.
 #[derive(Debug, Clone)]
@@ -71,7 +50,7 @@ pub(crate) struct Reduction {
     pub(super) call: Option<u64>,
     pub(super) request: Request,
     /// Directory questions whose answers mark the end of what is known of the sources at the start.
-    barrier: BTreeSet<u64>,
+    pub(super) barrier: BTreeSet<u64>,
     pub(super) facts: Option<Facts>,
     pub(super) degree: Degree,
     /// Slots in order of position.
@@ -83,13 +62,10 @@ pub(crate) struct Reduction {
     pub(super) bad: BTreeSet<(usize, NodeId, Edition)>,
     pub(super) deleted: BTreeSet<usize>,
     pub(super) small: Option<Small>,
-    prefetched: bool,
+    pub(super) prefetched: bool,
     /// Final; only the root's answer is missing.
     pub(super) commitment: Option<Commitment>,
 }
-
-/// How long the start of a reduction waits to hear what exists already, if an owner does not answer.
-const BARRIER_TIME: Duration = Duration::from_millis(50);
 
 impl Reduction {
     pub(super) fn k(&self) -> usize {
@@ -112,73 +88,6 @@ impl Reduction {
 }
 
 impl Core {
-    pub(crate) fn on_reduce(
-        &mut self,
-        client: ClientId,
-        call: u64,
-        request: Request,
-        timeout_ms: Option<u64>,
-    ) {
-        if let Err(message) = validate(&request) {
-            return self.reply_error(client, call, ErrorKind::BadArgument, message);
-        }
-        let number = self.next_number();
-        self.open_call(client, call, timeout_ms, Pending::Reduce { number });
-        let watched: Vec<_> = request.sources.iter().copied().chain([request.target]).collect();
-        let reduction = Reduction {
-            client,
-            call: Some(call),
-            request,
-            barrier: BTreeSet::new(),
-            facts: None,
-            degree: Degree::Chain,
-            slots: Vec::new(),
-            next_slot: 0,
-            seated: BTreeSet::new(),
-            bad: BTreeSet::new(),
-            deleted: BTreeSet::new(),
-            small: None,
-            prefetched: false,
-            commitment: None,
-        };
-        self.reductions.insert(number, reduction);
-        // Connections keep order: behind the last subscription with each owner, a question whose
-        // answer says that everything known was told.
-        let mut last: BTreeMap<NodeId, ObjectId> = BTreeMap::new();
-        for &object in &watched {
-            self.watch(object, Watcher::Reduction(number));
-            last.insert(self.shards.owner(object), object);
-        }
-        for object in last.into_values() {
-            let token = self.next_number();
-            self.barriers.insert(token, number);
-            self.reductions.get_mut(&number).expect("just made").barrier.insert(token);
-            self.ask_owner(object, DirectoryRequest::Locate { token }, None);
-        }
-        self.timers.set(self.now + BARRIER_TIME, Timer::Barrier(number));
-    }
-
-    pub(crate) fn on_barrier_reached(&mut self, token: u64) -> bool {
-        let Some(number) = self.barriers.remove(&token) else { return false };
-        if let Some(reduction) = self.reductions.get_mut(&number) {
-            reduction.barrier.remove(&token);
-            if reduction.barrier.is_empty() {
-                self.timers.clear(Timer::Barrier(number));
-                self.advance_reduction(number);
-            }
-        }
-        true
-    }
-
-    pub(crate) fn on_barrier_timer(&mut self, number: u64) {
-        if let Some(reduction) = self.reductions.get_mut(&number) {
-            for token in std::mem::take(&mut reduction.barrier) {
-                self.barriers.remove(&token);
-            }
-            self.advance_reduction(number);
-        }
-    }
-
     /// Something about a source's copies, or the target's, changed.
     pub(crate) fn on_reduction_change(&mut self, number: u64, object: ObjectId) {
         let Some(reduction) = self.reductions.get(&number) else { return };
@@ -314,187 +223,4 @@ impl Core {
             self.send(node, PeerMessage::Prefetch { id }, None);
         }
     }
-
-    pub(crate) fn on_seat_failed(
-        &mut self,
-        from: NodeId,
-        number: u64,
-        slot: u32,
-        attempt: u32,
-        trouble: SeatTrouble,
-    ) {
-        let id = ReductionId { coordinator: self.me, number };
-        match self.reductions.get(&number).map(|reduction| reduction.commitment.is_some()) {
-            None => return self.send(from, PeerMessage::Disband { reduction: id }, None),
-            Some(true) => return self.repeat_commit(number, from),
-            Some(false) => {}
-        }
-        let Some(seated) = self.current_slot(number, slot, attempt).filter(|slot| slot.node == Some(from))
-        else {
-            return;
-        };
-        seated.restart = true;
-        let again = seated.attempt > 0;
-        match trouble {
-            SeatTrouble::NoRoom | SeatTrouble::Taken => return self.fail_for_seat(number, from, trouble),
-            SeatTrouble::Source(source) => {
-                self.avoid_source(number, slot, source);
-                return self.advance_reduction(number);
-            }
-            // It may not know of its slot (any more).
-            SeatTrouble::Child(child) => self.repeat_seat(number, child),
-            SeatTrouble::LetGo => {}
-        }
-        if again {
-            self.timers.set(self.now + RESEAT_AFTER, Timer::Reseat(number));
-        } else {
-            self.advance_reduction(number);
-        }
-    }
-
-    fn fail_for_seat(&mut self, number: u64, node: NodeId, trouble: SeatTrouble) {
-        let reduction = &self.reductions[&number];
-        let target = reduction.request.target;
-        let size = reduction.facts.as_ref().map_or(0, |facts| facts.size);
-        let (kind, message) = match trouble {
-            SeatTrouble::Taken => {
-                let message = format!("{}: the target {target} exists already on {node}", self.me);
-                (ErrorKind::AlreadyExists, message)
-            }
-            _ => {
-                let message =
-                    format!("{}: {node} has no room for a partial sum of {target} ({size} bytes)", self.me);
-                (ErrorKind::StoreFull, message)
-            }
-        };
-        self.fail_reduction(number, kind, &message);
-    }
-
-    /// The slot's node does not have this source after all: not to be taken from there again.
-    fn avoid_source(&mut self, number: u64, slot: u32, source: ObjectId) {
-        let reduction = self.reductions.get_mut(&number).expect("it has a slot");
-        let index = reduction.request.sources.iter().position(|&listed| listed == source);
-        let Some((_, slot)) = reduction.slots.iter().find(|(id, _)| *id == slot) else { return };
-        let chosen = slot.sources.iter().find(|chosen| Some(chosen.index) == index);
-        if let (Some(&Chosen { index, edition }), Some(node)) = (chosen, slot.node) {
-            reduction.bad.insert((index, node, edition));
-        }
-    }
-
-    fn repeat_seat(&mut self, number: u64, slot: u32) {
-        let slots = &self.reductions[&number].slots;
-        let told = slots.iter().find(|(id, _)| *id == slot).and_then(|(_, slot)| slot.told.clone());
-        if let Some((node, seat)) = told {
-            let reduction = ReductionId { coordinator: self.me, number };
-            self.send(node, PeerMessage::Seat { reduction, seat }, None);
-        }
-    }
-
-    fn current_slot(&mut self, number: u64, slot: u32, attempt: u32) -> Option<&mut Slot> {
-        let slots = &mut self.reductions.get_mut(&number)?.slots;
-        let (_, slot) = slots.iter_mut().find(|(id, _)| *id == slot)?;
-        (slot.attempt == attempt && slot.told.is_some()).then_some(slot)
-    }
-
-    pub(crate) fn on_reduction_timed_out(&mut self, number: u64, waited: &str) {
-        let Some(reduction) = self.reductions.get_mut(&number) else { return };
-        if let (Some(commitment), Some(call)) = (&reduction.commitment, reduction.call) {
-            let (client, target) = (reduction.client, reduction.request.target);
-            let message = format!(
-                "{}: reduce to {target} timed out after {waited}: it is done, but {} has not said that it is sealed",
-                self.me, commitment.root
-            );
-            // The target is kept: the commit cannot be taken back.
-            self.detach_reduction(number);
-            return self.fail_call(client, call, ErrorKind::TimedOut, &message);
-        }
-        let have = match &reduction.small {
-            Some(small) => small.count(),
-            None => reduction.chosen_count(),
-        };
-        let missing = (0..reduction.request.sources.len()).find(|&index| !reduction.is_chosen(index));
-        let missing = match missing.filter(|_| have < reduction.k() && reduction.small.is_none()) {
-            Some(index) => format!("; the first one missing is {}", reduction.request.sources[index]),
-            None => String::new(),
-        };
-        let message = format!(
-            "{}: reduce to {} timed out after {waited}: {have} of the {} sources needed had come{missing}",
-            self.me,
-            reduction.request.target,
-            reduction.k()
-        );
-        self.fail_reduction(number, ErrorKind::TimedOut, &message);
-    }
-
-    pub(crate) fn fail_reduction(&mut self, number: u64, kind: ErrorKind, message: &str) {
-        self.finish_reduction(number, Err(Error::new(kind, message)));
-    }
-
-    /// Over, one way or the other: everyone seated (but a committed root) lets go.
-    pub(super) fn finish_reduction(&mut self, number: u64, outcome: Result<Vec<ObjectId>, Error>) {
-        let Some(mut reduction) = self.reductions.remove(&number) else { return };
-        for timer in [Timer::Barrier(number), Timer::Reseat(number), Timer::Bereaved(number)] {
-            self.timers.clear(timer);
-        }
-        for token in &reduction.barrier {
-            self.barriers.remove(token);
-        }
-        for object in reduction.request.sources.iter().copied().chain([reduction.request.target]) {
-            self.unwatch(object, Watcher::Reduction(number));
-        }
-        if let Some(small) = reduction.small.take() {
-            self.drop_small(number, small, &reduction.request.sources);
-        }
-        let id = ReductionId { coordinator: self.me, number };
-        for node in reduction.seated {
-            self.send(node, PeerMessage::Disband { reduction: id }, None);
-        }
-        if let Some(call) = reduction.call {
-            let reply = match outcome {
-                Ok(sources) => Reply::Reduced { sources },
-                Err(error) => Reply::Failed(error),
-            };
-            self.finish_call(reduction.client, call, reply);
-        }
-    }
-
-    pub(crate) fn detach_reduction(&mut self, number: u64) {
-        if let Some(reduction) = self.reductions.get_mut(&number) {
-            reduction.call = None;
-        }
-    }
-
-    pub(crate) fn abandon_reductions_of(&mut self, client: ClientId) {
-        let numbers: Vec<_> = self
-            .reductions
-            .iter()
-            .filter(|(_, reduction)| reduction.client == client)
-            .map(|(&number, _)| number)
-            .collect();
-        for number in numbers {
-            self.detach_reduction(number);
-            if self.reductions[&number].commitment.is_none() {
-                self.fail_reduction(number, ErrorKind::Aborted, "the caller is gone");
-            }
-        }
-    }
-}
-
-fn validate(request: &Request) -> Result<(), String> {
-    let Request { target, sources, k, .. } = request;
-    let n = sources.len();
-    if n > limits::SOURCES_MAX {
-        return Err(format!("{n} sources, at most {}", limits::SOURCES_MAX));
-    }
-    if *k == 0 || *k as usize > n {
-        return Err(format!("cannot reduce the first {k} of {n} sources"));
-    }
-    let distinct: BTreeSet<_> = sources.iter().collect();
-    if distinct.len() < n {
-        return Err(format!("a source is listed more than once ({} distinct of {n})", distinct.len()));
-    }
-    if distinct.contains(target) {
-        return Err(format!("the target {target} is one of the sources"));
-    }
-    Ok(())
 }

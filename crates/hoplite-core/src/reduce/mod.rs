@@ -1,22 +1,29 @@
 //! Reductions [design §6, paper 3.4.2, 3.5.2].
 //!
-//! - `coordinator`: one call, from its validation to the commit
+//! - `request`: the call and its validation; `coordinator`: each step that brings it on; `finish`: its end
 //! - `choose`: which sources take part, taken from where, and on which slot
 //! - `shape`: who is whose child in a tree that grows as sources arrive
 //! - `plan`: what every slot should be doing now; the difference to what it was told is sent
-//! - `seats`: a slot's own side: fold, stream, report
+//! - `seats`: a slot's own side; `amend`: it is told more while it is at it; `folds`: what goes in, and how it ends
+//! - `troubles`: slots that cannot go on by themselves, and what the coordinator does about it
 //! - `commit`: the end: committed, sealed, answered
 //! - `repeat`: both sides say again what may have been lost
 //! - `small`: targets that fit into a message are folded by the coordinator itself
 
+mod amend;
 mod choose;
 mod commit;
 mod coordinator;
+mod finish;
+mod folds;
 mod plan;
 mod repeat;
+mod request;
 mod seats;
 mod shape;
 mod small;
+mod troubles;
 
-pub(crate) use coordinator::{Reduction, Request};
+pub(crate) use coordinator::Reduction;
+pub(crate) use request::Request;
 pub(crate) use seats::Seats;

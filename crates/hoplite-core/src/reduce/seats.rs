@@ -12,19 +12,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hoplite_words::peer::{Child, PeerMessage, Seal, Seat, SeatTrouble};
-use hoplite_words::{CopyId, Edition, NodeId, ObjectId, ReductionId, TransferId};
+use hoplite_words::peer::{Child, PeerMessage, Seat, SeatTrouble};
+use hoplite_words::{CopyId, Edition, NodeId, ObjectId, ReductionId};
 
+use super::folds::{rule, Fold, FoldFor};
 use crate::copies::{NewCopy, Phase};
-use crate::fetch::{Feeds, Transfer};
-use crate::io::{Broken, FoldId, FoldInputs, FoldRule, Output};
+use crate::io::FoldId;
 use crate::room::RoomFor;
 use crate::Core;
 
 pub(super) type Key = (ReductionId, u32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     Waiting,
     Folding {
         copy: CopyId,
@@ -38,33 +38,17 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Running {
-    seat: Seat,
-    state: State,
+pub(super) struct Running {
+    pub(super) seat: Seat,
+    pub(super) state: State,
     /// What the coordinator was told, and is told again until it does something about it.
-    trouble: Option<SeatTrouble>,
+    pub(super) trouble: Option<SeatTrouble>,
 }
 
 impl Running {
     fn new(seat: Seat) -> Self {
         Running { seat, state: State::Waiting, trouble: None }
     }
-}
-
-/// Why a fold runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FoldFor {
-    Seat(Key),
-    Small(u64),
-}
-
-#[derive(Debug)]
-struct Fold {
-    purpose: FoldFor,
-    out: CopyId,
-    sources: Vec<CopyId>,
-    /// Which child slot each stream is.
-    streams: BTreeMap<TransferId, u32>,
 }
 
 /// What is remembered of a slot whose coordinator seemed dead.
@@ -81,8 +65,8 @@ pub(super) struct LetGo {
 /// Slots seated here, and all folds.
 #[derive(Debug, Default)]
 pub(crate) struct Seats {
-    running: BTreeMap<Key, Running>,
-    folds: BTreeMap<FoldId, Fold>,
+    pub(super) running: BTreeMap<Key, Running>,
+    pub(super) folds: BTreeMap<FoldId, Fold>,
     /// Slots dropped because their coordinator seemed dead.
     pub(super) let_go: BTreeMap<Key, LetGo>,
 }
@@ -216,7 +200,7 @@ impl Core {
 
     /// The copies on this node that go into a fold: children here first (they hold what comes before
     /// our own sources), then the sources. `Ok(None)`: a child here has not started yet.
-    fn local_inputs(
+    pub(super) fn local_inputs(
         &self,
         sources: &[hoplite_words::peer::Source],
         children: &[Child],
@@ -237,131 +221,10 @@ impl Core {
         Ok(Some(inputs))
     }
 
-    /// How often the slot that is folded here was started over.
-    pub(crate) fn attempt_of_fold(&self, fold: FoldId) -> u32 {
-        match self.seats.folds.get(&fold).map(|fold| fold.purpose) {
-            Some(FoldFor::Seat(key)) => self.seats.running.get(&key).map_or(0, |seat| seat.seat.attempt),
-            _ => 0,
-        }
-    }
-
-    /// Starts a fold whose sources are already counted as used.
-    pub(super) fn start_fold(
-        &mut self,
-        purpose: FoldFor,
-        out: CopyId,
-        rule: FoldRule,
-        sources: Vec<CopyId>,
-        children: &[Child],
-    ) -> FoldId {
-        let fold = FoldId(self.next_number());
-        self.copies.with(out, |copy| {
-            copy.phase = Phase::Folded(Some(fold));
-            copy.users += 1;
-        });
-        let streams = self.pull_children(fold, children);
-        let inputs = FoldInputs {
-            sources: sources.clone(),
-            streams: streams.iter().map(|&(t, n, _)| (t, n)).collect(),
-        };
-        let by_transfer = streams.iter().map(|&(transfer, _, child)| (transfer, child)).collect();
-        self.seats.folds.insert(fold, Fold { purpose, out, sources, streams: by_transfer });
-        // The fold must expect its streams before anyone is asked to send them.
-        self.out.push_back(Output::Fold { fold, out, rule, inputs });
-        self.send_pulls(&streams, children);
-        fold
-    }
-
-    fn pull_children(&mut self, fold: FoldId, children: &[Child]) -> Vec<(TransferId, NodeId, u32)> {
-        let mut streams = Vec::new();
-        let me = self.me;
-        for child in children.iter().filter(|child| child.node != me) {
-            let transfer = TransferId(self.next_number());
-            self.fetches.transfers.insert(transfer, Transfer::new(child.node, Feeds::Fold(fold)));
-            streams.push((transfer, child.node, child.slot));
-        }
-        streams
-    }
-
-    fn send_pulls(&mut self, streams: &[(TransferId, NodeId, u32)], children: &[Child]) {
-        for &(transfer, node, slot) in streams {
-            let child = children.iter().find(|child| child.slot == slot).expect("made from the children");
-            let (id, edition) = (child.id, child.edition);
-            self.send(node, PeerMessage::Pull { transfer, id, edition, offset: 0, patient: true }, None);
-        }
-    }
-
-    /// The same attempt with more inputs, closed, or become the root.
-    fn amend_seat(&mut self, key: Key, told: &Seat, copy: CopyId, fold: FoldId) {
-        let seat = self.seats.running[&key].seat.clone();
-        if seat.root && !told.root && self.is_taken(seat.out) {
-            return self.seat_failed(key, SeatTrouble::Taken);
-        }
-        let children: Vec<_> =
-            seat.children.iter().filter(|child| !told.children.contains(child)).cloned().collect();
-        let added = match self.local_inputs(&seat.sources[told.sources.len()..], &children) {
-            Ok(Some(added)) => added,
-            // A child here that is not ready yet, or a source that is gone: the coordinator restarts
-            // the slot, which then waits for its inputs as a whole.
-            Ok(None) => {
-                let child = children.iter().find(|child| child.node == self.me).expect("one was missing");
-                return self.seat_failed(key, SeatTrouble::Child(child.slot));
-            }
-            Err(missing) => return self.seat_failed(key, SeatTrouble::Source(missing)),
-        };
-        added.iter().for_each(|&source| self.add_user(source));
-        let streams = self.pull_children(fold, &children);
-        let inputs =
-            FoldInputs { sources: added.clone(), streams: streams.iter().map(|&(t, n, _)| (t, n)).collect() };
-        if let Some(running) = self.seats.folds.get_mut(&fold) {
-            running.sources.extend(added);
-            running.streams.extend(streams.iter().map(|&(transfer, _, child)| (transfer, child)));
-        }
-        if seat.root && !told.root {
-            self.become_root(copy, &seat);
-        }
-        self.out.push_back(Output::AmendFold { fold, rule: rule(&seat), added: inputs });
-        self.send_pulls(&streams, &children);
-        if seat.root && !told.root {
-            self.on_opened(seat.out);
-        }
-    }
-
-    /// What was a partial sum turns out to be the target.
-    fn become_root(&mut self, copy: CopyId, seat: &Seat) {
-        if let Some(stale) = self.copies.live(seat.out) {
-            self.doom(stale);
-        }
-        self.copies.rename(copy, seat.out);
-        self.copies.with(copy, |copy| {
-            copy.pinned = true;
-            copy.public = true;
-        });
-        self.announce(copy, false, true);
-        self.drop_fetch(seat.out);
-    }
-
     fn set_seat_state(&mut self, key: Key, state: State) {
         if let Some(running) = self.seats.running.get_mut(&key) {
             running.state = state;
         }
-    }
-
-    /// The slot cannot go on by itself.
-    fn seat_failed(&mut self, key: Key, trouble: SeatTrouble) {
-        let Some(running) = self.seats.running.get_mut(&key) else { return };
-        running.trouble = Some(trouble);
-        if running.state == State::Waiting {
-            running.state = State::Failed;
-        }
-        self.say_trouble(key);
-    }
-
-    fn say_trouble(&mut self, key: Key) {
-        let (reduction, slot) = key;
-        let Some(Running { seat, trouble: Some(trouble), .. }) = self.seats.running.get(&key) else { return };
-        let failed = PeerMessage::SeatFailed { reduction, slot, attempt: seat.attempt, trouble: *trouble };
-        self.send(reduction.coordinator, failed, None);
     }
 
     /// A copy was opened here: seats that waited for a child on this node may start.
@@ -370,74 +233,6 @@ impl Core {
         let keys: Vec<_> = waiting.map(|(&key, _)| key).collect();
         for key in keys {
             self.try_seat(key);
-        }
-    }
-
-    pub(crate) fn on_fold_stream_broken(&mut self, fold: FoldId, transfer: TransferId) {
-        let Some(running) = self.seats.folds.get(&fold) else { return };
-        if let (FoldFor::Seat(key), Some(&child)) = (running.purpose, running.streams.get(&transfer)) {
-            let current = self.seats.running.get(&key).map(|running| running.state);
-            if matches!(current, Some(State::Folding { fold: now, .. }) if now == fold) {
-                self.seat_failed(key, SeatTrouble::Child(child));
-            }
-        }
-    }
-
-    pub(crate) fn on_fold_ended(&mut self, id: FoldId, outcome: Result<(), Broken>) {
-        let Some(fold) = self.seats.folds.remove(&id) else { return };
-        for transfer in fold.streams.keys() {
-            if let Some(Transfer { from, .. }) = self.fetches.transfers.remove(transfer) {
-                if outcome.is_err() {
-                    // It may still be waiting there for a copy that opens late.
-                    self.send(from, PeerMessage::Unpull { transfer: *transfer }, None);
-                }
-            }
-        }
-        let out = &mut self.copies.table.get_mut(&fold.out).expect("used by the fold");
-        let doomed = out.doomed;
-        if !doomed {
-            out.phase = Phase::Folded(None);
-        }
-        match fold.purpose {
-            _ if doomed => {}
-            FoldFor::Seat(key) => self.on_seat_folded(key, &fold, outcome),
-            FoldFor::Small(number) => self.on_small_folded(number, fold.out, outcome),
-        }
-        fold.sources.iter().for_each(|&source| self.remove_user(source));
-        self.remove_user(fold.out);
-    }
-
-    fn on_seat_folded(&mut self, key: Key, fold: &Fold, outcome: Result<(), Broken>) {
-        let Some(running) = self.seats.running.get_mut(&key) else { return };
-        let (root, attempt) = (running.seat.root, running.seat.attempt);
-        match outcome {
-            Ok(()) => {
-                running.state = State::Folded { copy: fold.out };
-                if root {
-                    let (reduction, _) = key;
-                    self.send(reduction.coordinator, PeerMessage::RootDone { reduction, attempt }, None);
-                } else {
-                    self.seal_copy(fold.out, Seal::default());
-                }
-            }
-            Err(Broken) => {
-                // An input was abandoned under us: a put was aborted, or another attempt.
-                let seat = &running.seat;
-                let gone = |id: ObjectId, edition: Edition| {
-                    self.copies.live_copy(id).map(|copy| copy.edition) != Some(edition)
-                };
-                let source = seat.sources.iter().find(|source| gone(source.id, source.edition));
-                let mut children = seat.children.iter().filter(|child| child.node == self.me);
-                let child = children.find(|child| gone(child.id, child.edition));
-                let trouble = match (source, child) {
-                    (Some(source), _) => SeatTrouble::Source(source.id),
-                    (None, Some(child)) => SeatTrouble::Child(child.slot),
-                    (None, None) => SeatTrouble::LetGo,
-                };
-                self.seat_failed(key, trouble);
-                self.withdraw(fold.out);
-                self.doom(fold.out);
-            }
         }
     }
 
@@ -481,27 +276,4 @@ impl Core {
             self.drop_seat(key);
         }
     }
-
-    /// The control connection to `node` broke: a pull may be lost, so streams from it are suspect.
-    pub(crate) fn seats_peer_broken(&mut self, node: NodeId) {
-        let suspect = self.fetches.transfers.iter().filter(|(_, transfer)| transfer.from == node);
-        let suspect: Vec<_> = suspect
-            .filter_map(
-                |(&id, transfer)| {
-                    if let Feeds::Fold(fold) = transfer.feeds {
-                        Some((fold, id))
-                    } else {
-                        None
-                    }
-                },
-            )
-            .collect();
-        for (fold, transfer) in suspect {
-            self.on_fold_stream_broken(fold, transfer);
-        }
-    }
-}
-
-fn rule(seat: &Seat) -> FoldRule {
-    FoldRule { op: seat.op, dtype: seat.dtype, divide_by: seat.divide_by, open: seat.open }
 }

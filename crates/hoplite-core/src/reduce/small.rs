@@ -7,7 +7,7 @@ use hoplite_words::peer::{PeerMessage, Seal};
 use hoplite_words::{CopyId, Edition, ErrorKind, FoldOrder, ObjectId, Op};
 
 use super::choose::check_fits;
-use super::seats::FoldFor;
+use super::folds::FoldFor;
 use crate::copies::{NewCopy, Phase};
 use crate::fetch::Want;
 use crate::io::{Broken, FoldRule};

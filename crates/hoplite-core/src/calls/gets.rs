@@ -1,0 +1,52 @@
+//! Calls that wait for an object to be here.
+
+use hoplite_words::client::Reply;
+use hoplite_words::{Error, ErrorKind, ObjectId};
+
+use super::Pending;
+use crate::io::ClientId;
+use crate::Core;
+
+impl Core {
+    /// An object a call waits for is sealed here.
+    pub(crate) fn on_call_object_here(&mut self, client: ClientId, call: u64, object: ObjectId) {
+        match self.pending(client, call) {
+            Some(Pending::Get { .. }) => {
+                let copy = self.copies.sealed(object).expect("told because it is sealed");
+                let view = self.view(client, copy);
+                self.finish_call(client, call, view);
+            }
+            Some(Pending::Create(_)) => self.try_create(client, call),
+            _ => {}
+        }
+    }
+
+    /// Calls that wait for `object` to be here.
+    pub(crate) fn waiting_calls(&self, object: ObjectId) -> Vec<(ClientId, u64)> {
+        self.fetches.waiting_calls(object)
+    }
+
+    /// Gets that are content with a copy in the making.
+    pub(crate) fn serve_partial_gets(&mut self, object: ObjectId) {
+        let Some(copy) = self.copies.live(object) else { return };
+        for (client, call) in self.waiting_calls(object) {
+            if matches!(self.pending(client, call), Some(Pending::Get { partial: true, .. })) {
+                let view = self.view(client, copy);
+                self.finish_call(client, call, view);
+            }
+        }
+    }
+
+    pub(crate) fn call_fails_if_lost(&self, client: ClientId, call: u64) -> bool {
+        matches!(self.pending(client, call), Some(Pending::Get { fail_if_lost: true, .. }))
+    }
+
+    pub(crate) fn fail_lost(&mut self, client: ClientId, call: u64, object: ObjectId) {
+        let message = format!(
+            "{}: {object} is lost: the node with its last complete copy died; a put under the same id completes those who wait",
+            self.me
+        );
+        let error = Error::new(ErrorKind::Lost, message).about(object);
+        self.finish_call(client, call, Reply::Failed(error));
+    }
+}

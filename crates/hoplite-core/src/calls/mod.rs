@@ -1,0 +1,241 @@
+//! Calls of local clients that are not answered yet.
+//!
+//! - here: every request on its way in, every reply on its way out, and what a call leaves behind
+//! - `gets`, `waits`: calls answered when objects are here, or complete somewhere
+//! - `questions`: calls that the directory answers: delete, locate
+//! - `timeouts`: what a call is told whose time is up
+
+mod gets;
+mod questions;
+mod timeouts;
+mod waits;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::peer::{DirectoryRequest, PeerMessage};
+use hoplite_words::{limits, CopyId, Error, ErrorKind, ObjectId};
+
+use crate::fetch::Want;
+use crate::io::ClientId;
+use crate::puts::Creation;
+use crate::subscriptions::Watcher;
+use crate::timers::Timer;
+use crate::Core;
+
+/// What a call waits for.
+#[derive(Debug)]
+pub(crate) enum Pending {
+    /// Room, or the end of another writing of the object here.
+    Create(Creation),
+    /// The directory's verdict.
+    Seal,
+    Get {
+        id: ObjectId,
+        partial: bool,
+        fail_if_lost: bool,
+    },
+    /// The owners' acknowledgements.
+    Delete {
+        tokens: BTreeMap<u64, ObjectId>,
+    },
+    Wait {
+        ids: Vec<ObjectId>,
+        count: usize,
+        ready: BTreeSet<ObjectId>,
+        /// Fails if another object than these is lost; `None`: waits on.
+        known_lost: Option<BTreeSet<ObjectId>>,
+    },
+    Locate {
+        id: ObjectId,
+        token: u64,
+    },
+    Reduce {
+        number: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Call {
+    since: Duration,
+    pending: Pending,
+}
+
+/// What the core knows of a client connection.
+#[derive(Debug, Default)]
+pub(crate) struct Client {
+    pub views: BTreeMap<CopyId, u32>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    table: BTreeMap<(ClientId, u64), Call>,
+    /// Directory questions by token: which call asked.
+    tokens: BTreeMap<u64, (ClientId, u64)>,
+}
+
+impl Core {
+    pub(crate) fn on_request(&mut self, client: ClientId, call: u64, request: Request) {
+        self.clients.entry(client).or_default();
+        if self.calls.table.contains_key(&(client, call)) {
+            let message = format!("call {call} is still open");
+            return self.reply_error(client, call, ErrorKind::BadArgument, message);
+        }
+        match request {
+            Request::Hello { .. } => {
+                self.reply_error(client, call, ErrorKind::BadArgument, "a second Hello".to_owned());
+            }
+            Request::Create { id, size, header, timeout_ms } => {
+                self.on_create(client, call, Creation { id, size, header, payload: None }, timeout_ms);
+            }
+            Request::PutSmall { id, header, payload, timeout_ms } => {
+                let size = payload.0.len() as u64;
+                let creation = Creation { id, size, header, payload: Some(payload) };
+                self.on_create(client, call, creation, timeout_ms);
+            }
+            Request::Progress { copy, watermark } => self.on_progress(client, copy, watermark),
+            Request::Seal { copy, timeout_ms } => self.on_seal(client, call, copy, timeout_ms),
+            Request::Abort { copy } => self.on_abort(client, call, copy),
+            Request::Get { id, timeout_ms, partial, fail_if_lost } => {
+                self.open_call(client, call, timeout_ms, Pending::Get { id, partial, fail_if_lost });
+                self.want(id, Want::Call(client, call));
+                self.serve_partial_gets(id);
+            }
+            Request::Release { copy } => self.release_view(client, copy),
+            Request::Delete { ids, timeout_ms } => self.on_delete(client, call, ids, timeout_ms),
+            Request::Reduce { target, sources, num_objects, op, order, timeout_ms, to_sources } => {
+                let ask = crate::reduce::Request { target, sources, k: num_objects, op, order, to_sources };
+                self.on_reduce(client, call, ask, timeout_ms);
+            }
+            Request::Wait { ids, count, timeout_ms, fail_if_lost, known_lost } => {
+                let known_lost = fail_if_lost.then(|| known_lost.into_iter().collect());
+                self.on_wait(client, call, ids, count, known_lost, timeout_ms);
+            }
+            Request::Prefetch { ids, nodes } => {
+                let nodes = if nodes.is_empty() { vec![self.me] } else { nodes };
+                for &id in &ids {
+                    // To ourselves too: messages to ourselves are handled like any other.
+                    nodes.iter().for_each(|&node| self.send(node, PeerMessage::Prefetch { id }, None));
+                }
+                self.reply(client, call, Reply::Done);
+            }
+            Request::Locate { id, timeout_ms } => {
+                let token = self.next_number();
+                self.open_call(client, call, timeout_ms, Pending::Locate { id, token });
+                self.calls.tokens.insert(token, (client, call));
+                self.ask_owner(id, DirectoryRequest::Locate { token }, None);
+                self.arm_refresh();
+            }
+            Request::Status => {
+                let status = self.status();
+                self.reply(client, call, Reply::Status(status));
+            }
+            Request::Cancel { call } => self.cancel_call(client, call),
+        }
+    }
+
+    pub(crate) fn reply(&mut self, client: ClientId, call: u64, reply: Reply) {
+        self.out.push_back(crate::Output::Reply { client, call, reply });
+    }
+
+    pub(crate) fn reply_error(&mut self, client: ClientId, call: u64, kind: ErrorKind, message: String) {
+        self.reply(client, call, Reply::Failed(Error::new(kind, message)));
+    }
+
+    pub(crate) fn open_call(
+        &mut self,
+        client: ClientId,
+        call: u64,
+        timeout_ms: Option<u64>,
+        pending: Pending,
+    ) {
+        if let Some(ms) = timeout_ms {
+            let due = self.now + Duration::from_millis(ms).min(limits::TIMEOUT_MAX);
+            self.timers.set(due, Timer::Call(client, call));
+        }
+        self.calls.table.insert((client, call), Call { since: self.now, pending });
+    }
+
+    pub(crate) fn pending(&self, client: ClientId, call: u64) -> Option<&Pending> {
+        self.calls.table.get(&(client, call)).map(|call| &call.pending)
+    }
+
+    pub(crate) fn replace_pending(&mut self, client: ClientId, call: u64, pending: Pending) {
+        if let Some(call) = self.calls.table.get_mut(&(client, call)) {
+            call.pending = pending;
+        }
+    }
+
+    /// Answers a call and forgets it; nothing happens if it was answered or cancelled before.
+    pub(crate) fn finish_call(&mut self, client: ClientId, call: u64, reply: Reply) {
+        if self.forget_call(client, call) {
+            self.reply(client, call, reply);
+        }
+    }
+
+    pub(crate) fn fail_call(&mut self, client: ClientId, call: u64, kind: ErrorKind, message: &str) {
+        self.finish_call(client, call, Reply::Failed(Error::new(kind, message)));
+    }
+
+    fn forget_call(&mut self, client: ClientId, call: u64) -> bool {
+        self.timers.clear(Timer::Call(client, call));
+        let Some(Call { pending, .. }) = self.calls.table.remove(&(client, call)) else { return false };
+        match pending {
+            Pending::Create(Creation { id, .. }) => {
+                self.unwant(id, Want::Call(client, call));
+                self.room.retain(|what| *what != crate::room::RoomFor::Create { client, call });
+            }
+            Pending::Get { id, .. } => self.unwant(id, Want::Call(client, call)),
+            Pending::Delete { tokens } => {
+                for token in tokens.keys() {
+                    self.calls.tokens.remove(token);
+                }
+            }
+            Pending::Locate { token, .. } => {
+                self.calls.tokens.remove(&token);
+            }
+            Pending::Wait { ids, .. } => {
+                ids.into_iter().for_each(|id| self.unwatch(id, Watcher::Call(client, call)));
+            }
+            // Given up before it was answered: what was put must not come to be after all.
+            Pending::Seal => {
+                if let Some(copy) = self.writes.sealed_by(client, call) {
+                    self.abandon_write(copy);
+                }
+            }
+            Pending::Reduce { .. } => {}
+        }
+        true
+    }
+
+    fn cancel_call(&mut self, client: ClientId, call: u64) {
+        if let Some(&Pending::Reduce { number }) = self.pending(client, call) {
+            // Only its reply is not wanted; the target is.
+            self.detach_reduction(number);
+        }
+        self.forget_call(client, call);
+    }
+
+    /// The connection is gone: nothing of the client's stays behind.
+    pub(crate) fn on_client_gone(&mut self, client: ClientId) {
+        let calls: Vec<_> =
+            self.calls.table.range((client, 0)..=(client, u64::MAX)).map(|(&(_, call), _)| call).collect();
+        for call in calls {
+            self.forget_call(client, call);
+        }
+        self.abandon_reductions_of(client);
+        for copy in self.writes.of_client(client) {
+            self.abandon_write(copy);
+        }
+        let views = self.clients.remove(&client).map(|client| client.views).unwrap_or_default();
+        for (copy, count) in views {
+            let object = self.copies.with(copy, |copy| {
+                copy.views -= count;
+                copy.object
+            });
+            self.try_free(copy);
+            self.drop_unwanted_fetch(object);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A call whose time is up is told how things stand.
+
+use hoplite_words::client::Reply;
+use hoplite_words::ErrorKind;
+
+use super::Pending;
+use crate::io::ClientId;
+use crate::puts::Creation;
+use crate::Core;
+
+impl Core {
+    pub(crate) fn on_call_timer(&mut self, client: ClientId, call: u64) {
+        let Some(state) = self.calls.table.get(&(client, call)) else { return };
+        let waited = format!("{:.3} s", (self.now - state.since).as_secs_f64());
+        let me = self.me;
+        let (kind, message) = match &state.pending {
+            Pending::Create(Creation { id, .. }) if self.copies.live(*id).is_some() => (
+                ErrorKind::TimedOut,
+                format!("{me}: {id} was still on its way here after {waited}: {}", self.story(*id)),
+            ),
+            Pending::Create(Creation { id, size, .. }) if self.copies.could_make_room(*size) => (
+                ErrorKind::TimedOut,
+                format!("{me}: {id} was in the way of its own put for {waited}: {}", self.story(*id)),
+            ),
+            Pending::Create(Creation { id, size, .. }) => (
+                ErrorKind::StoreFull,
+                format!(
+                    "{me}: no room for {id} ({size} bytes) within {waited}: {} of {} bytes in use",
+                    self.copies.arena.used(),
+                    self.copies.arena.bytes()
+                ),
+            ),
+            Pending::Seal => {
+                let object = self.writes.sealed_by(client, call).map(|copy| self.copies.table[&copy].object);
+                let what = object.map_or("the object".to_owned(), |id| id.to_string());
+                let owner = object.map_or(me, |id| self.shards.owner(id));
+                let message = format!(
+                    "{me}: put of {what}: all bytes are written, but its directory owner {owner} did not accept it within {waited}"
+                );
+                (ErrorKind::TimedOut, message)
+            }
+            Pending::Get { id, .. } if state.since == self.now => {
+                (ErrorKind::TimedOut, format!("{me}: {id} is not complete here: {}", self.story(*id)))
+            }
+            Pending::Get { id, .. } => (
+                ErrorKind::TimedOut,
+                format!("{me}: get of {id} timed out after {waited}: {}", self.story(*id)),
+            ),
+            Pending::Delete { tokens } => {
+                let id = tokens.values().next().copied();
+                let owner = id.map(|id| self.shards.owner(id).to_string()).unwrap_or_default();
+                let left = tokens.len();
+                (
+                    ErrorKind::TimedOut,
+                    format!("{me}: {left} delete(s) not confirmed by {owner} within {waited}"),
+                )
+            }
+            Pending::Locate { id, .. } => {
+                let owner = self.shards.owner(*id);
+                (ErrorKind::TimedOut, format!("{me}: {owner} did not locate {id} within {waited}"))
+            }
+            Pending::Wait { ids, ready, .. } => {
+                // Not an error: the caller learns what is ready.
+                let ids = ids.iter().copied().filter(|id| ready.contains(id)).collect();
+                return self.finish_call(client, call, Reply::Ready { ids });
+            }
+            &Pending::Reduce { number } => return self.on_reduction_timed_out(number, &waited),
+        };
+        self.fail_call(client, call, kind, &message);
+    }
+}

@@ -1,0 +1,115 @@
+//! Copies come and go, as their holders say.
+
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, Verdict};
+use hoplite_words::{Blob, Edition, NodeId, ObjectId};
+
+use crate::copies::{NewCopy, Phase};
+use crate::io::Output;
+use crate::Core;
+
+impl Core {
+    pub(super) fn on_announce(
+        &mut self,
+        origin: NodeId,
+        id: ObjectId,
+        report: CopyReport,
+        payload: Option<Blob>,
+        wants_verdict: bool,
+    ) {
+        let entry = self.entry_mut(id);
+        let edition = report.edition;
+        let verdict = entry.judge(origin, &report);
+        if verdict == Verdict::Deleted && !wants_verdict {
+            self.answer(origin, id, DirectoryAnswer::Deleted);
+        } else if verdict != Verdict::Accepted || wants_verdict {
+            self.answer(origin, id, DirectoryAnswer::Verdict { edition, verdict });
+        }
+        if verdict != Verdict::Accepted {
+            self.change_entry(id, |_| ());
+            return;
+        }
+        let entry = self.directory.entries.get_mut(&id).expect("judged a moment ago");
+        if !entry.accept(origin, report.clone()) {
+            return;
+        }
+        let subscribers: Vec<_> = entry.subscribers.iter().copied().collect();
+        for subscriber in subscribers {
+            let answer = DirectoryAnswer::Copy { node: origin, report: report.clone() };
+            self.answer(subscriber, id, answer);
+        }
+        if self.would_stream_better(id, origin) {
+            self.answer(origin, id, DirectoryAnswer::AskAgain { edition });
+        }
+        if report.leaving {
+            self.secure(id);
+        }
+        if report.upstream.is_some() {
+            self.drop_orphans_once_trusted(id);
+        }
+        if let Some(payload) = payload.filter(|payload| payload.0.len() as u64 == report.size) {
+            self.keep_inline(id, report, payload);
+        }
+        self.serve_asks(id);
+    }
+
+    /// Keeps an evictable copy of a small object beside its entry, so that asks are answered with
+    /// the bytes at once. Without room it is left out: asks then lead to its holder.
+    fn keep_inline(&mut self, id: ObjectId, report: CopyReport, payload: Blob) {
+        if self.copies.live(id).is_some() {
+            return;
+        }
+        let new = NewCopy {
+            object: id,
+            edition: report.edition,
+            size: report.size,
+            header: report.header,
+            phase: Phase::Received(None),
+            pinned: false,
+            public: true,
+        };
+        if let Some(copy) = self.open_copy(new) {
+            self.out.push_back(Output::Write { copy, bytes: payload.0 });
+            self.seal_copy(copy, Default::default());
+        }
+    }
+
+    /// A put was given up after its bytes had come with its announcement.
+    fn drop_inline(&mut self, id: ObjectId, edition: Edition) {
+        let Some(copy) = self.copies.live(id) else { return };
+        let known = &self.copies.table[&copy];
+        if known.edition == edition && known.is_sealed() && !known.pinned {
+            self.withdraw(copy);
+            self.doom(copy);
+        }
+    }
+
+    pub(super) fn on_withdraw(&mut self, origin: NodeId, id: ObjectId, seq: u64, edition: Edition) {
+        let Some(entry) = self.directory.entries.get_mut(&id) else { return };
+        let given_up = entry.copies().get(&origin).is_some_and(|held| held.report.pinned);
+        if entry.withdraw(origin, seq, edition) {
+            if given_up {
+                self.drop_inline(id, edition);
+            }
+            // Its holder lives and says so: no need to wait for what others may still report.
+            self.drop_orphans(id);
+            self.copy_gone(id, origin);
+        }
+    }
+
+    /// After the copy of `node` has been taken out of the entry of `id`.
+    pub(super) fn copy_gone(&mut self, id: ObjectId, node: NodeId) {
+        self.tell_subscribers_gone(id, node);
+        self.drop_orphans_once_trusted(id);
+        self.tell_if_lost(id, None);
+        self.secure(id);
+        self.change_entry(id, |_| ());
+        self.serve_asks(id);
+    }
+
+    pub(super) fn tell_subscribers_gone(&mut self, id: ObjectId, node: NodeId) {
+        let subscribers = self.directory.entries.get(&id).map(|entry| entry.subscribers.clone());
+        for subscriber in subscribers.into_iter().flatten() {
+            self.answer(subscriber, id, DirectoryAnswer::CopyGone { node });
+        }
+    }
+}

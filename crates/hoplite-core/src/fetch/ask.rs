@@ -1,0 +1,52 @@
+//! The question for a sender: asked of the owner, repeated, answered with "not yet".
+
+use hoplite_words::client::Location;
+use hoplite_words::peer::DirectoryRequest;
+use hoplite_words::ObjectId;
+
+use super::State;
+use crate::Core;
+
+impl Core {
+    pub(super) fn ask_for_sender(&mut self, object: ObjectId) {
+        let ask = self.next_number();
+        if let Some(fetch) = self.fetches.running.get_mut(&object) {
+            fetch.ask = ask;
+            fetch.state = State::Asking;
+            fetch.asked = self.now;
+            fetch.known = None;
+            self.repeat_ask(object);
+        }
+    }
+
+    /// Sends the open question to whoever owns the id now.
+    pub(crate) fn repeat_ask(&mut self, object: ObjectId) {
+        let Some(fetch) = self.fetches.running.get(&object) else { return };
+        if fetch.state != State::Asking {
+            return;
+        }
+        let (ask, failed) = (fetch.ask, fetch.failed);
+        let have = self.copies.live_copy(object).map(|copy| copy.edition);
+        self.ask_owner(object, DirectoryRequest::Ask { ask, have, failed }, None);
+        self.arm_refresh();
+    }
+
+    pub(crate) fn open_asks(&self) -> Vec<ObjectId> {
+        let asking = self.fetches.running.iter().filter(|(_, fetch)| fetch.state == State::Asking);
+        asking.map(|(&object, _)| object).collect()
+    }
+
+    /// Room for a fetch that had none: ask anew, the world has changed since.
+    pub(crate) fn on_room_for_fetch(&mut self, object: ObjectId) {
+        if self.fetches.running.get(&object).is_some_and(|fetch| fetch.state == State::NoRoom) {
+            self.ask_for_sender(object);
+        }
+    }
+
+    /// The owner has no free sender for us yet.
+    pub(crate) fn on_not_yet(&mut self, object: ObjectId, ask: u64, copies: Vec<Location>) {
+        if let Some(fetch) = self.fetches.running.get_mut(&object).filter(|fetch| fetch.ask == ask) {
+            fetch.known = Some(copies);
+        }
+    }
+}

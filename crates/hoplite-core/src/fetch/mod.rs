@@ -1,0 +1,188 @@
+//! Getting an object here: one receiver's side of a broadcast [design §5].
+//!
+//! ```text
+//!   want ──▶ Asking ──Lend──▶ Receiving ──trailer──▶ sealed
+//!              ▲  │ ▲             │
+//!              │  │ └── broken ───┘   (asks again, keeps what it has)
+//!              │  └─ no room ─▶ NoRoom ─ room ─┐
+//!              └──────────────────────────────┘
+//! ```
+//!
+//! - here: who wants what, and for how long a fetch lives
+//! - `ask`: the question for a sender; `receive`: its answer, the bytes, their end
+//! - `stalls`: a stream that stands still
+//! - `outcome`: those who want the object get it, or are told that it is lost, deleted or to stay
+//! - `story`: where a fetch stands, for error messages
+
+mod ask;
+mod outcome;
+mod receive;
+mod stalls;
+mod story;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use hoplite_words::client::Location;
+use hoplite_words::peer::DirectoryRequest;
+use hoplite_words::{NodeId, ObjectId, TransferId};
+
+use crate::copies::Phase;
+use crate::io::ClientId;
+use crate::timers::Timer;
+use crate::Core;
+pub(crate) use receive::{Feeds, Transfer};
+
+/// Someone here who needs the object complete.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Want {
+    Call(ClientId, u64),
+    Reduction(u64),
+    Prefetch,
+}
+
+/// How long a prefetch waits for an object that nobody has put.
+const PREFETCH_PATIENCE: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Asking,
+    NoRoom,
+    Receiving(TransferId),
+}
+
+/// A running fetch of one object.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    ask: u64,
+    state: State,
+    /// The sender that broke off last.
+    failed: Option<NodeId>,
+    /// Senders tried so far, and the last of those that broke off with the bytes that were here then:
+    /// for the story a time-out tells.
+    tried: u32,
+    broken: VecDeque<(NodeId, u64)>,
+    /// When the owner was first asked for a sender since the last one, and who has the object, says it.
+    asked: Duration,
+    known: Option<Vec<Location>>,
+    /// The owner said that the object is lost, and lent no sender since.
+    lost: bool,
+    /// How often in a row a sender that stood still was given up, and where.
+    given_up: (u32, u64),
+}
+
+/// All fetches and who waits for them.
+#[derive(Debug, Default)]
+pub(crate) struct Fetches {
+    running: BTreeMap<ObjectId, Fetch>,
+    wants: BTreeMap<ObjectId, BTreeSet<Want>>,
+    pub transfers: BTreeMap<TransferId, Transfer>,
+    /// Objects that are to stay here once they have come.
+    pins: BTreeSet<ObjectId>,
+}
+
+impl Fetches {
+    /// Whether a copy of `object` is about to be opened here.
+    pub fn is_expected(&self, object: ObjectId) -> bool {
+        self.running.contains_key(&object)
+    }
+
+    /// Streams into copies here that come from `node`.
+    pub fn transfers_from(&self, node: NodeId) -> Vec<TransferId> {
+        let copies =
+            self.transfers.iter().filter(|(_, t)| t.from == node && matches!(t.feeds, Feeds::Copy(_)));
+        copies.map(|(&id, _)| id).collect()
+    }
+
+    /// Client calls that wait for `object`.
+    pub fn waiting_calls(&self, object: ObjectId) -> Vec<(ClientId, u64)> {
+        let wants = self.wants.get(&object).into_iter().flatten();
+        wants
+            .filter_map(|want| if let Want::Call(client, call) = *want { Some((client, call)) } else { None })
+            .collect()
+    }
+}
+
+impl Core {
+    /// Someone needs `object`; they are told through `satisfy_wants` or `fail_wants`, perhaps
+    /// before this returns.
+    pub(crate) fn want(&mut self, object: ObjectId, want: Want) {
+        self.fetches.wants.entry(object).or_default().insert(want);
+        if self.copies.sealed(object).is_some() {
+            self.satisfy_wants(object);
+            return;
+        }
+        if want == Want::Prefetch {
+            self.timers.set(self.now + PREFETCH_PATIENCE, Timer::Prefetch(object));
+        }
+        self.ensure_fetch(object);
+        if self.fetches.running.get(&object).is_some_and(|fetch| fetch.lost) {
+            self.tell_lost_to(object, want);
+        }
+    }
+
+    /// They need it no more. A transfer that runs goes on: others may stream behind it.
+    pub(crate) fn unwant(&mut self, object: ObjectId, want: Want) {
+        if let Some(wants) = self.fetches.wants.get_mut(&object) {
+            wants.remove(&want);
+            if wants.is_empty() {
+                self.fetches.wants.remove(&object);
+                self.drop_unwanted_fetch(object);
+            }
+        }
+    }
+
+    pub(crate) fn on_prefetch_timer(&mut self, object: ObjectId) {
+        self.unwant(object, Want::Prefetch);
+    }
+
+    /// Gives up a fetch that waits for a sender, unless somebody wants the object, looks at its
+    /// partial copy or streams from it.
+    pub(crate) fn drop_unwanted_fetch(&mut self, object: ObjectId) {
+        let Some(fetch) = self.fetches.running.get(&object) else { return };
+        let receiving = matches!(fetch.state, State::Receiving(_));
+        if receiving || self.fetches.wants.contains_key(&object) {
+            return;
+        }
+        let Some(copy) = self.copies.live(object) else { return self.drop_fetch(object) };
+        let partial = &self.copies.table[&copy];
+        if partial.phase == Phase::Received(None) && partial.views == 0 && partial.users == 0 {
+            // Half a copy without anyone who wants it only takes room.
+            self.drop_fetch(object);
+            self.withdraw(copy);
+            self.doom(copy);
+        }
+    }
+
+    /// Starts a fetch if somebody wants the object and nothing here is on the way to it.
+    pub(crate) fn ensure_fetch(&mut self, object: ObjectId) {
+        let wanted = self.fetches.wants.contains_key(&object);
+        if !wanted || self.copies.live(object).is_some() || self.fetches.running.contains_key(&object) {
+            return;
+        }
+        let fetch = Fetch {
+            ask: 0,
+            state: State::Asking,
+            failed: None,
+            tried: 0,
+            broken: VecDeque::new(),
+            asked: self.now,
+            known: None,
+            lost: false,
+            given_up: (0, 0),
+        };
+        self.fetches.running.insert(object, fetch);
+        self.ask_for_sender(object);
+    }
+
+    /// Forgets the fetch; tells the owner if it still has our question.
+    pub(crate) fn drop_fetch(&mut self, object: ObjectId) {
+        self.fetches.pins.remove(&object);
+        if let Some(fetch) = self.fetches.running.remove(&object) {
+            if fetch.state == State::Asking {
+                self.ask_owner(object, DirectoryRequest::Unask { ask: fetch.ask }, None);
+            }
+            self.refuse_parked(object);
+        }
+    }
+}

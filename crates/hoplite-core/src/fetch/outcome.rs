@@ -1,0 +1,78 @@
+//! What becomes of those who want an object: it is here, it will not come, it is lost; and whether it stays.
+
+use hoplite_words::{ErrorKind, ObjectId};
+
+use super::{State, Want};
+use crate::timers::Timer;
+use crate::Core;
+
+impl Core {
+    /// A sealed copy is here: everyone who waited for it gets it.
+    pub(crate) fn satisfy_wants(&mut self, object: ObjectId) {
+        let Some(wants) = self.fetches.wants.remove(&object) else { return };
+        self.timers.clear(Timer::Prefetch(object));
+        for want in wants {
+            match want {
+                Want::Call(client, call) => self.on_call_object_here(client, call, object),
+                Want::Reduction(number) => self.on_reduction_object_here(number, object),
+                Want::Prefetch => {}
+            }
+        }
+    }
+
+    /// The object will not come.
+    pub(crate) fn fail_wants(&mut self, object: ObjectId, kind: ErrorKind, message: &str) {
+        let Some(wants) = self.fetches.wants.remove(&object) else { return };
+        self.timers.clear(Timer::Prefetch(object));
+        for want in wants {
+            match want {
+                Want::Call(client, call) => self.fail_call(client, call, kind, message),
+                Want::Reduction(number) => self.on_reduction_object_failed(number, object, kind, message),
+                Want::Prefetch => {}
+            }
+        }
+    }
+
+    /// The last complete copy is gone: those who asked to be told are.
+    pub(crate) fn on_lost(&mut self, object: ObjectId) {
+        self.watched_lost(object);
+        match self.fetches.running.get_mut(&object) {
+            Some(fetch) if fetch.state == State::Asking => fetch.lost = true,
+            // Old news: a sender was lent since, or the object is being written here.
+            _ => return,
+        }
+        let wants: Vec<_> = self.fetches.wants.get(&object).into_iter().flatten().copied().collect();
+        for want in wants {
+            self.tell_lost_to(object, want);
+        }
+    }
+
+    pub(super) fn tell_lost_to(&mut self, object: ObjectId, want: Want) {
+        if let Want::Call(client, call) = want {
+            if self.call_fails_if_lost(client, call) {
+                self.fail_lost(client, call, object);
+                self.unwant(object, want);
+            }
+        }
+    }
+
+    /// The object must stay here, the owner says; if it is not here yet, it is to be brought.
+    pub(crate) fn on_pin(&mut self, object: ObjectId) {
+        match self.copies.sealed(object) {
+            Some(copy) if self.copies.table[&copy].pinned => {}
+            Some(copy) => {
+                self.copies.with(copy, |copy| copy.pinned = true);
+                self.announce(copy, true, false);
+            }
+            None => {
+                self.fetches.pins.insert(object);
+                self.want(object, Want::Prefetch);
+            }
+        }
+    }
+
+    /// A copy is complete: whether it is to stay.
+    pub(crate) fn take_pin(&mut self, object: ObjectId) -> bool {
+        self.fetches.pins.remove(&object)
+    }
+}

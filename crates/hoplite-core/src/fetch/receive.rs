@@ -1,0 +1,217 @@
+//! The answer to a question for a sender: bytes at once, or a stream and how it ends.
+
+use hoplite_words::peer::{PeerMessage, Seal};
+use hoplite_words::{Blob, CopyId, Edition, ErrorKind, Header, NodeId, ObjectId, TransferId};
+
+use super::stalls::Check;
+use super::State;
+use crate::copies::{NewCopy, Phase};
+use crate::io::{Broken, Event, FoldId, Output};
+use crate::room::RoomFor;
+use crate::Core;
+
+/// Broken senders that a fetch can name.
+const BROKEN_MAX: usize = 4;
+
+/// What an incoming stream feeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Feeds {
+    Copy(CopyId),
+    Fold(FoldId),
+}
+
+/// An incoming stream.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub from: NodeId,
+    pub feeds: Feeds,
+    /// It stands still, and its sender has been asked why.
+    pub(super) check: Option<Check>,
+}
+
+impl Transfer {
+    pub fn new(from: NodeId, feeds: Feeds) -> Self {
+        Transfer { from, feeds, check: None }
+    }
+}
+
+impl Core {
+    /// The owner lends us a sender.
+    pub(crate) fn on_lend(
+        &mut self,
+        object: ObjectId,
+        ask: u64,
+        sender: NodeId,
+        edition: Edition,
+        size: u64,
+        header: Header,
+    ) {
+        let current = self.fetches.running.get(&object);
+        let asking = current.filter(|fetch| fetch.state == State::Asking).map(|fetch| fetch.ask);
+        if asking != Some(ask) {
+            // We changed our mind meanwhile, or asked twice. The owner counts us as a partial copy
+            // behind that sender: put it right.
+            match self.copies.live(object) {
+                Some(copy) if self.copies.table[&copy].edition == edition => {
+                    if asking.is_none() {
+                        self.announce_again(copy);
+                    }
+                }
+                _ => self.withdraw_edition(object, edition),
+            }
+            return;
+        }
+        match self.copy_to_receive(object, edition, size, header) {
+            Some(copy) => self.receive(object, copy, sender),
+            None if !self.copies.arena.could_hold(size) => {
+                self.withdraw_edition(object, edition);
+                let kind = ErrorKind::StoreFull;
+                let message = format!("{object} has {size} bytes, more than the whole store of {}", self.me);
+                self.drop_fetch(object);
+                self.fail_wants(object, kind, &message);
+            }
+            None => {
+                self.withdraw_edition(object, edition);
+                if let Some(fetch) = self.fetches.running.get_mut(&object) {
+                    fetch.state = State::NoRoom;
+                }
+                self.refuse_parked(object);
+                self.wait_for_room(RoomFor::Fetch { object, size });
+            }
+        }
+    }
+
+    /// The partial copy we have, if it is of this edition; else a new one.
+    fn copy_to_receive(
+        &mut self,
+        object: ObjectId,
+        edition: Edition,
+        size: u64,
+        header: Header,
+    ) -> Option<CopyId> {
+        if let Some(copy) = self.copies.live(object) {
+            let known = &self.copies.table[&copy];
+            if known.edition == edition && known.extent.size == size {
+                return Some(copy);
+            }
+            // Another edition: bytes never mix. The fetch itself stays.
+            self.doom(copy);
+        }
+        let phase = Phase::Received(None);
+        self.open_copy(NewCopy { object, edition, size, header, phase, pinned: false, public: true })
+    }
+
+    fn receive(&mut self, object: ObjectId, copy: CopyId, sender: NodeId) {
+        let transfer = TransferId(self.next_number());
+        let owner = self.shards.owner(object);
+        let (edition, offset) = self.copies.with(copy, |copy| {
+            copy.phase = Phase::Received(Some(transfer));
+            copy.upstream = Some(sender);
+            copy.told = Some(owner);
+            copy.users += 1;
+            (copy.edition, copy.watermark)
+        });
+        if let Some(fetch) = self.fetches.running.get_mut(&object) {
+            fetch.state = State::Receiving(transfer);
+            fetch.tried += 1;
+            fetch.lost = false;
+        }
+        self.fetches.transfers.insert(transfer, Transfer::new(sender, Feeds::Copy(copy)));
+        self.out.push_back(Output::Receive { transfer, from: sender, copy, offset });
+        let pull = PeerMessage::Pull { transfer, id: object, edition, offset, patient: false };
+        self.send(sender, pull, None);
+        self.on_opened(object);
+    }
+
+    /// The bytes came with the answer.
+    pub(crate) fn on_inline(
+        &mut self,
+        object: ObjectId,
+        ask: u64,
+        edition: Edition,
+        header: Header,
+        payload: Blob,
+    ) {
+        let current = self.fetches.running.get(&object);
+        if !current.is_some_and(|fetch| fetch.state == State::Asking && fetch.ask == ask) {
+            return;
+        }
+        let size = payload.0.len() as u64;
+        if let Some(partial) = self.copies.live(object) {
+            // It is written in one piece; what some sender brought of it stays with those who look at it.
+            self.doom(partial);
+        }
+        match self.copy_to_receive(object, edition, size, header) {
+            Some(copy) => {
+                self.out.push_back(Output::Write { copy, bytes: payload.0 });
+                // The question is answered; nothing to take back.
+                self.fetches.running.remove(&object);
+                self.seal_copy(copy, Seal::default());
+                self.on_opened(object);
+            }
+            None => {
+                if let Some(fetch) = self.fetches.running.get_mut(&object) {
+                    fetch.state = State::NoRoom;
+                }
+                self.wait_for_room(RoomFor::Fetch { object, size });
+            }
+        }
+    }
+
+    pub(crate) fn on_receive_ended(
+        &mut self,
+        transfer: TransferId,
+        watermark: u64,
+        outcome: Result<Seal, Broken>,
+    ) {
+        let Some(Transfer { from, feeds: Feeds::Copy(id), .. }) = self.fetches.transfers.remove(&transfer)
+        else {
+            return;
+        };
+        let (object, doomed) = self.copies.with(id, |copy| {
+            copy.watermark = watermark;
+            if !copy.doomed {
+                copy.phase = Phase::Received(None);
+            }
+            (copy.object, copy.doomed)
+        });
+        match outcome {
+            _ if doomed => {}
+            Ok(seal) => self.seal_copy(id, seal),
+            Err(Broken) => {
+                let size = self.copies.table[&id].extent.size;
+                let event = Event::TransferBroken { transfer, from, bytes: watermark, size };
+                self.out.push_back(Output::Event(event));
+                if let Some(fetch) = self.fetches.running.get_mut(&object) {
+                    fetch.failed = Some(from);
+                    fetch.broken.push_back((from, watermark));
+                    if fetch.broken.len() > BROKEN_MAX {
+                        fetch.broken.pop_front();
+                    }
+                }
+                self.ask_for_sender(object);
+                // A put here need not wait for what nobody sends us.
+                self.retry_puts(object);
+            }
+        }
+        self.remove_user(id);
+        self.drop_unwanted_fetch(object);
+    }
+
+    /// The sender has no such copy: its bulk connection will stay silent, so stop listening.
+    pub(crate) fn on_pull_refused(&mut self, transfer: TransferId) {
+        match self.fetches.transfers.get(&transfer).map(|transfer| transfer.feeds) {
+            Some(Feeds::Copy(_)) => self.out.push_back(Output::StopReceive { transfer }),
+            Some(Feeds::Fold(fold)) => self.on_fold_stream_broken(fold, transfer),
+            None => {}
+        }
+    }
+
+    /// The owner sees that the chain we receive from leads back to us.
+    pub(crate) fn on_ask_again(&mut self, object: ObjectId, edition: Edition) {
+        let copy = self.copies.live_copy(object).filter(|copy| copy.edition == edition);
+        if let Some(Phase::Received(Some(transfer))) = copy.map(|copy| copy.phase) {
+            self.on_pull_refused(transfer);
+        }
+    }
+}

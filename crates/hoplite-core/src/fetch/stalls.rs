@@ -1,0 +1,73 @@
+//! Streams that stand still although their connection does not break: their senders are asked what they have,
+//! and are given up when they have no excuse.
+
+use hoplite_words::peer::PeerMessage;
+use hoplite_words::TransferId;
+
+use super::Feeds;
+use crate::Core;
+
+/// How often the patience with senders that stand still is doubled: 32 s at the default of a second.
+const PATIENCE_DOUBLINGS_MAX: u32 = 5;
+
+#[derive(Debug)]
+pub(super) struct Check {
+    /// What had come by then.
+    watermark: u64,
+    /// What the sender says it has.
+    answer: Option<u64>,
+    /// How often in a row it had no excuse.
+    strikes: u32,
+}
+
+impl Core {
+    /// A stream stands still although its connection does not break. Its sender may rightly wait for
+    /// bytes itself; who does not answer, or has more than it sends, is given up in the end.
+    pub(crate) fn on_receive_stalled(&mut self, transfer: TransferId, watermark: u64) {
+        let Some(stalled) = self.fetches.transfers.get_mut(&transfer) else { return };
+        let (from, feeds) = (stalled.from, stalled.feeds);
+        let asked = stalled.check.take().filter(|check| check.watermark == watermark);
+        let strikes = match asked {
+            Some(check) if check.answer.is_none_or(|there| there > watermark) => check.strikes + 1,
+            _ => 0,
+        };
+        if strikes > 0 && strikes >= self.patience(feeds, watermark) {
+            return self.give_up(transfer, feeds, watermark);
+        }
+        if let Some(stalled) = self.fetches.transfers.get_mut(&transfer) {
+            stalled.check = Some(Check { watermark, answer: None, strikes });
+        }
+        self.send(from, PeerMessage::Check { transfer }, None);
+    }
+
+    /// How many strikes a sender has. It doubles with each one given up at the same place: where all are
+    /// slow, changing them over and over would move nothing.
+    fn patience(&self, feeds: Feeds, watermark: u64) -> u32 {
+        let in_a_row = match feeds {
+            Feeds::Copy(copy) => {
+                let fetch = self.fetches.running.get(&self.copies.table[&copy].object);
+                fetch.map_or(0, |fetch| if fetch.given_up.1 == watermark { fetch.given_up.0 } else { 0 })
+            }
+            Feeds::Fold(fold) => self.attempt_of_fold(fold),
+        };
+        1 << in_a_row.min(PATIENCE_DOUBLINGS_MAX)
+    }
+
+    fn give_up(&mut self, transfer: TransferId, feeds: Feeds, watermark: u64) {
+        if let Feeds::Copy(copy) = feeds {
+            let object = self.copies.table[&copy].object;
+            if let Some(fetch) = self.fetches.running.get_mut(&object) {
+                let in_a_row = if fetch.given_up.1 == watermark { fetch.given_up.0 } else { 0 };
+                fetch.given_up = (in_a_row + 1, watermark);
+            }
+        }
+        self.on_pull_refused(transfer);
+    }
+
+    pub(crate) fn on_checked(&mut self, transfer: TransferId, watermark: u64) {
+        let check = self.fetches.transfers.get_mut(&transfer).and_then(|transfer| transfer.check.as_mut());
+        if let Some(check) = check {
+            check.answer = Some(watermark);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Where a fetch stands, for the messages of time-outs.
+
+use hoplite_words::client::Location;
+use hoplite_words::ObjectId;
+
+use super::State;
+use crate::Core;
+
+impl Core {
+    /// Where the fetch of `object` stands, for error messages.
+    pub(crate) fn story(&self, object: ObjectId) -> String {
+        let mut story = match self.copies.live_copy(object) {
+            Some(copy) if copy.upstream.is_some() || copy.watermark > 0 => {
+                format!("at least {} of {} bytes are here", copy.watermark, copy.extent.size)
+            }
+            Some(copy) => format!("being written here ({} bytes)", copy.extent.size),
+            None => "0 bytes are here".to_owned(),
+        };
+        let Some(fetch) = self.fetches.running.get(&object) else { return story };
+        match fetch.state {
+            State::NoRoom => story += "; it waits for room in the store",
+            State::Receiving(transfer) => {
+                if let Some(transfer) = self.fetches.transfers.get(&transfer) {
+                    story += &format!("; being sent by {}", transfer.from);
+                }
+            }
+            State::Asking => {
+                let (owner, ago) = (self.shards.owner(object), (self.now - fetch.asked).as_secs_f64());
+                story += &format!("; its directory owner {owner} was asked for a sender {ago:.1} s ago");
+                story += &match fetch.known.as_deref() {
+                    _ if fetch.lost => ": the object is lost".to_owned(),
+                    None => String::new(),
+                    Some([]) => ": it knows of no copy".to_owned(),
+                    Some(copies) => {
+                        let state = |copy: &Location| if copy.complete { "complete" } else { "partial" };
+                        let held = copies.iter().map(|copy| format!("{} ({})", copy.node, state(copy)));
+                        format!(": none free yet; held by {}", held.collect::<Vec<_>>().join(", "))
+                    }
+                };
+            }
+        }
+        if !fetch.broken.is_empty() {
+            let broken = fetch.broken.iter().map(|(node, bytes)| format!("{node} at {bytes} bytes"));
+            story += &format!(
+                "; {} sender(s) tried, of which broke off: {}",
+                fetch.tried,
+                broken.collect::<Vec<_>>().join(", ")
+            );
+        }
+        story
+    }
+}

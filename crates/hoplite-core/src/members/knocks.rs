@@ -1,0 +1,52 @@
+//! Getting in through the seeds, and finding members again that were lost.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::{Gossiper, Members};
+
+/// How often we knock at one of the addresses where a member was, or should be, and is none: so the parts
+/// of a split cluster find each other again.
+const KNOCK_PERIOD: Duration = Duration::from_secs(1);
+
+/// How long, and at how many addresses: a split that lasts longer, or is larger, is mended by the seeds.
+const KNOCK_FOR: Duration = Duration::from_secs(3600);
+const KNOCKS_MAX: usize = 256;
+
+/// How often a seed that has not answered is asked again.
+pub(super) const JOIN_RETRY: Duration = Duration::from_millis(250);
+
+impl Members {
+    /// Knocks at every seed until one of them has let us in.
+    pub(super) fn join(&mut self, now: Duration) {
+        if self.alive > 0 {
+            self.next_join = None;
+            return;
+        }
+        for seed in &self.seeds {
+            let _ = self.foca.announce(Gossiper::unknown(*seed), &mut self.runtime);
+        }
+        self.next_join = Some(now + JOIN_RETRY);
+    }
+
+    /// Knocks where a member was lost, at one address after the other.
+    pub(super) fn knock(&mut self, now: Duration) {
+        self.lost.retain(|&(_, until)| until > now);
+        if let Some((addr, until)) = self.lost.pop_front() {
+            self.lost.push_back((addr, until));
+            let _ = self.foca.announce(Gossiper::unknown(addr), &mut self.runtime);
+        }
+        self.next_knock = (!self.lost.is_empty()).then_some(now + KNOCK_PERIOD);
+    }
+
+    pub(super) fn note_lost(&mut self, now: Duration, addr: SocketAddr) {
+        self.note_found(addr);
+        self.lost.push_front((addr, now + KNOCK_FOR));
+        self.lost.truncate(KNOCKS_MAX);
+        self.next_knock.get_or_insert(now + KNOCK_PERIOD);
+    }
+
+    pub(super) fn note_found(&mut self, addr: SocketAddr) {
+        self.lost.retain(|&(known, _)| known != addr);
+    }
+}

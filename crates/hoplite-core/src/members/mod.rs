@@ -1,0 +1,223 @@
+//! Who is alive: SWIM gossip by the `foca` crate, fed with our clock and randomness.
+//!
+//! - here: datagrams and timers in, changes out
+//! - `identity`: a node as gossip sees it
+//! - `lateness`: who did not run, or heard nobody, blames nobody for it
+//! - `parted`: coming back after others held us for dead, or we them
+//! - `knocks`: getting in, and finding lost members again
+
+mod identity;
+mod knocks;
+mod lateness;
+mod parted;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use foca::{
+    AccumulatingRuntime, Codec, Foca, Header, Member, OwnedNotification, PeriodicParams, PostcardCodec, Timer,
+};
+use hoplite_words::NodeId;
+use rand::{rngs::SmallRng, Rng, SeedableRng};
+
+use crate::Config;
+use identity::Gossiper;
+use knocks::JOIN_RETRY;
+use lateness::DEAF_AFTER;
+
+/// Largest gossip datagram: fits an Ethernet frame without fragments.
+const DATAGRAM_BYTES_MAX: usize = 1400;
+
+/// Members asked to probe a silent one on our behalf.
+const INDIRECT_PROBES: usize = 3;
+
+/// How often we look for members that we do not know yet.
+const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
+
+/// How often news is spread besides what rides on probes.
+const GOSSIP_PERIOD: Duration = Duration::from_millis(200);
+
+/// What a call into [`Members`] brought about.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Up(NodeId),
+    Down(NodeId),
+    /// We were declared dead, and are back.
+    Rejoined,
+    Datagram {
+        to: SocketAddr,
+        bytes: Vec<u8>,
+    },
+}
+
+/// The gossip state machine.
+pub(crate) struct Members {
+    foca: Foca<Gossiper, PostcardCodec, SmallRng, foca::NoCustomBroadcast>,
+    runtime: AccumulatingRuntime<Gossiper>,
+    settings: foca::Config,
+    rng: SmallRng,
+    /// Foca's own timers, by due time and order of arrival.
+    timers: BTreeMap<(Duration, u64), Timer<Gossiper>>,
+    timer_count: u64,
+    seeds: Vec<SocketAddr>,
+    next_join: Option<Duration>,
+    /// Where members went down, until when we knock there, in the order of our rounds.
+    lost: VecDeque<(SocketAddr, Duration)>,
+    next_knock: Option<Duration>,
+    /// When we last heard anybody, and whether we declared somebody dead since.
+    last_heard: Duration,
+    declared: bool,
+    alive: usize,
+}
+
+impl Members {
+    pub fn new(config: &Config) -> Self {
+        let seeds: Vec<_> = config.seeds.iter().copied().filter(|seed| *seed != config.node.addr).collect();
+        let mut settings = foca::Config::simple();
+        settings.probe_period = config.probe_period;
+        settings.probe_rtt = config.probe_timeout;
+        settings.num_indirect_probes = NonZeroUsize::new(INDIRECT_PROBES).expect("not zero");
+        settings.suspect_to_down_after = config.suspicion;
+        settings.max_packet_size = NonZeroUsize::new(DATAGRAM_BYTES_MAX).expect("not zero");
+        settings.notify_down_members = true;
+        let one = NonZeroUsize::MIN;
+        settings.periodic_announce = Some(PeriodicParams { frequency: ANNOUNCE_PERIOD, num_members: one });
+        settings.periodic_announce_to_down_members = None;
+        settings.periodic_gossip = Some(PeriodicParams { frequency: GOSSIP_PERIOD, num_members: one });
+        let mut rng = SmallRng::seed_from_u64(config.seed);
+        let its_rng = SmallRng::seed_from_u64(rng.next_u64());
+        Members {
+            foca: Foca::new(Gossiper::of(config.node), settings.clone(), its_rng, PostcardCodec),
+            settings,
+            rng,
+            runtime: AccumulatingRuntime::new(),
+            timers: BTreeMap::new(),
+            timer_count: 0,
+            next_join: (!seeds.is_empty()).then_some(Duration::ZERO),
+            seeds,
+            lost: VecDeque::new(),
+            next_knock: None,
+            last_heard: Duration::ZERO,
+            declared: false,
+            alive: 0,
+        }
+    }
+
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let timer = self.timers.keys().next().map(|&(due, _)| due);
+        [timer, self.next_join, self.next_knock].into_iter().flatten().min()
+    }
+
+    pub fn on_datagram(&mut self, now: Duration, bytes: &[u8]) -> Vec<Change> {
+        self.excuse_lateness(now);
+        let deaf_for = now.saturating_sub(std::mem::replace(&mut self.last_heard, now));
+        let deaf = self.alive > 0 && deaf_for > self.settings.probe_period * DEAF_AFTER;
+        let declared = std::mem::take(&mut self.declared);
+        let header: Option<Header<Gossiper>> = PostcardCodec.decode_header(bytes).ok();
+        let before = match header {
+            Some(header) if (deaf && declared) || self.gives_way(&header) => self.start_over(header.src),
+            _ => Vec::new(),
+        };
+        if deaf {
+            self.postpone(deaf_for);
+        }
+        // Foca answers malformed or misaddressed packets with an error; anyone can send those.
+        let _ = self.foca.handle_data(bytes, &mut self.runtime);
+        before.into_iter().chain(self.drain(now)).collect()
+    }
+
+    pub fn on_time(&mut self, now: Duration) -> Vec<Change> {
+        self.excuse_lateness(now);
+        let mut changes = Vec::new();
+        while let Some((&(due, number), _)) = self.timers.first_key_value() {
+            if due > now {
+                break;
+            }
+            let timer = self.timers.remove(&(due, number)).expect("just seen");
+            // A timer of a past epoch is refused by its token; nothing to do about it.
+            let _ = self.foca.handle_timer(timer, &mut self.runtime);
+            let news = self.drain(now);
+            if news.iter().any(|change| matches!(change, Change::Down(_))) {
+                self.declared = true;
+                // Many may wait for this: it does not wait for the next round.
+                let _ = self.foca.gossip(&mut self.runtime);
+            }
+            changes.extend(news);
+            changes.extend(self.drain(now));
+        }
+        if self.next_join.is_some_and(|due| due <= now) {
+            self.join(now);
+            changes.extend(self.drain(now));
+        }
+        if self.next_knock.is_some_and(|due| due <= now) {
+            self.knock(now);
+            changes.extend(self.drain(now));
+        }
+        changes
+    }
+
+    /// There is proof that the process is gone: everyone may know at once. Should it live after all, it
+    /// hears of it and comes back like any other that was taken for dead.
+    pub fn on_gone(&mut self, now: Duration, node: NodeId) -> Vec<Change> {
+        let known = self.foca.iter_members().find(|member| member.id().node() == node);
+        if let Some(known) = known.map(|member| *member.id()) {
+            let _ = self.foca.apply_many([Member::down(known)].into_iter(), true, &mut self.runtime);
+            // Not only with the next probe.
+            let _ = self.foca.gossip(&mut self.runtime);
+        }
+        self.drain(now)
+    }
+
+    /// Says goodbye: the others need not find out by themselves.
+    pub fn leave(&mut self, now: Duration) -> Vec<Change> {
+        let _ = self.foca.leave_cluster(&mut self.runtime);
+        self.drain(now)
+    }
+
+    fn drain(&mut self, now: Duration) -> Vec<Change> {
+        let mut changes = Vec::new();
+        while let Some(news) = self.runtime.to_notify() {
+            match news {
+                OwnedNotification::MemberUp(member) => {
+                    self.note_found(member.addr);
+                    changes.push(Change::Up(member.node()));
+                }
+                OwnedNotification::MemberDown(member) => {
+                    self.note_lost(now, member.addr);
+                    changes.push(Change::Down(member.node()));
+                }
+                // The same process under its next life is no news.
+                OwnedNotification::Rename(old, new) if old.node() == new.node() => {}
+                OwnedNotification::Rename(old, new) => {
+                    changes.push(Change::Down(old.node()));
+                    if self.foca.iter_members().any(|member| *member.id() == new) {
+                        changes.push(Change::Up(new.node()));
+                    }
+                }
+                OwnedNotification::Rejoin(_) => {
+                    changes.push(Change::Rejoined);
+                    // Until it hears from somebody again, foca probes nobody; but those it knows may be dead.
+                    let _ = self.foca.apply_many(std::iter::empty(), false, &mut self.runtime);
+                }
+                _ => {}
+            }
+        }
+        while let Some((after, timer)) = self.runtime.to_schedule() {
+            self.timer_count += 1;
+            self.timers.insert((now + after, self.timer_count), timer);
+        }
+        while let Some((to, bytes)) = self.runtime.to_send() {
+            changes.push(Change::Datagram { to: to.addr, bytes: bytes.to_vec() });
+        }
+        self.alive = self.foca.iter_members().count();
+        if self.alive == 0 && self.next_join.is_none() && !self.seeds.is_empty() {
+            // Everyone is gone: the seeds are the only way back.
+            self.next_join = Some(now + JOIN_RETRY);
+        }
+        changes
+    }
+}

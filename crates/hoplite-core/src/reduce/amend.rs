@@ -1,0 +1,61 @@
+//! A seat that is told more about the attempt it is at: further inputs, no more to come, it is the root.
+
+use hoplite_words::peer::{Seat, SeatTrouble};
+use hoplite_words::CopyId;
+
+use super::folds::rule;
+use super::seats::Key;
+use crate::io::{FoldId, FoldInputs, Output};
+use crate::Core;
+
+impl Core {
+    /// The same attempt with more inputs, closed, or become the root.
+    pub(super) fn amend_seat(&mut self, key: Key, told: &Seat, copy: CopyId, fold: FoldId) {
+        let seat = self.seats.running[&key].seat.clone();
+        if seat.root && !told.root && self.is_taken(seat.out) {
+            return self.seat_failed(key, SeatTrouble::Taken);
+        }
+        let children: Vec<_> =
+            seat.children.iter().filter(|child| !told.children.contains(child)).cloned().collect();
+        let added = match self.local_inputs(&seat.sources[told.sources.len()..], &children) {
+            Ok(Some(added)) => added,
+            // A child here that is not ready yet, or a source that is gone: the coordinator restarts
+            // the slot, which then waits for its inputs as a whole.
+            Ok(None) => {
+                let child = children.iter().find(|child| child.node == self.me).expect("one was missing");
+                return self.seat_failed(key, SeatTrouble::Child(child.slot));
+            }
+            Err(missing) => return self.seat_failed(key, SeatTrouble::Source(missing)),
+        };
+        added.iter().for_each(|&source| self.add_user(source));
+        let streams = self.pull_children(fold, &children);
+        let inputs =
+            FoldInputs { sources: added.clone(), streams: streams.iter().map(|&(t, n, _)| (t, n)).collect() };
+        if let Some(running) = self.seats.folds.get_mut(&fold) {
+            running.sources.extend(added);
+            running.streams.extend(streams.iter().map(|&(transfer, _, child)| (transfer, child)));
+        }
+        if seat.root && !told.root {
+            self.become_root(copy, &seat);
+        }
+        self.out.push_back(Output::AmendFold { fold, rule: rule(&seat), added: inputs });
+        self.send_pulls(&streams, &children);
+        if seat.root && !told.root {
+            self.on_opened(seat.out);
+        }
+    }
+
+    /// What was a partial sum turns out to be the target.
+    fn become_root(&mut self, copy: CopyId, seat: &Seat) {
+        if let Some(stale) = self.copies.live(seat.out) {
+            self.doom(stale);
+        }
+        self.copies.rename(copy, seat.out);
+        self.copies.with(copy, |copy| {
+            copy.pinned = true;
+            copy.public = true;
+        });
+        self.announce(copy, false, true);
+        self.drop_fetch(seat.out);
+    }
+}

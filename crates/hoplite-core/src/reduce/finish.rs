@@ -1,0 +1,95 @@
+//! The end of a call of reduce: an outcome, a time-out, a caller that is gone.
+
+use hoplite_words::client::Reply;
+use hoplite_words::peer::PeerMessage;
+use hoplite_words::{Error, ErrorKind, ObjectId, ReductionId};
+
+use crate::io::ClientId;
+use crate::subscriptions::Watcher;
+use crate::timers::Timer;
+use crate::Core;
+
+impl Core {
+    pub(crate) fn on_reduction_timed_out(&mut self, number: u64, waited: &str) {
+        let Some(reduction) = self.reductions.get_mut(&number) else { return };
+        if let (Some(commitment), Some(call)) = (&reduction.commitment, reduction.call) {
+            let (client, target) = (reduction.client, reduction.request.target);
+            let message = format!(
+                "{}: reduce to {target} timed out after {waited}: it is done, but {} has not said that it is sealed",
+                self.me, commitment.root
+            );
+            // The target is kept: the commit cannot be taken back.
+            self.detach_reduction(number);
+            return self.fail_call(client, call, ErrorKind::TimedOut, &message);
+        }
+        let have = match &reduction.small {
+            Some(small) => small.count(),
+            None => reduction.chosen_count(),
+        };
+        let missing = (0..reduction.request.sources.len()).find(|&index| !reduction.is_chosen(index));
+        let missing = match missing.filter(|_| have < reduction.k() && reduction.small.is_none()) {
+            Some(index) => format!("; the first one missing is {}", reduction.request.sources[index]),
+            None => String::new(),
+        };
+        let message = format!(
+            "{}: reduce to {} timed out after {waited}: {have} of the {} sources needed had come{missing}",
+            self.me,
+            reduction.request.target,
+            reduction.k()
+        );
+        self.fail_reduction(number, ErrorKind::TimedOut, &message);
+    }
+
+    pub(crate) fn fail_reduction(&mut self, number: u64, kind: ErrorKind, message: &str) {
+        self.finish_reduction(number, Err(Error::new(kind, message)));
+    }
+
+    /// Over, one way or the other: everyone seated (but a committed root) lets go.
+    pub(super) fn finish_reduction(&mut self, number: u64, outcome: Result<Vec<ObjectId>, Error>) {
+        let Some(mut reduction) = self.reductions.remove(&number) else { return };
+        for timer in [Timer::Barrier(number), Timer::Reseat(number), Timer::Bereaved(number)] {
+            self.timers.clear(timer);
+        }
+        for token in &reduction.barrier {
+            self.barriers.remove(token);
+        }
+        for object in reduction.request.sources.iter().copied().chain([reduction.request.target]) {
+            self.unwatch(object, Watcher::Reduction(number));
+        }
+        if let Some(small) = reduction.small.take() {
+            self.drop_small(number, small, &reduction.request.sources);
+        }
+        let id = ReductionId { coordinator: self.me, number };
+        for node in reduction.seated {
+            self.send(node, PeerMessage::Disband { reduction: id }, None);
+        }
+        if let Some(call) = reduction.call {
+            let reply = match outcome {
+                Ok(sources) => Reply::Reduced { sources },
+                Err(error) => Reply::Failed(error),
+            };
+            self.finish_call(reduction.client, call, reply);
+        }
+    }
+
+    pub(crate) fn detach_reduction(&mut self, number: u64) {
+        if let Some(reduction) = self.reductions.get_mut(&number) {
+            reduction.call = None;
+        }
+    }
+
+    pub(crate) fn abandon_reductions_of(&mut self, client: ClientId) {
+        let numbers: Vec<_> = self
+            .reductions
+            .iter()
+            .filter(|(_, reduction)| reduction.client == client)
+            .map(|(&number, _)| number)
+            .collect();
+        for number in numbers {
+            self.detach_reduction(number);
+            if self.reductions[&number].commitment.is_none() {
+                self.fail_reduction(number, ErrorKind::Aborted, "the caller is gone");
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Folds: what goes in, the streams that feed them, and what their end means for the slot.
+
+use std::collections::BTreeMap;
+
+use hoplite_words::peer::{Child, PeerMessage, Seal, Seat, SeatTrouble};
+use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
+
+use super::seats::{Key, Running, State};
+use crate::copies::Phase;
+use crate::fetch::{Feeds, Transfer};
+use crate::io::{Broken, FoldId, FoldInputs, FoldRule, Output};
+use crate::Core;
+
+/// Why a fold runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FoldFor {
+    Seat(Key),
+    Small(u64),
+}
+
+#[derive(Debug)]
+pub(super) struct Fold {
+    purpose: FoldFor,
+    out: CopyId,
+    pub(super) sources: Vec<CopyId>,
+    /// Which child slot each stream is.
+    pub(super) streams: BTreeMap<TransferId, u32>,
+}
+
+impl Core {
+    /// How often the slot that is folded here was started over.
+    pub(crate) fn attempt_of_fold(&self, fold: FoldId) -> u32 {
+        match self.seats.folds.get(&fold).map(|fold| fold.purpose) {
+            Some(FoldFor::Seat(key)) => self.seats.running.get(&key).map_or(0, |seat| seat.seat.attempt),
+            _ => 0,
+        }
+    }
+
+    /// Starts a fold whose sources are already counted as used.
+    pub(super) fn start_fold(
+        &mut self,
+        purpose: FoldFor,
+        out: CopyId,
+        rule: FoldRule,
+        sources: Vec<CopyId>,
+        children: &[Child],
+    ) -> FoldId {
+        let fold = FoldId(self.next_number());
+        self.copies.with(out, |copy| {
+            copy.phase = Phase::Folded(Some(fold));
+            copy.users += 1;
+        });
+        let streams = self.pull_children(fold, children);
+        let inputs = FoldInputs {
+            sources: sources.clone(),
+            streams: streams.iter().map(|&(t, n, _)| (t, n)).collect(),
+        };
+        let by_transfer = streams.iter().map(|&(transfer, _, child)| (transfer, child)).collect();
+        self.seats.folds.insert(fold, Fold { purpose, out, sources, streams: by_transfer });
+        // The fold must expect its streams before anyone is asked to send them.
+        self.out.push_back(Output::Fold { fold, out, rule, inputs });
+        self.send_pulls(&streams, children);
+        fold
+    }
+
+    pub(super) fn pull_children(
+        &mut self,
+        fold: FoldId,
+        children: &[Child],
+    ) -> Vec<(TransferId, NodeId, u32)> {
+        let mut streams = Vec::new();
+        let me = self.me;
+        for child in children.iter().filter(|child| child.node != me) {
+            let transfer = TransferId(self.next_number());
+            self.fetches.transfers.insert(transfer, Transfer::new(child.node, Feeds::Fold(fold)));
+            streams.push((transfer, child.node, child.slot));
+        }
+        streams
+    }
+
+    pub(super) fn send_pulls(&mut self, streams: &[(TransferId, NodeId, u32)], children: &[Child]) {
+        for &(transfer, node, slot) in streams {
+            let child = children.iter().find(|child| child.slot == slot).expect("made from the children");
+            let (id, edition) = (child.id, child.edition);
+            self.send(node, PeerMessage::Pull { transfer, id, edition, offset: 0, patient: true }, None);
+        }
+    }
+
+    pub(crate) fn on_fold_stream_broken(&mut self, fold: FoldId, transfer: TransferId) {
+        let Some(running) = self.seats.folds.get(&fold) else { return };
+        if let (FoldFor::Seat(key), Some(&child)) = (running.purpose, running.streams.get(&transfer)) {
+            let current = self.seats.running.get(&key).map(|running| running.state);
+            if matches!(current, Some(State::Folding { fold: now, .. }) if now == fold) {
+                self.seat_failed(key, SeatTrouble::Child(child));
+            }
+        }
+    }
+
+    pub(crate) fn on_fold_ended(&mut self, id: FoldId, outcome: Result<(), Broken>) {
+        let Some(fold) = self.seats.folds.remove(&id) else { return };
+        for transfer in fold.streams.keys() {
+            if let Some(Transfer { from, .. }) = self.fetches.transfers.remove(transfer) {
+                if outcome.is_err() {
+                    // It may still be waiting there for a copy that opens late.
+                    self.send(from, PeerMessage::Unpull { transfer: *transfer }, None);
+                }
+            }
+        }
+        let out = &mut self.copies.table.get_mut(&fold.out).expect("used by the fold");
+        let doomed = out.doomed;
+        if !doomed {
+            out.phase = Phase::Folded(None);
+        }
+        match fold.purpose {
+            _ if doomed => {}
+            FoldFor::Seat(key) => self.on_seat_folded(key, &fold, outcome),
+            FoldFor::Small(number) => self.on_small_folded(number, fold.out, outcome),
+        }
+        fold.sources.iter().for_each(|&source| self.remove_user(source));
+        self.remove_user(fold.out);
+    }
+
+    fn on_seat_folded(&mut self, key: Key, fold: &Fold, outcome: Result<(), Broken>) {
+        let Some(running) = self.seats.running.get_mut(&key) else { return };
+        let (root, attempt) = (running.seat.root, running.seat.attempt);
+        match outcome {
+            Ok(()) => {
+                running.state = State::Folded { copy: fold.out };
+                if root {
+                    let (reduction, _) = key;
+                    self.send(reduction.coordinator, PeerMessage::RootDone { reduction, attempt }, None);
+                } else {
+                    self.seal_copy(fold.out, Seal::default());
+                }
+            }
+            Err(Broken) => {
+                // An input was abandoned under us: a put was aborted, or another attempt.
+                let seat = &running.seat;
+                let gone = |id: ObjectId, edition: Edition| {
+                    self.copies.live_copy(id).map(|copy| copy.edition) != Some(edition)
+                };
+                let source = seat.sources.iter().find(|source| gone(source.id, source.edition));
+                let mut children = seat.children.iter().filter(|child| child.node == self.me);
+                let child = children.find(|child| gone(child.id, child.edition));
+                let trouble = match (source, child) {
+                    (Some(source), _) => SeatTrouble::Source(source.id),
+                    (None, Some(child)) => SeatTrouble::Child(child.slot),
+                    (None, None) => SeatTrouble::LetGo,
+                };
+                self.seat_failed(key, trouble);
+                self.withdraw(fold.out);
+                self.doom(fold.out);
+            }
+        }
+    }
+
+    /// The slot cannot go on by itself.
+    pub(super) fn seat_failed(&mut self, key: Key, trouble: SeatTrouble) {
+        let Some(running) = self.seats.running.get_mut(&key) else { return };
+        running.trouble = Some(trouble);
+        if running.state == State::Waiting {
+            running.state = State::Failed;
+        }
+        self.say_trouble(key);
+    }
+
+    pub(super) fn say_trouble(&mut self, key: Key) {
+        let (reduction, slot) = key;
+        let Some(Running { seat, trouble: Some(trouble), .. }) = self.seats.running.get(&key) else { return };
+        let failed = PeerMessage::SeatFailed { reduction, slot, attempt: seat.attempt, trouble: *trouble };
+        self.send(reduction.coordinator, failed, None);
+    }
+
+    /// The control connection to `node` broke: a pull may be lost, so streams from it are suspect.
+    pub(crate) fn seats_peer_broken(&mut self, node: NodeId) {
+        let suspect = self.fetches.transfers.iter().filter(|(_, transfer)| transfer.from == node);
+        let suspect: Vec<_> = suspect
+            .filter_map(
+                |(&id, transfer)| {
+                    if let Feeds::Fold(fold) = transfer.feeds {
+                        Some((fold, id))
+                    } else {
+                        None
+                    }
+                },
+            )
+            .collect();
+        for (fold, transfer) in suspect {
+            self.on_fold_stream_broken(fold, transfer);
+        }
+    }
+}
+
+pub(super) fn rule(seat: &Seat) -> FoldRule {
+    FoldRule { op: seat.op, dtype: seat.dtype, divide_by: seat.divide_by, open: seat.open }
+}

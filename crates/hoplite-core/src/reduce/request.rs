@@ -1,0 +1,117 @@
+//! The start of a reduction: what the caller asked for, and hearing of everything that exists already.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hoplite_words::peer::DirectoryRequest;
+use hoplite_words::{limits, ErrorKind, FoldOrder, NodeId, ObjectId, Op};
+
+use super::coordinator::Reduction;
+use crate::calls::Pending;
+use crate::cost::Degree;
+use crate::io::ClientId;
+use crate::subscriptions::Watcher;
+use crate::timers::Timer;
+use crate::Core;
+
+/// What the caller asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub target: ObjectId,
+    pub sources: Vec<ObjectId>,
+    pub k: u32,
+    pub op: Op,
+    pub order: FoldOrder,
+    pub to_sources: bool,
+}
+
+/// How long the start of a reduction waits to hear what exists already, if an owner does not answer.
+const BARRIER_TIME: Duration = Duration::from_millis(50);
+
+impl Core {
+    pub(crate) fn on_reduce(
+        &mut self,
+        client: ClientId,
+        call: u64,
+        request: Request,
+        timeout_ms: Option<u64>,
+    ) {
+        if let Err(message) = validate(&request) {
+            return self.reply_error(client, call, ErrorKind::BadArgument, message);
+        }
+        let number = self.next_number();
+        self.open_call(client, call, timeout_ms, Pending::Reduce { number });
+        let watched: Vec<_> = request.sources.iter().copied().chain([request.target]).collect();
+        let reduction = Reduction {
+            client,
+            call: Some(call),
+            request,
+            barrier: BTreeSet::new(),
+            facts: None,
+            degree: Degree::Chain,
+            slots: Vec::new(),
+            next_slot: 0,
+            seated: BTreeSet::new(),
+            bad: BTreeSet::new(),
+            deleted: BTreeSet::new(),
+            small: None,
+            prefetched: false,
+            commitment: None,
+        };
+        self.reductions.insert(number, reduction);
+        // Connections keep order: behind the last subscription with each owner, a question whose
+        // answer says that everything known was told.
+        let mut last: BTreeMap<NodeId, ObjectId> = BTreeMap::new();
+        for &object in &watched {
+            self.watch(object, Watcher::Reduction(number));
+            last.insert(self.shards.owner(object), object);
+        }
+        for object in last.into_values() {
+            let token = self.next_number();
+            self.barriers.insert(token, number);
+            self.reductions.get_mut(&number).expect("just made").barrier.insert(token);
+            self.ask_owner(object, DirectoryRequest::Locate { token }, None);
+        }
+        self.timers.set(self.now + BARRIER_TIME, Timer::Barrier(number));
+    }
+
+    pub(crate) fn on_barrier_reached(&mut self, token: u64) -> bool {
+        let Some(number) = self.barriers.remove(&token) else { return false };
+        if let Some(reduction) = self.reductions.get_mut(&number) {
+            reduction.barrier.remove(&token);
+            if reduction.barrier.is_empty() {
+                self.timers.clear(Timer::Barrier(number));
+                self.advance_reduction(number);
+            }
+        }
+        true
+    }
+
+    pub(crate) fn on_barrier_timer(&mut self, number: u64) {
+        if let Some(reduction) = self.reductions.get_mut(&number) {
+            for token in std::mem::take(&mut reduction.barrier) {
+                self.barriers.remove(&token);
+            }
+            self.advance_reduction(number);
+        }
+    }
+}
+
+fn validate(request: &Request) -> Result<(), String> {
+    let Request { target, sources, k, .. } = request;
+    let n = sources.len();
+    if n > limits::SOURCES_MAX {
+        return Err(format!("{n} sources, at most {}", limits::SOURCES_MAX));
+    }
+    if *k == 0 || *k as usize > n {
+        return Err(format!("cannot reduce the first {k} of {n} sources"));
+    }
+    let distinct: BTreeSet<_> = sources.iter().collect();
+    if distinct.len() < n {
+        return Err(format!("a source is listed more than once ({} distinct of {n})", distinct.len()));
+    }
+    if distinct.contains(target) {
+        return Err(format!("the target {target} is one of the sources"));
+    }
+    Ok(())
+}

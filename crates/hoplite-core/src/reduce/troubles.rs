@@ -1,0 +1,97 @@
+//! Slots that cannot go on by themselves, and what their coordinator does about it.
+
+use std::time::Duration;
+
+use hoplite_words::peer::{PeerMessage, SeatTrouble};
+use hoplite_words::{ErrorKind, NodeId, ObjectId, ReductionId};
+
+use super::coordinator::{Chosen, Slot};
+use crate::timers::Timer;
+use crate::Core;
+
+/// How long a slot rests that has failed before: a dead child is refused at once, many thousand times
+/// a second, until the members agree that it is dead.
+const RESEAT_AFTER: Duration = Duration::from_millis(20);
+
+impl Core {
+    pub(crate) fn on_seat_failed(
+        &mut self,
+        from: NodeId,
+        number: u64,
+        slot: u32,
+        attempt: u32,
+        trouble: SeatTrouble,
+    ) {
+        let id = ReductionId { coordinator: self.me, number };
+        match self.reductions.get(&number).map(|reduction| reduction.commitment.is_some()) {
+            None => return self.send(from, PeerMessage::Disband { reduction: id }, None),
+            Some(true) => return self.repeat_commit(number, from),
+            Some(false) => {}
+        }
+        let Some(seated) = self.current_slot(number, slot, attempt).filter(|slot| slot.node == Some(from))
+        else {
+            return;
+        };
+        seated.restart = true;
+        let again = seated.attempt > 0;
+        match trouble {
+            SeatTrouble::NoRoom | SeatTrouble::Taken => return self.fail_for_seat(number, from, trouble),
+            SeatTrouble::Source(source) => {
+                self.avoid_source(number, slot, source);
+                return self.advance_reduction(number);
+            }
+            // It may not know of its slot (any more).
+            SeatTrouble::Child(child) => self.repeat_seat(number, child),
+            SeatTrouble::LetGo => {}
+        }
+        if again {
+            self.timers.set(self.now + RESEAT_AFTER, Timer::Reseat(number));
+        } else {
+            self.advance_reduction(number);
+        }
+    }
+
+    fn fail_for_seat(&mut self, number: u64, node: NodeId, trouble: SeatTrouble) {
+        let reduction = &self.reductions[&number];
+        let target = reduction.request.target;
+        let size = reduction.facts.as_ref().map_or(0, |facts| facts.size);
+        let (kind, message) = match trouble {
+            SeatTrouble::Taken => {
+                let message = format!("{}: the target {target} exists already on {node}", self.me);
+                (ErrorKind::AlreadyExists, message)
+            }
+            _ => {
+                let message =
+                    format!("{}: {node} has no room for a partial sum of {target} ({size} bytes)", self.me);
+                (ErrorKind::StoreFull, message)
+            }
+        };
+        self.fail_reduction(number, kind, &message);
+    }
+
+    /// The slot's node does not have this source after all: not to be taken from there again.
+    fn avoid_source(&mut self, number: u64, slot: u32, source: ObjectId) {
+        let reduction = self.reductions.get_mut(&number).expect("it has a slot");
+        let index = reduction.request.sources.iter().position(|&listed| listed == source);
+        let Some((_, slot)) = reduction.slots.iter().find(|(id, _)| *id == slot) else { return };
+        let chosen = slot.sources.iter().find(|chosen| Some(chosen.index) == index);
+        if let (Some(&Chosen { index, edition }), Some(node)) = (chosen, slot.node) {
+            reduction.bad.insert((index, node, edition));
+        }
+    }
+
+    fn repeat_seat(&mut self, number: u64, slot: u32) {
+        let slots = &self.reductions[&number].slots;
+        let told = slots.iter().find(|(id, _)| *id == slot).and_then(|(_, slot)| slot.told.clone());
+        if let Some((node, seat)) = told {
+            let reduction = ReductionId { coordinator: self.me, number };
+            self.send(node, PeerMessage::Seat { reduction, seat }, None);
+        }
+    }
+
+    fn current_slot(&mut self, number: u64, slot: u32, attempt: u32) -> Option<&mut Slot> {
+        let slots = &mut self.reductions.get_mut(&number)?.slots;
+        let (_, slot) = slots.iter_mut().find(|(id, _)| *id == slot)?;
+        (slot.attempt == attempt && slot.told.is_some()).then_some(slot)
+    }
+}
