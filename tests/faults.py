@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import hoplite
 import numpy as np
@@ -18,6 +19,9 @@ SIZE = 32 * MIB
 
 TIMEOUT = 60.0
 """Seconds nothing in these tests comes near; whatever reaches them hangs."""
+
+GRAIN = MIB // 4
+"""What a relay may hold back while more is to come: it forwards no less at a time."""
 
 SOON = 5.0
 """Seconds within which a failure must be told: milliseconds as a rule. But an owner that has lately
@@ -49,6 +53,11 @@ class SlowPut:
 def has_received(client: hoplite.Client, size: int) -> None:
     """Wait until `client`'s node has received as many bytes from others."""
     eventually(lambda: client.status(timeout=TIMEOUT).received_bytes >= size, f"{size} bytes arrive")
+
+
+def has_folded(client: hoplite.Client, size: int) -> None:
+    """Wait until `client`'s node has folded as many bytes."""
+    eventually(lambda: client.status(timeout=TIMEOUT).folded_bytes >= size, f"{size} bytes are folded")
 
 
 def holders(client: hoplite.Client, name: str) -> set[str]:
@@ -85,3 +94,28 @@ def owner_of(clients: Sequence[hoplite.Client], name: str) -> int:
     creation.abort()
     eventually(lambda: entries() == before, "the entry is gone again")
     return next(i for i in range(len(clients)) if after[i] > before[i])
+
+
+def bytes_of(seed: int, size: int = SIZE) -> Bytes:
+    """Different for each seed, and at each place: bytes that are mixed up do not go unseen."""
+    return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a node has in hand besides finished copies: nothing of it may stay behind."""
+
+    used_bytes: int
+    copies: int
+    transfers: int
+    reductions: int
+
+
+def usage(client: hoplite.Client) -> Usage:
+    status = client.status(timeout=TIMEOUT)
+    return Usage(status.used_bytes, status.copies, status.transfers, status.reductions)
+
+
+def returns_to(before: Sequence[Usage], clients: Sequence[hoplite.Client]) -> None:
+    """Wait until each client's node has no more in hand than it had `before`."""
+    eventually(lambda: [usage(client) for client in clients] == list(before), f"back to {before}")

@@ -1,0 +1,182 @@
+"""Nodes that die or stand still in the middle of a broadcast: everyone else goes on from the byte it has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import hoplite
+import numpy as np
+import pytest
+from conftest import eventually
+from faults import GRAIN, MIB, TIMEOUT, Bytes, SlowPut, bytes_of, has_received, holders, names_owned_by
+
+Threads = ThreadPoolExecutor
+ClusterOf = Callable[[int], hoplite.LocalCluster]
+
+SIZE = 16 * MIB
+HALF = SIZE // 2
+NEARLY_HALF = HALF - 6 * GRAIN
+"""What everyone has come to have when half is written: each hop may hold back a grain."""
+
+PAUSE_NOTICED = 2.0
+"""Seconds within which a paused process is given up, as docs/fault-tolerance.md promises."""
+
+BUSY = 8.0
+"""Seconds more that a machine may need on which everything else runs, too."""
+
+
+class Broadcast:
+    """An object half written on node 0, and behind it a chain: node 1, node 2, ... each has that half.
+
+    The last node looks on, and owns the directory entry unless another `owner` is given.
+    """
+
+    def __init__(self, cluster: hoplite.LocalCluster, threads: Threads, owner: int | None = None) -> None:
+        self.cluster = cluster
+        self.threads = threads
+        self.clients = [cluster.connect(node) for node in range(len(cluster))]
+        self.looker = len(cluster) - 1
+        (self.name,) = names_owned_by(self.clients, self.looker if owner is None else owner)
+        self.content = bytes_of(0, SIZE)
+        self.put = SlowPut(self.clients[0], self.name, self.content)
+        self.put.write(HALF)
+        self.gets: dict[int, Future[Any]] = {}
+        for node in range(1, self.looker):
+            self.get(node)
+            has_received(self.clients[node], NEARLY_HALF)
+        sent = [client.status(timeout=TIMEOUT).sent_bytes for client in self.clients]
+        # A chain, and no other tree: everyone but the last of it sends once.
+        assert all(NEARLY_HALF <= size <= HALF for size in sent[:-2])
+        assert sent[-2:] == [0, 0]
+
+    def get(self, node: int, client: hoplite.Client | None = None) -> None:
+        """A get on this node, in the background."""
+        client = client or self.clients[node]
+        self.gets[node] = self.threads.submit(client.get, self.name, timeout=TIMEOUT, on_lost="wait")
+
+    def kill(self, *nodes: int) -> None:
+        """Kill nodes; what their clients waited for ends with them."""
+        for node in nodes:
+            self.cluster.kill(node)
+            if node in self.gets:
+                with pytest.raises(hoplite.NodeUnreachable):
+                    self.gets.pop(node).result()
+
+    def everyone_gets(self, content: Bytes) -> None:
+        for get in self.gets.values():
+            np.testing.assert_array_equal(get.result(), content)
+
+    def is_complete_on(self, *nodes: int) -> None:
+        """Wait until the directory knows these, and no others, as complete."""
+        wanted = {self.cluster.addresses[node] for node in nodes}
+        eventually(lambda: holders(self.clients[self.looker], self.name) == wanted, f"complete on {nodes}")
+
+
+@pytest.fixture
+def broadcast(threads: Threads, cluster_of: ClusterOf) -> Callable[..., Broadcast]:
+    return lambda nodes=6, **options: Broadcast(cluster_of(nodes), threads, **options)
+
+
+@pytest.mark.parametrize("dead", [(1,), (2,), (4,), (2, 3), (1, 3)], ids=str)
+def test_whoever_is_behind_a_dead_relay_goes_on_and_fetches_nothing_twice(
+    broadcast: Callable[..., Broadcast], dead: tuple[int, ...]
+) -> None:
+    chain = broadcast()
+    chain.kill(*dead)
+    chain.put.finish()
+    chain.everyone_gets(chain.content)
+    for node in chain.gets:
+        assert chain.clients[node].status(timeout=TIMEOUT).received_bytes == SIZE
+
+
+def test_a_relay_that_owns_the_directory_entry(broadcast: Callable[..., Broadcast]) -> None:
+    chain = broadcast(owner=2)
+    chain.kill(2)
+    chain.put.finish()
+    chain.everyone_gets(chain.content)
+    # A newcomer finds it, too.
+    chain.get(chain.looker)
+    chain.everyone_gets(chain.content)
+
+
+def test_the_next_sender_dies_before_it_sends(broadcast: Callable[..., Broadcast]) -> None:
+    chain = broadcast()
+    # Whoever was behind 2 is lent 1, which never answers and dies as well.
+    chain.cluster.pause(1)
+    chain.kill(2)
+    eventually(
+        lambda: chain.cluster.addresses[2] not in chain.clients[3].status(timeout=TIMEOUT).members,
+        "the first death is known",
+    )
+    chain.kill(1)
+    chain.put.finish()
+    chain.everyone_gets(chain.content)
+
+
+@pytest.mark.parametrize("how", ["get", "put"])
+def test_the_origin_may_die_once_another_copy_is_complete(
+    broadcast: Callable[..., Broadcast], how: str
+) -> None:
+    chain = broadcast(4)
+    # Node 2 stops half-way: what it lacks must come from where else it is complete.
+    chain.cluster.pause(2)
+    if how == "get":
+        chain.put.finish()
+        chain.gets[1].result()
+        chain.is_complete_on(0, 1)
+        chain.kill(0)
+    else:
+        chain.clients[3].put(chain.content, chain.name, timeout=TIMEOUT)
+        chain.is_complete_on(3)
+        chain.kill(0)
+    chain.cluster.resume(2)
+    chain.everyone_gets(chain.content)
+
+
+def test_the_origin_dies_before_anybody_has_it_all_and_it_is_put_elsewhere(
+    broadcast: Callable[..., Broadcast],
+) -> None:
+    chain = broadcast()
+    chain.kill(0)
+    # It never was complete: withdrawn, not lost. Those who have half of it wait for the next put.
+    eventually(
+        lambda: all(client.status(timeout=TIMEOUT).copies == 0 for client in chain.clients[1:]),
+        "the bytes of the dead writing are dropped",
+    )
+    assert [get.exception(0) for get in chain.gets.values() if get.done()] == []
+    other = bytes_of(1, SIZE)
+    chain.clients[chain.looker].put(other, chain.name, timeout=TIMEOUT)
+    chain.everyone_gets(other)
+
+
+@pytest.mark.parametrize("dead", [2, 4], ids=["relay", "last"])
+def test_a_receiver_that_comes_back_gets_again(broadcast: Callable[..., Broadcast], dead: int) -> None:
+    chain = broadcast()
+    chain.kill(dead)
+    chain.cluster.restart(dead)
+    chain.get(dead, chain.cluster.connect(dead))
+    chain.put.finish()
+    chain.everyone_gets(chain.content)
+
+
+def test_a_paused_relay_is_gone_round_and_finishes_when_it_wakes_up(
+    broadcast: Callable[..., Broadcast],
+) -> None:
+    chain = broadcast()
+    chain.cluster.pause(2)
+    started = time.monotonic()
+    chain.put.finish()
+    paused = chain.gets.pop(2)
+    chain.everyone_gets(chain.content)
+    assert time.monotonic() - started < PAUSE_NOTICED + BUSY
+    chain.cluster.resume(2)
+    np.testing.assert_array_equal(paused.result(), chain.content)
+    # It is a member again, and serves others.
+    chain.cluster.wait_members(len(chain.cluster))
+    chain.cluster.kill(0)
+    chain.cluster.kill(1)
+    chain.get(chain.looker)
+    chain.everyone_gets(chain.content)

@@ -1,0 +1,293 @@
+"""Participants that die at any point of a reduction: the result is exactly that of the sources it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import hoplite
+import numpy as np
+import pytest
+from conftest import eventually
+from faults import (
+    GRAIN,
+    MIB,
+    TIMEOUT,
+    Bytes,
+    SlowPut,
+    bytes_of,
+    has_folded,
+    has_received,
+    is_known,
+    names_owned_by,
+    returns_to,
+    usage,
+)
+
+Threads = ThreadPoolExecutor
+ClusterOf = Callable[[int], hoplite.LocalCluster]
+
+SIZE = 8 * MIB
+"""So large that the tree is a chain, whatever has been measured of this machine."""
+HALF = SIZE // 2
+NEARLY_HALF = HALF - 6 * GRAIN
+"""What everyone has come to have when half is written: each hop may hold back a grain."""
+
+
+class Sum:
+    """A chain half-way: the source of node 1 flows to node 2, is added to its own there, and so on.
+
+    Node 4 is the root, unless node 0, the coordinator, has a source as well: then that is the last in
+    the chain. Getters behind the target, on node 0 and on the looker, have half of it. Four (or five)
+    of seven sources are to go in; the last node looks on, and may put the two that are left.
+    """
+
+    def __init__(self, cluster: hoplite.LocalCluster, threads: Threads, own_root: bool = False) -> None:
+        self.cluster = cluster
+        self.threads = threads
+        self.clients = [cluster.connect(node) for node in range(len(cluster))]
+        self.looker = len(cluster) - 1
+        names = names_owned_by(self.clients, 0, 8)
+        self.target, self.sources = names[0], names[1:]
+        self.chain = [1, 2, 3, 4] + ([0] if own_root else [])
+        self.reduction = self.clients[0].reduce(
+            self.sources, target=self.target, num_objects=len(self.chain), timeout=TIMEOUT
+        )
+        self.gets = {
+            node: threads.submit(
+                self.clients[node].get, self.target, copy=copy, timeout=TIMEOUT, on_lost="wait"
+            )
+            for node, copy in ((0, False), (self.looker, True))
+        }
+        self.puts: dict[int, SlowPut] = {}
+        for node in self.chain:
+            self.start(node)
+            if node != self.chain[0]:
+                has_folded(self.clients[node], 2 * NEARLY_HALF)
+        for getter in (0, self.looker):
+            has_received(self.clients[getter], NEARLY_HALF)
+
+    def start(self, node: int, *, source: int | None = None) -> None:
+        """Put half of a source on this node: its own, unless another is given."""
+        source = node if source is None else source
+        self.puts[source] = SlowPut(self.clients[node], self.sources[source], bytes_of(source, SIZE))
+        self.puts[source].write(HALF)
+        is_known(self.clients[0], self.sources[source], 1)
+
+    def kill(self, *nodes: int) -> None:
+        for node in nodes:
+            self.cluster.kill(node)
+            self.puts.pop(node, None)
+
+    def spare(self) -> None:
+        """Put the two sources nobody has counted on yet, on the last node."""
+        for source in (5, 6):
+            self.clients[self.looker].put(bytes_of(source, SIZE), self.sources[source], timeout=TIMEOUT)
+
+    def ends_right(self, *, without: tuple[int, ...] = (), dead: tuple[int, ...] = ()) -> None:
+        """The result is that of the sources it names, and whoever lives sees the same.
+
+        Nodes `without` are dead or mute, and their sources do not go in; the `dead` ones' may.
+        """
+        for put in self.puts.values():
+            put.finish()
+        named = [str(source) for source in self.reduction.result(TIMEOUT).sources]
+        assert len(named) == len(self.chain)
+        assert not {self.sources[source] for source in without} & set(named)
+        expected = sum_of(self.sources.index(name) for name in named)
+        for get in self.gets.values():
+            np.testing.assert_array_equal(get.result(), expected)
+        for node in set(range(len(self.cluster))) - {*without, *dead}:
+            np.testing.assert_array_equal(self.clients[node].get(self.target, timeout=TIMEOUT), expected)
+
+
+def sum_of(sources: object) -> Bytes:
+    total = np.zeros(SIZE, np.uint8)
+    for source in sources:  # type: ignore[attr-defined]
+        total += bytes_of(source, SIZE)
+    return total
+
+
+@pytest.fixture
+def half_way(threads: Threads, cluster_of: ClusterOf) -> Callable[..., Sum]:
+    return lambda **options: Sum(cluster_of(6), threads, **options)
+
+
+# First in the chain, in its middle, next to the root, the root; two neighbours; both ends.
+@pytest.mark.parametrize("dead", [(1,), (2,), (3,), (4,), (2, 3), (1, 4)], ids=str)
+def test_the_first_k_of_n_go_on_without_the_dead(half_way: Callable[..., Sum], dead: tuple[int, ...]) -> None:
+    reduction = half_way()
+    reduction.kill(*dead)
+    reduction.spare()
+    reduction.ends_right(without=dead)
+
+
+@pytest.mark.parametrize("dead", [1, 4])
+def test_the_coordinator_may_be_the_root(half_way: Callable[..., Sum], dead: int) -> None:
+    reduction = half_way(own_root=True)
+    reduction.kill(dead)
+    reduction.spare()
+    reduction.ends_right(without=(dead,))
+
+
+@pytest.mark.parametrize("dead", [1, 3, 4])
+def test_a_source_that_is_put_again_takes_part_again(half_way: Callable[..., Sum], dead: int) -> None:
+    reduction = half_way()
+    reduction.kill(dead)
+    reduction.start(reduction.looker, source=dead)
+    reduction.ends_right(dead=(dead,))
+
+
+def test_a_node_that_comes_back_takes_part_again(half_way: Callable[..., Sum]) -> None:
+    reduction = half_way()
+    reduction.cluster.restart(2)
+    reduction.clients[2].reconnect(timeout=TIMEOUT)
+    reduction.start(2)
+    reduction.ends_right()
+
+
+@pytest.mark.parametrize("dead", [1, 2], ids=["source", "partial sum"])
+def test_who_has_sent_everything_may_die(half_way: Callable[..., Sum], dead: int) -> None:
+    reduction = half_way()
+    # It can send all of it only when whoever adds to it has its own source as well.
+    for node in range(1, dead + 2):
+        reduction.puts.pop(node).finish()
+    eventually(
+        lambda: reduction.clients[dead].status(timeout=TIMEOUT).sent_bytes >= SIZE, "it has sent everything"
+    )
+    reduction.kill(dead)
+    reduction.spare()
+    reduction.ends_right(without=(dead,))
+
+
+def test_a_second_death_during_the_repair(half_way: Callable[..., Sum]) -> None:
+    reduction = half_way()
+    # Node 3 must start over for the death of 2: it is told, never does, and dies as well.
+    reduction.cluster.pause(3)
+    reduction.kill(2)
+    reduction.start(reduction.looker, source=5)
+    has_received(reduction.clients[reduction.looker], 2 * NEARLY_HALF)
+    reduction.kill(3)
+    reduction.start(reduction.looker, source=6)
+    reduction.ends_right(without=(2, 3))
+
+
+def test_whoever_took_the_seat_of_the_dead_may_die_too(half_way: Callable[..., Sum]) -> None:
+    reduction = half_way()
+    del reduction.gets[reduction.looker]
+    reduction.kill(2)
+    reduction.start(reduction.looker, source=5)
+    # It has the sum of node 1 and its own.
+    has_folded(reduction.clients[reduction.looker], 2 * NEARLY_HALF)
+    reduction.cluster.kill(reduction.looker)
+    del reduction.puts[5]
+    reduction.start(0, source=0)
+    reduction.ends_right(without=(2, reduction.looker))
+
+
+def test_a_participant_dies_that_never_took_its_seat(half_way: Callable[..., Sum], threads: Threads) -> None:
+    reduction = half_way()
+    client = reduction.clients[0]
+    # Complete on a node that does not answer any more.
+    reduction.clients[3].put(bytes_of(7, SIZE), "mute", timeout=TIMEOUT)
+    client.wait(["mute"], timeout=TIMEOUT)
+    reduction.cluster.pause(3)
+    names = ["mute", "well", "spare"]
+    second = client.reduce(names, target="second", num_objects=2, timeout=TIMEOUT)
+    client.put(bytes_of(8, SIZE), "well", timeout=TIMEOUT)
+    assert not second.done()
+    reduction.kill(3)
+    reduction.clients[4].put(bytes_of(9, SIZE), "spare", timeout=TIMEOUT)
+    assert {str(source) for source in second.result(TIMEOUT).sources} == {"well", "spare"}
+    np.testing.assert_array_equal(client.get("second", timeout=TIMEOUT), sum_of((8, 9)))
+    reduction.spare()
+    reduction.ends_right(without=(3,))
+
+
+@pytest.mark.parametrize("dead", [2, 4], ids=["inner", "root"])
+def test_a_further_reduction_behind_the_target(half_way: Callable[..., Sum], dead: int) -> None:
+    reduction = half_way()
+    client = reduction.clients[reduction.looker]
+    client.put(bytes_of(7, SIZE), "own", timeout=TIMEOUT)
+    further = client.reduce([reduction.target, "own"], target="further", timeout=TIMEOUT)
+    has_folded(client, 2 * NEARLY_HALF)
+    reduction.kill(dead)
+    reduction.spare()
+    reduction.ends_right(without=(dead,))
+    further.result(TIMEOUT)
+    expected = client.get(reduction.target, timeout=TIMEOUT) + bytes_of(7, SIZE)
+    np.testing.assert_array_equal(reduction.clients[0].get("further", timeout=TIMEOUT), expected)
+
+
+def test_a_paused_participant_lets_its_seat_go_when_it_wakes_up(half_way: Callable[..., Sum]) -> None:
+    reduction = half_way()
+    reduction.cluster.pause(2)
+    paused = reduction.puts.pop(2)
+    reduction.spare()
+    reduction.ends_right(without=(2,))
+    reduction.cluster.resume(2)
+    paused.finish()
+    eventually(lambda: usage(reduction.clients[2]).reductions == 0, "it has no seat any more")
+    eventually(lambda: usage(reduction.clients[2]).transfers == 0, "nothing is sent or received")
+    assert usage(reduction.clients[2]).copies == 1
+    np.testing.assert_array_equal(
+        reduction.clients[2].get(reduction.sources[2], timeout=TIMEOUT), bytes_of(2, SIZE)
+    )
+
+
+def test_without_other_sources_it_waits_and_its_time_out_says_for_how_many(
+    cluster_of: ClusterOf,
+) -> None:
+    cluster = cluster_of(3)
+    clients = [cluster.connect(node) for node in range(3)]
+    put = SlowPut(clients[1], "first", bytes_of(1, SIZE))
+    put.write(HALF)
+    reduction = clients[0].reduce(["first", "second"], target="sum", timeout=1.0)
+    clients[2].put(bytes_of(2, SIZE), "second", timeout=TIMEOUT)
+    cluster.kill(1)
+    with pytest.raises(hoplite.TimedOut, match=r"1 of the 2 sources needed had come.*'first'"):
+        reduction.result(TIMEOUT)
+
+
+def test_the_death_of_the_coordinator_frees_everything(half_way: Callable[..., Sum]) -> None:
+    reduction = half_way()
+    others = reduction.clients[1:]
+    get = reduction.gets[reduction.looker]
+    # What each node has of its own: half of a source, and room for the whole.
+    own = [usage(others[0])] * 4 + [usage(reduction.clients[0])]
+    reduction.kill(0)
+    quiet = [type(each)(own[0].used_bytes, 1, 0, 0) for each in own[:4]] + [type(own[0])(0, 0, 0, 0)]
+    returns_to(quiet, others)
+    assert not get.done()
+    # Whoever waits for the target waits on, and the sources are as good as before.
+    for put in reduction.puts.values():
+        put.finish()
+    names = [reduction.sources[node] for node in reduction.chain]
+    reduction.clients[3].reduce(names, target="another target", timeout=TIMEOUT).result()
+    expected = sum_of(reduction.chain)
+    np.testing.assert_array_equal(reduction.clients[1].get("another target", timeout=TIMEOUT), expected)
+    reduction.clients[2].put(expected, reduction.target, timeout=TIMEOUT)
+    np.testing.assert_array_equal(get.result(), expected)
+
+
+# Below 64 KiB the directory's answers are folded; above, small sums are trees rather than chains.
+@pytest.mark.parametrize("size", [1000, 100_000, 400_000])
+@pytest.mark.parametrize("dead", [1, 3])
+def test_small_sums_whatever_the_tree(cluster_of: ClusterOf, size: int, dead: int) -> None:
+    cluster = cluster_of(6)
+    clients = [cluster.connect(node) for node in range(6)]
+    names = [f"source {number}" for number in range(8)]
+    values = [bytes_of(number, size) for number in range(8)]
+    reduction = clients[0].reduce(names, target="sum", num_objects=6, timeout=TIMEOUT)
+    for node in range(1, 6):
+        clients[node].put(values[node], names[node], timeout=TIMEOUT)
+    cluster.kill(dead)
+    for number in (6, 7):
+        clients[2].put(values[number], names[number], timeout=TIMEOUT)
+    named = [str(source) for source in reduction.result(TIMEOUT).sources]
+    assert len(named) == 6
+    expected = np.zeros(size, np.uint8)
+    for name in named:
+        expected += values[names.index(name)]
+    for node in (0, 2, 4, 5):
+        np.testing.assert_array_equal(clients[node].get("sum", timeout=TIMEOUT), expected)

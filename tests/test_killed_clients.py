@@ -1,0 +1,165 @@
+"""Clients killed with SIGKILL: what they were writing is withdrawn everywhere, what they held is let go."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import hoplite
+import numpy as np
+import pytest
+from conftest import EVENTUALLY_SECONDS, eventually, process
+from faults import MIB, TIMEOUT, bytes_of, has_received, names_owned_by, returns_to, usage
+
+Threads = ThreadPoolExecutor
+ClusterOf = Callable[[int], hoplite.LocalCluster]
+
+SIZE = 8 * MIB
+HALF = SIZE // 2
+
+CREATE = f"""
+import signal, sys, numpy as np, hoplite
+client = hoplite.connect(sys.argv[1])
+creation = client.create(sys.argv[2], {SIZE}, np.uint8)
+creation.array[:] = 1
+creation.advance({HALF})
+print("ready", flush=True)
+signal.pause()
+"""
+
+LARGE = 96 * MIB
+"""Takes long enough to be caught on its way, copied into memory that the node uses for the first time."""
+
+ATTEMPTS = 5
+"""How often that is tried: nearly always once is enough."""
+
+PUT = f"""
+import signal, sys, numpy as np, hoplite
+client = hoplite.connect(sys.argv[1])
+value = np.ones({LARGE}, np.uint8)
+print("ready", flush=True)
+client.get("go", timeout={TIMEOUT})
+client.put(value, sys.argv[2])
+signal.pause()
+"""
+
+HOLD = f"""
+import signal, sys, threading, numpy as np, hoplite
+client = hoplite.connect(sys.argv[1])
+source, deleted, never, ever, target = sys.argv[2:]
+view = client.get(deleted, timeout={TIMEOUT})
+client.delete(deleted, timeout={TIMEOUT})
+reduction = client.reduce([source, never], target=target)
+for call in (lambda: client.get(ever), lambda: client.wait([never, ever]), lambda: client.get(target)):
+    threading.Thread(target=call).start()
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@contextlib.contextmanager
+def child(code: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a client of its own, which has said that it is ready."""
+    with process(sys.executable, "-c", code, *arguments) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == b"ready\n"
+        yield started
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    child.send_signal(signal.SIGKILL)
+    child.wait(EVENTUALLY_SECONDS)
+
+
+@pytest.fixture
+def clients(cluster_of: ClusterOf) -> list[hoplite.Client]:
+    """One on each of four nodes; the first is that of the client that is to be killed."""
+    cluster = cluster_of(4)
+    return [cluster.connect(node) for node in range(4)]
+
+
+def gets(threads: Threads, clients: list[hoplite.Client], name: str) -> list[Future[Any]]:
+    """On every node, the writer's own among them, with a view and into private memory."""
+    return [
+        threads.submit(client.get, name, copy=copy, timeout=TIMEOUT)
+        for client in clients
+        for copy in (False, True)
+    ]
+
+
+# The directory entry may lie with the writer's node, with a receiver's, or with a third one.
+@pytest.mark.parametrize("owner", [0, 1, 3])
+def test_a_streaming_writer(threads: Threads, clients: list[hoplite.Client], owner: int) -> None:
+    (name,) = names_owned_by(clients, owner)
+    before = [usage(client) for client in clients]
+    with child(CREATE, clients[0].socket, name) as writer:
+        waiting = gets(threads, clients[:3], name)
+        for client in clients[1:3]:
+            has_received(client, HALF - MIB)
+        kill(writer)
+    # Not only at the writer's node: also whoever streamed behind it drops what it has.
+    returns_to(before, clients)
+    assert [get.exception(0) for get in waiting if get.done()] == []
+    # Another client, on another node, puts other bytes, of another size even.
+    content = bytes_of(1, SIZE + 1)
+    clients[3].put(content, name, timeout=TIMEOUT)
+    for get in waiting:
+        np.testing.assert_array_equal(get.result(), content)
+
+
+def is_caught(threads: Threads, clients: list[hoplite.Client], waiting: list[Future[Any]]) -> bool:
+    """Kill a client in the middle of a large put, behind which the `waiting` come to stream.
+
+    False if it had put all of it by then; otherwise everything it put is withdrawn.
+    """
+    before = [usage(client) for client in clients]
+    with child(PUT, clients[0].socket, "large") as writer:
+        waiting += gets(threads, clients[1:3], "large")
+        clients[3].put(b"go", "go", timeout=TIMEOUT)
+        for client in clients[1:3]:
+            has_received(client, MIB)
+        kill(writer)
+    clients[3].delete("go", timeout=TIMEOUT)
+    eventually(
+        lambda: all(get.done() for get in waiting) or [usage(client) for client in clients] == before,
+        "either all of it is there, or it is withdrawn everywhere",
+    )
+    return not any(get.done() for get in waiting)
+
+
+def test_a_large_put(threads: Threads) -> None:
+    for _ in range(ATTEMPTS):
+        with hoplite.LocalCluster(4, store_size="192MiB") as cluster:
+            clients = [cluster.connect(node) for node in range(4)]
+            waiting: list[Future[Any]] = []
+            if is_caught(threads, clients, waiting):
+                clients[3].put(bytes_of(1), "large", timeout=TIMEOUT)
+                for get in waiting:
+                    np.testing.assert_array_equal(get.result(), bytes_of(1))
+                return
+    pytest.fail("the put was always done before its client was killed")
+
+
+def test_views_calls_and_reductions_are_let_go(clients: list[hoplite.Client]) -> None:
+    def entries() -> int:
+        return clients[1].status(timeout=TIMEOUT).entries
+
+    source, deleted, *missing = names_owned_by(clients, 1, 5)
+    clients[2].put(bytes_of(0, SIZE), source, timeout=TIMEOUT)
+    before = [usage(client) for client in clients]
+    known = entries()
+    clients[2].put(bytes_of(1, SIZE), deleted, timeout=TIMEOUT)
+    with child(HOLD, clients[0].socket, source, deleted, *missing) as holder:
+        # The view keeps its bytes; the node waits and reduces on the client's behalf.
+        eventually(lambda: usage(clients[0]).reductions == 1, "the reduction has begun")
+        eventually(lambda: entries() == known + len(missing), "somebody waits for what is missing")
+        assert usage(clients[0]).used_bytes >= SIZE
+        kill(holder)
+    returns_to(before, clients)
+    eventually(lambda: entries() == known, "nobody waits any more")
+    eventually(lambda: clients[0].status(timeout=TIMEOUT).clients == 1, "its connection is gone")
