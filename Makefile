@@ -16,7 +16,7 @@ SOURCES := $(shell find crates python -name '*.rs' -o -name '*.py' -o -name '*.p
 
 .PHONY: help
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
 demo: $(VENV)/installed ## Broadcast, reduce and train on a 4-node local cluster; FILE=path broadcasts that file
@@ -29,9 +29,9 @@ test: lint test-rust test-python ## Run every check and every test; what CI runs
 lint: $(VENV)/installed ## Formatting, lints and types, without tests
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	$(BIN)/ruff format --check python tests examples lab
-	$(BIN)/ruff check python tests examples lab
-	$(BIN)/mypy python/hoplite examples lab
+	$(BIN)/ruff format --check python tests examples lab crates
+	$(BIN)/ruff check python tests examples lab crates
+	$(BIN)/mypy python/hoplite examples lab crates/hoplite-sim/bugs
 	cd $(VENV) && bin/stubtest hoplite._hoplite
 
 .PHONY: test-rust
@@ -45,6 +45,10 @@ test-python: $(VENV)/installed ## Test the Python package on real nodes; ARGS= g
 .PHONY: simulate
 simulate: system ## Run seeded whole-cluster simulations of the core; SEEDS=count, SEED=first, FAULTS=classes
 	cargo run --profile simulate --package hoplite-sim -- --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000) --faults=$(or $(FAULTS),all)
+
+.PHONY: planted-bugs
+planted-bugs: system ## Plant known bugs, one at a time, and let the simulation find each; ONLY=, SEEDS=
+	$(PYTHON) crates/hoplite-sim/bugs/planted.py $(if $(ONLY),--only $(ONLY)) $(if $(SEEDS),--seeds $(SEEDS))
 
 .PHONY: lab
 lab: $(VENV)/installed ## List the benchmarks; BENCH=name runs one, BENCH=all every one (as root)
@@ -61,8 +65,8 @@ build: system ## Build the daemon alone: target/release/hoplited
 .PHONY: fmt
 fmt: $(VENV)/tools ## Format everything
 	cargo fmt --all
-	$(BIN)/ruff format python tests examples lab
-	$(BIN)/ruff check --fix python tests examples lab
+	$(BIN)/ruff format python tests examples lab crates
+	$(BIN)/ruff check --fix python tests examples lab crates
 
 .PHONY: clean
 clean: ## Remove what was built and installed here

@@ -1,0 +1,249 @@
+"""Plants known bugs into a copy of the sources, one at a time, and lets the simulation find them.
+
+Each `NN-name.patch` beside this file is one realistic mistake in the core, as a diff behind a few lines
+that say what it is:
+
+    Mistake: what a good engineer might have got wrong
+    Breaks: the promise of docs/fault-tolerance.md that does not hold with it
+    Rule: which rule of the simulation is to find it, and where that rule is
+    Says: a regular expression for what that rule says
+    Faults: the classes of faults to draw from (`all`, `none`, or some with commas between them)
+
+First the sources as they are must break no rule over all seeds; then each bug must be found within them.
+A seed on which the sound sources fail as well finds nothing. `make planted-bugs` runs it all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+BUGS = Path(__file__).resolve().parent
+ROOT = BUGS.parents[2]
+
+# Everything cargo needs to build the simulation: the members, and what names them.
+SOURCES = ["Cargo.toml", "Cargo.lock", "crates", "python"]
+
+# Built here, away from `target/simulate`, so that nobody runs a planted bug by mistake.
+SCRATCH = ROOT / "target" / "planted-bugs"
+TREE = SCRATCH / "tree"
+BINARY = SCRATCH / "build" / "simulate" / "hoplite-sim"
+SOUND = SCRATCH / "hoplite-sim-sound"
+
+# What is rare in drawn worlds takes a thousand of them, which is some seconds.
+SEEDS = 2000
+# One run over all seeds, of sources that may be so wrong that they never come to rest.
+SECONDS = 300
+# The first build compiles every dependency.
+BUILD_SECONDS = 1200
+
+HEADERS = ["Mistake", "Breaks", "Rule", "Says", "Faults"]
+VIOLATION = re.compile(r"^\s*=> seed (\d+): (.*)$", re.MULTILINE)
+VIOLATION_SHOWN = 160
+
+
+class PlantingError(Exception):
+    """A patch that does not apply or build, or sources that do not."""
+
+
+@dataclass
+class Bug:
+    name: str
+    patch: Path
+    headers: dict[str, str]
+
+    @classmethod
+    def read(cls, patch: Path) -> Bug:
+        """A bug from its patch; the text before the diff is `Key: value`, going on in indented lines."""
+        headers: dict[str, str] = {}
+        key = ""
+        for line in patch.read_text().split("\ndiff --git ")[0].splitlines():
+            if line.startswith(" ") and key:
+                headers[key] += " " + line.strip()
+            elif ":" in line:
+                key, value = line.split(":", 1)
+                headers[key] = value.strip()
+        missing = [header for header in HEADERS if not headers.get(header)]
+        if missing:
+            raise PlantingError(f"{patch.name} does not say its {', '.join(missing)}")
+        return cls(patch.stem, patch, headers)
+
+
+@dataclass
+class Finding:
+    bug: Bug
+    seed: int | None = None
+    seconds: float = 0.0
+    violation: str = ""
+    trouble: str = ""
+
+    @property
+    def as_expected(self) -> bool:
+        return re.search(self.bug.headers["Says"], self.violation) is not None
+
+
+def sync() -> None:
+    """Makes the copy equal to the sources. Files that are equal keep their times, so little is rebuilt."""
+    wanted: set[Path] = set()
+    for source in SOURCES:
+        top = ROOT / source
+        files = [top] if top.is_file() else [file for file in top.rglob("*") if file.is_file()]
+        for file in files:
+            copy = TREE / file.relative_to(ROOT)
+            wanted.add(copy)
+            content = file.read_bytes()
+            if not copy.is_file() or copy.read_bytes() != content:
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(content)
+    for copy in TREE.rglob("*"):
+        if copy.is_file() and copy not in wanted:
+            copy.unlink()
+
+
+def run(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Runs a command in the copy, which git must not take for a part of the repository around it."""
+    env = {
+        **os.environ,
+        "CARGO_TARGET_DIR": str(SCRATCH / "build"),
+        # A bug changes a few lines of one crate.
+        "CARGO_INCREMENTAL": "1",
+        "GIT_CEILING_DIRECTORIES": str(TREE.parent),
+    }
+    return subprocess.run(command, cwd=TREE, env=env, timeout=seconds, text=True, capture_output=True)
+
+
+def plant(bug: Bug) -> None:
+    applied = run(["git", "apply", "--recount", "-C1", str(bug.patch)], BUILD_SECONDS)
+    if applied.returncode != 0:
+        raise PlantingError(f"does not apply: {applied.stderr.strip()}")
+
+
+def build() -> None:
+    command = ["cargo", "build", "--locked", "--profile", "simulate", "--package", "hoplite-sim"]
+    built = run(command, BUILD_SECONDS)
+    if built.returncode != 0:
+        raise PlantingError(f"does not build:\n{built.stderr}")
+
+
+def simulate(binary: Path, faults: str, seeds: range, *, keep_going: bool) -> list[tuple[int, str]]:
+    """The seeds that break a rule, and how: the first one, or (`keep_going`) all of them."""
+    if not seeds:
+        return []
+    command = [str(binary), "--seed", str(seeds.start), "--seeds", str(len(seeds)), f"--faults={faults}"]
+    command += ["--reruns", "0", "--tail", "0", *(["--keep-going"] if keep_going else [])]
+    told = run(command, SECONDS)
+    broken = {int(seed): violation for seed, violation in VIOLATION.findall(told.stdout)}
+    if told.returncode != 0 and not broken:
+        raise PlantingError(f"the simulation ended with {told.returncode}: {told.stderr.strip()}")
+    return sorted(broken.items())
+
+
+def find(bug: Bug, seeds: int, sick: set[int]) -> Finding:
+    """Builds the sources with the bug and runs seeds until one of them, well without it, breaks a rule."""
+    finding = Finding(bug)
+    try:
+        sync()
+        plant(bug)
+        build()
+        if BINARY.read_bytes() == SOUND.read_bytes():
+            raise PlantingError("the same binary as without it")
+        began = time.monotonic()
+        first = 0
+        while True:
+            broken = simulate(BINARY, bug.headers["Faults"], range(first, seeds), keep_going=False)
+            finding.seconds = time.monotonic() - began
+            if not broken:
+                finding.trouble = f"not found in {seeds} seeds"
+                break
+            seed, violation = broken[0]
+            if seed not in sick:
+                finding.seed, finding.violation = seed, violation
+                break
+            first = seed + 1
+    except subprocess.TimeoutExpired as late:
+        finding.trouble = f"out of time after {late.timeout:.0f} s"
+    except PlantingError as error:
+        finding.trouble = str(error)
+    return finding
+
+
+def check_sound(classes: set[str], seeds: int) -> dict[str, set[int]]:
+    """The seeds on which the sources as they are break a rule: there should be none."""
+    sync()
+    build()
+    shutil.copy2(BINARY, SOUND)
+    sick: dict[str, set[int]] = {}
+    for faults in sorted(classes):
+        began = time.monotonic()
+        broken = simulate(SOUND, faults, range(seeds), keep_going=True)
+        sick[faults] = {seed for seed, _ in broken}
+        how = "all fine" if not broken else f"{len(broken)} break a rule"
+        seconds = time.monotonic() - began
+        print(f"as it is, faults {faults}: {seeds} seeds, {how}, {seconds:.0f} s", flush=True)
+        for seed, violation in broken:
+            print(f"  seed {seed}: {violation[:VIOLATION_SHOWN]}", flush=True)
+    return sick
+
+
+def tell(finding: Finding) -> None:
+    name = finding.bug.name
+    if finding.seed is None:
+        print(f"{name}: NOT FOUND: {finding.trouble}", flush=True)
+        return
+    odd = "" if finding.as_expected else f" (expected: {finding.bug.headers['Says']})"
+    violation = finding.violation[:VIOLATION_SHOWN]
+    print(f"{name}: seed {finding.seed}, {finding.seconds:.1f} s: {violation}{odd}", flush=True)
+
+
+def table(findings: list[Finding]) -> str:
+    """What docs/simulation.md shows."""
+    lines = [
+        "| planted bug | faults | found by seed | seeds | seconds | the rule it broke |",
+        "|---|---|---|---|---|---|",
+    ]
+    for finding in findings:
+        bug = finding.bug
+        found = ["-", "-", f"{finding.seconds:.1f}", finding.trouble]
+        if finding.seed is not None:
+            rule = bug.headers["Rule"] if finding.as_expected else finding.violation[:VIOLATION_SHOWN]
+            found = [str(finding.seed), str(finding.seed + 1), f"{finding.seconds:.1f}", rule]
+        cells = [f"`{bug.name}`: {bug.headers['Mistake']}", bug.headers["Faults"], *found]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Plant known bugs, and see that the simulation finds them.")
+    parser.add_argument("--only", help="some of them, by the beginnings of their names, with commas between")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds to run at most (default {SEEDS})")
+    args = parser.parse_args()
+    bugs = [Bug.read(patch) for patch in sorted(BUGS.glob("*.patch"))]
+    if args.only:
+        bugs = [bug for bug in bugs if bug.name.startswith(tuple(args.only.split(",")))]
+    if not bugs:
+        parser.error("there is no such bug")
+    sick = check_sound({bug.headers["Faults"] for bug in bugs}, args.seeds)
+    findings = []
+    for bug in bugs:
+        findings.append(find(bug, args.seeds, sick[bug.headers["Faults"]]))
+        tell(findings[-1])
+    print(f"\n{table(findings)}\n")
+    missed = [finding.bug.name for finding in findings if finding.seed is None]
+    ill = sum(len(seeds) for seeds in sick.values())
+    print(f"{len(findings) - len(missed)} of {len(findings)} planted bugs found")
+    if missed:
+        print(f"not found: {', '.join(missed)}")
+    if ill:
+        print(f"the sources as they are break a rule on {ill} seeds")
+    return 1 if missed or ill else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
