@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import hoplite
 import numpy as np
@@ -34,14 +35,15 @@ Bytes = npt.NDArray[np.uint8]
 class SlowPut:
     """An object that is being written: as much of it as the test has said so far."""
 
-    def __init__(self, client: hoplite.Client, name: str, content: Bytes) -> None:
-        self._creation = client.create(name, content.size, np.uint8, timeout=TIMEOUT)
-        self._content = content
+    def __init__(self, client: hoplite.Client, name: str, content: npt.NDArray[Any]) -> None:
+        """`content` is one-dimensional."""
+        self._creation = client.create(name, content.shape, content.dtype, timeout=TIMEOUT)
+        self._content = content.view(np.uint8)
         self._done = 0
 
     def write(self, upto: int) -> None:
         """Go on until `upto` bytes are there."""
-        self._creation.array[self._done : upto] = self._content[self._done : upto]
+        self._creation.array.view(np.uint8)[self._done : upto] = self._content[self._done : upto]
         self._creation.advance(upto)
         self._done = upto
 

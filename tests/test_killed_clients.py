@@ -51,11 +51,11 @@ signal.pause()
 HOLD = f"""
 import signal, sys, threading, numpy as np, hoplite
 client = hoplite.connect(sys.argv[1])
-source, deleted, never, ever, target = sys.argv[2:]
+deleted, first, second, never, target = sys.argv[2:]
 view = client.get(deleted, timeout={TIMEOUT})
 client.delete(deleted, timeout={TIMEOUT})
-reduction = client.reduce([source, never], target=target)
-for call in (lambda: client.get(ever), lambda: client.wait([never, ever]), lambda: client.get(target)):
+reduction = client.reduce([first, second, never], target=target)
+for call in (lambda: client.get(never), lambda: client.wait([first, never]), lambda: client.get(target)):
     threading.Thread(target=call).start()
 print("ready", flush=True)
 signal.pause()
@@ -149,15 +149,17 @@ def test_views_calls_and_reductions_are_let_go(clients: list[hoplite.Client]) ->
     def entries() -> int:
         return clients[1].status(timeout=TIMEOUT).entries
 
-    source, deleted, *missing = names_owned_by(clients, 1, 5)
-    clients[2].put(bytes_of(0, SIZE), source, timeout=TIMEOUT)
+    deleted, first, second, never, target = names_owned_by(clients, 1, 5)
+    clients[2].put(bytes_of(0, SIZE), first, timeout=TIMEOUT)
+    clients[3].put(bytes_of(1, SIZE), second, timeout=TIMEOUT)
     before = [usage(client) for client in clients]
     known = entries()
-    clients[2].put(bytes_of(1, SIZE), deleted, timeout=TIMEOUT)
-    with child(HOLD, clients[0].socket, source, deleted, *missing) as holder:
-        # The view keeps its bytes; the node waits and reduces on the client's behalf.
+    clients[2].put(bytes_of(2, SIZE), deleted, timeout=TIMEOUT)
+    with child(HOLD, clients[0].socket, deleted, first, second, never, target) as holder:
+        # The view keeps its bytes; the node waits and reduces on the client's behalf, others with it.
         eventually(lambda: usage(clients[0]).reductions == 1, "the reduction has begun")
-        eventually(lambda: entries() == known + len(missing), "somebody waits for what is missing")
+        eventually(lambda: any(usage(client).reductions for client in clients[2:]), "somebody adds up")
+        eventually(lambda: entries() == known + 2, "somebody waits for what is missing")
         assert usage(clients[0]).used_bytes >= SIZE
         kill(holder)
     returns_to(before, clients)

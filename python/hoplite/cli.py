@@ -69,7 +69,9 @@ def _shown(status: Status) -> str:
         latency = "latency unknown" if link.latency is None else f"{link.latency * 1e6:.0f} us one way"
         rate = "rate unknown" if link.bandwidth is None else f"{_size(link.bandwidth)}/s"
         rows.append((f"to {link.peer}", f"{latency}, {rate}"))
-    return "\n".join(f"{name:<12}{value}" for name, value in rows)
+    # The ways to other nodes may be named longer than the rest.
+    width = max(len(name) for name, _ in rows) + 2
+    return "\n".join(f"{name:<{width}}{value}" for name, value in rows)
 
 
 def _size(count: float) -> str:

@@ -115,7 +115,8 @@ class Reduction:
         `timeout` in seconds; None: as long as the `timeout` of `reduce` allows. After a `TimedOut`
         of its own the reduction goes on, and `result` may be called again. Raises what became of the
         reduction otherwise: `Mismatch` (unequal sizes or dtypes), `ObjectDeleted` (too many sources
-        gone), `TimedOut` (the timeout of `reduce`), `StoreFull`, `NodeUnreachable`.
+        gone), `TimedOut` (the timeout of `reduce`), `StoreFull`, `NodeUnreachable`, `ObjectLost` (the
+        result died with its node before another had it: reduce again, under another target).
         """
         if self._error is not None:
             raise self._error
