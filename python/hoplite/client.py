@@ -235,9 +235,9 @@ class Client:
     def delete(self, ids: ObjectIdLike | Iterable[ObjectIdLike], *, timeout: Timeout = DEFAULT) -> None:
         """Delete objects (one id, or many): all copies, everywhere.
 
-        Running transfers of them are aborted; views that processes hold stay readable. Gets and
-        puts of a deleted id raise `ObjectDeleted` for ten minutes. Deleting what does not exist
-        (yet) is no error.
+        Returns when every node concerned has dropped them. Running transfers of them are aborted;
+        views that processes hold stay readable. Gets and puts of a deleted id raise
+        `ObjectDeleted` for ten minutes. Deleting what does not exist (yet) is no error.
         """
         chosen = calls.ids_of(ids)
         self._run(calls.delete(self._connection, chosen, self._seconds(timeout)), chosen)

@@ -33,6 +33,7 @@ impl Core {
     pub(crate) fn on_owners_changed(&mut self) {
         self.hand_over_entries();
         self.move_graves();
+        self.tell_heirs();
         let moved = self.copies.table.iter().filter(|(_, copy)| {
             copy.public
                 && !copy.doomed

@@ -28,7 +28,8 @@ impl Core {
             PeerMessage::Directory { origin, hops, id, request } => {
                 self.on_directory(origin, hops, id, request)
             }
-            PeerMessage::Answer { id, answer } => self.on_answer(id, answer),
+            PeerMessage::Answer { id, answer } => self.on_answer(from, id, answer),
+            PeerMessage::DeletionHeard { id } => self.on_deletion_heard(from, id),
             PeerMessage::Pull { transfer, id, edition, offset, patient } => {
                 self.on_pull(PullKey { to: from, transfer }, id, edition, offset, patient);
             }
@@ -61,7 +62,7 @@ impl Core {
         }
     }
 
-    fn on_answer(&mut self, id: ObjectId, answer: DirectoryAnswer) {
+    fn on_answer(&mut self, from: NodeId, id: ObjectId, answer: DirectoryAnswer) {
         match answer {
             DirectoryAnswer::Verdict { edition, verdict } => self.on_verdict(edition, verdict),
             DirectoryAnswer::Lend { ask, sender, edition, size, header } => {
@@ -70,7 +71,7 @@ impl Core {
             DirectoryAnswer::Inline { ask, edition, header, payload } => {
                 self.on_inline(id, ask, edition, header, payload);
             }
-            DirectoryAnswer::Deleted => self.on_deleted(id),
+            DirectoryAnswer::Deleted { ttl_ms } => self.on_deleted(from, id, Duration::from_millis(ttl_ms)),
             DirectoryAnswer::Lost => self.on_lost(id),
             DirectoryAnswer::Copy { node, report } => self.on_copy_reported(id, node, report),
             DirectoryAnswer::CopyGone { node } => self.on_copy_gone(id, node),
@@ -87,8 +88,8 @@ impl Core {
     }
 
     /// The object is deleted: nothing of it stays here, and nobody waits for it any longer.
-    fn on_deleted(&mut self, id: ObjectId) {
-        self.remember_grave(id);
+    fn on_deleted(&mut self, owner: NodeId, id: ObjectId, ttl: Duration) {
+        self.remember_grave(id, ttl);
         self.drop_fetch(id);
         let message = format!("{}: {id} was deleted", self.me);
         self.fail_wants(id, ErrorKind::Deleted, &message);
@@ -98,6 +99,7 @@ impl Core {
             (None, Some(copy)) => self.doom(copy),
             (None, None) => {}
         }
+        self.send(owner, PeerMessage::DeletionHeard { id }, None);
     }
 
     pub(crate) fn on_member_changes(&mut self, changes: Vec<Change>) {

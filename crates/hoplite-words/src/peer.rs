@@ -240,6 +240,12 @@ pub enum PeerMessage {
     /// To a node that was taken for dead and is back: what it said meanwhile was not listened to.
     #[n(17)]
     SayAgain,
+    /// To the owner of a deleted object: what was here of it is dropped.
+    #[n(18)]
+    DeletionHeard {
+        #[n(0)]
+        id: ObjectId,
+    },
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -344,9 +350,13 @@ pub enum DirectoryAnswer {
         #[n(3)]
         payload: Blob,
     },
-    /// To holders, askers and subscribers.
+    /// To holders, askers, subscribers and whoever would be the next owner.
     #[n(3)]
-    Deleted,
+    Deleted {
+        /// How much longer the tombstone stands.
+        #[n(0)]
+        ttl_ms: u64,
+    },
     /// To askers and subscribers: the last complete copy is gone and nobody is writing another.
     #[n(4)]
     Lost,

@@ -47,7 +47,7 @@ impl Core {
             self.finish_call(client, call, Reply::Done);
         }
         if let Some(id) = deleted {
-            self.remember_grave(id);
+            self.remember_grave(id, limits::TOMBSTONE_TTL);
         }
     }
 

@@ -45,9 +45,13 @@ pub(super) struct Entry {
     pub mourned_until: Option<Duration>,
     /// From when on what is known here is all there is, if the owner is new and hears it little by little.
     pub trusted_from: Option<Duration>,
-    /// Deleted; nothing else is kept then, but who was told.
+    /// Deleted; nothing else is kept then, but who was told and has not said that it heard, and who waits
+    /// until all have.
     pub buried_until: Option<Duration>,
-    pub told_deleted: BTreeSet<NodeId>,
+    pub unheard: BTreeSet<NodeId>,
+    /// Who would own the tombstone without us, and knows of it.
+    pub heir: Option<NodeId>,
+    pub deleters: Vec<(NodeId, u64)>,
 }
 
 impl Entry {
@@ -216,10 +220,16 @@ impl Entry {
         }
     }
 
-    /// Everyone who must hear of the object's end.
-    pub fn everyone(&self) -> BTreeSet<NodeId> {
-        let holders = self.copies.keys().copied();
-        holders.chain(self.asks.iter().map(|ask| ask.node)).chain(self.subscribers.iter().copied()).collect()
+    /// Deleted until then, at least: of the rest nothing is kept. Returns everyone who must hear of it.
+    pub fn bury(&mut self, until: Duration) -> BTreeSet<NodeId> {
+        let Entry { copies, asks, subscribers, buried_until, unheard, heir, deleters, .. } =
+            std::mem::take(self);
+        let askers = asks.into_iter().map(|ask| ask.node);
+        let everyone: BTreeSet<_> = copies.into_keys().chain(askers).chain(subscribers).collect();
+        self.buried_until = buried_until.max(Some(until));
+        self.unheard = &unheard | &everyone;
+        (self.heir, self.deleters) = (heir, deleters);
+        everyone
     }
 
     /// The entry as the requests that would make it anew at another owner.

@@ -1,7 +1,7 @@
 //! Deleted ids that this node has heard of. The owner's tombstone may die with the owner; so whoever
 //! held, wanted or deleted the object remembers it too, and tells a new owner.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_words::peer::DirectoryRequest;
@@ -23,8 +23,8 @@ struct Grave {
 #[derive(Debug, Default)]
 pub(crate) struct Graves {
     table: BTreeMap<ObjectId, Grave>,
-    /// In order of their end, which is the order of their beginning.
-    order: VecDeque<(Duration, ObjectId)>,
+    /// In order of their end.
+    order: BTreeSet<(Duration, ObjectId)>,
 }
 
 impl Graves {
@@ -33,14 +33,14 @@ impl Graves {
             return;
         }
         self.table.insert(id, Grave { until, told });
-        self.order.push_back((until, id));
+        self.order.insert((until, id));
         if self.order.len() > GRAVES_MAX {
             self.drop_first();
         }
     }
 
     fn drop_first(&mut self) {
-        if let Some((_, id)) = self.order.pop_front() {
+        if let Some((_, id)) = self.order.pop_first() {
             self.table.remove(&id);
         }
     }
@@ -49,19 +49,21 @@ impl Graves {
 impl Core {
     /// `id` was deleted; its owner of the moment knows. That may be us: our tombstone is handed over once,
     /// and that word may be lost.
-    pub(crate) fn remember_grave(&mut self, id: ObjectId) {
-        let until = self.now + limits::TOMBSTONE_TTL;
+    pub(crate) fn remember_grave(&mut self, id: ObjectId, ttl: Duration) {
+        let until = self.now + ttl.min(limits::TOMBSTONE_TTL);
         self.graves.add(id, until, self.shards.owner(id));
-        if !self.timers.is_set(Timer::Graves) {
-            self.timers.set(until, Timer::Graves);
-        }
+        self.await_first_end();
     }
 
     pub(crate) fn on_graves_timer(&mut self) {
-        while self.graves.order.front().is_some_and(|&(until, _)| until <= self.now) {
+        while self.graves.order.first().is_some_and(|&(until, _)| until <= self.now) {
             self.graves.drop_first();
         }
-        if let Some(&(until, _)) = self.graves.order.front() {
+        self.await_first_end();
+    }
+
+    fn await_first_end(&mut self) {
+        if let Some(&(until, _)) = self.graves.order.first() {
             self.timers.set(until, Timer::Graves);
         }
     }

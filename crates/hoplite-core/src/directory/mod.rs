@@ -78,10 +78,7 @@ impl Core {
             DirectoryRequest::Unsubscribe => {
                 self.change_entry(id, |entry| entry.subscribers.remove(&origin));
             }
-            DirectoryRequest::Delete { token } => {
-                self.bury(id, limits::TOMBSTONE_TTL);
-                self.answer(origin, id, DirectoryAnswer::DeleteDone { token });
-            }
+            DirectoryRequest::Delete { token } => self.delete_everywhere(origin, id, token),
             DirectoryRequest::Locate { token } => self.on_locate(origin, id, token),
             DirectoryRequest::Bury { ttl_ms } => {
                 self.bury(id, Duration::from_millis(ttl_ms).min(limits::TOMBSTONE_TTL));
@@ -127,6 +124,7 @@ impl Core {
         } else {
             self.change_entry(id, |_| ());
             self.serve_asks(id);
+            self.finish_deletes(id);
         }
     }
 

@@ -27,7 +27,7 @@ impl Core {
         let now = self.now;
         let entry = self.entry_mut(id);
         if entry.buried_until.is_some() {
-            self.answer(origin, id, DirectoryAnswer::Deleted);
+            self.tell_deleted(origin, id);
             return;
         }
         let distrust = failed.map(|sender| (sender, now + DISTRUST));
@@ -59,7 +59,7 @@ impl Core {
     pub(super) fn on_subscribe(&mut self, origin: NodeId, id: ObjectId) {
         let entry = self.entry_mut(id);
         if entry.buried_until.is_some() {
-            self.answer(origin, id, DirectoryAnswer::Deleted);
+            self.tell_deleted(origin, id);
             return;
         }
         let fresh = entry.subscribers.insert(origin);

@@ -20,7 +20,7 @@ impl Core {
         let edition = report.edition;
         let verdict = entry.judge(origin, &report);
         if verdict == Verdict::Deleted && !wants_verdict {
-            self.answer(origin, id, DirectoryAnswer::Deleted);
+            self.tell_deleted(origin, id);
         } else if verdict != Verdict::Accepted || wants_verdict {
             self.answer(origin, id, DirectoryAnswer::Verdict { edition, verdict });
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hoplite_words::peer::DirectoryAnswer;
-use hoplite_words::{NodeId, ObjectId};
+use hoplite_words::{limits, NodeId, ObjectId};
 
 use crate::timers::Timer;
 use crate::Core;
@@ -12,21 +12,39 @@ impl Core {
     /// The id is deleted: everyone who has it or waits for it is told, a tombstone stands.
     pub(super) fn bury(&mut self, id: ObjectId, ttl: Duration) {
         let until = self.now + ttl;
-        let me = self.me;
-        let heir = self.shards.owner_among(id, |node| node != me);
-        let entry = self.entry_mut(id);
-        let known = std::mem::take(entry);
-        let until = known.buried_until.map_or(until, |old| old.max(until));
-        let mut everyone = known.everyone();
-        // Who would own it without us remembers it too, or it might rise again if we died now.
-        everyone.extend(heir);
-        entry.buried_until = Some(until);
-        entry.told_deleted = known.told_deleted;
-        entry.told_deleted.extend(everyone.iter().copied());
-        self.timers.set(until, Timer::Tombstone(id));
+        let everyone = self.entry_mut(id).bury(until);
+        self.timers.set(self.directory.entries[&id].buried_until.unwrap_or(until), Timer::Tombstone(id));
         self.timers.clear(Timer::Loss(id));
         for node in everyone {
-            self.answer(node, id, DirectoryAnswer::Deleted);
+            self.tell_deleted(node, id);
+        }
+        self.tell_heir(id);
+    }
+
+    pub(super) fn tell_deleted(&mut self, node: NodeId, id: ObjectId) {
+        let until = self.directory.entries.get(&id).and_then(|entry| entry.buried_until);
+        let ttl = until.unwrap_or_default().saturating_sub(self.now);
+        self.answer(node, id, DirectoryAnswer::Deleted { ttl_ms: ttl.as_millis() as u64 });
+    }
+
+    /// Who would own the tombstone without us remembers it too, or the object might rise again if we died.
+    fn tell_heir(&mut self, id: ObjectId) {
+        let me = self.me;
+        let heir = self.shards.owner_among(id, |node| node != me);
+        let Some(entry) = self.directory.entries.get_mut(&id) else { return };
+        let old = std::mem::replace(&mut entry.heir, heir);
+        if let Some(heir) = heir.filter(|_| heir != old) {
+            if entry.unheard.insert(heir) {
+                self.tell_deleted(heir, id);
+            }
+        }
+    }
+
+    /// Members came or went.
+    pub(crate) fn tell_heirs(&mut self) {
+        let buried = self.directory.entries.iter().filter(|(_, entry)| entry.buried_until.is_some());
+        for id in buried.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.tell_heir(id);
         }
     }
 
@@ -39,11 +57,39 @@ impl Core {
         });
     }
 
+    /// A call deletes the id: it is done when everyone concerned has heard, so that a get begun
+    /// afterwards finds the object nowhere.
+    pub(super) fn delete_everywhere(&mut self, origin: NodeId, id: ObjectId, token: u64) {
+        self.bury(id, limits::TOMBSTONE_TTL);
+        let deleters = &mut self.entry_mut(id).deleters;
+        if !deleters.contains(&(origin, token)) {
+            deleters.push((origin, token));
+        }
+        self.finish_deletes(id);
+    }
+
+    /// `node` has dropped what it had of the deleted object.
+    pub(crate) fn on_deletion_heard(&mut self, node: NodeId, id: ObjectId) {
+        self.change_entry(id, |entry| entry.unheard.remove(&node));
+        self.finish_deletes(id);
+    }
+
+    /// Nobody waits for a node that is no member: it hears of the deletion when it comes back.
+    pub(super) fn finish_deletes(&mut self, id: ObjectId) {
+        let Some(entry) = self.directory.entries.get_mut(&id) else { return };
+        if entry.unheard.iter().any(|&node| self.shards.contains(node)) {
+            return;
+        }
+        for (node, token) in std::mem::take(&mut entry.deleters) {
+            self.answer(node, id, DirectoryAnswer::DeleteDone { token });
+        }
+    }
+
     /// Our word to `node` that something is deleted may be lost.
     pub(crate) fn repeat_deletions(&mut self, node: NodeId) {
-        let told = self.directory.entries.iter().filter(|(_, entry)| entry.told_deleted.contains(&node));
+        let told = self.directory.entries.iter().filter(|(_, entry)| entry.unheard.contains(&node));
         for id in told.map(|(&id, _)| id).collect::<Vec<_>>() {
-            self.answer(node, id, DirectoryAnswer::Deleted);
+            self.tell_deleted(node, id);
         }
     }
 }

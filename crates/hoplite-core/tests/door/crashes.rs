@@ -1,12 +1,12 @@
 //! Deaths and deletions in the middle of things.
 
 use hoplite_words::client::Reply;
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Seat, Source};
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seat, Source};
 use hoplite_words::{Dtype, Edition, FoldOrder, ObjectId, Op, ReductionId};
 
 use crate::node::{node, Node, ME};
 use crate::puts::{failed, put};
-use crate::requests::{array, delete, edition, get, object, put_report, reduce, SIZE, SMALL};
+use crate::requests::{announce, array, delete, edition, get, object, put_report, reduce, SIZE, SMALL};
 
 pub fn reduction(coordinator: u16) -> ReductionId {
     ReductionId { coordinator: node(coordinator), number: 1 }
@@ -58,7 +58,7 @@ fn commit(target: ObjectId, sources: Vec<ObjectId>) -> PeerMessage {
 #[test]
 fn a_target_deleted_while_it_is_folded_leaves_nothing() {
     let (mut at, target) = seated();
-    at.answer(2, target, DirectoryAnswer::Deleted);
+    at.answer(2, target, DirectoryAnswer::Deleted { ttl_ms: 60_000 });
     assert!(at.folds.is_empty());
     at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
     at.assert_empty();
@@ -69,7 +69,7 @@ fn a_target_deleted_before_its_commit_is_not_sealed() {
     let (mut at, target) = seated();
     let &fold = at.folds.keys().next().expect("it folds");
     at.end_fold(fold);
-    at.answer(2, target, DirectoryAnswer::Deleted);
+    at.answer(2, target, DirectoryAnswer::Deleted { ttl_ms: 60_000 });
     at.hear(2, commit(target, vec![]));
     let cannot = PeerMessage::Committed { reduction: reduction(2), sealed: false };
     assert!(at.take_mail().contains(&(node(2), cannot)));
@@ -102,10 +102,6 @@ fn a_commit_seals_the_root_and_the_disband_leaves_it() {
     at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
     let copy = crate::puts::viewed(&at, read);
     assert_eq!(at.copies[&copy].sealed.as_ref().expect("sealed").sources, sources);
-}
-
-fn announce(report: CopyReport) -> DirectoryRequest {
-    DirectoryRequest::Announce { report, payload: None, wants_verdict: false }
 }
 
 /// A report of the dead may come in behind the news of the death, on another connection.

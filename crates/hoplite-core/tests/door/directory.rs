@@ -5,11 +5,7 @@ use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMes
 use hoplite_words::{limits, ObjectId};
 
 use crate::node::{node, Node};
-use crate::requests::{array, edition, object, put_report, received_report};
-
-fn announce(report: CopyReport) -> DirectoryRequest {
-    DirectoryRequest::Announce { report, payload: None, wants_verdict: false }
-}
+use crate::requests::{announce, array, edition, object, put_report, received_report};
 
 fn located(at: &mut Node, id: ObjectId) -> usize {
     let call = at.ask(Request::Locate { id, timeout_ms: None });
@@ -47,7 +43,7 @@ fn a_tombstone_wins_until_its_time_is_over() {
         .take_mail()
         .into_iter()
         .map(|(to, message)| match message {
-            PeerMessage::Answer { answer: DirectoryAnswer::Deleted, .. } => to.addr.port(),
+            PeerMessage::Answer { answer: DirectoryAnswer::Deleted { .. }, .. } => to.addr.port(),
             other => panic!("{other:?}"),
         })
         .collect();

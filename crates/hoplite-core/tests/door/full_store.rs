@@ -159,6 +159,7 @@ fn a_seat_waits_for_room_without_waking_itself() {
     at.hear(2, PeerMessage::Seat { reduction: crate::crashes::reduction(2), seat });
     assert!(at.folds.is_empty());
     let call = at.ask(delete(mine));
-    assert_eq!(at.reply(call), Some(&Reply::Done));
     assert_eq!(at.folds.len(), 1);
+    at.hear(2, PeerMessage::DeletionHeard { id: mine });
+    assert_eq!(at.reply(call), Some(&Reply::Done));
 }

@@ -242,7 +242,7 @@ fn a_client_that_is_gone_leaves_nothing_behind() {
     at.handle(Input::ClientGone { client: CLIENT });
     let status = at.status();
     assert_eq!((status.copies, status.transfers, status.entries), (1, 0, 0), "the cached copy stays");
-    at.answer(2, id, DirectoryAnswer::Deleted);
+    at.answer(2, id, DirectoryAnswer::Deleted { ttl_ms: 60_000 });
     at.assert_empty();
 }
 
@@ -280,7 +280,7 @@ fn deleted_ends_every_wait_and_every_stream() {
     let id = at.id_owned_by(2);
     let call = at.ask(get(id));
     lend(&mut at, 2, id, 3, edition(5), SIZE);
-    at.answer(2, id, DirectoryAnswer::Deleted);
+    at.answer(2, id, DirectoryAnswer::Deleted { ttl_ms: 60_000 });
     assert_eq!(failed(&at, call), ErrorKind::Deleted);
     assert!(at.receives.is_empty());
     at.assert_empty();

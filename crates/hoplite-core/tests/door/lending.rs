@@ -140,7 +140,7 @@ impl World {
                 DirectoryAnswer::Lost => {
                     assert!(self.is_lost(), "told lost, but {:?}", self.doing);
                 }
-                DirectoryAnswer::Deleted => {
+                DirectoryAnswer::Deleted { .. } => {
                     assert!(self.deleted);
                     if number == WATCHER {
                         self.watched.clear();

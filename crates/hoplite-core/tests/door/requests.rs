@@ -1,7 +1,7 @@
 //! Requests, reports and editions as tests write them.
 
 use hoplite_words::client::Request;
-use hoplite_words::peer::CopyReport;
+use hoplite_words::peer::{CopyReport, DirectoryRequest};
 use hoplite_words::{Dtype, Edition, FoldOrder, Header, NodeId, ObjectId, Op};
 
 /// Large enough to be streamed.
@@ -74,4 +74,8 @@ pub fn put_report(seq: u64, edition: Edition, size: u64, complete: bool) -> Copy
 pub fn received_report(seq: u64, edition: Edition, size: u64, upstream: Option<NodeId>) -> CopyReport {
     let complete = upstream.is_none();
     CopyReport { seq, edition, size, header: array(size), complete, pinned: false, upstream, leaving: false }
+}
+
+pub fn announce(report: CopyReport) -> DirectoryRequest {
+    DirectoryRequest::Announce { report, payload: None, wants_verdict: false }
 }

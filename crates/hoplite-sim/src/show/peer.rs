@@ -45,6 +45,7 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
             format!("{} r{}", if *sealed { "committed" } else { "cannot commit" }, reduction.number)
         }
         PeerMessage::SayAgain => "say again".to_owned(),
+        PeerMessage::DeletionHeard { id } => format!("deletion of {} heard", names.object(*id)),
         PeerMessage::Check { transfer } => format!("check t{}", transfer.0),
         PeerMessage::Checked { transfer, watermark } => format!("checked t{} {watermark} B", transfer.0),
     }
@@ -97,7 +98,7 @@ fn directory_answer(names: &mut Names, id: &str, answer: &DirectoryAnswer) -> St
         DirectoryAnswer::Inline { ask, edition, payload, .. } => {
             format!("inline {id} {} {} B for ask {ask}", names.edition(*edition), payload.0.len())
         }
-        DirectoryAnswer::Deleted => format!("deleted {id}"),
+        DirectoryAnswer::Deleted { .. } => format!("deleted {id}"),
         DirectoryAnswer::Lost => format!("lost {id}"),
         DirectoryAnswer::Copy { node: at, report: copy } => {
             format!("copy {id} at {}: {}", node(*at), report(names, copy))

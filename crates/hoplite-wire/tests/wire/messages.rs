@@ -138,6 +138,7 @@ draw_enum! {
         Check { transfer },
         Checked { transfer, watermark },
         SayAgain,
+        DeletionHeard { id },
     }
     DirectoryRequest {
         Announce { report, payload, wants_verdict },
@@ -155,7 +156,7 @@ draw_enum! {
         Verdict { edition, verdict },
         Lend { ask, sender, edition, size, header },
         Inline { ask, edition, header, payload },
-        Deleted,
+        Deleted { ttl_ms },
         Lost,
         Copy { node, report },
         CopyGone { node },
