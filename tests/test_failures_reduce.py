@@ -37,9 +37,9 @@ NEARLY_HALF = HALF - 6 * GRAIN
 class Sum:
     """A chain half-way: the source of node 1 flows to node 2, is added to its own there, and so on.
 
-    Node 4 is the root, unless node 0, the coordinator, has a source as well: then that is the last in
-    the chain. Getters behind the target, on node 0 and on the looker, have half of it. Four (or five)
-    of seven sources are to go in; the last node looks on, and may put the two that are left.
+    The last but one is the root, unless node 0, the coordinator, has a source as well: then that is the
+    last in the chain. Getters behind the target, on node 0 and on the looker, have half of it. As many
+    sources are to go in as the chain has; the last node looks on, and may put the two that are left.
     """
 
     def __init__(self, cluster: hoplite.LocalCluster, threads: Threads, own_root: bool = False) -> None:
@@ -47,9 +47,9 @@ class Sum:
         self.threads = threads
         self.clients = [cluster.connect(node) for node in range(len(cluster))]
         self.looker = len(cluster) - 1
-        names = names_owned_by(self.clients, 0, 8)
+        names = names_owned_by(self.clients, 0, len(cluster) + 2)
         self.target, self.sources = names[0], names[1:]
-        self.chain = [1, 2, 3, 4] + ([0] if own_root else [])
+        self.chain = list(range(1, self.looker)) + ([0] if own_root else [])
         self.reduction = self.clients[0].reduce(
             self.sources, target=self.target, num_objects=len(self.chain), timeout=TIMEOUT
         )
@@ -81,7 +81,7 @@ class Sum:
 
     def spare(self) -> None:
         """Put the two sources nobody has counted on yet, on the last node."""
-        for source in (5, 6):
+        for source in (self.looker, self.looker + 1):
             self.clients[self.looker].put(bytes_of(source, SIZE), self.sources[source], timeout=TIMEOUT)
 
     def ends_right(self, *, without: tuple[int, ...] = (), dead: tuple[int, ...] = ()) -> None:
@@ -110,7 +110,7 @@ def sum_of(sources: object) -> Bytes:
 
 @pytest.fixture
 def half_way(threads: Threads, cluster_of: ClusterOf) -> Callable[..., Sum]:
-    return lambda **options: Sum(cluster_of(6), threads, **options)
+    return lambda nodes=6, **options: Sum(cluster_of(nodes), threads, **options)
 
 
 # First in the chain, in its middle, next to the root, the root; two neighbours; both ends.
@@ -120,6 +120,26 @@ def test_the_first_k_of_n_go_on_without_the_dead(half_way: Callable[..., Sum], d
     reduction.kill(*dead)
     reduction.spare()
     reduction.ends_right(without=dead)
+
+
+@pytest.mark.parametrize("nodes", [4, 9])
+def test_short_and_long_chains(half_way: Callable[..., Sum], nodes: int) -> None:
+    reduction = half_way(nodes)
+    reduction.kill(nodes // 2)
+    reduction.spare()
+    reduction.ends_right(without=(nodes // 2,))
+
+
+def test_three_deaths_each_after_the_repair_of_the_one_before(half_way: Callable[..., Sum]) -> None:
+    reduction = half_way(8)
+    looker = reduction.clients[reduction.looker]
+    for dead, node, spare in ((5, 7, 7), (3, 7, 8), (1, 0, 0)):
+        received = looker.status(timeout=TIMEOUT).received_bytes
+        reduction.kill(dead)
+        reduction.start(node, source=spare)
+        # The sum has come as far as before, at least.
+        has_received(looker, received + NEARLY_HALF)
+    reduction.ends_right(without=(1, 3, 5))
 
 
 @pytest.mark.parametrize("dead", [1, 4])
