@@ -7,6 +7,7 @@ from collections.abc import Callable
 import hoplite
 import numpy as np
 import pytest
+from conftest import eventually
 from faults import MIB, TIMEOUT, SlowPut, bytes_of, has_folded, holders, names_owned_by
 
 ClusterOf = Callable[[int], hoplite.LocalCluster]
@@ -87,3 +88,25 @@ def test_without_other_sources_it_waits_and_its_time_out_says_for_how_many(
     cluster.kill(1)
     with pytest.raises(hoplite.TimedOut, match=r"1 of the 2 sources needed had come.*'first'"):
         reduction.result(TIMEOUT)
+
+
+def test_an_allreduce_reaches_all_who_live(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of(5)
+    clients = [cluster.connect(node) for node in range(5)]
+    *names, target = names_owned_by(clients, 0, 6)
+    reduction = clients[0].allreduce(names, target=target, num_objects=4, timeout=TIMEOUT)
+    puts = {}
+    for node in range(1, 5):
+        puts[node] = SlowPut(clients[node], names[node], bytes_of(node, SIZE))
+        puts[node].write(HALF)
+    has_folded(clients[4], HALF)
+    cluster.kill(2)
+    clients[0].put(bytes_of(0, SIZE), names[0], timeout=TIMEOUT)
+    for node in (1, 3, 4):
+        puts[node].finish()
+    assert {str(source) for source in reduction.result(TIMEOUT).sources} == set(names) - {names[2]}
+    expected = bytes_of(0, SIZE) + bytes_of(1, SIZE) + bytes_of(3, SIZE) + bytes_of(4, SIZE)
+    givers = {cluster.addresses[node] for node in (0, 1, 3, 4)}
+    eventually(lambda: holders(clients[0], target) == givers, "everyone who gave one has the sum")
+    for node in (0, 1, 3, 4):
+        np.testing.assert_array_equal(clients[node].get(target, timeout=TIMEOUT), expected)

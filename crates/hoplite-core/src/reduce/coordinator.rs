@@ -62,7 +62,8 @@ pub(crate) struct Reduction {
     pub(super) bad: BTreeSet<(usize, NodeId, Edition)>,
     pub(super) deleted: BTreeSet<usize>,
     pub(super) small: Option<Small>,
-    pub(super) prefetched: bool,
+    /// Allreduce: nodes that were told to fetch the target.
+    pub(super) prefetched: BTreeSet<NodeId>,
     /// Final; only the root's answer is missing.
     pub(super) commitment: Option<Commitment>,
 }
@@ -210,16 +211,17 @@ impl Core {
     }
 
     /// Allreduce: every node that gives a source will want the target; let it ask now, so that it
-    /// streams behind the root.
+    /// streams behind the root. So does one that takes a dead one's place.
     fn prefetch_to_sources(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
-        if !reduction.request.to_sources || reduction.prefetched || reduction.chosen_count() < reduction.k() {
+        if !reduction.request.to_sources || reduction.chosen_count() < reduction.k() {
             return;
         }
-        reduction.prefetched = true;
         let id = reduction.request.target;
         let nodes: BTreeSet<_> = reduction.slots.iter().filter_map(|(_, slot)| slot.node).collect();
-        for node in nodes {
+        let fresh: Vec<_> = nodes.difference(&reduction.prefetched).copied().collect();
+        reduction.prefetched.extend(&fresh);
+        for node in fresh {
             self.send(node, PeerMessage::Prefetch { id }, None);
         }
     }

@@ -22,6 +22,11 @@ impl Core {
         for number in numbers {
             self.repeat_commit(number, node);
             let reduction = &self.reductions[&number];
+            let id = reduction.request.target;
+            if reduction.prefetched.contains(&node) {
+                self.send(node, PeerMessage::Prefetch { id }, None);
+            }
+            let reduction = &self.reductions[&number];
             if reduction.commitment.is_none() {
                 let told = reduction.slots.iter().filter_map(|(_, slot)| slot.told.clone());
                 let seats: Vec<_> = told.filter(|(at, _)| *at == node).map(|(_, seat)| seat).collect();

@@ -55,7 +55,7 @@ impl Core {
             bad: BTreeSet::new(),
             deleted: BTreeSet::new(),
             small: None,
-            prefetched: false,
+            prefetched: BTreeSet::new(),
             commitment: None,
         };
         self.reductions.insert(number, reduction);
