@@ -15,6 +15,7 @@ from faults import (
     TIMEOUT,
     Bytes,
     SlowPut,
+    Usage,
     bytes_of,
     has_folded,
     has_received,
@@ -42,7 +43,15 @@ class Sum:
     sources are to go in as the chain has; the last node looks on, and may put the two that are left.
     """
 
-    def __init__(self, cluster: hoplite.LocalCluster, threads: Threads, own_root: bool = False) -> None:
+    def __init__(
+        self,
+        cluster: hoplite.LocalCluster,
+        threads: Threads,
+        *,
+        own_root: bool = False,
+        seated: int | None = None,
+    ) -> None:
+        """With `seated` only so many of the chain are there yet, and no byte of the target is."""
         self.cluster = cluster
         self.threads = threads
         self.clients = [cluster.connect(node) for node in range(len(cluster))]
@@ -60,12 +69,13 @@ class Sum:
             for node, copy in ((0, False), (self.looker, True))
         }
         self.puts: dict[int, SlowPut] = {}
-        for node in self.chain:
+        for node in self.chain[:seated]:
             self.start(node)
             if node != self.chain[0]:
                 has_folded(self.clients[node], 2 * NEARLY_HALF)
-        for getter in (0, self.looker):
-            has_received(self.clients[getter], NEARLY_HALF)
+        if seated is None:
+            for getter in (0, self.looker):
+                has_received(self.clients[getter], NEARLY_HALF)
 
     def start(self, node: int, *, source: int | None = None) -> None:
         """Put half of a source on this node: its own, unless another is given."""
@@ -120,6 +130,23 @@ def test_the_first_k_of_n_go_on_without_the_dead(half_way: Callable[..., Sum], d
     reduction.kill(*dead)
     reduction.spare()
     reduction.ends_right(without=dead)
+
+
+@pytest.mark.parametrize("added_up", [NEARLY_HALF, SIZE], ids=["half", "whole"])
+@pytest.mark.parametrize("dead", [1, 2, 3])
+def test_a_death_while_more_sources_are_to_come(
+    half_way: Callable[..., Sum], dead: int, added_up: int
+) -> None:
+    # Node 3 adds up what is there, and tells nobody: another source may come and join it there.
+    reduction = half_way(seated=3)
+    if added_up == SIZE:
+        for node in (1, 2, 3):
+            reduction.puts.pop(node).finish()
+    has_folded(reduction.clients[3], 2 * added_up)
+    reduction.kill(dead)
+    reduction.start(reduction.looker, source=5)
+    reduction.start(4)
+    reduction.ends_right(without=(dead,))
 
 
 @pytest.mark.parametrize("nodes", [4, 9])
@@ -259,11 +286,10 @@ def test_the_death_of_the_coordinator_frees_everything(half_way: Callable[..., S
     reduction = half_way()
     others = reduction.clients[1:]
     get = reduction.gets[reduction.looker]
-    # What each node has of its own: half of a source, and room for the whole.
-    own = [usage(others[0])] * 4 + [usage(reduction.clients[0])]
+    # All that stays is each node's own source, which is being written still.
+    source = Usage(usage(others[0]).used_bytes, copies=1, transfers=0, reductions=0)
     reduction.kill(0)
-    quiet = [type(each)(own[0].used_bytes, 1, 0, 0) for each in own[:4]] + [type(own[0])(0, 0, 0, 0)]
-    returns_to(quiet, others)
+    returns_to([source] * 4 + [Usage(0, 0, 0, 0)], others)
     assert not get.done()
     # Whoever waits for the target waits on, and the sources are as good as before.
     for put in reduction.puts.values():
