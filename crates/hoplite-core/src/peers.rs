@@ -45,8 +45,8 @@ impl Core {
             PeerMessage::RootDone { reduction, attempt } => {
                 self.on_root_done(from, reduction.number, attempt)
             }
-            PeerMessage::Commit { reduction, attempt, id, edition, sources } => {
-                self.on_commit(reduction, attempt, id, edition, sources);
+            PeerMessage::Commit { reduction, id, edition, sources, .. } => {
+                self.on_commit(reduction, id, edition, sources);
             }
             PeerMessage::Committed { reduction, sealed } => self.on_committed(from, reduction.number, sealed),
             PeerMessage::Disband { reduction } => self.on_disband(reduction),

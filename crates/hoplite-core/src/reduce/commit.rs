@@ -83,12 +83,11 @@ impl Core {
     pub(crate) fn on_commit(
         &mut self,
         reduction: ReductionId,
-        attempt: u32,
         id: ObjectId,
         edition: Edition,
         sources: Vec<ObjectId>,
     ) {
-        if let Some(copy) = self.seats.take_finished_root(reduction, attempt) {
+        if let Some(copy) = self.seats.take_finished_root(reduction, edition) {
             // The target may have been deleted while the commit was on its way.
             if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {
                 self.seal_copy(copy, Seal { sources });

@@ -107,10 +107,11 @@ impl Seats {
         running.chain(let_go).collect()
     }
 
-    /// Ends the root's seat, if it has summed up all of this attempt.
-    pub(super) fn take_finished_root(&mut self, reduction: ReductionId, attempt: u32) -> Option<CopyId> {
+    /// Ends the root's seat, if it has summed up all of this edition. A slot that failed here before may
+    /// still be a root of the same attempt: the coordinator gave its place to another slot.
+    pub(super) fn take_finished_root(&mut self, reduction: ReductionId, edition: Edition) -> Option<CopyId> {
         let mut of_reduction = self.running.range((reduction, 0)..=(reduction, u32::MAX));
-        let root = of_reduction.find(|(_, running)| running.seat.root && running.seat.attempt == attempt);
+        let root = of_reduction.find(|(_, running)| running.seat.root && running.seat.edition == edition);
         let (&key, &Running { state: State::Folded { copy }, .. }) = root? else { return None };
         self.running.remove(&key);
         Some(copy)
