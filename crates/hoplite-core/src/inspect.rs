@@ -12,6 +12,11 @@ impl Core {
         self.copies.table.get(&copy).map(|copy| (copy.object, copy.edition))
     }
 
+    /// Whether a copy stays until its object is deleted.
+    pub fn is_pinned(&self, copy: CopyId) -> bool {
+        self.copies.table.get(&copy).is_some_and(|copy| copy.pinned)
+    }
+
     /// What is remembered besides members and links, in words. A core at rest, whose objects are deleted
     /// and whose tombstones are past their time, remembers nothing.
     pub fn leftovers(&self) -> Vec<String> {

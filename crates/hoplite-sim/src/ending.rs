@@ -57,6 +57,7 @@ impl Run<'_> {
         self.remake()?;
         settle(self.world)?;
         self.world.judge_promises()?;
+        self.world.judge_pins()?;
         self.world.judge_graves()?;
         self.world.give_up_waiting();
         self.look_everywhere()?;

@@ -119,7 +119,8 @@ impl Drawing<'_> {
                 | Spec::Get { fail_if_lost: true, .. }
                 | Spec::Wait { fail_if_lost: true, .. }
         );
-        if hampered && says_lost {
+        let nodes_end = [Class::Kill, Class::Host, Class::Leave, Class::Pause, Class::Partition, Class::Slow];
+        if nodes_end.into_iter().any(|class| self.shape.faults.has(class)) && says_lost {
             task = task.may_fail(&[ErrorKind::Lost]);
         }
         if let Spec::Get { id, fail_if_lost: true, .. } = &task.spec {

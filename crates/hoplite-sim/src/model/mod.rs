@@ -74,6 +74,11 @@ impl Model {
         self.sealed.contains_key(&(id, None))
     }
 
+    /// Whether anybody ever sealed this object.
+    pub fn has_content(&self, id: ObjectId) -> bool {
+        self.contents.contains_key(&id)
+    }
+
     /// The bytes a put of `size` writes.
     pub fn put_content(&mut self, id: ObjectId, size: u64) -> Rc<[u8]> {
         let dtype = self.dtype(id);

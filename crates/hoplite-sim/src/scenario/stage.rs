@@ -70,6 +70,7 @@ impl Stage {
             stall_after: Duration::from_secs(1),
             start_spread: Duration::ZERO,
             calm: false,
+            roomy: false,
             tail_lines: 0,
             keep_talk: true,
         };

@@ -1,6 +1,7 @@
 //! What can still be expected of a world whose faults are over.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use hoplite_words::ObjectId;
 
@@ -8,10 +9,15 @@ use super::{Place, World};
 use crate::plane::Stage;
 use crate::task::{Outcome, Phase, Spec, Task, TaskId};
 
+/// A node that is told to leave has begun to hand over by then.
+const HAND_OVER_BEGUN: Duration = Duration::from_secs(2);
+
 /// What there is, at one moment.
 pub struct Standing {
     /// Objects with a sealed copy on a living node.
     sealed: BTreeSet<ObjectId>,
+    /// Objects that are lost, of which somebody knows so.
+    lost: BTreeSet<ObjectId>,
     /// Objects whose deletion was answered, and those whose deletion was at least asked for.
     buried: BTreeSet<ObjectId>,
     doomed: BTreeSet<ObjectId>,
@@ -37,6 +43,10 @@ impl Standing {
         let ready = |ids: &[ObjectId]| ids.iter().filter(|id| self.sealed.contains(id)).count() as u32;
         let buried = |ids: &[ObjectId]| ids.iter().filter(|id| self.buried.contains(id)).count() as u32;
         match &task.spec {
+            Spec::Get { id, fail_if_lost: true, .. } if self.lost.contains(id) => false,
+            Spec::Wait { ids, fail_if_lost: true, .. } if ids.iter().any(|id| self.lost.contains(id)) => {
+                false
+            }
             Spec::Get { id, .. } => !self.sealed.contains(id) && !self.buried.contains(id),
             Spec::Wait { ids, count, .. } => ready(ids) < *count && buried(ids) == 0,
             Spec::Reduce { sources, num_objects, .. } => {
@@ -53,8 +63,10 @@ impl World {
         let living = self.nodes.iter().filter(|node| node.alive);
         let copies = living.flat_map(|node| node.plane.copies.values());
         let sealed = copies.filter(|held| matches!(held.stage, Stage::Sealed(_)));
+        let sealed = sealed.filter_map(|held| held.identity).map(|(object, _)| object).collect();
         let mut standing = Standing {
-            sealed: sealed.filter_map(|held| held.identity).map(|(object, _)| object).collect(),
+            lost: self.known_lost(&sealed),
+            sealed,
             buried: BTreeSet::new(),
             doomed: BTreeSet::new(),
         };
@@ -116,6 +128,26 @@ impl World {
         Ok(())
     }
 
+    /// What is whole on living nodes stays on one of them, although the node that it was put on may have
+    /// died: a cached copy alone could be thrown out at any time.
+    pub fn judge_pins(&self) -> Result<(), String> {
+        let standing = self.standing();
+        let living = self.nodes.iter().filter(|node| node.alive);
+        let pinned: BTreeSet<ObjectId> = living
+            .flat_map(|node| node.plane.copies.iter().map(move |(id, held)| (node, *id, held)))
+            .filter(|(node, id, held)| matches!(held.stage, Stage::Sealed(_)) && node.core.is_pinned(*id))
+            .filter_map(|(_, _, held)| held.identity.map(|(object, _)| object))
+            .collect();
+        let unpinned = standing
+            .sealed
+            .iter()
+            .find(|id| self.model.knows(**id) && standing.has(**id) && !pinned.contains(id));
+        match unpinned {
+            Some(id) => Err(format!("{id:?} is cached on living nodes, and pinned on none")),
+            None => Ok(()),
+        }
+    }
+
     /// What was deleted is nowhere.
     pub fn judge_graves(&self) -> Result<(), String> {
         for id in self.standing().buried {
@@ -136,11 +168,14 @@ impl World {
         })
     }
 
-    /// A node that leaves before its time is up says that others keep what it was to keep.
+    /// A node that leaves before its time is up says that others keep what it was to keep. If its time is up,
+    /// and nothing else was in its way, others have it at least in part.
     pub(super) fn judge_legacy(&mut self, place: Place) {
         let now = self.queue.now();
-        let node = &self.nodes[place.index];
-        if node.leaving.is_none_or(|leaving| leaving.until <= now) {
+        let Some(leaving) = self.nodes[place.index].leaving else { return };
+        let early = leaving.until > now;
+        let had_time = leaving.until - leaving.since >= HAND_OVER_BEGUN && self.plan.roomy;
+        if !early && !(had_time && self.only_one_struck()) {
             return;
         }
         let standing = self.standing();
@@ -152,9 +187,15 @@ impl World {
         for id in own.into_iter().filter(|id| standing.has(*id)) {
             let others = (0..self.nodes.len()).filter(|index| *index != place.index);
             let mut kept = others.filter(|index| self.nodes[*index].alive).map(|index| self.place(index));
-            if !kept.any(|other| self.has_sealed(other, id)) {
+            if !kept.any(|other| if early { self.has_sealed(other, id) } else { self.has_some(other, id) }) {
                 return self.violate(format!("{} leaves with the only copy of {id:?}", self.name(place)));
             }
         }
+    }
+
+    /// Whether there is a copy of it there, whole or growing.
+    fn has_some(&self, place: Place, object: ObjectId) -> bool {
+        let mut copies = self.nodes[place.index].plane.copies.values();
+        copies.any(|held| held.stage != Stage::Aborted && held.identity.is_some_and(|(id, _)| id == object))
     }
 }

@@ -26,6 +26,7 @@ struct Armed {
 /// A node that is to end in good order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaving {
+    pub since: Duration,
     pub until: Duration,
     back_after: Option<Duration>,
 }
@@ -102,6 +103,11 @@ impl World {
         for fault in struck {
             self.queue.push(now, Happening::Fault(fault));
         }
+    }
+
+    /// Whether at most one fault has struck so far.
+    pub(super) fn only_one_struck(&self) -> bool {
+        self.faults.struck <= 1
     }
 
     pub(super) fn faults_over(&self) -> bool {
@@ -187,7 +193,7 @@ impl World {
         if node.leaving.is_some() {
             return;
         }
-        node.leaving = Some(Leaving { until: now + within, back_after });
+        node.leaving = Some(Leaving { since: now, until: now + within, back_after });
         tell!(self, "{} is to leave within {within:?}", self.name(place));
         self.queue.push(now, Happening::Report { place, input: Input::Leave { within }, frees: Vec::new() });
     }

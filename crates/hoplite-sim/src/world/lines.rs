@@ -179,6 +179,10 @@ impl World {
             note!(self, "{} hears {} {text}", name(to), name(from));
         }
         self.lines.failures.remove(&(place, from));
+        // Of the dead nothing is believed any more.
+        if self.nodes[place.index].members.contains(&from) {
+            self.rules.told.on_heard(to, &message);
+        }
         self.feed(place, Input::Peer { from, message });
     }
 

@@ -16,6 +16,7 @@ mod outputs;
 mod rules;
 mod stalls;
 mod tasks;
+mod told;
 mod verdicts;
 
 use std::collections::BTreeMap;
@@ -76,6 +77,8 @@ pub struct Plan {
     pub start_spread: Duration,
     /// Owners know everything: members neither come nor go after the start, and stores have room.
     pub calm: bool,
+    /// Everything fits everywhere at once.
+    pub roomy: bool,
     /// Lines of the log kept for the report of a failure.
     pub tail_lines: usize,
     /// Keep what scenarios show.

@@ -92,6 +92,7 @@ impl World {
             let text = show::message(&mut self.names, &message);
             tell!(self, "{} > {} {text}", name(from), name(to));
         }
+        self.rules.told.on_said(from, &message);
         self.stats.messages += 1;
         self.set_off_by_message(place, to, &message);
         self.say(place, to, message);

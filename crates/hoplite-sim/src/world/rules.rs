@@ -6,6 +6,7 @@ use std::time::Duration;
 use hoplite_words::peer::Seal;
 use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
+use super::told::Told;
 use super::{Place, World};
 use crate::happening::Happening;
 use crate::names::node as name;
@@ -39,6 +40,7 @@ const DIALS: u32 = 3;
 pub(crate) struct Rules {
     /// Bytes of an edition that a node has received into copies given up while somebody wanted them.
     given_up: BTreeMap<(Place, ObjectId, Edition), u64>,
+    pub told: Told,
 }
 
 /// Streams that together break a rule for as long as all of them run.

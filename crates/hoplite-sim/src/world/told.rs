@@ -1,0 +1,49 @@
+//! What nodes must know, because they were told: that an object existed, when it is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoplite_words::peer::{DirectoryRequest, PeerMessage};
+use hoplite_words::{NodeId, ObjectId};
+
+use super::World;
+
+/// Nodes that heard, and have not handed over, that a complete copy of an object exists or existed.
+#[derive(Default, Debug)]
+pub(crate) struct Told(BTreeMap<ObjectId, BTreeSet<NodeId>>);
+
+/// Whether this says that an object is, or was, complete somewhere.
+fn tells_complete(message: &PeerMessage) -> Option<(ObjectId, u8)> {
+    let PeerMessage::Directory { id, hops, request, .. } = message else { return None };
+    let complete = match request {
+        DirectoryRequest::Announce { report, .. } => report.complete,
+        DirectoryRequest::Mourn { .. } => true,
+        _ => false,
+    };
+    complete.then_some((*id, *hops))
+}
+
+impl Told {
+    pub fn on_heard(&mut self, by: NodeId, message: &PeerMessage) {
+        if let Some((id, _)) = tells_complete(message) {
+            self.0.entry(id).or_default().insert(by);
+        }
+    }
+
+    /// Who passes it on, or hands it over, need not keep it.
+    pub fn on_said(&mut self, by: NodeId, message: &PeerMessage) {
+        let passed_on = tells_complete(message).filter(|(_, hops)| *hops > 0);
+        if let Some(known) = passed_on.and_then(|(id, _)| self.0.get_mut(&id)) {
+            known.remove(&by);
+        }
+    }
+}
+
+impl World {
+    /// Objects that were sealed once, of which a living node knows so, and that nobody has any more:
+    /// whoever asks to be told of a loss must be.
+    pub(super) fn known_lost(&self, sealed: &BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
+        let known = |nodes: &BTreeSet<NodeId>| nodes.iter().any(|node| self.place_of(*node).is_some());
+        let told = self.rules.told.0.iter().filter(|(_, nodes)| known(nodes)).map(|(id, _)| *id);
+        told.filter(|id| !sealed.contains(id) && self.model.has_content(*id)).collect()
+    }
+}
