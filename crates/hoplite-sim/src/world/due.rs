@@ -175,7 +175,8 @@ impl World {
         let Some(leaving) = self.nodes[place.index].leaving else { return };
         let early = leaving.until > now;
         let had_time = leaving.until - leaving.since >= HAND_OVER_BEGUN && self.plan.roomy;
-        if !early && !(had_time && self.only_one_struck()) {
+        let hampered = !had_time || !self.only_one_struck();
+        if !early && hampered {
             return;
         }
         let standing = self.standing();
