@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import subprocess
 
-#: Depth of the token bucket. 512 kb lets 1 MiB arrive in 0.75 x S/B, which flatters; 64 kb splits
-#: segments and saturates the machine.
-TBF_BURST = "128kb"
+#: Depth of the token bucket, in bytes. 512 KiB lets 1 MiB arrive in 0.75 x S/B, which flatters; 64 KiB
+#: splits segments and saturates the machine.
+TBF_BURST = 128 << 10
+
+#: On slow links the bucket is this much of their time, but holds some packets: what fits into it also
+#: queues in front of it, and half a second of queue is a host that nobody hears.
+TBF_BURST_SECONDS = 0.01
+TBF_BURST_MIN = 16 << 10
 
 #: How long a packet may queue in front of a link before it is dropped: a shallow switch port.
 #: Deeper queues only add latency to control messages, as cubic fills whatever it finds.
@@ -71,7 +76,8 @@ def _limit(namespace: str, device: str, rate_mbit: float | None) -> None:
         # Fails where there is none, which is what is wanted.
         subprocess.run(["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"], capture_output=True)
         return
-    bucket = ["tbf", "rate", f"{rate_mbit}mbit", "burst", TBF_BURST, "latency", TBF_LATENCY]
+    burst = min(max(int(rate_mbit * 1e6 / 8 * TBF_BURST_SECONDS), TBF_BURST_MIN), TBF_BURST)
+    bucket = ["tbf", "rate", f"{rate_mbit}mbit", "burst", f"{burst}b", "latency", TBF_LATENCY]
     subprocess.run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *bucket], check=True)
 
 
