@@ -47,8 +47,8 @@ simulate: system ## Run seeded whole-cluster simulations of the core; SEEDS=coun
 	cargo run --profile simulate --package hoplite-sim -- --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000) --faults=$(or $(FAULTS),all)
 
 .PHONY: planted-bugs
-planted-bugs: system ## Plant known bugs, one at a time, and let the simulation find each; ONLY=, SEEDS=
-	$(PYTHON) crates/hoplite-sim/bugs/planted.py $(if $(ONLY),--only $(ONLY)) $(if $(SEEDS),--seeds $(SEEDS))
+planted-bugs: system ## Plant known bugs, one at a time, and let the simulation find each; ONLY=
+	$(PYTHON) crates/hoplite-sim/bugs/planted.py $(if $(ONLY),--only $(ONLY))
 
 .PHONY: lab
 lab: $(VENV)/installed ## List the benchmarks; BENCH=name runs one, BENCH=all every one (as root)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What a patch says of itself before its diff.
-const HEADERS: [&str; 5] = ["Mistake: ", "Breaks: ", "Rule: ", "Says: ", "Faults: "];
+const HEADERS: [&str; 6] = ["Mistake: ", "Breaks: ", "Rule: ", "Says: ", "Faults: ", "Seeds: "];
 
 /// Fewer would not show much.
 const BUGS_MIN: usize = 12;
