@@ -44,6 +44,7 @@ impl Core {
             self.announce_again(id);
         }
         self.repeat_questions(None);
+        self.move_memories();
     }
 
     pub(crate) fn announce_again(&mut self, id: hoplite_words::CopyId) {
@@ -179,6 +180,7 @@ impl Core {
         self.repeat_questions(Some(node));
         self.repeat_graves(node);
         self.repeat_deletions(node);
+        self.repeat_to_witnesses(|witness| witness == node);
         self.repeat_seats(node);
         self.repeat_seat_reports(Some(node));
     }

@@ -33,6 +33,8 @@ impl Core {
         look(&mut left, "room", &self.room);
         look(&mut left, "entries", &self.directory);
         look(&mut left, "graves", &self.graves);
+        look(&mut left, "unsaid", &self.unsaid);
+        look(&mut left, "remembered", &self.remembered);
         look(&mut left, "vacated", &self.vacated);
         if self.copies.arena.used() > 0 {
             left.push(format!("{} bytes of the arena", self.copies.arena.used()));

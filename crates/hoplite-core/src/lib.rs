@@ -43,7 +43,7 @@ pub use io::{Input, Output};
 use calls::{Calls, Client};
 use copies::Copies;
 use cost::Links;
-use directory::{Directory, Graves, PassedOn};
+use directory::{Directory, Graves, PassedOn, Remembered, Unsaid};
 use fetch::Fetches;
 use io::ClientId;
 use members::Members;
@@ -80,6 +80,8 @@ pub struct Core {
     links: Links,
     directory: Directory,
     graves: Graves,
+    unsaid: Unsaid,
+    remembered: Remembered,
     passed_on: PassedOn,
     copies: Copies,
     /// Who waits for room in the store.
@@ -120,6 +122,8 @@ impl Core {
             links: Links::default(),
             directory: Directory::default(),
             graves: Graves::default(),
+            unsaid: Unsaid::default(),
+            remembered: Remembered::default(),
             passed_on: PassedOn::default(),
             copies: Copies::new(config.store_bytes),
             room: VecDeque::new(),
@@ -222,6 +226,9 @@ impl Core {
                 Timer::Ping => self.on_ping_timer(),
                 Timer::Loss(object) => self.on_loss_timer(object),
                 Timer::Graves => self.on_graves_timer(),
+                Timer::Unsaid => self.on_unsaid_timer(),
+                Timer::Renewal => self.on_renewal_timer(),
+                Timer::Remembered => self.on_remembered_timer(),
                 Timer::Leave => self.on_leave_timer(),
             }
         }

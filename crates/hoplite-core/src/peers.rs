@@ -53,6 +53,7 @@ impl Core {
             PeerMessage::Prefetch { id } => self.want(id, Want::Prefetch),
             PeerMessage::Ping { sent_ns } => self.send(from, PeerMessage::Pong { sent_ns }, None),
             PeerMessage::SayAgain => self.resync_soon(from),
+            PeerMessage::Remember { ids } => self.on_remember(from, ids),
             PeerMessage::Check { transfer } => self.on_check(PullKey { to: from, transfer }),
             PeerMessage::Checked { transfer, watermark } => self.on_checked(transfer, watermark),
             PeerMessage::Pong { sent_ns } => {
@@ -90,6 +91,7 @@ impl Core {
     /// The object is deleted: nothing of it stays here, and nobody waits for it any longer.
     fn on_deleted(&mut self, owner: NodeId, id: ObjectId, ttl: Duration) {
         self.remember_grave(id, ttl);
+        self.remembered.remove(id);
         self.drop_fetch(id);
         let message = format!("{}: {id} was deleted", self.me);
         self.fail_wants(id, ErrorKind::Deleted, &message);
@@ -147,6 +149,7 @@ impl Core {
         self.sends_member_down(node);
         self.let_seats_go(node);
         self.commits_member_down(node);
+        self.remember_for(node);
         self.directory_member_down(node);
         self.subscriptions_member_down(node);
         self.on_owners_changed();

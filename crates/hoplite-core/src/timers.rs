@@ -39,6 +39,12 @@ pub(crate) enum Timer {
     Loss(ObjectId),
     /// Forget the oldest graves.
     Graves,
+    /// Tell witnesses of what only their owner knows.
+    Unsaid,
+    /// Tell them again.
+    Renewal,
+    /// Forget the oldest of what owners told us of.
+    Remembered,
     /// The time to hand over what only this node has is up, or it is done.
     Leave,
 }

@@ -246,6 +246,13 @@ pub enum PeerMessage {
         #[n(0)]
         id: ObjectId,
     },
+    /// An owner to whoever would own these ids without it: they are, or were, complete, and nobody else could
+    /// tell of that.
+    #[n(19)]
+    Remember {
+        #[n(0)]
+        ids: Vec<ObjectId>,
+    },
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]

@@ -41,6 +41,10 @@ pub(super) struct Entry {
     pub subscribers: BTreeSet<NodeId>,
     /// A complete copy existed.
     was_complete: bool,
+    /// The writing that is known to have been complete first.
+    completed_by: Option<Edition>,
+    /// Who would own the id without us, if told that the object existed.
+    pub witness: Option<NodeId>,
     /// It is lost, and how long that is remembered.
     pub mourned_until: Option<Duration>,
     /// From when on what is known here is all there is, if the owner is new and hears it little by little.
@@ -75,6 +79,7 @@ impl Entry {
     /// Remembers that a complete copy existed, also when nothing else is known.
     pub fn mourn(&mut self, until: Duration) {
         self.was_complete = true;
+        self.completed_by = None;
         self.mourned_until = Some(until);
     }
 
@@ -117,7 +122,9 @@ impl Entry {
             return false;
         }
         if report.complete {
-            self.was_complete = true;
+            if !std::mem::replace(&mut self.was_complete, true) {
+                self.completed_by = Some(report.edition);
+            }
             self.mourned_until = None;
         }
         // Whom it receives from is in the report.
@@ -150,6 +157,21 @@ impl Entry {
         self.copies.remove(&origin);
         self.return_senders_of(origin);
         true
+    }
+
+    /// The writer of `edition` gave it up. If it was only ever complete in its writer's word, it never was.
+    pub fn take_back(&mut self, edition: Edition) {
+        let claimed = self.completed_by == Some(edition);
+        if claimed && !self.copies.values().any(|held| held.report.complete) {
+            self.was_complete = false;
+            self.completed_by = None;
+        }
+    }
+
+    /// Whether a complete copy exists or existed, and nobody but `me` could tell a new owner of it.
+    pub fn is_known_only_at(&self, me: NodeId) -> bool {
+        let elsewhere = |(node, report): (NodeId, &CopyReport)| node != me && report.complete;
+        self.buried_until.is_none() && self.was_complete && !self.reported().any(elsewhere)
     }
 
     /// Takes out the receivers of editions that nobody can complete any more, and says who they are.
@@ -222,10 +244,11 @@ impl Entry {
 
     /// Deleted until then, at least: of the rest nothing is kept. Returns everyone who must hear of it.
     pub fn bury(&mut self, until: Duration) -> BTreeSet<NodeId> {
-        let Entry { copies, asks, subscribers, buried_until, unheard, heir, deleters, .. } =
+        let Entry { copies, asks, subscribers, witness, buried_until, unheard, heir, deleters, .. } =
             std::mem::take(self);
         let askers = asks.into_iter().map(|ask| ask.node);
-        let everyone: BTreeSet<_> = copies.into_keys().chain(askers).chain(subscribers).collect();
+        let concerned = copies.into_keys().chain(askers).chain(subscribers);
+        let everyone: BTreeSet<_> = concerned.chain(witness).collect();
         self.buried_until = buried_until.max(Some(until));
         self.unheard = &unheard | &everyone;
         (self.heir, self.deleters) = (heir, deleters);

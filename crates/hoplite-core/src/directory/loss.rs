@@ -17,6 +17,7 @@ impl Core {
         if entry.buried_until.is_none() {
             entry.mourn(until);
             self.timers.set(until, Timer::Tombstone(id));
+            self.tell_witness(id);
             self.tell_if_lost(id, None);
         }
     }

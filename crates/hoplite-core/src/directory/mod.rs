@@ -4,18 +4,20 @@
 //! - here: requests find their owner; entries come, are handed over and go; members that died
 //! - `entry`: what is known of one object; `reports`: its copies come and go
 //! - `questions`: asks, subscriptions, locations; `lend`: who sends to whom
-//! - `loss`: the last complete copy is gone, or is about to be
+//! - `loss`: the last complete copy is gone, or is about to be; `witnesses`: it was the owner's, which died
 //! - `tombstones`: deleted, here at the owner; `graves`: the same, remembered by those who heard of it
 //! - `passed_on`: requests that went on to an owner who may be dead
 
 mod entry;
 mod graves;
+
 mod lend;
 mod loss;
 mod passed_on;
 mod questions;
 mod reports;
 mod tombstones;
+mod witnesses;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,6 +31,7 @@ use crate::Core;
 use entry::Entry;
 pub(crate) use graves::Graves;
 pub(crate) use passed_on::PassedOn;
+pub(crate) use witnesses::{Remembered, Unsaid};
 
 /// The owned slice.
 #[derive(Debug, Default)]
@@ -91,11 +94,20 @@ impl Core {
         self.send(to, PeerMessage::Answer { id, answer }, None);
     }
 
-    /// The entry of `id`, new if need be. While members come and go a new one does not know all yet.
+    /// The entry of `id`, new if need be. While members come and go a new one does not know all yet; but it
+    /// may know from a dead owner that the object existed.
     fn entry_mut(&mut self, id: ObjectId) -> &mut Entry {
         let unsettled = self.now < self.reannounce_until;
         let trusted_from = unsettled.then_some(self.now + REANNOUNCE_AFTER);
-        self.directory.entries.entry(id).or_insert_with(|| Entry::new(trusted_from))
+        if !self.directory.entries.contains_key(&id) {
+            let mut entry = Entry::new(trusted_from);
+            if let Some(until) = self.inherited_grief(id) {
+                entry.mourn(until);
+                self.timers.set(until, Timer::Tombstone(id));
+            }
+            self.directory.entries.insert(id, entry);
+        }
+        self.directory.entries.get_mut(&id).expect("there or made")
     }
 
     /// Changes an entry if there is one, and drops it when nothing is left in it.

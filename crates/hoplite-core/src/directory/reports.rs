@@ -49,6 +49,7 @@ impl Core {
         if let Some(payload) = payload.filter(|payload| payload.0.len() as u64 == report.size) {
             self.keep_inline(id, report, payload);
         }
+        self.tell_witness(id);
         self.serve_asks(id);
     }
 
@@ -73,13 +74,18 @@ impl Core {
         }
     }
 
-    /// A put was given up after its bytes had come with its announcement.
+    /// A put was given up after its bytes had come with its announcement: they go at once, so that nobody
+    /// takes the object for one that was complete here.
     fn drop_inline(&mut self, id: ObjectId, edition: Edition) {
         let Some(copy) = self.copies.live(id) else { return };
         let known = &self.copies.table[&copy];
         if known.edition == edition && known.is_sealed() && !known.pinned {
-            self.withdraw(copy);
+            let (me, seq) = (self.me, self.next_number());
             self.doom(copy);
+            let entry = self.directory.entries.get_mut(&id);
+            if entry.is_some_and(|entry| entry.withdraw(me, seq, edition)) {
+                self.tell_subscribers_gone(id, me);
+            }
         }
     }
 
@@ -89,6 +95,7 @@ impl Core {
         if entry.withdraw(origin, seq, edition) {
             if given_up {
                 self.drop_inline(id, edition);
+                self.directory.entries.get_mut(&id).expect("it had a copy").take_back(edition);
             }
             // Its holder lives and says so: no need to wait for what others may still report.
             self.drop_orphans(id);
@@ -102,6 +109,7 @@ impl Core {
         self.drop_orphans_once_trusted(id);
         self.tell_if_lost(id, None);
         self.secure(id);
+        self.tell_witness(id);
         self.change_entry(id, |_| ());
         self.serve_asks(id);
     }

@@ -12,6 +12,7 @@ impl Core {
     /// The id is deleted: everyone who has it or waits for it is told, a tombstone stands.
     pub(super) fn bury(&mut self, id: ObjectId, ttl: Duration) {
         let until = self.now + ttl;
+        self.remembered.remove(id);
         let everyone = self.entry_mut(id).bury(until);
         self.timers.set(self.directory.entries[&id].buried_until.unwrap_or(until), Timer::Tombstone(id));
         self.timers.clear(Timer::Loss(id));

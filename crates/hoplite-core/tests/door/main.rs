@@ -17,3 +17,4 @@ mod requests;
 mod serving;
 mod stalls;
 mod waits;
+mod witnesses;

@@ -319,17 +319,24 @@ impl Node {
 
     /// An id whose directory entry lives at node `number`.
     pub fn id_owned_by(&mut self, number: u16) -> ObjectId {
-        for attempt in 0.. {
-            let id = ObjectId::from_name(&format!("object {attempt}"));
-            let call = self.ask_as(ClientId(0), Request::Locate { id, timeout_ms: None });
-            let answered = self.replies.remove(&(ClientId(0), call)).is_some();
-            self.ask_as(ClientId(0), Request::Cancel { call });
-            let asked = self.take_mail().into_iter().any(|(to, _)| to == node(number));
-            if asked || (answered && number == ME) {
-                return id;
-            }
+        let mut ids = (0..).map(|attempt| ObjectId::from_name(&format!("object {attempt}")));
+        ids.find(|&id| self.owner_of(id) == number).expect("hashing is even")
+    }
+
+    /// At which node the directory entry of `id` lives. Mail that was not taken yet is lost.
+    pub fn owner_of(&mut self, id: ObjectId) -> u16 {
+        let call = self.ask_as(ClientId(0), Request::Locate { id, timeout_ms: None });
+        self.ask_as(ClientId(0), Request::Cancel { call });
+        let asked = self.take_mail().into_iter().find(|(_, message)| is_locate(message));
+        match self.replies.remove(&(ClientId(0), call)) {
+            Some(_) => ME,
+            None => asked.expect("somebody owns it").0.addr.port(),
         }
-        unreachable!("hashing is even")
+    }
+
+    /// What the core still remembers, in words.
+    pub fn leftovers(&self) -> Vec<String> {
+        self.core.leftovers()
     }
 
     /// A receive breaks off when the copy has this many bytes.
@@ -363,4 +370,8 @@ impl Node {
         assert!(self.copies.is_empty() && self.receives.is_empty() && self.sends.is_empty());
         assert!(self.folds.is_empty());
     }
+}
+
+fn is_locate(message: &PeerMessage) -> bool {
+    matches!(message, PeerMessage::Directory { request: DirectoryRequest::Locate { .. }, .. })
 }

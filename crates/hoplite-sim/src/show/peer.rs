@@ -44,6 +44,7 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::Committed { reduction, sealed } => {
             format!("{} r{}", if *sealed { "committed" } else { "cannot commit" }, reduction.number)
         }
+        PeerMessage::Remember { ids } => format!("remember {}", names.objects(ids)),
         PeerMessage::SayAgain => "say again".to_owned(),
         PeerMessage::DeletionHeard { id } => format!("deletion of {} heard", names.object(*id)),
         PeerMessage::Check { transfer } => format!("check t{}", transfer.0),

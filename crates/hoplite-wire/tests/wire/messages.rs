@@ -139,6 +139,7 @@ draw_enum! {
         Checked { transfer, watermark },
         SayAgain,
         DeletionHeard { id },
+        Remember { ids },
     }
     DirectoryRequest {
         Announce { report, payload, wants_verdict },
