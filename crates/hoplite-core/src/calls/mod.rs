@@ -23,6 +23,7 @@ use crate::puts::Creation;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
+use waits::Poll;
 
 /// What a call waits for.
 #[derive(Debug)]
@@ -46,6 +47,8 @@ pub(crate) enum Pending {
         ready: BTreeSet<ObjectId>,
         /// Fails if another object than these is lost; `None`: waits on.
         known_lost: Option<BTreeSet<ObjectId>>,
+        /// Its time is shorter than the owners may take to say what is ready.
+        poll: Option<Poll>,
     },
     Locate {
         id: ObjectId,
@@ -195,8 +198,11 @@ impl Core {
             Pending::Locate { token, .. } => {
                 self.calls.tokens.remove(&token);
             }
-            Pending::Wait { ids, .. } => {
+            Pending::Wait { ids, poll, .. } => {
                 ids.into_iter().for_each(|id| self.unwatch(id, Watcher::Call(client, call)));
+                poll.into_iter().flat_map(|poll| poll.unanswered).for_each(|token| {
+                    self.calls.tokens.remove(&token);
+                });
             }
             // Given up before it was answered: what was put must not come to be after all.
             Pending::Seal => {

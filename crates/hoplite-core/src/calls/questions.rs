@@ -53,7 +53,11 @@ impl Core {
 
     pub(crate) fn on_located(&mut self, token: u64, size: Option<u64>, copies: Vec<Location>, deleted: bool) {
         let Some((client, call)) = self.calls.tokens.remove(&token) else { return };
-        let Some(Pending::Locate { id, .. }) = self.pending(client, call) else { return };
+        let id = match self.pending(client, call) {
+            Some(&Pending::Locate { id, .. }) => id,
+            Some(Pending::Wait { .. }) => return self.on_poll_answered(client, call, token),
+            _ => return,
+        };
         if deleted {
             let message = format!("{}: {id} was deleted", self.me);
             return self.fail_call(client, call, ErrorKind::Deleted, &message);

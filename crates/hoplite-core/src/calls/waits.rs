@@ -1,14 +1,31 @@
 //! `wait`: the first few of many objects that are complete anywhere.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use hoplite_words::client::Reply;
-use hoplite_words::{limits, ErrorKind, ObjectId};
+use hoplite_words::peer::DirectoryRequest;
+use hoplite_words::{limits, ErrorKind, NodeId, ObjectId};
 
 use super::Pending;
 use crate::io::ClientId;
 use crate::subscriptions::Watcher;
+use crate::timers::Timer;
 use crate::Core;
+
+/// How long a wait without patience waits for the owners' word: a round trip is far less, and an owner that
+/// takes longer is not worth it to who has no time.
+const POLL_TIME: Duration = Duration::from_millis(50);
+
+/// A wait whose time is so short that it may be up before any owner has answered: `timeout=0` asks for what is
+/// ready now, and what is ready elsewhere is ready too.
+#[derive(Debug)]
+pub(crate) struct Poll {
+    /// When its time is up.
+    due: Duration,
+    /// One question to each owner, behind the last subscription: its answer says that everything known was told.
+    pub unanswered: BTreeSet<u64>,
+}
 
 impl Core {
     pub(super) fn on_wait(
@@ -27,22 +44,45 @@ impl Core {
             return self.reply_error(client, call, ErrorKind::BadArgument, message);
         }
         let ready: BTreeSet<_> = ids.iter().copied().filter(|&id| self.copies.sealed(id).is_some()).collect();
-        self.open_call(
-            client,
-            call,
-            timeout_ms,
-            Pending::Wait { ids: ids.clone(), count, ready, known_lost },
-        );
+        let pending = Pending::Wait { ids: ids.clone(), count, ready, known_lost, poll: None };
+        self.open_call(client, call, timeout_ms, pending);
         if self.answer_wait_if_enough(client, call) {
             return;
         }
-        for id in ids {
+        for &id in &ids {
             if self.pending(client, call).is_none() {
                 // Answered by what others here watch already.
                 return;
             }
             self.watch(id, Watcher::Call(client, call));
             self.on_waited_change(client, call, id);
+        }
+        if let Some(timeout) = timeout_ms.map(Duration::from_millis).filter(|&time| time < POLL_TIME) {
+            self.poll_owners(client, call, &ids, self.now + timeout);
+        }
+    }
+
+    /// The call is answered when its time is up, but not before its owners have said what is ready.
+    fn poll_owners(&mut self, client: ClientId, call: u64, ids: &[ObjectId], due: Duration) {
+        let last: BTreeMap<NodeId, ObjectId> = ids.iter().map(|&id| (self.shards.owner(id), id)).collect();
+        let questions: Vec<_> = last.into_values().map(|id| (self.next_number(), id)).collect();
+        let unanswered = questions.iter().map(|&(token, _)| token).collect();
+        let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
+        let Pending::Wait { poll, .. } = &mut state.pending else { return };
+        *poll = Some(Poll { due, unanswered });
+        self.timers.set(self.now + POLL_TIME, Timer::Call(client, call));
+        for (token, id) in questions {
+            self.calls.tokens.insert(token, (client, call));
+            self.ask_owner(id, DirectoryRequest::Locate { token }, None);
+        }
+    }
+
+    pub(super) fn on_poll_answered(&mut self, client: ClientId, call: u64, token: u64) {
+        let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
+        let Pending::Wait { poll: Some(poll), .. } = &mut state.pending else { return };
+        poll.unanswered.remove(&token);
+        if poll.unanswered.is_empty() {
+            self.timers.set(poll.due.max(self.now), Timer::Call(client, call));
         }
     }
 

@@ -1,10 +1,10 @@
 use std::time::Duration;
 
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::DirectoryRequest;
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
 use hoplite_words::{ErrorKind, ObjectId};
 
-use crate::node::{node, Node};
+use crate::node::{node, Node, ME};
 use crate::puts::{failed, put};
 use crate::requests::{delete, edition, object, put_report, SIZE};
 
@@ -94,4 +94,76 @@ fn a_wait_follows_its_objects_to_a_new_owner() {
         at.request(2, id, announce);
     }
     assert_eq!(at.reply(call), Some(&Reply::Ready { ids: vec![id] }));
+}
+
+fn poll(ids: &[ObjectId], count: u32) -> Request {
+    Request::Wait {
+        ids: ids.to_vec(),
+        count,
+        timeout_ms: Some(0),
+        fail_if_lost: false,
+        known_lost: Vec::new(),
+    }
+}
+
+/// The question that each owner was asked behind the subscriptions.
+fn polled(at: &mut Node) -> Vec<(u16, u64)> {
+    let mail = at.take_mail().into_iter();
+    mail.filter_map(|(to, message)| match message {
+        PeerMessage::Directory { request: DirectoryRequest::Locate { token }, .. } => {
+            Some((to.addr.port(), token))
+        }
+        _ => None,
+    })
+    .collect()
+}
+
+fn located(token: u64) -> DirectoryAnswer {
+    DirectoryAnswer::Located { token, size: None, copies: Vec::new(), deleted: false }
+}
+
+#[test]
+fn a_wait_without_patience_hears_its_owners_first() {
+    let mut at = Node::among(3, 8 << 20);
+    let ids = [at.id_owned_by(2), at.id_owned_by(3), at.id_owned_by(ME)];
+    put(&mut at, ids[2], SIZE);
+    at.take_mail();
+    let call = at.ask(poll(&ids, 3));
+    let asked = polled(&mut at);
+    let [(2, first), (3, second)] = asked[..] else { panic!("{asked:?}") };
+    let report = put_report(1, edition(5), SIZE, true);
+    at.answer(2, ids[0], DirectoryAnswer::Copy { node: node(2), report });
+    at.answer(2, ids[0], located(first));
+    assert_eq!(at.reply(call), None, "the other owner may know more");
+    at.answer(3, ids[1], located(second));
+    assert_eq!(at.reply(call), Some(&Reply::Ready { ids: vec![ids[0], ids[2]] }));
+    assert!(at.take_requests(ids[1]).contains(&DirectoryRequest::Unsubscribe), "it watches nothing");
+}
+
+#[test]
+fn a_wait_without_patience_does_not_wait_for_a_silent_owner() {
+    let mut at = Node::among(2, 8 << 20);
+    let ids = [at.id_owned_by(2), at.id_owned_by(ME)];
+    put(&mut at, ids[1], SIZE);
+    let call = at.ask(poll(&ids, 2));
+    let asked = polled(&mut at);
+    at.wait(Duration::from_millis(60));
+    assert_eq!(at.reply(call), Some(&Reply::Ready { ids: vec![ids[1]] }));
+    // Its word comes too late, and finds nobody.
+    at.answer(2, ids[0], located(asked[0].1));
+}
+
+#[test]
+fn a_wait_without_patience_asks_nobody_if_it_need_not() {
+    let mut at = Node::among(2, 8 << 20);
+    let ours = at.id_owned_by(ME);
+    put(&mut at, ours, SIZE);
+    let nothing = object("nothing");
+    let there = at.ask(poll(&[ours], 1));
+    assert_eq!(at.reply(there), Some(&Reply::Ready { ids: vec![ours] }));
+    assert_eq!(polled(&mut at), []);
+    let mut alone = Node::alone(8 << 20);
+    let call = alone.ask(poll(&[nothing], 1));
+    assert_eq!(alone.reply(call), Some(&Reply::Ready { ids: vec![] }), "the owner is here");
+    alone.assert_empty();
 }
