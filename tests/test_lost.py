@@ -147,6 +147,37 @@ def test_at_its_start_whoever_owns_the_entry(lose: Callable[[int], Loss], owner:
     is_told(loss.at_its_start(GETS["view"]))
 
 
+@pytest.mark.parametrize("owner", [1, 2])
+def test_who_begins_after_the_loss_is_told(lose: Callable[[int], Loss], owner: int) -> None:
+    loss = lose(owner)
+    loss.clients[2].put(loss.first, loss.name, timeout=TIMEOUT)
+    loss.is_complete_on_the_last()
+    # Nobody ever asked for it, and where its holder owned its entry, nobody alive had anything to do with it.
+    loss.cluster.kill(2)
+    for client in loss.clients[:2]:
+        is_told(loss.threads.submit(client.get, loss.name, timeout=TIMEOUT))
+        is_told(loss.threads.submit(client.wait, [loss.name], timeout=TIMEOUT, on_lost="raise"))
+    loss.put_again()
+    np.testing.assert_array_equal(loss.clients[0].get(loss.name, timeout=TIMEOUT), loss.second)
+
+
+def test_a_put_that_timed_out_is_not_lost(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of(2)
+    clients = [cluster.connect(i) for i in range(2)]
+    (name,) = names_owned_by(clients, 1)
+    cluster.pause(1)
+    with pytest.raises(hoplite.TimedOut):
+        clients[0].put(b"in vain", name, timeout=0.05)
+    cluster.resume(1)
+    # The owner has read of the put, and of its end, when it answers a later question of the same node.
+    assert clients[0].locations(name, timeout=TIMEOUT).copies == ()
+    for client in clients:
+        with pytest.raises(hoplite.TimedOut):
+            client.get(name, timeout=0.1)
+    clients[0].put(b"once more", name, timeout=TIMEOUT)
+    assert bytes(clients[1].get(name, timeout=TIMEOUT)) == b"once more"
+
+
 def test_the_callback_may_put_the_object_itself(lose: Callable[[int], Loss]) -> None:
     loss = lose(1)
 

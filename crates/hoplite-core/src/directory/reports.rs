@@ -81,6 +81,7 @@ impl Core {
         let known = &self.copies.table[&copy];
         if known.edition == edition && known.is_sealed() && !known.pinned {
             let (me, seq) = (self.me, self.next_number());
+            self.withdraw(copy);
             self.doom(copy);
             let entry = self.directory.entries.get_mut(&id);
             if entry.is_some_and(|entry| entry.withdraw(me, seq, edition)) {
