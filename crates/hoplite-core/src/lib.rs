@@ -226,7 +226,7 @@ impl Core {
                 Timer::Ping => self.on_ping_timer(),
                 Timer::Loss(object) => self.on_loss_timer(object),
                 Timer::Graves => self.on_graves_timer(),
-                Timer::Unsaid => self.on_unsaid_timer(),
+                Timer::Unsaid => self.say_unsaid(),
                 Timer::Renewal => self.on_renewal_timer(),
                 Timer::Remembered => self.on_remembered_timer(),
                 Timer::Leave => self.on_leave_timer(),

@@ -3,7 +3,7 @@
 //! such objects, and nothing else. When the owner is dead, the witness takes them for lost unless somebody has a copy.
 //!
 //! ```text
-//!  complete here, and nowhere else ──▶ unsaid ── SAID_AFTER ──▶ Remember {ids} ──▶ witness: remembered
+//!  complete here, and nowhere else ──▶ unsaid ──── PAUSE ────▶ Remember {ids} ──▶ witness: remembered
 //!  (or lost already)                     ▲                                           │ the owner dies
 //!                                        └── RENEWED_AFTER, other members, a broken  ▼ asked for it: mourned
 //!                                            connection
@@ -18,9 +18,9 @@ use hoplite_words::{limits, NodeId, ObjectId};
 use crate::timers::Timer;
 use crate::Core;
 
-/// How long the owner gathers ids before it says them: with many small puts, one message for hundreds. Short
-/// beside the time in which a death is noticed.
-const SAID_AFTER: Duration = Duration::from_millis(5);
+/// After ids were said, the owner gathers for this long before it says the next: with many small puts, one message
+/// for hundreds. Short beside the time in which a death is noticed.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// How often they are said again, so that a witness may forget those of which it hears no more.
 const RENEWED_AFTER: Duration = Duration::from_secs(limits::TOMBSTONE_TTL.as_secs() / 2);
@@ -91,14 +91,20 @@ impl Core {
 
     fn say_to_witness(&mut self, id: ObjectId) {
         self.unsaid.0.insert(id);
-        for (timer, after) in [(Timer::Unsaid, SAID_AFTER), (Timer::Renewal, RENEWED_AFTER)] {
-            if !self.timers.is_set(timer) {
-                self.timers.set(self.now + after, timer);
-            }
+        if !self.timers.is_set(Timer::Unsaid) {
+            self.say_unsaid();
+        }
+        if !self.timers.is_set(Timer::Renewal) {
+            self.timers.set(self.now + RENEWED_AFTER, Timer::Renewal);
         }
     }
 
-    pub(crate) fn on_unsaid_timer(&mut self) {
+    /// Says what has gathered; the rest after a pause.
+    pub(crate) fn say_unsaid(&mut self) {
+        if self.unsaid.0.is_empty() {
+            return;
+        }
+        self.timers.set(self.now + PAUSE, Timer::Unsaid);
         let mut said: BTreeMap<NodeId, Vec<ObjectId>> = BTreeMap::new();
         for id in std::mem::take(&mut self.unsaid.0) {
             if let Some(witness) = self.directory.entries.get(&id).and_then(|entry| entry.witness) {

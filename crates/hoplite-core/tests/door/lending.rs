@@ -122,6 +122,9 @@ impl World {
 
     fn hear_answers(&mut self) {
         for (to, message) in self.owner.take_mail() {
+            if matches!(message, PeerMessage::Remember { .. }) {
+                continue;
+            }
             let PeerMessage::Answer { id, answer } = message else { panic!("{message:?}") };
             assert_eq!(id, self.id);
             let number = to.addr.port();
