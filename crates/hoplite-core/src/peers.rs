@@ -149,7 +149,6 @@ impl Core {
         self.sends_member_down(node);
         self.let_seats_go(node);
         self.commits_member_down(node);
-        self.remember_for(node);
         self.directory_member_down(node);
         self.subscriptions_member_down(node);
         self.on_owners_changed();

@@ -122,6 +122,7 @@ impl Core {
 
     /// A member died: what it held, lent, asked and watched goes.
     pub(crate) fn directory_member_down(&mut self, node: NodeId) {
+        self.remember_for(node);
         let ids: Vec<_> = self.directory.entries.keys().copied().collect();
         for id in ids {
             self.forget_holder(id, node);
