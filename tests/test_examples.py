@@ -27,3 +27,12 @@ def test_the_first_program_of_the_readme() -> None:
     printed = output_of("-c", program)
     # Which three of four were summed up, and the beginning of the sum.
     assert len(set(re.findall(r"'gradient-(\d)'", printed))) == 3
+
+
+def test_the_tour_of_failures() -> None:
+    printed = output_of("-m", "examples.failures")
+    assert re.findall(r"^(\d)\. ", printed, re.MULTILINE) == ["1", "2", "3", "4"]
+    assert " 1.00 times" in printed
+    again = re.search(r"(\d+) of \d+ were made again", printed)
+    assert again is not None
+    assert int(again[1]) > 0

@@ -83,7 +83,7 @@ def test_where_the_default_comes_from(cluster: hoplite.LocalCluster, monkeypatch
         cluster.connect(0, default_timeout=-1)
 
 
-@pytest.mark.parametrize("size", [4 * MIB], ids=["large"])
+@pytest.mark.parametrize("size", [100, 4 * MIB], ids=["small", "large"])
 @pytest.mark.parametrize("form", PUTS)
 def test_a_put_that_times_out_leaves_nothing_behind(pair: hoplite.LocalCluster, size: int, form: str) -> None:
     clients = [pair.connect(i) for i in range(2)]
