@@ -6,10 +6,12 @@
 //! | a connection broke, a node came (back) | to that node: copies it owns, graves, open questions, seats |
 //! | a little after the last change of members | every copy, every open question |
 //! | a question stays open | that question, ever more rarely |
+//!
+//! Who has said every copy says that too: what its owner knows of older reports is out of date.
 
 use std::time::Duration;
 
-use hoplite_words::peer::DirectoryRequest;
+use hoplite_words::peer::{DirectoryRequest, PeerMessage};
 use hoplite_words::{NodeId, ObjectId};
 
 use crate::timers::Timer;
@@ -149,6 +151,9 @@ impl Core {
     }
 
     pub(crate) fn on_reannounce(&mut self) {
+        if self.now >= self.reannounce_until {
+            self.forget_strangers();
+        }
         self.announce_everything();
         self.secure_entries();
         self.hasten_refresh();
@@ -159,24 +164,30 @@ impl Core {
 
     /// Says everything to its owner again; reports carry numbers, so repeating them is harmless.
     pub(crate) fn announce_everything(&mut self) {
-        let public = self.copies.table.iter().filter(|(_, copy)| copy.public && !copy.doomed);
-        let public: Vec<_> = public.map(|(&id, _)| id).collect();
-        for id in public {
-            self.announce_again(id);
-        }
+        let everyone: Vec<_> = self.shards.iter().collect();
+        everyone.into_iter().for_each(|node| self.say_all(node));
         self.repeat_questions(None);
     }
 
-    pub(crate) fn on_resync(&mut self, node: NodeId) {
-        let told = self
+    /// Reports every copy that `node` is to know of, and says that these are all.
+    fn say_all(&mut self, node: NodeId) {
+        let since = self.next_number();
+        let owned = self
             .copies
             .table
             .iter()
-            .filter(|(_, copy)| copy.public && !copy.doomed && copy.told == Some(node));
-        let told: Vec<_> = told.map(|(&id, _)| id).collect();
-        for id in told {
+            .filter(|(_, copy)| copy.public && !copy.doomed && self.shards.owner(copy.object) == node);
+        for id in owned.map(|(&id, _)| id).collect::<Vec<_>>() {
             self.announce_again(id);
         }
+        if self.copies.has_dropped {
+            let members = self.shards.fingerprint();
+            self.send(node, PeerMessage::AllSaid { since, members }, None);
+        }
+    }
+
+    pub(crate) fn on_resync(&mut self, node: NodeId) {
+        self.say_all(node);
         self.repeat_questions(Some(node));
         self.repeat_graves(node);
         self.repeat_deletions(node);

@@ -81,6 +81,8 @@ pub(crate) struct Copies {
     lru: BTreeSet<(u64, CopyId)>,
     evictable_bytes: u64,
     pub evicted: u64,
+    /// A copy that owners were told of was given up: reports of ours may be out of date somewhere.
+    pub has_dropped: bool,
 }
 
 /// What a new copy is to be.
@@ -103,6 +105,7 @@ impl Copies {
             lru: BTreeSet::new(),
             evictable_bytes: 0,
             evicted: 0,
+            has_dropped: false,
         }
     }
 
@@ -259,6 +262,7 @@ impl Core {
         self.stop_sends(id);
         self.try_free(id);
         if public {
+            self.copies.has_dropped = true;
             // Not here: whoever dooms a copy may be about to open the next one.
             self.vacated.insert(object);
         }

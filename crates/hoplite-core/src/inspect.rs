@@ -17,6 +17,11 @@ impl Core {
         self.copies.table.get(&copy).is_some_and(|copy| copy.pinned)
     }
 
+    /// Whether this node knows that `id` is deleted.
+    pub fn remembers_deletion(&self, id: ObjectId) -> bool {
+        self.graves.contains(id) || self.directory.is_buried(id)
+    }
+
     /// What is remembered besides members and links, in words. A core at rest, whose objects are deleted
     /// and whose tombstones are past their time, remembers nothing.
     pub fn leftovers(&self) -> Vec<String> {

@@ -47,7 +47,8 @@ impl Core {
                 && !report.leaving
                 && self.shards.contains(node)
         };
-        let alone = self.shards.iter().count() == 1;
+        // Whoever is lost may be found again in time, unless there never was anybody.
+        let alone = self.shards.iter().count() == 1 && self.members.expects_nobody();
         let kept = |object| self.subscriptions.copies(object).any(elsewhere);
         let busy = !self.writes.is_empty() || !self.reductions.is_empty();
         if alone || (!busy && self.own_copies().into_iter().all(|(_, object)| kept(object))) {

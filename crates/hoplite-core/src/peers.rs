@@ -54,6 +54,7 @@ impl Core {
             PeerMessage::Ping { sent_ns } => self.send(from, PeerMessage::Pong { sent_ns }, None),
             PeerMessage::SayAgain => self.resync_soon(from),
             PeerMessage::Remember { ids } => self.on_remember(from, ids),
+            PeerMessage::AllSaid { since, members } => self.on_all_said(from, since, members),
             PeerMessage::Check { transfer } => self.on_check(PullKey { to: from, transfer }),
             PeerMessage::Checked { transfer, watermark } => self.on_checked(transfer, watermark),
             PeerMessage::Pong { sent_ns } => {
@@ -76,12 +77,13 @@ impl Core {
             DirectoryAnswer::Lost => self.on_lost(id),
             DirectoryAnswer::Copy { node, report } => self.on_copy_reported(id, node, report),
             DirectoryAnswer::CopyGone { node } => self.on_copy_gone(id, node),
+            DirectoryAnswer::Holders { nodes } => self.on_holders(id, &nodes),
             DirectoryAnswer::NotYet { ask, copies } => self.on_not_yet(id, ask, copies),
             DirectoryAnswer::Pin => self.on_pin(id),
             DirectoryAnswer::AskAgain { edition } => self.on_ask_again(id, edition),
             DirectoryAnswer::DeleteDone { token } => self.on_delete_done(token),
             DirectoryAnswer::Located { token, size, copies, deleted } => {
-                if !self.on_barrier_reached(token) {
+                if !self.on_barrier_reached(id, token, &copies) {
                     self.on_located(token, size, copies, deleted);
                 }
             }
@@ -113,6 +115,7 @@ impl Core {
                     if self.shards.insert(node) {
                         self.out.push_back(Output::Event(Event::MemberUp { node }));
                         self.on_owners_changed();
+                        self.directory_member_up();
                         self.reannounce_later();
                         self.resync_soon(node);
                         self.ping(node);

@@ -37,8 +37,20 @@ impl Shards {
         self.members.binary_search_by_key(&node, |&(member, _)| member).is_ok()
     }
 
+    /// Whether another, newer process lives at its address: also who came after its death knows by that.
+    pub fn is_replaced(&self, node: NodeId) -> bool {
+        let newer =
+            |&(member, _): &(NodeId, u64)| member.addr == node.addr && member.incarnation > node.incarnation;
+        self.members.iter().any(newer)
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.members.iter().map(|&(node, _)| node)
+    }
+
+    /// Stands for this set of members: equal where it is the same.
+    pub fn fingerprint(&self) -> u64 {
+        self.members.iter().fold(0, |sum, &(_, salt)| sum ^ mix(salt))
     }
 
     /// The owner of `id`; the set is never empty, it holds at least ourselves.

@@ -75,12 +75,22 @@ impl Core {
             // Our word that we watch it no more was lost.
             return self.ask_owner(object, DirectoryRequest::Unsubscribe, None);
         };
-        if known.copies.get(&node).is_some_and(|old| old.seq > report.seq) {
+        if self.departed.contains(&node) || known.copies.get(&node).is_some_and(|old| old.seq > report.seq) {
             return;
         }
         known.lost &= !report.complete;
         known.copies.insert(node, report);
         self.tell_watchers(object);
+    }
+
+    /// All who have a copy, says the owner: what others have told is out of date.
+    pub(crate) fn on_holders(&mut self, object: ObjectId, nodes: &[NodeId]) {
+        let Some(known) = self.subscriptions.table.get_mut(&object) else { return };
+        let before = known.copies.len();
+        known.copies.retain(|node, _| nodes.contains(node));
+        if known.copies.len() < before {
+            self.tell_watchers(object);
+        }
     }
 
     pub(crate) fn on_copy_gone(&mut self, object: ObjectId, node: NodeId) {

@@ -253,6 +253,17 @@ pub enum PeerMessage {
         #[n(0)]
         ids: Vec<ObjectId>,
     },
+    /// To a shard owner: every copy of its objects that is here has been reported to it with a number from
+    /// `since` on. Older reports of this node are out of date: their withdrawal was lost.
+    #[n(20)]
+    AllSaid {
+        #[n(0)]
+        since: u64,
+        /// Stands for the members that the sender knows: who knows others may own other objects than the
+        /// sender thinks, and draws no conclusion.
+        #[n(1)]
+        members: u64,
+    },
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -413,6 +424,12 @@ pub enum DirectoryAnswer {
         ask: u64,
         #[n(1)]
         copies: Vec<Location>,
+    },
+    /// To subscribers, from an owner that knows all there is: these nodes have a copy, and nobody else.
+    #[n(12)]
+    Holders {
+        #[n(0)]
+        nodes: Vec<NodeId>,
     },
 }
 

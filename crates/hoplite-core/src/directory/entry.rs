@@ -1,10 +1,13 @@
 //! What is known of one object. Soft state: the truth is what nodes hold.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hoplite_words::peer::{CopyReport, DirectoryRequest, Verdict};
 use hoplite_words::{Edition, NodeId};
+
+/// Abandoned editions that are remembered: those that receivers may still speak of.
+const ABANDONED_MAX: usize = 8;
 
 /// A copy somewhere, and to whom it is lent as a sender.
 #[derive(Debug)]
@@ -12,13 +15,16 @@ pub(super) struct Held {
     pub report: CopyReport,
     /// Only lent a sender so far: it has not reported itself.
     pub presumed: bool,
+    /// The ask that was answered with its sender, zero if none was.
+    pub answered: u64,
     pub lent: BTreeSet<NodeId>,
 }
 
 impl Held {
-    /// It is complete, or on the way to be so without any other copy.
+    /// It is complete, or on the way to be so without any other copy: what is written or reduced is pinned
+    /// from the first byte.
     fn is_alive(&self) -> bool {
-        self.report.complete || (!self.presumed && self.report.upstream.is_none())
+        self.report.complete || self.report.pinned
     }
 }
 
@@ -47,8 +53,13 @@ pub(super) struct Entry {
     pub witness: Option<NodeId>,
     /// It is lost, and how long that is remembered.
     pub mourned_until: Option<Duration>,
-    /// From when on what is known here is all there is, if the owner is new and hears it little by little.
+    /// From when on what is known here is all there is, if the owner, or a member, is new and is heard
+    /// little by little.
     pub trusted_from: Option<Duration>,
+    /// It was made when the owner was new: others may have owned it before.
+    inherited: bool,
+    /// The last writings, or attempts, that were seen to end before they were complete.
+    abandoned: VecDeque<Edition>,
     /// Deleted; nothing else is kept then, but who was told and has not said that it heard, and who waits
     /// until all have.
     pub buried_until: Option<Duration>,
@@ -60,7 +71,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub fn new(trusted_from: Option<Duration>) -> Self {
-        Entry { trusted_from, ..Entry::default() }
+        Entry { trusted_from, inherited: trusted_from.is_some(), ..Entry::default() }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -95,6 +106,12 @@ impl Entry {
         &mut self.copies
     }
 
+    /// Everyone who holds, asks or watches.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let asking = self.asks.iter().map(|ask| ask.node);
+        self.copies.keys().copied().chain(asking).chain(self.subscribers.iter().copied())
+    }
+
     /// Every copy, those included that are presumed from a lend.
     pub fn held(&self) -> impl Iterator<Item = (NodeId, &CopyReport)> {
         self.copies.iter().map(|(&node, held)| (node, &held.report))
@@ -117,9 +134,15 @@ impl Entry {
     }
 
     /// Takes a report in; false if a newer one is known already.
-    pub fn accept(&mut self, origin: NodeId, report: CopyReport) -> bool {
-        if self.copies.get(&origin).is_some_and(|held| held.report.seq > report.seq) {
+    pub fn accept(&mut self, origin: NodeId, mut report: CopyReport) -> bool {
+        let known = self.copies.get(&origin);
+        if known.is_some_and(|held| held.report.seq > report.seq) {
             return false;
+        }
+        if let Some(held) = known.filter(|held| held.report.edition == report.edition) {
+            // Between two senders: the next one may have been lent while this was on its way.
+            report.upstream =
+                report.upstream.or(held.report.upstream.filter(|_| !report.complete && !report.pinned));
         }
         if report.complete {
             if !std::mem::replace(&mut self.was_complete, true) {
@@ -130,7 +153,7 @@ impl Entry {
         // Whom it receives from is in the report.
         self.return_senders_of(origin);
         let (upstream, complete) = (report.upstream, report.complete);
-        let fresh = Held { report: report.clone(), presumed: false, lent: BTreeSet::new() };
+        let fresh = Held { report: report.clone(), presumed: false, answered: 0, lent: BTreeSet::new() };
         let held = self.copies.entry(origin).or_insert(fresh);
         if held.report.edition != report.edition {
             // Whoever was streaming the abandoned edition has to ask again anyway.
@@ -154,7 +177,7 @@ impl Entry {
         if !self.copies.get(&origin).is_some_and(matches) {
             return false;
         }
-        self.copies.remove(&origin);
+        self.remove(origin);
         self.return_senders_of(origin);
         true
     }
@@ -174,11 +197,23 @@ impl Entry {
         self.buried_until.is_none() && self.was_complete && !self.reported().any(elsewhere)
     }
 
+    /// Takes out a copy. What its writer or root had not completed, nobody has.
+    fn remove(&mut self, node: NodeId) -> bool {
+        let Some(held) = self.copies.remove(&node) else { return false };
+        let edition = held.report.edition;
+        if held.report.pinned && !held.report.complete && !self.abandoned.contains(&edition) {
+            self.abandoned.push_back(edition);
+            if self.abandoned.len() > ABANDONED_MAX {
+                self.abandoned.pop_front();
+            }
+        }
+        true
+    }
+
     /// Takes out the receivers of editions that nobody can complete any more, and says who they are.
     pub fn take_orphans(&mut self) -> Vec<(NodeId, Edition)> {
-        let is_source = |held: &Held| held.report.complete || held.report.pinned;
         let sources: BTreeSet<_> =
-            self.copies.values().filter(|held| is_source(held)).map(|held| held.report.edition).collect();
+            self.copies.values().filter(|held| held.is_alive()).map(|held| held.report.edition).collect();
         let orphaned = self.copies.iter().filter(|(_, held)| !sources.contains(&held.report.edition));
         let orphans: Vec<_> = orphaned.map(|(&node, held)| (node, held.report.edition)).collect();
         for (node, _) in &orphans {
@@ -196,7 +231,7 @@ impl Entry {
         self.asks.retain(|ask| ask.node != node);
         self.subscribers.remove(&node);
         self.return_senders_of(node);
-        self.copies.remove(&node).is_some()
+        self.remove(node)
     }
 
     /// `receiver` needs its sender no more.
@@ -206,11 +241,25 @@ impl Entry {
         }
     }
 
-    /// No complete copy is left, and nobody is writing the object anew. A new owner takes part of it in an
-    /// asker's hands for proof that there was one: whoever had it may have died with the owner before.
-    pub fn is_lost(&self) -> bool {
-        let inherited = self.trusted_from.is_some() && self.asks.iter().any(|ask| ask.have.is_some());
+    /// No complete copy is left, and nobody is writing the object anew. A new owner takes part of it in the
+    /// hands of an asker, whose sender is `dead`, for proof that there was one: it may have died with the
+    /// owner before.
+    pub fn is_lost(&self, dead: impl Fn(NodeId) -> bool) -> bool {
+        let bereft = |ask: &Ask| {
+            ask.have.is_some_and(|have| !self.abandoned.contains(&have))
+                && ask.distrust.is_none_or(|(sender, _)| dead(sender))
+        };
+        let inherited = self.inherited && self.asks.iter().any(bereft);
         (self.was_complete || inherited) && !self.copies.values().any(Held::is_alive)
+    }
+
+    /// Whether a source of an edition that a receiver has part of may still be reported to an owner that is
+    /// new. Not if another attempt of the same writing is known: it took the place of that one.
+    pub fn may_hear_of(&self, have: Edition, now: Duration) -> bool {
+        let superseded = self.copies.values().any(|held| {
+            held.report.edition.writing == have.writing && held.report.edition.attempt > have.attempt
+        });
+        self.trusted_from.is_some_and(|from| from > now) && !superseded
     }
 
     /// Whether the chain that `node` receives from leads back to it.
@@ -230,9 +279,25 @@ impl Entry {
         false
     }
 
+    /// The sender that this ask was answered with, if it still is one: the answer may be lost, or a
+    /// repetition of the question have crossed it.
+    pub fn answered_with(&self, asker: NodeId, ask: u64) -> Option<NodeId> {
+        let held = self.copies.get(&asker).filter(|held| held.answered == ask && !held.is_alive())?;
+        let sender = held.report.upstream?;
+        let edition = self.copies.get(&sender)?.report.edition;
+        (edition == held.report.edition).then_some(sender)
+    }
+
     /// One ask per node: a newer one replaces an older one. False if it is that one repeated.
     pub fn add_ask(&mut self, ask: Ask) -> bool {
         self.return_senders_of(ask.node);
+        if let Some(held) = self.copies.get_mut(&ask.node).filter(|held| !held.is_alive()) {
+            // It receives from nobody now.
+            held.report.upstream = None;
+            if held.presumed && ask.have != Some(held.report.edition) {
+                self.copies.remove(&ask.node);
+            }
+        }
         match self.asks.iter_mut().find(|waiting| waiting.node == ask.node) {
             Some(waiting) => std::mem::replace(waiting, ask.clone()).ask != ask.ask,
             None => {

@@ -39,6 +39,10 @@ impl Graves {
         }
     }
 
+    pub fn contains(&self, id: ObjectId) -> bool {
+        self.table.contains_key(&id)
+    }
+
     fn drop_first(&mut self) {
         if let Some((_, id)) = self.order.pop_first() {
             self.table.remove(&id);
@@ -92,6 +96,9 @@ impl Core {
 
     fn bury_at_owner(&mut self, id: ObjectId, until: Duration) {
         let ttl_ms = until.saturating_sub(self.now).as_millis() as u64;
+        if ttl_ms == 0 {
+            return;
+        }
         self.ask_owner(id, DirectoryRequest::Bury { ttl_ms }, None);
     }
 }

@@ -21,8 +21,6 @@ impl Core {
         let (latency_s, bytes_per_s) = self.links.typical();
         let inline = self.inline_copy(id);
         let mut waiting = 0;
-        // Whoever avoids a sender may find another in the copies that later lends bring about.
-        let mut passed_over = false;
         let mut next_try = None;
         while let Some(entry) = self.directory.entries.get_mut(&id) {
             if entry.asks.len() <= waiting {
@@ -51,19 +49,15 @@ impl Core {
                 }
                 (None, Some(sender)) => {
                     entry.asks.remove(waiting);
-                    let report = lend(entry, sender, ask.node);
-                    let CopyReport { edition, size, header, .. } = report;
-                    let answer = DirectoryAnswer::Lend { ask: ask.ask, sender, edition, size, header };
-                    self.send(ask.node, PeerMessage::Answer { id, answer }, None);
-                    if std::mem::take(&mut passed_over) {
-                        waiting = 0;
-                    }
+                    lend(entry, sender, &ask);
+                    self.answer_lend(id, ask.node, ask.ask, sender);
+                    // Those before it may now stream behind it.
+                    waiting = 0;
                 }
                 (None, None) => {
-                    if let Some((_, until)) = ask.distrust.filter(|&(_, until)| until > self.now) {
-                        next_try = next_try.map_or(Some(until), |earlier: Duration| Some(earlier.min(until)));
-                        passed_over = true;
-                    }
+                    let trusted = entry.trusted_from.filter(|_| ask.have.is_some());
+                    let due = [ask.distrust.map(|(_, until)| until), trusted, next_try].into_iter().flatten();
+                    next_try = due.filter(|&due| due > self.now).min();
                     waiting += 1;
                 }
             }
@@ -71,6 +65,14 @@ impl Core {
         if let Some(due) = next_try {
             self.timers.set(due, Timer::Asks(id));
         }
+        self.change_entry(id, |_| ());
+    }
+
+    /// Tells an asker which sender it is lent.
+    pub(super) fn answer_lend(&mut self, id: ObjectId, asker: NodeId, ask: u64, sender: NodeId) {
+        let report = &self.directory.entries[&id].copies()[&sender].report;
+        let CopyReport { edition, size, header, .. } = report.clone();
+        self.answer(asker, id, DirectoryAnswer::Lend { ask, sender, edition, size, header });
     }
 
     /// An owner that is new hears of transfers only little by little, and may have lent a sender that was
@@ -117,6 +119,9 @@ fn choose(entry: &Entry, ask: &Ask, fanout: usize, now: Duration) -> Option<Node
             // Streaming behind a small object is not worth it: it is there in one piece or not.
             && (held.report.complete || held.report.size > limits::INLINE_BYTES_MAX)
     };
+    if !any_continues && ask.have.is_some_and(|have| entry.may_hear_of(have, now)) {
+        return None;
+    }
     let candidates = entry.copies().iter().filter(|(&node, held)| eligible(node, held));
     candidates
         .filter_map(|(&node, held)| depth(entry, node, ask.node).map(|depth| (depth, held.lent.len(), node)))
@@ -150,7 +155,8 @@ fn depth(entry: &Entry, node: NodeId, asker: NodeId) -> Option<usize> {
 
 /// Notes that `sender` now sends to `receiver`, and counts the receiver as a partial copy at once,
 /// so that the next asker can stream behind it.
-fn lend(entry: &mut Entry, sender: NodeId, receiver: NodeId) -> CopyReport {
+fn lend(entry: &mut Entry, sender: NodeId, ask: &Ask) {
+    let receiver = ask.node;
     let held = entry.copies_mut().get_mut(&sender).expect("chosen from the entry");
     held.lent.insert(receiver);
     let report = held.report.clone();
@@ -160,7 +166,7 @@ fn lend(entry: &mut Entry, sender: NodeId, receiver: NodeId) -> CopyReport {
         pinned: false,
         upstream: Some(sender),
         leaving: false,
-        ..report.clone()
+        ..report
     };
     match entry.copies_mut().get_mut(&receiver) {
         // An old ask of a node that has its own copy by now: what it reported itself stands.
@@ -168,11 +174,11 @@ fn lend(entry: &mut Entry, sender: NodeId, receiver: NodeId) -> CopyReport {
         Some(known) => {
             let seq = known.report.seq;
             known.report = CopyReport { seq, ..partial };
+            known.answered = ask.ask;
         }
         None => {
-            let held = Held { report: partial, presumed: true, lent: BTreeSet::new() };
+            let held = Held { report: partial, presumed: true, answered: ask.ask, lent: BTreeSet::new() };
             entry.copies_mut().insert(receiver, held);
         }
     }
-    report
 }

@@ -26,7 +26,9 @@ impl Core {
     /// later. An entry that is new here because owners changed waits first for what the others hold.
     pub(super) fn tell_if_lost(&mut self, id: ObjectId, to: Option<NodeId>) {
         let until = self.now + limits::TOMBSTONE_TTL;
-        let Some(entry) = self.directory.entries.get_mut(&id).filter(|entry| entry.is_lost()) else { return };
+        let dead = |node| !self.shards.contains(node);
+        let entry = self.directory.entries.get_mut(&id).filter(|entry| entry.is_lost(dead));
+        let Some(entry) = entry else { return };
         if entry.mourned_until.is_none() {
             entry.mourn(until);
             self.timers.set(until, Timer::Tombstone(id));

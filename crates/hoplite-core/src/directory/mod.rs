@@ -19,7 +19,7 @@ mod reports;
 mod tombstones;
 mod witnesses;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
@@ -40,6 +40,10 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
+    pub fn is_buried(&self, id: ObjectId) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.buried_until.is_some())
+    }
+
     /// Entries of objects that exist or are waited for, and tombstones.
     pub fn counts(&self) -> (u64, u64) {
         let tombstones = self.entries.values().filter(|entry| entry.is_memory()).count() as u64;
@@ -56,7 +60,7 @@ impl Core {
 
     /// A directory request arrived: serve it if we own the id, pass it on if another does.
     pub(crate) fn on_directory(&mut self, origin: NodeId, hops: u8, id: ObjectId, request: DirectoryRequest) {
-        if self.departed.contains(&origin) {
+        if self.departed.contains(&origin) || self.shards.is_replaced(origin) {
             // It came by way of others, and news of the death was faster.
             return;
         }
@@ -120,6 +124,12 @@ impl Core {
         Some(result)
     }
 
+    /// A member came up: it may hold what nobody here has heard of.
+    pub(crate) fn directory_member_up(&mut self) {
+        let from = Some(self.now + REANNOUNCE_AFTER);
+        self.directory.entries.values_mut().for_each(|entry| entry.trusted_from = from);
+    }
+
     /// A member died: what it held, lent, asked and watched goes.
     pub(crate) fn directory_member_down(&mut self, node: NodeId) {
         self.remember_for(node);
@@ -127,6 +137,14 @@ impl Core {
         for id in ids {
             self.forget_holder(id, node);
         }
+    }
+
+    /// Who reported or asked, and is no member by the time that members have settled, died before we knew
+    /// it. If it lives, it is asked to say everything again when it comes up.
+    pub(crate) fn forget_strangers(&mut self) {
+        let known = self.directory.entries.values().flat_map(Entry::nodes);
+        let strangers: BTreeSet<_> = known.filter(|&node| !self.shards.contains(node)).collect();
+        strangers.into_iter().for_each(|node| self.on_member_down(node));
     }
 
     /// A node that is gone holds, asks and watches nothing.

@@ -30,6 +30,9 @@ impl Core {
             self.tell_deleted(origin, id);
             return;
         }
+        if let Some(sender) = entry.answered_with(origin, ask) {
+            return self.answer_lend(id, origin, ask, sender);
+        }
         let distrust = failed.map(|sender| (sender, now + DISTRUST));
         let fresh = entry.add_ask(Ask { node: origin, ask, have, distrust });
         if let Some(gone) = failed.filter(|&node| !self.shards.contains(node)) {
@@ -57,6 +60,7 @@ impl Core {
     }
 
     pub(super) fn on_subscribe(&mut self, origin: NodeId, id: ObjectId) {
+        let now = self.now;
         let entry = self.entry_mut(id);
         if entry.buried_until.is_some() {
             self.tell_deleted(origin, id);
@@ -64,8 +68,14 @@ impl Core {
         }
         let fresh = entry.subscribers.insert(origin);
         let known: Vec<_> = entry.reported().map(|(node, report)| (node, report.clone())).collect();
+        let all = entry.trusted_from.is_none_or(|from| from <= now);
+        let nodes = known.iter().map(|(node, _)| *node).collect();
         for (node, report) in known {
             self.answer(origin, id, DirectoryAnswer::Copy { node, report });
+        }
+        if all && !fresh {
+            // It may have heard otherwise from an owner that has died since.
+            self.answer(origin, id, DirectoryAnswer::Holders { nodes });
         }
         if fresh {
             self.tell_if_lost(id, Some(origin));

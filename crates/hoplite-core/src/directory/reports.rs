@@ -3,6 +3,8 @@
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, Verdict};
 use hoplite_words::{Blob, Edition, NodeId, ObjectId};
 
+use super::entry::Entry;
+use crate::again::REANNOUNCE_AFTER;
 use crate::copies::{NewCopy, Phase};
 use crate::io::Output;
 use crate::Core;
@@ -16,7 +18,12 @@ impl Core {
         payload: Option<Blob>,
         wants_verdict: bool,
     ) {
+        let (stranger, settled) = (!self.shards.contains(origin), self.now + REANNOUNCE_AFTER);
         let entry = self.entry_mut(id);
+        if stranger {
+            // We are new to each other: there is more to be heard.
+            entry.trusted_from = Some(settled);
+        }
         let edition = report.edition;
         let verdict = entry.judge(origin, &report);
         if verdict == Verdict::Deleted && !wants_verdict {
@@ -43,7 +50,7 @@ impl Core {
         if report.leaving {
             self.secure(id);
         }
-        if report.upstream.is_some() {
+        if !report.complete && !report.pinned {
             self.drop_orphans_once_trusted(id);
         }
         if let Some(payload) = payload.filter(|payload| payload.0.len() as u64 == report.size) {
@@ -97,10 +104,26 @@ impl Core {
             if given_up {
                 self.drop_inline(id, edition);
                 self.directory.entries.get_mut(&id).expect("it had a copy").take_back(edition);
+                // Its writer lives and says so: no need to wait for what others may still report.
+                self.drop_orphans(id);
             }
-            // Its holder lives and says so: no need to wait for what others may still report.
-            self.drop_orphans(id);
             self.copy_gone(id, origin);
+        }
+    }
+
+    /// `node` has said everything it holds: what it reported before and not again, it holds no more.
+    pub(crate) fn on_all_said(&mut self, node: NodeId, since: u64, members: u64) {
+        if members != self.shards.fingerprint() {
+            return;
+        }
+        let stale = |entry: &Entry| {
+            let held = entry.copies().get(&node)?;
+            (!held.presumed && held.report.seq < since).then_some(held.report.edition)
+        };
+        let entries = self.directory.entries.iter();
+        let stale: Vec<_> = entries.filter_map(|(&id, entry)| Some((id, stale(entry)?))).collect();
+        for (id, edition) in stale {
+            self.on_withdraw(node, id, since, edition);
         }
     }
 

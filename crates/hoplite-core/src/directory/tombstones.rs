@@ -5,12 +5,17 @@ use std::time::Duration;
 use hoplite_words::peer::DirectoryAnswer;
 use hoplite_words::{limits, NodeId, ObjectId};
 
+use super::entry::Entry;
 use crate::timers::Timer;
 use crate::Core;
 
 impl Core {
     /// The id is deleted: everyone who has it or waits for it is told, a tombstone stands.
     pub(super) fn bury(&mut self, id: ObjectId, ttl: Duration) {
+        if ttl.is_zero() {
+            // It was on its way for as long as it stood.
+            return;
+        }
         let until = self.now + ttl;
         self.remembered.remove(id);
         let everyone = self.entry_mut(id).bury(until);
@@ -88,7 +93,9 @@ impl Core {
 
     /// Our word to `node` that something is deleted may be lost.
     pub(crate) fn repeat_deletions(&mut self, node: NodeId) {
-        let told = self.directory.entries.iter().filter(|(_, entry)| entry.unheard.contains(&node));
+        let stands = |entry: &Entry| entry.buried_until.is_some_and(|until| until > self.now);
+        let told = self.directory.entries.iter();
+        let told = told.filter(|(_, entry)| stands(entry) && entry.unheard.contains(&node));
         for id in told.map(|(&id, _)| id).collect::<Vec<_>>() {
             self.tell_deleted(node, id);
         }

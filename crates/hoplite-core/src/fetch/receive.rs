@@ -51,12 +51,10 @@ impl Core {
         if asking != Some(ask) {
             // We changed our mind meanwhile, or asked twice. The owner counts us as a partial copy
             // behind that sender: put it right.
+            // If we ask anew, that says it.
             match self.copies.live(object) {
-                Some(copy) if self.copies.table[&copy].edition == edition => {
-                    if asking.is_none() {
-                        self.announce_again(copy);
-                    }
-                }
+                _ if asking.is_some() => {}
+                Some(copy) if self.copies.table[&copy].edition == edition => self.announce_again(copy),
                 _ => self.withdraw_edition(object, edition),
             }
             return;
@@ -170,13 +168,14 @@ impl Core {
         };
         let (object, doomed) = self.copies.with(id, |copy| {
             copy.watermark = watermark;
+            copy.upstream = None;
             if !copy.doomed {
                 copy.phase = Phase::Received(None);
             }
             (copy.object, copy.doomed)
         });
         match outcome {
-            _ if doomed => {}
+            _ if doomed => self.fetch_anew(object, transfer),
             Ok(seal) => self.seal_copy(id, seal),
             Err(Broken) => {
                 let size = self.copies.table[&id].extent.size;
@@ -196,6 +195,15 @@ impl Core {
         }
         self.remove_user(id);
         self.drop_unwanted_fetch(object);
+    }
+
+    /// What a transfer brought was given up here: whoever still wants the object asks for it anew.
+    fn fetch_anew(&mut self, object: ObjectId, transfer: TransferId) {
+        let fed = |fetch: &&super::Fetch| fetch.state == State::Receiving(transfer);
+        if self.fetches.running.get(&object).filter(fed).is_some() {
+            self.fetches.running.remove(&object);
+            self.ensure_fetch(object);
+        }
     }
 
     /// The sender has no such copy: its bulk connection will stay silent, so stop listening.

@@ -46,6 +46,11 @@ impl Members {
         self.next_knock.get_or_insert(now + KNOCK_PERIOD);
     }
 
+    /// Whether nobody is looked for: there is no seed, and no member was lost.
+    pub fn expects_nobody(&self) -> bool {
+        self.seeds.is_empty() && self.lost.is_empty()
+    }
+
     pub(super) fn note_found(&mut self, addr: SocketAddr) {
         self.lost.retain(|&(known, _)| known != addr);
     }

@@ -44,7 +44,7 @@ impl Core {
                 continue;
             }
             let usable = |(node, report): &(NodeId, &CopyReport)| {
-                let whole = report.complete || report.upstream.is_none();
+                let whole = report.complete || report.pinned;
                 whole && !reduction.bad.contains(&(index, *node, report.edition))
             };
             let rank = |&(node, report): &(NodeId, &CopyReport)| {

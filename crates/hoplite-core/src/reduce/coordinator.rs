@@ -64,6 +64,8 @@ pub(crate) struct Reduction {
     pub(super) small: Option<Small>,
     /// Allreduce: nodes that were told to fetch the target.
     pub(super) prefetched: BTreeSet<NodeId>,
+    /// Copies of the target that were told of here before, and that its owner knew no more at the start.
+    pub(super) bygone: BTreeSet<(NodeId, Edition)>,
     /// Final; only the root's answer is missing.
     pub(super) commitment: Option<Commitment>,
 }
@@ -109,8 +111,11 @@ impl Core {
         let (target, small) = (reduction.request.target, reduction.small.is_some());
         let ours = |edition: Edition| self.is_slot_writing(number, edition);
         // Part of it may be left of one that is lost; if it is not, its source is reported as well.
-        let whole = |report: &CopyReport| report.complete || report.upstream.is_none();
-        let foreign = |(_, report): (NodeId, &CopyReport)| !small && whole(report) && !ours(report.edition);
+        let whole = |report: &CopyReport| report.complete || report.pinned;
+        let foreign = |(node, report): (NodeId, &CopyReport)| {
+            let bygone = reduction.bygone.contains(&(node, report.edition));
+            !small && whole(report) && !ours(report.edition) && !bygone
+        };
         let exists = self.subscriptions.copies(target).any(foreign);
         if exists {
             let message = format!("{}: the target {target} exists already", self.me);

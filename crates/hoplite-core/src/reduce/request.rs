@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use hoplite_words::client::Location;
 use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::{limits, ErrorKind, FoldOrder, NodeId, ObjectId, Op};
 
@@ -56,6 +57,7 @@ impl Core {
             deleted: BTreeSet::new(),
             small: None,
             prefetched: BTreeSet::new(),
+            bygone: BTreeSet::new(),
             commitment: None,
         };
         self.reductions.insert(number, reduction);
@@ -75,9 +77,14 @@ impl Core {
         self.timers.set(self.now + BARRIER_TIME, Timer::Barrier(number));
     }
 
-    pub(crate) fn on_barrier_reached(&mut self, token: u64) -> bool {
+    pub(crate) fn on_barrier_reached(&mut self, id: ObjectId, token: u64, copies: &[Location]) -> bool {
         let Some(number) = self.barriers.remove(&token) else { return false };
         if let Some(reduction) = self.reductions.get_mut(&number) {
+            if id == reduction.request.target {
+                let told = self.subscriptions.copies(id).map(|(node, report)| (node, report.edition));
+                let stands: BTreeSet<_> = copies.iter().map(|copy| (copy.node, copy.edition)).collect();
+                reduction.bygone = told.filter(|copy| !stands.contains(copy)).collect();
+            }
             reduction.barrier.remove(&token);
             if reduction.barrier.is_empty() {
                 self.timers.clear(Timer::Barrier(number));

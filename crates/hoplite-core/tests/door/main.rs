@@ -14,6 +14,7 @@ mod puts;
 mod reduces;
 mod repeats;
 mod requests;
+mod said;
 mod serving;
 mod stalls;
 mod waits;

@@ -47,6 +47,7 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::Remember { ids } => format!("remember {}", names.objects(ids)),
         PeerMessage::SayAgain => "say again".to_owned(),
         PeerMessage::DeletionHeard { id } => format!("deletion of {} heard", names.object(*id)),
+        PeerMessage::AllSaid { since, .. } => format!("all said since {since}"),
         PeerMessage::Check { transfer } => format!("check t{}", transfer.0),
         PeerMessage::Checked { transfer, watermark } => format!("checked t{} {watermark} B", transfer.0),
     }
@@ -108,6 +109,10 @@ fn directory_answer(names: &mut Names, id: &str, answer: &DirectoryAnswer) -> St
         DirectoryAnswer::DeleteDone { .. } => format!("delete done {id}"),
         DirectoryAnswer::NotYet { ask, copies } => {
             format!("not yet {id} for ask {ask}: {} copies", copies.len())
+        }
+        DirectoryAnswer::Holders { nodes } => {
+            let nodes: Vec<_> = nodes.iter().map(|at| node(*at)).collect();
+            format!("holders of {id}: {}", nodes.join(" "))
         }
         DirectoryAnswer::Pin => format!("pin {id}"),
         DirectoryAnswer::AskAgain { edition } => format!("ask again {id} {}", names.edition(*edition)),

@@ -140,6 +140,7 @@ draw_enum! {
         SayAgain,
         DeletionHeard { id },
         Remember { ids },
+        AllSaid { since, members },
     }
     DirectoryRequest {
         Announce { report, payload, wants_verdict },
@@ -166,5 +167,6 @@ draw_enum! {
         Pin,
         AskAgain { edition },
         NotYet { ask, copies },
+        Holders { nodes },
     }
 }
