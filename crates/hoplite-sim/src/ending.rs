@@ -36,6 +36,9 @@ const GRAVE_SILENCE: Duration = Duration::from_millis(100);
 /// How often the run looks whether all tasks are over.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// ... or whether nothing is on its way at a moment.
+const LOOK_CLOSELY_EVERY: Duration = Duration::from_micros(100);
+
 /// A run, once its world and its script are there.
 pub struct Run<'a> {
     pub world: &'a mut World,
@@ -74,6 +77,8 @@ impl Run<'_> {
         if self.shape.room == Room::Tight {
             return Ok(());
         }
+        // A reduction that was given up holds its target's id until nodes that were cut off have heard of it.
+        settle(self.world)?;
         for spec in std::mem::take(&mut self.script.makers) {
             let Some(object) = spec.made() else { continue };
             let standing = self.world.standing();
@@ -132,7 +137,8 @@ impl Run<'_> {
     /// What was deleted cannot be had, nor put again, anywhere. Where nodes ended, those that knew of
     /// the deletion may be among them: then it is only as if the object had never been.
     fn ask_for_the_dead(&mut self) -> Result<(), String> {
-        let buried: Vec<_> = self.world.standing().buried().collect();
+        let standing = self.world.standing();
+        let buried: Vec<_> = standing.buried().filter(|id| !self.world.is_unheard_of(*id)).collect();
         let all_know = self.world.has_lost_nobody();
         let mut asked = Vec::new();
         for client in fresh_clients(self.world) {
@@ -161,6 +167,11 @@ impl Run<'_> {
 
     /// When every tombstone and every record has had its time, nobody remembers anything.
     fn outlive_memories(&mut self) -> Result<(), String> {
+        // What says how long something is still to be remembered must not be on its way meanwhile.
+        let until = self.world.now() + SETTLE;
+        while self.world.is_busy() && self.world.now() < until {
+            self.world.run_until(self.world.now() + LOOK_CLOSELY_EVERY);
+        }
         self.world.sleep(limits::TOMBSTONE_TTL + MEMORY_MARGIN);
         self.world.run_until(self.world.now() + AWAKE);
         settle(self.world)?;

@@ -151,6 +151,11 @@ impl Spec {
         matches!(self, Spec::Get { id, .. } if *id == object)
     }
 
+    /// Whether it writes this object.
+    pub fn puts(&self, object: ObjectId) -> bool {
+        matches!(self, Spec::Put { id, .. } | Spec::PutSmall { id, .. } if *id == object)
+    }
+
     /// The object that is there when this is done.
     pub fn made(&self) -> Option<ObjectId> {
         match self {

@@ -7,9 +7,6 @@ const SEEDS: u64 = 300;
 
 const FAULTY_SEEDS: u64 = 200;
 
-/// The classes of faults that the core survives so far.
-const SURVIVED: &str = "client,datagram,pause,partition,bulk,stall,delay,slow";
-
 /// Lines of the log a failure shows.
 const TAIL_LINES: usize = 80;
 
@@ -37,9 +34,8 @@ fn drawn_worlds_break_no_rule() {
 
 #[test]
 fn drawn_worlds_with_faults_break_no_rule() {
-    let faults: FaultSwitches = SURVIVED.parse().unwrap();
     for seed in 0..FAULTY_SEEDS {
-        demand_fine(&run(seed, faults, TAIL_LINES));
+        demand_fine(&run(seed, FaultSwitches::all(), TAIL_LINES));
     }
 }
 

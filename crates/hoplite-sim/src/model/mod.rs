@@ -32,6 +32,8 @@ pub struct Model {
     folds: BTreeMap<(ObjectId, Vec<ObjectId>), Rc<[u8]>>,
     /// What was first sealed under an id.
     contents: BTreeMap<ObjectId, Rc<[u8]>>,
+    /// Those that a client has looked at.
+    seen: BTreeSet<ObjectId>,
     /// Contents that could not be judged yet because a source is itself a target not heard of.
     postponed: Vec<(ObjectId, Vec<ObjectId>, Vec<u8>)>,
     pub judged: u64,
@@ -137,6 +139,23 @@ impl Model {
     pub fn on_content(&mut self, id: ObjectId, bytes: &[u8]) -> Result<(), String> {
         let known = self.contents.entry(id).or_insert_with(|| bytes.into());
         same(id, known, bytes).map_err(|how| format!("two sealed contents: {how}"))
+    }
+
+    /// A client was given a view of `id`.
+    pub fn on_seen(&mut self, id: ObjectId) {
+        self.seen.insert(id);
+    }
+
+    /// The size of what was put and sealed under `id`, if nobody has looked at it.
+    pub fn unseen_put(&self, id: ObjectId) -> Option<u64> {
+        let is_put = matches!(self.origins.get(&id), Some(Origin::Put { .. }));
+        let content = self.contents.get(&id).filter(|_| is_put && !self.seen.contains(&id))?;
+        Some(content.len() as u64)
+    }
+
+    /// What was sealed under `id` was withdrawn before anybody saw it.
+    pub fn forget_content(&mut self, id: ObjectId) {
+        self.contents.remove(&id);
     }
 
     /// Judges what had to wait; contents whose sources nobody ever named cannot be judged.

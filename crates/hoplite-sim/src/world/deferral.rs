@@ -90,6 +90,8 @@ impl World {
                 (None, _) => Runs::Nobody,
                 // The receiver's kernel takes what comes, and the sender's hears of it.
                 (Some(flow), FlowEvent::Credit(_) | FlowEvent::Reset) => Runs::Carrier(flow.from.index),
+                // What comes behind something that is held up waits with it.
+                (Some(flow), _) if self.is_held_up(flow) => Runs::Nobody,
                 (Some(flow), _) => Runs::Carrier(index_of(flow.to.addr)),
             },
             // It has waited long enough; only a pause stops it.

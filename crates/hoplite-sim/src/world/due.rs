@@ -150,7 +150,7 @@ impl World {
 
     /// What was deleted is nowhere.
     pub fn judge_graves(&self) -> Result<(), String> {
-        for id in self.standing().buried {
+        for id in self.standing().buried.into_iter().filter(|id| !self.is_unheard_of(*id)) {
             let holder = (0..self.nodes.len())
                 .map(|index| self.place(index))
                 .find(|place| self.nodes[place.index].alive && self.has_sealed(*place, id));
@@ -187,7 +187,7 @@ impl World {
         let own: Vec<_> = own.filter_map(|task| task.spec.made()).collect();
         for id in own.into_iter().filter(|id| standing.has(*id)) {
             let others = (0..self.nodes.len()).filter(|index| *index != place.index);
-            let mut kept = others.filter(|index| self.nodes[*index].alive).map(|index| self.place(index));
+            let mut kept = others.map(|index| self.place(index)).filter(|other| self.may_seem_alive(*other));
             if !kept.any(|other| if early { self.has_sealed(other, id) } else { self.has_some(other, id) }) {
                 return self.violate(format!("{} leaves with the only copy of {id:?}", self.name(place)));
             }

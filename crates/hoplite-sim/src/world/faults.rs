@@ -228,6 +228,11 @@ impl World {
         let held = std::mem::take(&mut node.process.held);
         tell!(self, "{} goes on", self.name(place));
         for happening in held {
+            // What its kernel took in is not held up any more, whatever happens to the network.
+            let happening = match happening {
+                Happening::Flow { .. } => Happening::Late(Box::new(happening)),
+                other => other,
+            };
             self.queue.push(now, happening);
         }
     }

@@ -198,15 +198,26 @@ impl World {
         self.queue.push(at, Happening::Flow { flow: flow_id, event });
     }
 
+    /// Whether what comes on this stream stays in the network for now.
+    pub(super) fn is_held_up(&self, flow: &Flow) -> bool {
+        let cut = self.net.is_cut(flow.from.index, index_of(flow.to.addr));
+        cut || flow.stalled_until > self.queue.now() || !flow.stuck.is_empty()
+    }
+
     pub(super) fn on_flow(&mut self, id: FlowId, event: FlowEvent) {
+        let held_up = self.flows.get(&id).is_some_and(|flow| self.is_held_up(flow));
         let Some(flow) = self.flows.get_mut(&id) else { return };
         let cut = self.net.is_cut(flow.from.index, index_of(flow.to.addr));
-        let stalled = flow.stalled_until > self.queue.now();
         match event.is_at_sender() {
-            true if cut || !flow.stuck_back.is_empty() => return flow.stuck_back.push_back(event),
-            false if cut || stalled || !flow.stuck.is_empty() => return flow.stuck.push_back(event),
-            _ => {}
+            true if cut || !flow.stuck_back.is_empty() => flow.stuck_back.push_back(event),
+            false if held_up => flow.stuck.push_back(event),
+            _ => self.on_arrival(id, event),
         }
+    }
+
+    /// What came out of the network reaches the process.
+    pub(super) fn on_arrival(&mut self, id: FlowId, event: FlowEvent) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
         match event {
             FlowEvent::Reset => {
                 let (from, send) = (flow.from, flow.send);

@@ -15,6 +15,7 @@ use hoplite_words::peer::PeerMessage;
 use hoplite_words::NodeId;
 
 use super::outputs::is_noise;
+use super::witnesses::deletion_of;
 use super::{note, Place, World};
 use crate::fault::Lane;
 use crate::happening::Happening;
@@ -183,7 +184,11 @@ impl World {
         if self.nodes[place.index].members.contains(&from) {
             self.rules.told.on_heard(to, &message);
         }
+        let deletion = deletion_of(&message);
         self.feed(place, Input::Peer { from, message });
+        if let Some(id) = deletion {
+            self.note_witness(place, id);
+        }
     }
 
     /// A cut has healed: what it held up gets through, when the kernels try again.

@@ -18,6 +18,7 @@ mod stalls;
 mod tasks;
 mod told;
 mod verdicts;
+mod witnesses;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -41,6 +42,7 @@ use faults::{Faults, Leaving};
 use flows::Flow;
 use lines::Lines;
 use rules::Rules;
+use witnesses::Witnesses;
 
 pub(crate) use lines::LineId;
 pub(crate) use rules::Suspects;
@@ -126,6 +128,7 @@ pub struct World {
     pub(crate) lines: Lines,
     pub(crate) faults: Faults,
     pub(crate) rules: Rules,
+    pub(crate) witnesses: Witnesses,
     pub(crate) nodes: Vec<Node>,
     pub(crate) flows: BTreeMap<FlowId, Flow>,
     pub(crate) sessions: BTreeMap<ClientId, Session>,
@@ -150,6 +153,7 @@ impl World {
             lines: Lines::default(),
             faults: Faults::default(),
             rules: Rules::default(),
+            witnesses: Witnesses::default(),
             nodes: Vec::new(),
             flows: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -258,7 +262,10 @@ impl World {
             Happening::Fault(fault) => self.strike(fault),
             Happening::Exit { place } => self.exit(place),
             Happening::Relief(relief) => self.relieve(relief),
-            Happening::Late(happening) => self.dispatch(*happening),
+            Happening::Late(happening) => match *happening {
+                Happening::Flow { flow, event } => self.on_arrival(flow, event),
+                other => self.dispatch(other),
+            },
         }
     }
 

@@ -140,6 +140,7 @@ impl World {
         node.alive = false;
         node.process = Process::default();
         let id = node.id;
+        self.note_death(place);
         tell!(self, "{} dies{}", name(id), if host { " with its host" } else { "" });
         if host {
             self.net.set_dark(index, true);

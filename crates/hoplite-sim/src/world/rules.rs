@@ -10,7 +10,8 @@ use super::told::Told;
 use super::{Place, World};
 use crate::happening::Happening;
 use crate::names::node as name;
-use crate::plane::FlowId;
+use crate::plane::{FlowId, Stage};
+use crate::task::{Outcome, Spec, TaskId};
 
 /// Right after a change of owners, the new one may lend what the old one would not have: the progress
 /// limit of the streams then has this many periods to break the cycle, and some time for questions.
@@ -38,8 +39,8 @@ const DIALS: u32 = 3;
 /// What the rules remember of a run.
 #[derive(Default, Debug)]
 pub(crate) struct Rules {
-    /// Bytes of an edition that a node has received into copies given up while somebody wanted them.
-    given_up: BTreeMap<(Place, ObjectId, Edition), u64>,
+    /// Bytes of an edition that a node has received into copies given up, and the gets that wanted them.
+    given_up: BTreeMap<(Place, ObjectId, Edition), (u64, Vec<TaskId>)>,
     pub told: Told,
 }
 
@@ -57,7 +58,10 @@ impl World {
         let receive = &self.nodes[place.index].plane.receives[&transfer];
         let (from, offset) = (receive.from, receive.at);
         if offset == 0 {
-            if let Some(bytes) = self.rules.given_up.remove(&(place, object, edition)) {
+            let had = self.rules.given_up.remove(&(place, object, edition));
+            // Who wanted it then may have given up since, in the same moment even.
+            let still = |wanted: &TaskId| !self.tasks[wanted].is_over();
+            if let Some((bytes, _)) = had.filter(|(_, wanted)| wanted.iter().any(still)) {
                 let id = self.names.object(object);
                 let what = format!("{} fetches {id} again, of which it had {bytes} B", self.name(place));
                 return self.violate(what);
@@ -169,16 +173,19 @@ impl World {
         let held = &self.nodes[place.index].plane.copies[&copy];
         let Some((object, edition)) = held.identity.filter(|_| held.received) else { return };
         let bytes = held.watermark;
-        // Whose writer was taken for dead for a while, that is no use meanwhile.
-        if bytes > 0 && self.stats.false_deaths == 0 && self.is_wanted(place, object) {
-            self.rules.given_up.insert((place, object, edition), bytes);
+        // Whose writer was taken for dead for a while, that is no use meanwhile; and a writer here has its own.
+        let wanted = self.calls_at(place, |spec| spec.gets(object));
+        let is_put = !self.calls_at(place, |spec| spec.puts(object)).is_empty();
+        if bytes > 0 && self.stats.false_deaths == 0 && !is_put {
+            self.rules.given_up.insert((place, object, edition), (bytes, wanted));
         }
     }
 
-    /// Whether a client there waits for the object to come.
-    fn is_wanted(&self, place: Place, object: ObjectId) -> bool {
+    /// Tasks of this kind that wait for an answer there.
+    fn calls_at(&self, place: Place, kind: impl Fn(&Spec) -> bool) -> Vec<TaskId> {
         let calls = self.sessions.values().filter(|session| session.place == place && session.alive);
-        calls.flat_map(|session| session.calls.values()).any(|task| self.tasks[task].spec.gets(object))
+        let tasks = calls.flat_map(|session| session.calls.values().copied());
+        tasks.filter(|task| kind(&self.tasks[task].spec)).collect()
     }
 
     /// A copy becomes final: its bytes are those of its object, the same as everywhere and ever.
@@ -192,8 +199,26 @@ impl World {
         let verdict = self
             .model
             .on_sealed(object, Some(edition), &seal.sources)
-            .and_then(|()| self.model.judge(object, &seal.sources, &bytes))
-            .and_then(|()| self.model.on_content(object, &bytes));
+            .and_then(|()| self.model.judge(object, &seal.sources, &bytes));
+        self.forget_withdrawn(object, bytes.len() as u64);
+        let verdict = verdict.and_then(|()| self.model.on_content(object, &bytes));
         self.pronounce(place, &format!("sealing {}", self.names.object(object)), verdict);
+    }
+
+    /// The owner keeps the bytes of a small put before its caller knows: if the put is given up, and nobody
+    /// has seen them and nobody has them any more, they never were.
+    fn forget_withdrawn(&mut self, object: ObjectId, size: u64) {
+        let Some(known) = self.model.unseen_put(object).filter(|known| *known != size) else { return };
+        let stood = self.tasks.values().any(|task| {
+            matches!(task.spec, Spec::PutSmall { id, size, .. } | Spec::Put { id, size, .. } if id == object && size == known)
+                && !matches!(task.outcome, Some(Outcome::Failed(_) | Outcome::Vanished))
+        });
+        let copies = self.nodes.iter().filter(|node| node.alive).flat_map(|node| node.plane.copies.values());
+        let held = copies
+            .filter(|held| held.identity.is_some_and(|(id, _)| id == object) && held.extent.size == known)
+            .any(|held| matches!(held.stage, Stage::Sealed(_)));
+        if !stood && !held {
+            self.model.forget_content(object);
+        }
     }
 }

@@ -181,7 +181,12 @@ impl World {
                 self.pronounce(self.sessions[&client].place, "reducing", verdict);
                 self.end_task(id, Outcome::Reduced);
             }
-            (Reply::Done, _) => self.end_task(id, Outcome::Done),
+            (Reply::Done, spec) => {
+                if let Spec::Delete { ids } = &spec {
+                    self.note_deleted(self.sessions[&client].place, ids);
+                }
+                self.end_task(id, Outcome::Done);
+            }
             (Reply::Ready { ids }, Spec::Wait { count, ids: asked, .. }) => {
                 let unasked = ids.iter().any(|ready| !asked.contains(ready));
                 let in_time = self.tasks[&id].timeout.is_none();

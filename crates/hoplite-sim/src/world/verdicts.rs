@@ -63,6 +63,7 @@ impl World {
         let Some(sources) = self.seal_of(place, copy) else {
             return self.violate(format!("{client:?} was given {copy:?}, which is not sealed"));
         };
+        self.model.on_seen(id);
         let verdict =
             self.model.on_sealed(id, None, &sources).and_then(|()| self.model.judge(id, &sources, &bytes));
         self.pronounce(place, &format!("viewing {}", self.names.object(id)), verdict);
@@ -115,6 +116,9 @@ impl World {
         living
             .iter()
             .all(|node| living.iter().all(|other| other.id == node.id || node.members.contains(&other.id)))
+            && living
+                .iter()
+                .all(|node| node.members.iter().all(|id| living.iter().any(|other| other.id == *id)))
     }
 
     /// Who knows whom, in words.

@@ -1,0 +1,75 @@
+//! Who knows of a deletion. It stands as long as one of them lives.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_words::ObjectId;
+
+use super::{Place, World};
+
+/// Who answers a deletion tells others of it in the same moment; until they have heard, it may die with
+/// the only node that knows. Some of the slowest ways, and a broken connection made anew.
+const UNHEARD_FOR: Duration = Duration::from_secs(1);
+
+/// A host that is gone in silence is noticed within a second; later where datagrams get lost, or nodes are slow.
+const UNNOTICED_FOR: Duration = Duration::from_secs(2);
+
+/// Which nodes have heard of which deletions.
+#[derive(Default, Debug)]
+pub(crate) struct Witnesses {
+    heard: BTreeMap<ObjectId, BTreeSet<Place>>,
+    /// When a caller was told that it is done.
+    answered: BTreeMap<ObjectId, Duration>,
+    died: BTreeMap<Place, Duration>,
+}
+
+/// The object whose deletion this speaks of.
+pub(super) fn deletion_of(message: &PeerMessage) -> Option<ObjectId> {
+    match message {
+        PeerMessage::Answer { id, answer: DirectoryAnswer::Deleted { .. } } => Some(*id),
+        PeerMessage::Directory {
+            id,
+            request: DirectoryRequest::Bury { .. } | DirectoryRequest::Delete { .. },
+            ..
+        } => Some(*id),
+        _ => None,
+    }
+}
+
+impl World {
+    /// A node has taken in a message about a deletion: perhaps it knows of it since.
+    pub(super) fn note_witness(&mut self, place: Place, id: ObjectId) {
+        if self.nodes[place.index].core.remembers_deletion(id) {
+            self.witnesses.heard.entry(id).or_default().insert(place);
+        }
+    }
+
+    /// A caller was told that these are deleted.
+    pub(super) fn note_deleted(&mut self, place: Place, ids: &[ObjectId]) {
+        let now = self.queue.now();
+        for id in ids {
+            self.witnesses.heard.entry(*id).or_default().insert(place);
+            self.witnesses.answered.insert(*id, now);
+        }
+    }
+
+    pub(super) fn note_death(&mut self, place: Place) {
+        self.witnesses.died.insert(place, self.queue.now());
+    }
+
+    /// Whether it lives, or died so lately that others need not have noticed.
+    pub(super) fn may_seem_alive(&self, place: Place) -> bool {
+        let now = self.queue.now();
+        self.witnesses.died.get(&place).is_none_or(|died| *died + UNNOTICED_FOR > now)
+    }
+
+    /// Whether all who knew of the deletion died before they could tell anybody.
+    pub fn is_unheard_of(&self, id: ObjectId) -> bool {
+        let Some(answered) = self.witnesses.answered.get(&id) else { return true };
+        let heard = self.witnesses.heard.get(&id).into_iter().flatten();
+        let early =
+            |place| self.witnesses.died.get(place).is_some_and(|died| *died < *answered + UNHEARD_FOR);
+        heard.into_iter().all(early)
+    }
+}
