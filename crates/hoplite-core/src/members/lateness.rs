@@ -14,11 +14,13 @@ pub(super) const DEAF_AFTER: u32 = 2;
 
 impl Members {
     /// Puts every timer off by the time that we did not run: probes and suspects get the whole of theirs
-    /// from when we can hear their answers again.
+    /// from when we can hear their answers again. That time was not deafness either, or it would be excused
+    /// twice, and who runs only now and then would never come to an end with anybody.
     pub(super) fn excuse_lateness(&mut self, now: Duration) {
         let Some((&(due, _), _)) = self.timers.first_key_value() else { return };
         let late = now.saturating_sub(due);
         if late >= LATE_AFTER {
+            self.last_heard = (self.last_heard + late).min(now);
             self.postpone(late);
         }
     }

@@ -197,3 +197,60 @@ fn rubbish_is_ignored() {
     let (_, mut members) = member(1, None);
     assert_eq!(members.on_datagram(Duration::ZERO, &[1, 2, 3]), []);
 }
+
+/// Each node runs only now and then, a moment at a time, one after the other; it reads what has come, then looks at
+/// its timers.
+fn run_starved(
+    nodes: &mut [(NodeId, Members)],
+    from: Duration,
+    until: Duration,
+    every: Duration,
+) -> Vec<(Duration, NodeId, Change)> {
+    let (mut seen, mut mail) = (Vec::new(), Vec::new());
+    let share = every / nodes.len() as u32;
+    let mut now = from;
+    for turn in (0..nodes.len()).cycle() {
+        if now >= until {
+            break;
+        }
+        let (node, members) = &mut nodes[turn];
+        let (mine, others): (Vec<_>, Vec<_>) = mail.into_iter().partition(|(to, _)| *to == node.addr);
+        mail = others;
+        let read = mine.into_iter().flat_map(|(_, bytes): (_, Vec<u8>)| members.on_datagram(now, &bytes));
+        let mut changes: Vec<_> = read.collect();
+        changes.extend(members.on_time(now));
+        for change in changes {
+            match change {
+                Change::Datagram { to, bytes } => mail.push((to, bytes)),
+                other => seen.push((now, *node, other)),
+            }
+        }
+        now += share;
+    }
+    seen
+}
+
+/// What a node did not hear while it did not run is nobody's silence; but it must not go on like that for ever.
+#[test]
+fn the_starved_take_nobody_living_for_dead_and_notice_the_dead_in_the_end() {
+    for every_ms in [100, 200, 350, 500, 1000] {
+        let every = Duration::from_millis(every_ms);
+        let mut nodes: Vec<_> = (1..=6).map(|port| member(port, (port > 1).then_some(1))).collect();
+        let began = Duration::from_secs(10);
+        run(&mut nodes, Duration::ZERO, began);
+        let starved = began + Duration::from_secs(60);
+        let seen = run_starved(&mut nodes, began, starved, every);
+        assert_eq!(seen, [], "every {every_ms} ms");
+        let (dead, _) = nodes.pop().unwrap();
+        let seen = run_starved(&mut nodes, starved, starved + Duration::from_secs(60), every);
+        let downs = seen.iter().filter(|(_, _, change)| matches!(change, Change::Down(_)));
+        let noticed: Vec<_> = downs.map(|(at, _, change)| (*at - starved, change)).collect();
+        assert!(
+            noticed.iter().all(|(_, change)| **change == Change::Down(dead)),
+            "{every_ms} ms: {noticed:?}"
+        );
+        assert_eq!(noticed.len(), 5, "every {every_ms} ms: {noticed:?}");
+        let last = noticed.iter().map(|(at, _)| *at).max();
+        assert!(last < Some(every * 25 + Duration::from_secs(1)), "every {every_ms} ms: {last:?}");
+    }
+}
