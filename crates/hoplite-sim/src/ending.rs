@@ -15,8 +15,9 @@ use crate::task::{Outcome, Spec, Task};
 use crate::workload::{Room, Shape};
 use crate::world::World;
 
-/// How long nodes may take to find each other.
-const JOIN_WITHIN: Duration = Duration::from_secs(20);
+/// How long nodes may take to find each other. In a large cluster, one that was slow has first to work off what
+/// all others said to it meanwhile, one message after the other.
+const JOIN_WITHIN: Duration = Duration::from_secs(60);
 
 /// After the last planned start, everything that can finish has finished by then.
 const FINISH_WITHIN: Duration = Duration::from_secs(60);

@@ -12,8 +12,9 @@ use crate::model::header;
 use crate::plane::Stage;
 use crate::task::{plain_request, Ending, Outcome, Phase, Spec, Task, TaskId};
 
-/// A call with a time-out must be answered this much later at the latest.
-const OVERDUE_AFTER: Duration = Duration::from_millis(20);
+/// A call with a time-out must be answered this much later at the latest. A short wait hears its owners
+/// first, for up to 50 ms.
+const OVERDUE_AFTER: Duration = Duration::from_millis(70);
 
 /// ... or so much later than a node that is slow, or has been, was last known to be.
 const SLOW_PATIENCE: Duration = Duration::from_millis(500);
