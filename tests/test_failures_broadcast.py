@@ -55,7 +55,7 @@ class Broadcast:
     def get(self, node: int, client: hoplite.Client | None = None) -> None:
         """A get on this node, in the background."""
         client = client or self.clients[node]
-        self.gets[node] = self.threads.submit(client.get, self.name, timeout=TIMEOUT, on_lost="wait")
+        self.gets[node] = self.threads.submit(client.get, self.name, timeout=TIMEOUT)
 
     def kill(self, *nodes: int) -> None:
         """Kill nodes; what their clients waited for ends with them."""
