@@ -32,10 +32,10 @@ print("ready", flush=True)
 signal.pause()
 """
 
-LARGE = 96 * MIB
+LARGE = 512 * MIB
 """Takes long enough to be caught on its way, copied into memory that the node uses for the first time."""
 
-ATTEMPTS = 5
+ATTEMPTS = 10
 """How often that is tried: nearly always once is enough."""
 
 PUT = f"""
@@ -134,7 +134,7 @@ def is_caught(threads: Threads, clients: list[hoplite.Client], waiting: list[Fut
 
 def test_a_large_put(threads: Threads) -> None:
     for _ in range(ATTEMPTS):
-        with hoplite.LocalCluster(4, store_size="192MiB") as cluster:
+        with hoplite.LocalCluster(4, store_size="576MiB") as cluster:
             clients = [cluster.connect(node) for node in range(4)]
             waiting: list[Future[Any]] = []
             if is_caught(threads, clients, waiting):
