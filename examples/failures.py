@@ -65,7 +65,7 @@ def reduction(cluster: hoplite.LocalCluster, clients: list[hoplite.Client]) -> N
     for node in (3, 1):
         name = f"gradient {node}"
         begun[node] = begin(clients[node], name, gradients[name])
-    until(lambda: clients[1].status().folded_bytes > 0)
+    until(lambda: any(clients[node].status().folded_bytes > 0 for node in begun))
     cluster.kill(3)
     finish(begun[1], gradients["gradient 1"])
     for node in (0, 4):

@@ -15,9 +15,13 @@ use crate::task::{Outcome, Spec, Task};
 use crate::workload::{Room, Shape};
 use crate::world::World;
 
-/// How long nodes may take to find each other. In a large cluster, one that was slow has first to work off what
-/// all others said to it meanwhile, one message after the other.
-const JOIN_WITHIN: Duration = Duration::from_secs(60);
+/// How long nodes may take to find each other.
+const JOIN_WITHIN: Duration = Duration::from_secs(20);
+
+/// ... in a large cluster, of more nodes than this: one that was slow has first to work off what all others said
+/// to it meanwhile, one message after the other.
+const LARGE: usize = 32;
+const JOIN_WITHIN_LARGE: Duration = Duration::from_secs(60);
 
 /// After the last planned start, everything that can finish has finished by then.
 const FINISH_WITHIN: Duration = Duration::from_secs(60);
@@ -218,7 +222,7 @@ fn check(world: &World) -> Result<(), String> {
 
 /// Until every node knows every other.
 pub fn join(world: &mut World) -> Result<(), String> {
-    let until = world.now() + JOIN_WITHIN;
+    let until = world.now() + if world.nodes.len() > LARGE { JOIN_WITHIN_LARGE } else { JOIN_WITHIN };
     while !world.all_joined() {
         if world.now() > until {
             return Err(format!("nodes did not find each other: {}", world.membership()));

@@ -12,9 +12,11 @@ use crate::model::header;
 use crate::plane::Stage;
 use crate::task::{plain_request, Ending, Outcome, Phase, Spec, Task, TaskId};
 
-/// A call with a time-out must be answered this much later at the latest. A short wait hears its owners
-/// first, for up to 50 ms.
-const OVERDUE_AFTER: Duration = Duration::from_millis(70);
+/// A call with a time-out must be answered this much later at the latest.
+const OVERDUE_AFTER: Duration = Duration::from_millis(20);
+
+/// ... but a wait that is shorter than this hears its owners first, for so long.
+const POLL_TIME: Duration = Duration::from_millis(50);
 
 /// ... or so much later than a node that is slow, or has been, was last known to be.
 const SLOW_PATIENCE: Duration = Duration::from_millis(500);
@@ -87,7 +89,8 @@ impl World {
             return self.end_task(id, Outcome::Vanished);
         }
         if let Some(timeout) = timeout {
-            let at = now + timeout + OVERDUE_AFTER;
+            let polls = matches!(task.spec, Spec::Wait { .. }) && timeout < POLL_TIME;
+            let at = now + if polls { POLL_TIME } else { timeout } + OVERDUE_AFTER;
             self.queue.push(at, Happening::Task { task: id, event: TaskEvent::Overdue });
         }
         self.ask(id);
