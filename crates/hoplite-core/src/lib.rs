@@ -225,10 +225,10 @@ impl Core {
                 Timer::Barrier(number) => self.on_barrier_timer(number),
                 Timer::Ping => self.on_ping_timer(),
                 Timer::Loss(object) => self.on_loss_timer(object),
-                Timer::Graves => self.on_graves_timer(),
+                Timer::Graves => self.forget_graves(),
                 Timer::Unsaid => self.say_unsaid(),
                 Timer::Renewal => self.on_renewal_timer(),
-                Timer::Remembered => self.on_remembered_timer(),
+                Timer::Remembered => self.forget_memories(),
                 Timer::Leave => self.on_leave_timer(),
             }
         }

@@ -6,11 +6,12 @@
 //! - `questions`: asks, subscriptions, locations; `lend`: who sends to whom
 //! - `loss`: the last complete copy is gone, or is about to be; `witnesses`: it was the owner's, which died
 //! - `tombstones`: deleted, here at the owner; `graves`: the same, remembered by those who heard of it
+//! - `fading`: what graves and witnesses remember for a while
 //! - `passed_on`: requests that went on to an owner who may be dead
 
 mod entry;
+mod fading;
 mod graves;
-
 mod lend;
 mod loss;
 mod passed_on;
@@ -92,6 +93,12 @@ impl Core {
             }
             DirectoryRequest::Mourn { ttl_ms } => self.on_mourn(id, ttl_ms),
         }
+    }
+
+    /// Who would own `id` without us.
+    fn next_in_line(&self, id: ObjectId) -> Option<NodeId> {
+        let me = self.me;
+        self.shards.owner_among(id, |node| node != me)
     }
 
     fn answer(&mut self, to: NodeId, id: ObjectId, answer: DirectoryAnswer) {

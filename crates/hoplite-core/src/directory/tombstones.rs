@@ -35,8 +35,7 @@ impl Core {
 
     /// Who would own the tombstone without us remembers it too, or the object might rise again if we died.
     fn tell_heir(&mut self, id: ObjectId) {
-        let me = self.me;
-        let heir = self.shards.owner_among(id, |node| node != me);
+        let heir = self.next_in_line(id);
         let Some(entry) = self.directory.entries.get_mut(&id) else { return };
         let old = std::mem::replace(&mut entry.heir, heir);
         if let Some(heir) = heir.filter(|_| heir != old) {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use hoplite_words::peer::{DirectoryRequest, PeerMessage};
 use hoplite_words::{limits, NodeId, ObjectId};
 
+use super::fading::Fading;
 use crate::timers::Timer;
 use crate::Core;
 
@@ -32,52 +33,13 @@ const REMEMBERED_MAX: usize = 65_536;
 #[derive(Debug, Default)]
 pub(crate) struct Unsaid(BTreeSet<ObjectId>);
 
-#[derive(Debug)]
-struct Memory {
-    owner: NodeId,
-    until: Duration,
-}
-
-/// A witness's side.
-#[derive(Debug, Default)]
-pub(crate) struct Remembered {
-    table: BTreeMap<ObjectId, Memory>,
-    /// The same, by their end.
-    order: BTreeSet<(Duration, ObjectId)>,
-}
-
-impl Remembered {
-    fn insert(&mut self, id: ObjectId, owner: NodeId, until: Duration) {
-        self.remove(id);
-        self.table.insert(id, Memory { owner, until });
-        self.order.insert((until, id));
-        if self.table.len() > REMEMBERED_MAX {
-            self.drop_first();
-        }
-    }
-
-    pub fn remove(&mut self, id: ObjectId) {
-        if let Some(memory) = self.table.remove(&id) {
-            self.order.remove(&(memory.until, id));
-        }
-    }
-
-    fn drop_first(&mut self) {
-        if let Some((_, id)) = self.order.pop_first() {
-            self.table.remove(&id);
-        }
-    }
-}
+/// A witness's side: with the owner that told of it.
+pub(crate) type Remembered = Fading<REMEMBERED_MAX>;
 
 impl Core {
-    fn next_owner(&self, id: ObjectId) -> Option<NodeId> {
-        let me = self.me;
-        self.shards.owner_among(id, |node| node != me)
-    }
-
     /// Sees to it that a witness knows of the object, if nobody else could tell of it.
     pub(super) fn tell_witness(&mut self, id: ObjectId) {
-        let (me, witness) = (self.me, self.next_owner(id));
+        let (me, witness) = (self.me, self.next_in_line(id));
         let Some(entry) = self.directory.entries.get_mut(&id) else { return };
         let witness = witness.filter(|_| entry.is_known_only_at(me));
         if entry.witness == witness {
@@ -133,11 +95,11 @@ impl Core {
     pub(crate) fn move_memories(&mut self) {
         let ids: Vec<_> = self.directory.entries.keys().copied().collect();
         ids.into_iter().for_each(|id| self.tell_witness(id));
-        let orphaned =
-            self.remembered.table.iter().filter(|(&id, memory)| {
-                !self.shards.contains(memory.owner) && self.shards.owner(id) != self.me
-            });
-        for (id, until) in orphaned.map(|(&id, memory)| (id, memory.until)).collect::<Vec<_>>() {
+        let orphaned = self
+            .remembered
+            .iter()
+            .filter(|&(id, memory)| !self.shards.contains(memory.node) && self.shards.owner(id) != self.me);
+        for (id, until) in orphaned.map(|(id, memory)| (id, memory.until)).collect::<Vec<_>>() {
             self.remembered.remove(id);
             let ttl_ms = until.saturating_sub(self.now).as_millis() as u64;
             self.ask_owner(id, DirectoryRequest::Mourn { ttl_ms }, None);
@@ -150,35 +112,28 @@ impl Core {
         for id in ids {
             self.remembered.insert(id, from, until);
         }
-        self.arm_forgetting();
+        self.forget_memories();
     }
 
-    fn arm_forgetting(&mut self) {
-        if let Some(&(until, _)) = self.remembered.order.first() {
-            self.timers.set(until, Timer::Remembered);
+    pub(crate) fn forget_memories(&mut self) {
+        if let Some(next) = self.remembered.expire(self.now) {
+            self.timers.set(next, Timer::Remembered);
         }
-    }
-
-    pub(crate) fn on_remembered_timer(&mut self) {
-        while self.remembered.order.first().is_some_and(|&(until, _)| until <= self.now) {
-            self.remembered.drop_first();
-        }
-        self.arm_forgetting();
     }
 
     /// An owner is dead. What it told us of is remembered from now on as long as any loss is.
     pub(crate) fn remember_for(&mut self, owner: NodeId) {
         let until = self.now + limits::TOMBSTONE_TTL;
-        let told = self.remembered.table.iter().filter(|(_, memory)| memory.owner == owner);
-        for id in told.map(|(&id, _)| id).collect::<Vec<_>>() {
+        let told = self.remembered.iter().filter(|(_, memory)| memory.node == owner);
+        for id in told.map(|(id, _)| id).collect::<Vec<_>>() {
             self.remembered.insert(id, owner, until);
         }
     }
 
     /// Until when a new entry of ours is to be mourned, because the owner before us told of the object.
     pub(super) fn inherited_grief(&self, id: ObjectId) -> Option<Duration> {
-        let memory = self.remembered.table.get(&id)?;
-        let inherited = memory.until > self.now && !self.shards.contains(memory.owner);
+        let memory = self.remembered.get(id)?;
+        let inherited = memory.until > self.now && !self.shards.contains(memory.node);
         inherited.then_some(memory.until)
     }
 }

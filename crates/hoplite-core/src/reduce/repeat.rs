@@ -22,19 +22,17 @@ impl Core {
         for number in numbers {
             self.repeat_commit(number, node);
             let reduction = &self.reductions[&number];
-            let id = reduction.request.target;
+            let mut messages = Vec::new();
             if reduction.prefetched.contains(&node) {
-                self.send(node, PeerMessage::Prefetch { id }, None);
+                messages.push(PeerMessage::Prefetch { id: reduction.request.target });
             }
-            let reduction = &self.reductions[&number];
             if reduction.commitment.is_none() {
                 let told = reduction.slots.iter().filter_map(|(_, slot)| slot.told.clone());
-                let seats: Vec<_> = told.filter(|(at, _)| *at == node).map(|(_, seat)| seat).collect();
+                let seats = told.filter(|(at, _)| *at == node).map(|(_, seat)| seat);
                 let reduction = ReductionId { coordinator: self.me, number };
-                for seat in seats {
-                    self.send(node, PeerMessage::Seat { reduction, seat }, None);
-                }
+                messages.extend(seats.map(|seat| PeerMessage::Seat { reduction, seat }));
             }
+            messages.into_iter().for_each(|message| self.send(node, message, None));
         }
     }
 
