@@ -80,7 +80,7 @@ impl Core {
             DirectoryAnswer::Holders { nodes } => self.on_holders(id, &nodes),
             DirectoryAnswer::NotYet { ask, copies } => self.on_not_yet(id, ask, copies),
             DirectoryAnswer::Pin => self.on_pin(id),
-            DirectoryAnswer::AskAgain { edition } => self.on_ask_again(id, edition),
+            DirectoryAnswer::AskAgain { edition, sender } => self.on_ask_again(id, edition, sender),
             DirectoryAnswer::DeleteDone { token } => self.on_delete_done(token),
             DirectoryAnswer::Located { token, size, copies, deleted } => {
                 if !self.on_barrier_reached(id, token, &copies) {

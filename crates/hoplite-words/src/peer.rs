@@ -411,11 +411,14 @@ pub enum DirectoryAnswer {
     /// The object is to stay on this node: no other copy is certain to. Who has none yet gets one.
     #[n(9)]
     Pin,
-    /// The chain this node receives from leads back to it: ask for another sender.
+    /// There is a better sender than this one: the chain behind it leads back to the receiver, or it serves
+    /// others too. Whoever still receives from it is to ask for another.
     #[n(10)]
     AskAgain {
         #[n(0)]
         edition: Edition,
+        #[n(1)]
+        sender: NodeId,
     },
     /// To an ask that was repeated: no sender is free yet; who has the object, and how (some of them).
     #[n(11)]

@@ -153,7 +153,13 @@ impl Entry {
         // Whom it receives from is in the report.
         self.return_senders_of(origin);
         let (upstream, complete) = (report.upstream, report.complete);
-        let fresh = Held { report: report.clone(), presumed: false, answered: 0, lent: BTreeSet::new() };
+        // Its receivers may have reported before it did.
+        let behind = |held: &Held| {
+            let receiver = &held.report;
+            receiver.upstream == Some(origin) && !receiver.complete && receiver.edition == report.edition
+        };
+        let lent = self.copies.iter().filter(|(_, held)| behind(held)).map(|(&node, _)| node).collect();
+        let fresh = Held { report: report.clone(), presumed: false, answered: 0, lent };
         let held = self.copies.entry(origin).or_insert(fresh);
         if held.report.edition != report.edition {
             // Whoever was streaming the abandoned edition has to ask again anyway.

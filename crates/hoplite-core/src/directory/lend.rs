@@ -18,10 +18,10 @@ use crate::Core;
 impl Core {
     /// Answers every ask on `id` that can be answered now.
     pub(crate) fn serve_asks(&mut self, id: ObjectId) {
-        let (latency_s, bytes_per_s) = self.links.typical();
         let inline = self.inline_copy(id);
         let mut waiting = 0;
         let mut next_try = None;
+        let fanout = self.directory.entries.get(&id).map_or(1, |entry| self.fanout_of(entry));
         while let Some(entry) = self.directory.entries.get_mut(&id) {
             if entry.asks.len() <= waiting {
                 break;
@@ -32,7 +32,6 @@ impl Core {
                 entry.asks.remove(waiting);
                 continue;
             }
-            let fanout = entry.size().map_or(1, |size| cost::fanout(size, latency_s, bytes_per_s));
             let choice = if inline.is_some() { None } else { choose(entry, &ask, fanout, self.now) };
             match (inline, choice) {
                 (Some(copy), _) => {
@@ -76,23 +75,32 @@ impl Core {
     }
 
     /// An owner that is new hears of transfers only little by little, and may have lent a sender that was
-    /// lent before. Whether `receiver`, as its report shows, should ask for another one: it sits in a ring,
-    /// or shares a sender although another is free.
-    pub(super) fn would_stream_better(&self, id: ObjectId, receiver: NodeId) -> bool {
-        let Some(entry) = self.directory.entries.get(&id) else { return false };
-        let Some(report) = entry.copies().get(&receiver).map(|held| &held.report) else { return false };
-        let Some(sender) = report.upstream.filter(|_| !report.complete) else { return false };
-        if entry.is_in_cycle(receiver) {
-            return true;
+    /// lent before. If `reporter` turns out to sit in a ring, or somebody to share a sender although another
+    /// is free, that receiver is to ask for another one. The rest follow when it has reported that.
+    pub(super) fn part_receivers(&mut self, id: ObjectId, reporter: NodeId) {
+        let Some(entry) = self.directory.entries.get(&id) else { return };
+        let parted = if entry.is_in_cycle(reporter) {
+            Some(reporter)
+        } else if entry.trusted_from.is_some_and(|from| from > self.now) {
+            let fanout = self.fanout_of(entry);
+            let sharing =
+                entry.copies().iter().filter(|&(&node, _)| shares_in_vain(entry, node, fanout, self.now));
+            // Rather whom we sent there ourselves: who was there before us may be far ahead.
+            sharing.max_by_key(|(_, held)| held.answered > 0).map(|(&receiver, _)| receiver)
+        } else {
+            None
+        };
+        let Some(receiver) = parted else { return };
+        let report = &entry.copies()[&receiver].report;
+        if let (edition, Some(sender)) = (report.edition, report.upstream) {
+            self.answer(receiver, id, DirectoryAnswer::AskAgain { edition, sender });
         }
-        if entry.trusted_from.is_none_or(|from| from <= self.now) {
-            return false;
-        }
+    }
+
+    /// How many receivers a copy may be lent to at once.
+    fn fanout_of(&self, entry: &Entry) -> usize {
         let (latency_s, bytes_per_s) = self.links.typical();
-        let fanout = cost::fanout(report.size, latency_s, bytes_per_s);
-        let shared = entry.copies().get(&sender).is_some_and(|held| held.lent.len() > fanout);
-        let ask = Ask { node: receiver, ask: 0, have: Some(report.edition), distrust: None };
-        shared && choose(entry, &ask, fanout, self.now).is_some()
+        entry.size().map_or(1, |size| cost::fanout(size, latency_s, bytes_per_s))
     }
 
     /// Our own sealed copy of a small object: asks are answered with its bytes.
@@ -127,6 +135,15 @@ fn choose(entry: &Entry, ask: &Ask, fanout: usize, now: Duration) -> Option<Node
         .filter_map(|(&node, held)| depth(entry, node, ask.node).map(|depth| (depth, held.lent.len(), node)))
         .min()
         .map(|(_, _, node)| node)
+}
+
+/// Whether `receiver` has a sender that serves too many, and could have one to itself.
+fn shares_in_vain(entry: &Entry, receiver: NodeId, fanout: usize, now: Duration) -> bool {
+    let report = &entry.copies()[&receiver].report;
+    let sender = report.upstream.filter(|_| !report.complete).and_then(|sender| entry.copies().get(&sender));
+    let shared = sender.is_some_and(|held| held.lent.len() > fanout);
+    let ask = Ask { node: receiver, ask: 0, have: Some(report.edition), distrust: None };
+    shared && choose(entry, &ask, fanout, now).is_some()
 }
 
 /// Hops from a source to `node`; `None` if `asker` is among them, or the chain leads nowhere: to a

@@ -44,9 +44,7 @@ impl Core {
             let answer = DirectoryAnswer::Copy { node: origin, report: report.clone() };
             self.answer(subscriber, id, answer);
         }
-        if self.would_stream_better(id, origin) {
-            self.answer(origin, id, DirectoryAnswer::AskAgain { edition });
-        }
+        self.part_receivers(id, origin);
         if report.leaving {
             self.secure(id);
         }

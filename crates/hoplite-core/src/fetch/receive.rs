@@ -5,7 +5,7 @@ use hoplite_words::{Blob, CopyId, Edition, ErrorKind, Header, NodeId, ObjectId, 
 
 use super::stalls::Check;
 use super::State;
-use crate::copies::{NewCopy, Phase};
+use crate::copies::{Copy, NewCopy, Phase};
 use crate::io::{Broken, Event, FoldId, Output};
 use crate::room::RoomFor;
 use crate::Core;
@@ -215,9 +215,10 @@ impl Core {
         }
     }
 
-    /// The owner sees that the chain we receive from leads back to us.
-    pub(crate) fn on_ask_again(&mut self, object: ObjectId, edition: Edition) {
-        let copy = self.copies.live_copy(object).filter(|copy| copy.edition == edition);
+    /// The owner knows better than to receive from `sender`. By now we may receive from another.
+    pub(crate) fn on_ask_again(&mut self, object: ObjectId, edition: Edition, sender: NodeId) {
+        let meant = |copy: &&Copy| copy.edition == edition && copy.upstream == Some(sender);
+        let copy = self.copies.live_copy(object).filter(meant);
         if let Some(Phase::Received(Some(transfer))) = copy.map(|copy| copy.phase) {
             self.on_pull_refused(transfer);
         }

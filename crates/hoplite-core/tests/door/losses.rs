@@ -194,7 +194,12 @@ fn an_owner_breaks_a_ring_of_receivers() {
     at.request(3, id, announce(received_report(1, edition(5), SIZE, Some(node(4)))));
     assert_eq!(told(&mut at, id), []);
     at.request(4, id, announce(received_report(1, edition(5), SIZE, Some(node(2)))));
-    assert_eq!(told(&mut at, id), [(4, DirectoryAnswer::AskAgain { edition: edition(5) })]);
+    assert_eq!(told(&mut at, id), [(4, ask_again(2))]);
+}
+
+/// The word that `sender` is not to be received from.
+fn ask_again(sender: u16) -> DirectoryAnswer {
+    DirectoryAnswer::AskAgain { edition: edition(5), sender: node(sender) }
 }
 
 /// The new owner lent a sender before it heard that it serves somebody already.
@@ -206,10 +211,29 @@ fn a_new_owner_parts_those_who_share_a_sender() {
     at.request(3, id, DirectoryRequest::Ask { ask: 4, have: Some(edition(5)), failed: Some(node(5)) });
     assert!(matches!(told(&mut at, id)[..], [(3, DirectoryAnswer::Lend { .. })]));
     at.request(4, id, announce(received_report(1, edition(5), SIZE, Some(node(2)))));
-    assert_eq!(told(&mut at, id), [(4, DirectoryAnswer::AskAgain { edition: edition(5) })]);
-    at.request(4, id, DirectoryRequest::Ask { ask: 6, have: Some(edition(5)), failed: Some(node(2)) });
-    let [(4, DirectoryAnswer::Lend { sender, .. })] = told(&mut at, id)[..] else { panic!() };
-    assert_eq!(sender, node(3));
+    assert_eq!(told(&mut at, id), [(3, ask_again(2))], "either of the two may stream behind the other");
+    at.request(3, id, DirectoryRequest::Ask { ask: 6, have: Some(edition(5)), failed: Some(node(2)) });
+    let [(3, DirectoryAnswer::Lend { sender, .. })] = told(&mut at, id)[..] else { panic!() };
+    assert_eq!(sender, node(4));
+}
+
+/// A chain 2 → 3 → 4 → dead → 5. Node 5 is lent node 2, because nobody else is known yet, and node 3 has to share.
+#[test]
+fn a_new_owner_parts_those_who_share_when_another_sender_becomes_known() {
+    let mut at = Node::among(6, 8 << 20);
+    let id = at.id_owned_by(ME);
+    at.request(2, id, announce(put_report(1, edition(5), SIZE, true)));
+    at.request(5, id, DirectoryRequest::Ask { ask: 4, have: Some(edition(5)), failed: Some(node(6)) });
+    let [(5, DirectoryAnswer::Lend { sender, .. })] = told(&mut at, id)[..] else { panic!() };
+    assert_eq!(sender, node(2));
+    at.request(5, id, announce(received_report(1, edition(5), SIZE, Some(node(2)))));
+    at.request(4, id, announce(received_report(1, edition(5), SIZE, Some(node(3)))));
+    at.take_mail();
+    at.request(3, id, announce(received_report(1, edition(5), SIZE, Some(node(2)))));
+    assert_eq!(told(&mut at, id), [(5, ask_again(2))], "node 3 could stream only from those behind it");
+    at.request(5, id, DirectoryRequest::Ask { ask: 6, have: Some(edition(5)), failed: Some(node(2)) });
+    let [(5, DirectoryAnswer::Lend { sender, .. })] = told(&mut at, id)[..] else { panic!() };
+    assert_eq!(sender, node(4));
 }
 
 #[test]
@@ -219,7 +243,9 @@ fn a_receiver_in_a_ring_asks_again() {
     at.ask(get(id));
     let transfer = lend(&mut at, 2, id, 3, edition(5), SIZE);
     at.take_mail();
-    at.answer(2, id, DirectoryAnswer::AskAgain { edition: edition(5) });
+    at.answer(2, id, ask_again(4));
+    assert!(at.receives.contains_key(&transfer), "old news: it receives from another by now");
+    at.answer(2, id, ask_again(3));
     assert!(!at.receives.contains_key(&transfer));
     let said = at.take_requests(id);
     assert!(said.iter().any(|request| matches!(request, DirectoryRequest::Ask { .. })), "{said:?}");

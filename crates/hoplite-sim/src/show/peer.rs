@@ -115,7 +115,9 @@ fn directory_answer(names: &mut Names, id: &str, answer: &DirectoryAnswer) -> St
             format!("holders of {id}: {}", nodes.join(" "))
         }
         DirectoryAnswer::Pin => format!("pin {id}"),
-        DirectoryAnswer::AskAgain { edition } => format!("ask again {id} {}", names.edition(*edition)),
+        DirectoryAnswer::AskAgain { edition, sender } => {
+            format!("ask again {id} {} not {}", names.edition(*edition), node(*sender))
+        }
         DirectoryAnswer::Located { size, copies, deleted, .. } => {
             format!("located {id} {size:?} {} copies{}", copies.len(), flag(*deleted, "deleted"))
         }

@@ -165,7 +165,7 @@ draw_enum! {
         DeleteDone { token },
         Located { token, size, copies, deleted },
         Pin,
-        AskAgain { edition },
+        AskAgain { edition, sender },
         NotYet { ask, copies },
         Holders { nodes },
     }
