@@ -11,7 +11,7 @@ use hoplite_words::limits::{ALIGNMENT, INLINE_BYTES_MAX, PROGRESS_BLOCK_BYTES};
 use crate::io::Extent;
 
 /// The allocator of one arena.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Arena {
     bytes: u64,
     used: u64,

@@ -65,7 +65,7 @@ impl Copy {
         self.phase == Phase::Sealed
     }
 
-    fn is_evictable(&self) -> bool {
+    pub fn is_evictable(&self) -> bool {
         self.is_sealed() && !self.pinned && !self.doomed && self.views == 0 && self.users == 0
     }
 }

@@ -221,6 +221,7 @@ impl Core {
                 Timer::Resync(node) => self.on_resync(node),
                 Timer::Reannounce => self.on_reannounce(),
                 Timer::Reseat(number) => self.advance_reduction(number),
+                Timer::Crowded(reduction, slot) => self.on_crowded_timer((reduction, slot)),
                 Timer::Bereaved(number) => self.on_bereaved_timer(number),
                 Timer::Barrier(number) => self.on_barrier_timer(number),
                 Timer::Ping => self.on_ping_timer(),

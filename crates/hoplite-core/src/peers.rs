@@ -42,6 +42,10 @@ impl Core {
             PeerMessage::SeatHeld { reduction, slot, attempt } => {
                 self.on_seat_held(from, reduction, slot, attempt);
             }
+            PeerMessage::SeatCrowded { reduction, slot, attempt } => {
+                self.on_seat_crowded(from, reduction, slot, attempt);
+            }
+            PeerMessage::MakeWay { reduction, slot, attempt } => self.on_make_way((reduction, slot), attempt),
             PeerMessage::RootDone { reduction, attempt } => {
                 self.on_root_done(from, reduction.number, attempt)
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::{NodeId, ObjectId};
+use hoplite_words::{NodeId, ObjectId, ReductionId};
 
 use crate::io::ClientId;
 use crate::serve::PullKey;
@@ -29,6 +29,8 @@ pub(crate) enum Timer {
     Reannounce,
     /// Seat a reduction's slots anew that failed before.
     Reseat(u64),
+    /// A slot seated here has waited long enough for room.
+    Crowded(ReductionId, u32),
     /// The root of a committed reduction has been dead for a while.
     Bereaved(u64),
     /// A reduction has waited long enough to hear what exists already.

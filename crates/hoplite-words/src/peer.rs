@@ -264,6 +264,28 @@ pub enum PeerMessage {
         #[n(1)]
         members: u64,
     },
+    /// Seated node to coordinator, while it goes on: the slot waits for room. Answered by `MakeWay` once
+    /// the reduction needs nothing but room.
+    #[n(21)]
+    SeatCrowded {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        slot: u32,
+        #[n(2)]
+        attempt: u32,
+    },
+    /// Coordinator to seated node: all sources are complete. Other reductions that hold the room are to
+    /// give it up, if they are later ones or still lack sources.
+    #[n(22)]
+    MakeWay {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        slot: u32,
+        #[n(2)]
+        attempt: u32,
+    },
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -462,7 +484,7 @@ pub enum SeatTrouble {
     /// The target's id is taken there.
     #[n(3)]
     Taken,
-    /// The node let go of the slot: it took the coordinator for dead.
+    /// The node let go of the slot: it took the coordinator for dead, or another reduction needed the room.
     #[n(4)]
     LetGo,
 }

@@ -6,6 +6,7 @@
 //! - `plan`: what every slot should be doing now; the difference to what it was told is sent
 //! - `seats`: a slot's own side; `amend`: it is told more while it is at it; `folds`: what goes in, and how it ends
 //! - `troubles`: slots that cannot go on by themselves, and what the coordinator does about it
+//! - `crowded`: reductions that hold the room others wait for
 //! - `commit`: the end: committed, sealed, answered
 //! - `repeat`: both sides say again what may have been lost
 //! - `small`: targets that fit into a message are folded by the coordinator itself
@@ -14,6 +15,7 @@ mod amend;
 mod choose;
 mod commit;
 mod coordinator;
+mod crowded;
 mod finish;
 mod folds;
 mod plan;

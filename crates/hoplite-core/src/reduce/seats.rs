@@ -18,7 +18,6 @@ use hoplite_words::{CopyId, Edition, NodeId, ObjectId, ReductionId};
 use super::folds::{rule, Fold, FoldFor};
 use crate::copies::{NewCopy, Phase};
 use crate::io::FoldId;
-use crate::room::RoomFor;
 use crate::Core;
 
 pub(super) type Key = (ReductionId, u32);
@@ -43,11 +42,13 @@ pub(super) struct Running {
     pub(super) state: State,
     /// What the coordinator was told, and is told again until it does something about it.
     pub(super) trouble: Option<SeatTrouble>,
+    /// While it waits: others have given up room for it, which goes to nobody behind it.
+    pub(super) is_next: bool,
 }
 
 impl Running {
     fn new(seat: Seat) -> Self {
-        Running { seat, state: State::Waiting, trouble: None }
+        Running { seat, state: State::Waiting, trouble: None, is_next: false }
     }
 }
 
@@ -160,6 +161,9 @@ impl Core {
         if self.is_taken(seat.out) {
             return self.seat_failed(key, SeatTrouble::Taken);
         }
+        if self.must_make_way(key, &seat) {
+            return self.wait_for_seat_room(key);
+        }
         if let Some(stale) = self.copies.live(seat.out) {
             // A cached part of an attempt that is over.
             self.doom(stale);
@@ -181,8 +185,9 @@ impl Core {
             let room_changed = self.room_changed;
             sources.iter().for_each(|&source| self.remove_user(source));
             self.room_changed = room_changed;
-            return self.wait_for_room(RoomFor::Seat { reduction: key.0, slot: key.1 });
+            return self.wait_for_seat_room(key);
         };
+        self.end_wait_for_room(key);
         let rule = rule(&seat);
         let fold = self.start_fold(FoldFor::Seat(key), copy, rule, sources, &seat.children);
         self.set_seat_state(key, State::Folding { copy, fold });
@@ -248,8 +253,8 @@ impl Core {
 
     /// Ends a seat; what it folded so far is abandoned.
     pub(super) fn drop_seat(&mut self, key: Key) {
+        self.end_wait_for_room(key);
         let Some(running) = self.seats.running.remove(&key) else { return };
-        self.room.retain(|what| *what != RoomFor::Seat { reduction: key.0, slot: key.1 });
         if let State::Folding { copy, .. } | State::Folded { copy } = running.state {
             // A finished partial sum may have been evicted meanwhile.
             if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {

@@ -48,6 +48,12 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::SayAgain => "say again".to_owned(),
         PeerMessage::DeletionHeard { id } => format!("deletion of {} heard", names.object(*id)),
         PeerMessage::AllSaid { since, .. } => format!("all said since {since}"),
+        PeerMessage::SeatCrowded { reduction, slot, attempt } => {
+            format!("seat crowded r{} slot {slot} attempt {attempt}", reduction.number)
+        }
+        PeerMessage::MakeWay { reduction, slot, attempt } => {
+            format!("make way r{} slot {slot} attempt {attempt}", reduction.number)
+        }
         PeerMessage::Check { transfer } => format!("check t{}", transfer.0),
         PeerMessage::Checked { transfer, watermark } => format!("checked t{} {watermark} B", transfer.0),
     }

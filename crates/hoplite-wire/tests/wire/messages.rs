@@ -141,6 +141,8 @@ draw_enum! {
         DeletionHeard { id },
         Remember { ids },
         AllSaid { since, members },
+        SeatCrowded { reduction, slot, attempt },
+        MakeWay { reduction, slot, attempt },
     }
     DirectoryRequest {
         Announce { report, payload, wants_verdict },

@@ -1,0 +1,139 @@
+//! Reductions that hold the room others wait for. Partial sums stay until their reduction is over, so two
+//! large ones in stores too small for both would wait for each other.
+//!
+//! ```text
+//!  seat waits for room ── SeatCrowded ──▶ coordinator: all sources complete? ── MakeWay ──▶ others here let go
+//! ```
+//! One reduction always has precedence over all others in its way: of those that need nothing but room,
+//! the one with the smallest id. It gets its room everywhere, ends, and gives it back. One that still
+//! lacks a complete source may not push others out: what it lacks may be what they are about to make.
+
+use std::time::Duration;
+
+use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble};
+use hoplite_words::{CopyId, NodeId, ReductionId};
+
+use super::seats::{Key, Running, State};
+use crate::room::RoomFor;
+use crate::timers::Timer;
+use crate::Core;
+
+/// How long a seat waits for room before others have to go, and between two looks. What they have summed
+/// up is lost: long enough for most of them to end by themselves, and short for who would wait for ever.
+const CROWDED_AFTER: Duration = Duration::from_secs(1);
+
+impl Core {
+    pub(super) fn wait_for_seat_room(&mut self, key: Key) {
+        let (reduction, slot) = key;
+        self.wait_for_room(RoomFor::Seat { reduction, slot });
+        let timer = Timer::Crowded(reduction, slot);
+        if !self.timers.is_set(timer) {
+            self.timers.set(self.now + CROWDED_AFTER, timer);
+        }
+    }
+
+    /// The seat has its room, or needs none any more.
+    pub(super) fn end_wait_for_room(&mut self, key: Key) {
+        let (reduction, slot) = key;
+        self.timers.clear(Timer::Crowded(reduction, slot));
+        self.room.retain(|what| *what != RoomFor::Seat { reduction, slot });
+        self.let_others_pass(key);
+    }
+
+    /// Nothing is kept for this seat any more: who had to stand back tries again.
+    fn let_others_pass(&mut self, key: Key) {
+        if let Some(running) = self.seats.running.get_mut(&key) {
+            self.room_changed |= std::mem::take(&mut running.is_next);
+        }
+    }
+
+    /// Whether room is being made here for a seat that goes before this one.
+    pub(super) fn must_make_way(&self, key: Key, seat: &Seat) -> bool {
+        let next = self.seats.running.iter().filter(|(_, other)| other.is_next);
+        let mut waiting = next.filter(|(_, other)| other.state == State::Waiting);
+        waiting.any(|(&other, _)| yields(key, seat, other))
+    }
+
+    pub(crate) fn on_crowded_timer(&mut self, key: Key) {
+        self.let_others_pass(key);
+        let (reduction, slot) = key;
+        if self.room.contains(&RoomFor::Seat { reduction, slot }) {
+            let attempt = self.seats.running[&key].seat.attempt;
+            self.send(reduction.coordinator, PeerMessage::SeatCrowded { reduction, slot, attempt }, None);
+            self.timers.set(self.now + CROWDED_AFTER, Timer::Crowded(reduction, slot));
+        }
+    }
+
+    /// The coordinator's side: a slot waits for room.
+    pub(crate) fn on_seat_crowded(&mut self, from: NodeId, reduction: ReductionId, slot: u32, attempt: u32) {
+        self.on_seat_held(from, reduction, slot, attempt);
+        if reduction.coordinator == self.me && self.needs_only_room(reduction.number) {
+            self.send(from, PeerMessage::MakeWay { reduction, slot, attempt }, None);
+        }
+    }
+
+    /// Whether all sources are chosen and complete, so that it waits for nobody's work.
+    fn needs_only_room(&self, number: u64) -> bool {
+        let Some(reduction) = self.reductions.get(&number) else { return false };
+        let is_whole = |(_, slot): &(u32, super::coordinator::Slot)| {
+            slot.sources.iter().all(|chosen| {
+                let mut copies = self.subscriptions.copies(reduction.request.sources[chosen.index]);
+                copies.any(|(node, report)| {
+                    slot.node == Some(node) && report.edition == chosen.edition && report.complete
+                })
+            })
+        };
+        reduction.commitment.is_none()
+            && reduction.chosen_count() == reduction.k()
+            && reduction.slots.iter().all(is_whole)
+    }
+
+    /// Others let go of their sums here if that makes the room this seat waits for.
+    pub(crate) fn on_make_way(&mut self, key: Key, attempt: u32) {
+        let current = self.seats.running.get(&key).filter(|running| running.seat.attempt == attempt);
+        let Some(Running { seat, state: State::Waiting, .. }) = current else { return };
+        let Some(rivals) = self.who_makes_way(key, seat) else { return };
+        self.seats.running.get_mut(&key).expect("it waits").is_next = true;
+        for (rival, copy) in rivals {
+            self.seat_failed(rival, SeatTrouble::LetGo);
+            self.withdraw(copy);
+            self.doom(copy);
+        }
+    }
+
+    /// The fewest that must go, the last in order first; `None` if it would not fit even so.
+    fn who_makes_way(&self, key: Key, seat: &Seat) -> Option<Vec<(Key, CopyId)>> {
+        let inputs = self.local_inputs(&seat.sources, &seat.children).ok()??;
+        let mut arena = self.copies.arena.clone();
+        for (id, copy) in &self.copies.table {
+            // What is about to be free, or will be when room is looked for.
+            if copy.doomed && copy.views == 0 || copy.is_evictable() && !inputs.contains(id) {
+                arena.free(copy.extent);
+            }
+        }
+        let holds = |(&rival, running): (&Key, &Running)| match running.state {
+            // A root that has summed up everything may be committed.
+            State::Folded { .. } if running.seat.root => None,
+            State::Folding { copy, .. } | State::Folded { copy } => {
+                let known = self.copies.table.get(&copy)?;
+                let free = !known.doomed && known.views == 0 && !inputs.contains(&copy);
+                (free && yields(rival, &running.seat, key)).then_some((rival, copy))
+            }
+            State::Waiting | State::Failed => None,
+        };
+        let mut rivals: Vec<_> = self.seats.running.iter().filter_map(holds).collect();
+        let mut gone = Vec::new();
+        while arena.allocate(seat.size).is_none() {
+            let (rival, copy) = rivals.pop()?;
+            arena.free(self.copies.table[&copy].extent);
+            gone.push((rival, copy));
+        }
+        Some(gone)
+    }
+}
+
+/// Whether a seat gives up its room for another one's, whose reduction needs nothing else.
+fn yields(key: Key, seat: &Seat, to: Key) -> bool {
+    let ((reduction, _), (other, _)) = (key, to);
+    reduction != other && (seat.open || reduction > other)
+}
