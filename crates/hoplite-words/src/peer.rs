@@ -276,7 +276,7 @@ pub enum PeerMessage {
         attempt: u32,
     },
     /// Coordinator to seated node: all sources are complete. Other reductions that hold the room are to
-    /// give it up, if they are later ones or still lack sources.
+    /// give it up, if they are later ones or lack a source.
     #[n(22)]
     MakeWay {
         #[n(0)]
@@ -528,6 +528,9 @@ pub struct Seat {
     /// Grows with every change of the seat: one that comes late, by an older connection, changes nothing.
     #[n(13)]
     pub version: u32,
+    /// Some source may be incomplete: the slot gives up its room to a reduction that needs nothing else.
+    #[n(14)]
+    pub lacking: bool,
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]

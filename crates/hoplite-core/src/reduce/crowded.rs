@@ -6,7 +6,8 @@
 //! ```
 //! One reduction always has precedence over all others in its way: of those that need nothing but room,
 //! the one with the smallest id. It gets its room everywhere, ends, and gives it back. One that still
-//! lacks a complete source may not push others out: what it lacks may be what they are about to make.
+//! lacks a complete source comes behind those and pushes nobody out: what it lacks may be what they are
+//! about to make. That a seat's word on this is old does no harm: it is seated anew with a newer one.
 
 use std::time::Duration;
 
@@ -73,7 +74,7 @@ impl Core {
     }
 
     /// Whether all sources are chosen and complete, so that it waits for nobody's work.
-    fn needs_only_room(&self, number: u64) -> bool {
+    pub(super) fn needs_only_room(&self, number: u64) -> bool {
         let Some(reduction) = self.reductions.get(&number) else { return false };
         let is_whole = |(_, slot): &(u32, super::coordinator::Slot)| {
             slot.sources.iter().all(|chosen| {
@@ -93,7 +94,9 @@ impl Core {
         let current = self.seats.running.get(&key).filter(|running| running.seat.attempt == attempt);
         let Some(Running { seat, state: State::Waiting, .. }) = current else { return };
         let Some(rivals) = self.who_makes_way(key, seat) else { return };
-        self.seats.running.get_mut(&key).expect("it waits").is_next = true;
+        let running = self.seats.running.get_mut(&key).expect("it waits");
+        running.is_next = true;
+        running.seat.lacking = false;
         for (rival, copy) in rivals {
             self.seat_failed(rival, SeatTrouble::LetGo);
             self.withdraw(copy);
@@ -135,5 +138,5 @@ impl Core {
 /// Whether a seat gives up its room for another one's, whose reduction needs nothing else.
 fn yields(key: Key, seat: &Seat, to: Key) -> bool {
     let ((reduction, _), (other, _)) = (key, to);
-    reduction != other && (seat.open || reduction > other)
+    reduction != other && (seat.lacking || reduction > other)
 }

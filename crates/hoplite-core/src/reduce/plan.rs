@@ -16,9 +16,11 @@ use crate::Core;
 impl Core {
     /// Sends every slot what changed for it.
     pub(super) fn update_plan(&mut self, number: u64) {
+        let lacking = !self.needs_only_room(number);
         let Some(mut reduction) = self.reductions.remove(&number) else { return };
         let id = ReductionId { coordinator: self.me, number };
-        for (to, seat) in reduction.changes(id) {
+        for (to, mut seat) in reduction.changes(id) {
+            seat.lacking = lacking;
             reduction.seated.insert(to);
             self.send(to, PeerMessage::Seat { reduction: id, seat }, None);
         }
@@ -119,6 +121,8 @@ impl Reduction {
             children,
             open: vacant || place.expects_more || (!root && !place.has_parent),
             version: slot.version,
+            // As it is when it is said; that it changes is no news (see `crowded`).
+            lacking: true,
         })
     }
 

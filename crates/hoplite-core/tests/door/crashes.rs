@@ -35,6 +35,7 @@ pub fn root_seat(at: &mut Node, target: ObjectId, source: ObjectId) -> Seat {
         children: Vec::new(),
         open: false,
         version: 1,
+        lacking: false,
     }
 }
 

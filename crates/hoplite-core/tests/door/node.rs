@@ -8,7 +8,7 @@ use hoplite_core::io::{Broken, ClientId, Event, Extent, FoldId, FoldInputs, Fold
 use hoplite_core::{Config, Core, Input, Output};
 use hoplite_words::client::{Reply, Request, Status};
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seal};
-use hoplite_words::{CopyId, NodeId, ObjectId, TransferId};
+use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
 /// The core under test has this number among the nodes.
 pub const ME: u16 = 1;
@@ -332,6 +332,11 @@ impl Node {
             Some(_) => ME,
             None => asked.expect("somebody owns it").0.addr.port(),
         }
+    }
+
+    /// Which writing of which object a copy is.
+    pub fn identity_of(&self, copy: CopyId) -> (ObjectId, Edition) {
+        self.core.identity_of(copy).expect("it is open")
     }
 
     /// What the core still remembers, in words.

@@ -135,11 +135,12 @@ fn show_seat(names: &mut Names, seat: &Seat) -> String {
     let children: Vec<_> =
         seat.children.iter().map(|child| format!("slot {} at {}", child.slot, node(child.node))).collect();
     format!(
-        "slot {} attempt {}{}{} -> {} {}: sources [{}] children [{}]",
+        "slot {} attempt {}{}{}{} -> {} {}: sources [{}] children [{}]",
         seat.slot,
         seat.attempt,
         flag(seat.root, "root"),
         flag(seat.open, "open"),
+        flag(seat.lacking, "lacking"),
         names.object(seat.out),
         names.edition(seat.edition),
         sources.join(" "),

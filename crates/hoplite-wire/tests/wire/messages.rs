@@ -73,7 +73,8 @@ draw_struct! {
     Seal { sources }
     CopyReport { seq, edition, size, header, complete, pinned, upstream, leaving }
     Seat {
-        slot, attempt, out, edition, root, size, header, dtype, op, divide_by, sources, children, open, version
+        slot, attempt, out, edition, root, size, header, dtype, op, divide_by, sources, children, open, version,
+        lacking
     }
     SeatSource { id, edition }
     Child { slot, node, id, edition }

@@ -1,0 +1,176 @@
+//! Seats of different reductions in each other's way.
+
+use std::time::Duration;
+
+use hoplite_core::Input;
+use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble, Source};
+use hoplite_words::{Edition, FoldOrder, ObjectId, ReductionId};
+
+use crate::crashes::{reduction, root_seat};
+use crate::node::{node, Node, ME};
+use crate::puts::{put, viewed};
+use crate::requests::{announce, get_partial, put_report, reduce, SIZE};
+
+/// Longer than a seat waits in patience.
+const PATIENCE: Duration = Duration::from_millis(1100);
+
+/// Room for so many copies of `SIZE`.
+fn room_for(copies: u64) -> u64 {
+    copies * (SIZE + 64)
+}
+
+fn id_of(coordinator: u16, number: u64) -> ReductionId {
+    ReductionId { number, ..reduction(coordinator) }
+}
+
+/// A partial sum of `source`, which is put here.
+fn partial(at: &mut Node, of: ReductionId, source: ObjectId) -> Seat {
+    let edition = Edition { writing: of.number, attempt: 0 };
+    Seat { root: false, edition, ..root_seat(at, ObjectId::partial_sum(of, 0), source) }
+}
+
+/// Seats of the reductions 1, 3 and 5 of node 2 hold all room of node 1, with a source; each of one copy's size.
+fn full() -> (Node, ObjectId) {
+    let mut at = Node::among(2, room_for(4));
+    let source = at.id_owned_by(ME);
+    put(&mut at, source, SIZE);
+    for number in [1, 3, 5] {
+        let of = id_of(2, number);
+        let seat = partial(&mut at, of, source);
+        at.hear(2, PeerMessage::Seat { reduction: of, seat });
+    }
+    assert_eq!(at.folds.len(), 3);
+    (at, source)
+}
+
+/// A seat waits for room, and gets the coordinator's word that others are to make way. Returns whose
+/// seats have let go.
+fn make_way(at: &mut Node, of: ReductionId, seat: Seat) -> Vec<u64> {
+    at.hear(2, PeerMessage::Seat { reduction: of, seat });
+    at.wait(PATIENCE);
+    let crowded = PeerMessage::SeatCrowded { reduction: of, slot: 0, attempt: 0 };
+    assert!(at.take_mail().contains(&(node(2), crowded)), "it asks its coordinator");
+    at.hear(2, PeerMessage::MakeWay { reduction: of, slot: 0, attempt: 0 });
+    let let_go = at.take_mail().into_iter().filter_map(|(_, message)| match message {
+        PeerMessage::SeatFailed { reduction, trouble: SeatTrouble::LetGo, .. } => Some(reduction.number),
+        _ => None,
+    });
+    let_go.collect()
+}
+
+#[test]
+fn the_last_in_order_makes_way_and_stands_behind() {
+    let (mut at, source) = full();
+    let (third, fifth) = (id_of(2, 2), id_of(2, 5));
+    let seat = partial(&mut at, third, source);
+    let writing = seat.edition;
+    assert_eq!(make_way(&mut at, third, seat), [5]);
+    let outs: Vec<_> = at.folds.values().map(|folding| at.identity_of(folding.out).1).collect();
+    assert!(outs.contains(&writing) && outs.len() == 3, "it has the room: {outs:?}");
+    // The coordinator seats the other one anew: it waits until somebody is done.
+    let seat = partial(&mut at, fifth, source);
+    let again = Edition { attempt: 1, ..seat.edition };
+    let seat = Seat { attempt: 1, version: 2, edition: again, ..seat };
+    at.hear(2, PeerMessage::Seat { reduction: fifth, seat });
+    assert_eq!(at.folds.len(), 3);
+    at.hear(2, PeerMessage::Disband { reduction: third });
+    assert!(at.folds.values().any(|folding| at.identity_of(folding.out).1 == again));
+}
+
+#[test]
+fn nobody_makes_way_if_that_is_not_enough() {
+    let (mut at, source) = full();
+    let fourth = id_of(2, 4);
+    let seat = partial(&mut at, fourth, source);
+    let large = Seat { size: 2 * SIZE, ..seat };
+    assert_eq!(make_way(&mut at, fourth, large), [0; 0], "5 alone has not that much, and 3 goes first");
+    assert_eq!(at.folds.len(), 3);
+}
+
+#[test]
+fn earlier_ones_stay_unless_they_lack_sources() {
+    let (mut at, source) = full();
+    let last = id_of(2, 7);
+    let seat = partial(&mut at, last, source);
+    assert_eq!(make_way(&mut at, last, seat), [0; 0]);
+    at.hear(2, PeerMessage::Disband { reduction: id_of(2, 3) });
+    assert_eq!(at.folds.len(), 3, "that was its room");
+
+    let (mut at, source) = full();
+    at.hear(2, PeerMessage::Disband { reduction: id_of(2, 1) });
+    let first = id_of(2, 1);
+    let lacking = Seat { lacking: true, ..partial(&mut at, first, source) };
+    at.hear(2, PeerMessage::Seat { reduction: first, seat: lacking });
+    let seat = partial(&mut at, last, source);
+    assert_eq!(make_way(&mut at, last, seat), [1]);
+}
+
+/// What waits for two to go is not overtaken when the first has gone.
+#[test]
+fn room_that_is_made_goes_to_whom_it_is_made_for() {
+    let (mut at, source) = full();
+    let (second, fifth) = (id_of(2, 2), id_of(2, 5));
+    let seat = partial(&mut at, second, source);
+    let large = Seat { size: 2 * SIZE, ..seat };
+    // The fold of 3 takes its time to stop.
+    let (&slow, folding) =
+        at.folds.iter().find(|(_, folding)| at.identity_of(folding.out).1.writing == 3).unwrap();
+    let folding = folding.clone();
+    at.folds.remove(&slow);
+    assert_eq!(make_way(&mut at, second, large), [5, 3]);
+    at.folds.insert(slow, folding);
+    let seat = partial(&mut at, fifth, source);
+    let again = Seat { attempt: 1, version: 2, edition: Edition { attempt: 1, ..seat.edition }, ..seat };
+    at.hear(2, PeerMessage::Seat { reduction: fifth, seat: again });
+    assert_eq!(at.folds.len(), 2, "there is room, but not for this one");
+    at.folds.remove(&slow);
+    at.handle(Input::FoldEnded { fold: slow, outcome: Err(hoplite_core::io::Broken) });
+    let sizes: Vec<_> = at.folds.values().map(|folding| at.copies[&folding.out].extent.size).collect();
+    assert_eq!(sizes, [SIZE, 2 * SIZE]);
+}
+
+#[test]
+fn a_root_that_may_be_committed_stays_and_so_does_what_is_looked_at() {
+    for looked_at in [false, true] {
+        let mut at = Node::among(2, room_for(2));
+        let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
+        put(&mut at, source, SIZE);
+        let seat = root_seat(&mut at, target, source);
+        at.hear(2, PeerMessage::Seat { reduction: id_of(2, 9), seat });
+        let &fold = at.folds.keys().next().expect("it folds");
+        if looked_at {
+            let call = at.ask(get_partial(target));
+            viewed(&at, call);
+        } else {
+            at.end_fold(fold);
+        }
+        let first = id_of(2, 1);
+        let seat = partial(&mut at, first, source);
+        assert_eq!(make_way(&mut at, first, seat), [0; 0]);
+    }
+}
+
+/// Who waits for a source may wait for what others are about to make: it may not push them out.
+#[test]
+fn a_coordinator_asks_for_room_when_all_sources_are_complete() {
+    let mut at = Node::alone(8 << 20);
+    let (target, sources) = (crate::requests::object("t"), ["a", "b"].map(crate::requests::object));
+    let edition = crate::requests::edition(5);
+    at.request(2, sources[0], announce(put_report(1, edition, SIZE, true)));
+    at.request(3, sources[1], announce(put_report(1, edition, SIZE, false)));
+    at.ask(reduce(target, &sources, 2, FoldOrder::Fixed));
+    let told = at.take_mail().into_iter().find_map(|(to, message)| match message {
+        PeerMessage::Seat { reduction, seat } => Some((to, reduction, seat)),
+        _ => None,
+    });
+    let (to, reduction, seat) = told.expect("the second is the root");
+    assert_eq!((to, &seat.sources[..]), (node(3), &[Source { id: sources[1], edition }][..]));
+    let asked = |at: &mut Node| {
+        let (slot, attempt) = (seat.slot, seat.attempt);
+        at.hear(3, PeerMessage::SeatCrowded { reduction, slot, attempt });
+        at.take_mail().contains(&(node(3), PeerMessage::MakeWay { reduction, slot, attempt }))
+    };
+    assert!(!asked(&mut at));
+    at.request(3, sources[1], announce(put_report(2, edition, SIZE, true)));
+    assert!(asked(&mut at));
+}
