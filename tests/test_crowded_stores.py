@@ -2,51 +2,46 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import hoplite
 import numpy as np
 from conftest import EVENTUALLY_SECONDS, eventually
 from faults import MIB, TIMEOUT
 
 SIZE = 8 * MIB
-SOURCES = 3
-"""Of every node's store: two of the one reduction and one of the other; or two, and both targets."""
-STORE = (SOURCES + 1) * SIZE + MIB
-"""Room for one sum besides."""
+STORE = 4 * SIZE + MIB
+"""Room for the three sources of a node and one sum."""
 
 
-def test_two_reductions_that_wait_for_each_others_room(threads: ThreadPoolExecutor) -> None:
+def test_two_reductions_that_wait_for_each_others_room() -> None:
     with hoplite.LocalCluster(4, store_size=STORE) as cluster:
         clients = [cluster.connect(node) for node in range(4)]
-        values = {name: np.full(SIZE // 4, number, np.int32) for number, name in enumerate(names("ab"), 1)}
+        values = {name: np.full(SIZE // 4, number, np.int32) for number, name in enumerate(names("ab"))}
 
         def put(node: int, *sources: str) -> None:
             for name in sources:
-                clients[node].put(name, values[name], timeout=TIMEOUT)
+                clients[node].put(values[name], id=name, timeout=TIMEOUT)
 
-        def reduce(node: int, target: str) -> list[str]:
-            result = clients[node].reduce(target, names(target), order="fixed", timeout=2 * EVENTUALLY_SECONDS)
-            return list(result.sources)
-
-        def has_room_for_no_more(node: int) -> bool:
-            return clients[node].status(timeout=TIMEOUT).used_bytes > SOURCES * SIZE
+        def used(node: int) -> int:
+            return clients[node].status(timeout=TIMEOUT).used_bytes
 
         put(0, "a1", "a2")
         put(1, "b1", "b2")
         put(2, "a4")
         put(3, "b4")
-        both = [threads.submit(reduce, 2, "a"), threads.submit(reduce, 3, "b")]
-        # Each begins with a sum on one node, and goes on where the other has begun.
-        for node in (0, 1):
-            eventually(lambda node=node: has_room_for_no_more(node) or usage_of(clients[node]) > 2 * SIZE, "begun")
+        both = [
+            clients[node].reduce(names(target), target=target, order="fixed", timeout=TIMEOUT)
+            for node, target in ((2, "a"), (3, "b"))
+        ]
+        # Each has the room for one sum where the other one needs it next.
+        eventually(lambda: min(used(0), used(1)) > 3 * SIZE, "each has begun")
         put(1, "a3")
         put(0, "b3")
-        for target, call in zip("ab", both, strict=True):
-            assert call.result(EVENTUALLY_SECONDS) == names(target)
+        for target, reduction in zip("ab", both, strict=True):
+            sources = reduction.result(EVENTUALLY_SECONDS).sources
+            assert sources == tuple(hoplite.ObjectId.of(name) for name in names(target))
         for target, node in (("a", 3), ("b", 2)):
             expected = sum(values[name][0] for name in names(target))
-            assert (clients[node].get(target, timeout=TIMEOUT) == expected).all()
+            np.testing.assert_array_equal(clients[node].get(target, timeout=TIMEOUT), expected)
 
 
 def names(targets: str) -> list[str]:
