@@ -19,8 +19,7 @@ impl Core {
         let lacking = !self.needs_only_room(number);
         let Some(mut reduction) = self.reductions.remove(&number) else { return };
         let id = ReductionId { coordinator: self.me, number };
-        for (to, mut seat) in reduction.changes(id) {
-            seat.lacking = lacking;
+        for (to, seat) in reduction.changes(id, lacking) {
             reduction.seated.insert(to);
             self.send(to, PeerMessage::Seat { reduction: id, seat }, None);
         }
@@ -72,16 +71,17 @@ impl Reduction {
     }
 
     /// The messages that bring every slot up to date; remembers them as said.
-    fn changes(&mut self, id: ReductionId) -> Vec<(NodeId, Seat)> {
+    fn changes(&mut self, id: ReductionId, lacking: bool) -> Vec<(NodeId, Seat)> {
         let places = self.places();
         let mut messages = Vec::new();
         // Children come before parents: a parent names its children's editions.
         for position in post_order(&places) {
             let Some(node) = self.slots[position].1.node else { continue };
-            let Some(wanted) = self.wanted_seat(id, position, &places) else {
+            let Some(mut wanted) = self.wanted_seat(id, position, &places) else {
                 self.slots[position].1.told = None;
                 continue;
             };
+            wanted.lacking = lacking;
             let fixed = self.request.order == FoldOrder::Fixed;
             if let Some(seat) = self.slots[position].1.reconcile(node, wanted, fixed) {
                 messages.push((node, seat));
@@ -121,8 +121,7 @@ impl Reduction {
             children,
             open: vacant || place.expects_more || (!root && !place.has_parent),
             version: slot.version,
-            // As it is when it is said; that it changes is no news (see `crowded`).
-            lacking: true,
+            lacking: false,
         })
     }
 
@@ -152,9 +151,12 @@ impl super::coordinator::Slot {
             let same_place = *at == node && !restart;
             wanted.attempt = told.attempt;
             wanted.edition.attempt = told.attempt;
+            // As it is when something else is said; by itself it is no news (see `crowded`).
+            let lacking = std::mem::replace(&mut wanted.lacking, told.lacking);
             if same_place && wanted == *told {
                 return None;
             }
+            wanted.lacking = lacking;
             // A child on the same node joins a running fold behind our own sources, not before them.
             let out_of_order = fixed
                 && wanted.children.iter().any(|child| child.node == node)
