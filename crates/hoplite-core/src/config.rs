@@ -16,9 +16,9 @@ pub struct Config {
     pub store_bytes: u64,
     /// Seeds every random choice: same seed and inputs, same outputs.
     pub seed: u64,
-    /// Between two probes of a random member. Default 150 ms.
+    /// Between two probes of a random member. Default 100 ms.
     pub probe_period: Duration,
-    /// How long a member may leave a probe unanswered before others are asked to try. Default 60 ms.
+    /// How long a member may leave a probe unanswered before others are asked to try. Default 50 ms.
     pub probe_timeout: Duration,
     /// How long a suspect has to show it is alive. Default 450 ms.
     pub suspicion: Duration,
@@ -35,8 +35,8 @@ impl Config {
             seeds: Vec::new(),
             store_bytes,
             seed,
-            probe_period: Duration::from_millis(150),
-            probe_timeout: Duration::from_millis(60),
+            probe_period: Duration::from_millis(100),
+            probe_timeout: Duration::from_millis(50),
             suspicion: Duration::from_millis(450),
             stall_after: Duration::from_secs(1),
         }
