@@ -1,0 +1,269 @@
+//! What nodes say to each other over their control connections, and in front of bulk data.
+
+mod directory;
+mod seats;
+
+use minicbor::{Decode, Encode};
+
+use crate::{Edition, NodeId, ObjectId, ReductionId, TransferId};
+pub use directory::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
+pub use seats::{Child, Seat, SeatTrouble, Source};
+
+/// Bumped with every change that an older peer would misread.
+pub const PEER_PROTOCOL_VERSION: u32 = 3;
+
+/// First frame on every connection between nodes.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct PeerHello {
+    #[n(0)]
+    pub version: u32,
+    #[n(1)]
+    pub from: NodeId,
+    /// Whom the caller believes to be calling. If that is somebody else, it is told so by a `PeerRefusal`.
+    #[n(2)]
+    pub to: NodeId,
+    #[n(3)]
+    pub purpose: Purpose,
+}
+
+/// The only thing that is ever said on a connection by the one who was called: who lives at the address,
+/// and what it speaks. Then the connection is closed.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct PeerRefusal {
+    #[n(0)]
+    pub version: u32,
+    #[n(1)]
+    pub node: NodeId,
+}
+
+/// What a connection between nodes is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(index_only)]
+pub enum Purpose {
+    /// `PeerMessage` frames, one way: from the caller.
+    #[n(0)]
+    Control,
+    /// Bulk bytes, one way: each transfer is a `BulkHead`, raw bytes, a `Trailer`.
+    #[n(1)]
+    Bulk,
+}
+
+/// In front of the raw bytes of a transfer.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct BulkHead {
+    #[n(0)]
+    pub transfer: TransferId,
+    #[n(1)]
+    pub offset: u64,
+    #[n(2)]
+    pub size: u64,
+}
+
+/// What makes a copy final: sent behind the last byte, and only by a copy that is sealed itself.
+/// A receiver with all bytes but no seal does not have the object yet.
+#[derive(Clone, PartialEq, Debug, Default, Encode, Decode)]
+pub struct Seal {
+    /// For reduction targets: the sources that went in. Empty otherwise.
+    #[n(0)]
+    pub sources: Vec<ObjectId>,
+}
+
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub enum PeerMessage {
+    /// To the shard owner of `id`; passed on if the receiver is not the owner in its own view.
+    #[n(0)]
+    Directory {
+        #[n(0)]
+        origin: NodeId,
+        #[n(1)]
+        hops: u8,
+        #[n(2)]
+        id: ObjectId,
+        #[n(3)]
+        request: DirectoryRequest,
+    },
+    /// From a shard owner.
+    #[n(1)]
+    Answer {
+        #[n(0)]
+        id: ObjectId,
+        #[n(1)]
+        answer: DirectoryAnswer,
+    },
+    /// Receiver to sender: stream `id` from `offset` under `transfer`.
+    #[n(2)]
+    Pull {
+        #[n(0)]
+        transfer: TransferId,
+        #[n(1)]
+        id: ObjectId,
+        #[n(2)]
+        edition: Edition,
+        #[n(3)]
+        offset: u64,
+        /// The copy is about to exist there (a slot being seated): wait for it a little.
+        #[n(4)]
+        patient: bool,
+    },
+    /// Receiver to sender: stop.
+    #[n(3)]
+    Unpull {
+        #[n(0)]
+        transfer: TransferId,
+    },
+    /// Sender to receiver: there will be no (more) bytes.
+    #[n(4)]
+    PullRefused {
+        #[n(0)]
+        transfer: TransferId,
+    },
+    /// Coordinator to a seated node: (re)configure a slot. The whole of what the slot is now.
+    #[n(5)]
+    Seat {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        seat: Seat,
+    },
+    /// Seated node to coordinator: the slot stands still. Repeated until something is done about it.
+    #[n(6)]
+    SeatFailed {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        slot: u32,
+        #[n(2)]
+        attempt: u32,
+        #[n(3)]
+        trouble: SeatTrouble,
+    },
+    /// Seated node to coordinator, now and then: this slot is still held here. Answered by whatever got
+    /// lost: `Disband`, `Commit`, or a newer `Seat`.
+    #[n(7)]
+    SeatHeld {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        slot: u32,
+        #[n(2)]
+        attempt: u32,
+    },
+    /// Root to coordinator: every byte of this attempt is here.
+    #[n(8)]
+    RootDone {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        attempt: u32,
+    },
+    /// Coordinator to root: seal `id`. Repeated until it is answered by `Committed`.
+    #[n(9)]
+    Commit {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        attempt: u32,
+        #[n(2)]
+        id: ObjectId,
+        #[n(3)]
+        edition: Edition,
+        #[n(4)]
+        sources: Vec<ObjectId>,
+    },
+    /// Coordinator to every seated node: the reduction is over; let go of partial sums.
+    #[n(10)]
+    Disband {
+        #[n(0)]
+        reduction: ReductionId,
+    },
+    /// Pull this object without anyone waiting for it.
+    #[n(11)]
+    Prefetch {
+        #[n(0)]
+        id: ObjectId,
+    },
+    /// Measures the round trip; answered by `Pong` with the same number.
+    #[n(12)]
+    Ping {
+        #[n(0)]
+        sent_ns: u64,
+    },
+    #[n(13)]
+    Pong {
+        #[n(0)]
+        sent_ns: u64,
+    },
+    /// Root to coordinator: the target is sealed here; or it is not, and never will be.
+    #[n(14)]
+    Committed {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        sealed: bool,
+    },
+    /// Receiver to sender: nothing comes, although the connection stands. Answered by `Checked`, or by
+    /// `PullRefused` if nothing of the kind is being sent.
+    #[n(15)]
+    Check {
+        #[n(0)]
+        transfer: TransferId,
+    },
+    /// Sender to receiver: at least so many bytes of the object are here to be sent; the seal counts as
+    /// one more.
+    #[n(16)]
+    Checked {
+        #[n(0)]
+        transfer: TransferId,
+        #[n(1)]
+        watermark: u64,
+    },
+    /// To a node that was taken for dead and is back: what it said meanwhile was not listened to.
+    #[n(17)]
+    SayAgain,
+    /// To the owner of a deleted object: what was here of it is dropped.
+    #[n(18)]
+    DeletionHeard {
+        #[n(0)]
+        id: ObjectId,
+    },
+    /// An owner to whoever would own these ids without it: they are, or were, complete, and nobody else could
+    /// tell of that.
+    #[n(19)]
+    Remember {
+        #[n(0)]
+        ids: Vec<ObjectId>,
+    },
+    /// To a shard owner: every copy of its objects that is here has been reported to it with a number from
+    /// `since` on. Older reports of this node are out of date: their withdrawal was lost.
+    #[n(20)]
+    AllSaid {
+        #[n(0)]
+        since: u64,
+        /// Stands for the members that the sender knows: who knows others may own other objects than the
+        /// sender thinks, and draws no conclusion.
+        #[n(1)]
+        members: u64,
+    },
+    /// Seated node to coordinator, while it goes on: the slot waits for room. Answered by `MakeWay` once
+    /// the reduction needs nothing but room.
+    #[n(21)]
+    SeatCrowded {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        slot: u32,
+        #[n(2)]
+        attempt: u32,
+    },
+    /// Coordinator to seated node: all sources are complete. Other reductions that hold the room are to
+    /// give it up, if they are later ones or lack a source.
+    #[n(22)]
+    MakeWay {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        slot: u32,
+        #[n(2)]
+        attempt: u32,
+    },
+}

@@ -1,0 +1,90 @@
+//! What a coordinator tells a seated node to do, and why that node could not.
+
+use minicbor::{Decode, Encode};
+
+use crate::{Dtype, Edition, Header, NodeId, ObjectId, Op};
+
+/// Why a slot stands still.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub enum SeatTrouble {
+    /// The stream from this child slot broke off.
+    #[n(0)]
+    Child(#[n(0)] u32),
+    /// A source that should be on the seated node is not (or not in that edition).
+    #[n(1)]
+    Source(#[n(0)] ObjectId),
+    /// The partial sum will never fit into the store.
+    #[n(2)]
+    NoRoom,
+    /// The target's id is taken there.
+    #[n(3)]
+    Taken,
+    /// The node let go of the slot: it took the coordinator for dead, or another reduction needed the room.
+    #[n(4)]
+    LetGo,
+}
+
+/// One slot of a reduction tree as its node must run it: fold `sources` and the streams of
+/// `children` into `out`.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct Seat {
+    #[n(0)]
+    pub slot: u32,
+    /// Bumped when what was folded so far must be thrown away.
+    #[n(1)]
+    pub attempt: u32,
+    /// The id the result goes by: the target at the root, a partial sum elsewhere.
+    #[n(2)]
+    pub out: ObjectId,
+    /// The edition of `out`.
+    #[n(3)]
+    pub edition: Edition,
+    #[n(4)]
+    pub root: bool,
+    #[n(5)]
+    pub size: u64,
+    #[n(6)]
+    pub header: Header,
+    #[n(7)]
+    pub dtype: Dtype,
+    #[n(8)]
+    pub op: Op,
+    /// At the root of a mean: how many sources to divide by.
+    #[n(9)]
+    pub divide_by: Option<u32>,
+    /// Sources on this node, in fold order.
+    #[n(10)]
+    pub sources: Vec<Source>,
+    #[n(11)]
+    pub children: Vec<Child>,
+    /// More inputs will be named later: fold what there is, but publish nothing yet.
+    #[n(12)]
+    pub open: bool,
+    /// Grows with every change of the seat: one that comes late, by an older connection, changes nothing.
+    #[n(13)]
+    pub version: u32,
+    /// Some source may be incomplete: the slot gives up its room to a reduction that needs nothing else.
+    #[n(14)]
+    pub lacking: bool,
+}
+
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct Source {
+    #[n(0)]
+    pub id: ObjectId,
+    #[n(1)]
+    pub edition: Edition,
+}
+
+/// A child slot, as its parent needs to know it in order to pull from it.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct Child {
+    #[n(0)]
+    pub slot: u32,
+    #[n(1)]
+    pub node: NodeId,
+    #[n(2)]
+    pub id: ObjectId,
+    #[n(3)]
+    pub edition: Edition,
+}
