@@ -1,20 +1,22 @@
-"""Broadcast and reduce over hosts with limited links, beside S/B.
+"""Broadcast, gather, reduce and allreduce over hosts with limited links, Hoplite beside its peers.
 
-S is the object's size, B the best goodput that iperf3 gets on the same link between the runs. All
-receivers of a broadcast start at one instant and the time is the last one's; a reduce is timed at
-its caller, until it holds the result. Every result's content is checked.
+S is the object's size, B the best goodput that iperf3 gets on the same link between the runs, n the
+hosts. The limit of a broadcast or reduce is S/B, of a gather (n-1) S/B, of an allreduce
+2 (n-1)/n S/B. All start at one instant, and the time is the last one's; `lab.systems` says of each
+case when it ends. The systems take turns, run by run. Every result's content is checked.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 
-from lab.daemons import on_hosts
+from lab import systems
 from lab.hosts import Hosts
 from lab.limits import iperf
 from lab.report import RUNS_MIN, Report, median, progress, size_text
-from lab.worker import Worker, checksum, pattern, together
+from lab.systems import CASES, System, bytes_of_limit
 
 SIZES_MIB = (1, 32, 64)
 
@@ -24,11 +26,14 @@ GOODPUT_BYTES = 64 << 20
 #: The first runs of a size fault the arenas in, open the connections and let them find the rate.
 WARM_UP_RUNS = 3
 
-TARGETS = {1: 1.15, 32: 1.15, 64: 1.15}
-
-
-class WrongContent(RuntimeError):
-    """A result's bytes are not what they must be."""
+#: What Hoplite must reach, times the limit: objects of a MiB, and larger ones.
+TARGETS = {
+    "broadcast": (1.15, 1.03),
+    "gather": (None, 1.03),
+    "reduce": (1.2, 1.03),
+    "allreduce": (None, 1.03),
+}
+TARGETS_LARGE_MIB = 32
 
 
 def main() -> None:
@@ -37,97 +42,94 @@ def main() -> None:
     options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
     options.add_argument("--sizes", type=int, nargs="+", default=SIZES_MIB, help="MiB")
     options.add_argument("--runs", type=int, default=RUNS_MIN)
-    options.add_argument("--store", default="1GiB")
-    options.add_argument("--only", choices=("broadcast", "reduce"))
+    options.add_argument("--store", default="1GiB", help="of each host; a gather needs hosts x size")
+    options.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    options.add_argument(
+        "--systems", nargs="+", choices=systems.MODULES, help="default: Hoplite and every peer installed"
+    )
     arguments = options.parse_args()
-    cases: dict[str, Callable[[Sequence[Worker], int, str], float]] = {
-        "broadcast": broadcast,
-        "reduce": reduce,
-    }
-    if arguments.only:
-        cases = {arguments.only: cases[arguments.only]}
+    names = arguments.systems or systems.installed()
+    for name in names:
+        if lacking := systems.module(name).missing():
+            options.error(f"{name}: {lacking}")
     report = Report(
         f"collective-{arguments.hosts}x{arguments.rate:g}",
         f"{arguments.hosts} hosts, {arguments.rate:g} Mbit/s each way",
-        ("case", "size", "median", "S/B", "ratio", "spread", "must reach"),
+        ("case", "size", "system", "median", "limit", "x limit", "spread", "x hoplite", "must reach"),
     )
-    with (
-        Hosts(arguments.hosts, rate_mbit=arguments.rate) as hosts,
-        on_hosts(hosts, arguments.store) as daemons,
-    ):
-        workers = [Worker(daemon.socket, host) for daemon, host in zip(daemons, hosts, strict=True)]
-        for name, case in cases.items():
+    with Hosts(arguments.hosts, rate_mbit=arguments.rate) as hosts, ExitStack() as stack:
+        running: list[System] = []
+        for name in names:
+            running += stack.enter_context(systems.module(name).opened(hosts, arguments.store))
+        for case in arguments.cases:
+            able = [system for system in running if case in system.cases]
             for mib in arguments.sizes:
-                _measure(name, case, mib, hosts, workers, arguments.runs, report)
-        for worker in workers:
-            worker.close()
+                _measure(case, mib, hosts, able, arguments.runs, report)
     report.finish()
 
 
-def _measure(
-    name: str,
-    case: Callable[[Sequence[Worker], int, str], float],
-    mib: int,
-    hosts: Hosts,
-    workers: Sequence[Worker],
-    runs: int,
-    report: Report,
-) -> None:
+def _measure(case: str, mib: int, hosts: Hosts, running: Sequence[System], runs: int, report: Report) -> None:
     size = mib << 20
-    timed: list[dict[str, float]] = []
+    timed: dict[str, list[float]] = {system.name: [] for system in running}
+    goodputs: list[float] = []
     for run in range(-WARM_UP_RUNS, runs):
-        seconds = case(workers, size, f"{name}-{mib}-{run}")
+        seconds = {
+            system.name: system.run(case, size, f"{system.name}-{case}-{mib}-{run}") for system in running
+        }
         if run < 0:
             continue
-        goodput = iperf(hosts[0].address, GOODPUT_BYTES, server=hosts[0], client=hosts[1])
-        progress(
-            f"{name} {mib} MiB: {seconds:.3f} s, goodput {goodput * 8 / 1e6:.0f} Mbit/s, "
-            f"{seconds * goodput / size:.3f} x S/B"
-        )
-        timed.append({"seconds": seconds, "goodput_bytes_per_second": goodput})
+        goodputs.append(iperf(hosts[0].address, GOODPUT_BYTES, server=hosts[0], client=hosts[1]))
+        limit = bytes_of_limit(case, size, len(hosts)) / goodputs[-1]
+        told = ", ".join(f"{name} {took:.3f} s = {took / limit:.2f} x" for name, took in seconds.items())
+        progress(f"{case} {mib} MiB, limit {limit:.3f} s: {told}")
+        for name, took in seconds.items():
+            timed[name].append(took)
     # The best of them: a disturbed iperf3 must not make the limit, and so the ratio, look better.
-    limit = size / max(run["goodput_bytes_per_second"] for run in timed)
-    ratios = [run["seconds"] / limit for run in timed]
-    seconds = median(run["seconds"] for run in timed)
+    limit = bytes_of_limit(case, size, len(hosts)) / max(goodputs)
+    for name, taken in timed.items():
+        _add_row(report, case, mib, name, taken, limit, goodputs, timed.get("hoplite"))
+
+
+def _add_row(
+    report: Report,
+    case: str,
+    mib: int,
+    system: str,
+    taken: Sequence[float],
+    limit: float,
+    goodputs: Sequence[float],
+    hoplites: Sequence[float] | None,
+) -> None:
+    size, seconds = mib << 20, median(taken)
+    target = TARGETS[case][mib >= TARGETS_LARGE_MIB] if system == "hoplite" else None
+    summary = {
+        "case": case,
+        "size": size,
+        "system": system,
+        "seconds": seconds,
+        "limit_seconds": limit,
+        "ratio": seconds / limit,
+        "times_hoplite": seconds / median(hoplites) if hoplites else None,
+    }
     report.add(
         (
-            name,
+            case,
             size_text(size),
+            system,
             f"{seconds * 1e3:.1f} ms",
             f"{limit * 1e3:.1f} ms",
-            f"{median(ratios):.3f}",
-            f"{min(ratios):.3f}-{max(ratios):.3f}",
-            f"<= {TARGETS[mib]}" if mib in TARGETS else "-",
+            f"{seconds / limit:.3f}",
+            f"{min(taken) / limit:.3f}-{max(taken) / limit:.3f}",
+            f"{seconds / median(hoplites):.2f}" if hoplites else "-",
+            f"<= {target}" if target else "-",
         ),
-        case=f"{name} {size}",
-        runs=timed,
-        summary={"ratio": median(ratios), "seconds": seconds},
+        case=f"{case} {size} {system}",
+        runs=[
+            {"seconds": took, "goodput_bytes_per_second": goodput}
+            for took, goodput in zip(taken, goodputs, strict=True)
+        ],
+        summary=summary,
     )
-
-
-def broadcast(workers: Sequence[Worker], size: int, name: str) -> float:
-    """One put on the first host, then a get on every other from one instant."""
-    expected = workers[0].ask("fill", size=size, seed=size)["checksum"]
-    workers[0].ask("put", id=name)
-    seconds = together(workers[1:], "get", id=name)
-    if any(worker.ask("check")["checksum"] != expected for worker in workers[1:]):
-        raise WrongContent(f"{name}: a receiver holds other bytes than were put")
-    workers[0].ask("delete", ids=[name])
-    return seconds
-
-
-def reduce(workers: Sequence[Worker], size: int, name: str) -> float:
-    """A source put on every host, then their sum, asked for and got on the first."""
-    sources = [f"{name}-source-{index}" for index in range(len(workers))]
-    for index, (worker, source) in enumerate(zip(workers, sources, strict=True)):
-        worker.ask("fill", size=size, seed=index)
-        worker.ask("put", id=source)
-    seconds = together(workers[:1], "reduce", id=name, sources=sources)
-    total = sum((pattern(size, index) for index in range(1, len(workers))), start=pattern(size, 0))
-    if workers[0].ask("check")["checksum"] != checksum(total):
-        raise WrongContent(f"{name}: the result is not the sum of its sources")
-    workers[0].ask("delete", ids=[name, *sources])
-    return seconds
 
 
 if __name__ == "__main__":

@@ -3,17 +3,20 @@
 ``Worker`` is the benchmark's end of the pipe; ``python -m lab.worker SOCKET`` is the process. Calls
 with an ``at`` start at that instant of the machine's monotonic clock, which all namespaces share, so
 that many processes start together without talking to each other.
+
+``Driven`` and ``Process`` are the same for processes of other systems, which answer with ``serve``.
 """
 
 from __future__ import annotations
 
 import json
+import select
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Any
 
 import numpy as np
 
@@ -23,6 +26,13 @@ from lab.report import ROOT
 #: Longest a single call of a benchmark may take.
 CALL_SECONDS = 120.0
 
+#: Longest that an answer may take: the call itself, and before it the wait for its instant and work
+#: that is not timed, as filling arrays.
+ANSWER_SECONDS = CALL_SECONDS + 60.0
+
+#: Time a process gets to end once its pipe is closed, before it is killed.
+END_SECONDS = 10.0
+
 #: Ahead of "now" by this much lie the instants that workers start at: all have read their line by then.
 START_AHEAD_SECONDS = 0.1
 
@@ -31,11 +41,47 @@ class WorkerFailed(RuntimeError):
     """A worker's call raised; the message is the traceback's last line."""
 
 
-class Worker:
-    """Drives one client process. ``send`` and ``receive`` are apart so that many can work at once."""
+class Driven:
+    """Drives one process over a pair of pipes, or a socket: a line of JSON each way for every call.
 
-    def __init__(self, socket: str, host: Host | None = None) -> None:
-        command = [sys.executable, "-m", "lab.worker", socket]
+    ``send`` and ``receive`` are apart so that many can work at once.
+    """
+
+    def __init__(self, name: str, calls: IO[str], answers: IO[str]) -> None:
+        self.name = name
+        self._calls, self._answers = calls, answers
+
+    def send(self, call: str, **arguments: Any) -> None:
+        self._calls.write(json.dumps({"call": call, **arguments}) + "\n")
+        self._calls.flush()
+
+    def receive(self, timeout: float = ANSWER_SECONDS) -> dict[str, Any]:
+        # Nothing of an answer can be in the reader's buffer: there is one line for each call.
+        if not select.select([self._answers], [], [], timeout)[0]:
+            raise WorkerFailed(f"{self.name} has not answered for {timeout:g} s")
+        line = self._answers.readline()
+        if not line:
+            raise WorkerFailed(f"{self.name} ended{self._end()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise WorkerFailed(f"{self.name}: {answer['error']}")
+        return answer
+
+    def ask(self, call: str, **arguments: Any) -> dict[str, Any]:
+        self.send(call, **arguments)
+        return self.receive()
+
+    def _end(self) -> str:
+        """How it ended, where that is known."""
+        return ""
+
+
+class Process(Driven):
+    """Starts a program in a host (none: here) and drives it; it says that it is ready, then serves."""
+
+    def __init__(
+        self, command: Sequence[str], host: Host | None = None, ready_seconds: float = ANSWER_SECONDS
+    ) -> None:
         self._process = subprocess.Popen(
             host.command(command) if host else command,
             stdin=subprocess.PIPE,
@@ -43,26 +89,15 @@ class Worker:
             text=True,
             cwd=ROOT,
         )
-        self.receive()
-
-    def send(self, call: str, **arguments: Any) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"call": call, **arguments}) + "\n")
-        self._process.stdin.flush()
-
-    def receive(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise WorkerFailed(f"worker ended with {self._process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise WorkerFailed(answer["error"])
-        return answer
-
-    def ask(self, call: str, **arguments: Any) -> dict[str, Any]:
-        self.send(call, **arguments)
-        return self.receive()
+        name = " ".join(command[1:]) + (f" on host {host.index}" if host else "")
+        super().__init__(name, self._process.stdin, self._process.stdout)
+        try:
+            self.receive(ready_seconds)
+        except BaseException:
+            self.kill()
+            raise
 
     @property
     def pid(self) -> int:
@@ -78,9 +113,23 @@ class Worker:
         with self._process:
             assert self._process.stdin is not None
             self._process.stdin.close()
+            try:
+                self._process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+    def _end(self) -> str:
+        return f" with {self._process.wait(END_SECONDS)}"
 
 
-def together(workers: Sequence[Worker], call: str, **arguments: Any) -> float:
+class Worker(Process):
+    """Drives one client of Hoplite."""
+
+    def __init__(self, socket: str, host: Host | None = None) -> None:
+        super().__init__([sys.executable, "-m", "lab.worker", socket], host)
+
+
+def together(workers: Sequence[Driven], call: str, **arguments: Any) -> float:
     """The same call by all workers from one instant: seconds until the last of them has its result."""
     at = time.monotonic() + START_AHEAD_SECONDS
     for worker in workers:
@@ -108,7 +157,8 @@ class Calls:
         import hoplite
 
         self._client = hoplite.connect(socket)
-        self._array = self._result = np.empty(0, np.float32)
+        self._array = np.empty(0, np.float32)
+        self._results: list[np.ndarray] = []
 
     def fill(self, size: int, seed: int) -> dict[str, Any]:
         self._array = pattern(size, seed)
@@ -119,21 +169,35 @@ class Calls:
         return _ended()
 
     def get(self, id: str) -> dict[str, Any]:
-        self._result = self._client.get(id, timeout=CALL_SECONDS)
+        self._results = [self._client.get(id, timeout=CALL_SECONDS)]
+        return _ended()
+
+    def gather(self, ids: list[str]) -> dict[str, Any]:
+        # All are on their way before the first is waited for.
+        self._client.prefetch(ids, timeout=CALL_SECONDS)
+        self._results = [self._client.get(id, timeout=CALL_SECONDS) for id in ids]
         return _ended()
 
     def reduce(self, id: str, sources: list[str], count: int | None = None) -> dict[str, Any]:
         reduction = self._client.reduce(sources, target=id, num_objects=count, op="sum", timeout=CALL_SECONDS)
-        self._result = self._client.get(id, timeout=CALL_SECONDS)
+        self._results = [self._client.get(id, timeout=CALL_SECONDS)]
         ended = _ended()
         went_in = reduction.result(timeout=CALL_SECONDS).sources
         return {**ended, "sources": [source.name for source in went_in]}
 
+    def allreduce(self, id: str, sources: list[str]) -> dict[str, Any]:
+        """Asked for by one worker; the others get the target."""
+        reduction = self._client.allreduce(sources, target=id, op="sum", timeout=CALL_SECONDS)
+        self._results = [self._client.get(id, timeout=CALL_SECONDS)]
+        ended = _ended()
+        reduction.result(timeout=CALL_SECONDS)
+        return ended
+
     def check(self) -> dict[str, Any]:
-        """The checksum of what was got last, which is then let go."""
-        answer = {"checksum": checksum(self._result)}
-        self._result = np.empty(0, np.float32)
-        return answer
+        """The checksums of what was got last, which is then let go; the first alone as `checksum`."""
+        checksums = [checksum(result) for result in self._results]
+        self._results = []
+        return {"checksum": checksums[0], "checksums": checksums}
 
     def delete(self, ids: list[str]) -> dict[str, Any]:
         self._client.delete(ids)
@@ -150,10 +214,10 @@ def _wait_until(at: float) -> None:
         time.sleep(left)
 
 
-def main(socket: str) -> None:
-    calls = Calls(socket)
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
+def serve(calls: object, lines: Iterable[str], answers: IO[str]) -> None:
+    """Says that it is ready, then does what each line asks for, with a method of ``calls``."""
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in lines:
         arguments = json.loads(line)
         call: Callable[..., dict[str, Any]] = getattr(calls, arguments.pop("call"))
         at = arguments.pop("at", None)
@@ -164,8 +228,8 @@ def main(socket: str) -> None:
             answer = {"began": began, **call(**arguments)}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    serve(Calls(sys.argv[1]), sys.stdin, sys.stdout)

@@ -1,0 +1,83 @@
+"""Ways of doing collectives over the lab's hosts: Hoplite and its peers, behind one interface.
+
+Each is a module with ``missing``, which says what is to be installed for it, and ``opened``, which
+starts it on hosts. Most modules give one system; some give two, one as it comes and one tuned by hand.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, cast
+
+from lab.hosts import Hosts
+
+#: Module of each name that can be asked for, in the order of the tables.
+MODULES = {
+    "hoplite": "lab.systems.hoplite",
+}
+
+#: What a system may be able to do. In all of them S is the size of one object, and all start at one
+#: instant. Sources, and a broadcast's object, are where they belong before that.
+#:
+#: broadcast: host 0 has the object; ends when the last of the others has it.
+#: gather: every other host has a source; ends when host 0 has all of them.
+#: reduce: every host has a source; ends when host 0 has their sum.
+#: allreduce: every host has a source; ends when the last host has their sum.
+CASES = ("broadcast", "gather", "reduce", "allreduce")
+
+
+class WrongContent(RuntimeError):
+    """A result's bytes are not what they must be."""
+
+
+class System(Protocol):
+    """One way of doing collectives over the lab's hosts: Hoplite, or a peer.
+
+    Between runs its processes wait in a blocking read, so that they take no processor time from the
+    system that is being measured.
+    """
+
+    name: str
+    cases: frozenset[str]
+
+    def run(self, case: str, size: int, name: str) -> float:
+        """Does ``case`` once with objects of ``size`` bytes and returns the seconds it took.
+
+        ``name`` is unlike that of any other run. The content of every result is checked, outside of
+        the time: ``WrongContent``.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Module(Protocol):
+    """What each module of ``MODULES`` has."""
+
+    def missing(self) -> str:
+        """What must be installed, or done, before it can be used here; empty if nothing."""
+        ...
+
+    def opened(self, hosts: Hosts, store: str) -> AbstractContextManager[Sequence[System]]:
+        """The systems, running on all hosts; ``store`` is the size of each host's object store, if any."""
+        ...
+
+
+def module(name: str) -> Module:
+    return cast(Module, importlib.import_module(MODULES[name]))
+
+
+def installed() -> list[str]:
+    """All that can be used here."""
+    return [name for name in MODULES if not module(name).missing()]
+
+
+def bytes_of_limit(case: str, size: int, hosts: int) -> float:
+    """What must cross the most loaded link in one direction: the physical limit is this over B."""
+    if case == "gather":
+        return (hosts - 1) * size
+    if case == "allreduce":
+        return 2 * (hosts - 1) / hosts * size
+    return size
