@@ -7,6 +7,7 @@ SHELL := bash
 
 PYTHON ?= python3
 VENV := .venv
+PEERS := .venv-peers
 BIN := $(VENV)/bin
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
@@ -54,6 +55,9 @@ planted-bugs: system ## Plant known bugs, one at a time, and let the simulation 
 lab: $(VENV)/installed ## List the benchmarks; BENCH=name runs one, BENCH=all every one (as root)
 	$(BIN)/python -m lab $(BENCH)
 
+.PHONY: peers
+peers: $(PEERS)/installed ## Install what the benchmarks compare with and pip has, in an environment of its own
+
 .PHONY: chaos
 chaos: $(VENV)/installed ## Break nodes and links under a checked workload (as root); MINUTES=, SEED=, HOSTS=
 	$(BIN)/python -m lab.chaos --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(if $(HOSTS),--hosts $(HOSTS))
@@ -70,7 +74,7 @@ fmt: $(VENV)/tools ## Format everything
 
 .PHONY: clean
 clean: ## Remove what was built and installed here
-	rm -rf $(VENV) target build python/*.egg-info
+	rm -rf $(VENV) $(PEERS) target build python/*.egg-info
 
 # Only what is missing is installed; on a machine that has everything this does nothing.
 .PHONY: system
@@ -86,4 +90,10 @@ $(VENV)/tools: pyproject.toml | system
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES) | system
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --force-reinstall .
+	touch $@
+
+$(PEERS)/installed: lab/systems/requirements.txt | system
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --upgrade pip
+	$(PEERS)/bin/python -m pip install --quiet --requirement lab/systems/requirements.txt
 	touch $@

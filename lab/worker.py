@@ -208,7 +208,7 @@ def _ended() -> dict[str, Any]:
     return {"ended": time.monotonic()}
 
 
-def _wait_until(at: float) -> None:
+def wait_until(at: float) -> None:
     # Not spun: many workers share few cores, and spinning ones would delay the others' start.
     while (left := at - time.monotonic()) > 0:
         time.sleep(left)
@@ -222,7 +222,7 @@ def serve(calls: object, lines: Iterable[str], answers: IO[str]) -> None:
         call: Callable[..., dict[str, Any]] = getattr(calls, arguments.pop("call"))
         at = arguments.pop("at", None)
         if at is not None:
-            _wait_until(at)
+            wait_until(at)
         began = time.monotonic()
         try:
             answer = {"began": began, **call(**arguments)}

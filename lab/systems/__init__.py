@@ -16,6 +16,7 @@ from lab.hosts import Hosts
 #: Module of each name that can be asked for, in the order of the tables.
 MODULES = {
     "hoplite": "lab.systems.hoplite",
+    "ray": "lab.systems.ray",
 }
 
 #: What a system may be able to do. In all of them S is the size of one object, and all start at one

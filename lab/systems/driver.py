@@ -1,0 +1,58 @@
+"""A peer whose collectives are done by one program of a user's in host 0: Ray's driver, Dask's client.
+
+There are several ways to do a collective with such a system, none of them built in, and which is the
+fastest depends on size and hosts. So the first run of each case and size tries all, untimed, and from
+then on the fastest is used: a peer at its best.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from lab.report import progress, size_text
+from lab.systems import WrongContent
+from lab.systems.peers import expected
+from lab.worker import START_AHEAD_SECONDS, Process
+
+#: Runs of each way before one is chosen: the first ones open connections and fault memory in.
+TRIALS = 2
+
+
+class DriverSystem:
+    """``ways`` names for each case the ways that the program knows."""
+
+    def __init__(self, name: str, hosts: int, driver: Process, ways: Mapping[str, Sequence[str]]) -> None:
+        self.name = name
+        self.cases = frozenset(ways)
+        self._hosts = hosts
+        self._driver = driver
+        self._ways = ways
+        self._chosen: dict[tuple[str, int], str] = {}
+
+    def run(self, case: str, size: int, name: str) -> float:
+        if (case, size) not in self._chosen:
+            self._chosen[case, size] = self._choose(case, size)
+        return self._once(case, self._chosen[case, size], size)
+
+    def close(self) -> None:
+        self._driver.close()
+
+    def _choose(self, case: str, size: int) -> str:
+        ways = self._ways[case]
+        if len(ways) == 1:
+            return ways[0]
+        took = {way: min(self._once(case, way, size) for _ in range(TRIALS)) for way in ways}
+        told = ", ".join(f"{way} {seconds:.4f} s" for way, seconds in took.items())
+        best = min(took, key=took.__getitem__)
+        progress(f"{self.name}, {case} of {size_text(size)}: {told}; goes on with {best}")
+        return best
+
+    def _once(self, case: str, way: str, size: int) -> float:
+        self._driver.ask("prepare", case=case, size=size)
+        at = time.monotonic() + START_AHEAD_SECONDS
+        seconds = float(self._driver.ask("run", case=case, way=way, start=at)["ended"]) - at
+        if self._driver.ask("check")["checksums"] != expected(case, size, self._hosts):
+            raise WrongContent(f"{self.name}, {case} of {size} bytes by {way}: other bytes than must be")
+        self._driver.ask("clear")
+        return seconds

@@ -1,0 +1,123 @@
+"""The peers that are Python packages: where they are installed, how they start and stop, what they must get."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from lab.hosts import Host
+from lab.report import ROOT
+from lab.worker import checksum, pattern
+
+#: An environment of their own: what the peers need must not decide what Hoplite is tried with.
+ENVIRONMENT = ROOT / ".venv-peers"
+BIN = ENVIRONMENT / "bin"
+
+#: Longest that a cluster of a peer's may take from its first process until all hosts are in it. Ray
+#: takes 4 s a node here, one after the other.
+START_SECONDS = 150.0
+
+#: Longest that a peer's process may take to end when it is told to, before it is killed.
+STOP_SECONDS = 15.0
+
+POLL_SECONDS = 0.05
+
+
+class PeerFailed(RuntimeError):
+    """A peer's process ended or did not become ready; the message holds the end of what it printed."""
+
+
+def missing(package: str) -> str:
+    """What to do when a package of the peers is not installed; empty if it is."""
+    if any(ENVIRONMENT.glob(f"lib/python*/site-packages/{package}")):
+        return ""
+    return f"{package} is not in {ENVIRONMENT.name}: `make peers` installs it (lab/systems/requirements.txt)"
+
+
+def python(module: str, *arguments: str, **environment: str) -> list[str]:
+    """The command that runs one of the lab's modules with the peers' Python."""
+    settings = [f"{name}={value}" for name, value in {**environment, "PYTHONPATH": str(ROOT)}.items()]
+    return ["env", *settings, str(BIN / "python"), "-m", module, *arguments]
+
+
+class Daemons:
+    """Background processes of a peer in lab hosts, with a folder for what they write. Stopped when left."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        # A short path: sockets lie below it, and the path of a Unix socket holds 107 bytes.
+        self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="peer-")))
+        self._running: list[tuple[subprocess.Popen[Any], Path]] = []
+
+    def __enter__(self) -> Daemons:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._stack:
+            for process, _log in self._running:
+                process.terminate()
+            for process, _log in self._running:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_SECONDS)
+                    continue
+                process.kill()
+                process.wait()
+
+    def start(self, name: str, host: Host, command: Sequence[str], environment: Mapping[str, str]) -> Path:
+        """Starts one; returns the file with what it prints."""
+        log = self.folder / f"{name}.log"
+        with log.open("w") as output:
+            process = host.start(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+                cwd=ROOT,
+            )
+        self._running.append((process, log))
+        return log
+
+    def wait_for(self, log: Path, words: str) -> None:
+        """Returns once the process has printed ``words``."""
+        process = next(process for process, written in self._running if written == log)
+        deadline = time.monotonic() + START_SECONDS
+        while words not in log.read_text(errors="replace"):
+            if process.poll() is not None or time.monotonic() > deadline:
+                state = "is still starting" if process.poll() is None else f"ended with {process.poll()}"
+                raise PeerFailed(f"{log.stem} {state}: {log.read_text(errors='replace')[-2000:]}")
+            time.sleep(POLL_SECONDS)
+
+
+@functools.lru_cache(maxsize=64)
+def expected(case: str, size: int, hosts: int) -> list[int]:
+    """The checksums of all that a case must leave behind, where host i's source is ``pattern(size, i)``.
+
+    By host: for a gather, those of the sources in host 0; otherwise one for each host that gets something.
+    """
+    if case == "gather":
+        return [checksum(pattern(size, index)) for index in range(1, hosts)]
+    if case == "broadcast":
+        return [checksum(pattern(size, 0))] * (hosts - 1)
+    total = np.zeros(size // 4, np.float32)
+    for index in range(hosts):
+        total += pattern(size, index)
+    return [checksum(total)] * (hosts if case == "allreduce" else 1)
+
+
+@contextlib.contextmanager
+def answers() -> Iterator[IO[str]]:
+    """Standard output for answers alone: what a library prints there goes to standard error."""
+    with os.fdopen(os.dup(1), "w") as pipe:
+        os.dup2(2, 1)
+        yield pipe

@@ -1,0 +1,88 @@
+"""Ray: a head in host 0, a node in every other, a driver in host 0 and an actor on each other node.
+
+Ray has no collectives of its own on objects, so they are written as its users write them:
+
+* broadcast: every actor gets the reference; each fetches the object from the one node that has it.
+* gather: ``ray.get`` of all references.
+* reduce, ``star``: the driver adds the objects up as ``ray.wait`` says they are there. ``tree``: a tree
+  of tasks, each of which adds two objects up on the node that has one of them.
+* allreduce: one of these, and then the actors get the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from lab.hosts import Hosts
+from lab.systems import System, peers
+from lab.systems.driver import DriverSystem
+from lab.worker import Process
+
+WAYS = {
+    "broadcast": ["get"],
+    "gather": ["get"],
+    "reduce": ["star", "tree"],
+    "allreduce": ["star", "tree"],
+}
+
+PORT = 6379
+
+#: Each node's object store. Nothing is taken before it is used, and a store that is full spills to disk,
+#: which would flatter us: this holds 16 objects of 256 MiB and their sum.
+STORE_BYTES = 6 << 30
+
+#: What a node says it has for the heaps of tasks: without it Ray refuses stores that large here.
+MEMORY_BYTES = 1 << 30
+
+#: One task and something to spare on each node. More means more idle processes.
+CPUS = 2
+
+SETTINGS = {
+    # Alike everywhere, or nodes are refused. The hosts are reached by nobody else.
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Every node takes the machine's memory for its own, and would kill tasks because of the others'.
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_BACKEND_LOG_LEVEL": "error",
+}
+
+#: What ``ray start`` prints when its node serves.
+READY = "Ray runtime started"
+
+
+def missing() -> str:
+    return peers.missing("ray")
+
+
+@contextmanager
+def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
+    """``store`` is Hoplite's: Ray's is as large as it needs to be, see ``STORE_BYTES``."""
+    with ExitStack() as stack:
+        daemons = stack.enter_context(peers.Daemons())
+        head = f"{hosts[0].address}:{PORT}"
+        logs = []
+        for host in hosts:
+            command = [str(peers.BIN / "ray"), "start", "--block", "--disable-usage-stats"]
+            command += [
+                "--node-ip-address",
+                host.address,
+                "--temp-dir",
+                str(daemons.folder / str(host.index)),
+            ]
+            command += ["--num-cpus", str(CPUS), "--memory", str(MEMORY_BYTES)]
+            command += ["--object-store-memory", str(STORE_BYTES), "--include-log-monitor", "false"]
+            command += ["--resources", f'{{"host{host.index}": 1}}']
+            if host.index == 0:
+                command += ["--head", "--port", str(PORT), "--include-dashboard", "false"]
+            else:
+                command += ["--address", head]
+            logs.append(daemons.start(f"ray{host.index}", host, command, SETTINGS))
+            if host.index == 0:
+                daemons.wait_for(logs[0], READY)
+        for log in logs:
+            daemons.wait_for(log, READY)
+        driver = peers.python("lab.systems.ray_driver", head, hosts[0].address, str(len(hosts)), **SETTINGS)
+        system = DriverSystem("ray", len(hosts), Process(driver, hosts[0], peers.START_SECONDS), WAYS)
+        stack.callback(system.close)
+        yield [system]

@@ -1,0 +1,144 @@
+"""Ray's driver in host 0: ``python -m lab.systems.ray_driver HEAD ADDRESS HOSTS``.
+
+What to do it is told line by line, as `lab.worker` says. Objects are put, and arrays made, before the
+instant of the start; results are kept until they are checked.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import ray
+
+from lab.systems.peers import answers
+from lab.worker import CALL_SECONDS, checksum, pattern, serve, wait_until
+
+#: The part of a host's resource that each task takes: all that may ever be there at once fit.
+SHARE = 0.001
+
+
+class Part:
+    """The actor of a host: puts, gets, and says what it got."""
+
+    def __init__(self) -> None:
+        self._got = np.empty(0, np.float32)
+
+    def put(self, size: int, seed: int) -> list[Any]:
+        # In a list: the reference is handed on, not the object.
+        return [ray.put(pattern(size, seed))]
+
+    def get(self, references: list[Any], start: float) -> float:
+        wait_until(start)
+        self._got = ray.get(references[0], timeout=CALL_SECONDS)
+        return time.monotonic()
+
+    def check(self) -> int:
+        return checksum(self._got)
+
+    def clear(self) -> None:
+        self._got = np.empty(0, np.float32)
+
+
+def add(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    total: np.ndarray = left + right
+    return total
+
+
+class Calls:
+    """What the driver can be told to do. Its own host's part it does itself."""
+
+    def __init__(self, head: str, address: str, hosts: int) -> None:
+        ray.init(address=head, _node_ip_address=address, log_to_driver=False, logging_level="error")
+        self._hosts = range(hosts)
+        self._parts = [
+            ray.remote(Part).options(num_cpus=0, resources={f"host{index}": SHARE}).remote()
+            for index in self._hosts[1:]
+        ]
+        self._add = [
+            ray.remote(add).options(num_cpus=1, resources={f"host{index}": SHARE}) for index in self._hosts
+        ]
+        self._results: list[np.ndarray] = []
+        self.clear()
+
+    def prepare(self, case: str, size: int) -> dict[str, Any]:
+        if case != "gather":
+            self._sources.append(ray.put(pattern(size, 0)))
+        if case != "broadcast":
+            made = [part.put.remote(size, index) for index, part in enumerate(self._parts, 1)]
+            self._sources += [references[0] for references in self._get(made)]
+        return {}
+
+    def run(self, case: str, way: str, start: float) -> dict[str, Any]:
+        if case == "broadcast":
+            return {"ended": self._get_by_all(self._sources[0], start)}
+        wait_until(start)
+        if case == "gather":
+            self._results = self._get(self._sources)
+            return {"ended": time.monotonic()}
+        total = self._tree() if way == "tree" else self._star()
+        if case == "reduce":
+            self._results = [self._get(total) if way == "tree" else total]
+            return {"ended": time.monotonic()}
+        reference = total if way == "tree" else ray.put(total)
+        others = [part.get.remote([reference], start) for part in self._parts]
+        self._results = [self._get(reference)]
+        own = time.monotonic()
+        self._at_parts = True
+        return {"ended": max(own, *self._get(others))}
+
+    def check(self) -> dict[str, Any]:
+        own = [checksum(result) for result in self._results]
+        others = self._get([part.check.remote() for part in self._parts]) if self._at_parts else []
+        return {"checksums": [*own, *others]}
+
+    def clear(self) -> dict[str, Any]:
+        """Lets go of everything, so that the object stores can."""
+        self._sources: list[Any] = []
+        self._results = []
+        self._at_parts = False
+        self._get([part.clear.remote() for part in self._parts])
+        return {}
+
+    def _get_by_all(self, reference: Any, start: float) -> float:
+        self._at_parts = True
+        return float(max(self._get([part.get.remote([reference], start) for part in self._parts])))
+
+    def _star(self) -> np.ndarray:
+        """Adds up here what has arrived, while the rest is on its way."""
+        waiting = list(self._sources)
+        total: np.ndarray | None = None
+        while waiting:
+            (ready,), waiting = ray.wait(waiting, timeout=CALL_SECONDS)
+            array = self._get(ready)
+            total = array.copy() if total is None else np.add(total, array, out=total)
+        assert total is not None
+        return total
+
+    def _tree(self) -> Any:
+        """The reference of the sum, which ends up on host 0: pairs of hosts, then pairs of their sums."""
+        sums = dict(zip(self._hosts, self._sources, strict=True))
+        step = 1
+        while step < len(sums):
+            for left in self._hosts[:: 2 * step]:
+                if left + step in sums:
+                    sums[left] = self._add[left].remote(sums[left], sums[left + step])
+            step *= 2
+        return sums[0]
+
+    @staticmethod
+    def _get(references: Any) -> Any:
+        return ray.get(references, timeout=CALL_SECONDS)
+
+
+def main(head: str, address: str, hosts: str) -> None:
+    with answers() as pipe:
+        calls = Calls(head, address, int(hosts))
+        serve(calls, sys.stdin, pipe)
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
