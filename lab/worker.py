@@ -10,12 +10,13 @@ that many processes start together without talking to each other.
 from __future__ import annotations
 
 import json
+import os
 import select
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -80,7 +81,11 @@ class Process(Driven):
     """Starts a program in a host (none: here) and drives it; it says that it is ready, then serves."""
 
     def __init__(
-        self, command: Sequence[str], host: Host | None = None, ready_seconds: float = ANSWER_SECONDS
+        self,
+        command: Sequence[str],
+        host: Host | None = None,
+        ready_seconds: float = ANSWER_SECONDS,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._process = subprocess.Popen(
             host.command(command) if host else command,
@@ -88,6 +93,7 @@ class Process(Driven):
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
+            env={**os.environ, **(environment or {})},
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -17,6 +17,7 @@ from lab.hosts import Hosts
 MODULES = {
     "hoplite": "lab.systems.hoplite",
     "ray": "lab.systems.ray",
+    "dask": "lab.systems.dask",
 }
 
 #: What a system may be able to do. In all of them S is the size of one object, and all start at one

@@ -16,7 +16,7 @@ from lab.systems.peers import expected
 from lab.worker import START_AHEAD_SECONDS, Process
 
 #: Runs of each way before one is chosen: the first ones open connections and fault memory in.
-TRIALS = 2
+TRIALS = 3
 
 
 class DriverSystem:

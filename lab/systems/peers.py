@@ -1,4 +1,4 @@
-"""The peers that are Python packages: where they are installed, how they start and stop, what they must get."""
+"""Peers that are Python packages: where they are installed, how they start and end, what must come out."""
 
 from __future__ import annotations
 
@@ -44,10 +44,9 @@ def missing(package: str) -> str:
     return f"{package} is not in {ENVIRONMENT.name}: `make peers` installs it (lab/systems/requirements.txt)"
 
 
-def python(module: str, *arguments: str, **environment: str) -> list[str]:
-    """The command that runs one of the lab's modules with the peers' Python."""
-    settings = [f"{name}={value}" for name, value in {**environment, "PYTHONPATH": str(ROOT)}.items()]
-    return ["env", *settings, str(BIN / "python"), "-m", module, *arguments]
+def python(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module with the peers' Python."""
+    return [str(BIN / "python"), "-m", module, *arguments]
 
 
 class Daemons:

@@ -82,7 +82,8 @@ def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
                 daemons.wait_for(logs[0], READY)
         for log in logs:
             daemons.wait_for(log, READY)
-        driver = peers.python("lab.systems.ray_driver", head, hosts[0].address, str(len(hosts)), **SETTINGS)
-        system = DriverSystem("ray", len(hosts), Process(driver, hosts[0], peers.START_SECONDS), WAYS)
+        driver = peers.python("lab.systems.ray_driver", head, hosts[0].address, str(len(hosts)))
+        process = Process(driver, hosts[0], peers.START_SECONDS, SETTINGS)
+        system = DriverSystem("ray", len(hosts), process, WAYS)
         stack.callback(system.close)
         yield [system]

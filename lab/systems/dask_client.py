@@ -1,0 +1,146 @@
+"""Dask's client in host 0: ``python -m lab.systems.dask_client SCHEDULER HOSTS``.
+
+What to do it is told line by line, as `lab.worker` says. Objects are made on the workers before the
+instant of the start. Times are taken where a result is first in somebody's hands: in the task that takes
+it, or in the client once a call has returned.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from distributed import Client, Worker, wait
+
+from lab.systems.peers import START_SECONDS, STOP_SECONDS, answers
+from lab.worker import CALL_SECONDS, checksum, pattern, serve, wait_until
+
+
+def add(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    total: np.ndarray = arrays[0] + arrays[1]
+    for array in arrays[2:]:
+        total += array
+    return total
+
+
+def take(taken: object) -> float:
+    """A task that needs an object, or several: when it had them."""
+    return time.monotonic()
+
+
+def checksums(keys: Sequence[str], dask_worker: Worker) -> list[int]:
+    """Of the objects as this worker holds them: those that it does not hold raise KeyError."""
+    return [checksum(dask_worker.data[key]) for key in keys]
+
+
+class Calls:
+    """What the client can be told to do."""
+
+    def __init__(self, scheduler: str, hosts: int) -> None:
+        self._client = Client(scheduler, timeout=START_SECONDS)
+        self._client.wait_for_workers(hosts, timeout=START_SECONDS)
+        self._hosts = range(hosts)
+        known = self._client.scheduler_info(n_workers=-1)["workers"]
+        addresses = {worker["name"]: address for address, worker in known.items()}
+        self._workers = [addresses[f"host{index}"] for index in self._hosts]
+        self._sources: list[Any] = []
+        self._results: list[Any] = []
+        self._gathered: list[np.ndarray] = []
+        self._holders = self._hosts[:0]
+
+    def prepare(self, case: str, size: int) -> dict[str, Any]:
+        sources = {"broadcast": self._hosts[:1], "gather": self._hosts[1:]}.get(case, self._hosts)
+        self._sources = [self._on(index, pattern, size, index) for index in sources]
+        self._wait(self._sources)
+        return {}
+
+    def run(self, case: str, way: str, start: float) -> dict[str, Any]:
+        wait_until(start)
+        if case == "broadcast":
+            self._results = self._sources
+            self._holders = self._hosts[1:]
+            return {"ended": self._broadcast(self._sources[0], way)}
+        if case == "gather":
+            return {"ended": self._gather(way)}
+        add_up, _, send = way.partition(" ")
+        total = self._tree() if add_up == "tree" else self._on(0, add, self._sources)
+        self._results = [total]
+        if case == "reduce":
+            self._holders = self._hosts[:1]
+            self._wait([total])
+            return {"ended": time.monotonic()}
+        self._holders = self._hosts
+        return {"ended": self._broadcast(total, send)}
+
+    def check(self) -> dict[str, Any]:
+        if self._gathered:
+            return {"checksums": [checksum(array) for array in self._gathered]}
+        keys = [result.key for result in self._results]
+        holders = [self._workers[index] for index in self._holders]
+        found = self._client.run(checksums, keys, workers=holders)
+        return {"checksums": [one for holder in holders for one in found[holder]]}
+
+    def close(self) -> None:
+        self._client.close(timeout=STOP_SECONDS)
+
+    def clear(self) -> dict[str, Any]:
+        """Lets go of everything, so that the workers can."""
+        self._sources, self._results, self._gathered = [], [], []
+        self._holders = self._hosts[:0]
+        return {}
+
+    def _on(self, index: int, function: Any, *arguments: Any) -> Any:
+        """The future of a task on one host."""
+        worker = [self._workers[index]]
+        return self._client.submit(
+            function, *arguments, workers=worker, allow_other_workers=False, pure=False
+        )
+
+    def _broadcast(self, future: Any, way: str) -> float:
+        if way.startswith("replicate"):
+            fan_out = int(way.removeprefix("replicate-"))
+            self._client.replicate([future], workers=self._workers, branching_factor=fan_out)
+            return time.monotonic()
+        return float(max(self._values([self._on(index, take, future) for index in self._holders])))
+
+    def _gather(self, way: str) -> float:
+        if way == "client":
+            self._gathered = self._values(self._sources)
+            return time.monotonic()
+        self._results = self._sources
+        self._holders = self._hosts[:1]
+        return float(self._values([self._on(0, take, self._sources)])[0])
+
+    def _tree(self) -> Any:
+        """The future of the sum, which ends up on host 0: pairs of hosts, then pairs of their sums."""
+        sums = dict(zip(self._hosts, self._sources, strict=True))
+        step = 1
+        while step < len(sums):
+            for left in self._hosts[:: 2 * step]:
+                if left + step in sums:
+                    sums[left] = self._on(left, add, [sums[left], sums[left + step]])
+            step *= 2
+        return sums[0]
+
+    def _values(self, futures: Sequence[Any]) -> list[Any]:
+        """What the futures hold, straight from the workers and not through the scheduler."""
+        found: list[Any] = self._client.gather(futures, direct=True)
+        return found
+
+    @staticmethod
+    def _wait(futures: Sequence[Any]) -> None:
+        wait(futures, timeout=CALL_SECONDS)
+
+
+def main(scheduler: str, hosts: str) -> None:
+    with answers() as pipe:
+        calls = Calls(scheduler, int(hosts))
+        serve(calls, sys.stdin, pipe)
+        calls.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
