@@ -16,6 +16,7 @@ from lab.hosts import Hosts
 #: Module of each name that can be asked for, in the order of the tables.
 MODULES = {
     "hoplite": "lab.systems.hoplite",
+    "gloo": "lab.systems.gloo",
     "ray": "lab.systems.ray",
     "dask": "lab.systems.dask",
 }

@@ -1,0 +1,71 @@
+"""Gloo, by way of PyTorch's ``torch.distributed`` on CPU tensors: a process of a fixed group on every host.
+
+Its collectives are built in; the group must be whole, and each call is made by all of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from lab.hosts import Hosts
+from lab.systems import CASES, System, WrongContent, peers
+from lab.worker import START_AHEAD_SECONDS, Process
+
+PORT = 7070
+
+#: Gloo binds to the address of this interface; by the host's name it would find none. It warns of hosts without names.
+SETTINGS = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+
+
+def missing() -> str:
+    return peers.missing("torch")
+
+
+@contextmanager
+def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
+    """``store`` is Hoplite's: Gloo moves what is in its callers' arrays."""
+    with ExitStack() as stack:
+        ranks: list[Process] = []
+        for host in hosts:
+            rank = Process(peers.python("lab.systems.gloo_rank"), host, peers.START_SECONDS, SETTINGS)
+            stack.callback(rank.close)
+            ranks.append(rank)
+        for index, rank in enumerate(ranks):
+            rank.send("join", address=hosts[0].address, port=PORT, rank=index, ranks=len(ranks))
+        for rank in ranks:
+            rank.receive()
+        yield [Gloo(ranks)]
+
+
+class Gloo:
+    """The processes wait for their next call in a blocking read."""
+
+    name = "gloo"
+    cases = frozenset(CASES)
+
+    def __init__(self, ranks: Sequence[Process]) -> None:
+        self._ranks = ranks
+
+    def run(self, case: str, size: int, name: str) -> float:
+        for rank in self._ranks:
+            rank.send("prepare", case=case, size=size)
+        for rank in self._ranks:
+            rank.receive()
+        at = time.monotonic() + START_AHEAD_SECONDS
+        for rank in self._ranks:
+            rank.send("run", at=at, case=case)
+        ended = [float(rank.receive()["ended"]) for rank in self._ranks]
+        for rank in self._ranks:
+            rank.send("check")
+        checksums = [rank.receive()["checksums"] for rank in self._ranks]
+        found = [one for of_rank in checksums for one in of_rank]
+        if found != peers.expected(case, size, len(self._ranks)):
+            raise WrongContent(f"{name}: other bytes than must be")
+        # Only of those that get something: a sender is done when its bytes are on their way.
+        return max(when for when, of_rank in zip(ended, checksums, strict=True) if of_rank) - at
+
+    def close(self) -> None:
+        for rank in self._ranks:
+            rank.close()

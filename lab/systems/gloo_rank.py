@@ -1,0 +1,74 @@
+"""One process of Gloo's group: ``python -m lab.systems.gloo_rank``, told line by line what to do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as group
+
+from lab.systems.peers import START_SECONDS, answers
+from lab.worker import CALL_SECONDS, checksum, pattern, serve
+
+
+class Calls:
+    """What a rank can be told to do. Rank 0 is the root of what has one."""
+
+    def __init__(self) -> None:
+        self._tensor = torch.empty(0)
+        self._gathered: list[torch.Tensor] = []
+        self._results: list[torch.Tensor] = []
+
+    def join(self, address: str, port: int, rank: int, ranks: int) -> dict[str, Any]:
+        self._rank, self._ranks = rank, ranks
+        group.init_process_group(
+            "gloo",
+            init_method=f"tcp://{address}:{port}",
+            rank=rank,
+            world_size=ranks,
+            timeout=timedelta(seconds=max(CALL_SECONDS, START_SECONDS)),
+        )
+        return {}
+
+    def prepare(self, case: str, size: int) -> dict[str, Any]:
+        """Arrays are made, and memory is touched, before the time starts."""
+        empty = case == "broadcast" and self._rank > 0
+        array = np.zeros(size // 4, np.float32) if empty else pattern(size, self._rank)
+        self._tensor = torch.from_numpy(array)
+        self._gathered = []
+        if case == "gather" and self._rank == 0:
+            self._gathered = [torch.zeros(size // 4) for _ in range(self._ranks)]
+        holds = {"broadcast": self._rank > 0, "reduce": self._rank == 0, "allreduce": True}
+        self._results = [self._tensor] if holds.get(case) else self._gathered[1:]
+        return {}
+
+    def run(self, case: str) -> dict[str, Any]:
+        if case == "broadcast":
+            group.broadcast(self._tensor, 0)
+        elif case == "gather":
+            group.gather(self._tensor, self._gathered or None, 0)
+        elif case == "reduce":
+            group.reduce(self._tensor, 0)
+        else:
+            group.all_reduce(self._tensor)
+        return {"ended": time.monotonic()}
+
+    def check(self) -> dict[str, Any]:
+        """The checksums of what this rank got, which is then let go."""
+        checksums = [checksum(result.numpy()) for result in self._results]
+        self._tensor, self._gathered, self._results = torch.empty(0), [], []
+        return {"checksums": checksums}
+
+
+def main() -> None:
+    with answers() as pipe:
+        serve(Calls(), sys.stdin, pipe)
+        group.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
