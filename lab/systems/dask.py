@@ -34,6 +34,8 @@ THREADS = 2
 SETTINGS = {
     # Left on, it drops copies while a broadcast makes them, and large ones never end.
     "DASK_DISTRIBUTED__SCHEDULER__ACTIVE_MEMORY_MANAGER__START": "False",
+    # Its processes are stopped between runs, and are not dead for that.
+    "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "null",
     # What Dask does while idle, as rarely as can be: it would disturb whoever is measured just then.
     "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
     "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "60s",
@@ -61,6 +63,6 @@ def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
             daemons.start(f"dask-worker{host.index}", host, command, SETTINGS)
         client = peers.python("lab.systems.dask_client", scheduler, str(len(hosts)))
         process = Process(client, hosts[0], peers.START_SECONDS, SETTINGS)
-        system = DriverSystem("dask", len(hosts), process, WAYS)
+        system = DriverSystem("dask", len(hosts), process, daemons.pids, WAYS)
         stack.callback(system.close)
         yield [system]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -61,6 +62,10 @@ class Daemons:
     def __enter__(self) -> Daemons:
         return self
 
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process, _log in self._running]
+
     def __exit__(self, *_: object) -> None:
         with self._stack:
             for process, _log in self._running:
@@ -96,6 +101,38 @@ class Daemons:
                 state = "is still starting" if process.poll() is None else f"ended with {process.poll()}"
                 raise PeerFailed(f"{log.stem} {state}: {log.read_text(errors='replace')[-2000:]}")
             time.sleep(POLL_SECONDS)
+
+
+def pause(roots: Sequence[int]) -> list[int]:
+    """Stops processes and all that came from them where they stand; returns the ids, for ``resume``."""
+    paused: list[int] = []
+    children = _children()
+    waiting = list(roots)
+    while waiting:
+        pid = waiting.pop()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            paused.append(pid)
+        waiting += children.get(pid, [])
+    return paused
+
+
+def resume(paused: Sequence[int]) -> None:
+    for pid in paused:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def _children() -> dict[int, list[int]]:
+    """The ids of the children of every process of this machine."""
+    found: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # The name, in brackets, may hold anything; state and parent follow it.
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                found.setdefault(int(parent), []).append(int(entry.name))
+    return found
 
 
 @functools.lru_cache(maxsize=64)

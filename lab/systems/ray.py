@@ -44,6 +44,8 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Every node takes the machine's memory for its own, and would kill tasks because of the others'.
     "RAY_memory_monitor_refresh_ms": "0",
+    # Its processes are stopped between runs, and are not dead for that.
+    "RAY_health_check_failure_threshold": "1000000",
     "RAY_BACKEND_LOG_LEVEL": "error",
 }
 
@@ -84,6 +86,6 @@ def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
             daemons.wait_for(log, READY)
         driver = peers.python("lab.systems.ray_driver", head, hosts[0].address, str(len(hosts)))
         process = Process(driver, hosts[0], peers.START_SECONDS, SETTINGS)
-        system = DriverSystem("ray", len(hosts), process, WAYS)
+        system = DriverSystem("ray", len(hosts), process, daemons.pids, WAYS)
         stack.callback(system.close)
         yield [system]
