@@ -56,7 +56,8 @@ lab: $(VENV)/installed ## List the benchmarks; BENCH=name runs one, BENCH=all ev
 	$(BIN)/python -m lab $(BENCH)
 
 .PHONY: peers
-peers: $(PEERS)/installed ## Install what the benchmarks compare with and pip has, in an environment of its own
+peers: $(PEERS)/installed ## Install what the benchmarks compare with: Debian's, and pip's in an environment of its own
+	@.ci/peers.sh
 
 .PHONY: chaos
 chaos: $(VENV)/installed ## Break nodes and links under a checked workload (as root); MINUTES=, SEED=, HOSTS=

@@ -23,6 +23,9 @@ SIZES_MIB = (1, 32, 64)
 #: What iperf3 sends to find B: long enough that the bucket's burst and the slow start do not show.
 GOODPUT_BYTES = 64 << 20
 
+#: The faster of the kernel's choices on these links. Hoplite and iperf3 ask for it; the peers cannot.
+CONGESTION_CONTROL = "cubic"
+
 #: The first runs of a size fault the arenas in, open the connections and let them find the rate.
 WARM_UP_RUNS = 3
 
@@ -58,6 +61,8 @@ def main() -> None:
         ("case", "size", "system", "median", "limit", "x limit", "spread", "x hoplite", "must reach"),
     )
     with Hosts(arguments.hosts, rate_mbit=arguments.rate) as hosts, ExitStack() as stack:
+        for host in hosts:
+            host.control_congestion(CONGESTION_CONTROL)
         running: list[System] = []
         for name in names:
             running += stack.enter_context(systems.module(name).opened(hosts, arguments.store))

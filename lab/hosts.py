@@ -118,6 +118,13 @@ class Host:
     def is_cut(self) -> bool:
         return self._link.is_cut
 
+    def control_congestion(self, algorithm: str) -> None:
+        """What sends on new connections, unless a program asks for another: cubic, bbr, reno.
+
+        By the route, as a namespace's own setting may name only what the kernel calls unrestricted.
+        """
+        self._link.control_congestion(self.address, algorithm)
+
     def limit(self, up_mbit: float, down_mbit: float | None = None) -> None:
         """Changes the link's rates at once, what is queued included; one number is for both directions."""
         self._link.limit(up_mbit, up_mbit if down_mbit is None else down_mbit)

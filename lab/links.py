@@ -5,6 +5,7 @@ A port that is cut belongs to no bridge; each side of a partition is a bridge of
 
 from __future__ import annotations
 
+import ipaddress
 import subprocess
 
 #: Depth of the token bucket, in bytes. 512 KiB lets 1 MiB arrive in 0.75 x S/B, which flatters; 64 KiB
@@ -15,6 +16,9 @@ TBF_BURST = 128 << 10
 #: queues in front of it, and half a second of queue is a host that nobody hears.
 TBF_BURST_SECONDS = 0.01
 TBF_BURST_MIN = 16 << 10
+
+#: Size of the hosts' network.
+PREFIX_BITS = 24
 
 #: How long a packet may queue in front of a link before it is dropped: a shallow switch port.
 #: Deeper queues only add latency to control messages, as cubic fills whatever it finds.
@@ -37,7 +41,7 @@ class Link:
         host_end = ["peer", "name", "eth0", "netns", self._namespace]
         ip("-n", self._switch, "link", "add", self._port, "type", "veth", *host_end)
         ip("-n", self._switch, "link", "set", self._port, "master", bridge(0), "up")
-        ip("-n", self._namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+        ip("-n", self._namespace, "addr", "add", f"{address}/{PREFIX_BITS}", "dev", "eth0")
         ip("-n", self._namespace, "link", "set", "lo", "up")
         ip("-n", self._namespace, "link", "set", "eth0", "up")
         self.restore()
@@ -60,6 +64,11 @@ class Link:
     def limit(self, up_mbit: float | None, down_mbit: float | None) -> None:
         _limit(self._namespace, "eth0", up_mbit)
         _limit(self._switch, self._port, down_mbit)
+
+    def control_congestion(self, address: str, algorithm: str) -> None:
+        network = str(ipaddress.ip_interface(f"{address}/{PREFIX_BITS}").network)
+        route = [network, "dev", "eth0", "proto", "kernel", "scope", "link", "src", address]
+        ip("-n", self._namespace, "route", "replace", *route, "congctl", algorithm)
 
     def restore(self) -> None:
         self.limit(*self._built_with)

@@ -220,9 +220,9 @@ def wait_until(at: float) -> None:
         time.sleep(left)
 
 
-def serve(calls: object, lines: Iterable[str], answers: IO[str]) -> None:
-    """Says that it is ready, then does what each line asks for, with a method of ``calls``."""
-    print(json.dumps({"ready": True}), file=answers, flush=True)
+def serve(calls: object, lines: Iterable[str], answers: IO[str], **about: Any) -> None:
+    """Says that it is ready, and ``about`` itself; then each line names a method of ``calls``."""
+    print(json.dumps({"ready": True, **about}), file=answers, flush=True)
     for line in lines:
         arguments = json.loads(line)
         call: Callable[..., dict[str, Any]] = getattr(calls, arguments.pop("call"))

@@ -16,6 +16,8 @@ from lab.hosts import Hosts
 #: Module of each name that can be asked for, in the order of the tables.
 MODULES = {
     "hoplite": "lab.systems.hoplite",
+    "openmpi": "lab.systems.openmpi",
+    "mpich": "lab.systems.mpich",
     "gloo": "lab.systems.gloo",
     "ray": "lab.systems.ray",
     "dask": "lab.systems.dask",

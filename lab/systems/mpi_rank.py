@@ -1,0 +1,126 @@
+"""One rank of an MPI program: does collectives as it is told over a Unix socket.
+
+``python -m lab.systems.mpi_rank SOCKET LIBRARY``, started by mpirun; LIBRARY is the MPI library that
+mpi4py loads. Standard input is no way to tell a rank anything, as mpirun forwards it to rank 0 alone.
+Between calls a rank waits for the socket, not inside MPI, which would spin.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import sys
+import time
+from typing import Any
+
+import mpi4py
+import numpy as np
+
+from lab.worker import checksum, pattern, serve
+
+#: Nothing is ever called by two threads; MPI's locks would be a price for nothing.
+mpi4py.rc.thread_level = "single"
+
+from mpi4py import MPI  # noqa: E402  (what is set before decides how it starts)
+
+#: What receive buffers hold before a run. Patterns and their sums are never negative.
+UNTOUCHED = -1.0
+
+
+class Calls:
+    """What a rank can be told to do. Every rank is told the same; rank 0 is the root."""
+
+    def __init__(self, library: str) -> None:
+        self._comm = MPI.COMM_WORLD
+        self._variables = Variables(library)
+        self._source = self._result = np.empty(0, np.float32)
+
+    def use(self, settings: dict[str, int]) -> dict[str, Any]:
+        """The library's variables from now on; those not named are as they were at the start."""
+        self._variables.set(settings)
+        # OpenMPI looks at them when a communicator is made, MPICH at every call.
+        before, self._comm = self._comm, MPI.COMM_WORLD.Dup()
+        if before != MPI.COMM_WORLD:
+            before.Free()
+        return {}
+
+    def prepare(self, case: str, size: int, seed: int) -> dict[str, Any]:
+        """Makes the source, and a buffer for the result whose pages are there."""
+        is_root = self._comm.rank == 0
+        if case == "broadcast" and not is_root:
+            self._source = np.empty(0, np.float32)
+        else:
+            self._source = pattern(size, seed)
+        pieces = {"broadcast": not is_root, "gather": is_root * self._comm.size, "reduce": is_root}
+        wanted = size // 4 * int(pieces.get(case, 1))
+        if len(self._result) != wanted:
+            self._result = np.empty(wanted, np.float32)
+        self._result.fill(UNTOUCHED)
+        return {}
+
+    def broadcast(self) -> dict[str, Any]:
+        self._comm.Bcast(self._source if self._comm.rank == 0 else self._result)
+        return {"ended": time.monotonic()}
+
+    def gather(self) -> dict[str, Any]:
+        self._comm.Gather(self._source, self._result)
+        return {"ended": time.monotonic()}
+
+    def reduce(self) -> dict[str, Any]:
+        self._comm.Reduce(self._source, self._result, MPI.SUM)
+        return {"ended": time.monotonic()}
+
+    def allreduce(self) -> dict[str, Any]:
+        self._comm.Allreduce(self._source, self._result, MPI.SUM)
+        return {"ended": time.monotonic()}
+
+    def check(self, pieces: int) -> dict[str, Any]:
+        """The checksums of the result's pieces."""
+        return {"checksums": [checksum(piece) for piece in np.split(self._result, pieces)]}
+
+
+class Variables:
+    """The library's control variables, by MPI's tool interface, which mpi4py does not offer."""
+
+    def __init__(self, library: str) -> None:
+        self._library = ctypes.CDLL(library)
+        self._handles: dict[str, ctypes.c_void_p] = {}
+        self._first: dict[str, int] = {}
+        self._call("init_thread", 0, ctypes.byref(ctypes.c_int()))
+
+    def set(self, settings: dict[str, int]) -> None:
+        for name in settings:
+            if name not in self._handles:
+                self._handles[name] = self._handle(name)
+                self._first[name] = self._read(name)
+        for name, value in (self._first | settings).items():
+            self._call("cvar_write", self._handles[name], ctypes.byref(ctypes.c_int(value)))
+            if self._read(name) != value:
+                raise RuntimeError(f"{name} is {self._read(name)} after {value} was written to it")
+
+    def _handle(self, name: str) -> ctypes.c_void_p:
+        index, count, handle = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
+        self._call("cvar_get_index", name.encode(), ctypes.byref(index))
+        self._call("cvar_handle_alloc", index, None, ctypes.byref(handle), ctypes.byref(count))
+        return handle
+
+    def _read(self, name: str) -> int:
+        value = ctypes.c_int()
+        self._call("cvar_read", self._handles[name], ctypes.byref(value))
+        return value.value
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        if code := getattr(self._library, f"MPI_T_{function}")(*arguments):
+            raise RuntimeError(f"MPI_T_{function}: error {code}")
+
+
+def main(path: str, library: str) -> None:
+    calls = Calls(library)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        with connection.makefile("r") as lines, connection.makefile("w") as answers:
+            serve(calls, lines, answers, rank=MPI.COMM_WORLD.rank)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

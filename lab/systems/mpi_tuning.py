@@ -1,0 +1,81 @@
+"""Finds the best settings of an MPI library for each case, size and number of hosts, by trying them.
+
+What was found stays in ``lab/results/tuned.json``; without that file the search is done again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from lab.report import RESULTS, median, progress, size_text
+
+#: Values of a library's control variables; none: as it comes.
+Settings = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do a case: which launch of the library does it, and with which settings."""
+
+    launch: str
+    settings: Settings = field(default_factory=dict)
+
+
+#: For a case, number of hosts: what to try, by names for people; the first is the library's own choice.
+Candidates = Callable[[str, int], Mapping[str, Candidate]]
+
+#: Seconds of a case and size, done in one way.
+Run = Callable[[str, int, Candidate], float]
+
+FILE = RESULTS / "tuned.json"
+
+#: Every candidate runs so often, the first time uncounted, as connections are opened then.
+FIRST_RUNS = 2
+
+#: The fastest of them run so often again, and the best median is kept.
+FINALISTS = 3
+FINAL_RUNS = 3
+
+
+class Tuning:
+    """The best candidates for one library on so many hosts."""
+
+    def __init__(self, library: str, hosts: int, candidates: Candidates, run: Run) -> None:
+        self._library = library
+        self._hosts = hosts
+        self._candidates = candidates
+        self._run = run
+        self._known: dict[str, Any] = _read()
+
+    def best(self, case: str, size: int) -> Candidate:
+        key = f"{self._library}, {case}, {size_text(size)}, {self._hosts} hosts"
+        candidates = self._candidates(case, self._hosts)
+        known = self._known.get(key, {}).get("best")
+        if known not in candidates:
+            known = self._search(key, case, size, candidates)
+        return candidates[known]
+
+    def _search(self, key: str, case: str, size: int, candidates: Mapping[str, Candidate]) -> str:
+        first = {name: self._seconds(case, size, candidates[name], FIRST_RUNS)[-1] for name in candidates}
+        finalists = sorted(first, key=lambda name: first[name])[:FINALISTS]
+        final = {name: median(self._seconds(case, size, candidates[name], FINAL_RUNS)) for name in finalists}
+        best = min(final, key=lambda name: final[name])
+        own = next(iter(candidates))
+        progress(f"{key}: best is {best}, {final[best]:.3f} s; {own} {first[own]:.3f} s")
+        self._known = _read()
+        self._known[key] = {"best": best, **asdict(candidates[best]), "seconds": first | final}
+        FILE.parent.mkdir(parents=True, exist_ok=True)
+        FILE.write_text(json.dumps(self._known, indent=1) + "\n")
+        return best
+
+    def _seconds(self, case: str, size: int, candidate: Candidate, runs: int) -> list[float]:
+        return [self._run(case, size, candidate) for _ in range(runs)]
+
+
+def _read() -> dict[str, Any]:
+    """What is in the file by now: each library writes there."""
+    found: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
+    return found
