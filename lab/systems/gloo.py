@@ -15,8 +15,13 @@ from lab.worker import START_AHEAD_SECONDS, Process
 
 PORT = 7070
 
-#: Gloo binds to the address of this interface; by the host's name it would find none. It warns of hosts without names.
-SETTINGS = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+SETTINGS = {
+    # Whose address it binds to: by the host's name it would find none, and warns of that.
+    "GLOO_SOCKET_IFNAME": "eth0",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    # As many hosts as there are share the cores.
+    "OMP_NUM_THREADS": "1",
+}
 
 
 def missing() -> str:
