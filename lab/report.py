@@ -113,6 +113,8 @@ def versions() -> dict[str, str]:
             found[package] = "not installed"
     found["hoplited"] = _first_line(binary(), "--version")
     found["iperf3"] = _first_line("iperf3", "--version")
+    found["openmpi"] = _first_line("mpirun.openmpi", "--version")
+    found["mpich"] = _first_line("mpichversion")
     return found
 
 
