@@ -68,14 +68,9 @@ class Daemons:
 
     def __exit__(self, *_: object) -> None:
         with self._stack:
-            for process, _log in self._running:
-                process.terminate()
-            for process, _log in self._running:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(STOP_SECONDS)
-                    continue
-                process.kill()
-                process.wait()
+            # The first one last: the others report to it, and try for long to reach it once it is gone.
+            _stop([process for process, _log in self._running[1:]])
+            _stop([process for process, _log in self._running[:1]])
 
     def start(self, name: str, host: Host, command: Sequence[str], environment: Mapping[str, str]) -> Path:
         """Starts one; returns the file with what it prints."""
@@ -101,6 +96,18 @@ class Daemons:
                 state = "is still starting" if process.poll() is None else f"ended with {process.poll()}"
                 raise PeerFailed(f"{log.stem} {state}: {log.read_text(errors='replace')[-2000:]}")
             time.sleep(POLL_SECONDS)
+
+
+def _stop(processes: Sequence[subprocess.Popen[Any]]) -> None:
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + STOP_SECONDS
+    for process in processes:
+        try:
+            process.wait(max(deadline - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def pause(roots: Sequence[int]) -> list[int]:
