@@ -18,6 +18,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "lab" / "results"
 
+#: Where the peers that are Python packages are installed (`make peers`): what they need must not decide what
+#: Hoplite is tried with.
+PEERS = ROOT / ".venv-peers"
+
 #: Fewest timed runs a median is taken of.
 RUNS_MIN = 5
 
@@ -115,6 +119,10 @@ def versions() -> dict[str, str]:
     found["iperf3"] = _first_line("iperf3", "--version")
     found["openmpi"] = _first_line("mpirun.openmpi", "--version")
     found["mpich"] = _first_line("mpichversion")
+    packages = [str(folder) for folder in PEERS.glob("lib/python*/site-packages")]
+    for package in ("ray", "distributed", "torch"):
+        installed = next(iter(metadata.distributions(name=package, path=packages)), None)
+        found[package] = installed.version if installed else "not installed"
     return found
 
 

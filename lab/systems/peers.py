@@ -17,12 +17,10 @@ from typing import IO, Any
 import numpy as np
 
 from lab.hosts import Host
-from lab.report import ROOT
+from lab.report import PEERS, ROOT
 from lab.worker import checksum, pattern
 
-#: An environment of their own: what the peers need must not decide what Hoplite is tried with.
-ENVIRONMENT = ROOT / ".venv-peers"
-BIN = ENVIRONMENT / "bin"
+BIN = PEERS / "bin"
 
 #: Longest that a cluster of a peer's may take from its first process until all hosts are in it. Ray
 #: takes 4 s a node here, one after the other.
@@ -40,9 +38,9 @@ class PeerFailed(RuntimeError):
 
 def missing(package: str) -> str:
     """What to do when a package of the peers is not installed; empty if it is."""
-    if any(ENVIRONMENT.glob(f"lib/python*/site-packages/{package}")):
+    if any(PEERS.glob(f"lib/python*/site-packages/{package}")):
         return ""
-    return f"{package} is not in {ENVIRONMENT.name}: `make peers` installs it (lab/systems/requirements.txt)"
+    return f"{package} is not in {PEERS.name}: `make peers` installs it (lab/systems/requirements.txt)"
 
 
 def python(module: str, *arguments: str) -> list[str]:
