@@ -16,7 +16,7 @@ from lab import systems
 from lab.hosts import Hosts
 from lab.limits import iperf
 from lab.report import RUNS_MIN, Report, median, progress, size_text
-from lab.systems import CASES, System, bytes_of_limit
+from lab.systems import CASES, System, Tuned, bytes_of_limit
 
 SIZES_MIB = (1, 32, 64)
 
@@ -91,26 +91,27 @@ def _measure(case: str, mib: int, hosts: Hosts, running: Sequence[System], runs:
             timed[name].append(took)
     # The best of them: a disturbed iperf3 must not make the limit, and so the ratio, look better.
     limit = bytes_of_limit(case, size, len(hosts)) / max(goodputs)
-    for name, taken in timed.items():
-        _add_row(report, case, mib, name, taken, limit, goodputs, timed.get("hoplite"))
+    for system in running:
+        _add_row(report, case, mib, system, timed[system.name], limit, goodputs, timed.get("hoplite"))
 
 
 def _add_row(
     report: Report,
     case: str,
     mib: int,
-    system: str,
+    system: System,
     taken: Sequence[float],
     limit: float,
     goodputs: Sequence[float],
     hoplites: Sequence[float] | None,
 ) -> None:
     size, seconds = mib << 20, median(taken)
-    target = TARGETS[case][mib >= TARGETS_LARGE_MIB] if system == "hoplite" else None
+    target = TARGETS[case][mib >= TARGETS_LARGE_MIB] if system.name == "hoplite" else None
     summary = {
         "case": case,
         "size": size,
-        "system": system,
+        "system": system.name,
+        "chosen": system.chosen(case, size) if isinstance(system, Tuned) else None,
         "seconds": seconds,
         "limit_seconds": limit,
         "ratio": seconds / limit,
@@ -120,7 +121,7 @@ def _add_row(
         (
             case,
             size_text(size),
-            system,
+            system.name,
             f"{seconds * 1e3:.1f} ms",
             f"{limit * 1e3:.1f} ms",
             f"{seconds / limit:.3f}",
@@ -128,7 +129,7 @@ def _add_row(
             f"{seconds / median(hoplites):.2f}" if hoplites else "-",
             f"<= {target}" if target else "-",
         ),
-        case=f"{case} {size} {system}",
+        case=f"{case} {size} {system.name}",
         runs=[
             {"seconds": took, "goodput_bytes_per_second": goodput}
             for took, goodput in zip(taken, goodputs, strict=True)

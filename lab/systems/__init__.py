@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 from lab.hosts import Hosts
 
@@ -56,6 +56,15 @@ class System(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Tuned(Protocol):
+    """What a system has besides, whose settings were searched."""
+
+    def chosen(self, case: str, size: int) -> str:
+        """The settings that are best, in words."""
+        ...
 
 
 class Module(Protocol):

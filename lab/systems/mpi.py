@@ -36,7 +36,7 @@ def opened(
         tuning = Tuning(name, len(hosts), candidates, run)
         yield [
             Mpi(name, run, lambda _case, _size: as_it_comes),
-            Mpi(f"{name} (tuned)", run, tuning.best),
+            TunedMpi(f"{name} (tuned)", run, tuning),
         ]
 
 
@@ -55,6 +55,17 @@ class Mpi:
 
     def close(self) -> None:
         """Nothing to do: the ranks end with ``opened``."""
+
+
+class TunedMpi(Mpi):
+    """A library with the best candidates that were found; what is not known yet is searched first."""
+
+    def __init__(self, name: str, run: Run, tuning: Tuning) -> None:
+        super().__init__(name, run, tuning.best)
+        self._tuning = tuning
+
+    def chosen(self, case: str, size: int) -> str:
+        return self._tuning.best_name(case, size)
 
 
 class Ranks:

@@ -51,17 +51,24 @@ class Tuning:
         self._known: dict[str, Any] = _read()
 
     def best(self, case: str, size: int) -> Candidate:
+        return self._candidates(case, self._hosts)[self.best_name(case, size)]
+
+    def best_name(self, case: str, size: int) -> str:
         key = f"{self._library}, {case}, {size_text(size)}, {self._hosts} hosts"
         candidates = self._candidates(case, self._hosts)
-        known = self._known.get(key, {}).get("best")
-        if known not in candidates:
-            known = self._search(key, case, size, candidates)
-        return candidates[known]
+        known: str = self._known.get(key, {}).get("best", "")
+        return known if known in candidates else self._search(key, case, size, candidates)
 
     def _search(self, key: str, case: str, size: int, candidates: Mapping[str, Candidate]) -> str:
-        first = {name: self._seconds(case, size, candidates[name], FIRST_RUNS)[-1] for name in candidates}
+        first = {}
+        for name, candidate in candidates.items():
+            first[name] = [self._run(case, size, candidate) for _ in range(FIRST_RUNS)][-1]
         finalists = sorted(first, key=lambda name: first[name])[:FINALISTS]
-        final = {name: median(self._seconds(case, size, candidates[name], FINAL_RUNS)) for name in finalists}
+        # They take turns, so that a disturbance of the machine meets all of them.
+        turns = [
+            {name: self._run(case, size, candidates[name]) for name in finalists} for _ in range(FINAL_RUNS)
+        ]
+        final = {name: median(turn[name] for turn in turns) for name in finalists}
         best = min(final, key=lambda name: final[name])
         own = next(iter(candidates))
         progress(f"{key}: best is {best}, {final[best]:.3f} s; {own} {first[own]:.3f} s")
@@ -70,9 +77,6 @@ class Tuning:
         FILE.parent.mkdir(parents=True, exist_ok=True)
         FILE.write_text(json.dumps(self._known, indent=1) + "\n")
         return best
-
-    def _seconds(self, case: str, size: int, candidate: Candidate, runs: int) -> list[float]:
-        return [self._run(case, size, candidate) for _ in range(runs)]
 
 
 def _read() -> dict[str, Any]:
