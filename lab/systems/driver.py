@@ -47,10 +47,14 @@ class DriverSystem:
         self._resume()
         try:
             if (case, size) not in self._chosen:
-                self._chosen[case, size] = self._choose(case, size)
+                self._chosen[case, size] = self._fastest(case, size)
             return self._once(case, self._chosen[case, size], size)
         finally:
             self._paused = pause(self._processes)
+
+    def chosen(self, case: str, size: int) -> str:
+        """The way that is taken, once a run has found it."""
+        return self._chosen[case, size]
 
     def close(self) -> None:
         self._resume()
@@ -60,7 +64,7 @@ class DriverSystem:
         resume(self._paused)
         self._paused = []
 
-    def _choose(self, case: str, size: int) -> str:
+    def _fastest(self, case: str, size: int) -> str:
         ways = self._ways[case]
         if len(ways) == 1:
             return ways[0]
