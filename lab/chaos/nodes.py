@@ -20,9 +20,10 @@ from lab.chaos.crew import Events
 from lab.daemons import PORT, READY, binary
 from lab.hosts import Host
 
-#: Shared memory of each node: all objects of a round fit several times over, as nothing but time should
-#: make a call wait.
-STORE = "256MiB"
+#: Shared memory of each node: twice what all operations of a round may move together (see ``draw``), so
+#: that every object fits into every node, gaps included, and nothing but time makes a call wait. Of a
+#: store full of what clients hold pinned, a call waits for those clients; that is tested elsewhere.
+STORE = "2GiB"
 
 #: What a daemon gets to hand over what only it holds, and the longest it may then take to end.
 DRAIN_SECONDS = 3.0

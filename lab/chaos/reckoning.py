@@ -19,9 +19,14 @@ MEET_SECONDS = 15.0
 #: Longest until every call that was waiting has ended.
 FINISH_SECONDS = 30.0
 
-#: Longest until every object has been read on every host, and until all are deleted.
-READ_SECONDS = 45.0
+#: Longest until every object has been read on every host, thrice what the links need for a large round's;
+#: and until all are deleted.
+READ_SECONDS = 90.0
 DELETE_SECONDS = 20.0
+
+#: Looks at a time. Each is a thread, and all those of a round at once would starve the daemons on two
+#: cores, so that they take each other for dead.
+LOOKS_MAX = 64
 
 #: How long someone looks for an object that is deleted, if nobody remembers that it is.
 DELETED_SECONDS = 3.0
@@ -90,11 +95,16 @@ class Reckoning:
 
     def read(self, workload: Workload) -> None:
         """Every object on every host; those that are deleted must stay so."""
-        for known in list(workload.known.values()):
-            for node in self._nodes:
+        left = [(known, node.index) for known in workload.known.values() for node in self._nodes]
+
+        def is_over() -> bool:
+            while left and len(workload.open) < LOOKS_MAX:
+                known, host = left.pop(0)
                 deleted = known.deleted_at is not None
-                workload.look(known, node.index, DELETED_SECONDS if deleted else READ_SECONDS)
-        self._within("contents read", READ_SECONDS, lambda: not workload.open, workload.unfinished)
+                workload.look(known, host, DELETED_SECONDS if deleted else READ_SECONDS)
+            return not workload.open
+
+        self._within("contents read", READ_SECONDS, is_over, workload.unfinished)
 
     def delete(self, workload: Workload) -> None:
         left = [name for name, known in workload.known.items() if known.deleted_at is None]
