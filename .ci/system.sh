@@ -9,17 +9,7 @@ command -v ip >/dev/null || missing+=(iproute2)
 python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
 command -v cargo >/dev/null || command -v curl >/dev/null || missing+=(curl ca-certificates)
 
-if ((${#missing[@]})); then
-    run=()
-    [[ $(id -u) == 0 ]] || run=(sudo)
-    if ! command -v apt-get >/dev/null; then
-        echo "please install: ${missing[*]} (this system has no apt-get)" >&2
-        exit 1
-    fi
-    echo "installing ${missing[*]}" >&2
-    "${run[@]}" apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive "${run[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-fi
+((${#missing[@]} == 0)) || "${0%/*}/packages.sh" "${missing[@]}"
 
 if ! command -v cargo >/dev/null; then
     echo "installing a Rust toolchain with rustup" >&2
