@@ -200,10 +200,10 @@ class Calls:
         return ended
 
     def check(self) -> dict[str, Any]:
-        """The checksums of what was got last, which is then let go; the first alone as `checksum`."""
+        """The checksums of what was got last, which is then let go."""
         checksums = [checksum(result) for result in self._results]
         self._results = []
-        return {"checksum": checksums[0], "checksums": checksums}
+        return {"checksums": checksums}
 
     def delete(self, ids: list[str]) -> dict[str, Any]:
         self._client.delete(ids)

@@ -135,7 +135,7 @@ class Stage:
         if case.fault is not None:
             victim = self._sites[struck.victim]
             alive += self._mend(case.fault, victim, name)
-        if any(site.worker.ask("check")["checksum"] != expected for site in alive):
+        if any(site.worker.ask("check")["checksums"] != [expected] for site in alive):
             raise WrongContent(f"{name}: a receiver holds other bytes than were put")
         self._clear([name])
         return run
@@ -165,7 +165,7 @@ class Stage:
             answer = first.worker.receive()
         run = self._account(case, sampler, struck, at, answer["ended"] - at) | again
         run["sources"] = sorted(sources.index(source) for source in answer["sources"])
-        if first.worker.ask("check")["checksum"] != self._sum(run["sources"]):
+        if first.worker.ask("check")["checksums"] != [self._sum(run["sources"])]:
             raise WrongContent(f"{name}: the result is not the sum of the sources it names")
         if case.fault is not None and case.put_again != "restarted":
             self._mend(case.fault, self._sites[struck.victim])

@@ -6,12 +6,16 @@ starts it on hosts. Most modules give one system; some give two, one as it comes
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, cast, runtime_checkable
 
+import numpy as np
+
 from lab.hosts import Hosts
+from lab.worker import checksum, pattern
 
 #: Module of each name that can be asked for, in the order of the tables.
 MODULES = {
@@ -95,3 +99,19 @@ def bytes_of_limit(case: str, size: int, hosts: int) -> float:
     if case == "allreduce":
         return 2 * (hosts - 1) / hosts * size
     return size
+
+
+@functools.lru_cache(maxsize=64)
+def expected(case: str, size: int, hosts: int) -> list[int]:
+    """The checksums of all that a case must leave behind, where host i's source is ``pattern(size, i)``.
+
+    By host: for a gather, those of the sources in host 0; otherwise one for each host that gets something.
+    """
+    if case == "gather":
+        return [checksum(pattern(size, index)) for index in range(1, hosts)]
+    if case == "broadcast":
+        return [checksum(pattern(size, 0))] * (hosts - 1)
+    total = np.zeros(size // 4, np.float32)
+    for index in range(hosts):
+        total += pattern(size, index)
+    return [checksum(total)] * (hosts if case == "allreduce" else 1)

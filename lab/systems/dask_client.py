@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, Worker, wait
 
-from lab.systems.peers import START_SECONDS, STOP_SECONDS, answers
+from lab.systems.peers import START_SECONDS, STOP_SECONDS, answers, tree
 from lab.worker import CALL_SECONDS, checksum, pattern, serve, wait_until
 
 
@@ -115,15 +115,8 @@ class Calls:
         return float(self._values([self._on(0, take, self._sources)])[0])
 
     def _tree(self) -> Any:
-        """The future of the sum, which ends up on host 0: pairs of hosts, then pairs of their sums."""
-        sums = dict(zip(self._hosts, self._sources, strict=True))
-        step = 1
-        while step < len(sums):
-            for left in self._hosts[:: 2 * step]:
-                if left + step in sums:
-                    sums[left] = self._on(left, add, [sums[left], sums[left + step]])
-            step *= 2
-        return sums[0]
+        """The future of the sum, which ends up on host 0."""
+        return tree(self._sources, lambda at, left, right: self._on(at, add, [left, right]))
 
     def _values(self, futures: Sequence[Any]) -> list[Any]:
         """What the futures hold, straight from the workers and not through the scheduler."""

@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from lab.report import progress, size_text
-from lab.systems import WrongContent
-from lab.systems.peers import expected, pause, resume
+from lab.systems import WrongContent, expected
+from lab.systems.peers import pause, resume
 from lab.worker import START_AHEAD_SECONDS, Process
 
 #: Runs of each way before one is chosen: the first ones open connections and fault memory in.

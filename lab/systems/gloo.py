@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from lab.hosts import Hosts
-from lab.systems import CASES, System, WrongContent, peers
+from lab.systems import CASES, System, WrongContent, expected, peers
 from lab.worker import START_AHEAD_SECONDS, Process
 
 PORT = 7070
@@ -66,7 +66,7 @@ class Gloo:
             rank.send("check")
         checksums = [rank.receive()["checksums"] for rank in self._ranks]
         found = [one for of_rank in checksums for one in of_rank]
-        if found != peers.expected(case, size, len(self._ranks)):
+        if found != expected(case, size, len(self._ranks)):
             raise WrongContent(f"{name}: other bytes than must be")
         # Only of those that get something: a sender is done when its bytes are on their way.
         return max(when for when, of_rank in zip(ended, checksums, strict=True) if of_rank) - at

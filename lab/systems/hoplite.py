@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 
 from lab.daemons import on_hosts
 from lab.hosts import Hosts
-from lab.systems import CASES, System, WrongContent
-from lab.worker import START_AHEAD_SECONDS, Worker, checksum, pattern, together
+from lab.systems import CASES, System, WrongContent, expected
+from lab.worker import START_AHEAD_SECONDS, Worker, together
 
 
 def missing() -> str:
@@ -50,63 +50,61 @@ class Hoplite:
     def _broadcast(self, size: int, name: str) -> float:
         """One put on the first host, then a get on every other."""
         first, *others = self._workers
-        expected = first.ask("fill", size=size, seed=size)["checksum"]
-        first.ask("put", id=name)
+        self._put([name], size, range(1))
         seconds = together(others, "get", id=name)
-        _check(others, [expected], f"{name}: a receiver holds other bytes than were put")
+        self._check("broadcast", size, name, others)
         first.ask("delete", ids=[name])
         return seconds
 
     def _gather(self, size: int, name: str) -> float:
         """A source put on every host but the first, which gets them all."""
-        first, *others = self._workers
-        sources, expected = _put_sources(others, size, name)
+        first = self._workers[0]
+        sources = self._sources(name)[1:]
+        self._put(sources, size, range(1, len(self._workers)))
         seconds = together([first], "gather", ids=sources)
-        _check([first], expected, f"{name}: the first host holds other bytes than were put")
+        self._check("gather", size, name, [first])
         first.ask("delete", ids=sources)
         return seconds
 
     def _reduce(self, size: int, name: str) -> float:
         """A source put on every host, then their sum, asked for and got on the first."""
         first = self._workers[0]
-        sources, _ = _put_sources(self._workers, size, name)
+        sources = self._sources(name)
+        self._put(sources, size, range(len(self._workers)))
         seconds = together([first], "reduce", id=name, sources=sources)
-        _check([first], [_sum(size, len(sources))], f"{name}: the result is not the sum of its sources")
+        self._check("reduce", size, name, [first])
         first.ask("delete", ids=[name, *sources])
         return seconds
 
     def _allreduce(self, size: int, name: str) -> float:
         """A source put on every host; one host asks for their sum, and all get it."""
         first, *others = self._workers
-        sources, _ = _put_sources(self._workers, size, name)
+        sources = self._sources(name)
+        self._put(sources, size, range(len(self._workers)))
         at = time.monotonic() + START_AHEAD_SECONDS
         first.send("allreduce", at=at, id=name, sources=sources)
         for worker in others:
             worker.send("get", at=at, id=name)
         seconds = max(float(worker.receive()["ended"]) for worker in self._workers) - at
-        _check(self._workers, [_sum(size, len(sources))], f"{name}: a result is not the sum of its sources")
+        self._check("allreduce", size, name, self._workers)
         first.ask("delete", ids=[name, *sources])
         return seconds
 
+    def _sources(self, name: str) -> list[str]:
+        return [f"{name}-source-{index}" for index in range(len(self._workers))]
 
-def _put_sources(workers: Sequence[Worker], size: int, name: str) -> tuple[list[str], list[int]]:
-    """A source by every worker: their ids and checksums."""
-    sources = [f"{name}-source-{index}" for index in range(len(workers))]
-    for index, worker in enumerate(workers):
-        worker.send("fill", size=size, seed=index)
-    checksums = [int(worker.receive()["checksum"]) for worker in workers]
-    for worker, source in zip(workers, sources, strict=True):
-        worker.ask("put", id=source)
-    return sources, checksums
+    def _put(self, ids: Sequence[str], size: int, hosts: range) -> None:
+        """An object by the worker of each of these hosts, with that host's content."""
+        for host in hosts:
+            self._workers[host].send("fill", size=size, seed=host)
+        for host in hosts:
+            self._workers[host].receive()
+        for host, id in zip(hosts, ids, strict=True):
+            self._workers[host].ask("put", id=id)
 
-
-def _check(workers: Sequence[Worker], expected: Sequence[int], otherwise: str) -> None:
-    for worker in workers:
-        worker.send("check")
-    if any([worker.receive()["checksums"] != expected for worker in workers]):
-        raise WrongContent(otherwise)
-
-
-def _sum(size: int, count: int) -> int:
-    """The checksum of what the sources of ``count`` workers add up to."""
-    return checksum(sum((pattern(size, index) for index in range(1, count)), start=pattern(size, 0)))
+    def _check(self, case: str, size: int, name: str, holders: Sequence[Worker]) -> None:
+        for worker in holders:
+            worker.send("check")
+        found = [one for worker in holders for one in worker.receive()["checksums"]]
+        if found != expected(case, size, len(self._workers)):
+            raise WrongContent(f"{name}: other bytes than must be")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from lab.hosts import Hosts
-from lab.systems import CASES, System, WrongContent, peers
+from lab.systems import CASES, System, WrongContent, expected
 from lab.systems.mpi_launch import Library, launched
 from lab.systems.mpi_tuning import Candidate, Candidates, Run, Settings, Tuning
 from lab.worker import START_AHEAD_SECONDS, Driven
@@ -104,12 +104,12 @@ class Ranks:
         return {"broadcast": range(1, count), "allreduce": range(count)}.get(case, range(1))
 
     def _check(self, case: str, size: int, holders: range) -> None:
-        expected = peers.expected(case, size, len(self._ranks))
+        wanted = expected(case, size, len(self._ranks))
         for index in holders:
             # A gather's root has its own source, too, before the others.
             self._ranks[index].send("check", pieces=len(self._ranks) if case == "gather" else 1)
         found = [value for index in holders for value in self._ranks[index].receive()["checksums"]]
-        if found[-len(expected) :] != expected:
+        if found[-len(wanted) :] != wanted:
             raise WrongContent(f"{case} of {size} bytes: a rank has other bytes than it must have")
 
     def _require_traffic(self, case: str, size: int, before: Mapping[str, int]) -> None:

@@ -1,24 +1,20 @@
-"""Peers that are Python packages: where they are installed, how they start and end, what must come out."""
+"""Peers that are Python packages: where they are installed, how they start and end, how they add up."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from lab.hosts import Host
 from lab.report import PEERS, ROOT
-from lab.worker import checksum, pattern
 
 BIN = PEERS / "bin"
 
@@ -140,20 +136,18 @@ def _children() -> dict[int, list[int]]:
     return found
 
 
-@functools.lru_cache(maxsize=64)
-def expected(case: str, size: int, hosts: int) -> list[int]:
-    """The checksums of all that a case must leave behind, where host i's source is ``pattern(size, i)``.
+def tree(parts: Sequence[Any], add: Callable[[int, Any, Any], Any]) -> Any:
+    """What all parts, one of each host, add up to: pairs of hosts first, then pairs of their sums.
 
-    By host: for a gather, those of the sources in host 0; otherwise one for each host that gets something.
+    ``add`` adds two up on the host of this number; the last does so on host 0.
     """
-    if case == "gather":
-        return [checksum(pattern(size, index)) for index in range(1, hosts)]
-    if case == "broadcast":
-        return [checksum(pattern(size, 0))] * (hosts - 1)
-    total = np.zeros(size // 4, np.float32)
-    for index in range(hosts):
-        total += pattern(size, index)
-    return [checksum(total)] * (hosts if case == "allreduce" else 1)
+    sums = dict(enumerate(parts))
+    step = 1
+    while step < len(parts):
+        for left in range(0, len(parts) - step, 2 * step):
+            sums[left] = add(left, sums[left], sums[left + step])
+        step *= 2
+    return sums[0]
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import ray
 
-from lab.systems.peers import answers
+from lab.systems.peers import answers, tree
 from lab.worker import CALL_SECONDS, checksum, pattern, serve, wait_until
 
 #: The part of a host's resource that each task takes: all that may ever be there at once fit.
@@ -118,15 +118,8 @@ class Calls:
         return total
 
     def _tree(self) -> Any:
-        """The reference of the sum, which ends up on host 0: pairs of hosts, then pairs of their sums."""
-        sums = dict(zip(self._hosts, self._sources, strict=True))
-        step = 1
-        while step < len(sums):
-            for left in self._hosts[:: 2 * step]:
-                if left + step in sums:
-                    sums[left] = self._add[left].remote(sums[left], sums[left + step])
-            step *= 2
-        return sums[0]
+        """The reference of the sum, which ends up on host 0."""
+        return tree(self._sources, lambda at, left, right: self._add[at].remote(left, right))
 
     @staticmethod
     def _get(references: Any) -> Any:
