@@ -6,6 +6,7 @@ A port that is cut belongs to no bridge; each side of a partition is a bridge of
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import subprocess
 
 #: Depth of the token bucket, in bytes. 512 KiB lets 1 MiB arrive in 0.75 x S/B, which flatters; 64 KiB
@@ -17,8 +18,8 @@ TBF_BURST = 128 << 10
 TBF_BURST_SECONDS = 0.01
 TBF_BURST_MIN = 16 << 10
 
-#: What the kernel hands to a device at once, at most, unless told otherwise.
-GSO_MAX = 1 << 16
+#: A qdisc's handle has 16 bits, and the kernel gives out the upper half by itself.
+_handles = itertools.cycle(range(1, 0x8000))
 
 #: Size of the hosts' network.
 PREFIX_BITS = 24
@@ -87,19 +88,13 @@ def _limit(namespace: str, device: str, rate_mbit: float | None) -> None:
     if rate_mbit is None:
         # Fails where there is none, which is what is wanted.
         subprocess.run(["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"], capture_output=True)
-        _segment(namespace, device, GSO_MAX)
         return
     burst = min(max(int(rate_mbit * 1e6 / 8 * TBF_BURST_SECONDS), TBF_BURST_MIN), TBF_BURST)
     bucket = ["tbf", "rate", f"{rate_mbit}mbit", "burst", f"{burst}b", "latency", TBF_LATENCY]
-    subprocess.run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *bucket], check=True)
-    # What is larger than the bucket would be cut there into packets that overflow the queue together, time
-    # and again, and hardly a datagram would come through between them.
-    _segment(namespace, device, min(burst, GSO_MAX))
-
-
-def _segment(namespace: str, device: str, size: int) -> None:
-    """The kernel hands the device no more than so many bytes at once."""
-    ip("-n", namespace, "link", "set", "dev", device, "gso_max_size", str(size))
+    # Under a handle of its own it takes the place of the one before. Under the same it would keep what
+    # is queued there, and a packet larger than a smaller bucket would block the link for ever.
+    root = ["root", "handle", f"{next(_handles)}:"]
+    subprocess.run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, *root, *bucket], check=True)
 
 
 def ip(*arguments: str) -> None:

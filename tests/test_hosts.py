@@ -63,7 +63,7 @@ def test_put_on_one_host_get_on_the_others_through_the_network(hosts: Hosts, wor
     workers[0].ask("put", id="spread")
     for worker in workers[1:]:
         worker.ask("get", id="spread")
-        assert worker.ask("check")["checksum"] == expected
+        assert worker.ask("check")["checksums"] == [expected]
     after = [host.link_bytes() for host in hosts]
     for receiver in (1, 2):
         assert after[receiver]["down"] - before[receiver]["down"] >= SIZE
@@ -78,9 +78,8 @@ def test_reduce_over_three_hosts_through_the_network(hosts: Hosts, workers: list
     before = [host.link_bytes() for host in hosts]
     workers[0].ask("reduce", id="total", sources=sources)
     after = [host.link_bytes() for host in hosts]
-    assert workers[0].ask("check")["checksum"] == checksum(
-        pattern(SIZE, 0) + pattern(SIZE, 1) + pattern(SIZE, 2)
-    )
+    total = pattern(SIZE, 0) + pattern(SIZE, 1) + pattern(SIZE, 2)
+    assert workers[0].ask("check")["checksums"] == [checksum(total)]
     for giver in (1, 2):
         assert after[giver]["up"] - before[giver]["up"] >= SIZE
 
@@ -177,3 +176,32 @@ def test_a_changed_rate_is_given_back(network: Hosts) -> None:
     assert [rate * 50 for rate in rates()] == list(built)
     network.heal()
     assert rates() == built
+
+
+#: Sends without end to whoever takes, as fast as the link allows.
+SENDING = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 10)) as connection:
+    while True:
+        connection.sendall(bytes(1 << 20))
+"""
+TAKING = """
+import socket
+with socket.create_server(('', 10)) as listener:
+    print(1, flush=True)
+    connection, _ = listener.accept()
+    while connection.recv(1 << 20):
+        pass
+"""
+
+
+def test_a_full_link_that_becomes_slow_goes_on_carrying(network: Hosts) -> None:
+    taking = network[1].start([sys.executable, "-c", TAKING], stdout=subprocess.PIPE)
+    assert taking.stdout is not None
+    taking.stdout.readline()
+    network[0].start([sys.executable, "-c", SENDING, network[1].address])
+    eventually(lambda: network[1].link_bytes()["down"] > 1 << 20, "the link is in use")
+    # What is queued there now are packets larger than a slow link's bucket.
+    network[0].limit(5)
+    wanted = network[1].link_bytes()["down"] + (256 << 10)
+    eventually(lambda: network[1].link_bytes()["down"] > wanted, "bytes come at 5 Mbit/s")
