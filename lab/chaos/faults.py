@@ -62,11 +62,6 @@ class History:
         self._all.append(disturbance)
         return disturbance
 
-    def had_others(self, disturbance: Disturbance, margin: float) -> bool:
-        """Whether anything else was broken while it lasted, or less than ``margin`` seconds before."""
-        until = disturbance.until or time.monotonic()
-        return any(other is not disturbance for other in self.during(disturbance.since - margin, until))
-
     def during(self, since: float, until: float) -> Iterator[Disturbance]:
         return (disturbance for disturbance in self._all if disturbance.overlaps(since, until))
 

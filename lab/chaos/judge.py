@@ -8,16 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.chaos.contents import Folded, mask_of
-from lab.chaos.faults import DEADLY, LEAVING, SILENCING, Disturbance, History
+from lab.chaos.faults import DEADLY, History
 from lab.chaos.nodes import DRAIN_SECONDS
 from lab.chaos.plan import GETS, REDUCES, Operation, Thing
 
 #: How long after its end a fault may still delay what goes on: connections are made again, members meet,
 #: streams that backed off find that the link is there.
 RECOVERY_SECONDS = 10.0
-
-#: How long before a short silence another fault may have raised a suspicion that is still open.
-SUSPICION_SECONDS = 1.0
 
 #: A deletion is remembered by its owner's heir too, if there is another node.
 DELETERS_MIN = 2
@@ -196,16 +193,6 @@ class Judge:
             )
             for disturbance in self._history.during(min(begun), ended)
         )
-
-    def _may_cost_objects(self, disturbance: Disturbance) -> bool:
-        """Whether copies on its hosts may have counted as dead because of it."""
-        if disturbance.may_cost_objects():
-            return True
-        if disturbance.kind == LEAVING:
-            # While all is well it loses nothing.
-            return self._history.had_others(disturbance, RECOVERY_SECONDS)
-        # A short silence that meets a suspicion which another fault had raised.
-        return disturbance.kind in SILENCING and self._history.had_others(disturbance, SUSPICION_SECONDS)
 
     def _daemon_died(self, host: int, outcome: dict[str, Any]) -> bool:
         """Since the connection was made; the call must have failed at once then."""
