@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use hoplite_words::NodeId;
 
+use crate::cost::Degree;
+
 /// Settings of one node's core. Start from [`Config::new`].
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -25,6 +27,9 @@ pub struct Config {
     /// How long an incoming stream may bring nothing before its sender is asked what it has, and again
     /// before it is given up. Default 1 s. For the driver, which sees the bytes; see `ReceiveStalled`.
     pub stall_after: Duration,
+    /// The tree of every reduction asked for here, instead of the one the cost model chooses. Default: none;
+    /// there to measure how good the model's choices are.
+    pub reduce_degree: Option<Degree>,
 }
 
 impl Config {
@@ -39,6 +44,7 @@ impl Config {
             probe_timeout: Duration::from_millis(50),
             suspicion: Duration::from_millis(450),
             stall_after: Duration::from_secs(1),
+            reduce_degree: None,
         }
     }
 }

@@ -78,6 +78,8 @@ pub struct Core {
     /// Members that went down: what is still on its way from them is out of date.
     departed: BTreeSet<NodeId>,
     links: Links,
+    /// Instead of the degree that would cost least.
+    reduce_degree: Option<Degree>,
     directory: Directory,
     graves: Graves,
     unsaid: Unsaid,
@@ -120,6 +122,7 @@ impl Core {
             shards,
             departed: BTreeSet::new(),
             links: Links::default(),
+            reduce_degree: config.reduce_degree,
             directory: Directory::default(),
             graves: Graves::default(),
             unsaid: Unsaid::default(),

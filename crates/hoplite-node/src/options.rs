@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Parser;
-use hoplite_core::Config;
+use hoplite_core::{Config, Degree};
 use hoplite_words::limits::DEFAULT_PORT;
 use hoplite_words::NodeId;
 
@@ -58,6 +58,11 @@ pub struct Options {
     /// again before it is given up.
     #[arg(long, env = "HOPLITE_STALL_AFTER_MS", default_value_t = default_ms(|config| config.stall_after), value_parser = positive())]
     pub stall_after_ms: u64,
+
+    /// Shape of every reduction's tree, chain, binary or star, instead of the one that costs least by what was
+    /// measured. For benchmarks of that choice.
+    #[arg(long, env = "HOPLITE_REDUCE_DEGREE", hide = true, value_parser = parse_degree)]
+    pub reduce_degree: Option<Degree>,
 
     /// Milliseconds to hand over what only this node holds when it is asked to end (SIGTERM, SIGINT); 0 says
     /// goodbye at once. A second signal does not wait.
@@ -159,6 +164,15 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+fn parse_degree(text: &str) -> Result<Degree, String> {
+    match text {
+        "chain" => Ok(Degree::Chain),
+        "binary" => Ok(Degree::Binary),
+        "star" => Ok(Degree::Star),
+        _ => Err(format!("{text:?} is no shape; write chain, binary or star")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,5 +204,8 @@ mod tests {
         assert_eq!(options.seeds, ["a", "b:1", "c"]);
         assert_eq!((options.stall_after_ms, options.drain_ms), (1000, 0));
         assert!(Options::try_parse_from(["hoplited", "--stall-after-ms=0"]).is_err());
+        let options = Options::parse_from(["hoplited", "--reduce-degree", "star"]);
+        assert_eq!(options.reduce_degree, Some(Degree::Star));
+        assert!(Options::try_parse_from(["hoplited", "--reduce-degree=3"]).is_err());
     }
 }

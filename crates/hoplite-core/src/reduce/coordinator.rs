@@ -207,7 +207,9 @@ impl Core {
         let (latency_s, bytes_per_s) = self.links.typical();
         let degree = match reduction.request.order {
             FoldOrder::Fixed => Degree::Chain,
-            FoldOrder::Arrival => best_degree(slots, report.size, latency_s, bytes_per_s),
+            FoldOrder::Arrival => {
+                self.reduce_degree.unwrap_or_else(|| best_degree(slots, report.size, latency_s, bytes_per_s))
+            }
         };
         let reduction = self.reductions.get_mut(&number).expect("seen above");
         reduction.degree = degree;
