@@ -36,8 +36,8 @@ def _list(names: list[str]) -> None:
         text = importlib.import_module(f"lab.{BENCH}{name}").__doc__ or ""
         print(f"  {name:<12} {text.splitlines()[0]}")
     print(
-        "\n`collective`, `recovery` and `failure` build hosts from network namespaces and need root; "
-        "`collective` and `loopback` need iperf3."
+        "\nAll but `memory`, `loopback` and `idle` build hosts from network namespaces and need root; those with a "
+        "physical limit need iperf3. `python -m lab.page` makes docs/benchmarks.md from what they left."
     )
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,11 +98,16 @@ def on_loopback(count: int, store: str, *arguments: str) -> Iterator[list[Daemon
 
 
 @contextmanager
-def on_hosts(hosts: Hosts, store: str, *arguments: str) -> Iterator[list[Daemon]]:
-    """A daemon in each host, listening on every interface and joined through the first host's."""
+def on_hosts(
+    hosts: Hosts, store: str, *arguments: str, own: Mapping[int, Sequence[str]] | None = None
+) -> Iterator[list[Daemon]]:
+    """A daemon in each host, listening on every interface and joined through the first host's.
+
+    ``arguments`` are for all of them, ``own`` are further ones by host.
+    """
     with _sockets() as sockets:
         yield from _cluster(
-            sockets, list(hosts), ["--listen", f"0.0.0.0:{PORT}", "--store-size", store, *arguments]
+            sockets, list(hosts), ["--listen", f"0.0.0.0:{PORT}", "--store-size", store, *arguments], own
         )
 
 
@@ -112,12 +117,18 @@ def _sockets() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _cluster(sockets: Path, hosts: Sequence[Host | None], arguments: Sequence[str]) -> Iterator[list[Daemon]]:
+def _cluster(
+    sockets: Path,
+    hosts: Sequence[Host | None],
+    arguments: Sequence[str],
+    own: Mapping[int, Sequence[str]] | None = None,
+) -> Iterator[list[Daemon]]:
     daemons: list[Daemon] = []
     with ExitStack() as stack:
         for index, host in enumerate(hosts):
             seeds = [daemons[0].address] if daemons else []
-            daemon = start(arguments, sockets / f"{index}.sock", host, seeds)
+            further = (own or {}).get(index, ())
+            daemon = start([*arguments, *further], sockets / f"{index}.sock", host, seeds)
             stack.callback(daemon.stop)
             daemons.append(daemon)
         _wait_until_joined(daemons)

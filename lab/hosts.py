@@ -171,6 +171,8 @@ class Hosts:
         down = _per_host(count, down_mbit, rate_mbit)
         prefix = f"{PREFIX}{os.getpid()}-{next(_numbers)}"
         self._switch = f"{prefix}-switch"
+        #: Of the links that no other rate was given for.
+        self.rate_mbit = rate_mbit
         self._hosts: list[Host] = []
         for i in range(count):
             namespace = f"{prefix}-h{i}"

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -85,6 +85,31 @@ def bare_copy(address: str, size: int, server: Host | None = None, client: Host 
         sender.communicate()
 
 
+def bare_round_trip(
+    address: str, size: int, trips: int, server: Host | None = None, client: Host | None = None
+) -> float:
+    """Seconds that ``size`` bytes take to ``address`` and, once all are there, back, over one connection.
+
+    One of ``trips`` in a row.
+    """
+    module = [sys.executable, "-m", "lab.limits"]
+    bouncer = subprocess.Popen(
+        _in(server, [*module, "bounce", address, str(size), str(trips)]),
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert bouncer.stdout is not None
+    try:
+        port = bouncer.stdout.readline().strip()
+        throw = _in(client, [*module, "throw", address, str(size), str(trips), port])
+        done = subprocess.run(throw, check=True, capture_output=True, text=True, cwd=ROOT)
+        return float(done.stdout) / trips
+    finally:
+        bouncer.terminate()
+        bouncer.communicate()
+
+
 def _in(host: Host | None, command: list[str]) -> list[str]:
     return host.command(command) if host else command
 
@@ -107,13 +132,44 @@ def _receive(address: str, size: int, port: int) -> None:
         _tune(connection)
         began = time.perf_counter()
         connection.sendall(b"!")
-        done = 0
-        while done < size:
-            got = connection.recv_into(data[done : done + BARE_CHUNK_BYTES])
-            if got == 0:
-                raise RuntimeError(f"the sender closed after {done} of {size} bytes")
-            done += got
+        _fill(connection, data)
         print(time.perf_counter() - began)
+
+
+def _bounce(address: str, size: int, trips: int) -> None:
+    data = np.ones(size, np.uint8).data
+    with socket.create_server((address, 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        connection, _ = listener.accept()
+    with connection:
+        _tune(connection)
+        for _ in range(1 + trips):
+            _fill(connection, data)
+            connection.sendall(data)
+
+
+def _throw(address: str, size: int, trips: int, port: int) -> None:
+    data = np.ones(size, np.uint8).data
+    with socket.create_connection((address, port)) as connection:
+        _tune(connection)
+        began = 0.0
+        # The first lets the connection find the link's rate.
+        for trip in range(-1, trips):
+            if trip == 0:
+                began = time.perf_counter()
+            connection.sendall(data)
+            _fill(connection, data)
+        print(time.perf_counter() - began)
+
+
+def _fill(connection: socket.socket, data: memoryview) -> None:
+    """Receives as many bytes as there is room for."""
+    done = 0
+    while done < len(data):
+        got = connection.recv_into(data[done : done + BARE_CHUNK_BYTES])
+        if got == 0:
+            raise RuntimeError(f"the sender closed after {done} of {len(data)} bytes")
+        done += got
 
 
 def _tune(connection: socket.socket) -> None:
@@ -122,11 +178,14 @@ def _tune(connection: socket.socket) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    role, address, size, *port = arguments
-    if role == "send":
-        _send(address, int(size))
-    else:
-        _receive(address, int(size), int(port[0]))
+    role, address, *numbers = arguments
+    roles: dict[str, Callable[..., None]] = {
+        "send": _send,
+        "receive": _receive,
+        "bounce": _bounce,
+        "throw": _throw,
+    }
+    roles[role](address, *map(int, numbers))
 
 
 if __name__ == "__main__":

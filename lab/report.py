@@ -49,6 +49,14 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
+def size_of(text: str) -> int:
+    """Bytes of "64KiB", "32MiB", "1GiB" or "1000"."""
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if text.endswith(unit):
+            return int(float(text.removesuffix(unit)) * (1 << shift))
+    return int(text)
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table, indented by two."""
     lines = [columns, *rows]
@@ -60,27 +68,29 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 class Report:
-    """Collects rows and runs of one benchmark; ``finish`` prints the table and writes the JSON file."""
+    """Collects rows and runs of one benchmark in its JSON file; ``finish`` prints the table."""
 
     def __init__(self, name: str, title: str, columns: Sequence[str]) -> None:
         self.name, self.title, self.columns = name, title, columns
-        self._rows: list[tuple[str, ...]] = []
         self._cases: list[dict[str, Any]] = []
         self._load = os.getloadavg()
+        self._versions = versions()
+        self._path = RESULTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
 
-    def add(self, row: Sequence[str], *, case: str, runs: Any, summary: dict[str, Any]) -> None:
-        """One line of the table, with all runs it was made from and the figures derived from them."""
-        self._rows.append(tuple(row))
-        self._cases.append({"case": case, "summary": summary, "runs": runs})
+    def add(self, *rows: Sequence[str], case: str, runs: Any, summary: dict[str, Any]) -> None:
+        """Lines of the table that were measured side by side, with their runs and what follows from them.
+
+        Written at once: a benchmark of hours that breaks off leaves what it has.
+        """
+        self._cases.append({"case": case, "rows": rows, "summary": summary, "runs": runs})
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(self._document(), indent=1) + "\n")
 
     def finish(self) -> Path:
         print(f"\n{self.title}\n")
-        table(self.columns, self._rows)
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        path = RESULTS / f"{self.name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
-        path.write_text(json.dumps(self._document(), indent=1) + "\n")
-        print(f"\n  all runs: {path.relative_to(ROOT)}")
-        return path
+        table(self.columns, [row for case in self._cases for row in case["rows"]])
+        print(f"\n  all runs: {self._path.relative_to(ROOT)}")
+        return self._path
 
     def _document(self) -> dict[str, Any]:
         return {
@@ -90,7 +100,8 @@ class Report:
             "command": _command(),
             "machine": machine(),
             "load_average": {"before": self._load, "after": os.getloadavg()},
-            "versions": versions(),
+            "versions": self._versions,
+            "columns": self.columns,
             "cases": self._cases,
         }
 

@@ -115,7 +115,9 @@ def connections(hosts: Iterable[Host]) -> Connections:
     return found
 
 
-def edges(hosts: Iterable[Host], before: Connections, after: Connections) -> set[tuple[int, int]]:
+def edges(
+    hosts: Iterable[Host], before: Connections, after: Connections, bytes_min: int = EDGE_BYTES_MIN
+) -> set[tuple[int, int]]:
     """(sender, receiver) of every pair that moved bulk bytes between two looks."""
     index = {host.address: host.index for host in hosts}
     moved: dict[tuple[int, int], int] = {}
@@ -125,7 +127,7 @@ def edges(hosts: Iterable[Host], before: Connections, after: Connections) -> set
         if peer in index:
             pair = (key[0], index[peer])
             moved[pair] = moved.get(pair, 0) + sent - before.get(key, 0)
-    return {pair for pair, sent in moved.items() if sent >= EDGE_BYTES_MIN}
+    return {pair for pair, sent in moved.items() if sent >= bytes_min}
 
 
 def behind(tree: Iterable[tuple[int, int]], host: int) -> set[int]:

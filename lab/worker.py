@@ -135,14 +135,6 @@ class Worker(Process):
         super().__init__([sys.executable, "-m", "lab.worker", socket], host)
 
 
-def together(workers: Sequence[Driven], call: str, **arguments: Any) -> float:
-    """The same call by all workers from one instant: seconds until the last of them has its result."""
-    at = time.monotonic() + START_AHEAD_SECONDS
-    for worker in workers:
-        worker.send(call, at=at, **arguments)
-    return float(max([worker.receive()["ended"] for worker in workers])) - at
-
-
 def pattern(size: int, seed: int) -> np.ndarray:
     """Float32 whole numbers below 4096: their sums over many hosts are exact in any order."""
     return np.random.default_rng(seed).integers(0, 4096, size // 4, np.uint16).astype(np.float32)
@@ -163,7 +155,7 @@ class Calls:
         import hoplite
 
         self._client = hoplite.connect(socket)
-        self._array = np.empty(0, np.float32)
+        self._array = self._copy = np.empty(0, np.float32)
         self._results: list[np.ndarray] = []
 
     def fill(self, size: int, seed: int) -> dict[str, Any]:
@@ -174,7 +166,9 @@ class Calls:
         self._client.put(self._array, id)
         return _ended()
 
-    def get(self, id: str) -> dict[str, Any]:
+    def get(self, id: str, put: str | None = None) -> dict[str, Any]:
+        """``put``, here and below: an id under which the own array is put first."""
+        self._put_first(put)
         self._results = [self._client.get(id, timeout=CALL_SECONDS)]
         return _ended()
 
@@ -184,20 +178,60 @@ class Calls:
         self._results = [self._client.get(id, timeout=CALL_SECONDS) for id in ids]
         return _ended()
 
-    def reduce(self, id: str, sources: list[str], count: int | None = None) -> dict[str, Any]:
+    def reduce(
+        self, id: str, sources: list[str], count: int | None = None, put: str | None = None
+    ) -> dict[str, Any]:
+        self._put_first(put)
         reduction = self._client.reduce(sources, target=id, num_objects=count, op="sum", timeout=CALL_SECONDS)
         self._results = [self._client.get(id, timeout=CALL_SECONDS)]
         ended = _ended()
         went_in = reduction.result(timeout=CALL_SECONDS).sources
         return {**ended, "sources": [source.name for source in went_in]}
 
-    def allreduce(self, id: str, sources: list[str]) -> dict[str, Any]:
+    def allreduce(self, id: str, sources: list[str], put: str | None = None) -> dict[str, Any]:
         """Asked for by one worker; the others get the target."""
+        self._put_first(put)
         reduction = self._client.allreduce(sources, target=id, op="sum", timeout=CALL_SECONDS)
         self._results = [self._client.get(id, timeout=CALL_SECONDS)]
         ended = _ended()
         reduction.result(timeout=CALL_SECONDS)
         return ended
+
+    def ping(self, there: list[str], back: list[str]) -> dict[str, Any]:
+        """Puts each of ``there``, and waits for its answer in ``back``."""
+        for ping, pong in zip(there, back, strict=True):
+            self._client.put(self._array, ping)
+            self._results = [self._client.get(pong, timeout=CALL_SECONDS)]
+        return _ended()
+
+    def echo(self, there: list[str], back: list[str]) -> dict[str, Any]:
+        for ping, pong in zip(there, back, strict=True):
+            self._client.put(self._client.get(ping, timeout=CALL_SECONDS), pong)
+        return _ended()
+
+    def put_many(self, ids: list[str]) -> dict[str, Any]:
+        """One after the other, here and below."""
+        for id in ids:
+            self._client.put(self._array, id)
+        return _ended()
+
+    def get_many(self, ids: list[str]) -> dict[str, Any]:
+        for id in ids:
+            self._results = [self._client.get(id, timeout=CALL_SECONDS)]
+        return _ended()
+
+    def locate_many(self, ids: list[str]) -> dict[str, Any]:
+        for id in ids:
+            self._client.locations(id, timeout=CALL_SECONDS)
+        return _ended()
+
+    def copy_many(self, count: int) -> dict[str, Any]:
+        """Copies the own array from private memory to private memory."""
+        if len(self._copy) != len(self._array):
+            self._copy = np.zeros_like(self._array)
+        for _ in range(count):
+            np.copyto(self._copy, self._array)
+        return _ended()
 
     def check(self) -> dict[str, Any]:
         """The checksums of what was got last, which is then let go."""
@@ -208,6 +242,10 @@ class Calls:
     def delete(self, ids: list[str]) -> dict[str, Any]:
         self._client.delete(ids)
         return {}
+
+    def _put_first(self, id: str | None) -> None:
+        if id is not None:
+            self._client.put(self._array, id)
 
 
 def _ended() -> dict[str, Any]:

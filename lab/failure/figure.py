@@ -20,7 +20,8 @@ from lab.report import median
 TITLES = {"ensemble": ensemble.Frontend.title, "sgd": sgd.Server.title}
 
 
-def draw(document: dict[str, Any], folder: Path) -> None:
+def draw(document: dict[str, Any], folder: Path) -> list[str]:
+    """Returns the name of the figure."""
     cases = {case["case"]: case for case in document["cases"]}
     names = [name for name in TITLES if f"{name}, a failure" in cases]
     figure, axes = subplots(len(names), 1, (7.0, 2.7 * len(names) + 0.5))
@@ -36,6 +37,7 @@ def draw(document: dict[str, Any], folder: Path) -> None:
         "two cores cannot compute and be the network of nine hosts.",
     )
     save(figure, folder, "failure-latency")
+    return ["failure-latency"]
 
 
 def _draw(axis: Axes, without: dict[str, Any], failing: dict[str, Any]) -> None:

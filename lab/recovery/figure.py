@@ -21,11 +21,14 @@ MIB = 1 << 20
 SHOWN = ("seconds", "allowed_seconds")
 
 
-def draw(document: dict[str, Any], folder: Path) -> None:
+def draw(document: dict[str, Any], folder: Path) -> list[str]:
+    """Returns the names of the figures."""
     cases = {case["case"]: case for case in document["cases"]}
     _draw_costs(document, cases, folder)
-    if all(name in cases for name in PROGRESS):
-        _draw_progress(document, cases, folder)
+    if not all(name in cases for name in PROGRESS):
+        return ["recovery-cost"]
+    _draw_progress(document, cases, folder)
+    return ["recovery-cost", "recovery-progress"]
 
 
 def _draw_costs(document: dict[str, Any], cases: dict[str, Any], folder: Path) -> None:

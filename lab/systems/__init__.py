@@ -27,14 +27,29 @@ MODULES = {
     "dask": "lab.systems.dask",
 }
 
-#: What a system may be able to do. In all of them S is the size of one object, and all start at one
-#: instant. Sources, and a broadcast's object, are where they belong before that.
+#: The collectives that a system may be able to do. In all of them S is the size of one object, and all hosts
+#: start at one instant. Sources, and a broadcast's object, are where they belong before that.
 #:
 #: broadcast: host 0 has the object; ends when the last of the others has it.
 #: gather: every other host has a source; ends when host 0 has all of them.
 #: reduce: every host has a source; ends when host 0 has their sum.
 #: allreduce: every host has a source; ends when the last host has their sum.
 CASES = ("broadcast", "gather", "reduce", "allreduce")
+
+#: What hosts can also do one after the other, at a fixed interval: ask for a broadcast's object, which host 0
+#: has before; or make a source, or enter the collective, of a reduce or allreduce.
+STAGGERED_CASES = ("broadcast", "reduce", "allreduce")
+
+#: Host 0's object goes to host 1, which sends back what it got; ends when that is on host 0. Over two hosts.
+ROUND_TRIP = "round trip"
+
+#: So many bytes go in one run of round trips, but not more trips than this: small ones are too short for one.
+ROUND_TRIP_BYTES = 4 << 20
+ROUND_TRIPS_MAX = 200
+
+#: Settings and ways to do a case are searched with objects of this size at most; the best for it are taken
+#: for larger ones, too. Searching with those would take hours, and at this size links decide, not latencies.
+SEARCH_BYTES_MAX = 64 << 20
 
 
 class WrongContent(RuntimeError):
@@ -51,11 +66,13 @@ class System(Protocol):
     name: str
     cases: frozenset[str]
 
-    def run(self, case: str, size: int, name: str) -> float:
+    def run(self, case: str, size: int, name: str, interval: float | None = None) -> float:
         """Does ``case`` once with objects of ``size`` bytes and returns the seconds it took.
 
-        ``name`` is unlike that of any other run. The content of every result is checked, outside of
-        the time: ``WrongContent``.
+        ``interval``: the hosts come one after the other, ``delays`` apart, and the time is from the first;
+        none: all at once, with what they bring ready before. ``name`` is unlike that of any other run. Of
+        round trips, several are made, and the time is that of one. The content of every result is checked,
+        outside of the time: ``WrongContent``.
         """
         ...
 
@@ -67,7 +84,7 @@ class Tuned(Protocol):
     """What a system has besides, whose settings were searched."""
 
     def chosen(self, case: str, size: int) -> str:
-        """The settings that are best, in words."""
+        """The settings that are best, in words; the last that were chosen."""
         ...
 
 
@@ -92,6 +109,17 @@ def installed() -> list[str]:
     return [name for name in MODULES if not module(name).missing()]
 
 
+def delays(case: str, hosts: int, interval: float | None) -> list[float]:
+    """Of each host, the seconds from the start until it comes; a broadcast's sender is no arrival."""
+    late = [index * (interval or 0.0) for index in range(hosts)]
+    return [0.0, *late[:-1]] if case == "broadcast" else late
+
+
+def round_trips(size: int) -> int:
+    """Round trips of one run."""
+    return min(max(ROUND_TRIP_BYTES // size, 1), ROUND_TRIPS_MAX)
+
+
 def bytes_of_limit(case: str, size: int, hosts: int) -> float:
     """What must cross the most loaded link in one direction: the physical limit is this over B."""
     if case == "gather":
@@ -107,6 +135,8 @@ def expected(case: str, size: int, hosts: int) -> list[int]:
 
     By host: for a gather, those of the sources in host 0; otherwise one for each host that gets something.
     """
+    if case == ROUND_TRIP:
+        return [checksum(pattern(size, 0))]
     if case == "gather":
         return [checksum(pattern(size, index)) for index in range(1, hosts)]
     if case == "broadcast":

@@ -7,6 +7,9 @@ Dask has no collectives of its own but a broadcast of sorts; the others are writ
 * gather, ``client``: ``Client.gather``, straight from the workers. ``task``: one on host 0 that takes all.
 * reduce, ``star``: one task on host 0 that takes all objects. ``tree``: a tree of tasks that add up two.
 * allreduce: one of these, and then one of the broadcasts.
+* round trip: a task on host 1 that takes the object, a copy of which a task on host 0 takes.
+
+Hosts that come one after the other run a task that has its object when they come, or takes one then.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from lab.hosts import Hosts
-from lab.systems import System, peers
+from lab.systems import ROUND_TRIP, System, peers
 from lab.systems.driver import DriverSystem
 from lab.worker import Process
 
@@ -24,6 +27,7 @@ WAYS = {
     "gather": ["client", "task"],
     "reduce": ["star", "tree"],
     "allreduce": ["star tasks", "tree tasks", "tree replicate-1"],
+    ROUND_TRIP: ["tasks"],
 }
 
 PORT = 8786

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, Worker, wait
 
+from lab.systems import ROUND_TRIP
 from lab.systems.peers import START_SECONDS, STOP_SECONDS, answers, tree
 from lab.worker import CALL_SECONDS, checksum, pattern, serve, wait_until
 
@@ -29,6 +30,17 @@ def add(arrays: Sequence[np.ndarray]) -> np.ndarray:
 def take(taken: object) -> float:
     """A task that needs an object, or several: when it had them."""
     return time.monotonic()
+
+
+def appear(array: np.ndarray, at: float) -> np.ndarray:
+    """A task that has its object at this instant."""
+    wait_until(at)
+    return array
+
+
+def echo(array: np.ndarray) -> np.ndarray:
+    """A task that makes an object of its own from what it takes."""
+    return array.copy()
 
 
 def checksums(keys: Sequence[str], dask_worker: Worker) -> list[int]:
@@ -51,18 +63,29 @@ class Calls:
         self._gathered: list[np.ndarray] = []
         self._holders = self._hosts[:0]
 
-    def prepare(self, case: str, size: int) -> dict[str, Any]:
-        sources = {"broadcast": self._hosts[:1], "gather": self._hosts[1:]}.get(case, self._hosts)
-        self._sources = [self._on(index, pattern, size, index) for index in sources]
+    def prepare(self, case: str, size: int, staggered: bool) -> dict[str, Any]:
+        """``staggered`` changes nothing: what the tasks of those that come later give is made before, too."""
+        only = {"broadcast": self._hosts[:1], ROUND_TRIP: self._hosts[:1], "gather": self._hosts[1:]}
+        self._sources = [self._on(index, pattern, size, index) for index in only.get(case, self._hosts)]
         self._wait(self._sources)
         return {}
 
-    def run(self, case: str, way: str, start: float) -> dict[str, Any]:
+    def run(self, case: str, way: str, start: float, late: list[float] | None, trips: int) -> dict[str, Any]:
+        """``late``: seconds by host until it comes; none: all are there at the start."""
         wait_until(start)
+        if case == ROUND_TRIP:
+            return {"ended": self._round_trips(trips)}
         if case == "broadcast":
             self._results = self._sources
             self._holders = self._hosts[1:]
-            return {"ended": self._broadcast(self._sources[0], way)}
+            if late is None:
+                return {"ended": self._broadcast(self._sources[0], way)}
+            return {"ended": self._take_staggered(self._sources[0], start, late)}
+        if late is not None:
+            pairs = enumerate(zip(self._sources, late, strict=True))
+            self._sources = [
+                self._on(index, appear, source, start + delay) for index, (source, delay) in pairs
+            ]
         if case == "gather":
             return {"ended": self._gather(way)}
         add_up, _, send = way.partition(" ")
@@ -105,6 +128,23 @@ class Calls:
             self._client.replicate([future], workers=self._workers, branching_factor=fan_out)
             return time.monotonic()
         return float(max(self._values([self._on(index, take, future) for index in self._holders])))
+
+    def _take_staggered(self, future: Any, start: float, late: Sequence[float]) -> float:
+        """Each receiver's task is handed in when it comes."""
+        taken = []
+        for index in self._holders:
+            wait_until(start + late[index])
+            taken.append(self._on(index, take, future))
+        return float(max(self._values(taken)))
+
+    def _round_trips(self, trips: int) -> float:
+        ended = 0.0
+        for _ in range(trips):
+            answer = self._on(1, echo, self._sources[0])
+            ended = float(self._values([self._on(0, take, answer)])[0])
+            self._results = [answer]
+        self._holders = self._hosts[:1]
+        return ended
 
     def _gather(self, way: str) -> float:
         if way == "client":

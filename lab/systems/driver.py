@@ -15,9 +15,12 @@ import time
 from collections.abc import Mapping, Sequence
 
 from lab.report import progress, size_text
-from lab.systems import WrongContent, expected
+from lab.systems import ROUND_TRIP, SEARCH_BYTES_MAX, WrongContent, delays, expected, round_trips
 from lab.systems.peers import pause, resume
 from lab.worker import START_AHEAD_SECONDS, Process
+
+#: Ways with this in their name need all receivers at once.
+STAGGERED_NEVER = "replicate"
 
 #: Runs of each way before one is chosen: the first ones open connections and fault memory in.
 TRIALS = 3
@@ -41,19 +44,22 @@ class DriverSystem:
         self._ways = ways
         self._processes = [*daemons, driver.pid]
         self._paused = pause(self._processes)
+        self._searched: dict[tuple[str, int, float | None], str] = {}
         self._chosen: dict[tuple[str, int], str] = {}
 
-    def run(self, case: str, size: int, name: str) -> float:
+    def run(self, case: str, size: int, name: str, interval: float | None = None) -> float:
         self._resume()
         try:
-            if (case, size) not in self._chosen:
-                self._chosen[case, size] = self._fastest(case, size)
-            return self._once(case, self._chosen[case, size], size)
+            key = (case, min(size, SEARCH_BYTES_MAX), interval)
+            if key not in self._searched:
+                self._searched[key] = self._fastest(*key)
+            self._chosen[case, size] = self._searched[key]
+            return self._once(case, self._searched[key], size, interval)
         finally:
             self._paused = pause(self._processes)
 
     def chosen(self, case: str, size: int) -> str:
-        """The way that is taken, once a run has found it."""
+        """The way that was taken last."""
         return self._chosen[case, size]
 
     def close(self) -> None:
@@ -64,21 +70,26 @@ class DriverSystem:
         resume(self._paused)
         self._paused = []
 
-    def _fastest(self, case: str, size: int) -> str:
+    def _fastest(self, case: str, size: int, interval: float | None) -> str:
         ways = self._ways[case]
+        if interval is not None:
+            ways = [way for way in ways if STAGGERED_NEVER not in way]
         if len(ways) == 1:
             return ways[0]
-        took = {way: min(self._once(case, way, size) for _ in range(TRIALS)) for way in ways}
+        took = {way: min(self._once(case, way, size, interval) for _ in range(TRIALS)) for way in ways}
         told = ", ".join(f"{way} {seconds:.4f} s" for way, seconds in took.items())
         best = min(took, key=took.__getitem__)
         progress(f"{self.name}, {case} of {size_text(size)}: {told}; goes on with {best}")
         return best
 
-    def _once(self, case: str, way: str, size: int) -> float:
-        self._driver.ask("prepare", case=case, size=size)
+    def _once(self, case: str, way: str, size: int, interval: float | None) -> float:
+        trips = round_trips(size)
+        self._driver.ask("prepare", case=case, size=size, staggered=interval is not None)
         at = time.monotonic() + START_AHEAD_SECONDS
-        seconds = float(self._driver.ask("run", case=case, way=way, start=at)["ended"]) - at
+        late = None if interval is None else delays(case, self._hosts, interval)
+        answer = self._driver.ask("run", case=case, way=way, start=at, late=late, trips=trips)
+        seconds = float(answer["ended"]) - at
         if self._driver.ask("check")["checksums"] != expected(case, size, self._hosts):
             raise WrongContent(f"{self.name}, {case} of {size} bytes by {way}: other bytes than must be")
         self._driver.ask("clear")
-        return seconds
+        return seconds / trips if case == ROUND_TRIP else seconds

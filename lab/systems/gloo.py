@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from lab.hosts import Hosts
-from lab.systems import CASES, System, WrongContent, expected, peers
+from lab.systems import CASES, ROUND_TRIP, System, WrongContent, delays, expected, peers, round_trips
 from lab.worker import START_AHEAD_SECONDS, Process
 
 PORT = 7070
@@ -48,26 +48,30 @@ class Gloo:
     """The processes wait for their next call in a blocking read."""
 
     name = "gloo"
-    cases = frozenset(CASES)
+    cases = frozenset((*CASES, ROUND_TRIP))
 
     def __init__(self, ranks: Sequence[Process]) -> None:
         self._ranks = ranks
 
-    def run(self, case: str, size: int, name: str) -> float:
+    def run(self, case: str, size: int, name: str, interval: float | None = None) -> float:
         for rank in self._ranks:
             rank.send("prepare", case=case, size=size)
         for rank in self._ranks:
             rank.receive()
         at = time.monotonic() + START_AHEAD_SECONDS
-        for rank in self._ranks:
-            rank.send("run", at=at, case=case)
-        ended = [float(rank.receive()["ended"]) for rank in self._ranks]
+        trips = round_trips(size)
+        for rank, delay in zip(self._ranks, delays(case, len(self._ranks), interval), strict=True):
+            rank.send("run", at=at + delay, case=case, trips=trips)
+        answers = [rank.receive() for rank in self._ranks]
+        ended = [float(answer["ended"]) for answer in answers]
         for rank in self._ranks:
             rank.send("check")
         checksums = [rank.receive()["checksums"] for rank in self._ranks]
         found = [one for of_rank in checksums for one in of_rank]
         if found != expected(case, size, len(self._ranks)):
             raise WrongContent(f"{name}: other bytes than must be")
+        if case == ROUND_TRIP:
+            return (ended[0] - float(answers[0]["began"])) / trips
         # Only of those that get something: a sender is done when its bytes are on their way.
         return max(when for when, of_rank in zip(ended, checksums, strict=True) if of_rank) - at
 

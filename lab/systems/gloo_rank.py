@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as group
 
+from lab.systems import ROUND_TRIP
 from lab.systems.peers import START_SECONDS, answers
 from lab.worker import CALL_SECONDS, checksum, pattern, serve
 
@@ -36,18 +37,25 @@ class Calls:
 
     def prepare(self, case: str, size: int) -> dict[str, Any]:
         """Arrays are made, and memory is touched, before the time starts."""
-        empty = case == "broadcast" and self._rank > 0
+        empty = case in ("broadcast", ROUND_TRIP) and self._rank > 0
         array = np.zeros(size // 4, np.float32) if empty else pattern(size, self._rank)
         self._tensor = torch.from_numpy(array)
         self._gathered = []
         if case == "gather" and self._rank == 0:
             self._gathered = [torch.zeros(size // 4) for _ in range(self._ranks)]
-        holds = {"broadcast": self._rank > 0, "reduce": self._rank == 0, "allreduce": True}
+        root = self._rank == 0
+        holds = {"broadcast": not root, "reduce": root, "allreduce": True, ROUND_TRIP: root}
         self._results = [self._tensor] if holds.get(case) else self._gathered[1:]
+        if case == ROUND_TRIP and root:
+            # A buffer of its own, or what came back could not be told from what went out.
+            self._results = [torch.zeros(size // 4)]
         return {}
 
-    def run(self, case: str) -> dict[str, Any]:
-        if case == "broadcast":
+    def run(self, case: str, trips: int) -> dict[str, Any]:
+        """``trips``: how many round trips are made."""
+        if case == ROUND_TRIP:
+            self._round_trips(trips)
+        elif case == "broadcast":
             group.broadcast(self._tensor, 0)
         elif case == "gather":
             group.gather(self._tensor, self._gathered or None, 0)
@@ -56,6 +64,15 @@ class Calls:
         else:
             group.all_reduce(self._tensor)
         return {"ended": time.monotonic()}
+
+    def _round_trips(self, trips: int) -> None:
+        for _ in range(trips):
+            if self._rank == 0:
+                group.send(self._tensor, 1)
+                group.recv(self._results[0], 1)
+            else:
+                group.recv(self._tensor, 0)
+                group.send(self._tensor, 0)
 
     def check(self) -> dict[str, Any]:
         """The checksums of what this rank got, which is then let go."""

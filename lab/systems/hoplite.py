@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 
 from lab.daemons import on_hosts
 from lab.hosts import Hosts
-from lab.systems import CASES, System, WrongContent, expected
-from lab.worker import START_AHEAD_SECONDS, Worker, together
+from lab.systems import CASES, ROUND_TRIP, System, WrongContent, delays, expected, round_trips
+from lab.worker import START_AHEAD_SECONDS, Worker
 
 
 def missing() -> str:
@@ -26,32 +26,36 @@ def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
 
 
 class Hoplite:
-    """Collectives by a worker on every host, the first one being host 0's."""
+    """Collectives by a worker on every host; the first one's is the root of what has one."""
 
-    name = "hoplite"
-    cases = frozenset(CASES)
+    cases = frozenset((*CASES, ROUND_TRIP))
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
+    def __init__(self, workers: Sequence[Worker], name: str = "hoplite") -> None:
+        self.name = name
         self._workers = workers
 
-    def run(self, case: str, size: int, name: str) -> float:
-        cases = {
-            "broadcast": self._broadcast,
-            "gather": self._gather,
-            "reduce": self._reduce,
-            "allreduce": self._allreduce,
-        }
-        return cases[case](size, name)
+    def run(self, case: str, size: int, name: str, interval: float | None = None) -> float:
+        if case == ROUND_TRIP:
+            return self._round_trip(size, name)
+        if case == "gather":
+            return self._gather(size, name)
+        if case == "broadcast":
+            return self._broadcast(size, name, interval)
+        return self._reduce(case, size, name, interval)
 
     def close(self) -> None:
         for worker in self._workers:
             worker.close()
 
-    def _broadcast(self, size: int, name: str) -> float:
+    def _broadcast(self, size: int, name: str, interval: float | None) -> float:
         """One put on the first host, then a get on every other."""
         first, *others = self._workers
         self._put([name], size, range(1))
-        seconds = together(others, "get", id=name)
+        at = time.monotonic() + START_AHEAD_SECONDS
+        late = delays("broadcast", len(self._workers), interval)
+        for worker, delay in zip(others, late[1:], strict=True):
+            worker.send("get", at=at + delay, id=name)
+        seconds = self._last(others) - at
         self._check("broadcast", size, name, others)
         first.ask("delete", ids=[name])
         return seconds
@@ -61,46 +65,76 @@ class Hoplite:
         first = self._workers[0]
         sources = self._sources(name)[1:]
         self._put(sources, size, range(1, len(self._workers)))
-        seconds = together([first], "gather", ids=sources)
+        at = time.monotonic() + START_AHEAD_SECONDS
+        seconds = float(first.ask("gather", at=at, ids=sources)["ended"]) - at
         self._check("gather", size, name, [first])
         first.ask("delete", ids=sources)
         return seconds
 
-    def _reduce(self, size: int, name: str) -> float:
-        """A source put on every host, then their sum, asked for and got on the first."""
-        first = self._workers[0]
+    def _reduce(self, case: str, size: int, name: str, interval: float | None) -> float:
+        """A source put on every host; the first asks for their sum, which in an allreduce all others get.
+
+        With an interval, each puts its source only when it comes.
+        """
+        first, *others = self._workers
         sources = self._sources(name)
-        self._put(sources, size, range(len(self._workers)))
-        seconds = together([first], "reduce", id=name, sources=sources)
-        self._check("reduce", size, name, [first])
+        hosts = range(len(self._workers))
+        self._fill(size, hosts)
+        if interval is None:
+            self._put_filled(sources, hosts)
+        puts = [None if interval is None else source for source in sources]
+        late = delays(case, len(hosts), interval)
+        at = time.monotonic() + START_AHEAD_SECONDS
+        first.send(case, at=at, id=name, sources=sources, put=puts[0])
+        holders = self._workers if case == "allreduce" else self._workers[:1]
+        for worker, put, delay in zip(others, puts[1:], late[1:], strict=True):
+            if case == "allreduce":
+                worker.send("get", at=at + delay, id=name, put=put)
+            elif put is not None:
+                worker.send("put", at=at + delay, id=put)
+        seconds = self._last(holders) - at
+        if case == "reduce" and interval is not None:
+            self._last(others)
+        self._check(case, size, name, holders)
         first.ask("delete", ids=[name, *sources])
         return seconds
 
-    def _allreduce(self, size: int, name: str) -> float:
-        """A source put on every host; one host asks for their sum, and all get it."""
-        first, *others = self._workers
-        sources = self._sources(name)
-        self._put(sources, size, range(len(self._workers)))
-        at = time.monotonic() + START_AHEAD_SECONDS
-        first.send("allreduce", at=at, id=name, sources=sources)
-        for worker in others:
-            worker.send("get", at=at, id=name)
-        seconds = max(float(worker.receive()["ended"]) for worker in self._workers) - at
-        self._check("allreduce", size, name, self._workers)
-        first.ask("delete", ids=[name, *sources])
-        return seconds
+    def _round_trip(self, size: int, name: str) -> float:
+        """A put on host 0 that host 1 gets and puts under another name, which host 0 gets."""
+        first, second = self._workers
+        trips = round_trips(size)
+        there = [f"{name}-there-{trip}" for trip in range(trips)]
+        back = [f"{name}-back-{trip}" for trip in range(trips)]
+        self._fill(size, range(1))
+        second.send("echo", there=there, back=back)
+        answer = first.ask("ping", there=there, back=back)
+        second.receive()
+        self._check(ROUND_TRIP, size, name, [first])
+        first.ask("delete", ids=[*there, *back])
+        return float(answer["ended"] - answer["began"]) / trips
 
     def _sources(self, name: str) -> list[str]:
         return [f"{name}-source-{index}" for index in range(len(self._workers))]
 
     def _put(self, ids: Sequence[str], size: int, hosts: range) -> None:
         """An object by the worker of each of these hosts, with that host's content."""
+        self._fill(size, hosts)
+        self._put_filled(ids, hosts)
+
+    def _fill(self, size: int, hosts: range) -> None:
         for host in hosts:
             self._workers[host].send("fill", size=size, seed=host)
         for host in hosts:
             self._workers[host].receive()
+
+    def _put_filled(self, ids: Sequence[str], hosts: range) -> None:
         for host, id in zip(hosts, ids, strict=True):
             self._workers[host].ask("put", id=id)
+
+    @staticmethod
+    def _last(workers: Sequence[Worker]) -> float:
+        """When the last of these had its result."""
+        return max([float(worker.receive()["ended"]) for worker in workers])
 
     def _check(self, case: str, size: int, name: str, holders: Sequence[Worker]) -> None:
         for worker in holders:

@@ -5,12 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Protocol
 
 from lab.hosts import Hosts
-from lab.systems import CASES, System, WrongContent, expected
-from lab.systems.mpi_launch import Library, launched
-from lab.systems.mpi_tuning import Candidate, Candidates, Run, Settings, Tuning
-from lab.worker import START_AHEAD_SECONDS, Driven
+from lab.report import progress
+from lab.systems import CASES, ROUND_TRIP, System, WrongContent, delays, expected, round_trips
+from lab.systems.mpi_launch import LaunchFailed, Library, launched
+from lab.systems.mpi_tuning import Candidate, Candidates, Settings, Tuning
+from lab.worker import ANSWER_SECONDS, START_AHEAD_SECONDS, Driven, WorkerFailed
+
+#: Now and then a launch fails, or ranks hang in one of their first collectives or, on a busy machine, a later
+#: one. They are launched anew so often for one run.
+LAUNCHES_MAX = 3
+
+#: After a launch every case is tried with so many bytes, and may take so long, connections being opened.
+TRY_BYTES = 4 << 10
+TRY_SECONDS = 20.0
+
+#: Ranks keep objects up to this size until the next run; of larger ones, other systems need the memory.
+KEPT_BYTES_MAX = 64 << 20
 
 
 @contextmanager
@@ -23,35 +36,40 @@ def opened(
     are changed between runs.
     """
     with ExitStack() as stack:
-        launches = {
-            name: Ranks(stack.enter_context(launched(library, hosts)), hosts)
-            for name, library in libraries.items()
-        }
+        launches = {name: stack.enter_context(Ranks(library, hosts)) for name, library in libraries.items()}
 
-        def run(case: str, size: int, candidate: Candidate) -> float:
-            return launches[candidate.launch].run(case, size, candidate.settings)
+        def run(case: str, size: int, candidate: Candidate, interval: float | None = None) -> float:
+            return launches[candidate.launch].run(case, size, candidate.settings, interval)
 
         name = next(iter(libraries.values())).name
         as_it_comes = Candidate(next(iter(libraries)))
-        tuning = Tuning(name, len(hosts), candidates, run)
+        tuning = Tuning(name, len(hosts), hosts.rate_mbit, candidates, run)
         yield [
             Mpi(name, run, lambda _case, _size: as_it_comes),
             TunedMpi(f"{name} (tuned)", run, tuning),
         ]
 
 
+class StaggeredRun(Protocol):
+    """Seconds of a case and size, done in one way, with or without an interval."""
+
+    def __call__(
+        self, case: str, size: int, candidate: Candidate, interval: float | None = None
+    ) -> float: ...
+
+
 class Mpi:
     """A library with the candidate that ``choose`` gives for a case and size."""
 
-    cases = frozenset(CASES)
+    cases = frozenset((*CASES, ROUND_TRIP))
 
-    def __init__(self, name: str, run: Run, choose: Callable[[str, int], Candidate]) -> None:
+    def __init__(self, name: str, run: StaggeredRun, choose: Callable[[str, int], Candidate]) -> None:
         self.name = name
         self._run = run
         self._choose = choose
 
-    def run(self, case: str, size: int, name: str) -> float:
-        return self._run(case, size, self._choose(case, size))
+    def run(self, case: str, size: int, name: str, interval: float | None = None) -> float:
+        return self._run(case, size, self._choose(case, size), interval)
 
     def close(self) -> None:
         """Nothing to do: the ranks end with ``opened``."""
@@ -60,7 +78,10 @@ class Mpi:
 class TunedMpi(Mpi):
     """A library with the best candidates that were found; what is not known yet is searched first."""
 
-    def __init__(self, name: str, run: Run, tuning: Tuning) -> None:
+    # What is tuned are algorithms of collectives.
+    cases = frozenset(CASES)
+
+    def __init__(self, name: str, run: StaggeredRun, tuning: Tuning) -> None:
         super().__init__(name, run, tuning.best)
         self._tuning = tuning
 
@@ -69,34 +90,89 @@ class TunedMpi(Mpi):
 
 
 class Ranks:
-    """The running ranks of a library; rank 0, on host 0, is every collective's root."""
+    """The running ranks of a library; rank 0, on host 0, is every collective's root.
 
-    def __init__(self, ranks: Sequence[Driven], hosts: Hosts) -> None:
-        self._ranks = ranks
+    Ranks that hang or end are launched anew, and the run is done again: what a library needs to come up is no
+    part of a collective's time.
+    """
+
+    def __init__(self, library: Library, hosts: Hosts) -> None:
+        self._library = library
         self._hosts = hosts
+        self._launch = ExitStack()
+        self._ranks: list[Driven] = []
         self._settings: Settings = {}
+        self._patience = ANSWER_SECONDS
 
-    def run(self, case: str, size: int, settings: Settings) -> float:
+    def __enter__(self) -> Ranks:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._launch.close()
+
+    def run(self, case: str, size: int, settings: Settings, interval: float | None = None) -> float:
         """Seconds that one collective took with these settings; its results have been checked."""
+        for _ in range(LAUNCHES_MAX):
+            try:
+                return self._once(case, size, settings, interval)
+            except WorkerFailed as failed:
+                progress(f"{self._library.name}, {case} of {size} bytes: {failed}; launching it anew")
+            self._start()
+        raise WorkerFailed(f"{self._library.name} fails in every {case} of {size} bytes with {settings}")
+
+    def _start(self) -> None:
+        """Launches the ranks, anew if need be, until each case has been seen to work."""
+        for attempt in range(1, LAUNCHES_MAX + 1):
+            self._launch.close()
+            self._settings = {}
+            try:
+                self._ranks = self._launch.enter_context(launched(self._library, self._hosts))
+                self._patience = TRY_SECONDS
+                for case in (*CASES, ROUND_TRIP) if len(self._ranks) == 2 else CASES:
+                    self._once(case, TRY_BYTES, {}, None)
+                self._patience = ANSWER_SECONDS
+                return
+            except (LaunchFailed, WorkerFailed) as failed:
+                if attempt == LAUNCHES_MAX:
+                    raise
+                progress(f"{self._library.name}: {failed}; trying again")
+
+    def _once(self, case: str, size: int, settings: Settings, interval: float | None) -> float:
         if settings != self._settings:
             self._all("use", settings=settings)
             self._settings = settings
         for index, rank in enumerate(self._ranks):
             rank.send("prepare", case=case, size=size, seed=index)
-        for rank in self._ranks:
-            rank.receive()
+        self._receive()
         before = self._hosts[0].link_bytes()
-        at = time.monotonic() + START_AHEAD_SECONDS
-        ended = self._all(case, at=at)
+        seconds = self._round_trip(size) if case == ROUND_TRIP else self._collective(case, interval)
         self._require_traffic(case, size, before)
-        holders = self._holders(case)
-        self._check(case, size, holders)
-        return max(float(ended[index]["ended"]) for index in holders) - at
+        self._check(case, size, self._holders(case))
+        if size > KEPT_BYTES_MAX:
+            self._all("release")
+        return seconds
+
+    def _collective(self, case: str, interval: float | None) -> float:
+        at = time.monotonic() + START_AHEAD_SECONDS
+        for rank, delay in zip(self._ranks, delays(case, len(self._ranks), interval), strict=True):
+            rank.send(case, at=at + delay)
+        ended = self._receive()
+        return max(float(ended[index]["ended"]) for index in self._holders(case)) - at
+
+    def _round_trip(self, size: int) -> float:
+        trips = round_trips(size)
+        at = time.monotonic() + START_AHEAD_SECONDS
+        answer = self._all("round_trip", at=at, trips=trips)[0]
+        return (float(answer["ended"]) - float(answer["began"])) / trips
 
     def _all(self, call: str, **arguments: object) -> list[dict[str, float]]:
         for rank in self._ranks:
             rank.send(call, **arguments)
-        return [rank.receive() for rank in self._ranks]
+        return self._receive()
+
+    def _receive(self) -> list[dict[str, float]]:
+        return [rank.receive(self._patience) for rank in self._ranks]
 
     def _holders(self, case: str) -> range:
         """The ranks that must have a result before the collective is over."""
@@ -108,7 +184,8 @@ class Ranks:
         for index in holders:
             # A gather's root has its own source, too, before the others.
             self._ranks[index].send("check", pieces=len(self._ranks) if case == "gather" else 1)
-        found = [value for index in holders for value in self._ranks[index].receive()["checksums"]]
+        answers = [self._ranks[index].receive(self._patience) for index in holders]
+        found = [value for answer in answers for value in answer["checksums"]]
         if found[-len(wanted) :] != wanted:
             raise WrongContent(f"{case} of {size} bytes: a rank has other bytes than it must have")
 

@@ -21,15 +21,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.hosts import Hosts
-from lab.report import ROOT, progress
+from lab.report import ROOT
 from lab.systems import peers
 from lab.worker import Driven
 
 #: Stands in for ssh.
 ENTER = ROOT / "lab" / "systems" / "mpi_enter.sh"
 
-#: Now and then a launch hangs, or ends without a word; it is tried again.
-LAUNCHES_MAX = 3
+#: Now and then a launch hangs.
 LAUNCH_SECONDS = 60.0
 
 #: Time mpirun gets to end once the ranks are told to.
@@ -68,21 +67,12 @@ def missing(program: str) -> str:
 
 @contextmanager
 def launched(library: Library, hosts: Hosts) -> Iterator[list[Driven]]:
-    """A rank on every host, in the order of the hosts; they end with the context."""
-    for attempt in range(1, LAUNCHES_MAX + 1):
-        with ExitStack() as launch:
-            folder = Path(
-                launch.enter_context(tempfile.TemporaryDirectory(prefix=f"hoplite-lab-{library.name}-"))
-            )
-            try:
-                ranks = _launch(library, hosts, folder, launch)
-            except LaunchFailed as failed:
-                if attempt == LAUNCHES_MAX:
-                    raise
-                progress(f"{library.name}: {failed}; trying again")
-                continue
-            yield ranks
-            return
+    """A rank on every host, in the order of the hosts; they end with the context. May fail: try it again."""
+    with ExitStack() as launch:
+        folder = Path(
+            launch.enter_context(tempfile.TemporaryDirectory(prefix=f"hoplite-lab-{library.name}-"))
+        )
+        yield _launch(library, hosts, folder, launch)
 
 
 def _launch(library: Library, hosts: Hosts, folder: Path, launch: ExitStack) -> list[Driven]:

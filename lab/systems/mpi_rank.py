@@ -74,9 +74,25 @@ class Calls:
         self._comm.Allreduce(self._source, self._result, MPI.SUM)
         return {"ended": time.monotonic()}
 
+    def round_trip(self, trips: int) -> dict[str, Any]:
+        """Rank 0 sends its source so often and waits for it to come back from rank 1."""
+        for _ in range(trips):
+            if self._comm.rank == 0:
+                self._comm.Send(self._source, 1)
+                self._comm.Recv(self._result, 1)
+            else:
+                self._comm.Recv(self._result, 0)
+                self._comm.Send(self._result, 0)
+        return {"ended": time.monotonic()}
+
     def check(self, pieces: int) -> dict[str, Any]:
         """The checksums of the result's pieces."""
         return {"checksums": [checksum(piece) for piece in np.split(self._result, pieces)]}
+
+    def release(self) -> dict[str, Any]:
+        """Lets go of source and result."""
+        self._source = self._result = np.empty(0, np.float32)
+        return {}
 
 
 class Variables:

@@ -1,4 +1,4 @@
-"""Finds the best settings of an MPI library for each case, size and number of hosts, by trying them.
+"""Finds the best settings of an MPI library for each case, size, number and links of hosts, by trying them.
 
 What was found stays in ``lab/results/tuned.json``; without that file the search is done again.
 """
@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lab.report import RESULTS, median, progress, size_text
+from lab.systems import SEARCH_BYTES_MAX
 
 #: Values of a library's control variables; none: as it comes.
 Settings = dict[str, int]
@@ -41,11 +42,14 @@ FINAL_RUNS = 3
 
 
 class Tuning:
-    """The best candidates for one library on so many hosts."""
+    """The best candidates for one library on so many hosts with links of this rate (none: no limit)."""
 
-    def __init__(self, library: str, hosts: int, candidates: Candidates, run: Run) -> None:
+    def __init__(
+        self, library: str, hosts: int, rate_mbit: float | None, candidates: Candidates, run: Run
+    ) -> None:
         self._library = library
         self._hosts = hosts
+        self._network = f"{hosts} hosts x {f'{rate_mbit:g} Mbit/s' if rate_mbit else 'no limit'}"
         self._candidates = candidates
         self._run = run
         self._known: dict[str, Any] = _read()
@@ -54,7 +58,8 @@ class Tuning:
         return self._candidates(case, self._hosts)[self.best_name(case, size)]
 
     def best_name(self, case: str, size: int) -> str:
-        key = f"{self._library}, {case}, {size_text(size)}, {self._hosts} hosts"
+        size = min(size, SEARCH_BYTES_MAX)
+        key = f"{self._library}, {case}, {size_text(size)}, {self._network}"
         candidates = self._candidates(case, self._hosts)
         known: str = self._known.get(key, {}).get("best", "")
         return known if known in candidates else self._search(key, case, size, candidates)
@@ -71,7 +76,7 @@ class Tuning:
         final = {name: median(turn[name] for turn in turns) for name in finalists}
         best = min(final, key=lambda name: final[name])
         own = next(iter(candidates))
-        progress(f"{key}: best is {best}, {final[best]:.3f} s; {own} {first[own]:.3f} s")
+        progress(f"{key}: best is {best}, {final[best]:.4f} s; {own} {first[own]:.4f} s")
         self._known = _read()
         self._known[key] = {"best": best, **asdict(candidates[best]), "seconds": first | final}
         FILE.parent.mkdir(parents=True, exist_ok=True)

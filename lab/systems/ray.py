@@ -7,6 +7,9 @@ Ray has no collectives of its own on objects, so they are written as its users w
 * reduce, ``star``: the driver adds the objects up as ``ray.wait`` says they are there. ``tree``: a tree
   of tasks, each of which adds two objects up on the node that has one of them.
 * allreduce: one of these, and then the actors get the sum.
+* round trip: an actor's method that is given the object and returns it.
+
+Hosts that come one after the other return their objects from a method when they come, or get one then.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from lab.hosts import Hosts
-from lab.systems import System, peers
+from lab.systems import ROUND_TRIP, System, peers
 from lab.systems.driver import DriverSystem
 from lab.worker import Process
 
@@ -24,6 +27,7 @@ WAYS = {
     "gather": ["get"],
     "reduce": ["star", "tree"],
     "allreduce": ["star", "tree"],
+    ROUND_TRIP: ["call"],
 }
 
 PORT = 6379
@@ -60,18 +64,24 @@ def missing() -> str:
 @contextmanager
 def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
     """``store`` is Hoplite's: Ray's is as large as it needs to be, see ``STORE_BYTES``."""
-    with ExitStack() as stack:
-        daemons = stack.enter_context(peers.Daemons())
+    with cluster(hosts) as (daemons, head), ExitStack() as stack:
+        driver = peers.python("lab.systems.ray_driver", head, hosts[0].address, str(len(hosts)))
+        process = Process(driver, hosts[0], peers.START_SECONDS, SETTINGS)
+        system = DriverSystem("ray", len(hosts), process, daemons.pids, WAYS)
+        stack.callback(system.close)
+        yield [system]
+
+
+@contextmanager
+def cluster(hosts: Hosts) -> Iterator[tuple[peers.Daemons, str]]:
+    """A node on every host, and the address of the head."""
+    with peers.Daemons() as daemons:
         head = f"{hosts[0].address}:{PORT}"
         logs = []
         for host in hosts:
             command = [str(peers.BIN / "ray"), "start", "--block", "--disable-usage-stats"]
-            command += [
-                "--node-ip-address",
-                host.address,
-                "--temp-dir",
-                str(daemons.folder / str(host.index)),
-            ]
+            command += ["--node-ip-address", host.address]
+            command += ["--temp-dir", str(daemons.folder / str(host.index))]
             command += ["--num-cpus", str(CPUS), "--memory", str(MEMORY_BYTES)]
             command += ["--object-store-memory", str(STORE_BYTES), "--include-log-monitor", "false"]
             command += ["--resources", f'{{"host{host.index}": 1}}']
@@ -84,8 +94,4 @@ def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
                 daemons.wait_for(logs[0], READY)
         for log in logs:
             daemons.wait_for(log, READY)
-        driver = peers.python("lab.systems.ray_driver", head, hosts[0].address, str(len(hosts)))
-        process = Process(driver, hosts[0], peers.START_SECONDS, SETTINGS)
-        system = DriverSystem("ray", len(hosts), process, daemons.pids, WAYS)
-        stack.callback(system.close)
-        yield [system]
+        yield daemons, head

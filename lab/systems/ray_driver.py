@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import ray
 
+from lab.systems import ROUND_TRIP
 from lab.systems.peers import answers, tree
 from lab.worker import CALL_SECONDS, checksum, pattern, serve, wait_until
 
@@ -24,11 +26,21 @@ class Part:
     """The actor of a host: puts, gets, and says what it got."""
 
     def __init__(self) -> None:
-        self._got = np.empty(0, np.float32)
+        self._got = self._filled = np.empty(0, np.float32)
 
-    def put(self, size: int, seed: int) -> list[Any]:
+    def fill(self, size: int, seed: int) -> None:
+        self._filled = pattern(size, seed)
+
+    def put(self) -> list[Any]:
         # In a list: the reference is handed on, not the object.
-        return [ray.put(pattern(size, seed))]
+        return [ray.put(self._filled)]
+
+    def appear(self, start: float) -> np.ndarray:
+        wait_until(start)
+        return self._filled
+
+    def echo(self, array: np.ndarray) -> np.ndarray:
+        return array
 
     def get(self, references: list[Any], start: float) -> float:
         wait_until(start)
@@ -39,7 +51,7 @@ class Part:
         return checksum(self._got)
 
     def clear(self) -> None:
-        self._got = np.empty(0, np.float32)
+        self._got = self._filled = np.empty(0, np.float32)
 
 
 def add(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -60,21 +72,40 @@ class Calls:
         self._add = [
             ray.remote(add).options(num_cpus=1, resources={f"host{index}": SHARE}) for index in self._hosts
         ]
+        self._filled = np.empty(0, np.float32)
+        self._sources: list[Any] = []
         self._results: list[np.ndarray] = []
         self.clear()
 
-    def prepare(self, case: str, size: int) -> dict[str, Any]:
-        if case != "gather":
-            self._sources.append(ray.put(pattern(size, 0)))
-        if case != "broadcast":
-            made = [part.put.remote(size, index) for index, part in enumerate(self._parts, 1)]
-            self._sources += [references[0] for references in self._get(made)]
+    def prepare(self, case: str, size: int, staggered: bool) -> dict[str, Any]:
+        self._filled = pattern(size, 0)
+        if case == "broadcast":
+            self._sources = [ray.put(self._filled)]
+        elif case != ROUND_TRIP:
+            self._get([part.fill.remote(size, index) for index, part in enumerate(self._parts, 1)])
+            if not staggered:
+                own = [ray.put(self._filled)] if case != "gather" else []
+                self._sources = own + [
+                    put for (put,) in self._get([part.put.remote() for part in self._parts])
+                ]
         return {}
 
-    def run(self, case: str, way: str, start: float) -> dict[str, Any]:
+    def run(self, case: str, way: str, start: float, late: list[float] | None, trips: int) -> dict[str, Any]:
+        """``late``: seconds by host until it comes; none: all come at once and have put before."""
+        instants = [start + delay for delay in late or [0.0] * len(self._hosts)]
         if case == "broadcast":
-            return {"ended": self._get_by_all(self._sources[0], start)}
+            return {"ended": self._get_by_all(self._sources[0], instants)}
+        if late is not None:
+            self._sources = [
+                part.appear.remote(instant) for part, instant in zip(self._parts, instants[1:], strict=True)
+            ]
         wait_until(start)
+        if case == ROUND_TRIP:
+            for _ in range(trips):
+                self._results = [self._get(self._parts[0].echo.remote(self._filled))]
+            return {"ended": time.monotonic()}
+        if late is not None:
+            self._sources.insert(0, ray.put(self._filled))
         if case == "gather":
             self._results = self._get(self._sources)
             return {"ended": time.monotonic()}
@@ -96,15 +127,16 @@ class Calls:
 
     def clear(self) -> dict[str, Any]:
         """Lets go of everything, so that the object stores can."""
-        self._sources: list[Any] = []
-        self._results = []
+        self._sources, self._results = [], []
         self._at_parts = False
         self._get([part.clear.remote() for part in self._parts])
         return {}
 
-    def _get_by_all(self, reference: Any, start: float) -> float:
+    def _get_by_all(self, reference: Any, instants: Sequence[float]) -> float:
+        """When the last part has the object; each asks for it at its host's instant."""
         self._at_parts = True
-        return float(max(self._get([part.get.remote([reference], start) for part in self._parts])))
+        pairs = zip(self._parts, instants[1:], strict=True)
+        return float(max(self._get([part.get.remote([reference], instant) for part, instant in pairs])))
 
     def _star(self) -> np.ndarray:
         """Adds up here what has arrived, while the rest is on its way."""

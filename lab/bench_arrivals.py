@@ -1,0 +1,81 @@
+"""Hosts that come one after the other: broadcast, reduce and allreduce as the paper's Figure 8 has them.
+
+Receivers ask, or sources are put, at a fixed interval; whoever needs a fixed group enters its collective
+then. The time is from the first arrival to the last result. The limit is the last arrival + S/B, or what
+the collective takes at least when all come at once, if that is more. `lab.systems` says who comes when.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from lab import turns
+from lab.hosts import Hosts
+from lab.plots import arrivals as figure
+from lab.report import Report, size_of, size_text
+from lab.results import joined
+from lab.systems import STAGGERED_CASES, bytes_of_limit, delays
+
+HOSTS = 8
+SIZE = 32 << 20
+INTERVALS = (0.0, 0.1, 0.2, 0.4)
+
+#: What Hoplite must reach, times the limit.
+TARGET = 1.05
+
+#: Sources, partial sums and the result, on one host, in sizes of one object.
+ROOM_OBJECTS = 6
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--hosts", type=int, default=HOSTS)
+    options.add_argument("--size", type=size_of, default=SIZE, help="as 1MiB, or bytes")
+    options.add_argument("--intervals", type=float, nargs="+", default=INTERVALS, help="seconds")
+    options.add_argument("--cases", nargs="+", choices=STAGGERED_CASES, default=STAGGERED_CASES)
+    turns.add_options(options)
+    arguments = options.parse_args()
+    names = turns.systems_asked_for(options, arguments)
+    report = Report(
+        "arrivals",
+        f"{arguments.hosts} hosts one after the other, {size_text(arguments.size)}, "
+        f"{arguments.rate:g} Mbit/s each way",
+        ("case", "interval", *turns.COLUMNS),
+    )
+    store = arguments.store or turns.store_for(ROOM_OBJECTS * arguments.size)
+    with turns.opened(names, arguments.hosts, arguments.rate, store) as (hosts, running):
+        for case in arguments.cases:
+            for interval in arguments.intervals:
+                cell = _cell(case, arguments.size, interval, hosts, arguments.rate)
+                turns.measure(cell, running, arguments.runs, arguments.warm_up, report)
+    report.finish()
+    figure.draw(joined("arrivals"), arguments.figures)
+
+
+def _cell(case: str, size: int, interval: float, hosts: Hosts, rate: float) -> turns.Cell:
+    last = max(delays(case, len(hosts), interval))
+
+    def limit() -> float:
+        goodput = turns.goodput(hosts)
+        return max(last + size / goodput, bytes_of_limit(case, size, len(hosts)) / goodput)
+
+    told = f"{interval * 1e3:g} ms"
+    return turns.Cell(
+        label=f"{case} {size_text(size)}, {len(hosts)} hosts {told} apart x {rate:g} Mbit/s",
+        columns=(case, told),
+        facts={
+            "case": case,
+            "size": size,
+            "hosts": len(hosts),
+            "rate_mbit": rate,
+            "interval_seconds": interval,
+            "last_arrival_seconds": last,
+        },
+        run=lambda system, name: system.run(case, size, name, interval),
+        limit=limit,
+        target=TARGET,
+    )
+
+
+if __name__ == "__main__":
+    main()

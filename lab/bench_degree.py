@@ -1,0 +1,116 @@
+"""Reduce through a chain, a binary tree and a star, and what our model chooses: the paper's Figure 15.
+
+All on one cluster, taking turns: who asks for the sum chooses the tree, and on three hosts the daemon is
+told which one to choose. A fourth host asks for the sum as everyone does; which tree its daemon chose is
+seen on the wire. The sum of objects up to 64 KiB takes no tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+from pathlib import Path
+
+from lab import turns
+from lab.daemons import on_hosts
+from lab.hosts import Hosts
+from lab.plots import degree as figure
+from lab.report import RESULTS, RUNS_MIN, Report, size_of, size_text
+from lab.results import joined
+from lab.systems import System
+from lab.systems.hoplite import Hoplite
+from lab.traffic import connections, edges
+from lab.turns import OURS
+from lab.worker import Worker
+
+HOSTS = (4, 8, 16)
+SIZES = (128 << 10, 1 << 20, 8 << 20, 32 << 20)
+
+#: The trees that a daemon can be told to choose, in the order of the hosts that ask for them, from host 1 on.
+DEGREES = ("chain", "binary", "star")
+
+#: What the model's choice must reach, times the best of the trees.
+TARGET = 1.05
+
+#: Sources, partial sums and results, on one host, in sizes of one object.
+ROOM_OBJECTS = 6
+
+
+class Model(Hoplite):
+    """Hoplite as it comes, and the tree that its cost model chose last."""
+
+    def __init__(self, workers: list[Worker], hosts: Hosts) -> None:
+        super().__init__(workers, OURS)
+        self._hosts = hosts
+        self._chosen = ""
+
+    def run(self, case: str, size: int, name: str, interval: float | None = None) -> float:
+        before = connections(self._hosts)
+        seconds = super().run(case, size, name, interval)
+        tree = edges(self._hosts, before, connections(self._hosts), bytes_min=size // 2)
+        self._chosen = shape(tree)
+        return seconds
+
+    def chosen(self, case: str, size: int) -> str:
+        return self._chosen
+
+
+def shape(tree: set[tuple[int, int]]) -> str:
+    """The name of a tree with these (sender, receiver) edges."""
+    inputs = max(sum(receiver == host for _, receiver in tree) for host in {end for _, end in tree})
+    return DEGREES[min(inputs, len(DEGREES)) - 1]
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--hosts", type=int, nargs="+", default=HOSTS)
+    options.add_argument("--sizes", type=size_of, nargs="+", default=SIZES, help="as 128KiB, 1MiB or bytes")
+    options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
+    options.add_argument("--runs", type=int, default=RUNS_MIN)
+    options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figures")
+    arguments = options.parse_args()
+    if min(arguments.hosts) <= len(DEGREES):
+        options.error(f"one host for each tree and one for the model: {len(DEGREES) + 1} at least")
+    report = Report(
+        "degree",
+        f"Reduce by the degree of the tree, {arguments.rate:g} Mbit/s each way",
+        ("hosts", "size", *turns.COLUMNS),
+    )
+    for count in arguments.hosts:
+        _measure(count, arguments, report)
+    report.finish()
+    figure.draw(joined("degree"), arguments.figures)
+
+
+def _measure(count: int, arguments: argparse.Namespace, report: Report) -> None:
+    store = turns.store_for(ROOM_OBJECTS * max(arguments.sizes))
+    told = {host: ["--reduce-degree", degree] for host, degree in enumerate(DEGREES, 1)}
+    with ExitStack() as stack:
+        hosts = stack.enter_context(turns.hosts_like_all(count, arguments.rate))
+        daemons = stack.enter_context(on_hosts(hosts, store, own=told))
+        workers = []
+        for daemon, host in zip(daemons, hosts, strict=True):
+            workers.append(Worker(daemon.socket, host))
+            stack.callback(workers[-1].close)
+        running: list[System] = [Model(workers, hosts)]
+        # Whoever is the first worker asks for the sum.
+        running += [Hoplite(workers[host:] + workers[:host], told[host][-1]) for host in told]
+        for size in arguments.sizes:
+            cell = _cell(size, hosts, arguments.rate)
+            turns.measure(cell, running, arguments.runs, turns.WARM_UP_RUNS, report)
+
+
+def _cell(size: int, hosts: Hosts, rate: float) -> turns.Cell:
+    return turns.Cell(
+        label=f"degree {size_text(size)}, {len(hosts)} hosts x {rate:g} Mbit/s",
+        columns=(str(len(hosts)), size_text(size)),
+        facts={"case": "reduce", "size": size, "hosts": len(hosts), "rate_mbit": rate},
+        run=lambda system, name: system.run("reduce", size, name),
+        limit=lambda: size / turns.goodput(hosts),
+        target=TARGET,
+        rival="the best tree",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Processes of one host that put, get and look up many objects: Hoplite's, Ray's, and a plain memcpy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Protocol
+
+from lab.daemons import Daemon
+from lab.hosts import Hosts
+from lab.systems import peers, ray
+from lab.worker import Process, Worker
+
+#: Ahead of "now" by this much lie the instants that the processes start at.
+START_AHEAD_SECONDS = 0.3
+
+
+class Clients(Protocol):
+    """Some processes that do one thing many times, each one after the other, all at once."""
+
+    name: str
+    calls: frozenset[str]
+
+    def run(self, call: str, size: int, clients: int, count: int, name: str) -> float:
+        """Seconds until so many clients have done ``call`` so often each, with objects of ``size`` bytes.
+
+        Objects to get or look up are put before, and all are deleted after, the time.
+        """
+        ...
+
+
+class HopliteClients:
+    """Workers of Hoplite's, in turn on each of the nodes."""
+
+    name = "hoplite"
+    calls = frozenset(("put", "get", "locate"))
+
+    def __init__(self, daemons: Sequence[Daemon], clients: int) -> None:
+        self.workers = [Worker(daemons[number % len(daemons)].socket) for number in range(clients)]
+
+    def run(self, call: str, size: int, clients: int, count: int, name: str) -> float:
+        workers = self.workers[:clients]
+        ids = [[f"{name}-{client}-{number}" for number in range(count)] for client in range(clients)]
+        # One object of each client is enough to be got or looked up, time and again, if it is a large one.
+        put = [own if call != "get" else own[:1] for own in ids]
+        for seed, worker in enumerate(workers):
+            worker.ask("fill", size=size, seed=seed)
+        if call != "put":
+            for worker, own in zip(workers, put, strict=True):
+                worker.ask("put_many", ids=own)
+        used = [own * count if call == "get" else own for own in put]
+        at = time.monotonic() + START_AHEAD_SECONDS
+        for worker, own in zip(workers, used, strict=True):
+            worker.send(f"{call}_many", at=at, ids=own)
+        seconds = max([float(worker.receive()["ended"]) for worker in workers]) - at
+        for worker, own in zip(workers, put, strict=True):
+            worker.ask("check")
+            worker.ask("delete", ids=own)
+        return seconds
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+
+
+class Memcpy:
+    """The same workers, copying from private memory to private memory that was touched before."""
+
+    name = "memcpy"
+    calls = frozenset(("put",))
+
+    def __init__(self, clients: HopliteClients) -> None:
+        self._workers = clients.workers
+
+    def run(self, call: str, size: int, clients: int, count: int, name: str) -> float:
+        workers = self._workers[:clients]
+        for seed, worker in enumerate(workers):
+            worker.ask("fill", size=size, seed=seed)
+            worker.ask("copy_many", count=1)
+        at = time.monotonic() + START_AHEAD_SECONDS
+        for worker in workers:
+            worker.send("copy_many", at=at, count=count)
+        return max([float(worker.receive()["ended"]) for worker in workers]) - at
+
+
+class RayClients:
+    """Actors on one node of Ray's; all its processes are stopped while others are measured."""
+
+    name = "ray"
+    calls = frozenset(("put", "get"))
+
+    def __init__(self, driver: Process, daemons: Sequence[int]) -> None:
+        self._driver = driver
+        self._processes = [*daemons, driver.pid]
+        self._paused = peers.pause(self._processes)
+
+    def run(self, call: str, size: int, clients: int, count: int, name: str) -> float:
+        peers.resume(self._paused)
+        try:
+            self._driver.ask("fill", clients=clients, size=size)
+            if call == "get":
+                self._many("put", clients, 1)
+            seconds = self._many(call, clients, count)
+            self._driver.ask("clear")
+            return seconds
+        finally:
+            self._paused = peers.pause(self._processes)
+
+    def close(self) -> None:
+        peers.resume(self._paused)
+        self._driver.close()
+
+    def _many(self, call: str, clients: int, count: int) -> float:
+        at = time.monotonic() + START_AHEAD_SECONDS
+        # The instant has another name here: "at" and "call" are the worker's own.
+        answer = self._driver.ask("many", what=call, clients=clients, count=count, start=at)
+        return float(answer["ended"]) - at
+
+
+@contextmanager
+def ray_clients(clients: int) -> Iterator[RayClients]:
+    """On a host of their own, as Ray needs an address that is no loopback."""
+    with Hosts(1) as hosts, ray.cluster(hosts) as (daemons, head), ExitStack() as stack:
+        command = peers.python("lab.systems.ray_clients", head, hosts[0].address, str(clients))
+        driver = Process(command, hosts[0], peers.START_SECONDS, ray.SETTINGS)
+        running = RayClients(driver, daemons.pids)
+        stack.callback(running.close)
+        yield running

@@ -1,0 +1,159 @@
+"""Makes docs/benchmarks.md and its figures anew from what the benchmarks left: ``python -m lab.page``.
+
+Of every case the newest run counts, so that a benchmark can be run in parts; trial runs are to be deleted
+before. A benchmark that has left nothing is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.failure import figure as failure
+from lab.plots import arrivals, collective, degree, roundtrip
+from lab.plots.lines import LOOKS
+from lab.recovery import figure as recovery
+from lab.report import RESULTS, ROOT, progress
+from lab.results import Case, joined
+from lab.turns import COLUMNS, OURS
+
+Draw = Callable[[Sequence[Case], Path], list[str]]
+
+
+def _no_figure(cases: Sequence[Case], folder: Path) -> list[str]:
+    return []
+
+
+def _newest(draw: Callable[[dict[str, Any], Path], list[str]]) -> Draw:
+    """Of a figure that shows one document."""
+    return lambda cases, folder: draw(cases[-1].document, folder) if cases else []
+
+
+@dataclass(frozen=True)
+class Section:
+    """One benchmark on the page; ``name`` is the one it is run by."""
+
+    title: str
+    name: str
+    draw: Draw = _no_figure
+
+
+SECTIONS = (
+    Section("Collectives", "collective", collective.draw),
+    Section("Hosts that come one after the other", "arrivals", arrivals.draw),
+    Section("Round trips", "roundtrip", roundtrip.draw),
+    Section("The degree of a reduction's tree", "degree", degree.draw),
+    Section("Puts, gets and look-ups on a node", "objects"),
+    Section("Memory of one process", "memory"),
+    Section("One connection at full speed", "loopback"),
+    Section("Failures in applications", "failure", _newest(failure.draw)),
+    Section("Failures in the midst of a collective", "recovery", _newest(recovery.draw)),
+    Section("How soon a failure is noticed", "detection"),
+    Section("An idle cluster", "idle"),
+)
+
+HEAD = """# Benchmarks
+
+Made by `python -m lab.page` from what the benchmarks left; do not edit. Each section names the command that
+measured it, the commit it measured, and the machine. S is an object's size, B the goodput of a link as iperf3
+finds it, n the number of hosts.
+
+Hosts are network namespaces of one machine, their links token buckets on virtual cables: ratios to the limit
+and to each other hold elsewhere, absolute times need not. Peers run at their best: MPI as it comes and with
+its settings searched for each case, size and number of hosts, Ray and Dask by the fastest of the ways their
+users do these things. All systems of a row took turns in one run, each result was checked byte by byte, and a
+system that cannot do something has no number there.
+"""
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--results", type=Path, default=RESULTS, help="folder with the benchmarks' files")
+    options.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder for page and figures")
+    arguments = options.parse_args()
+    page = [HEAD]
+    for section in SECTIONS:
+        cases = joined(section.name, arguments.results)
+        if cases:
+            page.append(text(section, cases, section.draw(cases, arguments.docs / "figures")))
+        else:
+            progress(f"{section.name} has left no results: it is left out")
+    path = arguments.docs / "benchmarks.md"
+    path.write_text("\n".join(page))
+    progress(f"page: {path}")
+
+
+def text(section: Section, cases: Sequence[Case], figures: Sequence[str]) -> str:
+    """The section as Markdown."""
+    about = importlib.import_module(f"lab.bench_{section.name}").__doc__ or ""
+    images = [f"![{section.title}](figures/{name}.png)" for name in figures]
+    rows = _side_by_side(cases) if "systems" in cases[0].summary else _as_printed(cases)
+    parts = [f"## {section.title}", about.strip(), *images, _markdown(rows), *_origins(cases)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _side_by_side(cases: Sequence[Case]) -> list[list[str]]:
+    """A line for each case, with the times of all systems as multiples of its limit."""
+    found = {name for case in cases for name in case.summary["systems"]}
+    known = [name for name in LOOKS if name in found and name != OURS]
+    peers = [*known, *sorted(found - {OURS, *known})]
+    own = cases[0].document["columns"][: -len(COLUMNS)]
+    head = [*own, "limit", OURS, "x limit", "must reach", *(f"{name}, x limit" for name in peers)]
+    return [head, *(_line(case, len(own), peers) for case in cases)]
+
+
+def _line(case: Case, own: int, peers: Sequence[str]) -> list[str]:
+    systems = case.summary["systems"]
+    printed = {row[own]: dict(zip(COLUMNS, row[own:], strict=True)) for row in case.rows}
+    ours = printed.get(OURS, {})
+    chosen = systems.get(OURS, {}).get("chosen")
+    return [
+        *case.rows[0][:own],
+        case.rows[0][own + COLUMNS.index("limit")],
+        ours.get("median", "") + (f" ({chosen})" if chosen else ""),
+        ours.get("x limit", ""),
+        ours.get("must reach", ""),
+        *(f"{systems[name]['ratio']:.2f}" if name in systems else "" for name in peers),
+    ]
+
+
+def _as_printed(cases: Sequence[Case]) -> list[list[str]]:
+    return [cases[0].document["columns"], *(row for case in cases for row in case.rows)]
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "|" + "---|" * len(rows[0]))
+    return "\n".join(lines)
+
+
+def _origins(cases: Sequence[Case]) -> list[str]:
+    """The runs that the cases are from: command, time, commit and machine."""
+    told = []
+    for document in {id(case.document): case.document for case in cases}.values():
+        machine, versions = document["machine"], document["versions"]
+        told.append(
+            f"`{document['command']}` on {document['when'][:10]}, commit `{versions['commit'][:10]}`, "
+            f"{machine['processor']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, "
+            f"Linux {machine['kernel']}; {_numbers(versions)}."
+        )
+    return told
+
+
+def _numbers(versions: dict[str, str]) -> str:
+    names = ("hoplite", "openmpi", "mpich", "ray", "distributed", "torch", "python")
+    return ", ".join(f"{name} {_number(versions[name])}" for name in names if name in versions)
+
+
+def _number(version: str) -> str:
+    """The number in what a program says of itself."""
+    words = [word for word in version.split() if word[0].isdigit()]
+    return words[0] if words else version
+
+
+if __name__ == "__main__":
+    main()

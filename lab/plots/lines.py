@@ -1,0 +1,68 @@
+"""A line for each system over something that varies, beside the physical limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+
+from lab.figures import BLUE, GREEN, GREY, ORANGE, PALE, RED
+
+#: How each system is drawn, in every figure: ours stands out, the two forms of a library share a colour.
+LOOKS: dict[str, dict[str, Any]] = {
+    "hoplite": {"color": BLUE, "marker": "o", "lw": 2.0, "zorder": 4},
+    "openmpi": {"color": ORANGE, "marker": "s", "ls": ":"},
+    "openmpi (tuned)": {"color": ORANGE, "marker": "s"},
+    "mpich": {"color": GREEN, "marker": "^", "ls": ":"},
+    "mpich (tuned)": {"color": GREEN, "marker": "^"},
+    "gloo": {"color": RED, "marker": "D"},
+    "ray": {"color": "#CC79A7", "marker": "v"},
+    "dask": {"color": "#56B4E9", "marker": "x"},
+}
+USUAL: dict[str, Any] = {"lw": 1.0, "markersize": 3.5, "zorder": 3}
+
+#: What a legend above the axes takes.
+WIDTH_MIN = 7.0
+
+Summary = dict[str, Any]
+
+
+def draw(
+    axis: Axes, summaries: Iterable[Summary], across: Callable[[Summary], float], limited: bool = True
+) -> None:
+    """Milliseconds by ``across``, on a logarithmic scale: some are many times slower than others.
+
+    ``limited``: with the physical limit.
+    """
+    summaries = sorted(summaries, key=across)
+    if limited:
+        axis.plot(
+            [across(summary) for summary in summaries],
+            [summary["limit_seconds"] * 1e3 for summary in summaries],
+            color="black",
+            ls="--",
+            lw=1.0,
+            label="physical limit",
+            zorder=2,
+        )
+    for name, look in LOOKS.items():
+        measured = [summary for summary in summaries if name in summary["systems"]]
+        if measured:
+            times = [summary["systems"][name]["seconds"] * 1e3 for summary in measured]
+            axis.plot([across(summary) for summary in measured], times, label=name, **(USUAL | look))
+    axis.set_yscale("log")
+    # Plain numbers; between the powers of ten, too, where there is room.
+    axis.yaxis.set_major_formatter(LogFormatter())
+    axis.yaxis.set_minor_formatter(LogFormatter())
+    axis.grid(True, which="minor", axis="y", color=PALE, lw=0.2)
+
+
+def legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend above all axes: of the axis that has most to tell."""
+    handles, labels = max(
+        (axis.get_legend_handles_labels() for axis in axes), key=lambda found: len(found[1])
+    )
+    figure.legend(handles, labels, ncols=5, fontsize=7.5, labelcolor=GREY, loc="outside upper left")

@@ -1,0 +1,40 @@
+"""Round trips between two hosts, a bar for each system: the paper's Figure 6."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.figures import caption, save, subplots
+from lab.plots.lines import LOOKS
+from lab.report import size_text
+from lab.results import Case
+
+
+def draw(cases: Sequence[Case], folder: Path) -> list[str]:
+    """Draws the sizes of the newest run's links; returns the names of the figures."""
+    if not cases:
+        return []
+    rate = max(cases, key=lambda case: str(case.document["when"])).summary["rate_mbit"]
+    chosen = sorted(
+        (case for case in cases if case.summary["rate_mbit"] == rate), key=lambda case: case.summary["size"]
+    )
+    figure, axes = subplots(1, len(chosen), (2.4 * len(chosen) + 0.6, 2.8))
+    for axis, case in zip(axes, chosen, strict=True):
+        measured = case.summary["systems"]
+        names = [name for name in LOOKS if name in measured]
+        times = [measured[name]["seconds"] * 1e3 for name in names]
+        bars = axis.bar(names, times, color=[LOOKS[name]["color"] for name in names])
+        axis.bar_label(bars, [f"{time:.3g}" for time in times], fontsize=7)
+        axis.axhline(case.summary["limit_seconds"] * 1e3, color="black", ls="--", lw=1.0)
+        axis.set_yscale("log")
+        axis.tick_params("x", rotation=60)
+        axis.set_title(size_text(case.summary["size"]))
+    axes[0].set_ylabel("ms")
+    caption(
+        figure,
+        f"Two hosts, {rate:g} Mbit/s each way; medians of {len(chosen[0].runs)} runs. "
+        "Dashed: a bare TCP connection.",
+    )
+    save(figure, folder, "roundtrip")
+    return ["roundtrip"]

@@ -1,0 +1,78 @@
+"""Processes that put and get on one node of Ray's.
+
+``python -m lab.systems.ray_clients HEAD ADDRESS CLIENTS`` is the driver of as many
+processes, which is told line by line what to do, as `lab.worker` says.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import ray
+
+from lab.systems.peers import answers
+from lab.worker import CALL_SECONDS, pattern, serve, wait_until
+
+
+class Client:
+    """One process; what it puts is kept until it is told to let go."""
+
+    def __init__(self) -> None:
+        self._array = np.empty(0, np.float32)
+        self._references: list[Any] = []
+
+    def fill(self, size: int, seed: int) -> None:
+        self._array = pattern(size, seed)
+
+    def put_many(self, count: int, start: float) -> float:
+        wait_until(start)
+        self._references = [ray.put(self._array) for _ in range(count)]
+        return time.monotonic()
+
+    def get_many(self, count: int, start: float) -> float:
+        """The objects that were put last, in turn."""
+        wait_until(start)
+        for number in range(count):
+            got = ray.get(self._references[number % len(self._references)])
+        ended = time.monotonic()
+        if not np.array_equal(got, self._array):
+            raise RuntimeError("other bytes than were put")
+        return ended
+
+    def clear(self) -> None:
+        self._references = []
+
+
+class Calls:
+    """What the driver can be told to do; ``clients`` is how many take part."""
+
+    def __init__(self, head: str, address: str, clients: int) -> None:
+        ray.init(address=head, _node_ip_address=address, log_to_driver=False, logging_level="error")
+        self._clients = [ray.remote(Client).options(num_cpus=0).remote() for _ in range(clients)]
+
+    def fill(self, clients: int, size: int) -> dict[str, Any]:
+        chosen = self._clients[:clients]
+        ray.get([client.fill.remote(size, seed) for seed, client in enumerate(chosen)], timeout=CALL_SECONDS)
+        return {}
+
+    def many(self, what: str, clients: int, count: int, start: float) -> dict[str, Any]:
+        chosen = self._clients[:clients]
+        ended = [getattr(client, f"{what}_many").remote(count, start) for client in chosen]
+        return {"ended": max(ray.get(ended, timeout=CALL_SECONDS))}
+
+    def clear(self) -> dict[str, Any]:
+        ray.get([client.clear.remote() for client in self._clients], timeout=CALL_SECONDS)
+        return {}
+
+
+def main(head: str, address: str, clients: str) -> None:
+    with answers() as pipe:
+        serve(Calls(head, address, int(clients)), sys.stdin, pipe)
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,190 @@
+"""Systems measured side by side: they take turns, run by run, beside the physical limit of the moment."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab import systems
+from lab.hosts import Hosts
+from lab.limits import iperf
+from lab.report import RESULTS, RUNS_MIN, Report, median, progress
+from lab.systems import System, Tuned
+from lab.worker import WorkerFailed
+
+#: The first runs of a size fault the arenas in, open the connections and let them find the rate.
+WARM_UP_RUNS = 3
+
+#: What iperf3 sends to find B: long enough that the bucket's burst and the slow start do not show.
+GOODPUT_BYTES = 64 << 20
+
+#: The faster of the kernel's choices on these links. Hoplite and iperf3 ask for it; the peers cannot.
+CONGESTION_CONTROL = "cubic"
+
+#: Hoplite's stores hold so much at least.
+STORE_BYTES_MIN = 1 << 30
+
+#: What the columns after a benchmark's own are.
+COLUMNS = ("system", "median", "limit", "x limit", "spread", "x hoplite", "must reach")
+
+#: Whose results decide the column "x hoplite".
+OURS = "hoplite"
+
+
+def add_options(options: argparse.ArgumentParser) -> None:
+    """What every benchmark of systems over hosts can be told."""
+    options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
+    options.add_argument("--runs", type=int, default=RUNS_MIN)
+    options.add_argument("--warm-up", type=int, default=WARM_UP_RUNS, help="runs before those that count")
+    options.add_argument("--store", help="of each host; default: as large as is needed")
+    options.add_argument(
+        "--systems", nargs="+", choices=systems.MODULES, help="default: Hoplite and every peer installed"
+    )
+    options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figures")
+
+
+def systems_asked_for(options: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[str]:
+    """Names of modules that can be used here; one that was asked for and cannot be ends the program."""
+    names: list[str] = arguments.systems or systems.installed()
+    for name in names:
+        if lacking := systems.module(name).missing():
+            options.error(f"{name}: {lacking}")
+    return names
+
+
+def store_for(size: int) -> str:
+    """What ``--store`` is by default: room for so many bytes of objects on each host."""
+    return str(max(STORE_BYTES_MIN, size))
+
+
+@contextmanager
+def hosts_like_all(count: int, rate_mbit: float) -> Iterator[Hosts]:
+    """So many hosts, whose links every system finds alike."""
+    with Hosts(count, rate_mbit=rate_mbit) as hosts:
+        for host in hosts:
+            host.control_congestion(CONGESTION_CONTROL)
+        yield hosts
+
+
+@contextmanager
+def opened(
+    names: Sequence[str], count: int, rate_mbit: float, store: str
+) -> Iterator[tuple[Hosts, list[System]]]:
+    """So many hosts, and the systems running on them."""
+    with hosts_like_all(count, rate_mbit) as hosts, ExitStack() as stack:
+        running: list[System] = []
+        for name in names:
+            progress(f"{count} hosts: starting {name}")
+            running += stack.enter_context(systems.module(name).opened(hosts, store))
+        yield hosts, running
+
+
+def goodput(hosts: Hosts) -> float:
+    """Bytes/s that one link brings just now."""
+    return iperf(hosts[0].address, GOODPUT_BYTES, server=hosts[0], client=hosts[1])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is measured side by side: one case at one size over so many hosts."""
+
+    label: str
+    """Unlike every other cell's: the newest result of a label is the one that counts."""
+    columns: tuple[str, ...]
+    """The first columns of its rows."""
+    facts: dict[str, Any]
+    """For the summary, what figures are drawn from: "case" and "size" among them."""
+    run: Callable[[System, str], float]
+    """Seconds of a system's run of this name."""
+    limit: Callable[[], float]
+    """The least seconds that physics allows, measured now."""
+    target: float | None = None
+    """What Hoplite must reach, times the limit or the rival."""
+    rival: str | None = None
+    """A system that the target is about, in place of the limit."""
+
+
+def measure(cell: Cell, running: list[System], runs: int, warm_up: int, report: Report) -> None:
+    """Adds the cell's rows. A peer that fails is left out from then on: it is taken from ``running``."""
+    timed: dict[str, list[float]] = {system.name: [] for system in running}
+    limits: list[float] = []
+    for number in range(-warm_up, runs):
+        seconds = _turn(cell, running, f"{cell.label}-{number}")
+        if number < 0:
+            continue
+        limits.append(cell.limit())
+        told = ", ".join(
+            f"{name} {_time(took)} = {took / limits[-1]:.2f} x" for name, took in seconds.items()
+        )
+        progress(f"{cell.label}: limit {_time(limits[-1])}: {told}")
+        for name, took in seconds.items():
+            timed[name].append(took)
+    # The best of them: a disturbed measurement of the limit must not make the ratio look better.
+    limit = min(limits)
+    whole = [system for system in running if len(timed[system.name]) == runs]
+    ours = median(timed[OURS]) if timed.get(OURS) else None
+    report.add(
+        *(_row(cell, system.name, timed[system.name], limit, ours) for system in whole),
+        case=cell.label,
+        runs=[
+            {"limit_seconds": limits[i], "seconds": {system.name: timed[system.name][i] for system in whole}}
+            for i in range(runs)
+        ],
+        summary={
+            **cell.facts,
+            "limit_seconds": limit,
+            "systems": {
+                system.name: _summary(cell, system, timed[system.name], limit, ours) for system in whole
+            },
+        },
+    )
+
+
+def _turn(cell: Cell, running: list[System], name: str) -> dict[str, float]:
+    seconds = {}
+    for system in list(running):
+        if cell.facts["case"] not in system.cases:
+            continue
+        try:
+            seconds[system.name] = cell.run(system, f"{system.name}-{name}")
+        except WorkerFailed as failed:
+            if system.name == OURS:
+                raise
+            progress(f"{cell.label}: {system.name} is left out from here on: {failed}")
+            running.remove(system)
+    return seconds
+
+
+def _summary(
+    cell: Cell, system: System, taken: Sequence[float], limit: float, ours: float | None
+) -> dict[str, Any]:
+    seconds = median(taken)
+    chosen = system.chosen(cell.facts["case"], cell.facts["size"]) if isinstance(system, Tuned) else None
+    return {
+        "seconds": seconds,
+        "ratio": seconds / limit,
+        "times_hoplite": seconds / ours if ours else None,
+        "chosen": chosen,
+    }
+
+
+def _row(cell: Cell, name: str, taken: Sequence[float], limit: float, ours: float | None) -> tuple[str, ...]:
+    seconds = median(taken)
+    return (
+        *cell.columns,
+        name,
+        _time(seconds),
+        _time(limit),
+        f"{seconds / limit:.3f}",
+        f"{min(taken) / limit:.3f}-{max(taken) / limit:.3f}",
+        f"{seconds / ours:.2f}" if ours else "-",
+        f"<= {cell.target} x {cell.rival or 'limit'}" if cell.target and name == OURS else "-",
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 0.01 else f"{seconds * 1e6:.0f} us"
