@@ -59,6 +59,10 @@ lab: $(VENV)/installed ## List the benchmarks; BENCH=name runs one, BENCH=all ev
 peers: $(PEERS)/installed ## Install what the benchmarks compare with: Debian's, and pip's in an environment of its own
 	@.ci/peers.sh
 
+.PHONY: page
+page: $(VENV)/installed ## Make docs/benchmarks.md and its figures from what the benchmarks left
+	$(BIN)/python -m lab.page
+
 .PHONY: chaos
 chaos: $(VENV)/installed ## Break nodes and links under a checked workload (as root); MINUTES=, SEED=, HOSTS=
 	$(BIN)/python -m lab.chaos --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(if $(HOSTS),--hosts $(HOSTS))

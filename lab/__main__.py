@@ -36,8 +36,9 @@ def _list(names: list[str]) -> None:
         text = importlib.import_module(f"lab.{BENCH}{name}").__doc__ or ""
         print(f"  {name:<12} {text.splitlines()[0]}")
     print(
-        "\nAll but `memory`, `loopback` and `idle` build hosts from network namespaces and need root; those with a "
-        "physical limit need iperf3. `python -m lab.page` makes docs/benchmarks.md from what they left."
+        "\nAll but `memory`, `loopback` and `idle` build hosts from network namespaces and need root; "
+        "those with a physical limit need iperf3.\n"
+        "`python -m lab.page` makes docs/benchmarks.md of what they left."
     )
 
 

@@ -67,6 +67,9 @@ def main() -> None:
     options.add_argument("--sizes", type=size_of, nargs="+", default=SIZES, help="as 128KiB, 1MiB or bytes")
     options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
     options.add_argument("--runs", type=int, default=RUNS_MIN)
+    options.add_argument(
+        "--warm-up", type=int, default=turns.WARM_UP_RUNS, help="runs before those that count"
+    )
     options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figures")
     arguments = options.parse_args()
     if min(arguments.hosts) <= len(DEGREES):
@@ -97,7 +100,7 @@ def _measure(count: int, arguments: argparse.Namespace, report: Report) -> None:
         running += [Hoplite(workers[host:] + workers[:host], told[host][-1]) for host in told]
         for size in arguments.sizes:
             cell = _cell(size, hosts, arguments.rate)
-            turns.measure(cell, running, arguments.runs, turns.WARM_UP_RUNS, report)
+            turns.measure(cell, running, arguments.runs, arguments.warm_up, report)
 
 
 def _cell(size: int, hosts: Hosts, rate: float) -> turns.Cell:

@@ -54,6 +54,7 @@ LOOK_UP = Case("locate", SMALL, 2000)
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--runs", type=int, default=RUNS_MIN)
+    options.add_argument("--warm-up", type=int, default=WARM_UP_RUNS, help="runs before those that count")
     options.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
     options.add_argument("--scale", type=float, default=1.0, help="of the number of operations in a run")
     options.add_argument("--no-ray", action="store_true", help="without Ray, though it is installed")
@@ -62,7 +63,7 @@ def main() -> None:
     report = Report(
         "objects",
         "Rates of put, get and look-up",
-        ("operation", "size", "clients", "system", "rate", "", "one takes", "x hoplite", "must reach"),
+        ("operation", "size", "clients", "system", "rate", "that is", "one takes", "x hoplite", "must reach"),
     )
     with ExitStack() as stack:
         ours = HopliteClients(stack.enter_context(on_loopback(1, STORE)), most)
@@ -91,7 +92,7 @@ def _measure(
     count = max(int(case.count * arguments.scale) // clients, 1)
     label = f"{case.call} {size_text(case.size)}, {clients} clients"
     rates: dict[str, list[float]] = {one.name: [] for one in able}
-    for run in range(-WARM_UP_RUNS, arguments.runs):
+    for run in range(-arguments.warm_up, arguments.runs):
         for one in able:
             seconds = one.run(case.call, case.size, clients, count, f"{label}-{run}")
             if run >= 0:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -39,8 +41,17 @@ class Memcpy:
         return time.perf_counter() - began
 
 
-def iperf(address: str, size: int, server: Host | None = None, client: Host | None = None) -> float:
-    """Goodput in bytes/s that iperf3 gets for ``size`` bytes over one connection to ``address``.
+@dataclass(frozen=True)
+class Sent:
+    """What iperf3 found."""
+
+    bytes_per_second: float
+    cpu_seconds: float
+    """Of sender and receiver."""
+
+
+def iperf(address: str, size: int, server: Host | None = None, client: Host | None = None) -> Sent:
+    """What iperf3 gets for ``size`` bytes over one connection to ``address``.
 
     ``server`` and ``client`` are the hosts to run in; none means this one. Cubic, as Hoplite's own
     data sockets use, because it is the faster of the kernel's choices here.
@@ -59,7 +70,9 @@ def iperf(address: str, size: int, server: Host | None = None, client: Host | No
         report = json.loads(done.stdout)
         if done.returncode != 0 or "error" in report:
             raise RuntimeError(f"iperf3 to {address}: {report.get('error', done.stderr)}")
-        return float(report["end"]["sum_received"]["bits_per_second"]) / 8
+        received, busy = report["end"]["sum_received"], report["end"]["cpu_utilization_percent"]
+        percent = float(busy["host_total"]) + float(busy["remote_total"])
+        return Sent(float(received["bits_per_second"]) / 8, percent / 100 * float(received["seconds"]))
     finally:
         serving.terminate()
         serving.communicate()
@@ -90,7 +103,8 @@ def bare_round_trip(
 ) -> float:
     """Seconds that ``size`` bytes take to ``address`` and, once all are there, back, over one connection.
 
-    One of ``trips`` in a row.
+    One of ``trips`` in a row. Both ends spin while they wait, as MPI's do: to be woken takes longer than the
+    network does.
     """
     module = [sys.executable, "-m", "lab.limits"]
     bouncer = subprocess.Popen(
@@ -144,6 +158,7 @@ def _bounce(address: str, size: int, trips: int) -> None:
     with connection:
         _tune(connection)
         for _ in range(1 + trips):
+            _spin(connection)
             _fill(connection, data)
             connection.sendall(data)
 
@@ -158,8 +173,19 @@ def _throw(address: str, size: int, trips: int, port: int) -> None:
             if trip == 0:
                 began = time.perf_counter()
             connection.sendall(data)
+            _spin(connection)
             _fill(connection, data)
         print(time.perf_counter() - began)
+
+
+def _spin(connection: socket.socket) -> None:
+    """Returns once there is something to receive."""
+    while True:
+        try:
+            connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            return
+        except BlockingIOError:
+            os.sched_yield()
 
 
 def _fill(connection: socket.socket, data: memoryview) -> None:

@@ -15,6 +15,9 @@ from lab.worker import Process, Worker
 #: Ahead of "now" by this much lie the instants that the processes start at.
 START_AHEAD_SECONDS = 0.3
 
+#: What Ray's processes do first when they go on after a stop takes less.
+RESUME_SECONDS = 1.0
+
 
 class Clients(Protocol):
     """Some processes that do one thing many times, each one after the other, all at once."""
@@ -97,6 +100,7 @@ class RayClients:
 
     def run(self, call: str, size: int, clients: int, count: int, name: str) -> float:
         peers.resume(self._paused)
+        time.sleep(RESUME_SECONDS)
         try:
             self._driver.ask("fill", clients=clients, size=size)
             if call == "get":

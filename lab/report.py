@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "lab" / "results"
+
+#: Where runs are kept, and read from again. Runs that are not to be kept are best sent elsewhere.
+RESULTS = Path(os.environ.get("HOPLITE_LAB_RESULTS", ROOT / "lab" / "results"))
 
 #: Where the peers that are Python packages are installed (`make peers`): what they need must not decide what
 #: Hoplite is tried with.
@@ -89,7 +91,7 @@ class Report:
     def finish(self) -> Path:
         print(f"\n{self.title}\n")
         table(self.columns, [row for case in self._cases for row in case["rows"]])
-        print(f"\n  all runs: {self._path.relative_to(ROOT)}")
+        print(f"\n  all runs: {self._path}")
         return self._path
 
     def _document(self) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def opened(
 
 def goodput(hosts: Hosts) -> float:
     """Bytes/s that one link brings just now."""
-    return iperf(hosts[0].address, GOODPUT_BYTES, server=hosts[0], client=hosts[1])
+    return iperf(hosts[0].address, GOODPUT_BYTES, server=hosts[0], client=hosts[1]).bytes_per_second
 
 
 @dataclass(frozen=True)

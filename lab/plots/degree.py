@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.figures import BLUE, GREEN, ORANGE, RED, caption, save, subplots
-from lab.plots.lines import WIDTH_MIN, legend
+from lab.plots.lines import WIDTH_MIN, legend, scale
 from lab.report import size_text
 from lab.results import Case
 
@@ -44,7 +44,7 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
         )
         for size, one in zip(sizes, ours, strict=True):
             axis.annotate(one["chosen"], (size, one["ratio"]), (0, 9), textcoords="offset points", fontsize=7)
-        axis.set_yscale("log")
+        scale(axis)
         axis.set_title(f"{count} hosts")
     axes[0].set_ylabel("times S/B")
     legend(figure, axes)

@@ -53,8 +53,12 @@ def draw(
         if measured:
             times = [summary["systems"][name]["seconds"] * 1e3 for summary in measured]
             axis.plot([across(summary) for summary in measured], times, label=name, **(USUAL | look))
+    scale(axis)
+
+
+def scale(axis: Axes) -> None:
+    """A logarithmic one, with plain numbers; between the powers of ten, too, where there is room."""
     axis.set_yscale("log")
-    # Plain numbers; between the powers of ten, too, where there is room.
     axis.yaxis.set_major_formatter(LogFormatter())
     axis.yaxis.set_minor_formatter(LogFormatter())
     axis.grid(True, which="minor", axis="y", color=PALE, lw=0.2)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.figures import caption, save, subplots
-from lab.plots.lines import LOOKS
+from lab.plots.lines import LOOKS, scale
 from lab.report import size_text
 from lab.results import Case
 
@@ -27,7 +27,7 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
         bars = axis.bar(names, times, color=[LOOKS[name]["color"] for name in names])
         axis.bar_label(bars, [f"{time:.3g}" for time in times], fontsize=7)
         axis.axhline(case.summary["limit_seconds"] * 1e3, color="black", ls="--", lw=1.0)
-        axis.set_yscale("log")
+        scale(axis)
         axis.tick_params("x", rotation=60)
         axis.set_title(size_text(case.summary["size"]))
     axes[0].set_ylabel("ms")

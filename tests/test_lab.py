@@ -1,0 +1,180 @@
+"""What the lab does without hosts and peers: joining results, the page, taking turns, relaunching ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from lab import page, report, results, systems, turns
+from lab.bench_degree import shape
+from lab.plots import arrivals, collective, degree, roundtrip
+from lab.systems import mpi, mpi_launch
+from lab.worker import WorkerFailed
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where reports go."""
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    return tmp_path
+
+
+class Fake:
+    """A system that takes so long, or fails from a run on."""
+
+    cases = frozenset(systems.CASES)
+
+    def __init__(self, name: str, seconds: float, fails_at: int = 1000) -> None:
+        self.name, self._seconds, self._left = name, seconds, fails_at
+
+    def run(self, case: str, size: int, name: str, interval: float | None = None) -> float:
+        self._left -= 1
+        if self._left < 0:
+            raise WorkerFailed(f"{self.name} has not answered")
+        return self._seconds
+
+    def close(self) -> None: ...
+
+
+def measured(running: list[systems.System], size: int = MIB, **facts: Any) -> report.Report:
+    """A report of one cell, which took 2 s at least."""
+    kept = report.Report("collective", "a title", ("hosts", "case", "size", *turns.COLUMNS))
+    cell = turns.Cell(
+        label=f"broadcast {size}",
+        columns=("4", "broadcast", report.size_text(size)),
+        facts={"case": "broadcast", "size": size, "hosts": 4, "rate_mbit": 500.0, **facts},
+        run=lambda system, name: system.run("broadcast", size, name),
+        limit=lambda: 2.0,
+        target=1.03,
+    )
+    turns.measure(cell, running, runs=2, warm_up=1, report=kept)
+    return kept
+
+
+def test_sizes_are_read_as_they_are_written() -> None:
+    for size in (1 << 10, 32 << 10, 3 << 19, 256 << 20, 1 << 30):
+        assert report.size_of(report.size_text(size).replace(" ", "")) == size
+    assert report.size_of("1000") == 1000
+
+
+def test_a_peer_that_fails_is_left_out_and_the_rest_is_whole(folder: Path) -> None:
+    running: list[systems.System] = [Fake("hoplite", 2.5), Fake("ray", 5.0, fails_at=2), Fake("dask", 10.0)]
+    measured(running)
+    assert [system.name for system in running] == ["hoplite", "dask"]
+    (case,) = results.joined("collective", folder)
+    assert case.summary["systems"]["hoplite"]["ratio"] == 1.25
+    assert case.summary["systems"]["dask"]["times_hoplite"] == 4
+    assert "ray" not in case.summary["systems"]
+
+
+def test_hoplite_is_never_left_out(folder: Path) -> None:
+    with pytest.raises(WorkerFailed):
+        measured([Fake("hoplite", 2.5, fails_at=1)])
+
+
+def test_of_each_case_the_newest_run_counts(folder: Path) -> None:
+    for name, seconds, size in (("a", 9.0, MIB), ("b", 2.0, MIB), ("c", 4.0, 32 * MIB)):
+        measured([Fake("hoplite", seconds)], size)
+        (written,) = (path for path in folder.glob("collective-2*.json"))
+        document = json.loads(written.read_text()) | {"when": f"2026-01-01T00:00:0{ord(name) - ord('a')}"}
+        written.unlink()
+        (folder / f"collective-{name}.json").write_text(json.dumps(document))
+    (folder / "collective-old.json").write_text('{"when": "2025", "cases": [{"case": "broadcast"}]}')
+    found = {
+        case.summary["size"]: case.summary["systems"]["hoplite"]
+        for case in results.joined("collective", folder)
+    }
+    assert {size: one["seconds"] for size, one in found.items()} == {MIB: 2.0, 32 * MIB: 4.0}
+
+
+def test_the_page_has_a_line_for_each_case_and_blanks_for_what_is_missing(folder: Path) -> None:
+    measured([Fake("hoplite", 2.0), Fake("gloo", 3.0)])
+    cases = results.joined("collective", folder)
+    text = page.text(page.SECTIONS[0], cases, ["collectives"])
+    assert "![Collectives](figures/collectives.png)" in text
+    assert "| hosts | case | size | limit | hoplite | x limit | must reach | gloo, x limit |" in text
+    assert "| 4 | broadcast | 1 MiB | 2000.0 ms | 2000.0 ms | 1.000 | <= 1.03 x limit | 1.50 |" in text
+    without = results.Case(
+        cases[0].rows[:1], {**cases[0].summary, "systems": {"hoplite": {}}}, [], cases[0].document
+    )
+    assert "| 1.000 | <= 1.03 x limit |  |" in page.text(page.SECTIONS[0], [cases[0], without], [])
+
+
+def test_every_figure_of_several_systems_is_drawn(folder: Path) -> None:
+    facts = {"interval_seconds": 0.1, "last_arrival_seconds": 0.3}
+    trees = [Fake(name, 2.0) for name in ("hoplite", "chain", "binary", "star")]
+    for size in (32 << 10, MIB):
+        measured([*trees, Fake("gloo", 3.0)], size, **facts)
+        for path in folder.glob("collective-2*.json"):
+            path.rename(folder / f"collective-{size}.json")
+    cases = results.joined("collective", folder)
+    for case in cases:
+        case.summary["systems"]["hoplite"]["chosen"] = "chain"
+    drawn = [*collective.draw(cases, folder), *roundtrip.draw(cases, folder), *degree.draw(cases, folder)]
+    drawn += arrivals.draw(cases[:1], folder)
+    assert drawn == ["collectives", "collectives-small", "roundtrip", "degree", "arrivals"]
+    for name in drawn:
+        assert (folder / f"{name}.png").stat().st_size > 0
+        assert (folder / f"{name}.svg").stat().st_size > 0
+
+
+def test_hosts_come_an_interval_apart_and_a_broadcasts_sender_is_there_before() -> None:
+    assert systems.delays("reduce", 3, 0.5) == [0.0, 0.5, 1.0]
+    assert systems.delays("broadcast", 4, 0.5) == [0.0, 0.0, 0.5, 1.0]
+    assert systems.delays("allreduce", 3, None) == [0.0, 0.0, 0.0]
+
+
+def test_the_shape_of_a_tree_is_told_by_who_sends_to_whom() -> None:
+    assert shape({(0, 1), (1, 2), (2, 3)}) == "chain"
+    assert shape({(0, 1), (2, 1), (1, 3), (4, 3)}) == "binary"
+    assert shape({(0, 1), (2, 1), (3, 1), (4, 1)}) == "star"
+
+
+class FakeRank:
+    """Answers nothing at all, or whatever is wanted."""
+
+    def __init__(self, hangs: bool) -> None:
+        self._hangs = hangs
+
+    def send(self, call: str, **arguments: Any) -> None: ...
+
+    def receive(self, timeout: float) -> dict[str, Any]:
+        if self._hangs:
+            raise WorkerFailed("a rank has not answered")
+        return {"ended": 0.0}
+
+
+def test_ranks_that_hang_are_launched_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: list[str] = []
+
+    @contextmanager
+    def launched(library: mpi_launch.Library, hosts: object) -> Iterator[Sequence[FakeRank]]:
+        launches.append("begun")
+        # The first hangs when it is tried out, the second in a run.
+        ranks = [FakeRank(hangs=len(launches) == 1) for _ in range(3)]
+        try:
+            yield ranks
+        finally:
+            launches.append("ended")
+
+    monkeypatch.setattr(mpi, "launched", launched)
+    monkeypatch.setattr(mpi.Ranks, "_require_traffic", lambda *_: None)
+    monkeypatch.setattr(mpi.Ranks, "_check", lambda *_: None)
+    library = mpi_launch.Library("a library", lambda hosts: [], "", {})
+    hosts: Any = [type("Host", (), {"link_bytes": lambda self: {}})()]
+    with mpi.Ranks(library, hosts) as ranks:
+        assert launches == ["begun", "ended", "begun"]
+        for rank in ranks._ranks:
+            rank._hangs = True  # type: ignore[attr-defined]
+        ranks.run("broadcast", 1024, {})
+        assert launches == ["begun", "ended", "begun", "ended", "begun"]
+    assert launches[-1] == "ended"
