@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.failure import figure as failure
-from lab.plots import arrivals, collective, degree, roundtrip
+from lab.plots import arrivals, collective, degree, roundtrip, scaling
 from lab.plots.lines import LOOKS
 from lab.recovery import figure as recovery
 from lab.report import RESULTS, ROOT, progress
@@ -47,6 +47,7 @@ SECTIONS = (
     Section("Hosts that come one after the other", "arrivals", arrivals.draw),
     Section("Round trips", "roundtrip", roundtrip.draw),
     Section("The degree of a reduction's tree", "degree", degree.draw),
+    Section("Many nodes, simulated", "scaling", scaling.draw),
     Section("Puts, gets and look-ups on a node", "objects"),
     Section("Memory of one process", "memory"),
     Section("One connection at full speed", "loopback"),

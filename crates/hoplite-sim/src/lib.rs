@@ -6,6 +6,7 @@
 //! - `task`: what clients do; `model`: what they must find
 //! - `fault`: what may go wrong; `workload`, `crowd`, `mischief`: a seed draws a world, its tasks, its faults
 //! - `script`: the drawn list; `run`, `ending`: play it, and say what went wrong; `minimise`: with fewer items
+//! - `scale`: what a collective takes where nothing disturbs it
 //! - `scenario`: commands and their recorded outcome, one behaviour per file
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ mod net;
 mod plane;
 mod queue;
 pub mod run;
+pub mod scale;
 pub mod scenario;
 mod script;
 mod show;
