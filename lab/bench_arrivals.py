@@ -30,7 +30,7 @@ ROOM_OBJECTS = 6
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--hosts", type=int, default=HOSTS)
-    options.add_argument("--size", type=size_of, default=SIZE, help="as 1MiB, or bytes")
+    options.add_argument("--size", type=size_of, default=SIZE, help="as 1MiB")
     options.add_argument("--intervals", type=float, nargs="+", default=INTERVALS, help="seconds")
     options.add_argument("--cases", nargs="+", choices=STAGGERED_CASES, default=STAGGERED_CASES)
     turns.add_options(options)

@@ -32,7 +32,7 @@ TARGETS = {
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--hosts", type=int, nargs="+", default=HOSTS)
-    options.add_argument("--sizes", type=size_of, nargs="+", default=SIZES, help="as 32KiB, 1MiB or bytes")
+    options.add_argument("--sizes", type=size_of, nargs="+", default=SIZES, help="as 32KiB or 1MiB")
     options.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     turns.add_options(options)
     arguments = options.parse_args()

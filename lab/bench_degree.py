@@ -64,7 +64,7 @@ def shape(tree: set[tuple[int, int]]) -> str:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--hosts", type=int, nargs="+", default=HOSTS)
-    options.add_argument("--sizes", type=size_of, nargs="+", default=SIZES, help="as 128KiB, 1MiB or bytes")
+    options.add_argument("--sizes", type=size_of, nargs="+", default=SIZES, help="as 128KiB or 1MiB")
     options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
     options.add_argument("--runs", type=int, default=RUNS_MIN)
     options.add_argument(

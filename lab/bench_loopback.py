@@ -28,7 +28,7 @@ TARGET = 0.6
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--runs", type=int, default=RUNS_MIN + 2)
-    options.add_argument("--size", type=size_of, default=SIZE, help="as 1GiB, or bytes")
+    options.add_argument("--size", type=size_of, default=SIZE, help="as 1GiB")
     options.add_argument("--store", default="4GiB")
     arguments = options.parse_args()
     size = arguments.size

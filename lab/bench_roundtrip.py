@@ -28,7 +28,7 @@ ROOM_OBJECTS = 4
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--sizes", type=size_of, nargs="+", default=SIZES, help="as 1KiB, 1MiB or bytes")
+    options.add_argument("--sizes", type=size_of, nargs="+", default=SIZES, help="as 1KiB or 1MiB")
     turns.add_options(options)
     arguments = options.parse_args()
     names = turns.systems_asked_for(options, arguments)

@@ -45,7 +45,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--nodes", type=int, nargs="+", default=NODES, help="to simulate, 2 to 64")
     options.add_argument("--hosts", type=int, nargs="+", default=HOSTS, help="to check it against")
-    options.add_argument("--size", type=size_of, default=SIZE, help="as 8MiB, or bytes")
+    options.add_argument("--size", type=size_of, default=SIZE, help="as 8MiB")
     options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
     options.add_argument("--runs", type=int, default=RUNS_MIN)
     options.add_argument(

@@ -1,7 +1,7 @@
 """Makes docs/benchmarks.md and its figures anew from what the benchmarks left: ``python -m lab.page``.
 
-Of every case the newest run counts, so that a benchmark can be run in parts; trial runs are to be deleted
-before. A benchmark that has left nothing is left out.
+Of every case the newest run counts, so that a benchmark can be run in parts. Trial runs are best kept
+apart, by ``HOPLITE_LAB_RESULTS=FOLDER``. A benchmark that has left nothing is left out.
 """
 
 from __future__ import annotations

@@ -24,6 +24,9 @@ RESULTS = Path(os.environ.get("HOPLITE_LAB_RESULTS", ROOT / "lab" / "results"))
 #: Hoplite is tried with.
 PEERS = ROOT / ".venv-peers"
 
+#: The largest first, so that the first one that fits is the right one.
+UNITS = {"GiB": 30, "MiB": 20, "KiB": 10, "B": 0}
+
 #: Fewest timed runs a median is taken of.
 RUNS_MIN = 5
 
@@ -45,18 +48,16 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def size_text(size: int) -> str:
-    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << shift:
-            return f"{size / (1 << shift):g} {unit}"
-    return f"{size} B"
+    unit, shift = next((pair for pair in UNITS.items() if size >= 1 << pair[1]), ("B", 0))
+    return f"{size / (1 << shift):g} {unit}"
 
 
 def size_of(text: str) -> int:
-    """Bytes of "64KiB", "32MiB", "1GiB" or "1000"."""
-    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+    """Bytes of "64KiB", "32MiB" or "100B"; ``ValueError`` without a unit, which once was MiB."""
+    for unit, shift in UNITS.items():
         if text.endswith(unit):
             return int(float(text.removesuffix(unit)) * (1 << shift))
-    return int(text)
+    raise ValueError(f"{text!r} has no unit: {', '.join(UNITS)}")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -74,12 +74,17 @@ def hosts_like_all(count: int, rate_mbit: float) -> Iterator[Hosts]:
 def opened(
     names: Sequence[str], count: int, rate_mbit: float, store: str
 ) -> Iterator[tuple[Hosts, list[System]]]:
-    """So many hosts, and the systems running on them."""
+    """So many hosts, and the systems running on them; a peer that does not come up is left out."""
     with hosts_like_all(count, rate_mbit) as hosts, ExitStack() as stack:
         running: list[System] = []
         for name in names:
             progress(f"{count} hosts: starting {name}")
-            running += stack.enter_context(systems.module(name).opened(hosts, store))
+            try:
+                running += stack.enter_context(systems.module(name).opened(hosts, store))
+            except WorkerFailed as failed:
+                if name == OURS:
+                    raise
+                progress(f"{count} hosts: {name} is left out: {failed}")
         yield hosts, running
 
 

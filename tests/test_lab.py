@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 from lab import page, report, results, systems, turns
 from lab.bench_degree import shape
 from lab.plots import arrivals, collective, degree, roundtrip
-from lab.systems import mpi, mpi_launch
+from lab.systems import mpi, mpi_launch, peers
 from lab.worker import WorkerFailed
 
 MIB = 1 << 20
@@ -61,9 +61,10 @@ def measured(running: list[systems.System], size: int = MIB, **facts: Any) -> re
 
 
 def test_sizes_are_read_as_they_are_written() -> None:
-    for size in (1 << 10, 32 << 10, 3 << 19, 256 << 20, 1 << 30):
+    for size in (1, 1000, 1 << 10, 32 << 10, 3 << 19, 256 << 20, 1 << 30):
         assert report.size_of(report.size_text(size).replace(" ", "")) == size
-    assert report.size_of("1000") == 1000
+    with pytest.raises(ValueError, match="no unit"):
+        report.size_of("32")
 
 
 def test_a_peer_that_fails_is_left_out_and_the_rest_is_whole(folder: Path) -> None:
@@ -74,6 +75,31 @@ def test_a_peer_that_fails_is_left_out_and_the_rest_is_whole(folder: Path) -> No
     assert case.summary["systems"]["hoplite"]["ratio"] == 1.25
     assert case.summary["systems"]["dask"]["times_hoplite"] == 4
     assert "ray" not in case.summary["systems"]
+
+
+class FakeModule:
+    """Gives one system, or fails to come up."""
+
+    def __init__(self, name: str, fails: bool = False) -> None:
+        self._name, self._fails = name, fails
+
+    @contextmanager
+    def opened(self, hosts: object, store: str) -> Iterator[Sequence[systems.System]]:
+        if self._fails:
+            raise peers.PeerFailed(f"{self._name} is still starting")
+        yield [Fake(self._name, 1.0)]
+
+
+def test_a_peer_that_does_not_come_up_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = {
+        "hoplite": FakeModule("hoplite"),
+        "ray": FakeModule("ray", fails=True),
+        "dask": FakeModule("dask"),
+    }
+    monkeypatch.setattr(turns, "hosts_like_all", lambda *_: nullcontext())
+    monkeypatch.setattr(systems, "module", modules.__getitem__)
+    with turns.opened(list(modules), 16, 500.0, "1GiB") as (_, running):
+        assert [system.name for system in running] == ["hoplite", "dask"]
 
 
 def test_hoplite_is_never_left_out(folder: Path) -> None:

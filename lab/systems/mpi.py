@@ -10,7 +10,7 @@ from typing import Protocol
 from lab.hosts import Hosts
 from lab.report import progress
 from lab.systems import CASES, ROUND_TRIP, System, WrongContent, delays, expected, round_trips
-from lab.systems.mpi_launch import LaunchFailed, Library, launched
+from lab.systems.mpi_launch import Library, launched
 from lab.systems.mpi_tuning import Candidate, Candidates, Settings, Tuning
 from lab.worker import ANSWER_SECONDS, START_AHEAD_SECONDS, Driven, WorkerFailed
 
@@ -133,7 +133,7 @@ class Ranks:
                     self._once(case, TRY_BYTES, {}, None)
                 self._patience = ANSWER_SECONDS
                 return
-            except (LaunchFailed, WorkerFailed) as failed:
+            except WorkerFailed as failed:
                 if attempt == LAUNCHES_MAX:
                     raise
                 progress(f"{self._library.name}: {failed}; trying again")

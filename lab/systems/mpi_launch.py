@@ -23,7 +23,7 @@ from pathlib import Path
 from lab.hosts import Hosts
 from lab.report import ROOT
 from lab.systems import peers
-from lab.worker import Driven
+from lab.worker import Driven, WorkerFailed
 
 #: Stands in for ssh.
 ENTER = ROOT / "lab" / "systems" / "mpi_enter.sh"
@@ -40,7 +40,7 @@ POLL_SECONDS = 0.1
 MARK = "HOPLITE_LAB_LAUNCH"
 
 
-class LaunchFailed(RuntimeError):
+class LaunchFailed(WorkerFailed):
     """mpirun did not bring up all ranks; the message holds what it printed."""
 
 

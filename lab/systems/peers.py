@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from lab.hosts import Host
 from lab.report import PEERS, ROOT
+from lab.worker import WorkerFailed
 
 BIN = PEERS / "bin"
 
@@ -28,7 +29,7 @@ STOP_SECONDS = 15.0
 POLL_SECONDS = 0.05
 
 
-class PeerFailed(RuntimeError):
+class PeerFailed(WorkerFailed):
     """A peer's process ended or did not become ready; the message holds the end of what it printed."""
 
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use hoplite_words::{Dtype, ObjectId, Op};
+use hoplite_words::{limits, Dtype, ObjectId, Op};
 
 use crate::ending::join;
 use crate::model::Origin;
@@ -13,9 +13,11 @@ use crate::net::NetPlan;
 use crate::task::{Ending, Outcome, Spec, Task, TaskId};
 use crate::world::{Plan, World};
 
-/// As `hoplite-node` moves objects of some MiB.
-const GRAIN: u64 = 64 << 10;
-const WINDOW: u64 = 4 * GRAIN;
+/// As `hoplite-node`'s carry plane cuts objects.
+const GRAINS_PER_OBJECT: u64 = 512;
+
+/// What the kernel's buffers hold between two nodes, about.
+const WINDOW: u64 = 256 << 10;
 
 /// Longest that one of them may take.
 const WITHIN: Duration = Duration::from_secs(600);
@@ -63,7 +65,9 @@ fn plan(cluster: Cluster) -> Plan {
         // A source, a partial sum and a result, and those of the round before.
         store_bytes: 8 * cluster.object_bytes,
         net: NetPlan::uniform(cluster.nodes, cluster.latency, cluster.bytes_per_s),
-        grain_bytes: GRAIN,
+        grain_bytes: (cluster.object_bytes / GRAINS_PER_OBJECT)
+            .clamp(limits::GRAIN_BYTES_MIN as u64, limits::GRAIN_BYTES_MAX as u64)
+            .next_multiple_of(8),
         window_bytes: WINDOW,
         fold_ahead_bytes: u64::MAX,
         stall_after: Duration::from_secs(1),
