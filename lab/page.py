@@ -18,7 +18,7 @@ from lab.plots import arrivals, collective, degree, roundtrip, scaling
 from lab.plots.lines import LOOKS
 from lab.recovery import figure as recovery
 from lab.report import RESULTS, ROOT, progress
-from lab.results import Case, joined
+from lab.results import Case, joined, newest
 from lab.turns import COLUMNS, OURS
 
 Draw = Callable[[Sequence[Case], Path], list[str]]
@@ -30,7 +30,7 @@ def _no_figure(cases: Sequence[Case], folder: Path) -> list[str]:
 
 def _newest(draw: Callable[[dict[str, Any], Path], list[str]]) -> Draw:
     """Of a figure that shows one document."""
-    return lambda cases, folder: draw(cases[-1].document, folder) if cases else []
+    return lambda cases, folder: draw(newest(cases).document, folder)
 
 
 @dataclass(frozen=True)

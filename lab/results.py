@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,11 @@ def joined(benchmark: str, folder: Path = RESULTS) -> list[Case]:
         for case in document["cases"]:
             found[case["case"]] = Case(case["rows"], case["summary"], case["runs"], document)
     return list(found.values())
+
+
+def newest(cases: Sequence[Case]) -> Case:
+    """One of the newest document, where there are any."""
+    return max(cases, key=lambda case: str(case.document["when"]))
 
 
 def documents(benchmark: str, folder: Path = RESULTS) -> list[dict[str, Any]]:

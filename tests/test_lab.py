@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib")
 
 from lab import page, report, results, systems, turns
 from lab.bench_degree import shape
-from lab.plots import arrivals, collective, degree, roundtrip
+from lab.plots import arrivals, collective, degree, roundtrip, scaling
 from lab.systems import mpi, mpi_launch, peers
 from lab.worker import WorkerFailed
 
@@ -151,6 +151,18 @@ def test_every_figure_of_several_systems_is_drawn(folder: Path) -> None:
     for name in drawn:
         assert (folder / f"{name}.png").stat().st_size > 0
         assert (folder / f"{name}.svg").stat().st_size > 0
+
+
+def test_the_scaling_figure_has_the_newest_run_only(tmp_path: Path) -> None:
+    def case(nodes: int, when: str) -> results.Case:
+        facts = {"case": "reduce", "nodes": nodes, "simulated_seconds": 2.0, "limit_seconds": 1.0}
+        return results.Case([], {**facts, "lab_seconds": None}, [], {"when": when, "title": f"of {when}"})
+
+    new = case(2, "2026-01-02")
+    assert scaling.draw([case(64, "2026-01-01"), new], tmp_path) == ["scaling"]
+    both = (tmp_path / "scaling.svg").read_text()
+    scaling.draw([new], tmp_path)
+    assert (tmp_path / "scaling.svg").read_text() == both
 
 
 def test_hosts_come_an_interval_apart_and_a_broadcasts_sender_is_there_before() -> None:

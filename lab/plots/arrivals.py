@@ -8,7 +8,7 @@ from pathlib import Path
 from lab.figures import GREY, caption, save, subplots
 from lab.plots import lines
 from lab.report import size_text
-from lab.results import Case
+from lab.results import Case, newest
 from lab.systems import STAGGERED_CASES
 
 
@@ -17,8 +17,8 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
     if not cases:
         return []
     alike = ("size", "hosts", "rate_mbit")
-    newest = max(cases, key=lambda case: str(case.document["when"])).summary
-    chosen = [case for case in cases if all(case.summary[key] == newest[key] for key in alike)]
+    last = newest(cases).summary
+    chosen = [case for case in cases if all(case.summary[key] == last[key] for key in alike)]
     names = [name for name in STAGGERED_CASES if any(case.summary["case"] == name for case in chosen)]
     figure, axes = subplots(1, len(names), (max(2.9 * len(names), lines.WIDTH_MIN), 3.4))
     for axis, name in zip(axes, names, strict=True):
@@ -32,7 +32,7 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
     lines.legend(figure, axes)
     caption(
         figure,
-        f"{newest['hosts']} hosts, {size_text(newest['size'])}, {newest['rate_mbit']:g} Mbit/s each way; "
+        f"{last['hosts']} hosts, {size_text(last['size'])}, {last['rate_mbit']:g} Mbit/s each way; "
         f"from the first arrival to the last result, medians of {len(chosen[0].runs)} runs.",
     )
     save(figure, folder, "arrivals")

@@ -8,7 +8,7 @@ from pathlib import Path
 from lab.figures import BLUE, GREEN, ORANGE, RED, caption, save, subplots
 from lab.plots.lines import WIDTH_MIN, legend, scale
 from lab.report import size_text
-from lab.results import Case
+from lab.results import Case, newest
 
 TREES = {"chain": (GREEN, "o"), "binary": (ORANGE, "s"), "star": (RED, "^")}
 MODEL = "hoplite"
@@ -18,7 +18,7 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
     """Draws the newest run's links; returns the names of the figures."""
     if not cases:
         return []
-    rate = max(cases, key=lambda case: str(case.document["when"])).summary["rate_mbit"]
+    rate = newest(cases).summary["rate_mbit"]
     found = sorted(
         (case.summary for case in cases if case.summary["rate_mbit"] == rate),
         key=lambda summary: int(summary["size"]),

@@ -8,14 +8,14 @@ from pathlib import Path
 from lab.figures import caption, save, subplots
 from lab.plots.lines import LOOKS, scale
 from lab.report import size_text
-from lab.results import Case
+from lab.results import Case, newest
 
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
     """Draws the sizes of the newest run's links; returns the names of the figures."""
     if not cases:
         return []
-    rate = max(cases, key=lambda case: str(case.document["when"])).summary["rate_mbit"]
+    rate = newest(cases).summary["rate_mbit"]
     chosen = sorted(
         (case for case in cases if case.summary["rate_mbit"] == rate), key=lambda case: case.summary["size"]
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.figures import BLUE, ORANGE, caption, save, subplots
-from lab.results import Case
+from lab.results import Case, newest
 
 COLOURS = {"broadcast": BLUE, "reduce": ORANGE}
 
@@ -15,8 +15,8 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
     """Draws the newest run; returns the name of the figure."""
     if not cases:
         return []
-    newest = max((case.document for case in cases), key=lambda document: str(document["when"]))
-    found = [case.summary for case in cases if case.document is newest]
+    document = newest(cases).document
+    found = [case.summary for case in cases if case.document is document]
     figure, (axis,) = subplots(1, 1, (5.2, 3.0))
     for name, colour in COLOURS.items():
         here = [summary for summary in found if summary["case"] == name]
@@ -40,6 +40,6 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
     axis.set_ylabel("times S/B")
     axis.set_ylim(bottom=0.9)
     axis.legend(fontsize=7.5)
-    caption(figure, f"{newest['title']}.")
+    caption(figure, f"{document['title']}.")
     save(figure, folder, "scaling")
     return ["scaling"]
