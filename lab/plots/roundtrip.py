@@ -10,6 +10,9 @@ from lab.plots.lines import LOOKS, scale
 from lab.report import size_text
 from lab.results import Case, newest
 
+#: Where the slowest takes so many times as long as the fastest, bars on an even scale show nothing.
+LOGARITHMIC_FROM = 10
+
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
     """Draws the sizes of the newest run's links; returns the names of the figures."""
@@ -25,9 +28,10 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
         names = [name for name in LOOKS if name in measured]
         times = [measured[name]["seconds"] * 1e3 for name in names]
         bars = axis.bar(names, times, color=[LOOKS[name]["color"] for name in names])
-        axis.bar_label(bars, [f"{time:.3g}" for time in times], fontsize=7)
+        axis.bar_label(bars, [f"{time:.2f}" if time < 100 else f"{time:.0f}" for time in times], fontsize=7)
         axis.axhline(case.summary["limit_seconds"] * 1e3, color="black", ls="--", lw=1.0)
-        scale(axis)
+        if max(times) > LOGARITHMIC_FROM * min(times):
+            scale(axis)
         axis.tick_params("x", rotation=60)
         axis.set_title(size_text(case.summary["size"]))
     axes[0].set_ylabel("ms")
