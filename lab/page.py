@@ -66,8 +66,8 @@ finds it, n the number of hosts.
 Hosts are network namespaces of one machine, their links token buckets on virtual cables: ratios to the limit
 and to each other hold elsewhere, absolute times need not. Peers run at their best: MPI as it comes and with
 its settings searched for each case, size and number of hosts, Ray and Dask by the fastest of the ways their
-users do these things. All systems of a row took turns in one run, each result was checked byte by byte, and a
-system that cannot do something has no number there.
+users do these things. All systems of a row took turns in one run, what collectives and round trips left was
+checked byte by byte, and a system that cannot do something, or was not run, has no number there.
 """
 
 

@@ -59,9 +59,16 @@ def draw(
 def scale(axis: Axes) -> None:
     """A logarithmic one, with plain numbers; between the powers of ten, too, where there is room."""
     axis.set_yscale("log")
-    axis.yaxis.set_major_formatter(LogFormatter())
-    axis.yaxis.set_minor_formatter(LogFormatter())
+    axis.yaxis.set_major_formatter(_Plain())
+    axis.yaxis.set_minor_formatter(_Plain())
     axis.grid(True, which="minor", axis="y", color=PALE, lw=0.2)
+
+
+class _Plain(LogFormatter):
+    """The places of the usual labels, without exponents."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
 
 
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:
