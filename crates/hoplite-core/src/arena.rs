@@ -59,12 +59,12 @@ impl Arena {
             start
         };
         self.used += need;
-        Some(Extent { offset: block + PROGRESS_BLOCK_BYTES, size })
+        Some(Extent::behind_block(block, size))
     }
 
     /// Gives back what `allocate` returned.
     pub fn free(&mut self, extent: Extent) {
-        let mut start = extent.offset - PROGRESS_BLOCK_BYTES;
+        let mut start = extent.block;
         let mut length = footprint(extent.size);
         self.used -= length;
         if let Some((&before, &before_length)) = self.holes.range(..start).next_back() {

@@ -30,6 +30,9 @@ pub struct Config {
     /// The tree of every reduction asked for here, instead of the one the cost model chooses. Default: none;
     /// there to measure how good the model's choices are.
     pub reduce_degree: Option<Degree>,
+    /// Allreduces from this size on, in bytes, are striped where their shape allows it. Default: those for
+    /// which the cost model says that it pays (see `cost`).
+    pub striped_bytes_min: Option<u64>,
 }
 
 impl Config {
@@ -45,6 +48,7 @@ impl Config {
             suspicion: Duration::from_millis(450),
             stall_after: Duration::from_secs(1),
             reduce_degree: None,
+            striped_bytes_min: None,
         }
     }
 }

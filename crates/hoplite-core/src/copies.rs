@@ -30,6 +30,8 @@ pub(crate) enum Phase {
     Received(Option<TransferId>),
     /// By a fold; `None` once it has ended and waits for the commit, or was stopped.
     Folded(Option<FoldId>),
+    /// Through windows (see `windows`).
+    Assembled,
     Sealed,
 }
 
@@ -58,6 +60,9 @@ pub(crate) struct Copy {
     /// That owner knows it is complete.
     told_complete: bool,
     pub upstream: Option<NodeId>,
+    /// Its windows, in order; and for a window, the copy that it is part of.
+    pub windows: Vec<CopyId>,
+    pub within: Option<CopyId>,
 }
 
 impl Copy {
@@ -141,6 +146,11 @@ impl Copies {
         result
     }
 
+    /// The copy goes by no id any more.
+    pub fn forget_object_of(&mut self, id: CopyId) {
+        self.by_object.remove(&self.table[&id].object);
+    }
+
     /// The copy goes by another id from now on.
     pub fn rename(&mut self, id: CopyId, object: ObjectId) {
         let copy = self.table.get_mut(&id).expect("a live copy id");
@@ -169,6 +179,10 @@ impl Core {
     pub(crate) fn open_copy(&mut self, new: NewCopy) -> Option<CopyId> {
         debug_assert!(self.copies.live(new.object).is_none(), "one live copy per object");
         let extent = self.make_room(new.size)?;
+        Some(self.open_at(extent, new))
+    }
+
+    pub(crate) fn open_at(&mut self, extent: Extent, new: NewCopy) -> CopyId {
         let id = CopyId(self.next_number());
         let copy = Copy {
             object: new.object,
@@ -187,14 +201,16 @@ impl Core {
             told: None,
             told_complete: false,
             upstream: None,
+            windows: Vec::new(),
+            within: None,
         };
         self.copies.by_object.insert(new.object, id);
         self.copies.table.insert(id, copy);
         self.out.push_back(Output::Open { copy: id, extent });
-        Some(id)
+        id
     }
 
-    fn make_room(&mut self, size: u64) -> Option<Extent> {
+    pub(crate) fn make_room(&mut self, size: u64) -> Option<Extent> {
         loop {
             if let Some(extent) = self.copies.arena.allocate(size) {
                 return Some(extent);
@@ -256,11 +272,11 @@ impl Core {
             Phase::Folded(Some(fold)) => self.out.push_back(Output::StopFold { fold }),
             _ => {}
         }
-        if matches!(phase, Phase::Folded(_)) || !public {
+        if matches!(phase, Phase::Folded(_) | Phase::Assembled) || !public {
             self.seat_copy_gone(id);
         }
         self.stop_sends(id);
-        self.try_free(id);
+        self.doom_windows(id);
         if public {
             self.copies.has_dropped = true;
             // Not here: whoever dooms a copy may be about to open the next one.
@@ -296,9 +312,12 @@ impl Core {
         let copy = &self.copies.table[&id];
         if copy.doomed && copy.views == 0 && copy.users == 0 {
             let copy = self.copies.table.remove(&id).expect("just seen");
-            self.copies.arena.free(copy.extent);
             self.out.push_back(Output::Close { copy: id });
             self.room_changed = true;
+            match copy.within {
+                None => self.copies.arena.free(copy.extent),
+                Some(whole) => self.free_window(copy.extent, whole),
+            }
         } else if copy.is_evictable() {
             self.room_changed = true;
         }

@@ -6,6 +6,9 @@
 //! - d = 1 (chain): `n·L + S/B`
 //! - d = 2 (binary): `L·log2(n) + 2·S/B`
 //! - d = n (star):  `L + (n-1)·S/B`
+//!
+//! An allreduce of large objects takes about `2·S/B` as a chain whose result streams back to everyone, and
+//! `2·(n-1)/n·S/B` in stripes.
 
 use hoplite_words::{client::Link, NodeId};
 use std::collections::BTreeMap;
@@ -37,6 +40,17 @@ pub fn best_degree(nodes: usize, bytes: u64, latency_s: f64, bytes_per_s: f64) -
     ];
     let best = times.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
     best.expect("three candidates").1
+}
+
+/// What a seat costs its coordinator and its node, by measurement a few of these; stripes need n·(n+1).
+const SEAT_S: f64 = 20e-6;
+
+/// Whether an allreduce on `nodes` nodes ends earlier in stripes, begun `waited_s` after a chain could have
+/// been: the last stripe's last byte takes 2·(n-1) hops.
+pub fn stripes_pay(nodes: usize, bytes: u64, waited_s: f64, latency_s: f64, bytes_per_s: f64) -> bool {
+    let n = nodes.max(1) as f64;
+    let saved = 2.0 / n * bytes as f64 / bytes_per_s;
+    saved > waited_s + 2.0 * (n - 1.0) * latency_s + n * (n + 1.0) * SEAT_S
 }
 
 /// How many receivers one sender may serve at once: as many as it can send to in the time of a hop.
@@ -109,6 +123,16 @@ mod tests {
         assert_eq!(best_degree(64, 1 << 20, latency, bandwidth), Degree::Binary);
         assert_eq!(best_degree(4, 10 << 10, latency, bandwidth), Degree::Star);
         assert_eq!(best_degree(1, 1, latency, bandwidth), Degree::Star);
+    }
+
+    #[test]
+    fn stripes_pay_for_large_objects_whose_sources_come_together() {
+        let (latency, bandwidth) = (100e-6, 60e6);
+        assert!(stripes_pay(8, 32 << 20, 0.0, latency, bandwidth));
+        assert!(!stripes_pay(8, 256 << 10, 0.0, latency, bandwidth), "too small");
+        assert!(!stripes_pay(200, 32 << 20, 0.0, latency, bandwidth), "too many seats");
+        let saved = (32 << 20) as f64 / bandwidth / 4.0;
+        assert!(!stripes_pay(8, 32 << 20, saved, latency, bandwidth), "too late");
     }
 
     #[test]

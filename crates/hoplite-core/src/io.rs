@@ -7,7 +7,8 @@
 //! # Copies and their bytes
 //! The core decides where in the arena each copy lies. Between `Open` and `Close` the driver keeps,
 //! per copy, a watermark (contiguous bytes present), the seal once there is one, and wakes whoever
-//! follows it. One writer advances it: a client (`Advance`), a `Receive`, a `Fold` or a `Write`.
+//! follows it. One writer advances it: a client (`Advance`), a `Receive`, a `Fold` or a `Write`; a copy
+//! that is written through windows stays at 0 until it is `Filled`.
 //! Any number of `Send`s and `Fold`s read behind it.
 //!
 //! A `Receive`, `Send` or `Fold` that was started always ends in exactly one `*Ended` input, also
@@ -17,6 +18,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hoplite_words::client::{Reply, Request};
+use hoplite_words::limits::PROGRESS_BLOCK_BYTES;
 use hoplite_words::peer::{PeerMessage, Seal};
 use hoplite_words::{CopyId, Dtype, NodeId, Op, TransferId};
 
@@ -32,11 +34,24 @@ pub struct SendId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FoldId(pub u64);
 
-/// Where a copy's data lies in the arena. Its progress block is the 64 bytes before `offset`.
+/// Where a copy lies in the arena: its data, and the 64 bytes of its progress block. The block is right
+/// before the data, except for a *window*: a copy whose data is part of another one's, with a block elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Extent {
+    pub block: u64,
     pub offset: u64,
     pub size: u64,
+}
+
+impl Extent {
+    /// Data right behind its block.
+    pub fn behind_block(block: u64, size: u64) -> Self {
+        Extent { block, offset: block + PROGRESS_BLOCK_BYTES, size }
+    }
+
+    pub fn is_window(&self) -> bool {
+        self.block + PROGRESS_BLOCK_BYTES != self.offset
+    }
 }
 
 /// Something happened.
@@ -118,6 +133,10 @@ pub enum Output {
         copy: CopyId,
         bytes: Vec<u8>,
     },
+    /// The windows of this copy are sealed, and there is one for every byte: all of it is there.
+    Filled {
+        copy: CopyId,
+    },
     /// Final: the watermark is at the end, trailers may go out.
     Seal {
         copy: CopyId,
@@ -180,6 +199,8 @@ pub enum Output {
 pub struct FoldRule {
     pub op: Op,
     pub dtype: Dtype,
+    /// Where in the `sources` the part begins that is folded; the output's size says how long it is.
+    pub offset: u64,
     /// For a mean, at its root: divide the finished sum by this.
     pub divide_by: Option<u32>,
     /// Inputs are still missing: publish nothing, end never.
@@ -192,7 +213,7 @@ pub struct FoldRule {
 pub struct FoldInputs {
     /// Copies on this node; each is read behind its watermark and must be sealed in the end.
     pub sources: Vec<CopyId>,
-    /// Transfers from these nodes, each a whole object's length from offset 0.
+    /// Transfers from these nodes, each of the output's length from offset 0.
     pub streams: Vec<(TransferId, NodeId)>,
 }
 

@@ -28,6 +28,7 @@ mod serve;
 mod shards;
 mod subscriptions;
 mod timers;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -101,6 +102,8 @@ pub struct Core {
     reductions: BTreeMap<u64, Reduction>,
     /// Questions that mark the start of a reduction, by token.
     barriers: BTreeMap<u64, u64>,
+    /// See [`Config::striped_bytes_min`].
+    striped_bytes_min: Option<u64>,
 }
 
 impl Core {
@@ -141,6 +144,7 @@ impl Core {
             seats: Seats::default(),
             reductions: BTreeMap::new(),
             barriers: BTreeMap::new(),
+            striped_bytes_min: config.striped_bytes_min,
         }
     }
 

@@ -46,8 +46,8 @@ impl Core {
                 self.on_seat_crowded(from, reduction, slot, attempt);
             }
             PeerMessage::MakeWay { reduction, slot, attempt } => self.on_make_way((reduction, slot), attempt),
-            PeerMessage::RootDone { reduction, attempt } => {
-                self.on_root_done(from, reduction.number, attempt)
+            PeerMessage::RootDone { reduction, slot, attempt } => {
+                self.on_root_done(from, reduction.number, slot, attempt)
             }
             PeerMessage::Commit { reduction, id, edition, sources, .. } => {
                 self.on_commit(reduction, id, edition, sources);

@@ -39,7 +39,7 @@ impl Copy {
     /// # Errors
     /// If `extent` does not lie in the arena.
     pub fn open(mapping: &Arc<Mapping>, id: CopyId, extent: Extent) -> io::Result<Copy> {
-        let writer = mapping.create(extent.offset, extent.size)?;
+        let writer = mapping.create_window(extent.block, extent.offset, extent.size)?;
         Ok(Copy {
             id,
             reader: writer.reader(),

@@ -104,6 +104,7 @@ impl Node {
             }
             Output::Advance { copy, .. } => self.copies.at(copy).wake(),
             Output::Write { copy, bytes } => self.write(copy, &bytes),
+            Output::Filled { copy } => self.fill(copy),
             Output::Seal { copy, seal } => self.copies.at(copy).seal(seal),
             Output::Abort { copy } => self.copies.at(copy).abort(),
             Output::Close { copy } => self.copies.close(copy),
@@ -193,6 +194,11 @@ impl Node {
             writer.publish(size);
         });
         written.unwrap_or_else(|_| panic!("the core writes {copy:?}, which has ended"));
+    }
+
+    fn fill(&mut self, copy: CopyId) {
+        let filled = self.copies.at(copy).write(|writer| writer.publish(writer.size()));
+        filled.unwrap_or_else(|_| panic!("the core fills {copy:?}, which has ended"));
     }
 
     fn on_event(&mut self, event: Event) {

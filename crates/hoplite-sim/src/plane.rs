@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_core::io::{ClientId, Extent, FoldId, FoldRule, SendId};
-use hoplite_words::limits::PROGRESS_BLOCK_BYTES;
+use hoplite_words::limits::{ALIGNMENT, PROGRESS_BLOCK_BYTES};
 use hoplite_words::peer::Seal;
 use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
@@ -111,19 +111,21 @@ impl Plane {
         extent: Extent,
         arena_bytes: u64,
     ) -> Result<(), String> {
-        let start = extent.offset.checked_sub(PROGRESS_BLOCK_BYTES);
-        let end = extent.offset.checked_add(extent.size);
-        let (Some(start), Some(end)) = (start, end) else {
-            return Err(format!("{copy:?} opened at {extent:?}, before the arena"));
-        };
-        if end > arena_bytes || !extent.offset.is_multiple_of(hoplite_words::limits::ALIGNMENT) {
-            return Err(format!("{copy:?} opened at {extent:?}, not an aligned place in {arena_bytes} B"));
-        }
-        for (other, held) in &self.copies {
-            let held_start = held.extent.offset - PROGRESS_BLOCK_BYTES;
-            if start < held.extent.offset + held.extent.size && held_start < end {
-                return Err(format!("{copy:?} at {extent:?} overlaps {other:?} at {:?}", held.extent));
+        for (start, end) in places(extent) {
+            if end > arena_bytes || !start.is_multiple_of(ALIGNMENT) {
+                return Err(format!("{copy:?} opened at {extent:?}, not an aligned place in {arena_bytes} B"));
             }
+        }
+        let fits = |held: &Copy| match (extent.is_window(), held.extent.is_window()) {
+            (true, false) => lies_in(extent, held.extent) || !overlaps(extent, held.extent),
+            _ => !overlaps(extent, held.extent),
+        };
+        if let Some((other, held)) = self.copies.iter().find(|(_, held)| !fits(held)) {
+            return Err(format!("{copy:?} at {extent:?} overlaps {other:?} at {:?}", held.extent));
+        }
+        let whole = |held: &Copy| held.stage == Stage::Writing && lies_in(extent, held.extent);
+        if extent.is_window() && !self.copies.values().any(whole) {
+            return Err(format!("{copy:?} at {extent:?} is a window of no copy in the making"));
         }
         let fresh = Copy {
             identity,
@@ -141,6 +143,31 @@ impl Plane {
             None => Ok(()),
             Some(_) => Err(format!("{copy:?} opened twice")),
         }
+    }
+
+    /// All of a copy is there, if sealed windows cover it.
+    pub fn fill(&mut self, copy: CopyId) -> Result<(), String> {
+        let whole = self.copies.get(&copy).ok_or("it is not open")?;
+        let extent = whole.extent;
+        if whole.stage != Stage::Writing || whole.watermark != 0 {
+            return Err(format!("{whole:?}"));
+        }
+        let is_sealed_window =
+            |held: &&Copy| matches!(held.stage, Stage::Sealed(_)) && lies_in(held.extent, extent);
+        let windows = self.copies.values().filter(is_sealed_window);
+        let mut windows: Vec<_> = windows.map(|window| window.extent).collect();
+        windows.sort_by_key(|window| window.offset);
+        let mut filled = extent.offset;
+        for window in windows {
+            if window.offset == filled {
+                filled += window.size;
+            }
+        }
+        if filled != extent.offset + extent.size {
+            return Err(format!("sealed windows cover {} of {} B", filled - extent.offset, extent.size));
+        }
+        self.copies.get_mut(&copy).expect("just seen").watermark = extent.size;
+        Ok(())
     }
 
     /// Forgets a copy that nobody touches any more.
@@ -170,4 +197,22 @@ impl Plane {
             fold.streams.iter().position(|stream| stream.transfer == transfer).map(|at| (*id, at))
         })
     }
+}
+
+/// The stretches of the arena that belong to a copy: its progress block and its data.
+fn places(extent: Extent) -> [(u64, u64); 2] {
+    let Extent { block, offset, size } = extent;
+    [(block, block + PROGRESS_BLOCK_BYTES), (offset, offset + size)]
+}
+
+fn overlaps(a: Extent, b: Extent) -> bool {
+    let pairs = places(a).into_iter().flat_map(|a| places(b).map(|b| (a, b)));
+    pairs.into_iter().any(|((a, a_end), (b, b_end))| a < b_end && b < a_end)
+}
+
+/// Whether `window` is part of `whole`'s data, with a block of its own.
+fn lies_in(window: Extent, whole: Extent) -> bool {
+    let (start, end) = (whole.offset, whole.offset + whole.size);
+    let block_apart = window.block + PROGRESS_BLOCK_BYTES <= whole.block || window.block >= end;
+    window.is_window() && block_apart && start <= window.offset && window.offset + window.size <= end
 }

@@ -12,9 +12,10 @@ use crate::region::{Access, HugePages, Region};
 use crate::touched::Touched;
 use crate::writer::Writer;
 
-/// Where a copy's bytes lie; only made by `Mapping::extent`, which checks it.
+/// Where a copy's block and bytes lie; only made by `Mapping::extent`, which checks it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
+    block: usize,
     pub(crate) offset: usize,
     pub(crate) size: usize,
 }
@@ -73,7 +74,16 @@ impl Mapping {
     /// # Errors
     /// `InvalidInput` if block or data would lie outside the arena or are not aligned to 64.
     pub fn create(self: &Arc<Self>, offset: u64, size: u64) -> io::Result<Writer> {
-        let writer = self.writer(offset, size)?;
+        self.create_window(offset.wrapping_sub(PROGRESS_BLOCK_BYTES), offset, size)
+    }
+
+    /// As `create`, for a copy whose progress block, at `block`, need not be right before its bytes: those
+    /// may be part of another copy's that this process writes in no other way.
+    ///
+    /// # Errors
+    /// As `create`.
+    pub fn create_window(self: &Arc<Self>, block: u64, offset: u64, size: u64) -> io::Result<Writer> {
+        let writer = Writer::new(self.clone(), self.extent(block, offset, size)?);
         writer.block().reset();
         Ok(writer)
     }
@@ -84,7 +94,7 @@ impl Mapping {
     /// # Errors
     /// As `create`.
     pub fn writer(self: &Arc<Self>, offset: u64, size: u64) -> io::Result<Writer> {
-        Ok(Writer::new(self.clone(), self.extent(offset, size)?))
+        Ok(Writer::new(self.clone(), self.behind_block(offset, size)?))
     }
 
     /// Reads a copy that exists.
@@ -92,21 +102,26 @@ impl Mapping {
     /// # Errors
     /// As `create`.
     pub fn reader(self: &Arc<Self>, offset: u64, size: u64) -> io::Result<Reader> {
-        Ok(Reader::new(self.clone(), self.extent(offset, size)?))
+        Ok(Reader::new(self.clone(), self.behind_block(offset, size)?))
     }
 
-    fn extent(&self, offset: u64, size: u64) -> io::Result<Extent> {
-        let fits =
-            offset >= PROGRESS_BLOCK_BYTES && offset.checked_add(size).is_some_and(|end| end <= self.bytes);
-        if !fits || !offset.is_multiple_of(ALIGNMENT) {
+    fn behind_block(&self, offset: u64, size: u64) -> io::Result<Extent> {
+        self.extent(offset.wrapping_sub(PROGRESS_BLOCK_BYTES), offset, size)
+    }
+
+    fn extent(&self, block: u64, offset: u64, size: u64) -> io::Result<Extent> {
+        let lies = |at: u64, bytes: u64| {
+            at.is_multiple_of(ALIGNMENT) && at.checked_add(bytes).is_some_and(|end| end <= self.bytes)
+        };
+        if !lies(offset, size) || !lies(block, PROGRESS_BLOCK_BYTES) {
             return Err(invalid(format!(
-                "{size} bytes at {offset} do not lie (aligned to {ALIGNMENT}, behind a progress block) \
+                "{size} bytes at {offset} with a progress block at {block} do not lie (aligned to {ALIGNMENT}) \
                  in an arena of {} bytes",
                 self.bytes
             )));
         }
-        // Both are at most `bytes`, which fits `usize` since it was mapped.
-        Ok(Extent { offset: offset as usize, size: size as usize })
+        // All are at most `bytes`, which fits `usize` since it was mapped.
+        Ok(Extent { block: block as usize, offset: offset as usize, size: size as usize })
     }
 
     pub(crate) fn writable(&self) -> &Region {
@@ -119,7 +134,7 @@ impl Mapping {
 
     /// Has the pages that a copy's `from..to` will touch for the first time faulted in cheaply.
     pub(crate) fn prepare(&self, extent: Extent, from: usize, to: usize) {
-        let Extent { offset, size } = extent;
+        let Extent { offset, size, .. } = extent;
         self.touched.prepare(&self.writable, (offset, offset + size), offset + from, offset + to);
     }
 
@@ -129,14 +144,14 @@ impl Mapping {
 
     /// The block through the writable mapping.
     pub(crate) fn block(&self, extent: Extent) -> &ProgressBlock {
-        let at = self.writable.at(extent.offset - PROGRESS_BLOCK_BYTES as usize);
+        let at = self.writable.at(extent.block);
         // SAFETY: `extent` was checked: the 64 aligned bytes lie in the mapping, which `self` keeps.
         unsafe { ProgressBlock::from_ptr(at) }
     }
 
     /// The block through the mapping that readers use: only to be loaded from.
     pub(crate) fn read_only_block(&self, extent: Extent) -> &ProgressBlock {
-        let at = self.readable().at(extent.offset - PROGRESS_BLOCK_BYTES as usize);
+        let at = self.readable().at(extent.block);
         // SAFETY: as in `block`; the callers only load and sleep.
         unsafe { ProgressBlock::from_ptr(at) }
     }

@@ -25,6 +25,11 @@ impl ObjectId {
     pub fn partial_sum(reduction: ReductionId, slot: u32) -> Self {
         Self::from_name(&format!("partial sum {reduction} {slot}"))
     }
+
+    /// The id of what other nodes have of that partial sum, where it is a part of the target.
+    pub fn target_part(reduction: ReductionId, slot: u32) -> Self {
+        Self::from_name(&format!("target part {reduction} {slot}"))
+    }
 }
 
 impl fmt::Display for ObjectId {

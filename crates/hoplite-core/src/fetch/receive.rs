@@ -54,7 +54,7 @@ impl Core {
             // If we ask anew, that says it.
             match self.copies.live(object) {
                 _ if asking.is_some() => {}
-                Some(copy) if self.copies.table[&copy].edition == edition => self.announce_again(copy),
+                Some(copy) if self.is_public(copy, edition) => self.announce_again(copy),
                 _ => self.withdraw_edition(object, edition),
             }
             return;
@@ -77,6 +77,11 @@ impl Core {
                 self.wait_for_room(RoomFor::Fetch { object, size });
             }
         }
+    }
+
+    fn is_public(&self, copy: CopyId, edition: Edition) -> bool {
+        let known = &self.copies.table[&copy];
+        known.public && known.edition == edition
     }
 
     /// The partial copy we have, if it is of this edition; else a new one.
@@ -166,13 +171,13 @@ impl Core {
         else {
             return;
         };
-        let (object, doomed) = self.copies.with(id, |copy| {
+        let (object, doomed, within) = self.copies.with(id, |copy| {
             copy.watermark = watermark;
             copy.upstream = None;
             if !copy.doomed {
                 copy.phase = Phase::Received(None);
             }
-            (copy.object, copy.doomed)
+            (copy.object, copy.doomed, copy.within)
         });
         match outcome {
             _ if doomed => self.fetch_anew(object, transfer),
@@ -192,6 +197,9 @@ impl Core {
                 // A put here need not wait for what nobody sends us.
                 self.retry_puts(object);
             }
+        }
+        if let Some(whole) = within.filter(|_| !doomed) {
+            self.on_part_ended(whole);
         }
         self.remove_user(id);
         self.drop_unwanted_fetch(object);

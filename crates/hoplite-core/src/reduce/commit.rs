@@ -7,12 +7,12 @@
 //! `Commit` is repeated until it is answered. If the root dies before, the target is there if anyone
 //! behind it sealed it; else it is lost, and its id is not used for other contents.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
+use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal, Seat};
 use hoplite_words::{limits, Edition, ErrorKind, NodeId, ObjectId, ReductionId};
 
-use super::coordinator::Slot;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
@@ -28,11 +28,19 @@ pub(super) struct Commitment {
     attempt: u32,
     edition: Edition,
     sources: Vec<ObjectId>,
+    /// Who else is to seal it: all that put it together from its parts.
+    others: BTreeSet<NodeId>,
+}
+
+impl Commitment {
+    pub fn is_for(&self, node: NodeId) -> bool {
+        self.root == node || self.others.contains(&node)
+    }
 }
 
 impl Core {
     /// Every byte of the root's current attempt is there: it is final from here on.
-    pub(crate) fn on_root_done(&mut self, from: NodeId, number: u64, attempt: u32) {
+    pub(crate) fn on_root_done(&mut self, from: NodeId, number: u64, slot: u32, attempt: u32) {
         let id = ReductionId { coordinator: self.me, number };
         let Some(reduction) = self.reductions.get_mut(&number) else {
             return self.send(from, PeerMessage::Disband { reduction: id }, None);
@@ -40,33 +48,39 @@ impl Core {
         if reduction.commitment.is_some() {
             return self.repeat_commit(number, from);
         }
-        let done = |(_, slot): &(u32, Slot)| {
-            let (node, seat) = slot.told.as_ref()?;
-            let done = slot.attempt == attempt && *node == from && seat.root && !seat.open;
-            done.then_some(seat.edition)
-        };
-        let Some(edition) = reduction.slots.iter().find_map(done) else { return };
+        let root = reduction.told_to(from, slot, attempt).filter(|seat| seat.root && !seat.open);
+        let Some(edition) = root.map(|seat| seat.edition) else { return };
         if reduction.chosen_count() != reduction.k() {
             return;
         }
         let sources = reduction.sources_in();
-        reduction.commitment = Some(Commitment { root: from, attempt, edition, sources });
+        let sealing = |(_, seat): &&(NodeId, Seat)| seat.part_bytes.is_some();
+        let others: BTreeSet<_> = reduction.told().filter(sealing).map(|&(node, _)| node).collect();
+        let over: Vec<_> =
+            reduction.seated.iter().filter(|node| **node != from && !others.contains(node)).copied().collect();
+        if !others.is_empty() {
+            // They let go of all else with the commit, and of the target's parts once they have them.
+            reduction.seated.clear();
+        }
+        let told = others.iter().copied().chain([from]).collect::<BTreeSet<_>>();
+        reduction.commitment = Some(Commitment { root: from, attempt, edition, sources, others });
         let all = reduction.request.sources.clone();
-        let others: Vec<_> = reduction.seated.iter().copied().filter(|&node| node != from).collect();
-        for node in others {
+        for node in over {
             self.send(node, PeerMessage::Disband { reduction: id }, None);
         }
         for source in all {
             self.unwatch(source, Watcher::Reduction(number));
         }
-        self.repeat_commit(number, from);
+        for node in told {
+            self.repeat_commit(number, node);
+        }
         self.arm_refresh();
     }
 
     /// Says the commit to `node`, if that is whom it is for.
     pub(super) fn repeat_commit(&mut self, number: u64, node: NodeId) {
         let Some(reduction) = self.reductions.get(&number) else { return };
-        let Some(commitment) = reduction.commitment.as_ref().filter(|known| known.root == node) else {
+        let Some(commitment) = reduction.commitment.as_ref().filter(|known| known.is_for(node)) else {
             return;
         };
         let commit = PeerMessage::Commit {
@@ -87,7 +101,9 @@ impl Core {
         edition: Edition,
         sources: Vec<ObjectId>,
     ) {
-        if let Some(copy) = self.seats.take_finished_root(reduction, edition) {
+        if let Some(key) = self.seats.assembly_of(reduction, edition) {
+            self.commit_assembly(key, sources);
+        } else if let Some(copy) = self.seats.take_finished_root(reduction, edition) {
             // The target may have been deleted while the commit was on its way.
             if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {
                 self.seal_copy(copy, Seal { sources });

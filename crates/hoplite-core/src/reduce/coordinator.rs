@@ -1,6 +1,7 @@
 //! One call of reduce, on the node where it was called: what is known of it, and each step that brings it on.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use hoplite_words::peer::{CopyReport, PeerMessage, Seat};
 use hoplite_words::{limits, Dtype, Edition, ErrorKind, FoldOrder, Header, NodeId, ObjectId, Op};
@@ -8,6 +9,7 @@ use hoplite_words::{limits, Dtype, Edition, ErrorKind, FoldOrder, Header, NodeId
 use super::commit::Commitment;
 use super::request::Request;
 use super::small::Small;
+use super::stripes::Stripes;
 use crate::cost::{best_degree, Degree};
 use crate::io::ClientId;
 use crate::Core;
@@ -66,6 +68,12 @@ pub(crate) struct Reduction {
     pub(super) prefetched: BTreeSet<NodeId>,
     /// Copies of the target that were told of here before, and that its owner knew no more at the start.
     pub(super) bygone: BTreeSet<(NodeId, Edition)>,
+    /// When the first seat was told, of those that stand.
+    pub(super) began: Option<Duration>,
+    /// Set while it is done in stripes: then the slots say who takes part, and are told nothing.
+    pub(super) stripes: Option<Stripes>,
+    /// How often it may be striped (again).
+    pub(super) stripings_left: u32,
     /// Final; only the root's answer is missing.
     pub(super) commitment: Option<Commitment>,
 }
@@ -81,6 +89,18 @@ impl Reduction {
 
     pub(super) fn is_chosen(&self, index: usize) -> bool {
         self.slots.iter().any(|(_, slot)| slot.sources.iter().any(|chosen| chosen.index == index))
+    }
+
+    /// Every seat that stands, and who was told.
+    pub(super) fn told(&self) -> impl Iterator<Item = &(NodeId, Seat)> {
+        let slots = self.slots.iter().filter_map(|(_, slot)| slot.told.as_ref());
+        slots.chain(self.stripes.iter().flat_map(|stripes| &stripes.seats))
+    }
+
+    /// What `node` was told of this attempt of the slot, if that stands.
+    pub(super) fn told_to(&self, node: NodeId, slot: u32, attempt: u32) -> Option<&Seat> {
+        let seats = self.told().filter(|(at, seat)| *at == node && seat.slot == slot);
+        seats.map(|(_, seat)| seat).find(|seat| seat.attempt == attempt)
     }
 
     /// The sources that went in, in fold order of the slots.
@@ -159,6 +179,7 @@ impl Core {
             return self.start_small(number);
         }
         self.drop_vanished_sources(number);
+        self.give_up_broken_stripes(number);
         let ready = match self.ready_sources(number) {
             Ok(ready) => ready,
             Err(error) => return self.fail_reduction(number, error.kind, &error.message),
@@ -173,7 +194,9 @@ impl Core {
             false => ready.into_iter().take(missing).collect(),
         };
         self.seat_sources(number, ready);
-        self.update_plan(number);
+        if !self.stripe(number) {
+            self.update_plan(number);
+        }
         self.prefetch_to_sources(number);
     }
 

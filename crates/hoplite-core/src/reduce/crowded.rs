@@ -68,6 +68,10 @@ impl Core {
     /// The coordinator's side: a slot waits for room.
     pub(crate) fn on_seat_crowded(&mut self, from: NodeId, reduction: ReductionId, slot: u32, attempt: u32) {
         self.on_seat_held(from, reduction, slot, attempt);
+        if reduction.coordinator == self.me && self.is_striped_seat(reduction.number, from, slot, attempt) {
+            // The sums of a plain tree take less room: none beside the target where that is.
+            return self.on_stripe_failed(reduction.number, from, SeatTrouble::NoRoom);
+        }
         if reduction.coordinator == self.me && self.needs_only_room(reduction.number) {
             self.send(from, PeerMessage::MakeWay { reduction, slot, attempt }, None);
         }
@@ -110,14 +114,15 @@ impl Core {
         let mut arena = self.copies.arena.clone();
         for (id, copy) in &self.copies.table {
             // What is about to be free, or will be when room is looked for.
-            if copy.doomed && copy.views == 0 || copy.is_evictable() && !inputs.contains(id) {
+            let free = copy.doomed && copy.views == 0 || copy.is_evictable() && !inputs.contains(id);
+            if free && copy.within.is_none() {
                 arena.free(copy.extent);
             }
         }
         let holds = |(&rival, running): (&Key, &Running)| match running.state {
             // A root that has summed up everything may be committed.
             State::Folded { .. } if running.seat.root => None,
-            State::Folding { copy, .. } | State::Folded { copy } => {
+            State::Folding { copy, .. } | State::Folded { copy } | State::Assembling { copy } => {
                 let known = self.copies.table.get(&copy)?;
                 let free = !known.doomed && known.views == 0 && !inputs.contains(&copy);
                 (free && yields(rival, &running.seat, key)).then_some((rival, copy))

@@ -16,6 +16,8 @@ use crate::Core;
 pub(super) enum FoldFor {
     Seat(Key),
     Small(u64),
+    /// A part of a target, from this node's own partial sum.
+    Part,
 }
 
 #[derive(Debug)]
@@ -115,6 +117,7 @@ impl Core {
             _ if doomed => {}
             FoldFor::Seat(key) => self.on_seat_folded(key, &fold, outcome),
             FoldFor::Small(number) => self.on_small_folded(number, fold.out, outcome),
+            FoldFor::Part => self.on_part_folded(fold.out, outcome),
         }
         fold.sources.iter().for_each(|&source| self.remove_user(source));
         self.remove_user(fold.out);
@@ -122,13 +125,12 @@ impl Core {
 
     fn on_seat_folded(&mut self, key: Key, fold: &Fold, outcome: Result<(), Broken>) {
         let Some(running) = self.seats.running.get_mut(&key) else { return };
-        let (root, attempt) = (running.seat.root, running.seat.attempt);
+        let root = running.seat.root;
         match outcome {
             Ok(()) => {
                 running.state = State::Folded { copy: fold.out };
                 if root {
-                    let (reduction, _) = key;
-                    self.send(reduction.coordinator, PeerMessage::RootDone { reduction, attempt }, None);
+                    self.say_root_done(key);
                 } else {
                     self.seal_copy(fold.out, Seal::default());
                 }
@@ -152,6 +154,13 @@ impl Core {
                 self.doom(fold.out);
             }
         }
+    }
+
+    pub(super) fn say_root_done(&mut self, key: Key) {
+        let (reduction, slot) = key;
+        let Some(Running { seat, .. }) = self.seats.running.get(&key) else { return };
+        let done = PeerMessage::RootDone { reduction, slot, attempt: seat.attempt };
+        self.send(reduction.coordinator, done, None);
     }
 
     /// The slot cannot go on by itself.
@@ -192,5 +201,6 @@ impl Core {
 }
 
 pub(super) fn rule(seat: &Seat) -> FoldRule {
-    FoldRule { op: seat.op, dtype: seat.dtype, divide_by: seat.divide_by, open: seat.open }
+    let Seat { op, dtype, offset, divide_by, open, .. } = *seat;
+    FoldRule { op, dtype, offset, divide_by, open }
 }

@@ -5,6 +5,8 @@
 //! - `shape`: who is whose child in a tree that grows as sources arrive
 //! - `plan`: what every slot should be doing now; the difference to what it was told is sent
 //! - `seats`: a slot's own side; `amend`: it is told more while it is at it; `folds`: what goes in, and how it ends
+//! - `stripes`: an allreduce of large objects in many rotated chains at once; `assembly`: a node puts the
+//!   target together from what they come to
 //! - `troubles`: slots that cannot go on by themselves, and what the coordinator does about it
 //! - `crowded`: reductions that hold the room others wait for
 //! - `commit`: the end: committed, sealed, answered
@@ -12,6 +14,7 @@
 //! - `small`: targets that fit into a message are folded by the coordinator itself
 
 mod amend;
+mod assembly;
 mod choose;
 mod commit;
 mod coordinator;
@@ -24,6 +27,7 @@ mod request;
 mod seats;
 mod shape;
 mod small;
+mod stripes;
 mod troubles;
 
 pub(crate) use coordinator::Reduction;

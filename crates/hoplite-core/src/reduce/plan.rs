@@ -20,6 +20,7 @@ impl Core {
         let Some(mut reduction) = self.reductions.remove(&number) else { return };
         let id = ReductionId { coordinator: self.me, number };
         for (to, seat) in reduction.changes(id, lacking) {
+            reduction.began.get_or_insert(self.now);
             reduction.seated.insert(to);
             self.send(to, PeerMessage::Seat { reduction: id, seat }, None);
         }
@@ -34,7 +35,7 @@ impl Core {
 }
 
 /// 64 bits that only this slot's results are written under.
-fn slot_writing(id: ReductionId, slot: u32) -> u64 {
+pub(super) fn slot_writing(id: ReductionId, slot: u32) -> u64 {
     mix(id.coordinator.hash64() ^ mix(id.number ^ mix(u64::from(slot) + 1)))
 }
 
@@ -122,6 +123,8 @@ impl Reduction {
             open: vacant || place.expects_more || (!root && !place.has_parent),
             version: slot.version,
             lacking: false,
+            offset: 0,
+            part_bytes: None,
         })
     }
 

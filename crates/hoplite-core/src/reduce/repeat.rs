@@ -27,8 +27,7 @@ impl Core {
                 messages.push(PeerMessage::Prefetch { id: reduction.request.target });
             }
             if reduction.commitment.is_none() {
-                let told = reduction.slots.iter().filter_map(|(_, slot)| slot.told.clone());
-                let seats = told.filter(|(at, _)| *at == node).map(|(_, seat)| seat);
+                let seats = reduction.told().filter(|(at, _)| *at == node).map(|(_, seat)| seat.clone());
                 let reduction = ReductionId { coordinator: self.me, number };
                 messages.extend(seats.map(|seat| PeerMessage::Seat { reduction, seat }));
             }
@@ -71,7 +70,7 @@ impl Core {
             return self.send(from, PeerMessage::Disband { reduction }, None);
         };
         match &known.commitment {
-            Some(commitment) if commitment.root == from => self.repeat_commit(reduction.number, from),
+            Some(commitment) if commitment.is_for(from) => self.repeat_commit(reduction.number, from),
             Some(_) => self.send(from, PeerMessage::Disband { reduction }, None),
             None => {
                 let told =

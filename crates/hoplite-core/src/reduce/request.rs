@@ -8,6 +8,7 @@ use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::{limits, ErrorKind, FoldOrder, NodeId, ObjectId, Op};
 
 use super::coordinator::Reduction;
+use super::stripes::STRIPINGS_MAX;
 use crate::calls::Pending;
 use crate::cost::Degree;
 use crate::io::ClientId;
@@ -58,6 +59,9 @@ impl Core {
             small: None,
             prefetched: BTreeSet::new(),
             bygone: BTreeSet::new(),
+            began: None,
+            stripes: None,
+            stripings_left: STRIPINGS_MAX,
             commitment: None,
         };
         self.reductions.insert(number, reduction);

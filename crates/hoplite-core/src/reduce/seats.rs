@@ -29,6 +29,10 @@ pub(super) enum State {
         copy: CopyId,
         fold: FoldId,
     },
+    /// Parts of the target come, each by itself (see `assembly`).
+    Assembling {
+        copy: CopyId,
+    },
     Folded {
         copy: CopyId,
     },
@@ -44,11 +48,21 @@ pub(super) struct Running {
     pub(super) trouble: Option<SeatTrouble>,
     /// While it waits: others have given up room for it, which goes to nobody behind it.
     pub(super) is_next: bool,
+    /// The target may be sealed, over these sources, as soon as all of its parts are here.
+    pub(super) committed: Option<Vec<ObjectId>>,
 }
 
 impl Running {
+    /// What it writes into.
+    pub(super) fn copy(&self) -> Option<CopyId> {
+        match self.state {
+            State::Folding { copy, .. } | State::Assembling { copy } | State::Folded { copy } => Some(copy),
+            State::Waiting | State::Failed => None,
+        }
+    }
+
     fn new(seat: Seat) -> Self {
-        Running { seat, state: State::Waiting, trouble: None, is_next: false }
+        Running { seat, state: State::Waiting, trouble: None, is_next: false, committed: None }
     }
 }
 
@@ -82,6 +96,10 @@ impl Seats {
         !self.running.is_empty() || !self.let_go.is_empty()
     }
 
+    pub(super) fn keys_of(&self, reduction: ReductionId) -> Vec<Key> {
+        self.running.range((reduction, 0)..=(reduction, u32::MAX)).map(|(&key, _)| key).collect()
+    }
+
     /// The slots seated for `coordinator`.
     pub(super) fn of(&self, coordinator: NodeId) -> impl Iterator<Item = (Key, &Seat)> + '_ {
         let of_node = self.running.iter().filter(move |((id, _), _)| id.coordinator == coordinator);
@@ -90,12 +108,14 @@ impl Seats {
 
     /// How each slot stands, as its coordinator is to hear it.
     pub(super) fn reports(&self) -> Vec<(Key, PeerMessage)> {
-        let running = self.running.iter().map(|(&(reduction, slot), running)| {
+        // A committed one waits for nothing that its coordinator could do.
+        let open = self.running.iter().filter(|(_, running)| running.committed.is_none());
+        let running = open.map(|(&(reduction, slot), running)| {
             let attempt = running.seat.attempt;
             let message = match (running.trouble, running.state) {
                 (Some(trouble), _) => PeerMessage::SeatFailed { reduction, slot, attempt, trouble },
                 (None, State::Folded { .. }) if running.seat.root => {
-                    PeerMessage::RootDone { reduction, attempt }
+                    PeerMessage::RootDone { reduction, slot, attempt }
                 }
                 _ => PeerMessage::SeatHeld { reduction, slot, attempt },
             };
@@ -150,7 +170,10 @@ impl Core {
     pub(crate) fn try_seat(&mut self, key: Key) {
         let Some(Running { seat, state: State::Waiting, .. }) = self.seats.running.get(&key) else { return };
         let seat = seat.clone();
-        let sources = match self.local_inputs(&seat.sources, &seat.children) {
+        let assembles = seat.part_bytes.is_some();
+        // The parts of a target come one by one, those from here as well.
+        let children = if assembles { &[] } else { &seat.children[..] };
+        let sources = match self.local_inputs(&seat.sources, children) {
             Ok(Some(sources)) => sources,
             Ok(None) => return,
             Err(missing) => return self.seat_failed(key, SeatTrouble::Source(missing)),
@@ -166,6 +189,9 @@ impl Core {
         }
         if let Some(stale) = self.copies.live(seat.out) {
             // A cached part of an attempt that is over.
+            if assembles {
+                self.withdraw(stale);
+            }
             self.doom(stale);
         }
         // No one may throw the sources out while room is made for the sum.
@@ -180,7 +206,8 @@ impl Core {
             pinned: true,
             public: seat.root,
         };
-        let Some(copy) = self.open_copy(new) else {
+        let opened = if assembles { self.open_target(key, &seat) } else { self.open_copy(new) };
+        let Some(copy) = opened else {
             // That they may be thrown out again is no news: looking for room once more would end here.
             let room_changed = self.room_changed;
             sources.iter().for_each(|&source| self.remove_user(source));
@@ -188,6 +215,9 @@ impl Core {
             return self.wait_for_seat_room(key);
         };
         self.end_wait_for_room(key);
+        if assembles {
+            return self.assemble(key, copy);
+        }
         let rule = rule(&seat);
         let fold = self.start_fold(FoldFor::Seat(key), copy, rule, sources, &seat.children);
         self.set_seat_state(key, State::Folding { copy, fold });
@@ -227,7 +257,7 @@ impl Core {
         Ok(Some(inputs))
     }
 
-    fn set_seat_state(&mut self, key: Key, state: State) {
+    pub(super) fn set_seat_state(&mut self, key: Key, state: State) {
         if let Some(running) = self.seats.running.get_mut(&key) {
             running.state = state;
         }
@@ -235,17 +265,18 @@ impl Core {
 
     /// A copy was opened here: seats that waited for a child on this node may start.
     pub(crate) fn retry_seats(&mut self) {
-        let waiting = self.seats.running.iter().filter(|(_, running)| running.state == State::Waiting);
+        let waits =
+            |running: &Running| matches!(running.state, State::Waiting | State::Assembling { .. });
+        let waiting = self.seats.running.iter().filter(|(_, running)| waits(running));
         let keys: Vec<_> = waiting.map(|(&key, _)| key).collect();
         for key in keys {
             self.try_seat(key);
+            self.begin_local_parts(key);
         }
     }
 
     pub(crate) fn on_disband(&mut self, reduction: ReductionId) {
-        let keys: Vec<_> =
-            self.seats.running.range((reduction, 0)..=(reduction, u32::MAX)).map(|(&key, _)| key).collect();
-        for key in keys {
+        for key in self.seats.keys_of(reduction) {
             self.drop_seat(key);
         }
         self.seats.let_go.retain(|(id, _), _| *id != reduction);
@@ -255,22 +286,24 @@ impl Core {
     pub(super) fn drop_seat(&mut self, key: Key) {
         self.end_wait_for_room(key);
         let Some(running) = self.seats.running.remove(&key) else { return };
-        if let State::Folding { copy, .. } | State::Folded { copy } = running.state {
+        if let Some(copy) = running.copy() {
             // A finished partial sum may have been evicted meanwhile.
             if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {
                 self.withdraw(copy);
                 self.doom(copy);
             }
         }
+        if running.seat.part_bytes.is_some() {
+            // Whoever wants the target gets it like anyone else, once somebody has it.
+            self.vacated.insert(running.seat.out);
+        }
     }
 
     /// What a seat folds into was doomed (its target was deleted): the seat must not touch it again.
     pub(crate) fn seat_copy_gone(&mut self, gone: CopyId) {
         for running in self.seats.running.values_mut() {
-            if let State::Folding { copy, .. } | State::Folded { copy } = running.state {
-                if copy == gone {
-                    running.state = State::Failed;
-                }
+            if running.copy() == Some(gone) {
+                running.state = State::Failed;
             }
         }
     }

@@ -84,6 +84,7 @@ impl Core {
         let rule = FoldRule {
             op: request.op,
             dtype: facts.dtype,
+            offset: 0,
             divide_by: (request.op == Op::Mean).then_some(request.k),
             open: false,
         };

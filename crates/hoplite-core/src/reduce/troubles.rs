@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use hoplite_words::peer::{PeerMessage, SeatTrouble};
+use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble, Source};
 use hoplite_words::{ErrorKind, NodeId, ObjectId, ReductionId};
 
-use super::coordinator::{Chosen, Slot};
+use super::coordinator::Slot;
 use crate::timers::Timer;
 use crate::Core;
 
@@ -28,6 +28,13 @@ impl Core {
             Some(true) => return self.repeat_commit(number, from),
             Some(false) => {}
         }
+        let Some(told) = self.reductions[&number].told_to(from, slot, attempt).cloned() else { return };
+        if let SeatTrouble::Source(source) = trouble {
+            self.avoid_source(number, from, &told, source);
+        }
+        if self.reductions[&number].stripes.is_some() {
+            return self.on_stripe_failed(number, from, trouble);
+        }
         let Some(seated) = self.current_slot(number, slot, attempt).filter(|slot| slot.node == Some(from))
         else {
             return;
@@ -36,10 +43,7 @@ impl Core {
         let again = seated.attempt > 0;
         match trouble {
             SeatTrouble::NoRoom | SeatTrouble::Taken => return self.fail_for_seat(number, from, trouble),
-            SeatTrouble::Source(source) => {
-                self.avoid_source(number, slot, source);
-                return self.advance_reduction(number);
-            }
+            SeatTrouble::Source(_) => return self.advance_reduction(number),
             // It may not know of its slot (any more).
             SeatTrouble::Child(child) => self.repeat_seat(number, child),
             SeatTrouble::LetGo => {}
@@ -51,7 +55,7 @@ impl Core {
         }
     }
 
-    fn fail_for_seat(&mut self, number: u64, node: NodeId, trouble: SeatTrouble) {
+    pub(super) fn fail_for_seat(&mut self, number: u64, node: NodeId, trouble: SeatTrouble) {
         let reduction = &self.reductions[&number];
         let target = reduction.request.target;
         let size = reduction.facts.as_ref().map_or(0, |facts| facts.size);
@@ -70,12 +74,11 @@ impl Core {
     }
 
     /// The slot's node does not have this source after all: not to be taken from there again.
-    fn avoid_source(&mut self, number: u64, slot: u32, source: ObjectId) {
+    fn avoid_source(&mut self, number: u64, node: NodeId, seat: &Seat, source: ObjectId) {
         let reduction = self.reductions.get_mut(&number).expect("it has a slot");
         let index = reduction.request.sources.iter().position(|&listed| listed == source);
-        let Some((_, slot)) = reduction.slots.iter().find(|(id, _)| *id == slot) else { return };
-        let chosen = slot.sources.iter().find(|chosen| Some(chosen.index) == index);
-        if let (Some(&Chosen { index, edition }), Some(node)) = (chosen, slot.node) {
+        let seated = seat.sources.iter().find(|seated| seated.id == source);
+        if let (Some(index), Some(&Source { edition, .. })) = (index, seated) {
             reduction.bad.insert((index, node, edition));
         }
     }

@@ -36,6 +36,8 @@ pub fn root_seat(at: &mut Node, target: ObjectId, source: ObjectId) -> Seat {
         open: false,
         version: 1,
         lacking: false,
+        offset: 0,
+        part_bytes: None,
     }
 }
 

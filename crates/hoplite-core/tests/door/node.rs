@@ -232,7 +232,7 @@ impl Node {
             }
             Output::Left => self.left = true,
             Output::Event(event) => self.events.push(event),
-            Output::Advance { copy, .. } | Output::Write { copy, .. } => {
+            Output::Advance { copy, .. } | Output::Write { copy, .. } | Output::Filled { copy } => {
                 assert!(self.copies.contains_key(&copy), "written to after its end");
             }
             Output::Datagram { .. } => unreachable!("taken out before"),
@@ -242,7 +242,7 @@ impl Node {
     fn open(&mut self, copy: CopyId, extent: Extent) {
         let apart = |other: &Opened| {
             let (a, b) = (extent, other.extent);
-            a.offset + a.size <= b.offset - 64 || b.offset + b.size <= a.offset - 64
+            a.is_window() || b.is_window() || a.offset + a.size <= b.block || b.offset + b.size <= a.block
         };
         assert!(self.copies.values().all(apart), "{extent:?} is in use");
         self.copies.insert(copy, Opened { extent, sealed: None, aborted: false });

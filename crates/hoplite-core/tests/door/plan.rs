@@ -319,9 +319,10 @@ impl World {
             self.check();
         }
         let Seated { at, seat, .. } = &self.seats[&self.root.expect("all sources are there")];
-        let (at, attempt, reduction) = (*at, seat.attempt, self.reduction.expect("seated"));
+        let (at, slot, attempt) = (*at, seat.slot, seat.attempt);
+        let reduction = self.reduction.expect("seated");
         let edition = seat.edition;
-        self.coordinator.hear(at, PeerMessage::RootDone { reduction, attempt });
+        self.coordinator.hear(at, PeerMessage::RootDone { reduction, slot, attempt });
         assert_eq!(self.coordinator.reply(self.call), None, "the root has not sealed yet");
         let mut mail = self.coordinator.take_mail();
         self.coordinator.hear(at, PeerMessage::Committed { reduction, sealed: true });

@@ -50,7 +50,7 @@ fn commit(at: &mut Node, root: u16, seat: &Seat) -> ReductionId {
     let call_number = (1..100).find(|&number| {
         let reduction = ReductionId { coordinator: node(ME), number };
         at.take_mail();
-        at.hear(root, PeerMessage::RootDone { reduction, attempt: seat.attempt });
+        at.hear(root, PeerMessage::RootDone { reduction, slot: seat.slot, attempt: seat.attempt });
         !commits(at).is_empty()
     });
     let number = call_number.expect("it is committed");
@@ -124,7 +124,7 @@ fn who_holds_a_seat_of_what_is_over_is_told_so() {
     let over = ReductionId { coordinator: node(ME), number: 77 };
     for message in [
         PeerMessage::SeatHeld { reduction: over, slot: 0, attempt: 0 },
-        PeerMessage::RootDone { reduction: over, attempt: 0 },
+        PeerMessage::RootDone { reduction: over, slot: 0, attempt: 0 },
         PeerMessage::SeatFailed { reduction: over, slot: 0, attempt: 0, trouble: SeatTrouble::LetGo },
     ] {
         at.hear(2, message);
@@ -148,7 +148,7 @@ fn a_finished_root_says_so_until_it_hears_the_commit() {
     let (mut at, _) = seated();
     let &fold = at.folds.keys().next().expect("it folds");
     at.end_fold(fold);
-    let done = (node(2), PeerMessage::RootDone { reduction: reduction(2), attempt: 0 });
+    let done = (node(2), PeerMessage::RootDone { reduction: reduction(2), slot: 0, attempt: 0 });
     assert!(at.take_mail().contains(&done));
     at.wait(A_WHILE);
     assert!(at.take_mail().contains(&done));

@@ -43,7 +43,7 @@ impl Bench {
 
     /// A copy with nothing written.
     pub(super) fn copy(&mut self, size: u64) -> Arc<Copy> {
-        let extent = Extent { offset: self.next, size };
+        let extent = Extent::behind_block(self.next, size);
         self.next += (size + 64).next_multiple_of(64);
         Arc::new(Copy::open(&self.arena.mapping(), CopyId(extent.offset), extent).unwrap())
     }

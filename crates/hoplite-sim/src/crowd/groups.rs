@@ -24,7 +24,9 @@ impl Drawing<'_> {
         let like = chained.filter(chainable).filter(|_| self.dice.percent(60)).unwrap_or(fresh);
         let mut things: Vec<Thing> = Vec::new();
         let most = SOURCES_MAX.max(self.shape.nodes);
-        for i in 0..self.dice.between(1, most as u64).min(self.dice.between(1, most as u64)) {
+        let few = self.dice.between(1, most as u64).min(self.dice.between(1, most as u64));
+        let count = if self.dice.percent(25) { most as u64 } else { few };
+        for i in 0..count {
             let id = self.new_id(&format!("g{number}.{i}"));
             self.script.model.add(id, Origin::Put { dtype: like.dtype });
             things.push(Thing { id, volatile: false, ..like });
@@ -73,10 +75,12 @@ impl Drawing<'_> {
             (false, _) => &Op::ALL[..4],
         };
         let op = if self.dice.percent(50) { Op::Sum } else { *self.dice.pick(ops) };
-        let num_objects = self.dice.between(1, present as u64) as u32;
+        // Many of everything that there is: only those can be striped.
+        let to_sources = self.dice.percent(50);
+        let all = to_sources && self.dice.percent(70);
+        let num_objects = if all { present as u64 } else { self.dice.between(1, present as u64) } as u32;
         let sources: Vec<ObjectId> = things.iter().map(|thing| thing.id).collect();
-        let fixed = self.dice.percent(25);
-        let to_sources = self.dice.percent(30);
+        let fixed = self.dice.percent(if all { 10 } else { 25 });
         self.script.model.add(
             target,
             Origin::Reduction {

@@ -51,10 +51,12 @@ impl Stage {
         }
         let (mut nodes, mut store, mut latency, mut rate) =
             (1, 4 << 20, Duration::from_millis(1), 100_000_000);
+        let mut striped = u64::MAX;
         for word in words {
             match word.split_once('=') {
                 Some(("nodes", value)) => nodes = size(value)? as usize,
                 Some(("store", value)) => store = size(value)?,
+                Some(("striped", value)) => striped = size(value)?,
                 Some(("latency", value)) => latency = time(value)?,
                 Some(("rate", value)) => rate = size(value.strip_suffix("MB").unwrap_or(value))? * 1_000_000,
                 _ => return Err(format!("unknown setting {word:?}")),
@@ -68,6 +70,7 @@ impl Stage {
             window_bytes: 128 << 10,
             fold_ahead_bytes: u64::MAX,
             stall_after: Duration::from_secs(1),
+            striped_bytes_min: striped,
             start_spread: Duration::ZERO,
             calm: false,
             roomy: false,

@@ -31,8 +31,8 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::SeatHeld { reduction, slot, attempt } => {
             format!("seat held r{} slot {slot} attempt {attempt}", reduction.number)
         }
-        PeerMessage::RootDone { reduction, attempt } => {
-            format!("root done r{} attempt {attempt}", reduction.number)
+        PeerMessage::RootDone { reduction, slot, attempt } => {
+            format!("root done r{} slot {slot} attempt {attempt}", reduction.number)
         }
         PeerMessage::Commit { reduction, attempt, sources, .. } => {
             format!("commit r{} attempt {attempt} {}", reduction.number, names.objects(sources))
@@ -135,7 +135,7 @@ fn show_seat(names: &mut Names, seat: &Seat) -> String {
     let children: Vec<_> =
         seat.children.iter().map(|child| format!("slot {} at {}", child.slot, node(child.node))).collect();
     format!(
-        "slot {} attempt {}{}{}{} -> {} {}: sources [{}] children [{}]",
+        "slot {} attempt {}{}{}{} -> {} {}{}: sources [{}] {} [{}]",
         seat.slot,
         seat.attempt,
         flag(seat.root, "root"),
@@ -143,7 +143,9 @@ fn show_seat(names: &mut Names, seat: &Seat) -> String {
         flag(seat.lacking, "lacking"),
         names.object(seat.out),
         names.edition(seat.edition),
+        if seat.offset > 0 { format!(" from {} B", seat.offset) } else { String::new() },
         sources.join(" "),
+        if seat.part_bytes.is_some() { "parts" } else { "children" },
         children.join(", ")
     )
 }

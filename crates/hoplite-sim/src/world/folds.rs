@@ -187,11 +187,13 @@ fn fold_sources(node: &mut Node, fold: &mut Fold) {
     for i in 0..fold.sources.len() {
         let FoldSource { copy, at } = fold.sources[i];
         let held = node.plane.copies.get_mut(&copy).expect("a copy outlives its jobs");
-        let ready = floor.min(held.watermark / element * element);
+        let there = held.watermark.saturating_sub(fold.rule.offset);
+        let ready = floor.min(there / element * element);
         held.wanted |= held.watermark < held.extent.size && held.writer.is_some();
         let extent = held.extent;
         if ready > at {
-            let bytes = node.bytes(extent, at, ready).to_vec();
+            let offset = fold.rule.offset;
+            let bytes = node.bytes(extent, offset + at, offset + ready).to_vec();
             combine(node, fold, at, &bytes);
             fold.sources[i].at = ready;
         }

@@ -75,6 +75,8 @@ pub struct Plan {
     pub fold_ahead_bytes: u64,
     /// How long a stream may bring nothing before its node's core is told.
     pub stall_after: Duration,
+    /// Allreduces from this size on are striped.
+    pub striped_bytes_min: u64,
     /// Nodes start within this time of each other.
     pub start_spread: Duration,
     /// Owners know everything: members neither come nor go after the start, and stores have room.
@@ -114,6 +116,8 @@ pub struct Stats {
     /// Most streams out of one copy at a time.
     pub fanout_max: usize,
     pub evictions: u64,
+    /// Targets of allreduces that were put together from stripes, one for each node.
+    pub assembled: u64,
     pub broken_transfers: u64,
     /// How often a node took another one for dead that lived.
     pub false_deaths: u64,

@@ -37,6 +37,7 @@ impl World {
             Output::Open { copy, extent } => self.open(place, copy, extent),
             Output::Advance { copy, watermark } => self.advance(place, copy, watermark),
             Output::Write { copy, bytes } => self.write(place, copy, &bytes),
+            Output::Filled { copy } => self.fill(place, copy),
             Output::Seal { copy, seal } => self.seal(place, copy, seal),
             Output::Abort { copy } => self.abort(place, copy),
             Output::Close { copy } => self.close(place, copy),
@@ -218,6 +219,16 @@ impl World {
             self.nodes[place.index].bytes_mut(extent, 0, extent.size).copy_from_slice(bytes);
             self.wake(place, copy);
         }
+    }
+
+    fn fill(&mut self, place: Place, copy: CopyId) {
+        note!(self, "{} has filled c{} through its windows", self.name(place), copy.0);
+        if let Err(why) = self.nodes[place.index].plane.fill(copy) {
+            let what = format!("{} fills c{}: {why}", self.name(place), copy.0);
+            return self.violate(what);
+        }
+        self.stats.assembled += 1;
+        self.wake(place, copy);
     }
 
     fn seal(&mut self, place: Place, copy: CopyId, seal: Seal) {

@@ -74,7 +74,9 @@ draw_struct! {
     CopyReport { seq, edition, size, header, complete, pinned, upstream, leaving }
     Seat {
         slot, attempt, out, edition, root, size, header, dtype, op, divide_by, sources, children, open, version,
-        lacking
+        lacking,
+        offset,
+        part_bytes
     }
     SeatSource { id, edition }
     Child { slot, node, id, edition }
@@ -129,7 +131,7 @@ draw_enum! {
         Seat { reduction, seat },
         SeatFailed { reduction, slot, attempt, trouble },
         SeatHeld { reduction, slot, attempt },
-        RootDone { reduction, attempt },
+        RootDone { reduction, slot, attempt },
         Commit { reduction, attempt, id, edition, sources },
         Disband { reduction },
         Prefetch { id },

@@ -10,7 +10,7 @@ pub use directory::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
 pub use seats::{Child, Seat, SeatTrouble, Source};
 
 /// Bumped with every change that an older peer would misread.
-pub const PEER_PROTOCOL_VERSION: u32 = 3;
+pub const PEER_PROTOCOL_VERSION: u32 = 4;
 
 /// First frame on every connection between nodes.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -154,9 +154,12 @@ pub enum PeerMessage {
         #[n(0)]
         reduction: ReductionId,
         #[n(1)]
+        slot: u32,
+        #[n(2)]
         attempt: u32,
     },
-    /// Coordinator to root: seal `id`. Repeated until it is answered by `Committed`.
+    /// Coordinator to root, and to all others that put `id` together from its parts: seal it. Repeated until
+    /// the root answers by `Committed`.
     #[n(9)]
     Commit {
         #[n(0)]

@@ -66,6 +66,13 @@ pub struct Seat {
     /// Some source may be incomplete: the slot gives up its room to a reduction that needs nothing else.
     #[n(14)]
     pub lacking: bool,
+    /// Where in the sources the part begins that is folded; `size` says how long it is.
+    #[n(15)]
+    pub offset: u64,
+    /// Nothing is folded: the children are the parts of `out`, side by side, each but the last so many
+    /// bytes long, and `out` is put together from them.
+    #[n(16)]
+    pub part_bytes: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]

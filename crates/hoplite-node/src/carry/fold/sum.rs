@@ -147,8 +147,8 @@ impl Sum {
 
     /// Writes the new region `frontier..to`: `stream ∘ sources`, or the sources alone.
     fn lead(&mut self, from: u64, to: u64, stream: Option<&[u8]>) -> Result<(), Broken> {
-        let FoldRule { op, dtype, .. } = self.rule;
-        let bytes = |index: usize| self.sources[index].reader().bytes(from, to);
+        let FoldRule { op, dtype, offset, .. } = self.rule;
+        let bytes = |index: usize| part(&self.sources[index], offset, from, to);
         let (first, second, folded) = match (stream, self.sources.len()) {
             (Some(stream), 0) => (stream, None, 0),
             (Some(stream), _) => (stream, Some(bytes(0)), 1),
@@ -162,7 +162,7 @@ impl Sum {
                 None => out.copy_from_slice(first),
             }
             for source in &self.sources[folded..] {
-                fold(op, dtype, out, source.reader().bytes(from, to));
+                fold(op, dtype, out, part(source, offset, from, to));
             }
         })?;
         self.folded_bytes += self.sources.len() * (to - from) as usize;
@@ -172,23 +172,28 @@ impl Sum {
 
     /// Folds `sources` into a region that is written already.
     fn fold_sources(&mut self, sources: &[Arc<Copy>], from: u64, to: u64) -> Result<(), Broken> {
-        let FoldRule { op, dtype, .. } = self.rule;
+        let FoldRule { op, dtype, offset, .. } = self.rule;
         self.out.write(|out| {
             for source in sources {
-                fold(op, dtype, out.unpublished(from, to), source.reader().bytes(from, to));
+                fold(op, dtype, out.unpublished(from, to), part(source, offset, from, to));
             }
         })?;
         self.folded_bytes += sources.len() * (to - from) as usize;
         Ok(())
     }
 
-    /// How far all of `sources` are present, in whole elements.
+    /// How far the part of all `sources` that is folded is present, in whole elements.
     fn present(&self, sources: &[Arc<Copy>]) -> u64 {
-        let present = sources.iter().map(|source| source.watermark()).min().unwrap_or(self.size());
-        self.whole(present.min(self.size()))
+        let present = sources.iter().map(|source| source.watermark().saturating_sub(self.rule.offset));
+        self.whole(present.min().unwrap_or(self.size()).min(self.size()))
     }
 
     fn whole(&self, bytes: u64) -> u64 {
         bytes - bytes % self.rule.dtype.size() as u64
     }
+}
+
+/// The bytes `from..to` of the part of a source that begins at `offset`.
+fn part(source: &Copy, offset: u64, from: u64, to: u64) -> &[u8] {
+    source.reader().bytes(offset + from, offset + to)
 }

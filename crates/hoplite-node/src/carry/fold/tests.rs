@@ -16,7 +16,7 @@ use crate::copies::Copy;
 const FOLD: FoldId = FoldId(1);
 
 fn sum(open: bool) -> FoldRule {
-    FoldRule { op: Op::Sum, dtype: Dtype::I32, divide_by: None, open }
+    FoldRule { op: Op::Sum, dtype: Dtype::I32, offset: 0, divide_by: None, open }
 }
 
 fn numbers(bytes: &[u8]) -> impl Iterator<Item = i32> + '_ {

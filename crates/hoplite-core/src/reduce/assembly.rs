@@ -1,0 +1,185 @@
+//! A node's side of a striped allreduce: it puts the target together from its parts, each of which comes
+//! from a neighbour (or, one of them, from the partial sum here) into a window of the target's copy, and is
+//! passed on from there.
+//!
+//! ```text
+//!  Seat ─▶ Waiting ──room──▶ Assembling ──every part sealed──▶ Folded ──Commit──▶ sealed target
+//!                                │  └──Commit──▶ goes on alone ──────────────────────▲
+//!                                └─ a part breaks off: SeatFailed; after the commit: fetched like anything
+//! ```
+
+use hoplite_words::peer::{Child, PeerMessage, Seal, Seat, SeatTrouble};
+use hoplite_words::{CopyId, Edition, ObjectId, ReductionId, TransferId};
+
+use super::folds::FoldFor;
+use super::seats::{Key, Running, Seats, State};
+use crate::copies::{NewCopy, Phase};
+use crate::fetch::{Feeds, Transfer};
+use crate::io::{Broken, FoldRule, Output};
+use crate::Core;
+
+impl Seats {
+    /// The seat that puts this edition of a target together.
+    pub(super) fn assembly_of(&self, reduction: ReductionId, edition: Edition) -> Option<Key> {
+        let is_it = |seat: &Seat| seat.part_bytes.is_some() && seat.edition == edition;
+        self.keys_of(reduction).into_iter().find(|key| is_it(&self.running[key].seat))
+    }
+}
+
+impl Core {
+    /// Room for the target and its windows, or none of it.
+    pub(super) fn open_target(&mut self, key: Key, seat: &Seat) -> Option<CopyId> {
+        let target = self.open_copy(NewCopy {
+            object: seat.out,
+            edition: seat.edition,
+            size: seat.size,
+            header: seat.header.clone(),
+            phase: Phase::Assembled,
+            pinned: seat.root,
+            // Nobody is told of it before it is complete: until then it can be given up without a word.
+            public: false,
+        })?;
+        let (reduction, _) = key;
+        let window = |part: &Child| (ObjectId::target_part(reduction, part.slot), part.edition);
+        let windows = seat.children.iter().map(window).collect();
+        let part_bytes = seat.part_bytes.expect("it is put together from parts");
+        if self.open_windows(target, part_bytes, windows) {
+            return Some(target);
+        }
+        self.doom(target);
+        None
+    }
+
+    /// The target is open: every part is asked for where the coordinator says that it will be.
+    pub(super) fn assemble(&mut self, key: Key, target: CopyId) {
+        self.set_seat_state(key, State::Assembling { copy: target });
+        let seat = &self.seats.running[&key].seat;
+        let (out, parts) = (seat.out, seat.children.clone());
+        self.drop_fetch(out);
+        let windows = self.copies.table[&target].windows.clone();
+        let me = self.me;
+        for (&window, part) in windows.iter().zip(&parts).filter(|(_, part)| part.node != me) {
+            let transfer = TransferId(self.next_number());
+            self.copies.with(window, |window| {
+                window.phase = Phase::Received(Some(transfer));
+                window.users += 1;
+            });
+            self.fetches.transfers.insert(transfer, Transfer::new(part.node, Feeds::Copy(window)));
+            self.out.push_back(Output::Receive { transfer, from: part.node, copy: window, offset: 0 });
+            let (id, edition) = (part.id, part.edition);
+            let pull = PeerMessage::Pull { transfer, id, edition, offset: 0, patient: true };
+            self.send(part.node, pull, None);
+        }
+        for window in windows {
+            let object = self.copies.table[&window].object;
+            self.serve_parked(object);
+        }
+        self.begin_local_parts(key);
+    }
+
+    /// The parts whose sums are made on this node, as soon as those are there.
+    pub(super) fn begin_local_parts(&mut self, key: Key) {
+        let Some(Running { seat, state: State::Assembling { copy: target }, .. }) =
+            self.seats.running.get(&key)
+        else {
+            return;
+        };
+        let (op, dtype, target) = (seat.op, seat.dtype, *target);
+        let parts = self.copies.table[&target].windows.iter().zip(&seat.children);
+        let idle = parts.filter(|(window, part)| part.node == self.me && self.is_idle(**window));
+        let here = idle.filter_map(|(&window, part)| {
+            let sum = self.copies.live(part.id)?;
+            (self.copies.table[&sum].edition == part.edition).then_some((window, sum))
+        });
+        for (window, sum) in here.collect::<Vec<_>>() {
+            self.add_user(sum);
+            let rule = FoldRule { op, dtype, offset: 0, divide_by: None, open: false };
+            self.start_fold(FoldFor::Part, window, rule, vec![sum], &[]);
+        }
+    }
+
+    /// Neither there nor on its way.
+    fn is_idle(&self, window: CopyId) -> bool {
+        matches!(self.copies.table[&window].phase, Phase::Received(None) | Phase::Folded(None))
+    }
+
+    pub(super) fn on_part_folded(&mut self, window: CopyId, outcome: Result<(), Broken>) {
+        if outcome.is_ok() {
+            self.seal_copy(window, Seal::default());
+        }
+        let whole = self.copies.table[&window].within.expect("parts are folded into windows");
+        self.on_part_ended(whole);
+    }
+
+    /// A part of `target` has come, or broke off.
+    pub(crate) fn on_part_ended(&mut self, target: CopyId) {
+        let is_it = |running: &Running| running.state == State::Assembling { copy: target };
+        let Some((&key, running)) = self.seats.running.iter().find(|(_, running)| is_it(running)) else {
+            return;
+        };
+        let windows = &self.copies.table[&target].windows;
+        let mut parts = windows.iter().zip(&running.seat.children);
+        if windows.iter().all(|window| self.copies.table[window].is_sealed()) {
+            self.set_seat_state(key, State::Folded { copy: target });
+            return self.on_assembled(key);
+        }
+        // A part from here that has not begun is no trouble.
+        let broken = |(window, part): &(&CopyId, &Child)| {
+            self.is_idle(**window) && (part.node != self.me || self.copies.live(part.id).is_some())
+        };
+        if let Some((_, part)) = parts.find(broken) {
+            let slot = part.slot;
+            match running.committed {
+                Some(_) => self.drop_seat(key),
+                None => self.seat_failed(key, SeatTrouble::Child(slot)),
+            }
+        }
+    }
+
+    fn on_assembled(&mut self, key: Key) {
+        let running = &self.seats.running[&key];
+        match running.committed {
+            Some(_) => self.seal_assembly(key),
+            None if running.seat.root => self.say_root_done(key),
+            None => {}
+        }
+    }
+
+    /// The coordinator's word that the target is final; everything else of the reduction is over.
+    pub(super) fn commit_assembly(&mut self, key: Key, sources: Vec<ObjectId>) {
+        let running = self.seats.running.get_mut(&key).expect("just found");
+        running.committed = Some(sources);
+        let state = running.state;
+        let is_coming = |target| !self.copies.table[target].windows.iter().any(|&window| self.is_idle(window));
+        match state {
+            State::Folded { .. } => self.seal_assembly(key),
+            State::Assembling { copy } if is_coming(&copy) => {}
+            _ => self.drop_seat(key),
+        }
+        let (reduction, _) = key;
+        for other in self.seats.keys_of(reduction) {
+            if other != key {
+                self.let_sum_go(other);
+            }
+        }
+    }
+
+    fn seal_assembly(&mut self, key: Key) {
+        let Some(running) = self.seats.running.remove(&key) else { return };
+        let (Some(target), Some(sources)) = (running.copy(), running.committed) else { return };
+        self.seal_whole(target, Seal { sources });
+    }
+
+    /// The partial sum of a committed reduction is of no more use, but neighbours may not have all of it yet.
+    fn let_sum_go(&mut self, key: Key) {
+        match self.seats.running[&key].state {
+            State::Folded { copy } if self.copies.table.get(&copy).is_some_and(|sum| sum.is_sealed()) => {
+                self.seats.running.remove(&key);
+                if !self.copies.table[&copy].doomed {
+                    self.retire(copy);
+                }
+            }
+            _ => self.drop_seat(key),
+        }
+    }
+}

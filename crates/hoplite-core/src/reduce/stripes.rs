@@ -1,0 +1,221 @@
+//! Striped allreduce, its coordinator's side (docs/decisions/0008): with n nodes, the sources are cut into n
+//! stripes. Each is summed along the ring of the nodes, from another one on, and its sum goes on along the
+//! same ring, so that every link carries 2·(n-1)/n of an object and is busy from the first byte on.
+//!
+//! ```text
+//!  stripe j:  j+1 ─▶ j+2 ─▶ … ─▶ j  (slots of a chain: its sum is made at j)
+//!                                j ─▶ j+1 ─▶ … ─▶ j-1  (parts of the target, each passed on as it comes)
+//! ```
+//! All seats are told at once, and never changed: if anything goes wrong before the commit, they are taken
+//! back as a whole, and the reduction goes on from its sources.
+
+use std::collections::BTreeSet;
+
+use hoplite_words::limits::ALIGNMENT;
+use hoplite_words::peer::{Child, PeerMessage, Seat, SeatTrouble, Source};
+use hoplite_words::{Edition, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId};
+
+use super::coordinator::{Reduction, Slot};
+use super::plan::slot_writing;
+use crate::cost::stripes_pay;
+use crate::Core;
+
+/// How often a reduction is striped: something is wrong with its nodes or links that breaks it off again.
+pub(super) const STRIPINGS_MAX: u32 = 2;
+
+/// Fewer nodes have nothing to gain: two exchange halves at best, which is what a chain sends.
+const NODES_MIN: usize = 3;
+
+/// What was told of the stripes of one striping.
+#[derive(Debug)]
+pub(super) struct Stripes {
+    /// The slots of all stripes; and one, the same for every node, that puts the target together.
+    pub seats: Vec<(NodeId, Seat)>,
+}
+
+/// A node of the ring, and what it gives.
+type Member = (NodeId, Vec<Source>);
+
+impl Core {
+    /// Tells the reduction's nodes to do it in stripes, if that is possible and pays. Returns whether it is
+    /// done so.
+    pub(super) fn stripe(&mut self, number: u64) -> bool {
+        let reduction = &self.reductions[&number];
+        if reduction.stripes.is_some() {
+            return true;
+        }
+        let ring = reduction.ring();
+        if !self.should_stripe(reduction, ring.len()) {
+            return false;
+        }
+        if reduction.began.is_some() {
+            // They have hardly begun.
+            self.start_over(number);
+        }
+        let lacking = !self.needs_only_room(number);
+        let (me, id) = (self.me, ReductionId { coordinator: self.me, number });
+        let reduction = self.reductions.get_mut(&number).expect("seen above");
+        reduction.stripings_left -= 1;
+        reduction.seated.extend(ring.iter().map(|(node, _)| *node));
+        let mut seats = reduction.stripe_seats(id, &ring, me);
+        seats.iter_mut().for_each(|(_, seat)| seat.lacking = lacking);
+        reduction.stripes = Some(Stripes { seats: seats.clone() });
+        for (node, seat) in seats {
+            self.send(node, PeerMessage::Seat { reduction: id, seat }, None);
+        }
+        true
+    }
+
+    fn should_stripe(&self, reduction: &Reduction, nodes: usize) -> bool {
+        let request = &reduction.request;
+        let possible = request.to_sources
+            && request.order == FoldOrder::Arrival
+            && reduction.chosen_count() == reduction.k()
+            && reduction.stripings_left > 0
+            && nodes >= NODES_MIN;
+        let Some(facts) = reduction.facts.as_ref().filter(|_| possible) else { return false };
+        let waited = reduction.began.map_or(0.0, |began| (self.now - began).as_secs_f64());
+        let (latency_s, bytes_per_s) = self.links.typical();
+        match self.striped_bytes_min {
+            Some(least) => facts.size >= least,
+            None => stripes_pay(nodes, facts.size, waited, latency_s, bytes_per_s),
+        }
+    }
+
+    /// A source is gone: without it no stripe comes to an end.
+    pub(super) fn give_up_broken_stripes(&mut self, number: u64) {
+        let reduction = &self.reductions[&number];
+        if reduction.stripes.is_some() && reduction.chosen_count() < reduction.k() {
+            self.start_over(number);
+        }
+    }
+
+    pub(super) fn is_striped_seat(&self, number: u64, node: NodeId, slot: u32, attempt: u32) -> bool {
+        let striped = self.reductions.get(&number).filter(|reduction| reduction.stripes.is_some());
+        striped.is_some_and(|reduction| reduction.told_to(node, slot, attempt).is_some())
+    }
+
+    /// One of its seats cannot go on.
+    pub(super) fn on_stripe_failed(&mut self, number: u64, from: NodeId, trouble: SeatTrouble) {
+        match trouble {
+            SeatTrouble::Taken => return self.fail_for_seat(number, from, trouble),
+            SeatTrouble::NoRoom | SeatTrouble::LetGo => {
+                self.reductions.get_mut(&number).expect("it has seats").stripings_left = 0;
+            }
+            SeatTrouble::Source(_) | SeatTrouble::Child(_) => {}
+        }
+        self.start_over(number);
+        self.advance_reduction(number);
+    }
+
+    /// Takes back every seat that was told; who takes part stays as it is.
+    fn start_over(&mut self, number: u64) {
+        let id = ReductionId { coordinator: self.me, number };
+        let reduction = self.reductions.get_mut(&number).expect("the caller's");
+        reduction.stripes = None;
+        reduction.began = None;
+        for (slot_number, slot) in &mut reduction.slots {
+            *slot_number = reduction.next_slot;
+            reduction.next_slot += 1;
+            let Slot { node, sources, .. } = std::mem::take(slot);
+            *slot = Slot { node, sources, ..Slot::default() };
+        }
+        for node in reduction.seated.clone() {
+            self.send(node, PeerMessage::Disband { reduction: id }, None);
+        }
+    }
+}
+
+impl Reduction {
+    /// The nodes that take part, in order of their slots, with all that each gives.
+    fn ring(&self) -> Vec<Member> {
+        let mut ring: Vec<Member> = Vec::new();
+        for (_, slot) in &self.slots {
+            let Some(node) = slot.node else { continue };
+            let sources = slot
+                .sources
+                .iter()
+                .map(|chosen| Source { id: self.request.sources[chosen.index], edition: chosen.edition });
+            match ring.iter_mut().find(|(member, _)| *member == node) {
+                Some((_, given)) => given.extend(sources),
+                None => ring.push((node, sources.collect())),
+            }
+        }
+        ring
+    }
+
+    /// Every seat of a striping over `ring`; slots are numbered anew.
+    fn stripe_seats(&mut self, id: ReductionId, ring: &[Member], me: NodeId) -> Vec<(NodeId, Seat)> {
+        let size = self.facts.as_ref().expect("stripes come after facts").size;
+        let part_bytes = size.div_ceil(ring.len() as u64).next_multiple_of(ALIGNMENT);
+        let offsets = (0..size).step_by(part_bytes as usize);
+        let mut seats = Vec::new();
+        // Where each stripe's sum is made, and how it is called there.
+        let mut sums: Vec<(usize, Child)> = Vec::new();
+        for (stripe, offset) in offsets.enumerate() {
+            let bytes = part_bytes.min(size - offset);
+            let mut below: Option<Child> = None;
+            for position in 1..=ring.len() {
+                let (node, sources) = &ring[(stripe + position) % ring.len()];
+                let last = position == ring.len();
+                let seat = Seat {
+                    size: bytes,
+                    divide_by: (last && self.request.op == Op::Mean).then_some(self.request.k),
+                    sources: sources.clone(),
+                    children: below.into_iter().collect(),
+                    offset,
+                    ..self.blank_seat(id)
+                };
+                below = Some(Child { slot: seat.slot, node: *node, id: seat.out, edition: seat.edition });
+                seats.push((*node, seat));
+            }
+            sums.push((stripe, below.expect("a ring has members")));
+        }
+        let nodes: BTreeSet<_> = ring.iter().map(|(node, _)| *node).collect();
+        let root = if nodes.contains(&me) { me } else { ring[ring.len() - 1].0 };
+        let facts = self.facts.as_ref().expect("seen above");
+        let whole = Seat {
+            out: self.request.target,
+            size,
+            header: facts.header.clone(),
+            part_bytes: Some(part_bytes),
+            ..self.blank_seat(id)
+        };
+        for (at, &(node, _)) in ring.iter().enumerate() {
+            let (before, _) = ring[(at + ring.len() - 1) % ring.len()];
+            let part = |(made_at, sum): &(usize, Child)| match at {
+                _ if *made_at == at || ring[*made_at].0 == before => sum.clone(),
+                _ => Child { node: before, id: ObjectId::target_part(id, sum.slot), ..sum.clone() },
+            };
+            let children = sums.iter().map(part).collect();
+            seats.push((node, Seat { root: node == root, children, ..whole.clone() }));
+        }
+        seats
+    }
+
+    /// A seat with a number of its own that folds nothing yet.
+    fn blank_seat(&mut self, id: ReductionId) -> Seat {
+        let facts = self.facts.as_ref().expect("seats come after facts");
+        let slot = self.next_slot;
+        self.next_slot += 1;
+        Seat {
+            slot,
+            attempt: 0,
+            out: ObjectId::partial_sum(id, slot),
+            edition: Edition { writing: slot_writing(id, slot), attempt: 0 },
+            root: false,
+            size: 0,
+            header: Header::default(),
+            dtype: facts.dtype,
+            op: self.request.op,
+            divide_by: None,
+            sources: Vec::new(),
+            children: Vec::new(),
+            open: false,
+            version: 1,
+            lacking: false,
+            offset: 0,
+            part_bytes: None,
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Windows: parts of a copy's bytes that come each by its own way, with a watermark of its own, so that
+//! they can be passed on while they come and need no second memory.
+//!
+//! A window is a copy of its own object, whose data is a range of another copy's and whose progress block
+//! lies by itself. The whole is there once every window is sealed; until then nothing of it is read under
+//! its own name, and its room is kept as long as somebody touches a window.
+
+use hoplite_words::peer::Seal;
+use hoplite_words::{CopyId, Edition, Header, ObjectId};
+
+use crate::copies::{NewCopy, Phase};
+use crate::io::{Extent, Output};
+use crate::Core;
+
+impl Core {
+    /// Opens windows side by side over all of `whole`, each but the last of `part_bytes`. Returns whether
+    /// there was room for their progress blocks; if not, some may be missing.
+    pub(crate) fn open_windows(
+        &mut self,
+        whole: CopyId,
+        part_bytes: u64,
+        parts: Vec<(ObjectId, Edition)>,
+    ) -> bool {
+        let Extent { offset, size, .. } = self.copies.table[&whole].extent;
+        for (at, (object, edition)) in (0..size).step_by(part_bytes as usize).zip(parts) {
+            let Some(Extent { block, .. }) = self.make_room(0) else { return false };
+            let part_size = part_bytes.min(size - at);
+            if let Some(stale) = self.copies.live(object) {
+                self.doom(stale);
+            }
+            let window = self.open_at(
+                Extent { block, offset: offset + at, size: part_size },
+                NewCopy {
+                    object,
+                    edition,
+                    size: part_size,
+                    header: Header::default(),
+                    phase: Phase::Received(None),
+                    // It cannot go without the whole.
+                    pinned: true,
+                    public: false,
+                },
+            );
+            self.copies.with(window, |window| window.within = Some(whole));
+            self.copies.with(whole, |whole| whole.windows.push(window));
+            self.add_user(whole);
+        }
+        true
+    }
+
+    /// Every window is sealed, and so is the whole now; whoever streams from a window may finish that.
+    pub(crate) fn seal_whole(&mut self, whole: CopyId, seal: Seal) {
+        self.out.push_back(Output::Filled { copy: whole });
+        let windows = self.copies.with(whole, |whole| {
+            whole.public = true;
+            std::mem::take(&mut whole.windows)
+        });
+        windows.into_iter().for_each(|window| self.retire(window));
+        self.seal_copy(whole, seal);
+    }
+
+    /// A sealed copy that the directory does not know serves nobody new.
+    pub(crate) fn retire(&mut self, id: CopyId) {
+        debug_assert!(self.copies.table[&id].is_sealed() && !self.copies.table[&id].public);
+        self.copies.forget_object_of(id);
+        self.copies.with(id, |copy| copy.doomed = true);
+        self.try_free(id);
+    }
+
+    /// The rest of dooming a copy: its windows go with it.
+    pub(crate) fn doom_windows(&mut self, whole: CopyId) {
+        // With its last window it would be gone before we are done with it.
+        self.add_user(whole);
+        let windows = self.copies.with(whole, |whole| std::mem::take(&mut whole.windows));
+        windows.into_iter().for_each(|window| self.doom(window));
+        self.remove_user(whole);
+    }
+
+    pub(crate) fn free_window(&mut self, extent: Extent, whole: CopyId) {
+        self.copies.arena.free(Extent::behind_block(extent.block, 0));
+        self.remove_user(whole);
+    }
+}
