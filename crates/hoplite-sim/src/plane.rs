@@ -113,7 +113,9 @@ impl Plane {
     ) -> Result<(), String> {
         for (start, end) in places(extent) {
             if end > arena_bytes || !start.is_multiple_of(ALIGNMENT) {
-                return Err(format!("{copy:?} opened at {extent:?}, not an aligned place in {arena_bytes} B"));
+                return Err(format!(
+                    "{copy:?} opened at {extent:?}, not an aligned place in {arena_bytes} B"
+                ));
             }
         }
         let fits = |held: &Copy| match (extent.is_window(), held.extent.is_window()) {

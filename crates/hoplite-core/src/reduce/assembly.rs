@@ -150,7 +150,8 @@ impl Core {
         let running = self.seats.running.get_mut(&key).expect("just found");
         running.committed = Some(sources);
         let state = running.state;
-        let is_coming = |target| !self.copies.table[target].windows.iter().any(|&window| self.is_idle(window));
+        let is_coming =
+            |target| !self.copies.table[target].windows.iter().any(|&window| self.is_idle(window));
         match state {
             State::Folded { .. } => self.seal_assembly(key),
             State::Assembling { copy } if is_coming(&copy) => {}

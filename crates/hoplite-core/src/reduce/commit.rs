@@ -56,8 +56,12 @@ impl Core {
         let sources = reduction.sources_in();
         let sealing = |(_, seat): &&(NodeId, Seat)| seat.part_bytes.is_some();
         let others: BTreeSet<_> = reduction.told().filter(sealing).map(|&(node, _)| node).collect();
-        let over: Vec<_> =
-            reduction.seated.iter().filter(|node| **node != from && !others.contains(node)).copied().collect();
+        let over: Vec<_> = reduction
+            .seated
+            .iter()
+            .filter(|node| **node != from && !others.contains(node))
+            .copied()
+            .collect();
         if !others.is_empty() {
             // They let go of all else with the commit, and of the target's parts once they have them.
             reduction.seated.clear();

@@ -265,8 +265,7 @@ impl Core {
 
     /// A copy was opened here: seats that waited for a child on this node may start.
     pub(crate) fn retry_seats(&mut self) {
-        let waits =
-            |running: &Running| matches!(running.state, State::Waiting | State::Assembling { .. });
+        let waits = |running: &Running| matches!(running.state, State::Waiting | State::Assembling { .. });
         let waiting = self.seats.running.iter().filter(|(_, running)| waits(running));
         let keys: Vec<_> = waiting.map(|(&key, _)| key).collect();
         for key in keys {

@@ -18,5 +18,6 @@ mod requests;
 mod said;
 mod serving;
 mod stalls;
+mod stripes;
 mod waits;
 mod witnesses;
