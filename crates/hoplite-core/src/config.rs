@@ -27,8 +27,8 @@ pub struct Config {
     /// How long an incoming stream may bring nothing before its sender is asked what it has, and again
     /// before it is given up. Default 1 s. For the driver, which sees the bytes; see `ReceiveStalled`.
     pub stall_after: Duration,
-    /// The tree of every reduction asked for here, instead of the one the cost model chooses. Default: none;
-    /// there to measure how good the model's choices are.
+    /// The tree of every reduction asked for here, instead of the one the cost model chooses, which may be
+    /// stripes. Default: none; there to measure how good the model's choices are.
     pub reduce_degree: Option<Degree>,
     /// Allreduces from this size on, in bytes, are striped where their shape allows it. Default: those for
     /// which the cost model says that it pays (see `cost`).

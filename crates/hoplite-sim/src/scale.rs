@@ -70,6 +70,7 @@ fn plan(cluster: Cluster) -> Plan {
             .next_multiple_of(8),
         window_bytes: WINDOW,
         fold_ahead_bytes: u64::MAX,
+        striped_bytes_min: None,
         stall_after: Duration::from_secs(1),
         start_spread: Duration::ZERO,
         calm: true,

@@ -118,7 +118,7 @@ impl Shape {
             fold_ahead_bytes: if in_step { window_bytes } else { u64::MAX },
             stall_after: Duration::from_millis(*dice.pick(&[100, 300, 1000]) + queue_ms),
             start_spread: Duration::from_millis(dice.between(0, 50)),
-            striped_bytes_min: if dice.percent(80) { INLINE_BYTES_MAX } else { OBJECT_BYTES_MAX / 2 },
+            striped_bytes_min: Some(if dice.percent(80) { INLINE_BYTES_MAX } else { OBJECT_BYTES_MAX / 2 }),
             roomy: self.room == Room::Plenty,
             calm: !self.faults.any() && !self.early && self.room == Room::Plenty,
             tail_lines: 0,

@@ -72,7 +72,8 @@ impl Core {
             && request.order == FoldOrder::Arrival
             && reduction.chosen_count() == reduction.k()
             && reduction.stripings_left > 0
-            && nodes >= NODES_MIN;
+            && nodes >= NODES_MIN
+            && self.reduce_degree.is_none();
         let Some(facts) = reduction.facts.as_ref().filter(|_| possible) else { return false };
         let waited = reduction.began.map_or(0.0, |began| (self.now - began).as_secs_f64());
         let (latency_s, bytes_per_s) = self.links.typical();

@@ -70,7 +70,7 @@ impl Stage {
             window_bytes: 128 << 10,
             fold_ahead_bytes: u64::MAX,
             stall_after: Duration::from_secs(1),
-            striped_bytes_min: striped,
+            striped_bytes_min: Some(striped),
             start_spread: Duration::ZERO,
             calm: false,
             roomy: false,

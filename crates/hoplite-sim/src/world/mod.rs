@@ -75,8 +75,8 @@ pub struct Plan {
     pub fold_ahead_bytes: u64,
     /// How long a stream may bring nothing before its node's core is told.
     pub stall_after: Duration,
-    /// Allreduces from this size on are striped.
-    pub striped_bytes_min: u64,
+    /// Allreduces from this size on are striped; or where the cost model says so.
+    pub striped_bytes_min: Option<u64>,
     /// Nodes start within this time of each other.
     pub start_spread: Duration,
     /// Owners know everything: members neither come nor go after the start, and stores have room.

@@ -35,7 +35,7 @@ impl World {
         let seed = Dice::new(self.seed ^ (index as u64) << 32 ^ boot).seed();
         let mut config = Config::new(id, self.plan.store_bytes, seed);
         config.stall_after = self.plan.stall_after;
-        config.striped_bytes_min = Some(self.plan.striped_bytes_min);
+        config.striped_bytes_min = self.plan.striped_bytes_min;
         config.seeds = (0..self.plan.nodes).map(address).collect();
         Node {
             id,

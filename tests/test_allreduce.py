@@ -1,0 +1,156 @@
+"""Allreduce of large arrays, in stripes: what it sends, and what becomes of it when something goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import hoplite
+import numpy as np
+import pytest
+from conftest import EVENTUALLY_SECONDS, eventually
+from faults import (
+    MIB,
+    TIMEOUT,
+    Bytes,
+    SlowPut,
+    bytes_of,
+    has_folded,
+    holders,
+    names_owned_by,
+    returns_to,
+    usage,
+)
+
+ClusterOf = Callable[[int], hoplite.LocalCluster]
+
+SIZE = 24 * MIB
+"""So large that stripes pay, whatever has been measured of this machine."""
+HALF = SIZE // 2
+
+QUARTER_FOLDED = SIZE // 4
+"""Folded by every node once all sources are half there: they have the stripes in their first half."""
+
+
+def sum_of(seeds: Sequence[int]) -> Bytes:
+    total = np.zeros(SIZE, np.uint8)
+    for seed in seeds:
+        total += bytes_of(seed, SIZE)
+    return total
+
+
+def test_no_node_sends_more_than_it_must_and_nothing_stays_behind(cluster_of: ClusterOf) -> None:
+    nodes = 4
+    cluster = cluster_of(nodes)
+    clients = [cluster.connect(node) for node in range(nodes)]
+    before = [usage(client) for client in clients]
+    names = [f"source {node}" for node in range(nodes)]
+    for node, client in enumerate(clients):
+        client.put(bytes_of(node, SIZE), names[node], timeout=TIMEOUT)
+
+    def sent() -> list[int]:
+        return [client.status(timeout=TIMEOUT).sent_bytes for client in clients]
+
+    idle = sent()
+    reduction = clients[0].allreduce(names, target="sum", timeout=TIMEOUT)
+    for client in clients:
+        np.testing.assert_array_equal(client.get("sum", timeout=TIMEOUT), sum_of(range(nodes)))
+    assert {str(source) for source in reduction.result(TIMEOUT).sources} == {
+        str(hoplite.ObjectId.of(name)) for name in names
+    }
+    # A chain whose result streams back sends twice the size from the nodes in its middle.
+    must = 2 * (nodes - 1) * SIZE // nodes
+    moved = [now - then for now, then in zip(sent(), idle, strict=True)]
+    assert max(moved) <= must + SIZE // 100, f"{moved}, must {must}"
+    clients[0].delete([*names, "sum"], timeout=TIMEOUT)
+    returns_to(before, clients)
+
+
+def test_an_uneven_length_a_mean_and_two_sources_on_one_node(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of(3)
+    clients = [cluster.connect(node) for node in range(3)]
+    length = SIZE // 8 + 3
+    arrays = [np.random.default_rng(seed).integers(0, 1000, length).astype(np.float64) for seed in range(4)]
+    for seed, array in enumerate(arrays):
+        clients[seed % 3].put(array, f"source {seed}", timeout=TIMEOUT)
+    names = [f"source {seed}" for seed in range(4)]
+    clients[1].allreduce(names, target="mean", op="mean", timeout=TIMEOUT).result(TIMEOUT)
+    for client in clients:
+        np.testing.assert_array_equal(client.get("mean", timeout=TIMEOUT), sum(arrays) / 4)
+
+
+class HalfWay:
+    """An allreduce on nodes 1 to 4, called on node 0, whose sources are half there, and their sums begun."""
+
+    def __init__(self, cluster: hoplite.LocalCluster, *, sources: int = 4, timeout: float = TIMEOUT) -> None:
+        self.cluster = cluster
+        self.clients = [cluster.connect(node) for node in range(len(cluster))]
+        # Nobody who dies is to take directory entries along.
+        *self.names, self.target = names_owned_by(self.clients, 0, sources + 1)
+        self.before = [usage(client) for client in self.clients]
+        self.puts: dict[int, SlowPut] = {}
+        for node in range(1, sources + 1):
+            self.puts[node] = SlowPut(self.clients[node], self.names[node - 1], bytes_of(node, SIZE))
+            self.puts[node].write(HALF)
+        self.reduction = self.clients[0].allreduce(
+            self.names, target=self.target, num_objects=4, timeout=timeout
+        )
+        for node in range(1, 5):
+            has_folded(self.clients[node], QUARTER_FOLDED)
+
+    def ends_right(self, seeds: Sequence[int], givers: Sequence[int]) -> None:
+        named = {str(source) for source in self.reduction.result(TIMEOUT).sources}
+        assert named == {self.names[seed - 1] for seed in seeds}
+        expected = sum_of(seeds)
+        addresses = {self.cluster.addresses[node] for node in givers}
+        eventually(lambda: holders(self.clients[0], self.target) >= addresses, "all who gave one have it")
+        for node in {0, *givers}:
+            np.testing.assert_array_equal(self.clients[node].get(self.target, timeout=TIMEOUT), expected)
+
+
+def test_another_source_takes_the_place_of_one_that_died(cluster_of: ClusterOf) -> None:
+    half = HalfWay(cluster_of(6), sources=5)
+    half.cluster.kill(2)
+    for node in (1, 3, 4, 5):
+        half.puts[node].finish()
+    half.ends_right([1, 3, 4, 5], [1, 3, 4, 5])
+
+
+def test_a_source_that_died_is_put_again_elsewhere(cluster_of: ClusterOf) -> None:
+    half = HalfWay(cluster_of(6))
+    half.cluster.kill(3)
+    for node in (1, 2, 4):
+        half.puts[node].finish()
+    half.clients[5].put(bytes_of(3, SIZE), half.names[2], timeout=TIMEOUT)
+    half.ends_right([1, 2, 3, 4], [1, 2, 4, 5])
+
+
+def test_a_target_deleted_half_way_leaves_nothing(cluster_of: ClusterOf) -> None:
+    half = HalfWay(cluster_of(5))
+    half.clients[2].delete(half.target, timeout=TIMEOUT)
+    with pytest.raises(hoplite.ObjectDeleted):
+        half.reduction.result(TIMEOUT)
+    for put in half.puts.values():
+        put.finish()
+    half.clients[0].delete(half.names, timeout=TIMEOUT)
+    returns_to(half.before, half.clients)
+
+
+def test_a_time_out_half_way_leaves_nothing_but_the_sources(cluster_of: ClusterOf) -> None:
+    half = HalfWay(cluster_of(5), timeout=2.0)
+    with pytest.raises(hoplite.TimedOut):
+        half.reduction.result(TIMEOUT)
+    for put in half.puts.values():
+        put.finish()
+    half.clients[0].delete(half.names, timeout=TIMEOUT)
+    returns_to(half.before, half.clients)
+
+
+def test_stores_without_room_for_stripes_get_a_chain() -> None:
+    with hoplite.LocalCluster(4, store_size=2 * SIZE + 2 * MIB) as cluster:
+        clients = [cluster.connect(node) for node in range(4)]
+        names = [f"source {node}" for node in range(4)]
+        for node, client in enumerate(clients):
+            client.put(bytes_of(node, SIZE), names[node], timeout=TIMEOUT)
+        clients[0].allreduce(names, target="sum", timeout=TIMEOUT).result(EVENTUALLY_SECONDS)
+        for client in clients:
+            np.testing.assert_array_equal(client.get("sum", timeout=TIMEOUT), sum_of(range(4)))
