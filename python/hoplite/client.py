@@ -278,7 +278,8 @@ class Client:
     ) -> Reduction:
         """As `reduce`; besides, the result is brought to every node that gave a source.
 
-        It streams there while it is being reduced: a `get` of it on those nodes finds it there.
+        It is brought there while it is being reduced: a `get` of it on those nodes finds it there. Large
+        sources that come together are summed in stripes, which sends less over each link.
         """
         request = ReduceRequest(sources, target, num_objects, op, order, to_sources=True)
         return self._reduce(request, timeout)

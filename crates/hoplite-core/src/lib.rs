@@ -38,7 +38,7 @@ use hoplite_words::peer::PeerMessage;
 use hoplite_words::{CopyId, NodeId, ObjectId};
 
 pub use config::Config;
-pub use cost::{best_degree, fanout, Degree};
+pub use cost::{best_degree, fanout, stripes_pay, Degree};
 pub use io::{Input, Output};
 
 use calls::{Calls, Client};
@@ -176,7 +176,11 @@ impl Core {
             Input::SendEnded { send, .. } => self.on_send_ended(send),
             Input::FoldStreamBroken { fold, transfer } => self.on_fold_stream_broken(fold, transfer),
             Input::FoldEnded { fold, outcome } => self.on_fold_ended(fold, outcome),
-            Input::Measured { peer, bytes_per_s } => self.links.on_bandwidth(peer, bytes_per_s),
+            Input::Measured { peer, bytes_per_s } => {
+                if self.fetches.has_link_to_itself(peer) {
+                    self.links.on_bandwidth(peer, bytes_per_s);
+                }
+            }
             Input::Leave { within } => self.on_leave(within),
             Input::Tick => {}
         }

@@ -77,6 +77,9 @@ pub(crate) struct Fetches {
     running: BTreeMap<ObjectId, Fetch>,
     wants: BTreeMap<ObjectId, BTreeSet<Want>>,
     pub transfers: BTreeMap<TransferId, Transfer>,
+    /// Who sent us several streams at a time, until the last of them is over: how fast each was says
+    /// little of the link.
+    sharing: BTreeSet<NodeId>,
     /// Objects that are to stay here once they have come.
     pins: BTreeSet<ObjectId>,
 }
@@ -85,6 +88,26 @@ impl Fetches {
     /// Whether a copy of `object` is about to be opened here.
     pub fn is_expected(&self, object: ObjectId) -> bool {
         self.running.contains_key(&object)
+    }
+
+    pub fn begin_transfer(&mut self, id: TransferId, transfer: Transfer) {
+        if self.transfers.values().any(|other| other.from == transfer.from) {
+            self.sharing.insert(transfer.from);
+        }
+        self.transfers.insert(id, transfer);
+    }
+
+    pub fn end_transfer(&mut self, id: TransferId) -> Option<Transfer> {
+        let ended = self.transfers.remove(&id)?;
+        if !self.transfers.values().any(|other| other.from == ended.from) {
+            self.sharing.remove(&ended.from);
+        }
+        Some(ended)
+    }
+
+    /// Whether a stream from `node` has the link to itself.
+    pub fn has_link_to_itself(&self, node: NodeId) -> bool {
+        !self.sharing.contains(&node)
     }
 
     /// Streams into copies here that come from `node`.

@@ -119,7 +119,7 @@ impl Core {
             fetch.tried += 1;
             fetch.lost = false;
         }
-        self.fetches.transfers.insert(transfer, Transfer::new(sender, Feeds::Copy(copy)));
+        self.fetches.begin_transfer(transfer, Transfer::new(sender, Feeds::Copy(copy)));
         self.out.push_back(Output::Receive { transfer, from: sender, copy, offset });
         let pull = PeerMessage::Pull { transfer, id: object, edition, offset, patient: false };
         self.send(sender, pull, None);
@@ -167,8 +167,7 @@ impl Core {
         watermark: u64,
         outcome: Result<Seal, Broken>,
     ) {
-        let Some(Transfer { from, feeds: Feeds::Copy(id), .. }) = self.fetches.transfers.remove(&transfer)
-        else {
+        let Some(Transfer { from, feeds: Feeds::Copy(id), .. }) = self.fetches.end_transfer(transfer) else {
             return;
         };
         let (object, doomed, within) = self.copies.with(id, |copy| {

@@ -64,7 +64,7 @@ impl Core {
                 window.phase = Phase::Received(Some(transfer));
                 window.users += 1;
             });
-            self.fetches.transfers.insert(transfer, Transfer::new(part.node, Feeds::Copy(window)));
+            self.fetches.begin_transfer(transfer, Transfer::new(part.node, Feeds::Copy(window)));
             self.out.push_back(Output::Receive { transfer, from: part.node, copy: window, offset: 0 });
             let (id, edition) = (part.id, part.edition);
             let pull = PeerMessage::Pull { transfer, id, edition, offset: 0, patient: true };

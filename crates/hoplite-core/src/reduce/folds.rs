@@ -74,7 +74,7 @@ impl Core {
         let me = self.me;
         for child in children.iter().filter(|child| child.node != me) {
             let transfer = TransferId(self.next_number());
-            self.fetches.transfers.insert(transfer, Transfer::new(child.node, Feeds::Fold(fold)));
+            self.fetches.begin_transfer(transfer, Transfer::new(child.node, Feeds::Fold(fold)));
             streams.push((transfer, child.node, child.slot));
         }
         streams
@@ -101,7 +101,7 @@ impl Core {
     pub(crate) fn on_fold_ended(&mut self, id: FoldId, outcome: Result<(), Broken>) {
         let Some(fold) = self.seats.folds.remove(&id) else { return };
         for transfer in fold.streams.keys() {
-            if let Some(Transfer { from, .. }) = self.fetches.transfers.remove(transfer) {
+            if let Some(Transfer { from, .. }) = self.fetches.end_transfer(*transfer) {
                 if outcome.is_err() {
                     // It may still be waiting there for a copy that opens late.
                     self.send(from, PeerMessage::Unpull { transfer: *transfer }, None);
