@@ -48,6 +48,28 @@ between_mappings_and_processes! {
     bytes_reused_start_over
 }
 
+#[test]
+fn a_window_has_a_watermark_of_its_own_and_its_bytes_are_the_whole_ones() {
+    let arena = arena();
+    let mut whole = arena.mapping().create(OFFSET, 256).unwrap();
+    let window = |block, from, size| arena.mapping().create_window(block, OFFSET + from, size);
+    let mut parts = [window(64, 0, 128).unwrap(), window(192, 128, 128).unwrap()];
+    for (byte, part) in (1..).zip(&mut parts) {
+        part.unpublished(0, 100).fill(byte);
+        part.publish(100);
+        assert_eq!((part.reader().watermark(), whole.reader().watermark()), (100, 0));
+        part.unpublished(100, 128).fill(byte);
+        part.publish(128);
+        part.seal();
+    }
+    assert_eq!(whole.state(), State::Writing);
+    whole.publish(256);
+    assert_eq!(whole.reader().bytes(127, 129), [1, 2]);
+    for block in [ARENA, ARENA - 32, 100] {
+        assert!(window(block, 0, 128).is_err(), "a block at {block}");
+    }
+}
+
 fn what_the_peer_writes_is_read_here(arena: &Arena, mut peer: Peer) {
     let reader = arena.mapping().create(OFFSET, SIZE).unwrap().reader();
     peer.expect(&format!("write {OFFSET} {SIZE}"), "ok");

@@ -144,6 +144,28 @@ async fn a_mean_is_divided_once_before_it_is_published() {
     bench.finish().await;
 }
 
+#[tokio::test]
+async fn a_part_of_the_sources_is_folded_as_soon_as_it_is_there() {
+    let mut bench = Bench::new();
+    let (size, from, to) = (1 << 20, 300_000, 700_000);
+    let inputs: Vec<_> = (0..3).map(|n| pattern(n, size)).collect();
+    let (whole, growing) = (bench.sealed(&inputs[0]), bench.copy(size as u64));
+    let out = bench.copy((to - from) as u64);
+    let rule = FoldRule { offset: from as u64, ..sum(false) };
+    let sources = vec![whole, growing.clone()];
+    bench.carriers.fold(FOLD, out.clone(), rule, Inputs { sources, streams: streams(1) });
+    let mut stream = bench.connect(peer(10)).await;
+    transfer(&mut stream, 0, &inputs[2][from..to]).await;
+    append(&growing, &inputs[1][..to]);
+    published(&out, (to - from) as u64).await;
+    append(&growing, &inputs[1][to..]);
+    growing.seal(Seal::default());
+    assert_eq!(bench.input().await, ended());
+    let parts: Vec<_> = inputs.iter().map(|input| input[from..to].to_vec()).collect();
+    assert_eq!(contents(&out), total(&parts));
+    bench.finish().await;
+}
+
 /// A stream that has brought half of `bytes`, all of it folded in already.
 async fn half_folded(bench: &mut Bench, source: &Arc<Copy>, bytes: &[u8]) -> TcpStream {
     let mut stream = bench.connect(peer(10)).await;
