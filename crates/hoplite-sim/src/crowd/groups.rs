@@ -5,6 +5,7 @@ use hoplite_words::{Dtype, ErrorKind, ObjectId, Op};
 use super::{Drawing, Thing};
 use crate::model::{Origin, DTYPES};
 use crate::task::{Ending, Spec};
+use crate::workload::Room;
 
 /// Most sources of a drawn reduction in a small world; in a large one, as many as it has nodes.
 const SOURCES_MAX: usize = 8;
@@ -25,7 +26,9 @@ impl Drawing<'_> {
         let mut things: Vec<Thing> = Vec::new();
         let most = SOURCES_MAX.max(self.shape.nodes);
         let few = self.dice.between(1, most as u64).min(self.dice.between(1, most as u64));
-        let count = if self.dice.percent(25) { most as u64 } else { few };
+        // As many fill a tight store for good.
+        let many = self.dice.percent(25) && self.shape.room == Room::Plenty;
+        let count = if many { most as u64 } else { few };
         for i in 0..count {
             let id = self.new_id(&format!("g{number}.{i}"));
             self.script.model.add(id, Origin::Put { dtype: like.dtype });
