@@ -2,7 +2,9 @@
 
 Receivers ask, or sources are put, at a fixed interval; whoever needs a fixed group enters its collective
 then. The time is from the first arrival to the last result. The limit is the last arrival + S/B, or what
-the collective takes at least when all come at once, if that is more. `lab.systems` says who comes when.
+the collective takes at least when all come at once, if that is more; who knows beforehand who will come
+and sends ahead, into the buffers of the last receiver's kernel, can be below it. `lab.systems` says who
+comes when.
 """
 
 from __future__ import annotations
