@@ -153,8 +153,10 @@ impl Run<'_> {
                 let is_put = all_know && self.world.model.size(id).is_none();
                 for spec in [Some(get), Some(put).filter(|_| is_put)].into_iter().flatten() {
                     let mut task = Task::new(client, spec).may_fail(&[ErrorKind::Deleted]);
-                    if !all_know {
-                        task = task.within(GRAVE_SILENCE).may_fail(&[ErrorKind::TimedOut]);
+                    // A store that is full for good has no room even for a put that is refused.
+                    if !all_know || self.shape.room == Room::Tight {
+                        task = task.within(GRAVE_SILENCE);
+                        task = task.may_fail(&[ErrorKind::TimedOut, ErrorKind::StoreFull]);
                     }
                     asked.push(self.world.plan_task(self.world.now(), task));
                 }
