@@ -1,4 +1,4 @@
-//! Objects whose copies we watch through the directory: for `wait`, and for reductions.
+//! Objects whose copies we watch through the directory: for `wait`, for reductions, and for want of room.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +15,9 @@ pub(crate) enum Watcher {
     Reduction(u64),
     /// We are leaving, and wait for the object to be kept elsewhere.
     Leave,
+    /// A fetch that waits for room here has no question open with the owner: this is how it hears that
+    /// the object is deleted.
+    Fetch,
 }
 
 #[derive(Debug, Default)]
@@ -106,6 +109,7 @@ impl Core {
                 Watcher::Call(client, call) => self.on_waited_change(client, call, object),
                 Watcher::Reduction(number) => self.on_reduction_change(number, object),
                 Watcher::Leave => self.leave_if_nothing_is_left(),
+                Watcher::Fetch => {}
             }
         }
     }
@@ -123,7 +127,7 @@ impl Core {
         match watcher {
             Watcher::Call(client, call) => self.on_waited_lost(client, call, object),
             // A source may be put again, or come elsewhere; its time-out tells how it stands.
-            Watcher::Reduction(_) | Watcher::Leave => {}
+            Watcher::Reduction(_) | Watcher::Leave | Watcher::Fetch => {}
         }
     }
 
@@ -133,6 +137,8 @@ impl Core {
                 Watcher::Call(client, call) => self.on_waited_deleted(client, call, object),
                 Watcher::Reduction(number) => self.on_reduction_deleted(number, object),
                 Watcher::Leave => self.leave_if_nothing_is_left(),
+                // Whoever wanted it has been told.
+                Watcher::Fetch => {}
             }
         }
     }

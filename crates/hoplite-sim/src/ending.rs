@@ -20,7 +20,7 @@ const JOIN_WITHIN: Duration = Duration::from_secs(20);
 
 /// ... in a large cluster, of more nodes than this: one that was slow has first to work off what all others said
 /// to it meanwhile, one message after the other.
-const LARGE: usize = 32;
+const LARGE: usize = 24;
 const JOIN_WITHIN_LARGE: Duration = Duration::from_secs(60);
 
 /// After the last planned start, everything that can finish has finished by then.

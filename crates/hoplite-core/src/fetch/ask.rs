@@ -1,10 +1,12 @@
-//! The question for a sender: asked of the owner, repeated, answered with "not yet".
+//! The question for a sender: asked of the owner, repeated, answered with "not yet", put off for want of room.
 
 use hoplite_words::client::Location;
 use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::ObjectId;
 
 use super::State;
+use crate::room::RoomFor;
+use crate::subscriptions::Watcher;
 use crate::Core;
 
 impl Core {
@@ -12,10 +14,13 @@ impl Core {
         let ask = self.next_number();
         if let Some(fetch) = self.fetches.running.get_mut(&object) {
             fetch.ask = ask;
-            fetch.state = State::Asking;
+            let before = std::mem::replace(&mut fetch.state, State::Asking);
             fetch.asked = self.now;
             fetch.known = None;
             self.repeat_ask(object);
+            if before == State::NoRoom {
+                self.unwatch(object, Watcher::Fetch);
+            }
         }
     }
 
@@ -34,6 +39,16 @@ impl Core {
     pub(crate) fn open_asks(&self) -> Vec<ObjectId> {
         let asking = self.fetches.running.iter().filter(|(_, fetch)| fetch.state == State::Asking);
         asking.map(|(&object, _)| object).collect()
+    }
+
+    /// The object is known, but there is no room for it. The owner's answer was its last: from here on it
+    /// is watched.
+    pub(super) fn wait_for_room_to_fetch(&mut self, object: ObjectId, size: u64) {
+        if let Some(fetch) = self.fetches.running.get_mut(&object) {
+            fetch.state = State::NoRoom;
+            self.watch(object, Watcher::Fetch);
+        }
+        self.wait_for_room(RoomFor::Fetch { object, size });
     }
 
     /// Room for a fetch that had none: ask anew, the world has changed since.

@@ -29,6 +29,7 @@ use hoplite_words::{NodeId, ObjectId, TransferId};
 
 use crate::copies::Phase;
 use crate::io::ClientId;
+use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 pub(crate) use receive::{Feeds, Transfer};
@@ -202,8 +203,10 @@ impl Core {
     pub(crate) fn drop_fetch(&mut self, object: ObjectId) {
         self.fetches.pins.remove(&object);
         if let Some(fetch) = self.fetches.running.remove(&object) {
-            if fetch.state == State::Asking {
-                self.ask_owner(object, DirectoryRequest::Unask { ask: fetch.ask }, None);
+            match fetch.state {
+                State::Asking => self.ask_owner(object, DirectoryRequest::Unask { ask: fetch.ask }, None),
+                State::NoRoom => self.unwatch(object, Watcher::Fetch),
+                State::Receiving(_) => {}
             }
             self.refuse_parked(object);
         }

@@ -37,7 +37,7 @@ impl Core {
     pub(crate) fn on_lost(&mut self, object: ObjectId) {
         self.watched_lost(object);
         match self.fetches.running.get_mut(&object) {
-            Some(fetch) if fetch.state == State::Asking => fetch.lost = true,
+            Some(fetch) if !matches!(fetch.state, State::Receiving(_)) => fetch.lost = true,
             // Old news: a sender was lent since, or the object is being written here.
             _ => return,
         }

@@ -7,7 +7,6 @@ use super::stalls::Check;
 use super::State;
 use crate::copies::{Copy, NewCopy, Phase};
 use crate::io::{Broken, Event, FoldId, Output};
-use crate::room::RoomFor;
 use crate::Core;
 
 /// Broken senders that a fetch can name.
@@ -70,11 +69,8 @@ impl Core {
             }
             None => {
                 self.withdraw_edition(object, edition);
-                if let Some(fetch) = self.fetches.running.get_mut(&object) {
-                    fetch.state = State::NoRoom;
-                }
                 self.refuse_parked(object);
-                self.wait_for_room(RoomFor::Fetch { object, size });
+                self.wait_for_room_to_fetch(object, size);
             }
         }
     }
@@ -152,12 +148,7 @@ impl Core {
                 self.seal_copy(copy, Seal::default());
                 self.on_opened(object);
             }
-            None => {
-                if let Some(fetch) = self.fetches.running.get_mut(&object) {
-                    fetch.state = State::NoRoom;
-                }
-                self.wait_for_room(RoomFor::Fetch { object, size });
-            }
+            None => self.wait_for_room_to_fetch(object, size),
         }
     }
 

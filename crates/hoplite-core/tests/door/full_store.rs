@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use hoplite_core::io::Event;
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
 use hoplite_words::{CopyId, ErrorKind, ObjectId};
 
 use crate::gets::{last_ask, lend};
@@ -121,13 +121,41 @@ fn a_fetch_waits_for_room_and_asks_anew() {
     at.answer(2, ids[0], DirectoryAnswer::Lend { ask, sender, edition: edition(5), size: SIZE, header });
     let said = at.take_requests(ids[0]);
     assert!(
-        matches!(said[..], [DirectoryRequest::Withdraw { .. }]),
-        "the sender is free for others: {said:?}"
+        matches!(said[..], [DirectoryRequest::Withdraw { .. }, DirectoryRequest::Subscribe]),
+        "the sender is free for others, and the object is watched: {said:?}"
     );
     at.ask(delete(mine));
     let transfer = lend(&mut at, 2, ids[0], 2, edition(5), SIZE);
     at.end_receive(transfer);
     viewed(&at, call);
+}
+
+/// Also on the owner itself, and where somebody asks for the object only later.
+#[test]
+fn who_waits_for_room_hears_of_a_deletion() {
+    let mut at = Node::among(2, TWO);
+    let in_the_way = at.id_owned_by(1);
+    put(&mut at, in_the_way, TWO - 64);
+    let mut names = (0..).map(|number| object(&format!("object {number}")));
+    let mine = names.find(|&id| id != in_the_way && at.owner_of(id) == 1).expect("one of them");
+    let report = CopyReport {
+        seq: 1,
+        edition: edition(5),
+        size: SIZE,
+        header: array(SIZE),
+        complete: true,
+        pinned: true,
+        upstream: None,
+        leaving: false,
+    };
+    at.request(2, mine, DirectoryRequest::Announce { report, payload: None, wants_verdict: true });
+    at.hear(2, PeerMessage::Prefetch { id: mine });
+    assert!(at.receives.is_empty(), "there is no room");
+    let before = at.ask(get(mine));
+    at.ask(delete(mine));
+    let after = at.ask(get(mine));
+    assert_eq!(failed(&at, before), ErrorKind::Deleted);
+    assert_eq!(failed(&at, after), ErrorKind::Deleted);
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_words::peer::{DirectoryRequest, PeerMessage};
-use hoplite_words::{NodeId, ObjectId};
+use hoplite_words::{ErrorKind, NodeId, ObjectId};
 
 use super::World;
+use crate::task::{Outcome, Task};
 
 /// Nodes that heard, and have not handed over, that a complete copy of an object exists or existed.
 #[derive(Default, Debug)]
@@ -44,6 +45,15 @@ impl World {
     pub(super) fn known_lost(&self, sealed: &BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
         let known = |nodes: &BTreeSet<NodeId>| nodes.iter().any(|node| self.place_of(*node).is_some());
         let told = self.rules.told.0.iter().filter(|(_, nodes)| known(nodes)).map(|(id, _)| *id);
-        told.filter(|id| !sealed.contains(id) && self.model.has_content(*id)).collect()
+        let lost = told.filter(|id| !sealed.contains(id) && self.model.has_content(*id));
+        lost.filter(|id| !self.was_taken_back(*id)).collect()
+    }
+
+    /// Whether all puts of it ran out of time, the last of them perhaps after the owner had it: who put it
+    /// was told that it is not there, and nobody that it is lost.
+    fn was_taken_back(&self, object: ObjectId) -> bool {
+        let mut makers = self.tasks.values().filter(|task| task.spec.made() == Some(object)).peekable();
+        let timed_out = |task: &Task| matches!(&task.outcome, Some(Outcome::Failed(error)) if error.kind == ErrorKind::TimedOut);
+        makers.peek().is_some() && makers.all(timed_out)
     }
 }
