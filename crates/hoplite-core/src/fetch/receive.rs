@@ -101,25 +101,38 @@ impl Core {
     }
 
     fn receive(&mut self, object: ObjectId, copy: CopyId, sender: NodeId) {
-        let transfer = TransferId(self.next_number());
         let owner = self.shards.owner(object);
-        let (edition, offset) = self.copies.with(copy, |copy| {
-            copy.phase = Phase::Received(Some(transfer));
+        self.copies.with(copy, |copy| {
             copy.upstream = Some(sender);
             copy.told = Some(owner);
-            copy.users += 1;
-            (copy.edition, copy.watermark)
         });
+        let transfer = self.pull_into(copy, sender, object, false);
         if let Some(fetch) = self.fetches.running.get_mut(&object) {
             fetch.state = State::Receiving(transfer);
             fetch.tried += 1;
             fetch.lost = false;
         }
-        self.fetches.begin_transfer(transfer, Transfer::new(sender, Feeds::Copy(copy)));
-        self.out.push_back(Output::Receive { transfer, from: sender, copy, offset });
-        let pull = PeerMessage::Pull { transfer, id: object, edition, offset, patient: false };
-        self.send(sender, pull, None);
         self.on_opened(object);
+    }
+
+    /// Lets `copy` come from `from`, where its bytes go by `id`, from its watermark on.
+    pub(crate) fn pull_into(
+        &mut self,
+        copy: CopyId,
+        from: NodeId,
+        id: ObjectId,
+        patient: bool,
+    ) -> TransferId {
+        let transfer = TransferId(self.next_number());
+        let (edition, offset) = self.copies.with(copy, |copy| {
+            copy.phase = Phase::Received(Some(transfer));
+            copy.users += 1;
+            (copy.edition, copy.watermark)
+        });
+        self.fetches.begin_transfer(transfer, Transfer::new(from, Feeds::Copy(copy)));
+        self.out.push_back(Output::Receive { transfer, from, copy, offset });
+        self.send(from, PeerMessage::Pull { transfer, id, edition, offset, patient }, None);
+        transfer
     }
 
     /// The bytes came with the answer.

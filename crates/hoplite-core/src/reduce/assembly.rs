@@ -8,14 +8,13 @@
 //!                                └─ a part breaks off: SeatFailed; after the commit: fetched like anything
 //! ```
 
-use hoplite_words::peer::{Child, PeerMessage, Seal, Seat, SeatTrouble};
-use hoplite_words::{CopyId, Edition, ObjectId, ReductionId, TransferId};
+use hoplite_words::peer::{Child, Seal, Seat, SeatTrouble};
+use hoplite_words::{CopyId, Edition, ObjectId, ReductionId};
 
 use super::folds::FoldFor;
 use super::seats::{Key, Running, Seats, State};
 use crate::copies::{NewCopy, Phase};
-use crate::fetch::{Feeds, Transfer};
-use crate::io::{Broken, FoldRule, Output};
+use crate::io::{Broken, FoldRule};
 use crate::Core;
 
 impl Seats {
@@ -59,16 +58,7 @@ impl Core {
         let windows = self.copies.table[&target].windows.clone();
         let me = self.me;
         for (&window, part) in windows.iter().zip(&parts).filter(|(_, part)| part.node != me) {
-            let transfer = TransferId(self.next_number());
-            self.copies.with(window, |window| {
-                window.phase = Phase::Received(Some(transfer));
-                window.users += 1;
-            });
-            self.fetches.begin_transfer(transfer, Transfer::new(part.node, Feeds::Copy(window)));
-            self.out.push_back(Output::Receive { transfer, from: part.node, copy: window, offset: 0 });
-            let (id, edition) = (part.id, part.edition);
-            let pull = PeerMessage::Pull { transfer, id, edition, offset: 0, patient: true };
-            self.send(part.node, pull, None);
+            self.pull_into(window, part.node, part.id, true);
         }
         for window in windows {
             let object = self.copies.table[&window].object;
