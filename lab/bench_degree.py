@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import argparse
 from contextlib import ExitStack
-from pathlib import Path
 
 from lab import turns
 from lab.daemons import on_hosts
 from lab.hosts import Hosts
 from lab.plots import degree as figure
-from lab.report import RESULTS, RUNS_MIN, Report, size_of, size_text
+from lab.report import Report, size_of, size_text
 from lab.results import joined
 from lab.systems import System
 from lab.systems.hoplite import Hoplite
@@ -65,12 +64,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--hosts", type=int, nargs="+", default=HOSTS)
     options.add_argument("--sizes", type=size_of, nargs="+", default=SIZES, help="as 128KiB or 1MiB")
-    options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
-    options.add_argument("--runs", type=int, default=RUNS_MIN)
-    options.add_argument(
-        "--warm-up", type=int, default=turns.WARM_UP_RUNS, help="runs before those that count"
-    )
-    options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figures")
+    turns.add_run_options(options)
     arguments = options.parse_args()
     if min(arguments.hosts) <= len(DEGREES):
         options.error(f"one host for each tree and one for the model: {len(DEGREES) + 1} at least")

@@ -11,14 +11,13 @@ import argparse
 import subprocess
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import hoplite
 
 from lab import turns
 from lab.daemons import Daemon, on_hosts
 from lab.plots import scaling as figure
-from lab.report import RESULTS, ROOT, RUNS_MIN, Report, median, progress, size_of, size_text
+from lab.report import ROOT, Report, median, progress, size_of, size_text
 from lab.results import joined
 from lab.systems.hoplite import Hoplite
 from lab.worker import Worker
@@ -46,12 +45,7 @@ def main() -> None:
     options.add_argument("--nodes", type=int, nargs="+", default=NODES, help="to simulate, 2 to 64")
     options.add_argument("--hosts", type=int, nargs="+", default=HOSTS, help="to check it against")
     options.add_argument("--size", type=size_of, default=SIZE, help="as 8MiB")
-    options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
-    options.add_argument("--runs", type=int, default=RUNS_MIN)
-    options.add_argument(
-        "--warm-up", type=int, default=turns.WARM_UP_RUNS, help="runs before those that count"
-    )
-    options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figure")
+    turns.add_run_options(options)
     arguments = options.parse_args()
     lab = {count: _in_lab(count, arguments) for count in arguments.hosts}
     goodput = max(measured.goodput for measured in lab.values())

@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,19 +84,7 @@ def bare_copy(address: str, size: int, server: Host | None = None, client: Host 
 
     The time is the receiver's, from asking to the last byte, as a get's is.
     """
-    module = [sys.executable, "-m", "lab.limits"]
-    sender = subprocess.Popen(
-        _in(server, [*module, "send", address, str(size)]), stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    assert sender.stdout is not None
-    try:
-        port = sender.stdout.readline().strip()
-        receive = _in(client, [*module, "receive", address, str(size), port])
-        done = subprocess.run(receive, check=True, capture_output=True, text=True, cwd=ROOT)
-        return size / float(done.stdout)
-    finally:
-        sender.terminate()
-        sender.communicate()
+    return size / _pair(("send", server), ("receive", client), address, size)
 
 
 def bare_round_trip(
@@ -106,22 +95,27 @@ def bare_round_trip(
     One of ``trips`` in a row. Both ends spin while they wait, as MPI's do: to be woken takes longer than the
     network does.
     """
-    module = [sys.executable, "-m", "lab.limits"]
-    bouncer = subprocess.Popen(
-        _in(server, [*module, "bounce", address, str(size), str(trips)]),
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert bouncer.stdout is not None
+    return _pair(("bounce", server), ("throw", client), address, size, trips) / trips
+
+
+def _pair(
+    listening: tuple[str, Host | None], calling: tuple[str, Host | None], address: str, *numbers: int
+) -> float:
+    """The seconds that the second of two roles prints: each a process of this module, in its host."""
+
+    def command(role: str, host: Host | None, *more: str) -> list[str]:
+        told = [role, address, *map(str, numbers), *more]
+        return _in(host, [sys.executable, "-m", "lab.limits", *told])
+
+    listener = subprocess.Popen(command(*listening), stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert listener.stdout is not None
     try:
-        port = bouncer.stdout.readline().strip()
-        throw = _in(client, [*module, "throw", address, str(size), str(trips), port])
-        done = subprocess.run(throw, check=True, capture_output=True, text=True, cwd=ROOT)
-        return float(done.stdout) / trips
+        port = listener.stdout.readline().strip()
+        done = subprocess.run(command(*calling, port), check=True, capture_output=True, text=True, cwd=ROOT)
+        return float(done.stdout)
     finally:
-        bouncer.terminate()
-        bouncer.communicate()
+        listener.terminate()
+        listener.communicate()
 
 
 def _in(host: Host | None, command: list[str]) -> list[str]:
@@ -130,11 +124,7 @@ def _in(host: Host | None, command: list[str]) -> list[str]:
 
 def _send(address: str, size: int) -> None:
     data = np.ones(size, np.uint8).data
-    with socket.create_server((address, 0)) as listener:
-        print(listener.getsockname()[1], flush=True)
-        connection, _ = listener.accept()
-    with connection:
-        _tune(connection)
+    with _accepted(address) as connection:
         connection.recv(1)
         for at in range(0, size, BARE_CHUNK_BYTES):
             connection.sendall(data[at : at + BARE_CHUNK_BYTES])
@@ -152,11 +142,7 @@ def _receive(address: str, size: int, port: int) -> None:
 
 def _bounce(address: str, size: int, trips: int) -> None:
     data = np.ones(size, np.uint8).data
-    with socket.create_server((address, 0)) as listener:
-        print(listener.getsockname()[1], flush=True)
-        connection, _ = listener.accept()
-    with connection:
-        _tune(connection)
+    with _accepted(address) as connection:
         for _ in range(1 + trips):
             _spin(connection)
             _fill(connection, data)
@@ -176,6 +162,17 @@ def _throw(address: str, size: int, trips: int, port: int) -> None:
             _spin(connection)
             _fill(connection, data)
         print(time.perf_counter() - began)
+
+
+@contextmanager
+def _accepted(address: str) -> Iterator[socket.socket]:
+    """The first connection to a port that is printed."""
+    with socket.create_server((address, 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        connection, _ = listener.accept()
+    with connection:
+        _tune(connection)
+        yield connection
 
 
 def _spin(connection: socket.socket) -> None:

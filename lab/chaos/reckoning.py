@@ -97,14 +97,15 @@ class Reckoning:
         """Every object on every host; those that are deleted must stay so."""
         left = [(known, node.index) for known in workload.known.values() for node in self._nodes]
 
-        def is_over() -> bool:
+        def look_on() -> bool:
+            # As some end, others begin.
             while left and len(workload.open) < LOOKS_MAX:
                 known, host = left.pop(0)
                 deleted = known.deleted_at is not None
                 workload.look(known, host, DELETED_SECONDS if deleted else READ_SECONDS)
             return not workload.open
 
-        self._within("contents read", READ_SECONDS, is_over, workload.unfinished)
+        self._within("contents read", READ_SECONDS, look_on, workload.unfinished)
 
     def delete(self, workload: Workload) -> None:
         left = [name for name, known in workload.known.items() if known.deleted_at is None]
