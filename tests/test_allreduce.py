@@ -106,6 +106,12 @@ class HalfWay:
         for node in {0, *givers}:
             np.testing.assert_array_equal(self.clients[node].get(self.target, timeout=TIMEOUT), expected)
 
+    def leaves_only_sources(self) -> None:
+        for put in self.puts.values():
+            put.finish()
+        self.clients[0].delete(self.names, timeout=TIMEOUT)
+        returns_to(self.before, self.clients)
+
 
 def test_another_source_takes_the_place_of_one_that_died(cluster_of: ClusterOf) -> None:
     half = HalfWay(cluster_of(6), sources=5)
@@ -129,20 +135,14 @@ def test_a_target_deleted_half_way_leaves_nothing(cluster_of: ClusterOf) -> None
     half.clients[2].delete(half.target, timeout=TIMEOUT)
     with pytest.raises(hoplite.ObjectDeleted):
         half.reduction.result(TIMEOUT)
-    for put in half.puts.values():
-        put.finish()
-    half.clients[0].delete(half.names, timeout=TIMEOUT)
-    returns_to(half.before, half.clients)
+    half.leaves_only_sources()
 
 
 def test_a_time_out_half_way_leaves_nothing_but_the_sources(cluster_of: ClusterOf) -> None:
     half = HalfWay(cluster_of(5), timeout=2.0)
     with pytest.raises(hoplite.TimedOut):
         half.reduction.result(TIMEOUT)
-    for put in half.puts.values():
-        put.finish()
-    half.clients[0].delete(half.names, timeout=TIMEOUT)
-    returns_to(half.before, half.clients)
+    half.leaves_only_sources()
 
 
 def test_stores_without_room_for_stripes_get_a_chain() -> None:
