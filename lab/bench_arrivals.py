@@ -13,6 +13,7 @@ import argparse
 
 from lab import turns
 from lab.hosts import Hosts
+from lab.network import network_asked_for
 from lab.plots import arrivals as figure
 from lab.report import Report, size_of, size_text
 from lab.results import joined
@@ -38,23 +39,23 @@ def main() -> None:
     turns.add_options(options)
     arguments = options.parse_args()
     names = turns.systems_asked_for(options, arguments)
+    network = network_asked_for(options, arguments)
     report = Report(
-        "arrivals",
-        f"{arguments.hosts} hosts one after the other, {size_text(arguments.size)}, "
-        f"{arguments.rate:g} Mbit/s each way",
+        turns.report_name("arrivals", network),
+        f"{arguments.hosts} hosts one after the other, {size_text(arguments.size)}, {network} each way",
         ("case", "interval", *turns.COLUMNS),
     )
     store = arguments.store or turns.store_for(ROOM_OBJECTS * arguments.size)
-    with turns.opened(names, arguments.hosts, arguments.rate, store) as (hosts, running):
+    with turns.opened(names, arguments.hosts, network, store) as (hosts, running):
         for case in arguments.cases:
             for interval in arguments.intervals:
-                cell = _cell(case, arguments.size, interval, hosts, arguments.rate)
+                cell = _cell(case, arguments.size, interval, hosts)
                 turns.measure(cell, running, arguments.runs, arguments.warm_up, report)
     report.finish()
     figure.draw(joined("arrivals"), arguments.figures)
 
 
-def _cell(case: str, size: int, interval: float, hosts: Hosts, rate: float) -> turns.Cell:
+def _cell(case: str, size: int, interval: float, hosts: Hosts) -> turns.Cell:
     last = max(delays(case, len(hosts), interval))
 
     def limit() -> float:
@@ -63,13 +64,13 @@ def _cell(case: str, size: int, interval: float, hosts: Hosts, rate: float) -> t
 
     told = f"{interval * 1e3:g} ms"
     return turns.Cell(
-        label=f"{case} {size_text(size)}, {len(hosts)} hosts {told} apart x {rate:g} Mbit/s",
+        label=f"{case} {size_text(size)}, {len(hosts)} hosts {told} apart x {hosts.network}",
         columns=(case, told),
         facts={
             "case": case,
             "size": size,
             "hosts": len(hosts),
-            "rate_mbit": rate,
+            "rate_mbit": hosts.network.rate_mbit,
             "interval_seconds": interval,
             "last_arrival_seconds": last,
         },

@@ -12,6 +12,7 @@ import argparse
 
 from lab import turns
 from lab.hosts import Hosts
+from lab.network import network_asked_for
 from lab.plots import collective as figure
 from lab.report import Report, size_of, size_text
 from lab.results import joined
@@ -37,28 +38,29 @@ def main() -> None:
     turns.add_options(options)
     arguments = options.parse_args()
     names = turns.systems_asked_for(options, arguments)
+    network = network_asked_for(options, arguments)
     report = Report(
-        "collective",
-        f"Collectives, all hosts at once, {arguments.rate:g} Mbit/s each way",
+        turns.report_name("collective", network),
+        f"Collectives, all hosts at once, {network} each way",
         ("hosts", "case", "size", *turns.COLUMNS),
     )
     for count in arguments.hosts:
         store = arguments.store or turns.store_for((count + 1) * max(arguments.sizes))
-        with turns.opened(names, count, arguments.rate, store) as (hosts, running):
+        with turns.opened(names, count, network, store) as (hosts, running):
             for case in arguments.cases:
                 for size in arguments.sizes:
-                    cell = _cell(case, size, hosts, arguments.rate)
+                    cell = _cell(case, size, hosts)
                     turns.measure(cell, running, arguments.runs, arguments.warm_up, report)
     report.finish()
     figure.draw(joined("collective"), arguments.figures)
 
 
-def _cell(case: str, size: int, hosts: Hosts, rate: float) -> turns.Cell:
+def _cell(case: str, size: int, hosts: Hosts) -> turns.Cell:
     crossing = bytes_of_limit(case, size, len(hosts))
     return turns.Cell(
-        label=f"{case} {size_text(size)}, {len(hosts)} hosts x {rate:g} Mbit/s",
+        label=f"{case} {size_text(size)}, {len(hosts)} hosts x {hosts.network}",
         columns=(str(len(hosts)), case, size_text(size)),
-        facts={"case": case, "size": size, "hosts": len(hosts), "rate_mbit": rate},
+        facts={"case": case, "size": size, "hosts": len(hosts), "rate_mbit": hosts.network.rate_mbit},
         run=lambda system, name: system.run(case, size, name),
         limit=lambda: crossing / turns.goodput(hosts),
         target=next((times for least, times in sorted(TARGETS[case].items())[::-1] if size >= least), None),

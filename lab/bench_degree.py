@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from lab import turns
 from lab.daemons import on_hosts
 from lab.hosts import Hosts
+from lab.network import Network
 from lab.plots import degree as figure
 from lab.report import Report, size_of, size_text
 from lab.results import joined
@@ -70,7 +71,7 @@ def main() -> None:
         options.error(f"one host for each tree and one for the model: {len(DEGREES) + 1} at least")
     report = Report(
         "degree",
-        f"Reduce by the degree of the tree, {arguments.rate:g} Mbit/s each way",
+        f"Reduce by the degree of the tree, {Network(arguments.rate)} each way",
         ("hosts", "size", *turns.COLUMNS),
     )
     for count in arguments.hosts:
@@ -83,7 +84,7 @@ def _measure(count: int, arguments: argparse.Namespace, report: Report) -> None:
     store = turns.store_for(ROOM_OBJECTS * max(arguments.sizes))
     told = {host: ["--reduce-degree", degree] for host, degree in enumerate(DEGREES, 1)}
     with ExitStack() as stack:
-        hosts = stack.enter_context(turns.hosts_like_all(count, arguments.rate))
+        hosts = stack.enter_context(turns.hosts_like_all(count, Network(arguments.rate)))
         daemons = stack.enter_context(on_hosts(hosts, store, own=told))
         workers = []
         for daemon, host in zip(daemons, hosts, strict=True):
@@ -93,15 +94,15 @@ def _measure(count: int, arguments: argparse.Namespace, report: Report) -> None:
         # Whoever is the first worker asks for the sum.
         running += [Hoplite(workers[host:] + workers[:host], told[host][-1]) for host in told]
         for size in arguments.sizes:
-            cell = _cell(size, hosts, arguments.rate)
+            cell = _cell(size, hosts)
             turns.measure(cell, running, arguments.runs, arguments.warm_up, report)
 
 
-def _cell(size: int, hosts: Hosts, rate: float) -> turns.Cell:
+def _cell(size: int, hosts: Hosts) -> turns.Cell:
     return turns.Cell(
-        label=f"degree {size_text(size)}, {len(hosts)} hosts x {rate:g} Mbit/s",
+        label=f"degree {size_text(size)}, {len(hosts)} hosts x {hosts.network}",
         columns=(str(len(hosts)), size_text(size)),
-        facts={"case": "reduce", "size": size, "hosts": len(hosts), "rate_mbit": rate},
+        facts={"case": "reduce", "size": size, "hosts": len(hosts), "rate_mbit": hosts.network.rate_mbit},
         run=lambda system, name: system.run("reduce", size, name),
         limit=lambda: size / turns.goodput(hosts),
         target=TARGET,

@@ -11,6 +11,7 @@ import argparse
 from lab import turns
 from lab.hosts import Hosts
 from lab.limits import bare_round_trip
+from lab.network import network_asked_for
 from lab.plots import roundtrip as figure
 from lab.report import Report, size_of, size_text
 from lab.results import joined
@@ -32,25 +33,26 @@ def main() -> None:
     turns.add_options(options)
     arguments = options.parse_args()
     names = turns.systems_asked_for(options, arguments)
+    network = network_asked_for(options, arguments)
     report = Report(
-        "roundtrip",
-        f"Round trips between two hosts, {arguments.rate:g} Mbit/s each way",
+        turns.report_name("roundtrip", network),
+        f"Round trips between two hosts, {network} each way",
         ("size", *turns.COLUMNS),
     )
     store = arguments.store or turns.store_for(ROOM_OBJECTS * max(arguments.sizes))
-    with turns.opened(names, 2, arguments.rate, store) as (hosts, running):
+    with turns.opened(names, 2, network, store) as (hosts, running):
         for size in arguments.sizes:
-            cell = _cell(size, hosts, arguments.rate)
+            cell = _cell(size, hosts)
             turns.measure(cell, running, arguments.runs, arguments.warm_up, report)
     report.finish()
     figure.draw(joined("roundtrip"), arguments.figures)
 
 
-def _cell(size: int, hosts: Hosts, rate: float) -> turns.Cell:
+def _cell(size: int, hosts: Hosts) -> turns.Cell:
     return turns.Cell(
-        label=f"round trip {size_text(size)} x {rate:g} Mbit/s",
+        label=f"round trip {size_text(size)} x {hosts.network}",
         columns=(size_text(size),),
-        facts={"case": ROUND_TRIP, "size": size, "hosts": 2, "rate_mbit": rate},
+        facts={"case": ROUND_TRIP, "size": size, "hosts": 2, "rate_mbit": hosts.network.rate_mbit},
         run=lambda system, name: system.run(ROUND_TRIP, size, name),
         limit=lambda: bare_round_trip(hosts[0].address, size, round_trips(size), hosts[0], hosts[1]),
         target=TARGETS.get(size),

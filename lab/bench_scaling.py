@@ -16,6 +16,7 @@ import hoplite
 
 from lab import turns
 from lab.daemons import Daemon, on_hosts
+from lab.network import Network
 from lab.plots import scaling as figure
 from lab.report import ROOT, Report, median, progress, size_of, size_text
 from lab.results import joined
@@ -70,7 +71,7 @@ def _in_lab(count: int, arguments: argparse.Namespace) -> Measured:
     goodputs = []
     store = turns.store_for(ROOM_OBJECTS * arguments.size)
     with ExitStack() as stack:
-        hosts = stack.enter_context(turns.hosts_like_all(count, arguments.rate))
+        hosts = stack.enter_context(turns.hosts_like_all(count, Network(arguments.rate)))
         daemons = stack.enter_context(on_hosts(hosts, store))
         system = Hoplite([Worker(daemon.socket, host) for daemon, host in zip(daemons, hosts, strict=True)])
         stack.callback(system.close)

@@ -9,7 +9,8 @@
 Layout: a namespace for the switch and one per host, so nothing of the machine's own network is
 touched and traffic cannot leave. Host *i* has the address ``10.77.0.(i+1)`` on ``eth0``; the other
 end of that cable is ``p<i>``, a port of the bridge ``br0``. The up rate is a token bucket on
-``eth0``, the down rate one on ``p<i>``.
+``eth0``, the down rate one on ``p<i>``. Hosts in racks have the bridge of their rack in place of ``br0``,
+which then joins the racks.
 
 Faults of the network, all of them silent: no end of a cable goes down, no connection is
 reset, packets just vanish, as with a dead switch or a host that lost its power::
@@ -19,6 +20,11 @@ reset, packets just vanish, as with a dead switch or a host that lost its power:
     hosts.partition([0, 1], [2, 3])     # two sides; each goes on by itself
     hosts.heal()                        # everything as it was built
     hosts[1].limit(2)                   # both directions at 2 Mbit/s until heal() or restore()
+
+Hosts in racks, and connections that get less than the link::
+
+    Hosts(8, rate_mbit=500, hosts_per_rack=4, uplink_mbit=500)
+    Hosts(2, rate_mbit=800, flow_cap_mbit=200)
 
 A kernel that looked for a host while it was cut off looks again only after a second, as real ones do.
 
@@ -41,7 +47,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.links import Link, bridge, ip
+from lab.links import Link, add_bridge, add_rack, bridge, ip
+from lab.network import Network
 
 #: All namespaces made here start so, followed by the pid of the maker and a number.
 PREFIX = "hoplab"
@@ -151,11 +158,12 @@ class Host:
 
 
 class Hosts:
-    """``count`` hosts on one switch; index or iterate to reach them.
+    """``count`` hosts on one switch, or on one in each rack; index or iterate to reach them.
 
     ``rate_mbit`` limits each direction of every link, in Mbit/s; ``up_mbit`` and ``down_mbit``
     override one direction, as a number for all hosts or a sequence with one per host. ``None``
-    means no limit.
+    means no limit. Of ``hosts_per_rack`` hosts each, the first ones make up the first rack; between racks
+    they share ``uplink_mbit``, each way. One TCP connection gets ``flow_cap_mbit`` at most.
     """
 
     def __init__(
@@ -164,6 +172,9 @@ class Hosts:
         rate_mbit: float | None = None,
         up_mbit: float | Sequence[float | None] | None = None,
         down_mbit: float | Sequence[float | None] | None = None,
+        hosts_per_rack: int | None = None,
+        uplink_mbit: float | None = None,
+        flow_cap_mbit: float | None = None,
     ) -> None:
         if not 1 <= count <= HOSTS_MAX:
             raise ValueError(f"between 1 and {HOSTS_MAX} hosts, not {count}")
@@ -171,12 +182,12 @@ class Hosts:
         down = _per_host(count, down_mbit, rate_mbit)
         prefix = f"{PREFIX}{os.getpid()}-{next(_numbers)}"
         self._switch = f"{prefix}-switch"
-        #: Of the links that no other rate was given for.
-        self.rate_mbit = rate_mbit
+        self.network = Network(rate_mbit, hosts_per_rack, uplink_mbit, flow_cap_mbit)
         self._hosts: list[Host] = []
         for i in range(count):
             namespace = f"{prefix}-h{i}"
-            link = Link(self._switch, namespace, i, up[i], down[i])
+            rack = self.network.rack_of(i)
+            link = Link(self._switch, namespace, i, up[i], down[i], rack, flow_cap_mbit)
             self._hosts.append(Host(i, namespace, f"10.77.0.{i + 1}", link))
         self._bridges = 0
         self._built = False
@@ -220,8 +231,8 @@ class Hosts:
     def partition(self, *sides: Collection[int]) -> None:
         """Splits the network: hosts of one side reach each other and nobody else, until ``heal``.
 
-        Each side is a list of host numbers; hosts named in no side make up one more. A new partition
-        takes the place of the one before. Links that are cut stay cut.
+        Each side is a list of host numbers; hosts named in no side make up one more, and stay in their
+        racks. A new partition takes the place of the one before. Links that are cut stay cut.
         """
         chosen = {index: number for number, side in enumerate(sides, 1) for index in side}
         if len(chosen) != sum(map(len, sides)) or not set(chosen) <= set(range(len(self))):
@@ -240,13 +251,14 @@ class Hosts:
     def _build(self) -> None:
         ip("netns", "add", self._switch)
         self._add_bridges(1)
+        for rack in self.network.racks(len(self)):
+            add_rack(self._switch, rack, self.network.uplink_mbit)
         for host in self._hosts:
             host._link.build(host.address)
 
     def _add_bridges(self, wanted: int) -> None:
         for number in range(self._bridges, wanted):
-            ip("-n", self._switch, "link", "add", bridge(number), "type", "bridge")
-            ip("-n", self._switch, "link", "set", bridge(number), "up")
+            add_bridge(self._switch, bridge(number))
         self._bridges = max(self._bridges, wanted)
 
 

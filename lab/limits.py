@@ -51,22 +51,27 @@ class Sent:
     """Of sender and receiver."""
 
 
-def iperf(address: str, size: int, server: Host | None = None, client: Host | None = None) -> Sent:
-    """What iperf3 gets for ``size`` bytes over one connection to ``address``.
+def iperf(
+    address: str, size: int, server: Host | None = None, client: Host | None = None, flows: int = 1
+) -> Sent:
+    """What iperf3 gets for ``size`` bytes over ``flows`` connections together to ``address``.
 
+    One connection is limited by a cap on flows, enough of them by the link alone (``Network.flows_to_fill``).
     ``server`` and ``client`` are the hosts to run in; none means this one. Cubic, as Hoplite's own
     data sockets use, because it is the faster of the kernel's choices here.
     """
     if shutil.which("iperf3") is None:
         raise IperfMissing
     listen = _in(server, ["iperf3", "--server", "--one-off", "--forceflush", "--bind", address])
-    serving = subprocess.Popen(listen, stdout=subprocess.PIPE, text=True)
+    # What goes wrong the client tells, too; on being told to end the server only grumbles.
+    serving = subprocess.Popen(listen, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert serving.stdout is not None
     try:
         for line in serving.stdout:
             if "listening" in line:
                 break
         send = ["iperf3", "--json", "--congestion", "cubic", "--bytes", str(size), "--client", address]
+        send += ["--parallel", str(flows)]
         done = subprocess.run(_in(client, send), capture_output=True, text=True)
         report = json.loads(done.stdout)
         if done.returncode != 0 or "error" in report:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lab import systems
 from lab.hosts import Hosts
 from lab.limits import iperf
+from lab.network import Network, add_network_options
 from lab.report import RESULTS, RUNS_MIN, Report, median, progress
 from lab.systems import System, Tuned
 from lab.worker import WorkerFailed
@@ -46,6 +47,7 @@ def add_run_options(options: argparse.ArgumentParser) -> None:
 def add_options(options: argparse.ArgumentParser) -> None:
     """What every benchmark that compares systems can be told besides."""
     add_run_options(options)
+    add_network_options(options)
     options.add_argument("--store", help="of each host; default: as large as is needed")
     options.add_argument(
         "--systems", nargs="+", choices=systems.MODULES, help="default: Hoplite and every peer installed"
@@ -66,10 +68,15 @@ def store_for(size: int) -> str:
     return str(max(STORE_BYTES_MIN, size))
 
 
+def report_name(benchmark: str, network: Network) -> str:
+    """Results of racks and capped flows are kept apart: figures and the page are of plain links."""
+    return benchmark if network.is_plain else f"{benchmark}_shaped"
+
+
 @contextmanager
-def hosts_like_all(count: int, rate_mbit: float) -> Iterator[Hosts]:
+def hosts_like_all(count: int, network: Network) -> Iterator[Hosts]:
     """So many hosts, whose links every system finds alike."""
-    with Hosts(count, rate_mbit=rate_mbit) as hosts:
+    with Hosts(count, **asdict(network)) as hosts:
         for host in hosts:
             host.control_congestion(CONGESTION_CONTROL)
         yield hosts
@@ -77,10 +84,10 @@ def hosts_like_all(count: int, rate_mbit: float) -> Iterator[Hosts]:
 
 @contextmanager
 def opened(
-    names: Sequence[str], count: int, rate_mbit: float, store: str
+    names: Sequence[str], count: int, network: Network, store: str
 ) -> Iterator[tuple[Hosts, list[System]]]:
     """So many hosts, and the systems running on them; a peer that does not come up is left out."""
-    with hosts_like_all(count, rate_mbit) as hosts, ExitStack() as stack:
+    with hosts_like_all(count, network) as hosts, ExitStack() as stack:
         running: list[System] = []
         for name in names:
             progress(f"{count} hosts: starting {name}")
@@ -94,8 +101,9 @@ def opened(
 
 
 def goodput(hosts: Hosts) -> float:
-    """Bytes/s that one link brings just now."""
-    return iperf(hosts[0].address, GOODPUT_BYTES, server=hosts[0], client=hosts[1]).bytes_per_second
+    """Bytes/s that one link brings just now, over as many connections as that takes."""
+    flows = hosts.network.flows_to_fill
+    return iperf(hosts[0].address, GOODPUT_BYTES, hosts[0], hosts[1], flows).bytes_per_second
 
 
 @dataclass(frozen=True)

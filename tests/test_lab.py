@@ -14,6 +14,7 @@ pytest.importorskip("matplotlib")
 
 from lab import page, report, results, systems, turns
 from lab.bench_degree import shape
+from lab.network import Network
 from lab.plots import arrivals, collective, degree, roundtrip, scaling
 from lab.systems import mpi, mpi_launch, peers
 from lab.worker import WorkerFailed
@@ -98,7 +99,7 @@ def test_a_peer_that_does_not_come_up_is_left_out(monkeypatch: pytest.MonkeyPatc
     }
     monkeypatch.setattr(turns, "hosts_like_all", lambda *_: nullcontext())
     monkeypatch.setattr(systems, "module", modules.__getitem__)
-    with turns.opened(list(modules), 16, 500.0, "1GiB") as (_, running):
+    with turns.opened(list(modules), 16, Network(500.0), "1GiB") as (_, running):
         assert [system.name for system in running] == ["hoplite", "dask"]
 
 

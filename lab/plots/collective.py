@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.figures import caption, save, subplots
-from lab.links import TBF_BURST
 from lab.plots import lines
+from lab.rates import TBF_BURST
 from lab.report import size_text
 from lab.results import Case
 from lab.systems import CASES

@@ -43,7 +43,7 @@ def opened(
 
         name = next(iter(libraries.values())).name
         as_it_comes = Candidate(next(iter(libraries)))
-        tuning = Tuning(name, len(hosts), hosts.rate_mbit, candidates, run)
+        tuning = Tuning(name, len(hosts), hosts.network, candidates, run)
         yield [
             Mpi(name, run, lambda _case, _size: as_it_comes),
             TunedMpi(f"{name} (tuned)", run, tuning),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from lab.network import Network
 from lab.report import RESULTS, median, progress, size_text
 from lab.systems import SEARCH_BYTES_MAX
 
@@ -42,14 +43,12 @@ FINAL_RUNS = 3
 
 
 class Tuning:
-    """The best candidates for one library on so many hosts with links of this rate (none: no limit)."""
+    """The best candidates for one library on so many hosts with such a network."""
 
-    def __init__(
-        self, library: str, hosts: int, rate_mbit: float | None, candidates: Candidates, run: Run
-    ) -> None:
+    def __init__(self, library: str, hosts: int, network: Network, candidates: Candidates, run: Run) -> None:
         self._library = library
         self._hosts = hosts
-        self._network = f"{hosts} hosts x {f'{rate_mbit:g} Mbit/s' if rate_mbit else 'no limit'}"
+        self._network = f"{hosts} hosts x {network}"
         self._candidates = candidates
         self._run = run
         self._known: dict[str, Any] = _read()
