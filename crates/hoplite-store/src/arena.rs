@@ -8,6 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::mapping::Mapping;
 use crate::region::HugePages;
+use crate::removals::Removals;
 use crate::warm::Warmer;
 
 /// One node's shared memory.
@@ -34,7 +35,8 @@ impl Arena {
         let page = rustix::param::page_size() as u64;
         let bytes = bytes.checked_next_multiple_of(page).ok_or(io::ErrorKind::InvalidInput)?;
         let fd = rustix::fs::memfd_create("hoplite", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&fd, bytes)?;
+        let file = bytes.checked_add(Removals::bytes() as u64).ok_or(io::ErrorKind::InvalidInput)?;
+        rustix::fs::ftruncate(&fd, file)?;
         // Nobody, a client with the descriptor least of all, can pull pages from under a mapping.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let mapping = Mapping::of_owner(&fd, bytes, pages)?;

@@ -14,6 +14,9 @@
 //! | 12 | state `u32` | [`State`]: 0 writing, 1 sealed, 2 aborted |
 //! | 16 | wanted `u32` | the daemon asks the writing client to be told of the next advance |
 //!
+//! Behind the last byte lie [counters](Mapping::removals) of the copies that have gone, by which clients know
+//! whether what they keep of an object still holds.
+//!
 //! Calling order: [`Mapping::create`] once (daemon) → one process writes through its [`Writer`]
 //! (`unpublished`, fill, `publish`, again) while any number of [`Reader`]s, in any process, read
 //! what lies below the watermark and [`Reader::follow`] it → `seal` or `abort`.
@@ -28,6 +31,7 @@ mod mapping;
 pub mod pass_fd;
 mod reader;
 mod region;
+mod removals;
 mod stream;
 mod touched;
 mod warm;

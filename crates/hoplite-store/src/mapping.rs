@@ -5,10 +5,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use hoplite_words::limits::{ALIGNMENT, PROGRESS_BLOCK_BYTES};
+use hoplite_words::ObjectId;
 
 use crate::block::ProgressBlock;
 use crate::reader::Reader;
 use crate::region::{Access, HugePages, Region};
+use crate::removals::Removals;
 use crate::touched::Touched;
 use crate::writer::Writer;
 
@@ -37,8 +39,8 @@ impl Mapping {
     /// Maps the arena behind `fd`, of `bytes` bytes as its daemon says, into a client.
     ///
     /// # Errors
-    /// `InvalidInput` if the file is shorter than `bytes` (touching the rest would be fatal), and
-    /// what `mmap` reports.
+    /// `InvalidInput` if the file is shorter than `bytes` and the counters behind them (touching the rest
+    /// would be fatal), and what `mmap` reports.
     pub fn attach(fd: OwnedFd, bytes: u64) -> io::Result<Arc<Mapping>> {
         Self::attach_with_pages(fd, bytes, HugePages::default())
     }
@@ -46,19 +48,20 @@ impl Mapping {
     /// As `attach`, with a choice of page sizes (for measuring it).
     pub fn attach_with_pages(fd: OwnedFd, bytes: u64, pages: HugePages) -> io::Result<Arc<Mapping>> {
         let file = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
-        if file < bytes {
-            return Err(invalid(format!("the arena has {file} bytes, its daemon says {bytes}")));
-        }
         let len = mappable(bytes)?;
-        let writable = Region::map(fd.as_fd(), len, Access::ReadWrite)?;
-        let read_only = Some(Region::map(fd.as_fd(), len, Access::ReadOnly)?);
+        let whole = len + Removals::bytes();
+        if file < whole as u64 {
+            return Err(invalid(format!("the arena's file has {file} bytes, {whole} belong to {bytes}")));
+        }
+        let writable = Region::map(fd.as_fd(), whole, Access::ReadWrite)?;
+        let read_only = Some(Region::map(fd.as_fd(), whole, Access::ReadOnly)?);
         let touched = Touched::none(len, pages);
         Ok(Arc::new(Mapping { writable, read_only, touched, bytes }))
     }
 
     pub(crate) fn of_owner(fd: &OwnedFd, bytes: u64, pages: HugePages) -> io::Result<Arc<Mapping>> {
         let len = mappable(bytes)?;
-        let writable = Region::map(fd.as_fd(), len, Access::ReadWrite)?;
+        let writable = Region::map(fd.as_fd(), len + Removals::bytes(), Access::ReadWrite)?;
         let touched = Touched::none(len, pages);
         Ok(Arc::new(Mapping { writable, read_only: None, touched, bytes }))
     }
@@ -66,6 +69,22 @@ impl Mapping {
     /// Bytes of the arena.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// How many complete copies of `id`, and of the objects that share its counter, have gone from the node.
+    pub fn removals(&self, id: ObjectId) -> u64 {
+        self.removals_in(self.readable()).count(id)
+    }
+
+    /// A complete copy of `id` has gone; before anybody is told so. For the daemon.
+    pub fn count_removal(&self, id: ObjectId) {
+        self.removals_in(&self.writable).add(id);
+    }
+
+    fn removals_in<'a>(&self, region: &'a Region) -> &'a Removals {
+        // SAFETY: every region was mapped with that many bytes behind the arena's, which are whole pages, and
+        // is kept by its reference; only `count_removal`, through the writable one, counts.
+        unsafe { Removals::from_ptr(region.at(self.bytes as usize)) }
     }
 
     /// Begins a copy: its progress block says nothing is written. Only for who owns the arena's

@@ -9,7 +9,7 @@ use minicbor::{Decode, Encode};
 use crate::{Blob, CopyId, Edition, Error, FoldOrder, Header, NodeId, ObjectId, Op};
 
 /// Bumped with every change that an older peer would misread.
-pub const CLIENT_PROTOCOL_VERSION: u32 = 2;
+pub const CLIENT_PROTOCOL_VERSION: u32 = 3;
 
 /// One frame from a client.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hoplite_store::{Arena, Followed, Mapping, State, PREFAULT_AHEAD};
-use peer::{fill, holds_pattern, Peer};
+use peer::{fill, holds_pattern, numbered, Peer};
 
 const ARENA: u64 = 8 << 20;
 const OFFSET: u64 = 4096;
@@ -46,6 +46,7 @@ between_mappings_and_processes! {
     an_empty_object_is_sealed_and_followed
     the_want_is_taken_once
     bytes_reused_start_over
+    removals_are_seen_at_once
 }
 
 #[test]
@@ -68,6 +69,27 @@ fn a_window_has_a_watermark_of_its_own_and_its_bytes_are_the_whole_ones() {
     for block in [ARENA, ARENA - 32, 100] {
         assert!(window(block, 0, 128).is_err(), "a block at {block}");
     }
+}
+
+fn removals_are_seen_at_once(arena: &Arena, mut peer: Peer) {
+    for count in 0..3 {
+        peer.expect("removals 7", &count.to_string());
+        arena.mapping().count_removal(numbered(7));
+    }
+    // Up to the last byte, behind which the counters lie.
+    fill(&mut arena.mapping().create(ARENA - 128, 128).unwrap(), 128);
+    peer.expect("removals 7", "3");
+}
+
+/// Ids that callers number themselves are spread over the counters as random ones are.
+#[test]
+fn few_objects_share_a_counter() {
+    let (arena, ids) = (arena(), 0..500);
+    for id in ids.clone() {
+        arena.mapping().count_removal(numbered(id));
+    }
+    let alone = ids.filter(|&id| arena.mapping().removals(numbered(id)) == 1).count();
+    assert!(alone > 250, "only {alone} of 500 have a counter to themselves");
 }
 
 fn what_the_peer_writes_is_read_here(arena: &Arena, mut peer: Peer) {

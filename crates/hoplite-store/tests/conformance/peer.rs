@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hoplite_store::{pass_fd, Arena, Followed, Mapping, Reader, Writer};
+use hoplite_words::ObjectId;
 
 /// Tells the test binary that it was started as a peer.
 const PEER_VARIABLE: &str = "HOPLITE_STORE_PEER";
@@ -20,6 +21,10 @@ const LONG: Duration = Duration::from_secs(60);
 
 pub fn pattern(position: u64) -> u8 {
     (position.wrapping_mul(0x9e37_79b9) >> 13) as u8
+}
+
+pub fn numbered(number: u64) -> ObjectId {
+    ObjectId(u128::from(number).to_be_bytes())
 }
 
 pub fn fill(writer: &mut Writer, to: u64) {
@@ -183,6 +188,7 @@ impl Side {
             ("state", []) => format!("{:?}", self.reader().state()),
             ("check", &[to]) => holds_pattern(self.reader(), to).to_string(),
             ("follow", &[above]) => format!("{:?}", self.reader().follow(above, LONG)),
+            ("removals", &[number]) => self.mapping.removals(numbered(number)).to_string(),
             ("chase", []) => self.chase(),
             ("scribble", []) => self.scribble(),
             other => panic!("unknown command {other:?}"),
