@@ -154,6 +154,7 @@ impl Copies {
     /// The copy goes by another id from now on.
     pub fn rename(&mut self, id: CopyId, object: ObjectId) {
         let copy = self.table.get_mut(&id).expect("a live copy id");
+        debug_assert!(!copy.is_sealed(), "clients may keep what is sealed, by its id");
         self.by_object.remove(&copy.object);
         copy.object = object;
         self.by_object.insert(object, id);
@@ -259,9 +260,10 @@ impl Core {
         let (object, phase, public) = (copy.object, copy.phase, copy.public);
         self.copies.by_object.remove(&object);
         self.copies.with(id, |copy| copy.doomed = true);
-        if phase != Phase::Sealed {
-            self.out.push_back(Output::Abort { copy: id });
-        }
+        self.out.push_back(match phase {
+            Phase::Sealed => Output::Removed { object },
+            _ => Output::Abort { copy: id },
+        });
         match phase {
             Phase::Received(Some(transfer)) => {
                 self.out.push_back(Output::StopReceive { transfer });

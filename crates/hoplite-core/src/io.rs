@@ -20,7 +20,7 @@ use std::time::Duration;
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::limits::PROGRESS_BLOCK_BYTES;
 use hoplite_words::peer::{PeerMessage, Seal};
-use hoplite_words::{CopyId, Dtype, NodeId, Op, TransferId};
+use hoplite_words::{CopyId, Dtype, NodeId, ObjectId, Op, TransferId};
 
 /// A client connection, numbered by the driver; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -145,6 +145,11 @@ pub enum Output {
     /// This writing is abandoned: whoever follows it must break off. `Close` comes later.
     Abort {
         copy: CopyId,
+    },
+    /// A complete copy of this object, which gets here were answered with, serves nobody new: what clients
+    /// have kept of it does not hold any longer. `Close` comes later.
+    Removed {
+        object: ObjectId,
     },
     /// Nobody touches it any more; forget it.
     Close {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use hoplite_core::io::{Broken, Extent};
 use hoplite_store::{Mapping, Reader, Writer};
 use hoplite_words::peer::Seal;
-use hoplite_words::CopyId;
+use hoplite_words::{CopyId, ObjectId};
 use tokio::sync::Notify;
 use tracing::error;
 
@@ -222,6 +222,11 @@ impl Copies {
 
     pub fn close(&mut self, id: CopyId) {
         self.open.remove(&id);
+    }
+
+    /// Clients see it at once: outputs that tell of it come later.
+    pub fn count_removal(&self, object: ObjectId) {
+        self.mapping.count_removal(object);
     }
 
     pub fn find(&self, id: CopyId) -> Option<&Arc<Copy>> {

@@ -107,6 +107,7 @@ impl Node {
             Output::Filled { copy } => self.fill(copy),
             Output::Seal { copy, seal } => self.copies.at(copy).seal(seal),
             Output::Abort { copy } => self.copies.at(copy).abort(),
+            Output::Removed { object } => self.copies.count_removal(object),
             Output::Close { copy } => self.copies.close(copy),
             Output::Left => self.left = true,
             Output::Event(event) => self.on_event(event),

@@ -37,6 +37,8 @@ pub struct Copy {
     pub wanted: bool,
     /// Views that clients hold or are about to receive.
     pub views: u32,
+    /// A get was answered with all of it, so that clients may keep its bytes and answer gets with them.
+    pub kept: bool,
     /// Tasks that read behind the watermark.
     pub followers: BTreeSet<TaskId>,
     /// Jobs touching it whose end the core has not been told yet.
@@ -138,6 +140,7 @@ impl Plane {
             writer: None,
             wanted: false,
             views: 0,
+            kept: false,
             followers: BTreeSet::new(),
             jobs: 0,
         };
@@ -172,11 +175,23 @@ impl Plane {
         Ok(())
     }
 
+    /// Clients keep nothing of `object` any longer.
+    pub fn remove(&mut self, object: ObjectId) {
+        self.copies_of(object).for_each(|held| held.kept = false);
+    }
+
+    pub fn copies_of(&mut self, object: ObjectId) -> impl Iterator<Item = &mut Copy> {
+        self.copies.values_mut().filter(move |held| held.identity.is_some_and(|(of, _)| of == object))
+    }
+
     /// Forgets a copy that nobody touches any more.
     pub fn close(&mut self, copy: CopyId) -> Result<(), String> {
         let Some(held) = self.copies.remove(&copy) else {
             return Err(format!("{copy:?} closed, but it is not open"));
         };
+        if held.kept {
+            return Err(format!("{copy:?} closed, but clients may keep it"));
+        }
         match (held.jobs, held.views, held.writer) {
             (0, 0, None) => Ok(()),
             (jobs, views, writer) => {

@@ -55,6 +55,20 @@ fn the_least_recently_used_copy_goes_and_the_directory_hears_first() {
     let said = at.take_requests(ids[1]);
     assert!(matches!(said[..], [DirectoryRequest::Withdraw { .. }]), "{said:?}");
     assert!(at.copies.contains_key(&old) && !at.copies.contains_key(&newer));
+    assert_eq!(at.removed, [ids[1]], "clients that have kept it must ask again");
+}
+
+#[test]
+fn what_is_deleted_under_a_view_is_removed_at_once() {
+    let mut at = Node::alone(TWO);
+    let id = object("a");
+    put(&mut at, id, SIZE);
+    let call = at.ask(get(id));
+    let copy = viewed(&at, call);
+    assert_eq!(at.removed, []);
+    at.ask(delete(id));
+    assert_eq!(at.removed, [id]);
+    assert!(at.copies.contains_key(&copy), "its room stays as long as the view");
 }
 
 #[test]

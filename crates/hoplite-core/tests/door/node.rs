@@ -60,6 +60,8 @@ pub struct Node {
     pub folds: BTreeMap<FoldId, Folding>,
     /// Bytes that came for each receive; what it ends with when it is told to stop.
     pub arrived: BTreeMap<TransferId, u64>,
+    /// Objects of which a complete copy has gone, in order.
+    pub removed: Vec<ObjectId>,
     /// The core has said goodbye.
     pub left: bool,
     /// Other members: real cores of which only the gossip is let through.
@@ -81,6 +83,7 @@ impl Node {
             sends: BTreeMap::new(),
             folds: BTreeMap::new(),
             arrived: BTreeMap::new(),
+            removed: Vec::new(),
             left: false,
             gossips: BTreeMap::new(),
         };
@@ -197,6 +200,7 @@ impl Node {
                 assert!(opened.sealed.is_none(), "a sealed copy cannot be aborted");
                 opened.aborted = true;
             }
+            Output::Removed { object } => self.removed.push(object),
             Output::Close { copy } => self.close(copy),
             Output::Receive { transfer, from, copy, offset } => {
                 self.receives.insert(transfer, Receiving { from, copy, offset });

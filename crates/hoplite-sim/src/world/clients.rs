@@ -148,6 +148,7 @@ impl World {
             held.writer = Some(client);
         } else {
             held.views += 1;
+            held.kept |= matches!(reply, Reply::View { sealed: true, .. });
             *self.sessions.get_mut(&client).expect("connected").views.entry(copy).or_insert(0) += 1;
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hoplite_core::io::{attach, Event, Extent, Input, Output};
 use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
-use hoplite_words::{CopyId, NodeId, TransferId};
+use hoplite_words::{CopyId, NodeId, ObjectId, TransferId};
 
 use super::{note, tell, Place, World};
 use crate::fault::Lane;
@@ -40,6 +40,7 @@ impl World {
             Output::Filled { copy } => self.fill(place, copy),
             Output::Seal { copy, seal } => self.seal(place, copy, seal),
             Output::Abort { copy } => self.abort(place, copy),
+            Output::Removed { object } => self.remove(place, object),
             Output::Close { copy } => self.close(place, copy),
             Output::Receive { transfer, from, copy, offset } => {
                 self.receive(place, transfer, from, copy, offset);
@@ -82,6 +83,12 @@ impl World {
         }
         if let PeerMessage::Pull { transfer, id, edition, .. } = &message {
             self.pulls.insert((place, *transfer), (*id, *edition));
+        }
+        if let PeerMessage::DeletionHeard { id } = message {
+            if self.nodes[place.index].plane.copies_of(id).any(|held| held.kept) {
+                return self
+                    .violate(format!("{} confirms a deletion, but clients may keep {id:?}", name(from)));
+            }
         }
         if let Some(copy) = copy {
             let Some(bytes) = self.whole_bytes(place, copy) else { return };
@@ -270,6 +277,11 @@ impl World {
             Ok(())
         });
         self.wake(place, copy);
+    }
+
+    fn remove(&mut self, place: Place, object: ObjectId) {
+        note!(self, "{} has {} no more", self.name(place), self.names.object(object));
+        self.nodes[place.index].plane.remove(object);
     }
 
     fn close(&mut self, place: Place, copy: CopyId) {
