@@ -171,12 +171,15 @@ def test_close_ends_waits_of_other_threads(cluster: hoplite.LocalCluster, name: 
     client.close()
 
 
-def test_a_forked_child_is_told_to_connect_itself(cluster: hoplite.LocalCluster, name: Names) -> None:
+@pytest.mark.parametrize("length", [100, 100_000])
+def test_a_forked_child_is_told_to_connect_itself(
+    cluster: hoplite.LocalCluster, name: Names, length: int
+) -> None:
     # In a process of its own: pytest's has threads, and forking those is another matter.
     code = """
 import os, sys, numpy as np, hoplite
 client = hoplite.connect(sys.argv[1])
-view = client.get(client.put(np.arange(100_000), sys.argv[2]))
+view = client.get(client.put(np.arange(int(sys.argv[3])), sys.argv[2]))
 pid = os.fork()
 if pid == 0:
     try:
@@ -188,7 +191,7 @@ if pid == 0:
     del view, client
     os._exit(0 if ok else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-assert (view == np.arange(100_000)).all()
+assert (view == np.arange(int(sys.argv[3]))).all()
 client.delete(sys.argv[2])
 """
-    subprocess.run([sys.executable, "-c", code, cluster.sockets[0], name()], check=True)
+    subprocess.run([sys.executable, "-c", code, cluster.sockets[0], name(), str(length)], check=True)

@@ -172,7 +172,8 @@ def _view(
     loss = _Loss(id, on_lost)
     while True:
         try:
-            return (yield connection.get(bytes(id), deadline.left(), loss.is_of_interest))
+            found = connection.get(bytes(id), deadline.left(), loss.is_of_interest)
+            return found if isinstance(found, _hoplite.View) else (yield found)
         except ObjectLost as error:
             yield from loss.survive(error)
 

@@ -176,6 +176,10 @@ class Client:
         copied, however large. It keeps its bytes (also after a delete, or after `close`) until it
         and all views of it are garbage. Plain bytes come as one-dimensional uint8.
 
+        Up to 64 KiB the array is private memory, read-only too, and takes no room in the store. The
+        client keeps up to 4 MiB of what it got so, the least recently used goes first: getting it
+        again does not ask the node, as long as the node has it.
+
         `copy=True` returns a writable array in private memory, copied while the bytes arrive.
         `out` (a writable C-contiguous array, tensor or buffer of exactly the object's bytes) is
         filled instead, in the same way, and returned.
@@ -329,8 +333,8 @@ class Client:
     def close(self) -> None:
         """Disconnect; running calls raise `Aborted`. May be called twice.
 
-        Arrays got before stay readable, and keep the connection itself: with the last of them,
-        reductions that were started here and are still running end.
+        Arrays got before stay readable, and those of more than 64 KiB keep the connection itself:
+        with the last of them, reductions that were started here and are still running end.
         """
         with self._swapping:
             self._closed = True

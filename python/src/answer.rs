@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hoplite_client::Client;
+use hoplite_client::{Client, Miss};
 use hoplite_words::client::Reply;
 use hoplite_words::{Error, ErrorKind, ObjectId, Result};
 use pyo3::prelude::*;
@@ -22,9 +22,7 @@ pub enum Question {
         id: ObjectId,
         size: u64,
     },
-    Get {
-        id: ObjectId,
-    },
+    Get(Miss),
     /// A get whose bytes will be copied.
     Copy {
         id: ObjectId,
@@ -47,7 +45,7 @@ impl Answer {
             Question::Create { id, size } => {
                 hoplite_client::Created::adopt(client, id, size, reply).map(Answer::Writing)
             }
-            Question::Get { id } => hoplite_client::View::adopt(client, id, reply).map(Answer::View),
+            Question::Get(miss) => hoplite_client::View::adopt(client, miss, reply).map(Answer::View),
             Question::Copy { id, fail_if_lost } => {
                 hoplite_client::Arriving::adopt(client, id, fail_if_lost, reply).map(Answer::Arriving)
             }

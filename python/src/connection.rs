@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hoplite_client::Client;
+use hoplite_client::{Client, Lookup};
 use hoplite_words::client::Request;
 use hoplite_words::limits::TIMEOUT_MAX;
 use hoplite_words::{Blob, Error, ErrorKind};
@@ -15,6 +15,7 @@ use crate::answer::Question;
 use crate::convert::{header, id, ids, milliseconds, nodes, op, order, timeout, PyHeader};
 use crate::errors::{interruptible, to_py, Stop};
 use crate::ticket::Ticket;
+use crate::view::View;
 
 /// Sends requests. It stays connected, also after `close`, until the last view or writing that came
 /// over it is gone: the node keeps their bytes for this connection.
@@ -115,13 +116,23 @@ impl Connection {
         self.submit(request, Question::Create { id, size }, timeout)
     }
 
-    /// Brings a View.
+    /// The View, if the node need not be asked for it; else a ticket that brings it.
     #[pyo3(signature = (id, timeout, fail_if_lost))]
-    fn get(&self, id: &[u8], timeout: Option<f64>, fail_if_lost: bool) -> PyResult<Ticket> {
+    fn get(
+        &self,
+        py: Python<'_>,
+        id: &[u8],
+        timeout: Option<f64>,
+        fail_if_lost: bool,
+    ) -> PyResult<Py<PyAny>> {
         let id = self::id(id)?;
         let timeout_ms = milliseconds(self::timeout(timeout)?);
+        let miss = match self.client()?.look_up(id).map_err(to_py)? {
+            Lookup::Hit(view) => return Ok(Py::new(py, View(view))?.into_any()),
+            Lookup::Miss(miss) => miss,
+        };
         let request = Request::Get { id, timeout_ms, partial: false, fail_if_lost };
-        self.submit(request, Question::Get { id }, timeout)
+        Ok(Py::new(py, self.submit(request, Question::Get(miss), timeout)?)?.into_any())
     }
 
     /// Brings an Arriving: with `partial` as soon as bytes may come, else when all are here.

@@ -9,7 +9,8 @@ use pyo3::types::PyTuple;
 use crate::convert::py_header;
 use crate::memory::export;
 
-/// Read-only memory of a complete object; the node keeps it until this is gone.
+/// Read-only memory of a complete object: in the arena, where the node keeps it until this is gone, or, of a
+/// small object, in this process.
 #[pyclass(frozen, module = "hoplite._hoplite")]
 pub struct View(pub hoplite_client::View);
 

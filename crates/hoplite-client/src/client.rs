@@ -10,6 +10,7 @@ use hoplite_words::client::{Answer, Call, Reply, Request};
 use hoplite_words::limits::TIMEOUT_MAX;
 use hoplite_words::{CopyId, Error, ErrorKind, NodeId, Result};
 
+use crate::cache::Cache;
 use crate::calls::{Calls, Lead};
 use crate::handshake::greet;
 use crate::link::{Link, LinkDown, Polled};
@@ -30,6 +31,7 @@ pub struct Client {
     mapping: Arc<Mapping>,
     link: Link,
     calls: Calls,
+    cache: Cache,
 }
 
 impl Client {
@@ -58,6 +60,7 @@ impl Client {
             mapping: greeted.mapping,
             link: greeted.link,
             calls: Calls::default(),
+            cache: Cache::default(),
         }))
     }
 
@@ -135,6 +138,15 @@ impl Client {
 
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
+    }
+
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Whether a call would reach the node. Takes nothing in: answers are for who waits for them.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.calls.broken().is_none() && self.link.is_up()
     }
 
     /// Waits up to `stretch` for something to happen on the socket, and takes it in.

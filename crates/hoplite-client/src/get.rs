@@ -10,7 +10,7 @@ use hoplite_words::{Error, ErrorKind, Header, ObjectId, Result};
 use crate::client::{left_of, milliseconds};
 use crate::patience::{deadline, Interrupt, Patience};
 use crate::view::{hold, Held};
-use crate::{Client, Destination, Ticket, View};
+use crate::{Client, Destination, Lookup, Ticket, View};
 
 /// Copied between two looks at watermark and interrupt.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -26,7 +26,8 @@ pub(crate) enum Copied {
 }
 
 impl Client {
-    /// Waits until the object exists and is complete on this node; returns a view without copying.
+    /// Waits until the object exists and is complete on this node; returns a view, without copying what is
+    /// larger than `INLINE_BYTES_MAX`.
     ///
     /// With `fail_if_lost` a get fails with `Lost` when the last complete copy dies; else it waits
     /// for the object to be put again.
@@ -40,8 +41,12 @@ impl Client {
         fail_if_lost: bool,
         interrupt: Interrupt<'_>,
     ) -> Result<View> {
+        let miss = match self.look_up(id)? {
+            Lookup::Hit(view) => return Ok(view),
+            Lookup::Miss(miss) => miss,
+        };
         let request = Request::Get { id, timeout_ms: milliseconds(timeout), partial: false, fail_if_lost };
-        View::adopt(self, id, self.call(request, timeout, interrupt)?)
+        View::adopt(self, miss, self.call(request, timeout, interrupt)?)
     }
 
     /// Copies the object into private memory while it arrives, and returns its header once all of

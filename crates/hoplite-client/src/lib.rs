@@ -9,6 +9,9 @@
 //! [`Client::fd`], calls [`Client::pump`] when it is readable and [`Ticket::try_take`] after that;
 //! such a connection should have no other thread waiting on it, which would read its answers first.
 //!
+//! Objects of up to `INLINE_BYTES_MAX` bytes are copied when they are got, and kept: getting them again asks
+//! nobody, as long as they exist on the node ([`Client::look_up`]).
+//!
 //! Every wait takes an `interrupt`, called at once when a signal arrives and every
 //! [`INTERRUPT_EVERY`] otherwise; the error it returns ends the wait (Python raises
 //! KeyboardInterrupt so). A call given up that way is cancelled, and what its answer would have
@@ -19,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod arriving;
+mod cache;
 mod calls;
 mod client;
 mod control;
@@ -34,6 +38,7 @@ mod ticket;
 mod view;
 
 pub use arriving::Arriving;
+pub use cache::{Lookup, Miss};
 pub use client::Client;
 pub use control::ReduceCall;
 pub use created::Created;

@@ -101,6 +101,13 @@ impl Link {
         self.poll_for(PollFlags::OUT, timeout)
     }
 
+    /// Whether the other end has not closed it, without waiting.
+    pub(crate) fn is_up(&self) -> bool {
+        let mut ends = [PollFd::new(&self.socket, PollFlags::empty())];
+        let looked = rustix::event::poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        looked.is_ok() && ends[0].revents().is_empty()
+    }
+
     fn poll_for(&self, events: PollFlags, timeout: Duration) -> Polled {
         let timeout = Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),

@@ -1,4 +1,4 @@
-//! A read-only, zero-copy view of a complete object.
+//! A read-only view of a complete object.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,12 +7,16 @@ use hoplite_store::Reader;
 use hoplite_words::client::Reply;
 use hoplite_words::{CopyId, Error, ErrorKind, Header, ObjectId, Result};
 
-use crate::Client;
+use crate::cache::{is_small, Small};
+use crate::{Client, Miss};
 
-/// Keeps an object's bytes where they are, on this node, until dropped.
-pub struct View {
-    held: Held,
-    header: Header,
+/// An object's bytes: where they are, on this node, which keeps them until this is dropped; or, of a small
+/// object, in private memory.
+pub struct View(Memory);
+
+enum Memory {
+    Arena(Held, Header),
+    Private(Arc<Small>),
 }
 
 /// A copy that the node keeps for us; released when dropped.
@@ -29,35 +33,51 @@ impl Drop for Held {
 }
 
 impl View {
-    /// Takes over the answer to a `Get` that was not `partial`, submitted by hand.
+    pub(crate) fn of(small: Arc<Small>) -> View {
+        View(Memory::Private(small))
+    }
+
+    /// Takes over the answer to a `Get` that was not `partial`, submitted by hand after the `miss`.
     ///
     /// # Errors
     /// `Internal` if it is no view of a complete object.
-    pub fn adopt(client: &Arc<Client>, id: ObjectId, reply: Reply) -> Result<View> {
-        let (held, header) = hold(client, id, reply)?;
+    pub fn adopt(client: &Arc<Client>, miss: Miss, reply: Reply) -> Result<View> {
+        let (held, header) = hold(client, miss.id, reply)?;
         let (watermark, size) = (held.reader.watermark(), held.reader.size());
         if watermark < size {
+            let (node, id) = (client.node(), miss.id);
             return Err(Error::new(
                 ErrorKind::Internal,
-                format!("node {} gave a view of {id} with {watermark} of {size} bytes", client.node()),
+                format!("node {node} gave a view of {id} with {watermark} of {size} bytes"),
             ));
         }
-        Ok(View { held, header })
+        if !is_small(size) {
+            return Ok(View(Memory::Arena(held, header)));
+        }
+        let small = Arc::new(Small::copy(held.reader.bytes(0, size), header));
+        client.cache().keep(miss, small.clone());
+        Ok(View::of(small))
     }
 
     /// The object's bytes. Their address is a multiple of 64.
     pub fn bytes(&self) -> &[u8] {
-        self.held.reader.bytes(0, self.held.reader.size())
+        match &self.0 {
+            Memory::Arena(held, _) => held.reader.bytes(0, held.reader.size()),
+            Memory::Private(small) => small.bytes(),
+        }
     }
 
     pub fn header(&self) -> &Header {
-        &self.header
+        match &self.0 {
+            Memory::Arena(_, header) => header,
+            Memory::Private(small) => &small.header,
+        }
     }
 }
 
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "View of {} bytes", self.held.reader.size())
+        write!(f, "View of {} bytes", self.bytes().len())
     }
 }
 

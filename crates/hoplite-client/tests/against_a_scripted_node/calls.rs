@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hoplite_client::{never, Client, ReduceCall, View};
+use hoplite_client::{never, Client, Lookup, ReduceCall, View};
 use hoplite_words::client::{Call, Reply, Request, Status};
 use hoplite_words::limits::{IDS_MAX, SOURCES_MAX};
 use hoplite_words::{Error, ErrorKind, FoldOrder, ObjectId, Op};
@@ -153,6 +153,7 @@ fn an_event_loop_pumps_and_takes() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     let get = Request::Get { id: id(), timeout_ms: None, partial: false, fail_if_lost: false };
+    let Lookup::Miss(miss) = client.look_up(id()).unwrap() else { panic!("nobody has got it before") };
     let mut ticket = client.submit(get).unwrap();
     client.pump().unwrap();
     assert!(ticket.try_take().unwrap().is_none());
@@ -161,7 +162,7 @@ fn an_event_loop_pumps_and_takes() {
     session.answer_next(view(contents.len(), true));
     client.pump().unwrap();
     let reply = ticket.try_take().unwrap().unwrap().unwrap();
-    let view = View::adopt(&client, id(), reply).unwrap();
+    let view = View::adopt(&client, miss, reply).unwrap();
     assert_eq!(view.bytes(), contents);
     drop(view);
     session.expect(Request::Release { copy: COPY });
