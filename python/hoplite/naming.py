@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 from hoplite.errors import HopliteError
 from hoplite.ids import ObjectId
@@ -15,15 +14,22 @@ SHORT_HEX_DIGITS = 8
 _HEX = re.compile(rf"\b(?:[0-9a-f]{{{2 * ObjectId.LENGTH}}}|[0-9a-f]{{{SHORT_HEX_DIGITS}}})\b")
 
 
-@contextlib.contextmanager
-def named(ids: Collection[ObjectId]) -> Iterator[None]:
+class named:
     """Let errors raised inside call those of `ids` that have a name by it."""
-    try:
-        yield
-    except HopliteError as error:
-        error.args = (with_names(str(error), ids),)
-        error.object_id = next((id for id in ids if id == error.object_id), error.object_id)
-        raise
+
+    # No generator: every call passes here, and one costs as much as a get from memory.
+    __slots__ = ("_ids",)
+
+    def __init__(self, ids: Collection[ObjectId]) -> None:
+        self._ids = ids
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, HopliteError):
+            error.args = (with_names(str(error), self._ids),)
+            error.object_id = next((id for id in self._ids if id == error.object_id), error.object_id)
 
 
 def with_names(message: str, ids: Iterable[ObjectId]) -> str:

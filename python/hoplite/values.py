@@ -23,6 +23,9 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 REDUCIBLE = frozenset((*FLOATS, *INTEGERS))
 
+_NUMPY_NAMES = {np.dtype(name): name for name in REDUCIBLE - {"bfloat16"}}
+"""Those of them that NumPy knows, by their native dtype: `dtype.name` is put together anew each time."""
+
 _ML_DTYPES = "ml_dtypes:"
 """Prefix of the descriptor of a dtype that only the package ml_dtypes knows (float8_e4m3fn, ...)."""
 
@@ -106,8 +109,9 @@ def _flat(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Header:
     if dtype.hasobject:
         raise BadArgument(f"an array of {dtype} holds references to Python objects; use put_object")
-    if dtype.name in REDUCIBLE and dtype.isnative and sys.byteorder == "little":
-        return Header(ARRAY, dtype.name, shape)
+    name = _NUMPY_NAMES.get(dtype) or dtype.name
+    if name in REDUCIBLE and dtype.isnative and sys.byteorder == "little":
+        return Header(ARRAY, name, shape)
     if type(dtype).__module__.startswith("ml_dtypes") or dtype.type.__module__.startswith("ml_dtypes"):
         return Header(ARRAY, None, shape, f"{_ML_DTYPES}{dtype.name}")
     return Header(ARRAY, None, shape, repr(np.lib.format.dtype_to_descr(dtype)))
