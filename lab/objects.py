@@ -19,8 +19,16 @@ START_AHEAD_SECONDS = 0.3
 RESUME_SECONDS = 1.0
 
 
+#: Of a get of objects that this process has not got before, each put by another one.
+FIRST_GET = "first get"
+
+
 class Clients(Protocol):
-    """Some processes that do one thing many times, each one after the other, all at once."""
+    """Some processes that do one thing many times, each one after the other, all at once.
+
+    "get" is of one object each that the process has put itself, time and again; `FIRST_GET` of as many
+    objects as there are gets.
+    """
 
     name: str
     calls: frozenset[str]
@@ -37,25 +45,27 @@ class HopliteClients:
     """Workers of Hoplite's, in turn on each of the nodes."""
 
     name = "hoplite"
-    calls = frozenset(("put", "get", "locate"))
+    calls = frozenset(("put", "get", FIRST_GET, "locate"))
 
     def __init__(self, daemons: Sequence[Daemon], clients: int) -> None:
         self.workers = [Worker(daemons[number % len(daemons)].socket) for number in range(clients)]
+        self._other = Worker(daemons[0].socket)
 
     def run(self, call: str, size: int, clients: int, count: int, name: str) -> float:
         workers = self.workers[:clients]
         ids = [[f"{name}-{client}-{number}" for number in range(count)] for client in range(clients)]
-        # One object of each client is enough to be got or looked up, time and again, if it is a large one.
+        # One object of each client is enough to be got time and again, if it is a large one.
         put = [own if call != "get" else own[:1] for own in ids]
-        for seed, worker in enumerate(workers):
-            worker.ask("fill", size=size, seed=seed)
-        if call != "put":
-            for worker, own in zip(workers, put, strict=True):
-                worker.ask("put_many", ids=own)
+        for seed, (worker, own) in enumerate(zip(workers, put, strict=True)):
+            writer = self._other if call == FIRST_GET else worker
+            writer.ask("fill", size=size, seed=seed)
+            if call != "put":
+                writer.ask("put_many", ids=own)
         used = [own * count if call == "get" else own for own in put]
+        what = "get" if call == FIRST_GET else call
         at = time.monotonic() + START_AHEAD_SECONDS
         for worker, own in zip(workers, used, strict=True):
-            worker.send(f"{call}_many", at=at, ids=own)
+            worker.send(f"{what}_many", at=at, ids=own)
         seconds = max([float(worker.receive()["ended"]) for worker in workers]) - at
         for worker, own in zip(workers, put, strict=True):
             worker.ask("check")
@@ -63,7 +73,7 @@ class HopliteClients:
         return seconds
 
     def close(self) -> None:
-        for worker in self.workers:
+        for worker in [*self.workers, self._other]:
             worker.close()
 
 
@@ -91,7 +101,7 @@ class RayClients:
     """Actors on one node of Ray's; all its processes are stopped while others are measured."""
 
     name = "ray"
-    calls = frozenset(("put", "get"))
+    calls = frozenset(("put", "get", FIRST_GET))
 
     def __init__(self, driver: Process, daemons: Sequence[int]) -> None:
         self._driver = driver
@@ -105,7 +115,9 @@ class RayClients:
             self._driver.ask("fill", clients=clients, size=size)
             if call == "get":
                 self._many("put", clients, 1)
-            seconds = self._many(call, clients, count)
+            if call == FIRST_GET:
+                self._driver.ask("hand_out", clients=clients, size=size, count=count)
+            seconds = self._many("put" if call == "put" else "get", clients, count)
             self._driver.ask("clear")
             return seconds
         finally:

@@ -38,7 +38,7 @@ FEW = ["--runs", "1", "--warm-up", "1", "--rate", "1000"]
         ),
         ("roundtrip", 2, ["--systems", "hoplite", "--sizes", "1KiB", "1MiB", *FEW]),
         ("degree", 1, ["--hosts", "4", "--sizes", "1MiB", *FEW]),
-        ("objects", 5, ["--no-ray", "--clients", "2", "--scale", "0.01", "--runs", "1", "--warm-up", "0"]),
+        ("objects", 6, ["--no-ray", "--clients", "2", "--scale", "0.01", "--runs", "1", "--warm-up", "0"]),
     ],
 )
 def test_a_benchmark_leaves_what_the_page_is_made_of(

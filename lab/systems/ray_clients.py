@@ -32,8 +32,15 @@ class Client:
         self._references = [ray.put(self._array) for _ in range(count)]
         return time.monotonic()
 
+    def put_for_another(self, count: int) -> list[Any]:
+        return [ray.put(self._array) for _ in range(count)]
+
+    def take(self, references: list[Any]) -> None:
+        """These are got from now on."""
+        self._references = references
+
     def get_many(self, count: int, start: float) -> float:
-        """The objects that were put last, in turn."""
+        """The objects that were put or taken last, in turn."""
         wait_until(start)
         for number in range(count):
             got = ray.get(self._references[number % len(self._references)])
@@ -52,10 +59,19 @@ class Calls:
     def __init__(self, head: str, address: str, clients: int) -> None:
         ray.init(address=head, _node_ip_address=address, log_to_driver=False, logging_level="error")
         self._clients = [ray.remote(Client).options(num_cpus=0).remote() for _ in range(clients)]
+        self._other = ray.remote(Client).options(num_cpus=0).remote()
 
     def fill(self, clients: int, size: int) -> dict[str, Any]:
         chosen = self._clients[:clients]
         ray.get([client.fill.remote(size, seed) for seed, client in enumerate(chosen)], timeout=CALL_SECONDS)
+        return {}
+
+    def hand_out(self, clients: int, size: int, count: int) -> dict[str, Any]:
+        """Another process puts ``count`` objects for each client."""
+        for seed, client in enumerate(self._clients[:clients]):
+            self._other.fill.remote(size, seed)
+            references = ray.get(self._other.put_for_another.remote(count), timeout=CALL_SECONDS)
+            ray.get(client.take.remote(references), timeout=CALL_SECONDS)
         return {}
 
     def many(self, what: str, clients: int, count: int, start: float) -> dict[str, Any]:
