@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hoplite_words::NodeId;
+use hoplite_words::{Connections, NodeId};
 
 use crate::cost::Degree;
 
@@ -27,6 +27,9 @@ pub struct Config {
     /// How long an incoming stream may bring nothing before its sender is asked what it has, and again
     /// before it is given up. Default 1 s. For the driver, which sees the bytes; see `ReceiveStalled`.
     pub stall_after: Duration,
+    /// How many connections every transfer from here goes by, instead of as many as proved to be faster (see
+    /// `connections`). Default: none.
+    pub connections: Option<Connections>,
     /// The tree of every reduction asked for here, instead of the one the cost model chooses, which may be
     /// stripes. Default: none; there to measure how good the model's choices are.
     pub reduce_degree: Option<Degree>,
@@ -47,6 +50,7 @@ impl Config {
             probe_timeout: Duration::from_millis(50),
             suspicion: Duration::from_millis(450),
             stall_after: Duration::from_secs(1),
+            connections: None,
             reduce_degree: None,
             striped_bytes_min: None,
         }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::limits::PROGRESS_BLOCK_BYTES;
 use hoplite_words::peer::{PeerMessage, Seal};
-use hoplite_words::{CopyId, Dtype, NodeId, ObjectId, Op, TransferId};
+use hoplite_words::{Connections, CopyId, Dtype, NodeId, ObjectId, Op, TransferId};
 
 /// A client connection, numbered by the driver; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -86,6 +86,9 @@ pub enum Input {
     FoldEnded { fold: FoldId, outcome: Result<(), Broken> },
     /// A transfer from `peer` moved at this rate, while it was not waiting for its own upstream.
     Measured { peer: NodeId, bytes_per_s: u64 },
+    /// All `bytes` of a `Send` were taken by the kernel at this rate, and it hardly waited for its own upstream.
+    /// Comes before its end.
+    SendMeasured { send: SendId, bytes: u64, bytes_per_s: u64 },
     /// The daemon is to end: hand over what only this node holds, for at most `within`, then say
     /// goodbye. Answered by [`Output::Left`].
     Leave { within: Duration },
@@ -166,13 +169,15 @@ pub enum Output {
     StopReceive {
         transfer: TransferId,
     },
-    /// Stream `copy` from `offset` to `to` as the watermark moves, then the trailer once sealed.
+    /// Stream `copy` from `offset` to `to` as the watermark moves, then the trailer once sealed; by so many
+    /// connections side by side.
     Send {
         send: SendId,
         to: NodeId,
         transfer: TransferId,
         copy: CopyId,
         offset: u64,
+        connections: Connections,
     },
     StopSend {
         send: SendId,

@@ -12,6 +12,7 @@ mod again;
 mod arena;
 mod calls;
 mod config;
+mod connections;
 mod copies;
 mod cost;
 mod directory;
@@ -42,6 +43,7 @@ pub use cost::{best_degree, fanout, stripes_pay, Degree};
 pub use io::{Input, Output};
 
 use calls::{Calls, Client};
+use connections::Choices;
 use copies::Copies;
 use cost::Links;
 use directory::{Directory, Graves, PassedOn, Remembered, Unsaid};
@@ -79,6 +81,7 @@ pub struct Core {
     /// Members that went down: what is still on its way from them is out of date.
     departed: BTreeSet<NodeId>,
     links: Links,
+    connections: Choices,
     /// Instead of the degree that would cost least.
     reduce_degree: Option<Degree>,
     directory: Directory,
@@ -125,6 +128,7 @@ impl Core {
             shards,
             departed: BTreeSet::new(),
             links: Links::default(),
+            connections: Choices::new(config.connections),
             reduce_degree: config.reduce_degree,
             directory: Directory::default(),
             graves: Graves::default(),
@@ -173,6 +177,9 @@ impl Core {
                 self.on_receive_ended(transfer, watermark, outcome);
             }
             Input::ReceiveStalled { transfer, watermark } => self.on_receive_stalled(transfer, watermark),
+            Input::SendMeasured { send, bytes, bytes_per_s } => {
+                self.on_send_measured(send, bytes, bytes_per_s)
+            }
             Input::SendEnded { send, .. } => self.on_send_ended(send),
             Input::FoldStreamBroken { fold, transfer } => self.on_fold_stream_broken(fold, transfer),
             Input::FoldEnded { fold, outcome } => self.on_fold_ended(fold, outcome),

@@ -152,6 +152,7 @@ impl Core {
             self.departed.pop_first();
         }
         self.links.forget(node);
+        self.connections.forget(node);
         self.timers.clear(Timer::Resync(node));
         self.sends_member_down(node);
         self.let_seats_go(node);

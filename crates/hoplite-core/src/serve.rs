@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hoplite_words::peer::PeerMessage;
-use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
+use hoplite_words::{Connections, CopyId, Edition, NodeId, ObjectId, TransferId};
 
+use crate::connections::LARGE_BYTES_MIN;
 use crate::io::{Output, SendId};
 use crate::timers::Timer;
 use crate::Core;
@@ -32,6 +33,9 @@ struct Pull {
 struct Sending {
     copy: CopyId,
     key: PullKey,
+    connections: Connections,
+    /// It takes a good part of the link for a while.
+    is_large: bool,
 }
 
 /// Running sends and parked pulls.
@@ -40,9 +44,19 @@ pub(crate) struct Sends {
     running: BTreeMap<SendId, Sending>,
     by_key: BTreeMap<PullKey, SendId>,
     parked: BTreeMap<PullKey, Pull>,
+    /// Several large ones run, or did until a moment ago: how fast each was says little of the link.
+    sharing: bool,
 }
 
 impl Sends {
+    fn large(&self) -> impl Iterator<Item = &Sending> {
+        self.running.values().filter(|sending| sending.is_large)
+    }
+
+    fn has_large(&self) -> bool {
+        self.large().next().is_some()
+    }
+
     pub fn count(&self) -> usize {
         self.running.len()
     }
@@ -78,10 +92,16 @@ impl Core {
         let number = send.0;
         self.copies.with(copy, |copy| copy.users += 1);
         self.copies.touch(copy, number);
-        self.sends.running.insert(send, Sending { copy, key });
-        self.sends.by_key.insert(key, send);
         let PullKey { to, transfer } = key;
-        self.out.push_back(Output::Send { send, to, transfer, copy, offset: pull.offset });
+        let bytes = self.copies.table[&copy].extent.size - pull.offset;
+        let beside = || self.sends.large().filter(|other| other.key.to == to).count();
+        let sharers = self.stripe_streams(copy).unwrap_or_else(|| 1 + beside());
+        let connections = self.connections.choose(self.now, to, bytes, sharers);
+        let is_large = bytes >= LARGE_BYTES_MIN;
+        self.sends.sharing |= is_large && self.sends.has_large();
+        self.sends.running.insert(send, Sending { copy, key, connections, is_large });
+        self.sends.by_key.insert(key, send);
+        self.out.push_back(Output::Send { send, to, transfer, copy, offset: pull.offset, connections });
     }
 
     fn refuse(&mut self, key: PullKey, pull: Pull) {
@@ -122,9 +142,18 @@ impl Core {
         }
     }
 
+    pub(crate) fn on_send_measured(&mut self, send: SendId, bytes: u64, bytes_per_s: u64) {
+        if let Some(&Sending { key, connections, .. }) = self.sends.running.get(&send) {
+            if !self.sends.sharing {
+                self.connections.on_measured(self.now, key.to, connections, bytes, bytes_per_s);
+            }
+        }
+    }
+
     pub(crate) fn on_send_ended(&mut self, send: SendId) {
-        if let Some(Sending { copy, key }) = self.sends.running.remove(&send) {
+        if let Some(Sending { copy, key, .. }) = self.sends.running.remove(&send) {
             self.sends.by_key.remove(&key);
+            self.sends.sharing &= self.sends.has_large();
             let object = self.copies.table[&copy].object;
             self.remove_user(copy);
             self.drop_unwanted_fetch(object);

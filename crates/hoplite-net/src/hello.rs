@@ -4,8 +4,8 @@ use std::io;
 use std::time::Duration;
 
 use hoplite_wire::{decode, Deframer};
-use hoplite_words::peer::{PeerHello, PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
-use hoplite_words::NodeId;
+use hoplite_words::peer::{BundlePart, PeerHello, PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
+use hoplite_words::{Connections, NodeId};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -28,14 +28,16 @@ pub enum Refusal {
     OtherVersion { theirs: u32 },
     #[error("the caller {from:?} looks for {wanted:?}, which is gone; this is {me:?}")]
     OtherNode { from: NodeId, wanted: NodeId, me: NodeId },
+    #[error("the caller says that this is part of a bundle that cannot be: {part:?}")]
+    BadPart { part: BundlePart },
     #[error("no hello within {HELLO_TIMEOUT:?}")]
     Silent,
     #[error("no hello: {0}")]
     Unreadable(#[from] FrameError),
 }
 
-pub(crate) fn hello(me: NodeId, to: NodeId, purpose: Purpose) -> PeerHello {
-    PeerHello { version: PEER_PROTOCOL_VERSION, from: me, to, purpose }
+pub(crate) fn hello(me: NodeId, to: NodeId, purpose: Purpose, part: Option<BundlePart>) -> PeerHello {
+    PeerHello { version: PEER_PROTOCOL_VERSION, from: me, to, purpose, part }
 }
 
 /// Reads the hello of a connection that was accepted, checks it, and sets the socket's options. A caller
@@ -57,8 +59,15 @@ pub async fn admit(stream: &mut TcpStream, me: NodeId) -> Result<PeerHello, Refu
         refuse(stream, me).await;
         return Err(Refusal::OtherNode { from: hello.from, wanted: hello.to, me });
     }
-    socket::prepare(stream, hello.purpose).map_err(FrameError::from)?;
+    if let Some(part) = hello.part.filter(|part| !is_sound(part, hello.purpose)) {
+        return Err(Refusal::BadPart { part });
+    }
+    socket::prepare(stream, hello.purpose, hello.part.map_or(1, |part| part.of)).map_err(FrameError::from)?;
     Ok(hello)
+}
+
+fn is_sound(part: &BundlePart, purpose: Purpose) -> bool {
+    purpose == Purpose::Bulk && Connections::new(part.of).is_some() && part.number < part.of
 }
 
 async fn refuse(stream: &mut TcpStream, me: NodeId) {

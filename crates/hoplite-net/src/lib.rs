@@ -7,7 +7,7 @@
 //! - **control**: `PeerMessage` frames; each node dials its own to every peer it has something to
 //!   say to ([`ControlLinks`]), and reads those that others dialled ([`ControlReaders`]);
 //! - **bulk**: per transfer a `BulkHead` frame, raw bytes, a `Seal` frame; then the connection is
-//!   free for the next one ([`BulkPool`]).
+//!   free for the next one ([`BulkPool`]). Several connections may carry transfers together ([`Bundle`]).
 //!
 //! | file | what |
 //! |---|---|
@@ -17,16 +17,20 @@
 //! | `frames` | one frame from and to a stream, no byte more |
 //! | `hello` | the first frame, and who is turned away with what words |
 //! | `dial`, `listen` | connections out and in |
+//! | `bundle` | connections that carry one stream of bytes together |
+//! | `forming` | bundles of which not every connection is here yet |
 //! | `gossip` | the socket for gossip datagrams |
 //! | `outbox` | bounded queue of encoded frames towards one reader |
 //! | `control` | control connections dialled here |
 //! | `readers` | control connections that peers dialled |
-//! | `pool` | idle bulk connections, by peer |
+//! | `pool` | idle bundles, by peer |
 #![forbid(unsafe_code)]
 
 pub mod announce;
+mod bundle;
 mod control;
 mod dial;
+mod forming;
 mod frames;
 mod gossip;
 mod hello;
@@ -37,12 +41,14 @@ mod pool;
 mod readers;
 mod socket;
 
+pub use bundle::{closed_by_peer, Bundle, Detached, CHUNK_BYTES};
 pub use control::{ConnectionId, ControlEvent, ControlLinks, LinkEnd, Overflow, CONTROL_OUTBOX_BYTES_MAX};
-pub use dial::{dial, DIAL_TIMEOUT};
+pub use dial::{dial, dial_bundle, DIAL_TIMEOUT};
+pub use forming::{BUNDLES_FORMING_MAX, BUNDLE_FORMING_TIMEOUT};
 pub use frames::{read_frame, write_frame, FrameError};
 pub use gossip::{GossipSocket, DATAGRAM_BYTES_MAX};
 pub use hello::{admit, Refusal, HELLO_TIMEOUT};
 pub use listen::{Arrival, Listener, ADMITTING_MAX};
 pub use outbox::{Outbox, OutboxFull};
-pub use pool::{closed_by_peer, BulkPool, BULK_IDLE_MAX, BULK_IDLE_PER_PEER_MAX};
+pub use pool::{BulkPool, BULK_IDLE_MAX, BULK_IDLE_PER_PEER_MAX};
 pub use readers::ControlReaders;

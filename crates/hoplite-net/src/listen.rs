@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoplite_words::peer::Purpose;
+use hoplite_words::peer::{PeerHello, Purpose};
 use hoplite_words::NodeId;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
+use crate::bundle::Bundle;
+use crate::forming::{Forming, Joined, BUNDLE_FORMING_TIMEOUT};
 use crate::gossip::GossipSocket;
 use crate::hello::{admit, Refusal};
 
@@ -27,10 +29,9 @@ const PORT_TRIES_MAX: usize = 32;
 
 /// A caller that was let in.
 #[derive(Debug)]
-pub struct Arrival {
-    pub from: NodeId,
-    pub purpose: Purpose,
-    pub stream: TcpStream,
+pub enum Arrival {
+    Control { from: NodeId, stream: TcpStream },
+    Bulk { from: NodeId, bundle: Bundle },
 }
 
 /// The TCP listener and, on the same port, the socket for gossip datagrams.
@@ -71,6 +72,7 @@ impl Listener {
     pub async fn run(self, me: NodeId, deliver: impl Fn(Arrival) + Send + Sync + 'static) {
         let deliver = Arc::new(deliver);
         let admitting = Arc::new(Semaphore::new(ADMITTING_MAX));
+        let forming = Arc::new(Forming::default());
         loop {
             let permit = admitting.clone().acquire_owned().await.expect("never closed");
             let (mut stream, caller) = match self.tcp.accept().await {
@@ -81,16 +83,45 @@ impl Listener {
                     continue;
                 }
             };
-            let deliver = deliver.clone();
+            let (deliver, forming) = (deliver.clone(), forming.clone());
             tokio::spawn(async move {
-                match admit(&mut stream, me).await {
-                    Ok(hello) => deliver(Arrival { from: hello.from, purpose: hello.purpose, stream }),
+                let admitted = admit(&mut stream, me).await;
+                drop(permit);
+                match admitted {
+                    Ok(hello) => {
+                        if let Some(arrival) = welcome(hello, stream, &forming).await {
+                            deliver(arrival);
+                        }
+                    }
                     // Port scanners and health checks connect and say nothing: not worth a warning.
                     Err(refusal @ Refusal::Unreadable(_)) => debug!(%caller, %refusal, "turned away"),
                     Err(refusal) => warn!(%caller, %refusal, "turned away"),
                 }
-                drop(permit);
             });
         }
     }
+}
+
+/// What is whole with this connection, if anything is. Stays with a bundle that it began until that is whole,
+/// or given up.
+async fn welcome(hello: PeerHello, stream: TcpStream, forming: &Forming) -> Option<Arrival> {
+    let from = hello.from;
+    let Some(part) = hello.part else {
+        return Some(match hello.purpose {
+            Purpose::Control => Arrival::Control { from, stream },
+            Purpose::Bulk => Arrival::Bulk { from, bundle: stream.into() },
+        });
+    };
+    match forming.join(from, part, stream) {
+        Joined::Complete(bundle) => return Some(Arrival::Bulk { from, bundle }),
+        Joined::Waiting => {}
+        Joined::Refused => warn!(peer = %from, ?part, "a bundle that does not fit together, or one too many"),
+        Joined::Begun => {
+            tokio::time::sleep(BUNDLE_FORMING_TIMEOUT).await;
+            if forming.give_up((from, part.bundle)) {
+                info!(peer = %from, ?part, "a bundle was not whole within {BUNDLE_FORMING_TIMEOUT:?}; closed");
+            }
+        }
+    }
+    None
 }

@@ -1,20 +1,20 @@
-//! Idle bulk connections, by peer: a transfer that finds one saves a handshake and a slow start.
+//! Idle bundles, by peer: a transfer that finds one of as many connections as it wants saves a handshake and a
+//! slow start.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hoplite_words::NodeId;
-use tokio::net::TcpStream;
+use hoplite_words::{Connections, NodeId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long a connection waits for its next transfer. Only the sending side lets go of idle
-/// connections, so a transfer never starts on one that the other side is just closing.
+use crate::bundle::Bundle;
+
+/// How long a bundle waits for its next transfer. Only the sending side lets go of idle ones, so a transfer never starts on one that the other side is just closing.
 pub const BULK_IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// Idle connections kept to one peer; more transfers than this at a time to one peer are rare.
+/// Idle bundles kept to one peer; more transfers than this at a time to one peer are rare.
 pub const BULK_IDLE_PER_PEER_MAX: usize = 4;
 
 /// The pool of one carry thread (a socket stays with the thread whose poller knows it).
@@ -26,29 +26,33 @@ pub struct BulkPool {
 
 #[derive(Debug)]
 struct Idle {
-    stream: TcpStream,
+    bundle: Bundle,
     since: Instant,
 }
 
 impl BulkPool {
-    /// The connection to `peer` that was used last, if it is still open.
-    pub fn take(&self, peer: NodeId) -> Option<TcpStream> {
+    /// The bundle of `count` connections to `peer` that was used last, if it is still open.
+    pub fn take(&self, peer: NodeId, count: Connections) -> Option<Bundle> {
         let mut idle = self.lock();
-        let streams = idle.get_mut(&peer)?;
-        let open = std::iter::from_fn(|| streams.pop()).map(|idle| idle.stream).find(is_open);
-        if streams.is_empty() {
+        let bundles = idle.get_mut(&peer)?;
+        let fits = |idle: &Idle| idle.bundle.connections() == count;
+        let newest = || bundles.iter().rposition(fits).map(|at| bundles.remove(at).bundle);
+        let open = std::iter::from_fn(newest).find(Bundle::is_open);
+        if bundles.is_empty() {
             idle.remove(&peer);
         }
         open
     }
 
-    /// Keeps a connection whose last transfer ended in order.
-    pub fn put(&self, peer: NodeId, stream: TcpStream) {
+    /// Keeps a bundle whose last transfer ended in order.
+    pub fn put(&self, peer: NodeId, bundle: Bundle) {
         let mut idle = self.lock();
-        let streams = idle.entry(peer).or_default();
-        if streams.len() < BULK_IDLE_PER_PEER_MAX {
-            streams.push(Idle { stream, since: Instant::now() });
+        let bundles = idle.entry(peer).or_default();
+        if bundles.len() == BULK_IDLE_PER_PEER_MAX {
+            // Perhaps nobody wants as many connections any more as the oldest has.
+            bundles.remove(0);
         }
+        bundles.push(Idle { bundle, since: Instant::now() });
         drop(idle);
         self.filled.notify_one();
     }
@@ -58,7 +62,7 @@ impl BulkPool {
         self.lock().remove(&peer);
     }
 
-    /// Closes connections as they get too old; asleep while there are none.
+    /// Closes bundles as they get too old; asleep while there are none.
     pub async fn expire(&self) {
         loop {
             match self.oldest() {
@@ -76,9 +80,9 @@ impl BulkPool {
     }
 
     fn drop_older_than(&self, age: Duration) {
-        self.lock().retain(|_, streams| {
-            streams.retain(|idle| idle.since.elapsed() < age);
-            !streams.is_empty()
+        self.lock().retain(|_, bundles| {
+            bundles.retain(|idle| idle.since.elapsed() < age);
+            !bundles.is_empty()
         });
     }
 
@@ -87,21 +91,11 @@ impl BulkPool {
     }
 }
 
-/// The other side of a one-way connection never writes: whatever can be read is its end.
-fn is_open(stream: &TcpStream) -> bool {
-    let read = stream.try_read(&mut [0]);
-    matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
-}
-
-/// Waits until the listening side of a one-way connection closes it.
-pub async fn closed_by_peer(stream: &TcpStream) {
-    while stream.readable().await.is_ok() && is_open(stream) {}
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::net::TcpListener;
+    use crate::bundle::closed_by_peer;
+    use tokio::net::{TcpListener, TcpStream};
 
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -115,23 +109,43 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_open_connection_is_given_out_once() {
-        let (out, _in) = pair().await;
-        let local = out.local_addr().unwrap();
+    async fn an_open_bundle_is_given_out_once_to_who_wants_as_many_connections() {
+        let (one, two) = (Connections::ONE, Connections::new(2).unwrap());
+        let ((a, _in_a), (b, _in_b), (c, _in_c)) = (pair().await, pair().await, pair().await);
         let pool = BulkPool::default();
-        pool.put(peer(), out);
-        assert_eq!(pool.take(peer()).unwrap().local_addr().unwrap(), local);
-        assert!(pool.take(peer()).is_none());
+        pool.put(peer(), Bundle::new(vec![a, b]));
+        pool.put(peer(), c.into());
+        assert_eq!(pool.take(peer(), two).unwrap().connections(), two);
+        assert!(pool.take(peer(), two).is_none());
+        assert_eq!(pool.take(peer(), one).unwrap().connections(), one);
+        assert!(pool.take(peer(), one).is_none());
     }
 
     #[tokio::test]
-    async fn a_connection_that_the_peer_closed_is_not_given_out() {
-        let (out, accepted) = pair().await;
+    async fn a_bundle_of_which_the_peer_closed_a_connection_is_not_given_out() {
+        let ((a, _in_a), (b, accepted)) = (pair().await, pair().await);
         drop(accepted);
-        closed_by_peer(&out).await;
+        closed_by_peer(&b).await;
         let pool = BulkPool::default();
-        pool.put(peer(), out);
-        assert!(pool.take(peer()).is_none());
+        pool.put(peer(), Bundle::new(vec![a, b]));
+        assert!(pool.take(peer(), Connections::new(2).unwrap()).is_none());
+    }
+
+    #[tokio::test]
+    async fn of_too_many_the_oldest_is_closed() {
+        let pool = BulkPool::default();
+        let (first, accepted) = pair().await;
+        pool.put(peer(), first.into());
+        let mut ends = Vec::new();
+        for _ in 0..BULK_IDLE_PER_PEER_MAX {
+            let (out, end) = pair().await;
+            pool.put(peer(), out.into());
+            ends.push(end);
+        }
+        closed_by_peer(&accepted).await;
+        for _ in &ends {
+            assert!(pool.take(peer(), Connections::ONE).is_some());
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -140,9 +154,9 @@ mod tests {
         let pool = std::sync::Arc::new(BulkPool::default());
         let expiring = pool.clone();
         let expirer = tokio::spawn(async move { expiring.expire().await });
-        pool.put(peer(), out);
+        pool.put(peer(), out.into());
         closed_by_peer(&accepted).await;
-        assert!(pool.take(peer()).is_none());
+        assert!(pool.take(peer(), Connections::ONE).is_none());
         expirer.abort();
     }
 }

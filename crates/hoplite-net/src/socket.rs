@@ -17,19 +17,19 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// a fold may rightly leave its sender before a full window for as long as a source is late.
 const CONTROL_USER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes that may wait unsent in a bulk socket: enough that the sender never runs dry between two
+/// Bytes that may wait unsent in the sockets of a bulk connection or bundle: enough that the sender never runs dry between two
 /// wake-ups, short enough that the bytes of an aborted transfer do not clog the link [design §11].
 const BULK_NOTSENT_BYTES_MAX: u32 = 512 << 10;
 
 /// Delay-based defaults (BBR) halve the rate of unshaped links between containers [design §11].
 const BULK_CONGESTION: &[u8] = b"cubic";
 
-/// Sets what a connection for `purpose` needs, on either end.
+/// Sets what a connection for `purpose`, one of `of` that belong together, needs on either end.
 ///
 /// # Errors
 /// What the kernel reports for options that every kernel has; the choice of congestion control,
 /// which may be forbidden, is tried only.
-pub(crate) fn prepare(stream: &TcpStream, purpose: Purpose) -> io::Result<()> {
+pub(crate) fn prepare(stream: &TcpStream, purpose: Purpose, of: u8) -> io::Result<()> {
     let socket = SockRef::from(stream);
     // A frame is a whole message: there is nothing to wait for. Bulk data comes in large writes.
     socket.set_tcp_nodelay(true)?;
@@ -41,7 +41,7 @@ pub(crate) fn prepare(stream: &TcpStream, purpose: Purpose) -> io::Result<()> {
     match purpose {
         Purpose::Control => socket.set_tcp_user_timeout(Some(CONTROL_USER_TIMEOUT))?,
         Purpose::Bulk => {
-            socket.set_tcp_notsent_lowat(BULK_NOTSENT_BYTES_MAX)?;
+            socket.set_tcp_notsent_lowat(BULK_NOTSENT_BYTES_MAX / u32::from(of))?;
             if let Err(error) = socket.set_tcp_congestion(BULK_CONGESTION) {
                 tracing::debug!(%error, "cubic is not allowed here; bulk data goes with the default");
             }

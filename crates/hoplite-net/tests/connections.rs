@@ -7,7 +7,7 @@ use hoplite_net::{
     dial, read_frame, write_frame, Arrival, ControlEvent, ControlLinks, ControlReaders, LinkEnd, Listener,
 };
 use hoplite_words::peer::{PeerHello, PeerMessage, PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
-use hoplite_words::{NodeId, ObjectId};
+use hoplite_words::{Connections, NodeId, ObjectId};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -25,6 +25,14 @@ fn caller() -> NodeId {
     NodeId { addr: "127.0.0.1:1".parse().unwrap(), incarnation: 5 }
 }
 
+/// The next control connection that was let in.
+async fn control(arrivals: &mut mpsc::UnboundedReceiver<Arrival>) -> (NodeId, TcpStream) {
+    match arrivals.recv().await {
+        Some(Arrival::Control { from, stream }) => (from, stream),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn message(n: u8) -> PeerMessage {
     PeerMessage::Prefetch { id: ObjectId([n; 16]) }
 }
@@ -33,8 +41,8 @@ fn message(n: u8) -> PeerMessage {
 async fn a_proper_caller_is_let_in() {
     let (node, mut arrivals) = listen(7).await;
     let _stream = dial(caller(), node, Purpose::Bulk).await.unwrap();
-    let arrival = arrivals.recv().await.unwrap();
-    assert_eq!((arrival.from, arrival.purpose), (caller(), Purpose::Bulk));
+    let Some(Arrival::Bulk { from, bundle }) = arrivals.recv().await else { panic!("not let in") };
+    assert_eq!((from, bundle.connections()), (caller(), Connections::ONE));
 }
 
 #[tokio::test]
@@ -52,8 +60,13 @@ async fn a_caller_for_an_earlier_incarnation_is_turned_away() {
 async fn another_protocol_version_is_turned_away() {
     let (node, mut arrivals) = listen(7).await;
     let mut stream = TcpStream::connect(node.addr).await.unwrap();
-    let hello =
-        PeerHello { version: PEER_PROTOCOL_VERSION + 1, from: caller(), to: node, purpose: Purpose::Control };
+    let hello = PeerHello {
+        version: PEER_PROTOCOL_VERSION + 1,
+        from: caller(),
+        to: node,
+        purpose: Purpose::Control,
+        part: None,
+    };
     write_frame(&mut stream, &hello).await.unwrap();
     let refusal: PeerRefusal = read_frame(&mut stream).await.unwrap();
     assert_eq!(refusal.version, PEER_PROTOCOL_VERSION);
@@ -71,8 +84,8 @@ async fn messages_arrive_in_order_and_the_end_is_noticed() {
     }
     let (tx, mut events) = mpsc::channel(16);
     let mut readers = ControlReaders::new(tx);
-    let arrival = arrivals.recv().await.unwrap();
-    assert!(!readers.admit(arrival.from, arrival.stream));
+    let (_, accepted) = control(&mut arrivals).await;
+    assert!(!readers.admit(caller(), accepted));
     for n in 0..10 {
         match events.recv().await.unwrap() {
             ControlEvent::Message { from, connection, message: got } => {
@@ -108,14 +121,14 @@ async fn a_connection_that_replaces_another_or_is_forgotten_leaves_nothing_of_it
     let (tx, mut events) = mpsc::channel(16);
     let mut readers = ControlReaders::new(tx);
     let mut old = dial(caller(), node, Purpose::Control).await.unwrap();
-    let arrival = arrivals.recv().await.unwrap();
-    assert!(!readers.admit(arrival.from, arrival.stream));
+    let (_, accepted) = control(&mut arrivals).await;
+    assert!(!readers.admit(caller(), accepted));
     write_frame(&mut old, &message(1)).await.unwrap();
     let ControlEvent::Message { from, connection, .. } = next(&mut events).await else { panic!() };
 
     let mut new = dial(caller(), node, Purpose::Control).await.unwrap();
-    let arrival = arrivals.recv().await.unwrap();
-    assert!(readers.admit(arrival.from, arrival.stream), "it replaces the old one");
+    let (_, accepted) = control(&mut arrivals).await;
+    assert!(readers.admit(caller(), accepted), "it replaces the old one");
     assert!(!readers.is_current(from, connection));
     assert_eq!(old.read(&mut [0; 1]).await.unwrap_or(0), 0, "the old connection should be closed");
 
@@ -156,7 +169,7 @@ async fn a_peer_that_only_closes_is_not_taken_for_gone_and_is_dialled_again() {
     assert_eq!((end.node, end.gone), (node, false));
     assert!(links.on_broken(&end));
     // Without anything to say: whether it is gone shows by whether it answers.
-    assert_eq!(arrivals.recv().await.unwrap().from, caller());
+    assert_eq!(control(&mut arrivals).await.0, caller());
 }
 
 #[tokio::test]
@@ -170,8 +183,8 @@ async fn finishing_writes_what_waits() {
     }
     tokio::spawn(async move { links.finish().await });
     let mut readers = ControlReaders::new(tx);
-    let arrival = arrivals.recv().await.unwrap();
-    readers.admit(arrival.from, arrival.stream);
+    let (_, accepted) = control(&mut arrivals).await;
+    readers.admit(caller(), accepted);
     let mut got = 0;
     loop {
         match next(&mut events).await {
@@ -187,9 +200,9 @@ async fn finishing_writes_what_waits() {
 async fn garbage_closes_the_connection() {
     let (node, mut arrivals) = listen(7).await;
     let mut stream = dial(caller(), node, Purpose::Control).await.unwrap();
-    let arrival = arrivals.recv().await.unwrap();
+    let (_, accepted) = control(&mut arrivals).await;
     let (tx, mut events) = mpsc::channel(16);
-    ControlReaders::new(tx).admit(arrival.from, arrival.stream);
+    ControlReaders::new(tx).admit(caller(), accepted);
     let mut frame = BytesMut::new();
     hoplite_wire::encode(&"no message", &mut frame);
     tokio::io::AsyncWriteExt::write_all(&mut stream, &frame).await.unwrap();

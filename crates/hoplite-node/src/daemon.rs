@@ -79,6 +79,7 @@ impl Daemon {
         config.probe_timeout = options.probe_timeout();
         config.suspicion = options.suspicion();
         config.stall_after = options.stall_after();
+        config.connections = options.connections.fixed();
         config.reduce_degree = options.reduce_degree;
 
         let (inputs, carried) = mpsc::unbounded_channel();

@@ -123,9 +123,9 @@ impl Node {
                 self.carriers.receive(transfer, from, copy, offset);
             }
             Output::StopReceive { transfer } => self.carriers.stop_receive(transfer),
-            Output::Send { send, to, transfer, copy, offset } => {
+            Output::Send { send, to, transfer, copy, offset, connections } => {
                 let copy = self.copies.at(copy).clone();
-                self.carriers.send(send, to, transfer, copy, offset);
+                self.carriers.send(send, to, transfer, copy, offset, connections);
             }
             Output::StopSend { send } => self.carriers.stop_send(send),
             Output::Fold { fold, out, rule, inputs } => {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use hoplite_core::io::Input;
 use hoplite_net::{Arrival, ControlEvent, DATAGRAM_BYTES_MAX};
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::Purpose;
 use hoplite_words::{Error, ErrorKind};
 use tracing::{debug, warn};
 
@@ -46,16 +45,15 @@ impl Node {
     }
 
     pub(crate) fn on_arrival(&mut self, arrival: Arrival) {
-        let Arrival { from, purpose, stream } = arrival;
-        match purpose {
-            Purpose::Control => {
+        match arrival {
+            Arrival::Control { from, stream } => {
                 if self.readers.admit(from, stream) {
                     self.on_input(Input::PeerBroken { node: from });
                 }
             }
-            Purpose::Bulk => {
-                if let Err(error) = self.carriers.arrive(from, stream) {
-                    warn!(peer = %from, %error, "cannot hand over a bulk connection; closed");
+            Arrival::Bulk { from, bundle } => {
+                if let Err(error) = self.carriers.arrive(from, bundle) {
+                    warn!(peer = %from, %error, "cannot hand over bulk connections; closed");
                 }
             }
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use hoplite_core::{Config, Degree};
-use hoplite_words::limits::DEFAULT_PORT;
-use hoplite_words::NodeId;
+use hoplite_words::limits::{CONNECTIONS_MAX, DEFAULT_PORT};
+use hoplite_words::{Connections, NodeId};
 
 /// One node of Hoplite: stores objects in shared memory for the processes of this host and moves
 /// them between hosts.
@@ -58,6 +58,11 @@ pub struct Options {
     /// again before it is given up.
     #[arg(long, env = "HOPLITE_STALL_AFTER_MS", default_value_t = default_ms(|config| config.stall_after), value_parser = positive())]
     pub stall_after_ms: u64,
+
+    /// How many connections each transfer goes by: a number up to 8, or as many as prove to be faster. One flow
+    /// gets only a part of the link in many networks.
+    #[arg(long, env = "HOPLITE_CONNECTIONS", default_value = "auto", value_name = "auto|N")]
+    pub connections: ConnectionsOption,
 
     /// Shape of every reduction's tree, chain, binary or star, instead of the one that costs least by what was
     /// measured. For benchmarks of that choice.
@@ -144,6 +149,36 @@ impl FromStr for Announce {
     }
 }
 
+/// How many connections a transfer goes by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConnectionsOption {
+    Auto,
+    Fixed(Connections),
+}
+
+impl ConnectionsOption {
+    pub(crate) fn fixed(self) -> Option<Connections> {
+        match self {
+            ConnectionsOption::Auto => None,
+            ConnectionsOption::Fixed(connections) => Some(connections),
+        }
+    }
+}
+
+impl FromStr for ConnectionsOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(ConnectionsOption::Auto);
+        }
+        let fixed = text.parse().ok().and_then(Connections::new);
+        let fixed =
+            fixed.ok_or_else(|| format!("{text:?} is neither auto nor a number up to {CONNECTIONS_MAX}"));
+        fixed.map(ConnectionsOption::Fixed)
+    }
+}
+
 /// Bytes from "1073741824", "1GiB", "1G", "512 MiB".
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let bad = || format!("{text:?} is no size; write 2GiB, 512MiB or plain bytes");
@@ -204,6 +239,12 @@ mod tests {
         assert_eq!(options.seeds, ["a", "b:1", "c"]);
         assert_eq!((options.stall_after_ms, options.drain_ms), (1000, 0));
         assert!(Options::try_parse_from(["hoplited", "--stall-after-ms=0"]).is_err());
+        assert_eq!(options.connections.fixed(), None);
+        let options = Options::parse_from(["hoplited", "--connections", "3"]);
+        assert_eq!(options.connections.fixed(), Connections::new(3));
+        for bad in ["0", "9", "-1", "many"] {
+            assert!(Options::try_parse_from(["hoplited".into(), format!("--connections={bad}")]).is_err());
+        }
         let options = Options::parse_from(["hoplited", "--reduce-degree", "star"]);
         assert_eq!(options.reduce_degree, Some(Degree::Star));
         assert!(Options::try_parse_from(["hoplited", "--reduce-degree=3"]).is_err());

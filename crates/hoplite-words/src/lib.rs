@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod connections;
 mod dtype;
 mod error;
 mod header;
@@ -12,6 +13,7 @@ mod ids;
 pub mod limits;
 pub mod peer;
 
+pub use connections::Connections;
 pub use dtype::{Dtype, FoldOrder, Op};
 pub use error::{Error, ErrorKind, Result};
 pub use header::{Encoding, Header};

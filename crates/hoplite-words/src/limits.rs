@@ -32,6 +32,10 @@ pub const GRAIN_BYTES_MAX: usize = 256 << 10;
 /// The finest grain: below this the cost of a system call shows.
 pub const GRAIN_BYTES_MIN: usize = 16 << 10;
 
+/// Most connections that one transfer goes by. Where single flows are capped, they often get an eighth of
+/// the link or more.
+pub const CONNECTIONS_MAX: u8 = 8;
+
 /// The port nodes listen on unless told otherwise.
 pub const DEFAULT_PORT: u16 = 7420;
 

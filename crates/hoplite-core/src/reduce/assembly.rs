@@ -49,6 +49,17 @@ impl Core {
         None
     }
 
+    /// How many streams each link carries while the striped allreduce runs that this copy is a part of, if it is.
+    pub(crate) fn stripe_streams(&self, copy: CopyId) -> Option<usize> {
+        let part = &self.copies.table[&copy];
+        let whole = part.within.or_else(|| {
+            let summed = self.seats.running.values().find(|running| running.copy() == Some(copy))?;
+            self.copies.live(summed.seat.sources.first()?.id)
+        })?;
+        let stripes = self.copies.table[&whole].extent.size.div_ceil(part.extent.size.max(1));
+        (stripes > 1).then_some(2 * (stripes as usize - 1))
+    }
+
     /// The target is open: every part is asked for where the coordinator says that it will be.
     pub(super) fn assemble(&mut self, key: Key, target: CopyId) {
         self.set_seat_state(key, State::Assembling { copy: target });

@@ -8,7 +8,7 @@ use hoplite_core::io::{Broken, ClientId, Event, Extent, FoldId, FoldInputs, Fold
 use hoplite_core::{Config, Core, Input, Output};
 use hoplite_words::client::{Reply, Request, Status};
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seal};
-use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
+use hoplite_words::{Connections, CopyId, Edition, NodeId, ObjectId, TransferId};
 
 /// The core under test has this number among the nodes.
 pub const ME: u16 = 1;
@@ -37,6 +37,7 @@ pub struct Receiving {
 pub struct Sending {
     pub transfer: TransferId,
     pub copy: CopyId,
+    pub connections: Connections,
 }
 
 #[derive(Clone, Debug)]
@@ -211,8 +212,8 @@ impl Node {
                     ended.push_back(Input::ReceiveEnded { transfer, watermark, outcome: Err(Broken) });
                 }
             }
-            Output::Send { send, transfer, copy, .. } => {
-                self.sends.insert(send, Sending { transfer, copy });
+            Output::Send { send, transfer, copy, connections, .. } => {
+                self.sends.insert(send, Sending { transfer, copy, connections });
             }
             Output::StopSend { send } => {
                 if self.sends.remove(&send).is_some() {

@@ -1,11 +1,12 @@
 use std::time::Duration;
 
+use hoplite_core::io::{Input, SendId};
 use hoplite_words::client::Request;
 use hoplite_words::peer::{DirectoryRequest, PeerMessage};
 use hoplite_words::{Edition, ObjectId, TransferId};
 
 use crate::gets::lend;
-use crate::node::{node, Node};
+use crate::node::{node, Node, Sending};
 use crate::puts::{created, put, viewed};
 use crate::requests::{create, delete, edition, get, object, SIZE};
 
@@ -114,4 +115,63 @@ fn a_dead_receiver_is_sent_nothing_more() {
     at.take_mail();
     at.wait(Duration::from_secs(3));
     assert!(at.take_mail().iter().all(|(to, _)| *to != node(3)));
+}
+
+const LARGE: u64 = 16 << 20;
+
+/// Sends it to `receiver`, at so much for each connection; tells how many it went by.
+pub fn send_at(at: &mut Node, receiver: u16, transfer: u64, id: ObjectId, bytes_per_s: u64) -> u8 {
+    let here = edition_of(at, id);
+    at.hear(receiver, pull(transfer, id, here, false));
+    let used = used_by(at, transfer);
+    let send = send_of(at, transfer);
+    let bytes_per_s = bytes_per_s * u64::from(used);
+    at.handle(Input::SendMeasured { send, bytes: LARGE, bytes_per_s });
+    at.end_send(send);
+    used
+}
+
+fn send_of(at: &Node, transfer: u64) -> SendId {
+    let of = |(_, sending): &(&SendId, &Sending)| sending.transfer == TransferId(transfer);
+    *at.sends.iter().find(of).expect("it is sent").0
+}
+
+fn used_by(at: &Node, transfer: u64) -> u8 {
+    at.sends[&send_of(at, transfer)].connections.get()
+}
+
+#[test]
+fn large_objects_go_by_more_connections_where_that_is_faster() {
+    let mut at = Node::alone(64 << 20);
+    let id = object("x");
+    put(&mut at, id, LARGE);
+    let used: Vec<_> = (1..=4).map(|transfer| send_at(&mut at, 2, transfer, id, 1000)).collect();
+    assert_eq!(used, [1, 2, 4, 8]);
+    let small = object("small");
+    put(&mut at, small, 512 << 10);
+    assert_eq!(send_at(&mut at, 2, 5, small, 1000), 1);
+}
+
+#[test]
+fn transfers_at_the_same_time_prove_nothing_and_share_connections() {
+    let mut at = Node::alone(64 << 20);
+    let id = object("x");
+    put(&mut at, id, LARGE);
+    let here = edition_of(&mut at, id);
+    for transfer in [1, 2] {
+        at.hear(2, pull(transfer, id, here, false));
+    }
+    let both = [send_of(&at, 1), send_of(&at, 2)];
+    for send in both {
+        at.handle(Input::SendMeasured { send, bytes: LARGE, bytes_per_s: 10 });
+        at.end_send(send);
+    }
+    // Otherwise this would be a trial already.
+    assert_eq!(send_at(&mut at, 2, 3, id, 1000), 1);
+    assert_eq!(send_at(&mut at, 2, 4, id, 1000), 2);
+    assert_eq!(send_at(&mut at, 2, 5, id, 1000), 4);
+    for transfer in [6, 7, 8] {
+        at.hear(2, pull(transfer, id, here, false));
+    }
+    assert_eq!([6, 7, 8].map(|transfer| used_by(&at, transfer)), [8, 2, 1]);
 }

@@ -9,7 +9,8 @@ use hoplite_words::{CopyId, Edition, FoldOrder, NodeId, ObjectId, ReductionId, T
 use crate::crashes::{reduction, root_seat};
 use crate::node::{node, Node, ME};
 use crate::puts::{put, viewed};
-use crate::requests::{announce, delete, edition, get, put_report, reduce, SIZE};
+use crate::requests::{announce, array, delete, edition, get, object, put_report, reduce};
+use crate::serving::send_at;
 
 const NODES: std::ops::RangeInclusive<u16> = 2..=5;
 
@@ -223,15 +224,16 @@ struct Seated {
     sum: Seat,
 }
 
-const PART: u64 = (SIZE / 3).next_multiple_of(64);
+const WHOLE: u64 = 6 << 20;
+const PART: u64 = (WHOLE / 3).next_multiple_of(64);
 
 impl Seated {
     fn new(root: bool) -> Self {
-        let mut at = Node::among(3, 8 << 20);
+        let mut at = Node::among(3, 64 << 20);
         let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
-        put(&mut at, source, SIZE);
+        put(&mut at, source, WHOLE);
         let id = reduction(2);
-        let blank = root_seat(&mut at, target, source);
+        let blank = Seat { size: WHOLE, header: array(WHOLE), ..root_seat(&mut at, target, source) };
         let partial = |slot: u32| Seat {
             slot,
             out: ObjectId::partial_sum(id, slot),
@@ -312,7 +314,7 @@ impl Seated {
 fn the_parts_are_windows_of_the_target_and_only_the_sum_is_of_a_range() {
     let seated = Seated::new(true);
     let target = seated.at.copies[&seated.copy_of(seated.target)].extent;
-    for (number, size) in [(1, PART), (2, PART), (3, SIZE - 2 * PART)] {
+    for (number, size) in [(1, PART), (2, PART), (3, WHOLE - 2 * PART)] {
         let copy = seated.copy_of(ObjectId::target_part(reduction(2), number));
         let window = seated.at.copies[&copy].extent;
         assert!(window.is_window());
@@ -406,4 +408,24 @@ fn a_deleted_target_takes_its_windows_along() {
     seated.at.answer(2, seated.target, hoplite_words::peer::DirectoryAnswer::Deleted { ttl_ms: 60_000 });
     assert!(seated.at.receives.is_empty());
     seated.ends_empty();
+}
+
+#[test]
+fn the_streams_of_stripes_share_the_connections_evenly() {
+    let mut seated = Seated::new(false);
+    let mut ids = (0..).map(|n| object(&format!("large {n}")));
+    let large = ids.find(|&id| seated.at.owner_of(id) == ME).expect("hashing is even");
+    put(&mut seated.at, large, 16 << 20);
+    let learnt: Vec<_> = (80..84).map(|transfer| send_at(&mut seated.at, 3, transfer, large, 1000)).collect();
+    assert_eq!(learnt, [1, 2, 4, 8]);
+    // Two partial sums and two parts go over each link of three nodes.
+    let part = (ObjectId::target_part(reduction(2), 3), 3);
+    for (id, writing) in [(seated.sum.out, 2), part] {
+        let edition = Edition { writing, attempt: 0 };
+        let pull = PeerMessage::Pull { transfer: TransferId(90), id, edition, offset: 0, patient: true };
+        seated.at.hear(3, pull);
+        let (&send, sending) = seated.at.sends.iter().next().expect("it is sent");
+        assert_eq!(sending.connections.get(), 2);
+        seated.at.end_send(send);
+    }
 }

@@ -17,7 +17,7 @@ use super::silence::Silence;
 pub(super) enum Expected {
     /// Carry it out, on the spot.
     Receive(Box<Receive>),
-    /// Hand the connection to the fold it belongs to.
+    /// Hand the bundle to the fold it belongs to.
     FoldStream(mpsc::UnboundedSender<Command>),
 }
 

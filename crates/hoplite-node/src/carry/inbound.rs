@@ -1,12 +1,11 @@
-//! A bulk connection from a peer: transfer after transfer, until it ends or one breaks.
+//! A bundle from a peer: transfer after transfer, until it ends or one breaks.
 
 use std::pin::pin;
 use std::sync::Arc;
 
-use hoplite_net::{read_frame, FrameError};
+use hoplite_net::{read_frame, Bundle, Detached, FrameError};
 use hoplite_words::peer::BulkHead;
 use hoplite_words::NodeId;
-use tokio::net::TcpStream;
 use tokio::sync::futures::OwnedNotified;
 use tracing::{debug, warn};
 
@@ -15,35 +14,35 @@ use super::fold::Command;
 use super::thread::Load;
 use super::Shared;
 
-/// As [`serve`], with a connection that comes from another thread's poller.
+/// As [`serve`], with a bundle that comes from another thread's poller.
 pub(super) async fn serve_handed_over(
     load: Load,
     shared: Arc<Shared>,
     from: NodeId,
     severed: OwnedNotified,
-    stream: std::net::TcpStream,
+    bundle: Detached,
 ) {
-    match TcpStream::from_std(stream) {
-        Ok(stream) => serve(load, shared, from, severed, stream).await,
-        Err(error) => warn!(peer = %from, %error, "cannot poll a bulk connection; closed"),
+    match bundle.attach() {
+        Ok(bundle) => serve(load, shared, from, severed, bundle).await,
+        Err(error) => warn!(peer = %from, %error, "cannot poll bulk connections; closed"),
     }
 }
 
-/// Serves the connection until its end, or until the peer is `severed`. Dropping the stream is what the
+/// Serves the bundle until its end, or until the peer is `severed`. Dropping it is what the
 /// sender sees of any failure.
 pub(super) async fn serve(
     load: Load,
     shared: Arc<Shared>,
     from: NodeId,
     severed: OwnedNotified,
-    mut stream: TcpStream,
+    mut bundle: Bundle,
 ) {
     let mut severed = pin!(severed);
     loop {
         let head = tokio::select! {
             biased;
             () = &mut severed => return,
-            head = read_frame::<BulkHead>(&mut stream) => head,
+            head = read_frame::<BulkHead>(&mut bundle) => head,
         };
         let head = match head {
             Ok(head) => head,
@@ -56,16 +55,16 @@ pub(super) async fn serve(
         match shared.arrivals.claim(head.transfer, from) {
             Some(Expected::Receive(receive)) => {
                 let _busy = load.busy();
-                if receive.run(head, &mut stream, &shared).await.is_err() {
+                if receive.run(head, &mut bundle, &shared).await.is_err() {
                     return;
                 }
             }
             Some(Expected::FoldStream(fold)) => {
                 // The fold polls all of its streams on one thread, which need not be this one.
-                match stream.into_std() {
-                    Ok(stream) => drop(fold.send(Command::Arrived { head, stream })),
+                match bundle.detach() {
+                    Ok(bundle) => drop(fold.send(Command::Arrived { head, bundle })),
                     Err(error) => {
-                        warn!(peer = %from, %error, "cannot hand over a bulk connection");
+                        warn!(peer = %from, %error, "cannot hand over bulk connections");
                         let _ = fold.send(Command::Failed { transfer: head.transfer });
                     }
                 }

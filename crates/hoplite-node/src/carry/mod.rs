@@ -8,12 +8,12 @@
 //! |---|---|
 //! | `thread` | one carry thread |
 //! | `arrivals` | which transfers are expected, and by whom |
-//! | `inbound` | a bulk connection from a peer: transfer after transfer |
+//! | `inbound` | a bundle from a peer: transfer after transfer |
 //! | `receive` | one transfer into a copy |
 //! | `send` | one transfer out of a copy |
 //! | `fold` | several inputs into one copy |
 //! | `ending` | that every job ends in exactly one input for the core |
-//! | `flow` | the rate at which a transfer flowed |
+//! | `flow`, `pace` | the rate at which a transfer came in, and left |
 //! | `silence` | how long a stream has brought nothing |
 //! | `severed` | closing idle connections of peers that are gone |
 //! | `grain` | how many bytes are worth waking anyone |
@@ -24,6 +24,7 @@ mod flow;
 mod fold;
 mod grain;
 mod inbound;
+mod pace;
 mod receive;
 mod send;
 mod severed;
@@ -41,8 +42,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hoplite_core::io::{Broken, FoldId, FoldRule, Input, SendId};
-use hoplite_words::{NodeId, TransferId};
-use tokio::net::TcpStream;
+use hoplite_net::Bundle;
+use hoplite_words::{Connections, NodeId, TransferId};
 use tokio::sync::{mpsc, Notify};
 use tracing::warn;
 
@@ -79,6 +80,8 @@ struct Shared {
     arrivals: Arrivals,
     severed: Severed,
     counters: Counters,
+    /// Numbers the bundles that are dialled here.
+    last_bundle: AtomicU64,
     /// How long a stream may bring nothing before it is reported, and again each time.
     stall_after: Duration,
 }
@@ -115,8 +118,8 @@ impl Carriers {
         stall_after: Duration,
         inputs: mpsc::UnboundedSender<Input>,
     ) -> io::Result<Carriers> {
-        let (arrivals, severed, counters) = Default::default();
-        let shared = Shared { me, inputs, arrivals, severed, counters, stall_after };
+        let (arrivals, severed, counters, last_bundle) = Default::default();
+        let shared = Shared { me, inputs, arrivals, severed, counters, last_bundle, stall_after };
         Ok(Carriers {
             shared: Arc::new(shared),
             threads: (0..threads).map(CarryThread::start).collect::<io::Result<_>>()?,
@@ -132,16 +135,16 @@ impl Carriers {
         &self.shared.counters
     }
 
-    /// A bulk connection that `from` dialled. Connections go round the threads and stay there.
+    /// Bulk connections that `from` dialled. Bundles go round the threads and stay there.
     ///
     /// # Errors
-    /// If the kernel cannot take it from this thread's poller.
-    pub fn arrive(&mut self, from: NodeId, stream: TcpStream) -> io::Result<()> {
-        let stream = stream.into_std()?;
+    /// If the kernel cannot take them from this thread's poller.
+    pub fn arrive(&mut self, from: NodeId, bundle: Bundle) -> io::Result<()> {
+        let bundle = bundle.detach()?;
         self.arrived = (self.arrived + 1) % self.threads.len();
         let thread = &self.threads[self.arrived];
         let severed = self.shared.severed.watch(from);
-        thread.spawn(inbound::serve_handed_over(thread.load(), self.shared.clone(), from, severed, stream));
+        thread.spawn(inbound::serve_handed_over(thread.load(), self.shared.clone(), from, severed, bundle));
         Ok(())
     }
 
@@ -164,13 +167,21 @@ impl Carriers {
     }
 
     /// `Output::Send`.
-    pub fn send(&mut self, send: SendId, to: NodeId, transfer: TransferId, copy: Arc<Copy>, offset: u64) {
+    pub fn send(
+        &mut self,
+        send: SendId,
+        to: NodeId,
+        transfer: TransferId,
+        copy: Arc<Copy>,
+        offset: u64,
+        connections: Connections,
+    ) {
         let stop = Arc::new(Notify::new());
         self.sends.insert(send, stop.clone());
         let broken = Input::SendEnded { send, outcome: Err(Broken) };
         let ending = Ending::new(self.shared.inputs.clone(), broken);
         let thread = self.least_loaded(to.hash64());
-        let job = send::Send { send, to, transfer, copy, offset, stop, ending };
+        let job = send::Send { send, to, transfer, copy, offset, connections, stop, ending };
         thread.spawn(job.run(self.shared.clone(), thread.pool(), thread.load().busy()));
     }
 

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hoplite_core::io::{Broken, Input};
-use hoplite_net::read_frame;
+use hoplite_net::{read_frame, Bundle};
 use hoplite_words::limits::GRAIN_BYTES_MAX;
 use hoplite_words::peer::{BulkHead, Seal};
 use hoplite_words::{NodeId, TransferId};
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
@@ -33,21 +32,21 @@ pub(super) struct Receive {
 }
 
 impl Receive {
-    /// Takes the transfer that `head` begins from `stream`.
+    /// Takes the transfer that `head` begins from `bundle`.
     ///
     /// # Errors
-    /// [`Broken`] if it did not come to its trailer: the connection is then of no more use.
+    /// [`Broken`] if it did not come to its trailer: the bundle is then of no more use.
     pub(super) async fn run(
         self,
         head: BulkHead,
-        stream: &mut TcpStream,
+        bundle: &mut Bundle,
         shared: &Shared,
     ) -> Result<(), Broken> {
         let mut flow = Flow::new();
         let outcome = tokio::select! {
             biased;
             () = self.stop.notified() => Err(Broken),
-            outcome = self.take(&head, stream, shared, &mut flow) => outcome,
+            outcome = self.take(&head, bundle, shared, &mut flow) => outcome,
         };
         let kept = outcome.as_ref().map(drop).map_err(|broken| *broken);
         if let Some(measured) = flow.measured(self.from) {
@@ -62,7 +61,7 @@ impl Receive {
     async fn take(
         &self,
         head: &BulkHead,
-        stream: &mut TcpStream,
+        bundle: &mut Bundle,
         shared: &Shared,
         flow: &mut Flow,
     ) -> Result<Seal, Broken> {
@@ -78,8 +77,8 @@ impl Receive {
         let mut at = self.offset;
         let mut since_yield = 0;
         while at < head.size {
-            watch.over(stream.readable(), || stalled(at)).await.map_err(|_| Broken)?;
-            let read = match self.read_some(at, stream)? {
+            watch.over(bundle.readable(), || stalled(at)).await.map_err(|_| Broken)?;
+            let read = match self.read_some(at, bundle)? {
                 Ok(0) => return Err(Broken),
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
@@ -100,14 +99,14 @@ impl Receive {
                 tokio::task::yield_now().await;
             }
         }
-        watch.over(read_frame(stream), || stalled(at)).await.map_err(|_| Broken)
+        watch.over(read_frame(bundle), || stalled(at)).await.map_err(|_| Broken)
     }
 
     /// One read into the copy, published at once.
-    fn read_some(&self, at: u64, stream: &TcpStream) -> Result<io::Result<usize>, Broken> {
+    fn read_some(&self, at: u64, bundle: &mut Bundle) -> Result<io::Result<usize>, Broken> {
         self.copy.write(|writer| {
             let to = writer.size().min(at + GRAIN_BYTES_MAX as u64);
-            let read = stream.try_read(writer.unpublished(at, to))?;
+            let read = bundle.try_read(writer.unpublished(at, to))?;
             writer.publish(at + read as u64);
             Ok(read)
         })

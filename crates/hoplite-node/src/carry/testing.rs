@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::io::{Extent, Input};
-use hoplite_net::{read_frame, write_frame};
+use hoplite_net::{read_frame, write_frame, Bundle};
 use hoplite_store::Arena;
-use hoplite_words::peer::{BulkHead, PeerHello, Seal};
+use hoplite_words::peer::{BulkHead, BundlePart, PeerHello, Seal};
 use hoplite_words::{CopyId, NodeId, TransferId};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
@@ -59,15 +59,18 @@ impl Bench {
     /// The next input for the core; rates are passed over.
     pub(super) async fn input(&mut self) -> Input {
         loop {
-            let input = tokio::time::timeout(NEVER, self.inputs.recv()).await.expect("nothing came");
-            match input.expect("carriers live") {
-                Input::Measured { .. } => {}
-                input => {
-                    self.carriers.on_input(&input);
-                    return input;
-                }
+            match self.any_input().await {
+                Input::Measured { .. } | Input::SendMeasured { .. } => {}
+                input => return input,
             }
         }
+    }
+
+    pub(super) async fn any_input(&mut self) -> Input {
+        let input = tokio::time::timeout(NEVER, self.inputs.recv()).await.expect("nothing came");
+        let input = input.expect("carriers live");
+        self.carriers.on_input(&input);
+        input
     }
 
     /// A bulk connection of `from`, past its hello.
@@ -75,15 +78,33 @@ impl Bench {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (out, accepted) =
             tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        self.carriers.arrive(from, accepted.unwrap().0).unwrap();
+        self.carriers.arrive(from, accepted.unwrap().0.into()).unwrap();
         out.unwrap()
+    }
+
+    /// A bundle of `from`, past its hellos.
+    pub(super) async fn connect_bundle(&mut self, from: NodeId, count: usize) -> Bundle {
+        Bundle::new(self.connect_parts(from, count).await)
+    }
+
+    /// The connections of such a bundle.
+    pub(super) async fn connect_parts(&mut self, from: NodeId, count: usize) -> Vec<TcpStream> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (mut dialled, mut accepted) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            dialled.push(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
+            accepted.push(listener.accept().await.unwrap().0);
+        }
+        self.carriers.arrive(from, Bundle::new(accepted)).unwrap();
+        dialled
     }
 
     /// Ends the carriers; no job may have anything more to say.
     pub(super) async fn finish(mut self) {
         self.carriers.stop();
         while let Some(input) = self.inputs.recv().await {
-            assert!(matches!(input, Input::Measured { .. }), "{input:?} came too");
+            let is_rate = matches!(input, Input::Measured { .. } | Input::SendMeasured { .. });
+            assert!(is_rate, "{input:?} came too");
         }
     }
 }
@@ -108,16 +129,16 @@ pub(super) async fn published(copy: &Arc<Copy>, bytes: u64) {
     tokio::time::timeout(NEVER, following.present(bytes)).await.expect("not published").unwrap();
 }
 
-pub(super) async fn head(stream: &mut TcpStream, transfer: u64, offset: u64, size: u64) {
+pub(super) async fn head(stream: &mut (impl AsyncWrite + Unpin), transfer: u64, offset: u64, size: u64) {
     write_frame(stream, &BulkHead { transfer: TransferId(transfer), offset, size }).await.unwrap();
 }
 
-pub(super) async fn trailer(stream: &mut TcpStream) {
+pub(super) async fn trailer(stream: &mut (impl AsyncWrite + Unpin)) {
     write_frame(stream, &Seal::default()).await.unwrap();
 }
 
 /// A whole transfer.
-pub(super) async fn transfer(stream: &mut TcpStream, transfer: u64, bytes: &[u8]) {
+pub(super) async fn transfer(stream: &mut (impl AsyncWrite + Unpin), transfer: u64, bytes: &[u8]) {
     head(stream, transfer, 0, bytes.len() as u64).await;
     stream.write_all(bytes).await.unwrap();
     trailer(stream).await;
@@ -143,10 +164,28 @@ impl Listening {
 
     /// The next connection, its hello read.
     pub(super) async fn accept(&self) -> TcpStream {
+        let (stream, part) = self.accept_any().await;
+        assert_eq!(part, None);
+        stream
+    }
+
+    /// The next bundle, of so many connections.
+    pub(super) async fn accept_bundle(&self, count: usize) -> Bundle {
+        let mut parts: Vec<_> = (0..count).map(|_| None).collect();
+        for _ in 0..count {
+            let (stream, part) = self.accept_any().await;
+            let BundlePart { number, of, .. } = part.expect("part of a bundle");
+            assert_eq!(usize::from(of), count);
+            assert!(parts[usize::from(number)].replace(stream).is_none(), "two have the number {number}");
+        }
+        Bundle::new(parts.into_iter().flatten().collect())
+    }
+
+    async fn accept_any(&self) -> (TcpStream, Option<BundlePart>) {
         let (mut stream, _) = tokio::time::timeout(NEVER, self.listener.accept()).await.unwrap().unwrap();
         let hello: PeerHello = read_frame(&mut stream).await.unwrap();
         assert_eq!((hello.from, hello.to), (peer(1), self.id));
-        stream
+        (stream, hello.part)
     }
 
     /// Whether a connection waits to be accepted.

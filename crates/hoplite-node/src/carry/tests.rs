@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use hoplite_core::io::{Broken, Input, SendId};
 use hoplite_net::read_frame;
 use hoplite_words::peer::{BulkHead, Seal};
-use hoplite_words::{ObjectId, TransferId};
+use hoplite_words::{Connections, ObjectId, TransferId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::testing::*;
@@ -169,7 +169,7 @@ async fn sends_share_a_connection_and_carry_the_seal() {
         append(&copy, &bytes);
         copy.seal(seal.clone());
         let offset = n * 1000;
-        bench.carriers.send(SendId(n), receiver.id, TransferId(n + 10), copy, offset);
+        bench.carriers.send(SendId(n), receiver.id, TransferId(n + 10), copy, offset, Connections::ONE);
         let stream = match &mut stream {
             Some(stream) => stream,
             empty => empty.insert(receiver.accept().await),
@@ -192,7 +192,7 @@ async fn a_send_follows_its_writer_and_waits_for_the_seal() {
     let receiver = Listening::new().await;
     let bytes = pattern(1, SIZE);
     let copy = bench.copy(SIZE as u64);
-    bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0);
+    bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0, Connections::ONE);
     let mut stream = receiver.accept().await;
     read_frame::<BulkHead>(&mut stream).await.unwrap();
     let grain = super::grain::grain(SIZE as u64) as usize;
@@ -220,7 +220,7 @@ async fn a_send_ends_with_its_copy_its_receiver_or_an_order() {
         let receiver = Listening::new().await;
         let copy = bench.copy(10);
         append(&copy, b"abc");
-        bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0);
+        bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0, Connections::ONE);
         let mut stream = receiver.accept().await;
         read_frame::<BulkHead>(&mut stream).await.unwrap();
         match how {
@@ -238,7 +238,7 @@ async fn a_send_to_nobody_breaks() {
     let mut bench = Bench::new();
     let gone = Listening::new().await.id;
     let copy = bench.sealed(b"abc");
-    bench.carriers.send(SendId(1), gone, TransferId(1), copy, 0);
+    bench.carriers.send(SendId(1), gone, TransferId(1), copy, 0, Connections::ONE);
     assert_eq!(bench.input().await, Input::PeerGone { node: gone }, "its host refuses connections");
     assert_eq!(bench.input().await, send_broken(1));
     bench.finish().await;
@@ -315,5 +315,102 @@ async fn idle_connections_of_a_peer_that_is_gone_are_closed() {
     bench.carriers.receive(TransferId(2), peer(3), copy, 0);
     transfer(&mut other, 2, b"abc").await;
     assert_eq!(bench.input().await, received(2, 3), "another peer's connection works on");
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn transfers_follow_each_other_on_a_bundle() {
+    let mut bench = Bench::new();
+    let mut bundle = bench.connect_bundle(peer(2), 3).await;
+    for (n, size) in [SIZE, 1, 700_001].into_iter().enumerate() {
+        let (n, bytes) = (n as u64, pattern(n as u64, size));
+        let copy = bench.copy(size as u64);
+        bench.carriers.receive(TransferId(n), peer(2), copy.clone(), 0);
+        transfer(&mut bundle, n, &bytes).await;
+        assert_eq!(bench.input().await, received(n, size as u64));
+        assert!(contents(&copy) == bytes, "transfer {n} arrived changed");
+    }
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn sends_by_as_many_connections_share_a_bundle() {
+    let mut bench = Bench::new();
+    let receiver = Listening::new().await;
+    let three = Connections::new(3).unwrap();
+    let mut bundle = None;
+    for n in 0..3 {
+        let bytes = pattern(n, SIZE);
+        let copy = bench.sealed(&bytes);
+        bench.carriers.send(SendId(n), receiver.id, TransferId(n), copy, 0, three);
+        let bundle = match &mut bundle {
+            Some(bundle) => bundle,
+            empty => empty.insert(receiver.accept_bundle(3).await),
+        };
+        let head: BulkHead = read_frame(bundle).await.unwrap();
+        assert_eq!(head, BulkHead { transfer: TransferId(n), offset: 0, size: SIZE as u64 });
+        let mut got = vec![0; SIZE];
+        bundle.read_exact(&mut got).await.unwrap();
+        assert!(got == bytes, "send {n} arrived changed");
+        read_frame::<Seal>(bundle).await.unwrap();
+        assert_eq!(bench.input().await, sent(n));
+    }
+    assert!(!receiver.has_another().await);
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn half_a_bundle_breaks_the_send_and_the_receive() {
+    let mut bench = Bench::new();
+    let copy = bench.copy(SIZE as u64);
+    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    let mut parts = bench.connect_parts(peer(2), 2).await;
+    let (second, mut first) = (parts.pop().unwrap(), parts.pop().unwrap());
+    head(&mut first, 1, 0, SIZE as u64).await;
+    first.write_all(&[7; 1000]).await.unwrap();
+    published(&copy, 1000).await;
+    drop(second);
+    let rest = hoplite_net::CHUNK_BYTES - 1000;
+    first.write_all(&vec![7; rest as usize]).await.unwrap();
+    let Input::ReceiveEnded { watermark, outcome: Err(Broken), .. } = bench.input().await else {
+        panic!("it should have broken")
+    };
+    assert!((1000..hoplite_net::CHUNK_BYTES).contains(&watermark), "{watermark}");
+    closed(&first).await;
+
+    let receiver = Listening::new().await;
+    let copy = bench.sealed(&pattern(1, SIZE));
+    bench.carriers.send(SendId(1), receiver.id, TransferId(2), copy, 0, Connections::new(2).unwrap());
+    drop(receiver.accept_bundle(2).await);
+    assert_eq!(bench.input().await, send_broken(1));
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn a_send_tells_how_fast_the_network_took_it_unless_it_waited() {
+    let mut bench = Bench::new();
+    let receiver = Listening::new().await;
+    let bytes = pattern(1, SIZE);
+    let copy = bench.sealed(&bytes);
+    bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy, 0, Connections::ONE);
+    let mut stream = receiver.accept().await;
+    stream.read_exact(&mut vec![0; SIZE]).await.unwrap();
+    let Input::SendMeasured { send: SendId(1), bytes: measured, .. } = bench.any_input().await else {
+        panic!("nothing was measured")
+    };
+    assert_eq!(measured, SIZE as u64);
+    assert_eq!(bench.input().await, sent(1));
+
+    let copy = bench.copy(10);
+    bench.carriers.send(SendId(2), receiver.id, TransferId(2), copy.clone(), 0, Connections::ONE);
+    let mut rest = Vec::new();
+    // The head has come, so it waits; the bytes come long after it.
+    while rest.len() < 20 {
+        stream.read_buf(&mut rest).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    append(&copy, b"abcdefghij");
+    copy.seal(Seal::default());
+    assert_eq!(bench.any_input().await, sent(2));
     bench.finish().await;
 }

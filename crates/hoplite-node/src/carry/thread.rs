@@ -10,7 +10,7 @@ use hoplite_net::BulkPool;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// A thread with a runtime, the idle bulk connections that belong to it, and how busy it is.
+/// A thread with a runtime, the idle bundles that belong to it, and how busy it is.
 #[derive(Debug)]
 pub(super) struct CarryThread {
     handle: Handle,

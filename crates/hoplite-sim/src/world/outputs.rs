@@ -46,7 +46,7 @@ impl World {
                 self.receive(place, transfer, from, copy, offset);
             }
             Output::StopReceive { transfer } => self.stop_receive(place, transfer),
-            Output::Send { send, to, transfer, copy, offset } => {
+            Output::Send { send, to, transfer, copy, offset, .. } => {
                 self.start_send(place, send, to, transfer, copy, offset);
             }
             Output::StopSend { send } => self.stop_send(place, send),

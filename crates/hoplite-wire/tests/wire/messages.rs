@@ -3,8 +3,8 @@
 
 use hoplite_words::client::{Answer, Call, Link, Location, Reply, Request, Status};
 use hoplite_words::peer::{
-    BulkHead, Child, CopyReport, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage, PeerRefusal,
-    Purpose, Seal, Seat, SeatTrouble, Source as SeatSource, Verdict,
+    BulkHead, BundlePart, Child, CopyReport, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage,
+    PeerRefusal, Purpose, Seal, Seat, SeatTrouble, Source as SeatSource, Verdict,
 };
 use hoplite_words::{
     CopyId, Dtype, Edition, Encoding, Error, ErrorKind, FoldOrder, Header, NodeId, Op, ReductionId,
@@ -67,7 +67,8 @@ draw_struct! {
         node, members, store_bytes, used_bytes, copies, entries, tombstones, transfers, reductions,
         clients, sent_bytes, received_bytes, folded_bytes, evicted_copies, links
     }
-    PeerHello { version, from, to, purpose }
+    PeerHello { version, from, to, purpose, part }
+    BundlePart { bundle, number, of }
     PeerRefusal { version, node }
     BulkHead { transfer, offset, size }
     Seal { sources }

@@ -10,7 +10,7 @@ pub use directory::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
 pub use seats::{Child, Seat, SeatTrouble, Source};
 
 /// Bumped with every change that an older peer would misread.
-pub const PEER_PROTOCOL_VERSION: u32 = 4;
+pub const PEER_PROTOCOL_VERSION: u32 = 5;
 
 /// First frame on every connection between nodes.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -24,6 +24,22 @@ pub struct PeerHello {
     pub to: NodeId,
     #[n(3)]
     pub purpose: Purpose,
+    /// Of a bulk connection that is one of several which carry their transfers together.
+    #[n(4)]
+    pub part: Option<BundlePart>,
+}
+
+/// Which connection of which bundle this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct BundlePart {
+    /// Numbered by the caller; never reused.
+    #[n(0)]
+    pub bundle: u64,
+    /// From 0 on: the order in which the connections take their turns.
+    #[n(1)]
+    pub number: u8,
+    #[n(2)]
+    pub of: u8,
 }
 
 /// The only thing that is ever said on a connection by the one who was called: who lives at the address,
@@ -43,7 +59,7 @@ pub enum Purpose {
     /// `PeerMessage` frames, one way: from the caller.
     #[n(0)]
     Control,
-    /// Bulk bytes, one way: each transfer is a `BulkHead`, raw bytes, a `Trailer`.
+    /// Bulk bytes, one way: each transfer is a `BulkHead`, raw bytes, a `Seal`.
     #[n(1)]
     Bulk,
 }

@@ -22,6 +22,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use hoplite_core::io::{Broken, FoldId, FoldRule, Input};
+use hoplite_net::Detached;
 use hoplite_words::limits::GRAIN_BYTES_MAX;
 use hoplite_words::peer::BulkHead;
 use hoplite_words::TransferId;
@@ -43,8 +44,8 @@ const SCRATCH_BYTES_MAX: usize = 4 << 20;
 /// What the control thread and bulk connections tell a running fold.
 #[derive(Debug)]
 pub(in crate::carry) enum Command {
-    /// A stream has arrived, on a connection from another thread's poller.
-    Arrived { head: BulkHead, stream: std::net::TcpStream },
+    /// A stream has arrived, on a bundle from another thread's poller.
+    Arrived { head: BulkHead, bundle: Detached },
     /// A stream arrived and was lost again.
     Failed { transfer: TransferId },
     /// `Output::AmendFold`.
@@ -151,10 +152,10 @@ impl Fold {
                 self.sum.set_rule(rule);
                 self.add(added);
             }
-            Command::Arrived { head, stream } => {
+            Command::Arrived { head, bundle } => {
                 let size = self.sum.size();
                 let awaited = self.streams.iter_mut().find(|stream| stream.transfer() == head.transfer);
-                if !awaited.is_some_and(|awaited| awaited.arrive(&head, size, stream)) {
+                if !awaited.is_some_and(|awaited| awaited.arrive(&head, size, bundle)) {
                     return Ok(Some(head.transfer));
                 }
             }
@@ -176,14 +177,14 @@ impl Fold {
                     Counters::add(&self.shared.counters.received_bytes, read);
                     moved = true;
                 }
-                Read::Ended(tcp) => {
+                Read::Ended(bundle) => {
                     moved = true;
                     let shared = self.shared.clone();
                     if let Some(measured) = stream.measured() {
                         let _ = shared.inputs.send(measured);
                     }
                     let severed = shared.severed.watch(stream.from());
-                    tokio::spawn(inbound::serve(load.clone(), shared, stream.from(), severed, tcp));
+                    tokio::spawn(inbound::serve(load.clone(), shared, stream.from(), severed, bundle));
                 }
                 Read::Broken => return Ok(Step::StreamBroken(stream.transfer())),
             }

@@ -9,10 +9,10 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hoplite_core::io::Input;
+use hoplite_net::{Bundle, Detached};
 use hoplite_wire::{body_bytes, decode, FRAME_HEADER_BYTES};
 use hoplite_words::peer::{BulkHead, Seal};
 use hoplite_words::{NodeId, TransferId};
-use tokio::net::TcpStream;
 use tracing::{debug, warn};
 
 use super::scratch::Scratch;
@@ -35,8 +35,8 @@ pub(super) struct Stream {
 #[derive(Debug)]
 enum State {
     Awaited,
-    Flowing(TcpStream),
-    Trailing(TcpStream, Trailer),
+    Flowing(Bundle),
+    Trailing(Bundle, Trailer),
     Done,
 }
 
@@ -45,8 +45,8 @@ enum State {
 pub(super) enum Read {
     Nothing,
     Bytes(usize),
-    /// The seal: the connection is free for its next transfer.
-    Ended(TcpStream),
+    /// The seal: the bundle is free for its next transfer.
+    Ended(Bundle),
     Broken,
 }
 
@@ -111,15 +111,15 @@ impl Stream {
         self.flow.measured(self.from)
     }
 
-    /// Its connection is here. False if it does not bring what the fold needs.
-    pub(super) fn arrive(&mut self, head: &BulkHead, size: u64, stream: std::net::TcpStream) -> bool {
+    /// Its bundle is here. False if it does not bring what the fold needs.
+    pub(super) fn arrive(&mut self, head: &BulkHead, size: u64, bundle: Detached) -> bool {
         if (head.offset, head.size) != (0, size) {
             warn!(peer = %self.from, ?head, size, "the stream does not fit the fold; connection closed");
             return false;
         }
-        match (&self.state, TcpStream::from_std(stream)) {
-            (State::Awaited, Ok(stream)) => {
-                self.state = State::Flowing(stream);
+        match (&self.state, bundle.attach()) {
+            (State::Awaited, Ok(bundle)) => {
+                self.state = State::Flowing(bundle);
                 self.silence.restart(Instant::now());
                 true
             }
@@ -135,8 +135,8 @@ impl Stream {
         let read = match &mut self.state {
             State::Awaited | State::Done => return Read::Nothing,
             State::Flowing(_) if self.scratch.is_full() => return Read::Nothing,
-            State::Flowing(stream) => self.scratch.fill(size - self.received, |free| stream.try_read(free)),
-            State::Trailing(stream, trailer) => trailer.read(stream),
+            State::Flowing(bundle) => self.scratch.fill(size - self.received, |free| bundle.try_read(free)),
+            State::Trailing(bundle, trailer) => trailer.read(bundle),
         };
         match read {
             Ok(0) => Read::Broken,
@@ -153,14 +153,14 @@ impl Stream {
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         match &self.state {
             State::Flowing(_) if self.scratch.is_full() => Poll::Pending,
-            State::Flowing(stream) | State::Trailing(stream, _) => stream.poll_read_ready(cx).map(drop),
+            State::Flowing(bundle) | State::Trailing(bundle, _) => bundle.poll_read_ready(cx).map(drop),
             State::Awaited | State::Done => Poll::Pending,
         }
     }
 
     fn begin_trailer(&mut self) {
         self.state = match std::mem::replace(&mut self.state, State::Done) {
-            State::Flowing(stream) => State::Trailing(stream, Trailer::default()),
+            State::Flowing(bundle) => State::Trailing(bundle, Trailer::default()),
             other => other,
         };
     }
@@ -169,9 +169,9 @@ impl Stream {
         match &self.state {
             State::Trailing(_, trailer) if trailer.is_whole() => {
                 match std::mem::replace(&mut self.state, State::Done) {
-                    State::Trailing(stream, _) => {
+                    State::Trailing(bundle, _) => {
                         self.scratch_done();
-                        Read::Ended(stream)
+                        Read::Ended(bundle)
                     }
                     other => unreachable!("{other:?} is no trailing stream"),
                 }
@@ -202,14 +202,14 @@ struct Trailer {
 }
 
 impl Trailer {
-    fn read(&mut self, stream: &TcpStream) -> io::Result<usize> {
+    fn read(&mut self, bundle: &mut Bundle) -> io::Result<usize> {
         let had = self.bytes.len();
         let needed = match self.bytes.first_chunk() {
             None => FRAME_HEADER_BYTES,
             Some(header) => FRAME_HEADER_BYTES + body_bytes(*header).map_err(io::Error::other)?,
         };
         self.bytes.resize(needed, 0);
-        let read = stream.try_read(&mut self.bytes[had..]);
+        let read = bundle.try_read(&mut self.bytes[had..]);
         self.bytes.truncate(had + *read.as_ref().unwrap_or(&0));
         if read.is_ok() && self.bytes.len() == needed && needed > FRAME_HEADER_BYTES {
             // The sources of a partial sum are known to the coordinator; only its coming matters.

@@ -1,0 +1,207 @@
+//! How many connections a transfer goes by: in many networks a single flow gets only a part of the link.
+//!
+//! Learnt by the sender, of each receiver, from transfers that are large, alone here, and set in their pace by the
+//! network:
+//!
+//! ```text
+//!           ┌─────────── faster: 2m ───────────┐
+//!           ▼                                  │
+//!   m, measured ──(next large transfer)──▶ trying 2m
+//!           ▲                                  │
+//!           └── not: m, no trial for a while ──┘
+//! ```
+//!
+//! A trial that says nothing (its transfer waited for its own upstream, or broke) is made again with the next large
+//! transfer. Transfers that go the same way side by side share the connections. There is no way back to fewer: more than needed cost some memory, and no time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hoplite_words::{Connections, NodeId};
+
+/// Smaller transfers go by one connection: there is little to win, and others may have to be made first.
+pub(crate) const LARGE_BYTES_MIN: u64 = 1 << 20;
+
+/// Smaller transfers prove nothing: what fits into the sockets' buffers counts as sent.
+const MEASURED_BYTES_MIN: u64 = 8 << 20;
+
+/// So many times as fast as with half as many connections they must be, or it is chance.
+const FASTER: f64 = 1.25;
+
+/// After a trial that brought nothing, how long until the next: others may just have used the receiver's link.
+/// Twice as long after each further one, as links themselves seldom change.
+const TRIAL_PERIOD: Duration = Duration::from_secs(10);
+const TRIAL_DOUBLINGS_MAX: u32 = 5;
+
+/// What is known of the ways to receivers.
+#[derive(Debug, Default)]
+pub(crate) struct Choices {
+    /// What somebody who knows better decided.
+    fixed: Option<Connections>,
+    peers: BTreeMap<NodeId, Choice>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Choice {
+    connections: Connections,
+    /// The best that was seen with them: others on the link only ever take some of it.
+    bytes_per_s: u64,
+    /// Trials of more, in a row, that were not faster.
+    failed_trials: u32,
+    no_trial_before: Duration,
+}
+
+impl Choices {
+    pub fn new(fixed: Option<Connections>) -> Self {
+        Choices { fixed, peers: BTreeMap::new() }
+    }
+
+    /// For a transfer of `bytes` to `peer`, one of `sharers` large ones that go there side by side.
+    pub fn choose(&self, now: Duration, peer: NodeId, bytes: u64, sharers: usize) -> Connections {
+        if let Some(fixed) = self.fixed {
+            return fixed;
+        }
+        if bytes < LARGE_BYTES_MIN {
+            return Connections::ONE;
+        }
+        let Some(choice) = self.peers.get(&peer) else { return self.usual().shared_by(sharers) };
+        let is_trial = sharers == 1 && bytes >= MEASURED_BYTES_MIN && now >= choice.no_trial_before;
+        let tried = choice.connections.doubled().filter(|_| is_trial);
+        tried.unwrap_or(choice.connections.shared_by(sharers))
+    }
+
+    /// A transfer of `bytes` to `peer`, the only large one from here, went at this rate by `used` connections.
+    pub fn on_measured(
+        &mut self,
+        now: Duration,
+        peer: NodeId,
+        used: Connections,
+        bytes: u64,
+        bytes_per_s: u64,
+    ) {
+        if bytes < MEASURED_BYTES_MIN || self.fixed.is_some() {
+            return;
+        }
+        let measured = Choice { connections: used, bytes_per_s, failed_trials: 0, no_trial_before: now };
+        let choice = self.peers.entry(peer).or_insert(measured);
+        if used == choice.connections {
+            choice.bytes_per_s = choice.bytes_per_s.max(bytes_per_s);
+        } else if Some(used) != choice.connections.doubled() {
+            // An older trial, or it shared its connections with another transfer.
+        } else if bytes_per_s as f64 >= FASTER * choice.bytes_per_s as f64 {
+            *choice = measured;
+        } else {
+            choice.no_trial_before =
+                now + TRIAL_PERIOD * (1 << choice.failed_trials.min(TRIAL_DOUBLINGS_MAX));
+            choice.failed_trials += 1;
+        }
+    }
+
+    pub fn forget(&mut self, peer: NodeId) {
+        self.peers.remove(&peer);
+    }
+
+    /// What others have come to, the median of them: mostly all links of a network are alike.
+    fn usual(&self) -> Connections {
+        let mut known: Vec<_> = self.peers.values().map(|choice| choice.connections).collect();
+        known.sort_unstable();
+        known.get(known.len() / 2).copied().unwrap_or(Connections::ONE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LARGE: u64 = 32 << 20;
+    const START: Duration = Duration::ZERO;
+
+    fn peer(n: u16) -> NodeId {
+        NodeId { addr: ([127, 0, 0, 1], n).into(), incarnation: 0 }
+    }
+
+    fn connections(count: u8) -> Connections {
+        Connections::new(count).unwrap()
+    }
+
+    /// Sends one large object after the other over a link of 800 where one flow gets 200; tells what they went by.
+    fn send(choices: &mut Choices, now: Duration, to: NodeId, times: usize) -> Vec<u8> {
+        let mut chosen = Vec::new();
+        for _ in 0..times {
+            let used = choices.choose(now, to, LARGE, 1);
+            choices.on_measured(now, to, used, LARGE, (200 * u64::from(used.get())).min(800));
+            chosen.push(used.get());
+        }
+        chosen
+    }
+
+    #[test]
+    fn more_are_tried_while_they_are_faster_and_again_after_a_while() {
+        let mut choices = Choices::default();
+        assert_eq!(send(&mut choices, START, peer(1), 6), [1, 2, 4, 8, 4, 4]);
+        assert_eq!(send(&mut choices, START + TRIAL_PERIOD, peer(1), 3), [8, 4, 4]);
+        assert_eq!(
+            send(&mut choices, START + TRIAL_PERIOD * 2, peer(1), 1),
+            [4],
+            "the second pause is longer"
+        );
+        assert_eq!(send(&mut choices, START + TRIAL_PERIOD * 3, peer(1), 2), [8, 4]);
+    }
+
+    #[test]
+    fn a_new_receiver_begins_with_what_is_usual() {
+        let mut choices = Choices::default();
+        send(&mut choices, START, peer(1), 5);
+        assert_eq!(send(&mut choices, START, peer(2), 3), [4, 8, 4]);
+        choices.forget(peer(1));
+        choices.forget(peer(2));
+        assert_eq!(choices.choose(START, peer(1), LARGE, 1), Connections::ONE);
+    }
+
+    #[test]
+    fn a_trial_that_says_nothing_is_made_again() {
+        let mut choices = Choices::default();
+        send(&mut choices, START, peer(1), 1);
+        for _ in 0..3 {
+            assert_eq!(choices.choose(START, peer(1), LARGE, 1), connections(2));
+        }
+        // By chance it went by as many as before.
+        choices.on_measured(START, peer(1), connections(1), LARGE, 190);
+        assert_eq!(choices.choose(START, peer(1), LARGE, 1), connections(2));
+    }
+
+    #[test]
+    fn a_trial_is_held_to_the_best_that_fewer_brought() {
+        let mut choices = Choices::default();
+        for rate in [800, 300] {
+            choices.on_measured(START, peer(1), connections(1), LARGE, rate);
+        }
+        choices.on_measured(START, peer(1), connections(2), LARGE, 900);
+        assert_eq!(choices.choose(START, peer(1), LARGE, 1), connections(1));
+    }
+
+    #[test]
+    fn small_transfers_go_by_one_and_teach_nothing() {
+        let mut choices = Choices::default();
+        send(&mut choices, START, peer(1), 4);
+        assert_eq!(choices.choose(START, peer(1), LARGE_BYTES_MIN - 1, 1), connections(1));
+        assert_eq!(choices.choose(START, peer(1), LARGE_BYTES_MIN, 1), connections(4));
+        choices.on_measured(START, peer(2), connections(4), MEASURED_BYTES_MIN - 1, 1 << 40);
+        assert_eq!(choices.choose(START, peer(2), LARGE, 1), connections(4), "unknown as before: no trial");
+    }
+
+    #[test]
+    fn transfers_side_by_side_share() {
+        let mut choices = Choices::default();
+        send(&mut choices, START, peer(1), 4);
+        let chosen = [1, 2, 3, 9].map(|sharers| choices.choose(START, peer(1), LARGE, sharers).get());
+        assert_eq!(chosen, [4, 2, 1, 1]);
+    }
+
+    #[test]
+    fn a_number_that_is_set_is_all_there_is() {
+        let mut choices = Choices::new(Some(connections(3)));
+        assert_eq!(send(&mut choices, START, peer(1), 2), [3, 3]);
+        assert_eq!(choices.choose(START, peer(1), 1, 6), connections(3));
+    }
+}

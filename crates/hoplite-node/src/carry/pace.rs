@@ -1,0 +1,56 @@
+//! The rate at which a transfer left here, where it was the network that set it.
+
+use std::time::{Duration, Instant};
+
+use hoplite_core::io::{Input, SendId};
+
+/// A transfer that waited for its own upstream for more than this share of its time says nothing of the network
+/// behind it: what came went straight into the socket's buffer.
+const WAITED_SHARE_MAX: f64 = 0.125;
+
+#[derive(Debug)]
+pub(super) struct Pace {
+    began: Instant,
+    waited: Duration,
+}
+
+impl Pace {
+    pub(super) fn new(now: Instant) -> Self {
+        Pace { began: now, waited: Duration::ZERO }
+    }
+
+    /// For so long there was nothing to send.
+    pub(super) fn on_waited(&mut self, time: Duration) {
+        self.waited += time;
+    }
+
+    /// What the core should know, now that `bytes` have been taken by the kernel.
+    pub(super) fn measured(&self, now: Instant, send: SendId, bytes: u64) -> Option<Input> {
+        let took = now.duration_since(self.began);
+        if took.is_zero() || self.waited > took.mul_f64(WAITED_SHARE_MAX) {
+            return None;
+        }
+        let bytes_per_s = (bytes as f64 / (took - self.waited).as_secs_f64()) as u64;
+        Some(Input::SendMeasured { send, bytes, bytes_per_s })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pace(waited_ms: u64) -> Option<Input> {
+        let began = Instant::now();
+        let mut pace = Pace::new(began);
+        pace.on_waited(Duration::from_millis(waited_ms));
+        pace.measured(began + Duration::from_millis(1000), SendId(1), 9000)
+    }
+
+    #[test]
+    fn waiting_does_not_count_and_too_much_of_it_is_no_measurement() {
+        let measured = |bytes_per_s| Some(Input::SendMeasured { send: SendId(1), bytes: 9000, bytes_per_s });
+        assert_eq!(pace(0), measured(9000));
+        assert_eq!(pace(100), measured(10_000));
+        assert_eq!(pace(500), None);
+    }
+}

@@ -1,0 +1,52 @@
+//! How many connections carry a transfer.
+
+use crate::limits::CONNECTIONS_MAX;
+
+/// Between one and [`CONNECTIONS_MAX`] connections.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Connections(u8);
+
+impl Connections {
+    pub const ONE: Connections = Connections(1);
+
+    /// None, if so many are not allowed.
+    pub fn new(count: u8) -> Option<Self> {
+        (1..=CONNECTIONS_MAX).contains(&count).then_some(Connections(count))
+    }
+
+    pub fn get(self) -> u8 {
+        self.0
+    }
+
+    /// Twice as many, if that is allowed.
+    pub fn doubled(self) -> Option<Self> {
+        Self::new(self.0 * 2)
+    }
+
+    /// What is left for one of several transfers that go the same way at a time.
+    pub fn shared_by(self, transfers: usize) -> Self {
+        let each = usize::from(self.0) / transfers.max(1);
+        Connections((each as u8).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_allowed_numbers_can_be_made() {
+        assert_eq!(Connections::new(0), None);
+        assert_eq!(Connections::new(1), Some(Connections::ONE));
+        assert_eq!(Connections::new(CONNECTIONS_MAX + 1), None);
+        assert_eq!(Connections::new(u8::MAX), None);
+        assert_eq!(Connections::new(CONNECTIONS_MAX).unwrap().doubled(), None);
+        assert_eq!(Connections::new(3).unwrap().doubled(), Connections::new(6));
+    }
+
+    #[test]
+    fn transfers_share_but_each_has_one() {
+        let four = Connections::new(4).unwrap();
+        assert_eq!([1, 2, 3, 9].map(|transfers| four.shared_by(transfers).get()), [4, 2, 1, 1]);
+    }
+}
