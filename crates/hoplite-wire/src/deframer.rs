@@ -8,6 +8,12 @@ use crate::WireError;
 /// Bytes of the length in front of every frame.
 pub const FRAME_HEADER_BYTES: usize = 4;
 
+/// Room to read into: most frames, or many, come with one call.
+const READ_BYTES_MIN: usize = 8 << 10;
+
+/// Room made for a long frame on the word of its length alone.
+const READ_BYTES_MAX: usize = 128 << 10;
+
 /// The body length that a frame's first four bytes announce.
 ///
 /// # Errors
@@ -39,8 +45,12 @@ impl Deframer {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The buffer itself, for readers that append to one without a copy (`read_buf`).
+    /// The buffer itself, for readers that append to one without a copy (`read_buf`), with room for
+    /// what the frame that has begun still lacks.
     pub fn buffer_mut(&mut self) -> &mut BytesMut {
+        let body = self.buffer.first_chunk().and_then(|header| body_bytes(*header).ok());
+        let lacking = (FRAME_HEADER_BYTES + body.unwrap_or(0)).saturating_sub(self.buffer.len());
+        self.buffer.reserve(lacking.clamp(READ_BYTES_MIN, READ_BYTES_MAX));
         &mut self.buffer
     }
 
