@@ -18,6 +18,7 @@ use crate::carry::Carriers;
 use crate::clients;
 use crate::effects::Node;
 use crate::options::Options;
+use crate::polling::Polling;
 use crate::startup::{self, StartError};
 use crate::turns::{reached, Sources};
 
@@ -46,6 +47,7 @@ pub struct Daemon {
     arena: Arc<Arena>,
     carried: mpsc::UnboundedReceiver<Input>,
     control: mpsc::Receiver<ControlEvent>,
+    polling: Polling,
     drain: Duration,
 }
 
@@ -88,8 +90,8 @@ impl Daemon {
         let (events, control) = mpsc::channel(EVENTS_MAX);
         let connections = (ControlLinks::new(id, events.clone()), ControlReaders::new(events));
         let node = Node::new(id, Core::new(config), carriers, connections, gossip, arena.clone());
-        let drain = options.drain();
-        Ok(Daemon { node, listener, clients, socket, arena, carried, control, drain })
+        let (polling, drain) = (options.polling(), options.drain());
+        Ok(Daemon { node, listener, clients, socket, arena, carried, control, polling, drain })
     }
 
     /// Who this node is to the others.
@@ -112,7 +114,7 @@ impl Daemon {
     /// crash would. Either way everything is closed and the socket file removed, within the time to drain
     /// and [`LEAVE_MARGIN`], [`FLUSH_MAX`] and the carry threads' own limit: three seconds in all.
     pub async fn run(self, mut stop: mpsc::Receiver<()>) {
-        let Daemon { mut node, listener, clients, socket, arena, carried, control, drain } = self;
+        let Daemon { mut node, listener, clients, socket, arena, carried, control, polling, drain } = self;
         let id = node.id;
         let (clients_tx, client_events) = mpsc::channel(EVENTS_MAX);
         let (arrivals_tx, arrivals) = mpsc::unbounded_channel();
@@ -121,7 +123,8 @@ impl Daemon {
             // The queue ends with the loop that reads it; then connections are closed.
             tokio::spawn(listener.run(id, move |arrival| drop(arrivals_tx.send(arrival)))),
         ];
-        let mut sources = Sources::new(carried, control, client_events, arrivals, node.gossip.clone());
+        let mut sources =
+            Sources::new(carried, control, client_events, arrivals, node.gossip.clone(), polling);
         work(&mut node, &mut sources, &mut stop, drain).await;
         info!("stopping");
         // Nobody listens any more, and nobody is kept waiting for it.

@@ -9,6 +9,7 @@
 //! | `startup` | from options to sockets, addresses and sizes |
 //! | `daemon` | one node from its start to its end, and the control loop |
 //! | `turns` | where the loop hears of what happens |
+//! | `polling` | staying awake for what comes next |
 //! | `events` | what happens, told to the core |
 //! | `clock` | the core's time |
 //! | `effects` | what the core decided, carried out |
@@ -25,6 +26,7 @@ mod daemon;
 mod effects;
 mod events;
 mod options;
+mod polling;
 mod startup;
 mod turns;
 

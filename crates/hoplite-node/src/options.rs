@@ -10,6 +10,8 @@ use hoplite_core::{Config, Degree};
 use hoplite_words::limits::{CONNECTIONS_MAX, DEFAULT_PORT};
 use hoplite_words::{Connections, NodeId};
 
+use crate::polling::Polling;
+
 /// One node of Hoplite: stores objects in shared memory for the processes of this host and moves
 /// them between hosts.
 #[derive(Clone, Debug, Parser)]
@@ -41,6 +43,11 @@ pub struct Options {
     /// Threads that move bytes and fold.
     #[arg(long, env = "HOPLITE_CARRY_THREADS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub carry_threads: u16,
+
+    /// Microseconds to stay awake for the next call or message when one follows the other; 0 sleeps at once.
+    /// Only processor time that nobody else wants is spent on it.
+    #[arg(long, env = "HOPLITE_POLL_US", default_value_t = 200, value_parser = clap::value_parser!(u64).range(..=POLL_US_MAX))]
+    pub poll_us: u64,
 
     /// Milliseconds between two probes of a random member.
     #[arg(long, env = "HOPLITE_PROBE_PERIOD_MS", default_value_t = default_ms(|config| config.probe_period), value_parser = positive())]
@@ -84,6 +91,10 @@ pub struct Options {
 }
 
 impl Options {
+    pub(crate) fn polling(&self) -> Polling {
+        Polling::new(Duration::from_micros(self.poll_us))
+    }
+
     pub(crate) fn probe_period(&self) -> Duration {
         Duration::from_millis(self.probe_period_ms)
     }
@@ -104,6 +115,9 @@ impl Options {
         Duration::from_millis(self.drain_ms)
     }
 }
+
+/// Longest time to stay awake: what takes longer is not soon.
+const POLL_US_MAX: u64 = 100_000;
 
 /// Longest time that can be set: an hour is as good as for ever, and adds up without overflow.
 const MS_MAX: u64 = 3_600_000;

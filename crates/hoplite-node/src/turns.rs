@@ -12,6 +12,7 @@ use tracing::warn;
 
 use crate::clients::ClientEvent;
 use crate::effects::Node;
+use crate::polling::{look_again, Polling};
 
 /// How many events are taken at a go before the other sources are looked at again.
 const EVENTS_PER_TURN: usize = 64;
@@ -31,6 +32,7 @@ pub(crate) struct Sources {
     arrivals: mpsc::UnboundedReceiver<Arrival>,
     gossip: Arc<GossipSocket>,
     datagram: Vec<u8>,
+    polling: Polling,
 }
 
 /// What came first.
@@ -51,12 +53,25 @@ impl Sources {
         clients: mpsc::Receiver<ClientEvent>,
         arrivals: mpsc::UnboundedReceiver<Arrival>,
         gossip: Arc<GossipSocket>,
+        polling: Polling,
     ) -> Self {
-        Sources { carried, control, clients, arrivals, gossip, datagram: vec![0; DATAGRAM_BYTES_MAX] }
+        let datagram = vec![0; DATAGRAM_BYTES_MAX];
+        Sources { carried, control, clients, arrivals, gossip, datagram, polling }
     }
 
     /// Waits for something, until `deadline`. Nothing is lost when it is cancelled.
     pub(crate) async fn next(&mut self, deadline: Option<Instant>) -> Happened {
+        while self.polling.pays() {
+            tokio::select! {
+                biased;
+                happened = self.first(deadline) => return happened,
+                () = look_again() => {}
+            }
+        }
+        self.first(deadline).await
+    }
+
+    async fn first(&mut self, deadline: Option<Instant>) -> Happened {
         tokio::select! {
             Some(input) = self.carried.recv() => Happened::Carried(input),
             Some(event) = self.control.recv() => Happened::Control(event),
@@ -71,6 +86,9 @@ impl Sources {
     pub(crate) async fn tell(&mut self, node: &mut Node, happened: Happened) {
         if node.next_deadline().is_some_and(|deadline| deadline.elapsed() >= LATE_AFTER) {
             self.catch_up(node).await;
+        }
+        if matches!(happened, Happened::Carried(_) | Happened::Control(_) | Happened::Client(_)) {
+            self.polling.happened(Instant::now());
         }
         match happened {
             Happened::Carried(input) => turn(input, &mut self.carried, |input| node.on_carried(input)),

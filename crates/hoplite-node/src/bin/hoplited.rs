@@ -72,7 +72,9 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
                 let _ = ask.try_send(());
             }
         });
-        daemon.run(stop).await;
+        // As a task like those that read its sockets: to wake the future that the runtime blocks on costs a
+        // look at all sockets each time.
+        tokio::spawn(daemon.run(stop)).await?;
         Ok(())
     })
 }
