@@ -69,6 +69,7 @@ pub(crate) struct Links {
 struct Measured {
     /// The least one-way latency seen: queues only ever add to it.
     latency_s: Option<f64>,
+    round_trips: u32,
     bytes_per_s: Option<f64>,
 }
 
@@ -76,9 +77,12 @@ struct Measured {
 const BANDWIDTH_GAIN: f64 = 0.3;
 
 impl Links {
-    pub fn on_round_trip(&mut self, peer: NodeId, seconds: f64) {
-        let latency = &mut self.peers.entry(peer).or_default().latency_s;
-        *latency = Some(latency.map_or(seconds / 2.0, |least| least.min(seconds / 2.0)));
+    /// How many there were now.
+    pub fn on_round_trip(&mut self, peer: NodeId, seconds: f64) -> u32 {
+        let link = self.peers.entry(peer).or_default();
+        link.latency_s = Some(link.latency_s.map_or(seconds / 2.0, |least| least.min(seconds / 2.0)));
+        link.round_trips = link.round_trips.saturating_add(1);
+        link.round_trips
     }
 
     pub fn on_bandwidth(&mut self, peer: NodeId, bytes_per_s: u64) {

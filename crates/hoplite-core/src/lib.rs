@@ -242,7 +242,7 @@ impl Core {
                 Timer::Crowded(reduction, slot) => self.on_crowded_timer((reduction, slot)),
                 Timer::Bereaved(number) => self.on_bereaved_timer(number),
                 Timer::Barrier(number) => self.on_barrier_timer(number),
-                Timer::Ping => self.on_ping_timer(),
+                Timer::Ping(node) => self.ping(node),
                 Timer::Loss(object) => self.on_loss_timer(object),
                 Timer::Graves => self.forget_graves(),
                 Timer::Unsaid => self.say_unsaid(),

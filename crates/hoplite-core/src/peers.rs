@@ -15,6 +15,10 @@ use crate::Core;
 /// How often round trips are measured.
 const PING_PERIOD: Duration = Duration::from_secs(10);
 
+/// The first few follow each other soon: a new peer is busy, and so is whoever welcomes it.
+const PINGS_SOON: u32 = 5;
+const PING_SOON: Duration = Duration::from_millis(200);
+
 /// Departed members that are remembered. Forgetting one costs its askers some vain tries at worst.
 const DEPARTED_MAX: usize = 1024;
 
@@ -63,7 +67,10 @@ impl Core {
             PeerMessage::Checked { transfer, watermark } => self.on_checked(transfer, watermark),
             PeerMessage::Pong { sent_ns } => {
                 let round_trip = self.now.saturating_sub(Duration::from_nanos(sent_ns));
-                self.links.on_round_trip(from, round_trip.as_secs_f64());
+                let measured = self.links.on_round_trip(from, round_trip.as_secs_f64());
+                if measured < PINGS_SOON && self.shards.contains(from) {
+                    self.timers.set(self.now + PING_SOON, Timer::Ping(from));
+                }
             }
         }
     }
@@ -154,6 +161,7 @@ impl Core {
         self.links.forget(node);
         self.connections.forget(node);
         self.timers.clear(Timer::Resync(node));
+        self.timers.clear(Timer::Ping(node));
         self.sends_member_down(node);
         self.let_seats_go(node);
         self.commits_member_down(node);
@@ -170,15 +178,6 @@ impl Core {
     pub(crate) fn ping(&mut self, node: NodeId) {
         let sent_ns = self.now.as_nanos() as u64;
         self.send(node, PeerMessage::Ping { sent_ns }, None);
-        if !self.timers.is_set(Timer::Ping) {
-            self.timers.set(self.now + PING_PERIOD, Timer::Ping);
-        }
-    }
-
-    pub(crate) fn on_ping_timer(&mut self) {
-        let peers: Vec<_> = self.shards.iter().filter(|&node| node != self.me).collect();
-        for node in peers {
-            self.ping(node);
-        }
+        self.timers.set(self.now + PING_PERIOD, Timer::Ping(node));
     }
 }

@@ -35,8 +35,8 @@ pub(crate) enum Timer {
     Bereaved(u64),
     /// A reduction has waited long enough to hear what exists already.
     Barrier(u64),
-    /// Measure the round trip to all peers.
-    Ping,
+    /// Measure the round trip to a peer.
+    Ping(NodeId),
     /// Whoever waits for a lost object is to hear so, now that its new owner knows what there is.
     Loss(ObjectId),
     /// Forget the oldest graves.
