@@ -138,10 +138,10 @@ def _send(address: str, size: int) -> None:
 def _receive(address: str, size: int, port: int) -> None:
     data = np.ones(size, np.uint8).data
     with socket.create_connection((address, port)) as connection:
-        _tune(connection)
+        tune(connection)
         began = time.perf_counter()
         connection.sendall(b"!")
-        _fill(connection, data)
+        fill(connection, data)
         print(time.perf_counter() - began)
 
 
@@ -150,14 +150,14 @@ def _bounce(address: str, size: int, trips: int) -> None:
     with _accepted(address) as connection:
         for _ in range(1 + trips):
             _spin(connection)
-            _fill(connection, data)
+            fill(connection, data)
             connection.sendall(data)
 
 
 def _throw(address: str, size: int, trips: int, port: int) -> None:
     data = np.ones(size, np.uint8).data
     with socket.create_connection((address, port)) as connection:
-        _tune(connection)
+        tune(connection)
         began = 0.0
         # The first lets the connection find the link's rate.
         for trip in range(-1, trips):
@@ -165,7 +165,7 @@ def _throw(address: str, size: int, trips: int, port: int) -> None:
                 began = time.perf_counter()
             connection.sendall(data)
             _spin(connection)
-            _fill(connection, data)
+            fill(connection, data)
         print(time.perf_counter() - began)
 
 
@@ -176,7 +176,7 @@ def _accepted(address: str) -> Iterator[socket.socket]:
         print(listener.getsockname()[1], flush=True)
         connection, _ = listener.accept()
     with connection:
-        _tune(connection)
+        tune(connection)
         yield connection
 
 
@@ -190,7 +190,7 @@ def _spin(connection: socket.socket) -> None:
             os.sched_yield()
 
 
-def _fill(connection: socket.socket, data: memoryview) -> None:
+def fill(connection: socket.socket, data: memoryview) -> None:
     """Receives as many bytes as there is room for."""
     done = 0
     while done < len(data):
@@ -200,7 +200,7 @@ def _fill(connection: socket.socket, data: memoryview) -> None:
         done += got
 
 
-def _tune(connection: socket.socket) -> None:
+def tune(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
 

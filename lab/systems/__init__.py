@@ -25,6 +25,7 @@ MODULES = {
     "gloo": "lab.systems.gloo",
     "ray": "lab.systems.ray",
     "dask": "lab.systems.dask",
+    "relays": "lab.systems.relays",
 }
 
 #: The collectives that a system may be able to do. In all of them S is the size of one object, and all hosts

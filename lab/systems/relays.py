@@ -1,0 +1,147 @@
+"""Bare relays where Hoplite has daemons: what a round trip takes at least if every message passes them.
+
+A client's bytes go over a Unix socket to the relay of its host, over TCP to the other host's, and over a
+Unix socket to the client there. All four sleep until there is something to read, as processes must that
+share processors with others; the relays do nothing with it but to pass it on.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.hosts import Host, Hosts
+from lab.limits import fill, tune
+from lab.systems import ROUND_TRIP, System, WrongContent, expected, round_trips
+from lab.worker import Process, checksum, pattern, serve
+
+PORT = 7071
+
+#: Passed on at once.
+CHUNK_BYTES = 1 << 20
+
+
+def missing() -> str:
+    return ""
+
+
+@contextmanager
+def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
+    """``store`` is Hoplite's: relays keep nothing. Over the first two hosts."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hoplite-lab-")))
+        clients = []
+        for index, host in enumerate(hosts[:2]):
+            path = str(folder / str(index))
+            stack.enter_context(_started("relay", host, path, ["listen", "call"][index], hosts[0].address))
+            clients.append(stack.enter_context(_started("client", host, path)))
+        yield [Relays(clients)]
+
+
+@contextmanager
+def _started(role: str, host: Host, *arguments: str) -> Iterator[Process]:
+    process = Process([sys.executable, "-m", "lab.systems.relays", role, *arguments], host)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+class Relays:
+    name = "bare relays"
+    cases = frozenset((ROUND_TRIP,))
+
+    def __init__(self, clients: Sequence[Process]) -> None:
+        self._clients = clients
+
+    def run(self, case: str, size: int, name: str, interval: float | None = None) -> float:
+        first, second = self._clients
+        trips = round_trips(size)
+        first.ask("prepare", size=size)
+        second.send("bounce", size=size, trips=trips)
+        answer = first.ask("throw", trips=trips)
+        second.receive()
+        if first.ask("check")["checksums"] != expected(case, size, len(self._clients)):
+            raise WrongContent(f"{name}: other bytes than must be")
+        return float(answer["ended"] - answer["began"]) / trips
+
+    def close(self) -> None:
+        """The processes end with what opened them."""
+
+
+class Calls:
+    """What a client can be told to do."""
+
+    def __init__(self, path: str) -> None:
+        self._relay = socket.socket(socket.AF_UNIX)
+        self._relay.connect(path)
+        self._array = self._back = np.empty(0, np.float32)
+
+    def prepare(self, size: int) -> dict[str, Any]:
+        self._array = pattern(size, 0)
+        self._back = np.zeros_like(self._array)
+        return {}
+
+    def throw(self, trips: int) -> dict[str, Any]:
+        for _ in range(trips):
+            self._relay.sendall(self._array.data)
+            fill(self._relay, self._back.data.cast("B"))
+        return {"ended": time.monotonic()}
+
+    def bounce(self, size: int, trips: int) -> dict[str, Any]:
+        data = memoryview(bytearray(size))
+        for _ in range(trips):
+            fill(self._relay, data)
+            self._relay.sendall(data)
+        return {}
+
+    def check(self) -> dict[str, Any]:
+        return {"checksums": [checksum(self._back)]}
+
+
+def relay(path: str, role: str, address: str) -> None:
+    """Between the first client at ``path`` and the other host's relay, for ever."""
+    clients = socket.socket(socket.AF_UNIX)
+    clients.bind(path)
+    clients.listen()
+    print('{"ready": true}', flush=True)
+    client, _ = clients.accept()
+    if role == "listen":
+        with socket.create_server((address, PORT)) as listener:
+            other, _ = listener.accept()
+    else:
+        other = _dialled(address)
+    tune(other)
+    onward = {client: other, other: client}
+    data = memoryview(bytearray(CHUNK_BYTES))
+    while True:
+        for ready in select.select([client, other], [], [])[0]:
+            read = ready.recv_into(data)
+            if read == 0:
+                return
+            onward[ready].sendall(data[:read])
+
+
+def _dialled(address: str) -> socket.socket:
+    """The other relay may not listen yet: it does once its client is there."""
+    while True:
+        try:
+            return socket.create_connection((address, PORT))
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "relay":
+        relay(*sys.argv[2:])
+    else:
+        serve(Calls(sys.argv[2]), sys.stdin, sys.stdout)
