@@ -40,10 +40,10 @@ def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hoplite-lab-")))
         clients = []
-        for index, host in enumerate(hosts[:2]):
+        for index, role in enumerate(("listen", "call")):
             path = str(folder / str(index))
-            stack.enter_context(_started("relay", host, path, ["listen", "call"][index], hosts[0].address))
-            clients.append(stack.enter_context(_started("client", host, path)))
+            stack.enter_context(_started("relay", hosts[index], path, role, hosts[0].address))
+            clients.append(stack.enter_context(_started("client", hosts[index], path)))
         yield [Relays(clients)]
 
 
