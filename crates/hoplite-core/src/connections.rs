@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A trial that says nothing (its transfer waited for its own upstream, or broke) is made again with the next large
-//! transfer. Transfers that go the same way side by side share the connections. There is no way back to fewer: more than needed cost some memory, and no time.
+//! transfer. Transfers that go the same way side by side share the connections. There is no way back to fewer: more
+//! than needed cost nothing that shows on a link.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -61,7 +62,8 @@ impl Choices {
         if let Some(fixed) = self.fixed {
             return fixed;
         }
-        if bytes < LARGE_BYTES_MIN {
+        // Over loopback there is no link to fill, only memory: a trial costs, and cannot win but by chance.
+        if bytes < LARGE_BYTES_MIN || peer.addr.ip().is_loopback() {
             return Connections::ONE;
         }
         let Some(choice) = self.peers.get(&peer) else { return self.usual().shared_by(sharers) };
@@ -117,7 +119,7 @@ mod tests {
     const START: Duration = Duration::ZERO;
 
     fn peer(n: u16) -> NodeId {
-        NodeId { addr: ([127, 0, 0, 1], n).into(), incarnation: 0 }
+        NodeId { addr: ([10, 0, 0, 1], n).into(), incarnation: 0 }
     }
 
     fn connections(count: u8) -> Connections {
@@ -188,6 +190,13 @@ mod tests {
         assert_eq!(choices.choose(START, peer(1), LARGE_BYTES_MIN, 1), connections(4));
         choices.on_measured(START, peer(2), connections(4), MEASURED_BYTES_MIN - 1, 1 << 40);
         assert_eq!(choices.choose(START, peer(2), LARGE, 1), connections(4), "unknown as before: no trial");
+    }
+
+    #[test]
+    fn there_is_nothing_to_try_over_loopback() {
+        let mut choices = Choices::default();
+        let here = NodeId { addr: ([127, 0, 0, 1], 1).into(), incarnation: 0 };
+        assert_eq!(send(&mut choices, START, here, 3), [1, 1, 1]);
     }
 
     #[test]
