@@ -57,11 +57,14 @@ SECTIONS = (
     Section("An idle cluster", "idle"),
 )
 
+#: The page's last section, written by hand: what was found by profiling.
+NOT_REACHED = Path(__file__).with_name("not_reached.md")
+
 HEAD = """# Benchmarks
 
-Made by `python -m lab.page` from what the benchmarks left; do not edit. Each section names the command that
-measured it, the commit it measured, and the machine. S is an object's size, B the goodput of a link as iperf3
-finds it, n the number of hosts.
+Made by `python -m lab.page` from what the benchmarks left, and lab/not_reached.md; do not edit. Each section
+names the command that measured it, the commit it measured, and the machine. S is an object's size, B the
+goodput of a link as iperf3 finds it, n the number of hosts.
 
 Hosts are network namespaces of one machine, their links token buckets on virtual cables: ratios to the limit
 and to each other hold elsewhere, absolute times need not. Peers run at their best: MPI as it comes and with
@@ -83,6 +86,7 @@ def main() -> None:
             page.append(text(section, cases, section.draw(cases, arguments.docs / "figures")))
         else:
             progress(f"{section.name} has left no results: it is left out")
+    page.append(NOT_REACHED.read_text())
     path = arguments.docs / "benchmarks.md"
     path.write_text("\n".join(page))
     progress(f"page: {path}")
