@@ -22,7 +22,8 @@ SIZE = 1 << 30
 #: The first transfers fault both arenas in and open the connections.
 WARM_UP_RUNS = 3
 
-TARGET = 0.6
+#: Of the rate of a bare sender and receiver. iperf3 has no object: its buffers are small and hot.
+TARGET = 0.8
 
 
 def main() -> None:
@@ -86,8 +87,9 @@ def _report(size: int, timed: list[dict[str, float]]) -> None:
         ratio = median(run["hoplite"] / run[limit] for run in timed)
         most = median(run[limit] for run in timed)
         rates = (f"{got / 1e9:.2f} GB/s", f"{most / 1e9:.2f} GB/s")
+        target = f">= {TARGET}" if limit == "bare" else "-"
         report.add(
-            ("rate", size_text(size), limit, *rates, f"{ratio:.2f}", f">= {TARGET}"),
+            ("rate", size_text(size), limit, *rates, f"{ratio:.2f}", target),
             case=f"get {size} beside {limit}",
             runs=timed,
             summary={"ratio": ratio, "bytes_per_second": got},
