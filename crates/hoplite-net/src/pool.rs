@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::bundle::Bundle;
 
-/// How long a bundle waits for its next transfer. Only the sending side lets go of idle ones, so a transfer never starts on one that the other side is just closing.
+/// How long a bundle waits for its next transfer. Only the sending side lets go of idle ones, so a transfer
+/// never starts on one that the other side is just closing.
 pub const BULK_IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// Idle bundles kept to one peer; more transfers than this at a time to one peer are rare.
