@@ -36,7 +36,7 @@ FEW = ["--runs", "1", "--warm-up", "1", "--rate", "1000"]
             3,
             ["--systems", "hoplite", "--hosts", "3", "--size", "1MiB", "--intervals", "0.01", *FEW],
         ),
-        ("roundtrip", 2, ["--systems", "hoplite", "--sizes", "1KiB", "1MiB", *FEW]),
+        ("roundtrip", 2, ["--systems", "hoplite", "relays", "--sizes", "1KiB", "1MiB", *FEW]),
         ("degree", 1, ["--hosts", "4", "--sizes", "1MiB", *FEW]),
         ("objects", 6, ["--no-ray", "--clients", "2", "--scale", "0.01", "--runs", "1", "--warm-up", "0"]),
     ],

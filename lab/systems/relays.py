@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -110,34 +110,28 @@ class Calls:
 
 def relay(path: str, role: str, address: str) -> None:
     """Between the first client at ``path`` and the other host's relay, for ever."""
-    clients = socket.socket(socket.AF_UNIX)
-    clients.bind(path)
-    clients.listen()
-    print('{"ready": true}', flush=True)
-    client, _ = clients.accept()
-    if role == "listen":
-        with socket.create_server((address, PORT)) as listener:
-            other, _ = listener.accept()
-    else:
-        other = _dialled(address)
-    tune(other)
-    onward = {client: other, other: client}
+    with ExitStack() as stack:
+        clients = stack.enter_context(socket.socket(socket.AF_UNIX))
+        clients.bind(path)
+        clients.listen()
+        # Whoever calls is started when the one that listens is ready.
+        relays = stack.enter_context(socket.create_server((address, PORT))) if role == "listen" else None
+        print('{"ready": true}', flush=True)
+        client = stack.enter_context(clients.accept()[0])
+        other = relays.accept()[0] if relays else socket.create_connection((address, PORT))
+        stack.enter_context(other)
+        tune(other)
+        _pass_on({client: other, other: client})
+
+
+def _pass_on(onward: Mapping[socket.socket, socket.socket]) -> None:
     data = memoryview(bytearray(CHUNK_BYTES))
     while True:
-        for ready in select.select([client, other], [], [])[0]:
+        for ready in select.select(onward, [], [])[0]:
             read = ready.recv_into(data)
             if read == 0:
                 return
             onward[ready].sendall(data[:read])
-
-
-def _dialled(address: str) -> socket.socket:
-    """The other relay may not listen yet: it does once its client is there."""
-    while True:
-        try:
-            return socket.create_connection((address, PORT))
-        except ConnectionRefusedError:
-            time.sleep(0.01)
 
 
 if __name__ == "__main__":

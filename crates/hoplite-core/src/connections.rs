@@ -1,7 +1,7 @@
 //! How many connections a transfer goes by: in many networks a single flow gets only a part of the link.
 //!
-//! Learnt by the sender, of each receiver, from transfers that are large, alone here, and set in their pace by the
-//! network:
+//! Learnt by the sender, of each receiver, from transfers that are large, alone here, and set in their pace by
+//! the network:
 //!
 //! ```text
 //!           ┌─────────── faster: 2m ───────────┐
@@ -11,9 +11,9 @@
 //!           └── not: m, no trial for a while ──┘
 //! ```
 //!
-//! A trial that says nothing (its transfer waited for its own upstream, or broke) is made again with the next large
-//! transfer. Transfers that go the same way side by side share the connections. There is no way back to fewer: more
-//! than needed cost nothing that shows on a link.
+//! A trial that says nothing (its transfer waited for its own upstream, or broke) is made again with the next
+//! large transfer. Transfers that go the same way side by side share the connections. There is no way back to
+//! fewer: more than needed cost nothing that shows on a link.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -77,7 +77,7 @@ struct Measured {
 const BANDWIDTH_GAIN: f64 = 0.3;
 
 impl Links {
-    /// How many there were now.
+    /// Returns how many round trips to `peer` have been measured, this one among them.
     pub fn on_round_trip(&mut self, peer: NodeId, seconds: f64) -> u32 {
         let link = self.peers.entry(peer).or_default();
         link.latency_s = Some(link.latency_s.map_or(seconds / 2.0, |least| least.min(seconds / 2.0)));

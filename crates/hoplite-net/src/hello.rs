@@ -106,7 +106,7 @@ impl LastWords {
     /// `WouldBlock` if more may come; what the kernel reports, if the connection broke.
     pub(crate) fn hear(&mut self, stream: &TcpStream) -> io::Result<()> {
         let mut bytes = [0; LAST_WORDS_BYTES_MAX];
-        while self.0.buffer_mut().len() < LAST_WORDS_BYTES_MAX {
+        while self.0.buffered() < LAST_WORDS_BYTES_MAX {
             match stream.try_read(&mut bytes)? {
                 0 => break,
                 read => self.0.push(&bytes[..read]),

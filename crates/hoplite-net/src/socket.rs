@@ -17,7 +17,7 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// a fold may rightly leave its sender before a full window for as long as a source is late.
 const CONTROL_USER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes that may wait unsent in the sockets of a bulk connection or bundle: enough that the sender never runs dry between two
+/// Bytes that may wait unsent in the sockets of a bundle: enough that the sender never runs dry between two
 /// wake-ups, short enough that the bytes of an aborted transfer do not clog the link [design §11].
 const BULK_NOTSENT_BYTES_MAX: u32 = 512 << 10;
 

@@ -1,5 +1,7 @@
 //! Bundles from one end to the other over loopback, and those that do not come to be.
 
+use std::time::Duration;
+
 use hoplite_net::{
     dial, dial_bundle, write_frame, Arrival, Bundle, Listener, BUNDLES_FORMING_MAX, CHUNK_BYTES,
 };
@@ -8,6 +10,9 @@ use hoplite_words::{Connections, NodeId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+
+/// Longer than anything here takes.
+const NEVER: Duration = Duration::from_secs(30);
 
 async fn listen() -> (NodeId, mpsc::UnboundedReceiver<Arrival>) {
     let (listener, _udp) = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
@@ -64,10 +69,7 @@ async fn bytes_come_in_order_whatever_their_pieces() {
 #[tokio::test]
 async fn chunks_take_turns_on_the_connections() {
     let (node, mut arrivals) = listen().await;
-    let mut dialled = Vec::new();
-    for number in 0..2 {
-        dialled.push(part(node, 1, number, 2).await);
-    }
+    let mut dialled = parts(node, 2).await;
     let mut coming = bundle(&mut arrivals).await;
     let chunk = CHUNK_BYTES as usize;
     let bytes = pattern(3 * chunk);
@@ -82,16 +84,22 @@ async fn chunks_take_turns_on_the_connections() {
 #[tokio::test]
 async fn one_broken_connection_ends_the_stream() {
     let (node, mut arrivals) = listen().await;
-    let mut dialled = Vec::new();
-    for number in 0..3 {
-        dialled.push(part(node, 1, number, 3).await);
-    }
+    let mut dialled = parts(node, 3).await;
     let mut coming = bundle(&mut arrivals).await;
     dialled[0].write_all(&pattern(CHUNK_BYTES as usize)).await.unwrap();
     dialled.remove(1);
     let mut got = Vec::new();
     coming.read_to_end(&mut got).await.unwrap();
     assert_eq!(got.len() as u64, CHUNK_BYTES);
+}
+
+/// All connections of a bundle.
+async fn parts(node: NodeId, of: u8) -> Vec<TcpStream> {
+    let mut dialled = Vec::new();
+    for number in 0..of {
+        dialled.push(part(node, 1, number, of).await);
+    }
+    dialled
 }
 
 /// One connection of a bundle, said to be this one.
@@ -173,7 +181,7 @@ async fn so_many_bundles_may_form_and_no_more() {
             tokio::task::yield_now().await;
         }
     };
-    refused.await;
+    tokio::time::timeout(NEVER, refused).await.expect("none was refused");
     drop(dial(caller(), node, Purpose::Bulk).await.unwrap());
     assert!(matches!(arrivals.recv().await, Some(Arrival::Bulk { .. })), "others are let in as before");
 }

@@ -45,7 +45,7 @@ pub struct Options {
     pub carry_threads: u16,
 
     /// Microseconds to stay awake for the next call or message when one follows the other; 0 sleeps at once.
-    /// Only processor time that nobody else wants is spent on it.
+    /// It gives way to whoever wants the processor, and an idle node sleeps.
     #[arg(long, env = "HOPLITE_POLL_US", default_value_t = 200, value_parser = clap::value_parser!(u64).range(..=POLL_US_MAX))]
     pub poll_us: u64,
 

@@ -45,6 +45,11 @@ impl Deframer {
         self.buffer.extend_from_slice(bytes);
     }
 
+    /// Bytes that wait for the rest of their frame.
+    pub fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// The buffer itself, for readers that append to one without a copy (`read_buf`), with room for
     /// what the frame that has begun still lacks.
     pub fn buffer_mut(&mut self) -> &mut BytesMut {

@@ -75,11 +75,7 @@ impl Bench {
 
     /// A bulk connection of `from`, past its hello.
     pub(super) async fn connect(&mut self, from: NodeId) -> TcpStream {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (out, accepted) =
-            tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        self.carriers.arrive(from, accepted.unwrap().0.into()).unwrap();
-        out.unwrap()
+        self.connect_parts(from, 1).await.remove(0)
     }
 
     /// A bundle of `from`, past its hellos.

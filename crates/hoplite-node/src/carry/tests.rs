@@ -22,18 +22,20 @@ fn broken(transfer: u64, watermark: u64) -> Input {
 }
 
 #[tokio::test]
-async fn transfers_follow_each_other_on_one_connection() {
-    let mut bench = Bench::new();
-    let mut stream = bench.connect(peer(2)).await;
-    for n in 0..3 {
-        let bytes = pattern(n, SIZE);
-        let copy = bench.copy(SIZE as u64);
-        bench.carriers.receive(TransferId(n), peer(2), copy.clone(), 0);
-        transfer(&mut stream, n, &bytes).await;
-        assert_eq!(bench.input().await, received(n, SIZE as u64));
-        assert!(contents(&copy) == bytes, "transfer {n} arrived changed");
+async fn transfers_follow_each_other_on_a_bundle() {
+    for connections in [1, 3] {
+        let mut bench = Bench::new();
+        let mut bundle = bench.connect_bundle(peer(2), connections).await;
+        for (n, size) in [SIZE, 1, 700_001, SIZE].into_iter().enumerate() {
+            let (n, bytes) = (n as u64, pattern(n as u64, size));
+            let copy = bench.copy(size as u64);
+            bench.carriers.receive(TransferId(n), peer(2), copy.clone(), 0);
+            transfer(&mut bundle, n, &bytes).await;
+            assert_eq!(bench.input().await, received(n, size as u64));
+            assert!(contents(&copy) == bytes, "transfer {n} over {connections} arrived changed");
+        }
+        bench.finish().await;
     }
-    bench.finish().await;
 }
 
 #[tokio::test]
@@ -315,21 +317,6 @@ async fn idle_connections_of_a_peer_that_is_gone_are_closed() {
     bench.carriers.receive(TransferId(2), peer(3), copy, 0);
     transfer(&mut other, 2, b"abc").await;
     assert_eq!(bench.input().await, received(2, 3), "another peer's connection works on");
-    bench.finish().await;
-}
-
-#[tokio::test]
-async fn transfers_follow_each_other_on_a_bundle() {
-    let mut bench = Bench::new();
-    let mut bundle = bench.connect_bundle(peer(2), 3).await;
-    for (n, size) in [SIZE, 1, 700_001].into_iter().enumerate() {
-        let (n, bytes) = (n as u64, pattern(n as u64, size));
-        let copy = bench.copy(size as u64);
-        bench.carriers.receive(TransferId(n), peer(2), copy.clone(), 0);
-        transfer(&mut bundle, n, &bytes).await;
-        assert_eq!(bench.input().await, received(n, size as u64));
-        assert!(contents(&copy) == bytes, "transfer {n} arrived changed");
-    }
     bench.finish().await;
 }
 
