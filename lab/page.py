@@ -51,6 +51,7 @@ SECTIONS = (
     Section("Puts, gets and look-ups on a node", "objects"),
     Section("Memory of one process", "memory"),
     Section("One connection at full speed", "loopback"),
+    Section("Links without limits", "unlimited"),
     Section("Failures in applications", "failure", _newest(failure.draw)),
     Section("Failures in the midst of a collective", "recovery", _newest(recovery.draw)),
     Section("How soon a failure is noticed", "detection"),
@@ -102,12 +103,13 @@ def text(section: Section, cases: Sequence[Case], figures: Sequence[str]) -> str
 
 
 def _side_by_side(cases: Sequence[Case]) -> list[list[str]]:
-    """A line for each case, with the times of all systems as multiples of its limit."""
+    """A line for each case, by hosts and size, with the times of all systems as multiples of its limit."""
+    cases = sorted(cases, key=lambda case: (case.summary.get("hosts", 0), case.summary.get("size", 0)))
     found = {name for case in cases for name in case.summary["systems"]}
     known = [name for name in LOOKS if name in found and name != OURS]
     peers = [*known, *sorted(found - {OURS, *known})]
     own = cases[0].document["columns"][: -len(COLUMNS)]
-    head = [*own, "limit", OURS, "x limit", "must reach", *(f"{name}, x limit" for name in peers)]
+    head = [*own, "link", "limit", OURS, "x limit", "must reach", *(f"{name}, x limit" for name in peers)]
     return [head, *(_line(case, len(own), peers) for case in cases)]
 
 
@@ -116,8 +118,10 @@ def _line(case: Case, own: int, peers: Sequence[str]) -> list[str]:
     printed = {row[own]: dict(zip(COLUMNS, row[own:], strict=True)) for row in case.rows}
     ours = printed.get(OURS, {})
     chosen = systems.get(OURS, {}).get("chosen")
+    rate = case.summary["rate_mbit"]
     return [
         *case.rows[0][:own],
+        "no limit" if rate is None else f"{rate:g} Mbit/s",
         case.rows[0][own + COLUMNS.index("limit")],
         ours.get("median", "") + (f" ({chosen})" if chosen else ""),
         ours.get("x limit", ""),

@@ -36,22 +36,32 @@ COLUMNS = ("system", "median", "limit", "x limit", "spread", "x hoplite", "must 
 OURS = "hoplite"
 
 
-def add_run_options(options: argparse.ArgumentParser) -> None:
-    """What every benchmark over hosts with limited links can be told."""
-    options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
+def add_turn_options(options: argparse.ArgumentParser) -> None:
+    """What every benchmark in which systems take turns can be told."""
     options.add_argument("--runs", type=int, default=RUNS_MIN)
     options.add_argument("--warm-up", type=int, default=WARM_UP_RUNS, help="runs before those that count")
+
+
+def add_run_options(options: argparse.ArgumentParser) -> None:
+    """What every benchmark over hosts with limited links can be told besides."""
+    add_turn_options(options)
+    options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
     options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figures")
 
 
-def add_options(options: argparse.ArgumentParser) -> None:
+def add_system_options(options: argparse.ArgumentParser) -> None:
     """What every benchmark that compares systems can be told besides."""
-    add_run_options(options)
-    add_network_options(options)
     options.add_argument("--store", help="of each host; default: as large as is needed")
     options.add_argument(
         "--systems", nargs="+", choices=systems.MODULES, help="default: Hoplite and every peer installed"
     )
+
+
+def add_options(options: argparse.ArgumentParser) -> None:
+    """What every benchmark that compares systems over hosts with limited links can be told."""
+    add_run_options(options)
+    add_network_options(options)
+    add_system_options(options)
 
 
 def systems_asked_for(options: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[str]:

@@ -22,6 +22,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "ray": {"color": "#CC79A7", "marker": "v"},
     "dask": {"color": "#56B4E9", "marker": "x"},
     "bare relays": {"color": "grey", "marker": "+"},
+    "bare chain": {"color": "grey", "marker": "+"},
 }
 USUAL: dict[str, Any] = {"lw": 1.0, "markersize": 3.5, "zorder": 3}
 

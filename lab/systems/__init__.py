@@ -26,6 +26,7 @@ MODULES = {
     "ray": "lab.systems.ray",
     "dask": "lab.systems.dask",
     "relays": "lab.systems.relays",
+    "chain": "lab.systems.chain",
 }
 
 #: The collectives that a system may be able to do. In all of them S is the size of one object, and all hosts

@@ -1,0 +1,59 @@
+"""Broadcast of one large object over links without limits, where processors decide how fast it goes.
+
+The limit is S/B, B what iperf3 gets between two hosts while the others rest. A chain of bare relays over
+the same hosts shows what the processors have left of that: each host receives into its memory and sends
+on, and does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from lab import turns
+from lab.hosts import Hosts
+from lab.network import Network
+from lab.report import Report, size_of, size_text
+from lab.systems import chain
+
+HOSTS = (2, 4)
+SIZE = 1 << 30
+
+CASE = "broadcast"
+
+#: The object, and the one of the run before, which may not quite be gone.
+ROOM_OBJECTS = 2
+
+#: What Hoplite must reach, times the bare chain: 0.8 of its rate.
+TARGET = 1.25
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--hosts", type=int, nargs="+", default=HOSTS)
+    options.add_argument("--size", type=size_of, default=SIZE, help="as 1GiB")
+    turns.add_turn_options(options)
+    turns.add_system_options(options)
+    arguments = options.parse_args()
+    names = turns.systems_asked_for(options, arguments)
+    report = Report("unlimited", "Broadcast over links without limits", ("hosts", "size", *turns.COLUMNS))
+    store = arguments.store or turns.store_for(ROOM_OBJECTS * arguments.size)
+    for count in arguments.hosts:
+        with turns.opened(names, count, Network(), store) as (hosts, running):
+            turns.measure(_cell(arguments.size, hosts), running, arguments.runs, arguments.warm_up, report)
+    report.finish()
+
+
+def _cell(size: int, hosts: Hosts) -> turns.Cell:
+    return turns.Cell(
+        label=f"{CASE} {size_text(size)}, {len(hosts)} hosts",
+        columns=(str(len(hosts)), size_text(size)),
+        facts={"case": CASE, "size": size, "hosts": len(hosts), "rate_mbit": None},
+        run=lambda system, name: system.run(CASE, size, name),
+        limit=lambda: size / turns.goodput(hosts),
+        target=TARGET,
+        rival=chain.NAME,
+    )
+
+
+if __name__ == "__main__":
+    main()
