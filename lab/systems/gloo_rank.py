@@ -38,7 +38,8 @@ class Calls:
     def prepare(self, case: str, size: int) -> dict[str, Any]:
         """Arrays are made, and memory is touched, before the time starts."""
         empty = case in ("broadcast", ROUND_TRIP) and self._rank > 0
-        array = np.zeros(size // 4, np.float32) if empty else pattern(size, self._rank)
+        # Zeros of their own accord would be pages that are not there yet.
+        array = np.full(size // 4, 0, np.float32) if empty else pattern(size, self._rank)
         self._tensor = torch.from_numpy(array)
         self._gathered = []
         if case == "gather" and self._rank == 0:
