@@ -4,16 +4,17 @@
 //! the network:
 //!
 //! ```text
-//!           ┌─────────── faster: 2m ───────────┐
-//!           ▼                                  │
-//!   m, measured ──(next large transfer)──▶ trying 2m
-//!           ▲                                  │
-//!           └── not: m, no trial for a while ──┘
+//!           ┌──────────────────── still faster: 2m ────────────────────┐
+//!           ▼                                                          │
+//!   m, measured ──(next large transfer)──▶ trying 2m ──faster──▶ m again, to be sure
+//!           ▲                                  │                       │
+//!           └─────── not: m, no trial for a while ◀── not any more ────┘
 //! ```
 //!
-//! A trial that says nothing (its transfer waited for its own upstream, or broke) is made again with the next
-//! large transfer. Transfers that go the same way side by side share the connections. There is no way back to
-//! fewer: more than needed cost nothing that shows on a link.
+//! To be sure, because the transfers before a trial may have been slow for reasons of their own: memory touched
+//! for the first time, others on the link. A trial that says nothing (its transfer waited for its own upstream,
+//! or broke) is made again with the next large transfer. Transfers that go the same way side by side share the
+//! connections. There is no way back to fewer: more than needed cost nothing that shows on a link.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,9 +48,41 @@ struct Choice {
     connections: Connections,
     /// The best that was seen with them: others on the link only ever take some of it.
     bytes_per_s: u64,
+    /// What twice as many brought, if that was faster: to be compared with what these bring once more.
+    doubled_bytes_per_s: Option<u64>,
     /// Trials of more, in a row, that were not faster.
     failed_trials: u32,
     no_trial_before: Duration,
+}
+
+impl Choice {
+    fn new(connections: Connections, bytes_per_s: u64) -> Self {
+        Choice {
+            connections,
+            bytes_per_s,
+            doubled_bytes_per_s: None,
+            failed_trials: 0,
+            no_trial_before: Duration::ZERO,
+        }
+    }
+
+    fn is_beaten_by(&self, doubled_bytes_per_s: u64) -> bool {
+        doubled_bytes_per_s as f64 >= FASTER * self.bytes_per_s as f64
+    }
+
+    /// Ends a trial, in which twice as many brought so much.
+    fn decide(&mut self, now: Duration, doubled_bytes_per_s: u64) {
+        match self.connections.doubled() {
+            Some(doubled) if self.is_beaten_by(doubled_bytes_per_s) => {
+                *self = Choice::new(doubled, doubled_bytes_per_s);
+            }
+            _ => {
+                self.no_trial_before =
+                    now + TRIAL_PERIOD * (1 << self.failed_trials.min(TRIAL_DOUBLINGS_MAX));
+                self.failed_trials += 1;
+            }
+        }
+    }
 }
 
 impl Choices {
@@ -67,7 +100,8 @@ impl Choices {
             return Connections::ONE;
         }
         let Some(choice) = self.peers.get(&peer) else { return self.usual().shared_by(sharers) };
-        let is_trial = sharers == 1 && bytes >= MEASURED_BYTES_MIN && now >= choice.no_trial_before;
+        let is_due = choice.doubled_bytes_per_s.is_none() && now >= choice.no_trial_before;
+        let is_trial = is_due && sharers == 1 && bytes >= MEASURED_BYTES_MIN;
         let tried = choice.connections.doubled().filter(|_| is_trial);
         tried.unwrap_or(choice.connections.shared_by(sharers))
     }
@@ -84,19 +118,20 @@ impl Choices {
         if bytes < MEASURED_BYTES_MIN || self.fixed.is_some() {
             return;
         }
-        let measured = Choice { connections: used, bytes_per_s, failed_trials: 0, no_trial_before: now };
-        let choice = self.peers.entry(peer).or_insert(measured);
+        let choice = self.peers.entry(peer).or_insert_with(|| Choice::new(used, bytes_per_s));
         if used == choice.connections {
             choice.bytes_per_s = choice.bytes_per_s.max(bytes_per_s);
-        } else if Some(used) != choice.connections.doubled() {
-            // An older trial, or it shared its connections with another transfer.
-        } else if bytes_per_s as f64 >= FASTER * choice.bytes_per_s as f64 {
-            *choice = measured;
-        } else {
-            choice.no_trial_before =
-                now + TRIAL_PERIOD * (1 << choice.failed_trials.min(TRIAL_DOUBLINGS_MAX));
-            choice.failed_trials += 1;
+            if let Some(doubled) = choice.doubled_bytes_per_s.take() {
+                choice.decide(now, doubled);
+            }
+        } else if Some(used) == choice.connections.doubled() {
+            if choice.is_beaten_by(bytes_per_s) {
+                choice.doubled_bytes_per_s = Some(bytes_per_s);
+            } else {
+                choice.decide(now, bytes_per_s);
+            }
         }
+        // Otherwise an older trial, or it shared its connections with another transfer.
     }
 
     pub fn forget(&mut self, peer: NodeId) {
@@ -140,7 +175,7 @@ mod tests {
     #[test]
     fn more_are_tried_while_they_are_faster_and_again_after_a_while() {
         let mut choices = Choices::default();
-        assert_eq!(send(&mut choices, START, peer(1), 6), [1, 2, 4, 8, 4, 4]);
+        assert_eq!(send(&mut choices, START, peer(1), 8), [1, 2, 1, 4, 2, 8, 4, 4]);
         assert_eq!(send(&mut choices, START + TRIAL_PERIOD, peer(1), 3), [8, 4, 4]);
         assert_eq!(
             send(&mut choices, START + TRIAL_PERIOD * 2, peer(1), 1),
@@ -153,7 +188,7 @@ mod tests {
     #[test]
     fn a_new_receiver_begins_with_what_is_usual() {
         let mut choices = Choices::default();
-        send(&mut choices, START, peer(1), 5);
+        send(&mut choices, START, peer(1), 6);
         assert_eq!(send(&mut choices, START, peer(2), 3), [4, 8, 4]);
         choices.forget(peer(1));
         choices.forget(peer(2));
@@ -183,9 +218,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_faster_only_than_a_slow_start_is_no_more_than_chance() {
+        let mut choices = Choices::default();
+        let mut chosen = Vec::new();
+        for rate in [100, 800, 800, 800] {
+            let used = choices.choose(START, peer(1), LARGE, 1);
+            choices.on_measured(START, peer(1), used, LARGE, rate);
+            chosen.push(used.get());
+        }
+        assert_eq!(chosen, [1, 2, 1, 1]);
+    }
+
+    #[test]
     fn small_transfers_go_by_one_and_teach_nothing() {
         let mut choices = Choices::default();
-        send(&mut choices, START, peer(1), 4);
+        send(&mut choices, START, peer(1), 7);
         assert_eq!(choices.choose(START, peer(1), LARGE_BYTES_MIN - 1, 1), connections(1));
         assert_eq!(choices.choose(START, peer(1), LARGE_BYTES_MIN, 1), connections(4));
         choices.on_measured(START, peer(2), connections(4), MEASURED_BYTES_MIN - 1, 1 << 40);
@@ -202,7 +249,7 @@ mod tests {
     #[test]
     fn transfers_side_by_side_share() {
         let mut choices = Choices::default();
-        send(&mut choices, START, peer(1), 4);
+        send(&mut choices, START, peer(1), 7);
         let chosen = [1, 2, 3, 9].map(|sharers| choices.choose(START, peer(1), LARGE, sharers).get());
         assert_eq!(chosen, [4, 2, 1, 1]);
     }
