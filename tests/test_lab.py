@@ -128,8 +128,11 @@ def test_the_page_has_a_line_for_each_case_and_blanks_for_what_is_missing(folder
     cases = results.joined("collective", folder)
     text = page.text(page.SECTIONS[0], cases, ["collectives"])
     assert "![Collectives](figures/collectives.png)" in text
-    assert "| hosts | case | size | limit | hoplite | x limit | must reach | gloo, x limit |" in text
-    assert "| 4 | broadcast | 1 MiB | 2000.0 ms | 2000.0 ms | 1.000 | <= 1.03 x limit | 1.50 |" in text
+    assert "| hosts | case | size | link | limit | hoplite | x limit | must reach | gloo, x limit |" in text
+    assert (
+        "| 4 | broadcast | 1 MiB | 500 Mbit/s | 2000.0 ms | 2000.0 ms | 1.000 | <= 1.03 x limit | 1.50 |"
+        in text
+    )
     without = results.Case(
         cases[0].rows[:1], {**cases[0].summary, "systems": {"hoplite": {}}}, [], cases[0].document
     )
