@@ -13,10 +13,13 @@ import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from lab.daemons import on_loopback
 from lab.objects import FIRST_GET, Clients, HopliteClients, Memcpy, ray_clients
-from lab.report import RUNS_MIN, Report, median, progress, size_text
+from lab.plots import objects as figure
+from lab.report import RESULTS, RUNS_MIN, Report, median, progress, size_text
+from lab.results import joined
 from lab.systems import ray
 
 CLIENTS = (1, 8)
@@ -60,6 +63,7 @@ def main() -> None:
     options.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
     options.add_argument("--scale", type=float, default=1.0, help="of the number of operations in a run")
     options.add_argument("--no-ray", action="store_true", help="without Ray, though it is installed")
+    options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figure")
     arguments = options.parse_args()
     most = max(arguments.clients)
     report = Report(
@@ -83,6 +87,7 @@ def main() -> None:
         for clients in arguments.clients:
             _measure(LOOK_UP, clients, [ours], arguments, report)
     report.finish()
+    figure.draw(joined("objects"), arguments.figures)
 
 
 def _measure(

@@ -12,7 +12,9 @@ import argparse
 from lab import turns
 from lab.hosts import Hosts
 from lab.network import Network
+from lab.plots import unlimited as figure
 from lab.report import Report, size_of, size_text
+from lab.results import joined
 from lab.systems import chain
 
 HOSTS = (2, 4)
@@ -41,6 +43,7 @@ def main() -> None:
         with turns.opened(names, count, Network(), store) as (hosts, running):
             turns.measure(_cell(arguments.size, hosts), running, arguments.runs, arguments.warm_up, report)
     report.finish()
+    figure.draw(joined("unlimited"), arguments.figures)
 
 
 def _cell(size: int, hosts: Hosts) -> turns.Cell:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.failure import figure as failure
-from lab.plots import arrivals, collective, degree, roundtrip, scaling
+from lab.plots import arrivals, collective, degree, objects, roundtrip, scaling, unlimited
 from lab.plots.lines import LOOKS
 from lab.recovery import figure as recovery
 from lab.report import RESULTS, ROOT, progress
@@ -48,10 +48,10 @@ SECTIONS = (
     Section("Round trips", "roundtrip", roundtrip.draw),
     Section("The degree of a reduction's tree", "degree", degree.draw),
     Section("Many nodes, simulated", "scaling", scaling.draw),
-    Section("Puts, gets and look-ups on a node", "objects"),
+    Section("Puts, gets and look-ups on a node", "objects", objects.draw),
     Section("Memory of one process", "memory"),
     Section("One connection at full speed", "loopback"),
-    Section("Links without limits", "unlimited"),
+    Section("Links without limits", "unlimited", unlimited.draw),
     Section("Failures in applications", "failure", _newest(failure.draw)),
     Section("Failures in the midst of a collective", "recovery", _newest(recovery.draw)),
     Section("How soon a failure is noticed", "detection"),

@@ -40,13 +40,13 @@ def add_turn_options(options: argparse.ArgumentParser) -> None:
     """What every benchmark in which systems take turns can be told."""
     options.add_argument("--runs", type=int, default=RUNS_MIN)
     options.add_argument("--warm-up", type=int, default=WARM_UP_RUNS, help="runs before those that count")
+    options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figures")
 
 
 def add_run_options(options: argparse.ArgumentParser) -> None:
     """What every benchmark over hosts with limited links can be told besides."""
     add_turn_options(options)
     options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
-    options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figures")
 
 
 def add_system_options(options: argparse.ArgumentParser) -> None:

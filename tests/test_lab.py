@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 from lab import page, report, results, systems, turns
 from lab.bench_degree import shape
 from lab.network import Network
-from lab.plots import arrivals, collective, degree, roundtrip, scaling
+from lab.plots import arrivals, collective, degree, objects, roundtrip, scaling, unlimited
 from lab.systems import mpi, mpi_launch, peers
 from lab.worker import WorkerFailed
 
@@ -150,11 +150,23 @@ def test_every_figure_of_several_systems_is_drawn(folder: Path) -> None:
     for case in cases:
         case.summary["systems"]["hoplite"]["chosen"] = "chain"
     drawn = [*collective.draw(cases, folder), *roundtrip.draw(cases, folder), *degree.draw(cases, folder)]
-    drawn += arrivals.draw(cases[:1], folder)
-    assert drawn == ["collectives", "collectives-small", "roundtrip", "degree", "arrivals"]
+    drawn += [*arrivals.draw(cases[:1], folder), *unlimited.draw(cases, folder)]
+    named = ["collectives", "collectives-small", "roundtrip", "degree", "arrivals", "unlimited"]
+    assert drawn == named
     for name in drawn:
         assert (folder / f"{name}.png").stat().st_size > 0
         assert (folder / f"{name}.svg").stat().st_size > 0
+
+
+def test_the_figure_of_rates_has_a_row_for_each_number_of_clients(tmp_path: Path) -> None:
+    def case(call: str, clients: int) -> results.Case:
+        facts = {"call": call, "size": 1 << 10, "clients": clients}
+        return results.Case([], {**facts, "per_second": {"hoplite": 2e4, "memcpy": 1e3}}, [], {})
+
+    assert objects.draw([case("put", 1), case("get", 1), case("put", 8)], tmp_path) == ["objects"]
+    text = (tmp_path / "objects.svg").read_text()
+    for label in ("put 1 KiB", "get 1 KiB", "clients: 1", "clients: 8", "20.00"):
+        assert f"<!-- {label}" in text or f"{label} -->" in text, label
 
 
 def test_the_scaling_figure_has_the_newest_run_only(tmp_path: Path) -> None:

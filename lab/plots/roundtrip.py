@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.figures import caption, save, subplots
-from lab.plots.lines import LOOKS, scale
+from lab.plots import bars
 from lab.report import size_text
 from lab.results import Case, newest
-
-#: Where the slowest takes so many times as long as the fastest, bars on an even scale show nothing.
-LOGARITHMIC_FROM = 10
 
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
@@ -24,15 +21,8 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
     )
     figure, axes = subplots(1, len(chosen), (2.4 * len(chosen) + 0.6, 2.8))
     for axis, case in zip(axes, chosen, strict=True):
-        measured = case.summary["systems"]
-        names = [name for name in LOOKS if name in measured]
-        times = [measured[name]["seconds"] * 1e3 for name in names]
-        bars = axis.bar(names, times, color=[LOOKS[name]["color"] for name in names])
-        axis.bar_label(bars, [f"{time:.2f}" if time < 100 else f"{time:.0f}" for time in times], fontsize=7)
-        axis.axhline(case.summary["limit_seconds"] * 1e3, color="black", ls="--", lw=1.0)
-        if max(times) > LOGARITHMIC_FROM * min(times):
-            scale(axis)
-        axis.tick_params("x", rotation=60)
+        times = {name: one["seconds"] * 1e3 for name, one in case.summary["systems"].items()}
+        bars.draw(axis, times, case.summary["limit_seconds"] * 1e3)
         axis.set_title(size_text(case.summary["size"]))
     axes[0].set_ylabel("ms")
     caption(
