@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
 from hoplite.client import Client, connect
-from hoplite.daemon import find_daemon
-from hoplite.errors import BadArgument, HopliteError, NodeUnreachable, TimedOut
+from hoplite.errors import BadArgument, TimedOut
 from hoplite.folders import OwnedFolder
+from hoplite.launching import KILL_TIMEOUT, START_TIMEOUT, Launcher
 from hoplite.timeouts import CONNECT_TIMEOUT, DEFAULT, Deadline, Timeout
 
 __all__ = ["LocalCluster"]
 
-START_TIMEOUT = 30.0
-"""Seconds a node may take to say where it listens; a loaded machine needs a few."""
-
 STOP_TIMEOUT = 10.0
 """Seconds a node may take to stop on SIGTERM before it is killed."""
 
-KILL_TIMEOUT = 10.0
-"""Seconds the kernel may take to end a process on SIGKILL, and to stop one on SIGSTOP."""
-
 POLL_INTERVAL = 0.02
 """Seconds between looks at the members while waiting for them."""
-
-STDERR_TAIL_BYTES = 4096
-"""How much of a failed node's log goes into the error."""
 
 HOST = "127.0.0.1"
 
@@ -69,7 +58,7 @@ class LocalCluster:
         """
         if nodes < 1:
             raise BadArgument(f"a cluster has at least one node, not {nodes}")
-        self._daemon = find_daemon()
+        self._launcher = Launcher()
         self._store_size = str(store_size)
         self._daemon_args = tuple(daemon_args)
         self._start_timeout = start_timeout
@@ -78,8 +67,6 @@ class LocalCluster:
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * nodes
         self._addresses = [f"{HOST}:0"] * nodes
         self._clients: list[Client] = []
-        # The kernel takes "when this process dies" for "when the thread that started them ends".
-        self._starter = ThreadPoolExecutor(1, thread_name_prefix="hoplite-cluster")
         deadline = Deadline(start_timeout)
         try:
             for i in range(nodes):
@@ -213,7 +200,7 @@ class LocalCluster:
                 self._reap(node, process, deadline.left(), "SIGTERM")
             except TimedOut:
                 self.kill(node)
-        self._starter.shutdown()
+        self._launcher.close()
         self._folder.remove()
 
     def _reap(self, node: int, process: subprocess.Popen[bytes], timeout: float | None, told: str) -> None:
@@ -235,56 +222,12 @@ class LocalCluster:
                 yield self._addresses[i]
 
     def _start(self, node: int, deadline: Deadline) -> None:
-        command = [self._daemon, "--listen", self._addresses[node], "--socket", self.sockets[node]]
-        command += ["--store-size", self._store_size, "--die-with-parent"]
-        for seed in self._seeds(node):
-            command += ["--seed", seed]
-        command += self._daemon_args
-        # What is set for the user's own nodes must not leak into these.
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("HOPLITE_")}
-        with self._log_path(node).open("ab") as log:
-            starting = self._starter.submit(
-                subprocess.Popen[bytes],
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=clean,
-                # Its own group: Ctrl-C at the terminal is for this program, not for the nodes.
-                process_group=0,
-            )
-            process = starting.result()
-        self._processes[node] = process
-        self._addresses[node] = self._listening(node, process, deadline)
-
-    def _listening(self, node: int, process: subprocess.Popen[bytes], deadline: Deadline) -> str:
-        """Read the node's first line, which says where it listens."""
-        assert process.stdout is not None
-        line = b""
-        with process.stdout as stdout:
-            while not line.endswith(b"\n"):
-                if not select.select([stdout], [], [], deadline.left())[0]:
-                    raise self._start_error(node, f"said nothing within {self._start_timeout} s")
-                piece = os.read(stdout.fileno(), 4096)
-                if not piece:
-                    self._reap(node, process, KILL_TIMEOUT, "it closed its output")
-                    raise self._start_error(
-                        node, f"ended with status {process.returncode} instead of starting"
-                    )
-                line += piece
-        address = _address_in(line.decode(errors="replace"))
-        if address is None:
-            raise self._start_error(node, f"said {line!r}, which names no address")
-        return address
-
-    def _start_error(self, node: int, what: str) -> HopliteError:
-        tail = self._log_path(node).read_bytes()[-STDERR_TAIL_BYTES:].decode(errors="replace")
-        return NodeUnreachable(f"node {node} ({self._daemon}) {what}; its log ends:\n{tail}")
-
-
-def _address_in(line: str) -> str | None:
-    for word in line.split():
-        host, colon, port = word.rstrip(",;").rpartition(":")
-        if colon and host and port.isdigit():
-            return f"{host}:{port}"
-    return None
+        self._processes[node], self._addresses[node] = self._launcher.start(
+            self._addresses[node],
+            self.sockets[node],
+            store_size=self._store_size,
+            seeds=list(self._seeds(node)),
+            log=self._log_path(node),
+            timeout=deadline.left(),
+            args=self._daemon_args,
+        )
