@@ -8,10 +8,14 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import hoplite
 import numpy as np
 import pytest
+
+if TYPE_CHECKING:
+    from ray_cluster import RayCluster
 
 NODES = 4
 STORE_SIZE = "192MiB"
@@ -103,3 +107,14 @@ def name(request: pytest.FixtureRequest, cluster: hoplite.LocalCluster) -> Itera
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20210823)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """Three Ray nodes for all tests that break nothing; where Ray is installed."""
+    pytest.importorskip("ray")
+    # Not above: it uses what this file defines.
+    from ray_cluster import RayCluster
+
+    with contextlib.closing(RayCluster()) as cluster:
+        yield cluster

@@ -1,0 +1,128 @@
+"""Collectives on references: reduce, allreduce, broadcast, prefetch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import ray
+import ray.exceptions
+
+from hoplite.errors import BadArgument
+from hoplite.ray.handles import kept_as_handles
+from hoplite.ray.names import keeper_of
+from hoplite.reduction import Op, Order
+from hoplite.timeouts import DEFAULT, Deadline, Timeout, in_seconds
+
+__all__ = ["allreduce", "broadcast", "prefetch", "reduce"]
+
+KEEPER_TIMEOUT = 30.0
+"""Seconds to wait for a node's keeper, which on a Ray node that has just joined has only begun to start."""
+
+
+def reduce(
+    references: Sequence[ray.ObjectRef],
+    num_returns: int | None = None,
+    op: Op = "sum",
+    *,
+    order: Order = "arrival",
+    timeout: Timeout = DEFAULT,
+) -> tuple[ray.ObjectRef, list[ray.ObjectRef]]:
+    """Reduce the first `num_returns` (default: all) of `references` that become ready.
+
+    Their values are arrays (or CPU tensors) of one shape and dtype; the references may be of tasks that
+    still run. Returns the reference of the result, of the same shape and dtype, and those that are
+    not in it. With all of them it returns at once; otherwise when enough are ready to know which: those whose
+    tasks failed are passed over, and are among the unreduced.
+
+    `timeout` (seconds, None for ever; default: `$HOPLITE_TIMEOUT`, or else half an hour) bounds the waiting
+    here and then the reduction. Raises `ray.exceptions.GetTimeoutError`, `BadArgument`, and the
+    first failure if too many have failed; the reference of the result raises the others.
+    """
+    _check(references, num_returns)
+    seconds = in_seconds(timeout)
+    chosen = list(references)
+    if num_returns is not None and num_returns < len(chosen):
+        chosen = _first(chosen, num_returns, Deadline(seconds))
+    in_it = set(chosen)
+    unreduced = [reference for reference in references if reference not in in_it]
+    return _reduced(chosen, op, order, False, seconds), unreduced
+
+
+def allreduce(
+    references: Sequence[ray.ObjectRef],
+    op: Op = "sum",
+    *,
+    order: Order = "arrival",
+    timeout: Timeout = DEFAULT,
+) -> ray.ObjectRef:
+    """As `reduce` of all; besides, the result is brought to every node that has one of the sources."""
+    _check(references, None)
+    return _reduced(list(references), op, order, True, in_seconds(timeout))
+
+
+def broadcast(
+    reference: ray.ObjectRef, nodes: Iterable[str] | None = None, *, timeout: Timeout = DEFAULT
+) -> list[ray.ObjectRef]:
+    """Bring a value to Ray nodes (ids in hex; default: all that are alive), before tasks there ask for it.
+
+    Returns at once, a reference for each node that is ready when the value is there. `timeout`, as for
+    `reduce`, bounds that. Raises `NodeUnreachable` for a node without a Hoplite node.
+    """
+    chosen = [node["NodeID"] for node in ray.nodes() if node["Alive"]] if nodes is None else list(nodes)
+    seconds = in_seconds(timeout)
+    return [keeper_of(node, KEEPER_TIMEOUT).fetch.remote([reference], seconds) for node in chosen]
+
+
+def prefetch(
+    references: ray.ObjectRef | Iterable[ray.ObjectRef], *, timeout: Timeout = DEFAULT
+) -> ray.ObjectRef:
+    """Bring values to this process's node. Returns at once, a reference that is ready when they are here."""
+    chosen = [references] if isinstance(references, ray.ObjectRef) else list(references)
+    return _keeper_here().fetch.remote(chosen, in_seconds(timeout))
+
+
+def _check(references: Sequence[ray.ObjectRef], num_returns: int | None) -> None:
+    count = len(references) if num_returns is None else num_returns
+    if not 1 <= count <= len(references):
+        raise BadArgument(f"num_returns is 1 to the number of references ({len(references)}), not {count}")
+    if len(set(references)) < len(references):
+        raise BadArgument("a reference is listed twice")
+
+
+def _reduced(
+    chosen: list[ray.ObjectRef], op: Op, order: Order, to_sources: bool, timeout: float | None
+) -> ray.ObjectRef:
+    # In a list: by themselves, Ray would wait for their values before it makes the call.
+    return _keeper_here().reduce.remote(chosen, op, order, to_sources, timeout)
+
+
+def _keeper_here() -> Any:
+    return keeper_of(ray.get_runtime_context().get_node_id(), KEEPER_TIMEOUT)
+
+
+def _first(references: list[ray.ObjectRef], count: int, deadline: Deadline) -> list[ray.ObjectRef]:
+    """The first `count` that are ready and have not failed, in the order of the call."""
+    good: set[ray.ObjectRef] = set()
+    pending = references
+    failures: list[Exception] = []
+    while len(good) < count:
+        if len(good) + len(pending) < count:
+            raise failures[0]
+        wanted = count - len(good)
+        ready, pending = ray.wait(pending, num_returns=wanted, timeout=deadline.left(), fetch_local=False)
+        for reference in ready:
+            try:
+                with kept_as_handles():
+                    ray.get(reference, timeout=deadline.left())
+            except ray.exceptions.GetTimeoutError:
+                raise
+            except Exception as error:
+                failures.append(error)
+            else:
+                good.add(reference)
+        if len(ready) < wanted and deadline.is_over():
+            raise ray.exceptions.GetTimeoutError(
+                f"{len(good)} of {count} sources are ready, of {len(references)}"
+            )
+    return [reference for reference in references if reference in good]

@@ -1,0 +1,128 @@
+"""What travels through Ray in place of a large value, and its two ends: `share` and `load`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from hoplite.errors import HopliteError, NodeUnreachable, StoreFull, TimedOut
+from hoplite.ids import ObjectId
+from hoplite.ray import connection
+from hoplite.ray.errors import unavailable
+from hoplite.ray.forms import Form, received, sent, size_of
+from hoplite.ray.lifetime import id_of
+from hoplite.timeouts import Deadline
+
+__all__ = ["Handle", "keep_handles", "kept_as_handles", "load", "loading_until", "share", "unavailable_here"]
+
+logger = logging.getLogger(__name__)
+
+ROOM_TIMEOUT = 1.0
+"""Seconds that a put waits for room in the store. Then the value goes Ray's way, which can spill to disk."""
+
+SLOWEST_BYTES_PER_SECOND = 100e6
+"""Slowest copying into the store that is waited for, on a machine that swaps."""
+
+ATTEMPTS = 2
+"""Times a value is asked for: the second is for a node that was started anew since the last call."""
+
+_process_keeps_handles = False
+
+
+class _Thread(threading.local):
+    keeps_handles = False
+    deadline: Deadline | None = None
+
+
+_thread = _Thread()
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Stands for an object of Hoplite's: unpickling it, anywhere in the cluster, gives the value."""
+
+    guard: ray.ObjectRef
+    form: Form
+
+    @property
+    def id(self) -> ObjectId:
+        """The object's id."""
+        return id_of(self.guard)
+
+    def value(self) -> Any:
+        """The value. Raises what `Client.get` raises."""
+        for attempts_left in reversed(range(ATTEMPTS)):
+            way = connection.here()
+            try:
+                # In full only with the client's default: a caller's own deadline may be nearer.
+                timeout = way.client.default_timeout if _thread.deadline is None else _thread.deadline.left()
+                return received(way.client, self.id, self.form, timeout)
+            except NodeUnreachable:
+                connection.disconnect(way)
+                if not attempts_left:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def __reduce__(self) -> tuple[Any, tuple[ray.ObjectRef, Form]]:
+        return load, (self.guard, self.form)
+
+
+def load(guard: ray.ObjectRef, form: Form) -> Any:
+    """Unpickle a handle."""
+    handle = Handle(guard, Form(form))
+    return handle if _process_keeps_handles or _thread.keeps_handles else handle.value()
+
+
+def share(value: Any, form: Form) -> Handle | None:
+    """Put `value` under a new guard; None, with a warning in the log, if Hoplite cannot take it now."""
+    way = None
+    try:
+        way = connection.here()
+        handle = Handle(way.guards.take(), form)
+        way.client.put(
+            sent(value, form), handle.id, timeout=ROOM_TIMEOUT + size_of(value) / SLOWEST_BYTES_PER_SECOND
+        )
+    except (NodeUnreachable, StoreFull, TimedOut) as error:
+        if isinstance(error, NodeUnreachable) and way is not None:
+            connection.disconnect(way)
+        logger.warning("%d bytes go through Ray's own object store: %s", size_of(value), error)
+        return None
+    return handle
+
+
+def keep_handles() -> None:
+    """From now on handles stay handles in this process, which wants no bytes: a keeper's."""
+    global _process_keeps_handles
+    _process_keeps_handles = True
+
+
+@contextlib.contextmanager
+def kept_as_handles() -> Iterator[None]:
+    """Inside, what this thread gets from Ray has handles in place of large values."""
+    _thread.keeps_handles = True
+    try:
+        yield
+    finally:
+        _thread.keeps_handles = False
+
+
+@contextlib.contextmanager
+def loading_until(deadline: Deadline) -> Iterator[None]:
+    """Inside, this thread waits for the bytes of values until then at the latest."""
+    _thread.deadline = deadline
+    try:
+        yield
+    finally:
+        _thread.deadline = None
+
+
+def unavailable_here(error: HopliteError) -> ray.exceptions.RayError:
+    """The error for a value that is being unpickled on this thread, and cannot be had."""
+    context = ray._private.worker.global_worker.get_serialization_context()
+    return unavailable(context.get_outer_object_ref(), error)

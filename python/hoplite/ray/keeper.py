@@ -1,0 +1,128 @@
+"""The actor beside each Hoplite node: runs it, owns its objects' guards, and acts for others on it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private import worker
+
+from hoplite.client import connect
+from hoplite.errors import BadArgument, HopliteError, NodeUnreachable, TimedOut
+from hoplite.folders import OwnedFolder
+from hoplite.launching import Launcher
+from hoplite.ray import handles
+from hoplite.ray.errors import unavailable
+from hoplite.ray.forms import Form
+from hoplite.ray.handles import Handle
+from hoplite.ray.lifetime import Guards, id_of
+from hoplite.ray.names import announce
+from hoplite.reduction import Op, Order
+
+__all__ = ["CONCURRENCY_MAX", "Keeper"]
+
+CONCURRENCY_MAX = 10_000
+"""Calls that wait at once: reductions wait for each other's results, so none may wait in a queue."""
+
+
+class Keeper:
+    """Keeper and node end together: then the guards are lost as the store is, and both begin anew."""
+
+    def __init__(self, store_size: str | None, seeds: Sequence[str]) -> None:
+        """Start the node, which joins those at `seeds`. Raises `NodeUnreachable`."""
+        handles.keep_handles()
+        self._folder = OwnedFolder()
+        self._socket = str(self._folder.path / "node.sock")
+        self._launcher = Launcher()
+        host = ray.util.get_node_ip_address()
+        self._process, self._address = self._launcher.start(
+            f"{host}:0", self._socket, store_size=store_size, seeds=seeds, log=_log_path()
+        )
+        self._client = connect(self._socket)
+        self._guards = Guards(self._client)
+        announce(ray.get_runtime_context().get_node_id(), self._socket)
+
+    async def address(self) -> str:
+        """Where the node listens, "host:port"."""
+        return self._address
+
+    async def guards(self, count: int) -> list[ray.ObjectRef]:
+        """New guards, for the objects that a process of this Ray node is going to put."""
+        return self._guards.make(count)
+
+    async def run(self) -> None:
+        """Waits until the node ends: it should not. Raises `NodeUnreachable`."""
+        status = await asyncio.to_thread(self._process.wait)
+        raise NodeUnreachable(f"the node {self._address} ended with status {status}")
+
+    async def stop(self, timeout: float) -> None:
+        """End the node, within `timeout` seconds or by force."""
+        self._client.close()
+        self._process.terminate()
+        try:
+            await asyncio.to_thread(self._process.wait, timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._folder.remove()
+
+    async def fetch(self, references: Sequence[ray.ObjectRef], timeout: float | None) -> str:
+        """Bring the values here, within `timeout` seconds; returns the node's address."""
+        for reference in references:
+            (value,) = await _got([reference], timeout)
+            if isinstance(value, Handle):
+                await self._get(reference, value, timeout)
+        return self._address
+
+    async def reduce(
+        self,
+        references: Sequence[ray.ObjectRef],
+        op: Op,
+        order: Order,
+        to_sources: bool,
+        timeout: float | None,
+    ) -> Handle:
+        """Reduce the values of all `references`, which may not exist yet, in `timeout` seconds."""
+        # Kept to the end: a handle keeps its object.
+        sources = [await self._handle(value) for value in await _got(references, timeout)]
+        forms = {source.form for source in sources}
+        if len(forms) > 1:
+            raise BadArgument(f"sources of different kinds: {', '.join(form.name for form in forms)}")
+        (target,) = self._guards.make(1)
+        reduce = self._client.aio.allreduce if to_sources else self._client.aio.reduce
+        await reduce(
+            [source.id for source in sources], target=id_of(target), op=op, order=order, timeout=timeout
+        )
+        return Handle(target, forms.pop())
+
+    async def _handle(self, value: Any) -> Handle:
+        """`value` if it is one; else it is a value that Ray carried, and is put here."""
+        if isinstance(value, Handle):
+            return value
+        (guard,) = self._guards.make(1)
+        await self._client.aio.put(value, id_of(guard))
+        return Handle(guard, Form.ARRAY)
+
+    async def _get(self, reference: ray.ObjectRef, handle: Handle, timeout: float | None) -> None:
+        try:
+            await self._client.aio.get(handle.id, timeout=timeout)
+        except HopliteError as error:
+            raise unavailable(reference, error) from error
+
+
+async def _got(references: Sequence[ray.ObjectRef], timeout: float | None) -> list[Any]:
+    waiting = [asyncio.wrap_future(reference.future()) for reference in references]
+    try:
+        return await asyncio.wait_for(asyncio.gather(*waiting), timeout)
+    except TimeoutError:
+        missing = sum(not future.done() or future.cancelled() for future in waiting)
+        raise TimedOut(f"{missing} of {len(waiting)} values are not ready after {timeout} s") from None
+
+
+def _log_path() -> Path:
+    """Among Ray's own logs, where people look."""
+    name = f"hoplited-{ray.get_runtime_context().get_node_id()}.log"
+    return Path(worker._global_node.get_logs_dir_path()) / name

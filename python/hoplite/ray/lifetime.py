@@ -1,0 +1,74 @@
+"""How long an object lives: as long as any reference of Ray's to its guard.
+
+A guard is an empty Ray object that travels inside the value which stands for the Hoplite object. Ray
+counts who holds it, nested, borrowed, in arguments and results, and tells its owner, the keeper of the
+node where the object was put, when nobody does. The owner is the keeper, and not the process that put
+the object, so that an object outlives the worker that made it, as Ray's own do; and it dies with the
+node, as does the object's pinned copy. The id follows from the guard: there is nothing to register.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+
+import ray
+from ray._private.worker import global_worker
+
+from hoplite.client import Client
+from hoplite.errors import HopliteError, NodeUnreachable
+from hoplite.ids import ObjectId
+
+__all__ = ["Guards", "id_of"]
+
+logger = logging.getLogger(__name__)
+
+DELETE_TIMEOUT = 30.0
+"""Seconds until a delete that is not answered is asked for again."""
+
+BATCH_MAX = 1000
+"""Objects deleted by one call."""
+
+
+def id_of(guard: ray.ObjectRef) -> ObjectId:
+    """The Hoplite object that `guard` keeps alive."""
+    return _id_of_hex(guard.hex())
+
+
+def _id_of_hex(guard: str) -> ObjectId:
+    return ObjectId.from_name(f"ray {guard}")
+
+
+class Guards:
+    """Makes guards, and deletes each one's object when nobody refers to it any more."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._ended: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=self._delete_ended, name="hoplite-delete", daemon=True).start()
+
+    def make(self, count: int) -> list[ray.ObjectRef]:
+        """New guards; whoever gets none of them put still may just drop them."""
+        return [self._guard() for _ in range(count)]
+
+    def _guard(self) -> ray.ObjectRef:
+        guard = ray.put(b"")
+        # Called on a thread of Ray's that must not be held up.
+        global_worker.core_worker.add_object_out_of_scope_callback(guard, self._ended.put)
+        return guard
+
+    def _delete_ended(self) -> None:
+        while True:
+            ended = [self._ended.get()]
+            while len(ended) < BATCH_MAX and not self._ended.empty():
+                ended.append(self._ended.get())
+            try:
+                self._client.delete([_id_of_hex(guard.hex()) for guard in ended], timeout=DELETE_TIMEOUT)
+            except NodeUnreachable:
+                # The node has died, its objects with it; so will this keeper.
+                return
+            except HopliteError:
+                logger.warning("deleting %d objects: trying again", len(ended), exc_info=True)
+                for guard in ended:
+                    self._ended.put(guard)

@@ -1,0 +1,55 @@
+"""What Hoplite's actors are called, and finding them and their nodes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import ray
+from ray.experimental import internal_kv
+
+from hoplite.errors import NodeUnreachable
+from hoplite.timeouts import Deadline
+
+__all__ = ["NAMESPACE", "SUPERVISOR", "announce", "keeper_name", "keeper_of", "socket_of_node"]
+
+NAMESPACE = "_hoplite"
+SUPERVISOR = "supervisor"
+
+RETRY_INTERVAL = 0.1
+"""Seconds between two looks for a keeper that is not there yet."""
+
+
+def keeper_name(node_id: str) -> str:
+    """The name of the keeper of a Ray node, given by its id in hex."""
+    return f"keeper-{node_id}"
+
+
+def announce(node_id: str, socket: str) -> None:
+    """Let the processes of a Ray node know where its Hoplite node serves them."""
+    internal_kv._internal_kv_put(node_id, socket, overwrite=True, namespace=NAMESPACE)
+
+
+def socket_of_node(node_id: str) -> str | None:
+    """Where a Ray node's Hoplite node serves its clients, or did at last; None if there was none.
+
+    Not asked from its keeper: who needs it may be unpickling an argument, and then Ray lets no other
+    thread of this process unpickle anything.
+    """
+    found = internal_kv._internal_kv_get(node_id, namespace=NAMESPACE)
+    return None if found is None else bytes(found).decode()
+
+
+def keeper_of(node_id: str, timeout: float) -> Any:
+    """The handle of a Ray node's keeper; waits up to `timeout` seconds for it, then `NodeUnreachable`."""
+    deadline = Deadline(timeout)
+    while True:
+        try:
+            return ray.get_actor(keeper_name(node_id), namespace=NAMESPACE)
+        except ValueError:
+            if deadline.is_over():
+                raise NodeUnreachable(
+                    f"Ray node {node_id} has had no Hoplite node for {timeout} s (has anybody called"
+                    " hoplite.ray.init on this cluster?)"
+                ) from None
+        time.sleep(RETRY_INTERVAL)

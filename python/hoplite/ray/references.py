@@ -1,0 +1,58 @@
+"""The explicit way: `put`, `get`, `wait` and `remote`, on ordinary references of Ray's."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+
+from hoplite.ray.handles import loading_until
+from hoplite.ray.packing import Packed, packing, packing_actor
+from hoplite.timeouts import Deadline
+
+__all__ = ["get", "put", "remote", "wait"]
+
+wait = ray.wait
+"""`ray.wait`: Hoplite's objects are ready when they can be got from some node."""
+
+
+def put(value: Any) -> ray.ObjectRef:
+    """`ray.put`, by way of Hoplite: of arrays, tensors and Arrow buffers above the threshold in `value`."""
+    return ray.put(Packed(value))
+
+
+def get(references: ray.ObjectRef | Sequence[ray.ObjectRef], *, timeout: float | None = None) -> Any:
+    """`ray.get`, where `timeout` (seconds) bounds Hoplite's part too.
+
+    Arrays are read-only views of shared memory. Raises `ray.exceptions.GetTimeoutError`, an error of
+    `ray.exceptions.ObjectLostError`'s family for what cannot be had, and what tasks raised.
+    """
+    if timeout is None:
+        return ray.get(references)
+    deadline = Deadline(timeout)
+    with loading_until(deadline):
+        try:
+            return ray.get(references, timeout=timeout)
+        except ray.exceptions.ObjectFetchTimedOutError as error:
+            if not deadline.is_over():
+                raise
+            raise ray.exceptions.GetTimeoutError(str(error)) from error
+
+
+def remote(*args: Any, **options: Any) -> Any:
+    """`ray.remote`, for functions and classes whose results go through Hoplite.
+
+    As a decorator, with options of Ray's or without.
+    """
+    if len(args) == 1 and not options and callable(args[0]):
+        return ray.remote(_packing(args[0]))
+    if args:
+        raise TypeError("@hoplite.ray.remote takes a function or class, or options by name")
+    decorate: Callable[[Any], Any] = ray.remote(**options)
+    return lambda target: decorate(_packing(target))
+
+
+def _packing(target: Any) -> Any:
+    return packing_actor(target) if inspect.isclass(target) else packing(target)

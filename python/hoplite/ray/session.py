@@ -1,0 +1,123 @@
+"""`init` and `shutdown`: Hoplite on a Ray cluster, for this driver."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import ray
+
+from hoplite.client import Client
+from hoplite.errors import BadArgument
+from hoplite.ray import connection, hooks
+from hoplite.ray.names import NAMESPACE, SUPERVISOR
+from hoplite.ray.settings import THRESHOLD_VARIABLE
+from hoplite.ray.supervisor import KEEPER_TIMEOUT, Supervisor
+
+__all__ = ["client", "init", "nodes", "shutdown"]
+
+START_TIMEOUT = 2 * KEEPER_TIMEOUT
+"""Seconds for all nodes to start: the first, and then the others together."""
+
+STOP_TIMEOUT = 30.0
+"""Seconds for all nodes to end."""
+
+_started_ray = False
+
+
+def init(
+    *args: Any,
+    transparent: bool | None = None,
+    threshold: int | None = None,
+    store_size: int | str | None = None,
+    **ray_init: Any,
+) -> Any:
+    """Start a Hoplite node beside every node of the Ray cluster, now and of those that join later.
+
+    Called instead of `ray.init`, whose arguments it takes and whose result it returns; or after it,
+    without these arguments. Where another driver has started Hoplite's nodes, they are used.
+
+    `transparent`: arrays, tensors and Arrow buffers of `threshold` bytes or more (default: 1 MiB), anywhere
+    in what tasks and actors are given and return and in what is put, go through Hoplite. Workers learn
+    that from the job's runtime environment, so it needs `init` instead of `ray.init`, or
+    `ray.init(runtime_env=hoplite.ray.runtime_env())`; default: wherever it can be. Without it only
+    `hoplite.ray`'s own calls use Hoplite.
+
+    `store_size` is each node's store, an int of bytes or a str such as "8GiB" (default: a quarter of the
+    host's memory, taken as it is used); who starts the nodes decides it.
+
+    Raises what `ray.init` raises, `NodeUnreachable` (a node does not start; it is tried again) and
+    `BadArgument`.
+    """
+    global _started_ray
+    if not ray.is_initialized():
+        if transparent is not False:
+            ray_init["runtime_env"] = hooks.runtime_env(ray_init.get("runtime_env"), threshold=threshold)
+        context = ray.init(*args, **ray_init)
+        _started_ray = True
+    elif args or ray_init:
+        raise BadArgument("Ray has been initialised before: give ray.init its arguments there")
+    else:
+        context = None
+    in_workers = hooks.is_in_runtime_env(ray.get_runtime_context().runtime_env)
+    if transparent and not in_workers:
+        raise BadArgument(
+            "transparent mode must be in the job's runtime environment: call hoplite.ray.init instead of"
+            " ray.init, or ray.init(runtime_env=hoplite.ray.runtime_env())"
+        )
+    if threshold is not None:
+        os.environ[THRESHOLD_VARIABLE] = str(threshold)
+    _supervisor(None if store_size is None else str(store_size))
+    nodes()
+    if in_workers and transparent is not False:
+        hooks.install()
+    return context
+
+
+def shutdown(*, stop_nodes: bool = False) -> None:
+    """Leave Hoplite; `ray.shutdown()` besides, if `init` initialised Ray.
+
+    The nodes stay for other drivers, until the Ray cluster ends. `stop_nodes` ends them for all: what they
+    hold is lost.
+    """
+    global _started_ray
+    hooks.uninstall()
+    os.environ.pop(THRESHOLD_VARIABLE, None)
+    connection.disconnect()
+    if ray.is_initialized():
+        if stop_nodes:
+            supervisor = ray.get_actor(SUPERVISOR, namespace=NAMESPACE)
+            ray.get(supervisor.stop.remote(), timeout=STOP_TIMEOUT)
+            ray.kill(supervisor)
+        if _started_ray:
+            ray.shutdown()
+    _started_ray = False
+
+
+def nodes() -> dict[str, str]:
+    """The address ("host:port") of every Hoplite node, by the id (in hex) of its Ray node.
+
+    Waits until every live Ray node has one. Raises `NodeUnreachable`.
+    """
+    alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    supervisor = ray.get_actor(SUPERVISOR, namespace=NAMESPACE)
+    addresses = supervisor.addresses.remote(alive, START_TIMEOUT)
+    found: dict[str, str] = ray.get(addresses, timeout=START_TIMEOUT + KEEPER_TIMEOUT)
+    return found
+
+
+def client() -> Client:
+    """This process's client of the Hoplite node on its Ray node: for objects with names of their own."""
+    return connection.here().client
+
+
+def _supervisor(store_size: str | None) -> None:
+    ray.remote(Supervisor).options(
+        name=SUPERVISOR,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=0,
+        max_concurrency=64,
+        max_restarts=-1,
+    ).remote(store_size)

@@ -1,0 +1,71 @@
+"""Guards in stock, for what a process is going to put."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import ray
+
+from hoplite.errors import NodeUnreachable
+from hoplite.ray.names import keeper_of
+
+__all__ = ["GuardStock"]
+
+TIMEOUT = 30.0
+"""Seconds to wait for guards from the keeper: a round trip, behind whatever else the machine does."""
+
+FETCHED = 16
+"""Guards fetched at once, so that their round trip is not on every object's way."""
+
+LOW = 8
+"""Guards left when more are fetched."""
+
+
+class GuardStock:
+    """Fetches guards ahead, from the node's keeper.
+
+    On a thread of its own: who needs a guard is serialising, and Ray keeps what that has found so far in
+    variables of the thread, which a call would lose.
+    """
+
+    def __init__(self, node_id: str) -> None:
+        self._node_id = node_id
+        self._guards: queue.SimpleQueue[ray.ObjectRef] = queue.SimpleQueue()
+        self._low = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    def take(self) -> ray.ObjectRef:
+        """A guard nobody else has. `NodeUnreachable` if the keeper gives none."""
+        with self._starting:
+            if self._thread is None:
+                self._low.set()
+                self._thread = threading.Thread(target=self._supply, name="hoplite-guards", daemon=True)
+                self._thread.start()
+        try:
+            return self._guards.get(timeout=TIMEOUT)
+        except queue.Empty:
+            raise NodeUnreachable(f"no guard from this node's keeper within {TIMEOUT} s") from None
+        finally:
+            if self._guards.qsize() < LOW:
+                self._low.set()
+
+    def close(self) -> None:
+        """Fetch no more."""
+        self._closed = True
+        self._low.set()
+
+    def _supply(self) -> None:
+        try:
+            keeper = keeper_of(self._node_id, TIMEOUT)
+            while not self._closed:
+                for guard in ray.get(keeper.guards.remote(FETCHED), timeout=TIMEOUT):
+                    self._guards.put(guard)
+                del guard
+                self._low.clear()
+                self._low.wait()
+        except Exception:
+            # Ray or the keeper has gone: who finds the stock empty will say so.
+            self._closed = True

@@ -1,0 +1,137 @@
+"""The actor that sees to it that every Ray node has a Hoplite node."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from hoplite.errors import NodeUnreachable
+from hoplite.ray.keeper import CONCURRENCY_MAX, Keeper
+from hoplite.ray.names import NAMESPACE, keeper_name
+from hoplite.timeouts import Deadline
+
+__all__ = ["Supervisor"]
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL = 0.5
+"""Seconds between two looks at the cluster: a node that joins waits that long for its Hoplite node."""
+
+KEEPER_TIMEOUT = 60.0
+"""Seconds for a keeper's process and node to start, on a machine that starts a dozen of them."""
+
+STOP_TIMEOUT = 5.0
+"""Seconds for a node to end in good order."""
+
+STARTS_AT_ONCE = 16
+
+
+@dataclass(slots=True)
+class _Kept:
+    actor: Any
+    address: str
+    end: ray.ObjectRef
+    """Of the call that ends with the node."""
+
+
+class Supervisor:
+    """Keeps one keeper on each live Ray node; begins anew, with the keepers it finds, if it is restarted."""
+
+    def __init__(self, store_size: str | None) -> None:
+        self._store_size = store_size
+        self._changed = threading.Condition()
+        self._kept: dict[str, _Kept] = {}
+        self._failures: dict[str, str] = {}
+        self._stopping = False
+        self._watching = threading.Thread(target=self._watch, name="hoplite-supervisor", daemon=True)
+        self._watching.start()
+
+    def addresses(self, wanted: Collection[str], timeout: float) -> dict[str, str]:
+        """The address ("host:port") of each Ray node's Hoplite node, by the Ray node's id in hex.
+
+        Waits until those of `wanted` are among them. `NodeUnreachable` if they are not after `timeout` s.
+        """
+        deadline = Deadline(timeout)
+        with self._changed:
+            self._changed.wait_for(lambda: self._kept.keys() >= set(wanted), deadline.left())
+            missing = [node for node in wanted if node not in self._kept]
+            if missing:
+                why = "; ".join(f"{node}: {self._failures.get(node, 'no answer yet')}" for node in missing)
+                raise NodeUnreachable(f"no Hoplite node within {timeout} s on Ray node {why}")
+            return {node: kept.address for node, kept in self._kept.items()}
+
+    def stop(self) -> None:
+        """End all nodes, and start no more."""
+        self._stopping = True
+        self._watching.join()
+        stopping = [kept.actor.stop.remote(STOP_TIMEOUT) for kept in self._kept.values()]
+        if stopping:
+            ray.wait(stopping, num_returns=len(stopping), timeout=2 * STOP_TIMEOUT)
+        for kept in self._kept.values():
+            ray.kill(kept.actor)
+
+    def _watch(self) -> None:
+        with ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="hoplite-start") as threads:
+            while not self._stopping:
+                try:
+                    self._look(threads)
+                except Exception:
+                    logger.exception("looking again in %s s", LOOK_INTERVAL)
+                time.sleep(LOOK_INTERVAL)
+
+    def _look(self, threads: ThreadPoolExecutor) -> None:
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        self._forget(alive)
+        new = sorted(alive - self._kept.keys())
+        if new and not self._kept:
+            # The first is the one that the others join.
+            self._start(new.pop(0))
+        if self._kept:
+            list(threads.map(self._start, new))
+
+    def _forget(self, alive: Collection[str]) -> None:
+        """Those that have ended, or whose Ray node has."""
+        ends = {kept.end: node for node, kept in self._kept.items()}
+        ended, _ = ray.wait(list(ends), num_returns=len(ends), timeout=0) if ends else ([], [])
+        for node in {ends[end] for end in ended} | (self._kept.keys() - set(alive)):
+            logger.warning("the Hoplite node of Ray node %s has ended", node)
+            with self._changed:
+                kept = self._kept.pop(node)
+            ray.kill(kept.actor)
+
+    def _start(self, node: str) -> None:
+        with self._changed:
+            seeds = [kept.address for kept in self._kept.values()]
+        actor = (
+            ray.remote(Keeper)
+            .options(
+                name=keeper_name(node),
+                namespace=NAMESPACE,
+                lifetime="detached",
+                get_if_exists=True,
+                num_cpus=0,
+                max_concurrency=CONCURRENCY_MAX,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            )
+            .remote(self._store_size, seeds)
+        )
+        try:
+            address = ray.get(actor.address.remote(), timeout=KEEPER_TIMEOUT)
+        except Exception as error:
+            logger.warning("no Hoplite node on Ray node %s: %s", node, error)
+            ray.kill(actor)
+            with self._changed:
+                self._failures[node] = str(error)
+            return
+        with self._changed:
+            self._kept[node] = _Kept(actor, address, actor.run.remote())
+            self._failures.pop(node, None)
+            self._changed.notify_all()

@@ -1,0 +1,110 @@
+"""Three real Ray nodes on this machine, with Hoplite beside them, for the tests of hoplite.ray."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hoplite
+import pytest
+from conftest import eventually
+
+NODES = 3
+STORE_BYTES = 96 << 20
+TIMEOUT = 60.0
+
+SETTINGS = {
+    # Alike for the head, the nodes and the drivers, or they refuse each other.
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Tasks are not to be killed for what else runs on this machine.
+    "RAY_memory_monitor_refresh_ms": "0",
+    # Workers import the tests' functions from where they are.
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])),
+}
+
+#: Ray warns of its own plans, and leaves sockets and files to the garbage collector.
+IGNORED = [
+    pytest.mark.filterwarnings("ignore:.*RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO:FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+class RayCluster:
+    """Ray's cluster and what its Hoplite nodes say of themselves."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        os.environ.update(SETTINGS)
+        self._cluster = Cluster()
+        for _ in range(NODES):
+            self.add_node()
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def add_node(self) -> Any:
+        """A node of one more kind: `on` finds it."""
+        number = len(self._cluster.worker_nodes) + (self._cluster.head_node is not None)
+        dashboard = {"include_dashboard": False} if number == 0 else {}
+        return self._cluster.add_node(
+            num_cpus=2, resources={f"node{number}": 100}, object_store_memory=STORE_BYTES, **dashboard
+        )
+
+    def remove_node(self, node: Any) -> None:
+        self._cluster.remove_node(node)
+
+    def close(self) -> None:
+        self._cluster.shutdown()
+
+
+def on(node: int) -> dict[str, Any]:
+    """Options of a task or actor that runs on node number `node`."""
+    return {"resources": {f"node{node}": 1}, "num_cpus": 0}
+
+
+@contextlib.contextmanager
+def driver(cluster: RayCluster, *, transparent: bool) -> Iterator[None]:
+    """This process as a driver; at the end everything it put has gone."""
+    import hoplite.ray as hoplite_ray
+
+    hoplite_ray.init(
+        address=cluster.address,
+        transparent=transparent,
+        store_size=STORE_BYTES,
+        log_to_driver=False,
+        namespace="tests",
+    )
+    try:
+        yield
+        goes_back_to(0)
+    finally:
+        hoplite_ray.shutdown()
+
+
+def sockets() -> list[str]:
+    """Of all Hoplite nodes."""
+    import hoplite.ray as hoplite_ray
+    from hoplite.ray.names import socket_of_node
+
+    return [socket for node in hoplite_ray.nodes() if (socket := socket_of_node(node))]
+
+
+def copies() -> int:
+    """Held by all Hoplite nodes together."""
+    held = 0
+    for socket in sockets():
+        with hoplite.connect(socket) as client:
+            held += client.status(timeout=TIMEOUT).copies
+    return held
+
+
+def goes_back_to(count: int) -> None:
+    """Wait until the Hoplite nodes hold no more than `count` copies."""
+    eventually(lambda: copies() == count, f"{count} copies are left")

@@ -1,0 +1,152 @@
+"""reduce, allreduce, broadcast and prefetch on Ray's references."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import hoplite
+import numpy as np
+import pytest
+from conftest import eventually
+from ray_cluster import IGNORED, NODES, TIMEOUT, RayCluster, copies, driver, goes_back_to, on
+
+ray = pytest.importorskip("ray")
+hoplite_ray = pytest.importorskip("hoplite.ray")
+
+pytestmark = IGNORED
+
+LENGTH = 1 << 19
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _driver(ray_cluster: RayCluster) -> Iterator[None]:
+    with driver(ray_cluster, transparent=True):
+        yield
+
+
+@ray.remote
+def make(value: float, length: int = LENGTH) -> np.ndarray:
+    return np.full(length, value, np.float32)
+
+
+@ray.remote
+def fail() -> np.ndarray:
+    raise ValueError("no gradient here")
+
+
+@ray.remote(num_cpus=0)
+class Gate:
+    """Closed until it is opened."""
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self._open = asyncio.Event()
+
+    async def value(self, value: float) -> np.ndarray:
+        await self._open.wait()
+        return np.full(LENGTH, value, np.float32)
+
+    async def open(self) -> None:
+        self._open.set()
+
+
+def spread(count: int) -> list[ray.ObjectRef]:
+    return [make.options(**on(i % NODES)).remote(float(i)) for i in range(count)]
+
+
+@pytest.mark.parametrize(("op", "expected"), [("sum", 15.0), ("max", 5.0), ("mean", 2.5)])
+def test_all_of_them(op: str, expected: float) -> None:
+    reduced, unreduced = hoplite_ray.reduce(spread(6), op=op)
+    assert unreduced == []
+    np.testing.assert_array_equal(ray.get(reduced), np.full(LENGTH, expected, np.float32))
+    del reduced
+    goes_back_to(0)
+
+
+def test_a_result_is_an_ordinary_reference() -> None:
+    @ray.remote
+    def first(array: np.ndarray) -> float:
+        return float(array[0])
+
+    one, _ = hoplite_ray.reduce(spread(3))
+    two, _ = hoplite_ray.reduce(spread(4))
+    both, _ = hoplite_ray.reduce([one, two])
+    assert ray.get(first.remote(both)) == 9.0
+    assert ray.wait([both], timeout=TIMEOUT) == ([both], [])
+    del one, two, both
+    goes_back_to(0)
+
+
+def test_the_first_that_come() -> None:
+    gate = Gate.remote()
+    late = gate.value.remote(100.0)
+    sources = [late, *spread(4)]
+    reduced, unreduced = hoplite_ray.reduce(sources, num_returns=4, timeout=TIMEOUT)
+    assert unreduced == [late]
+    assert ray.get(reduced)[0] == 6.0
+    ray.get(gate.open.remote())
+    rest, _ = hoplite_ray.reduce([*unreduced, reduced])
+    assert ray.get(rest)[0] == 106.0
+    del sources, reduced, rest, late, unreduced
+    goes_back_to(0)
+
+
+def test_failed_sources_are_passed_over_while_there_are_others() -> None:
+    failed = fail.remote()
+    reduced, unreduced = hoplite_ray.reduce([failed, *spread(3)], num_returns=3, timeout=TIMEOUT)
+    assert unreduced == [failed]
+    assert ray.get(reduced)[0] == 3.0
+    with pytest.raises(ValueError, match="no gradient here"):
+        hoplite_ray.reduce([failed, fail.remote(), *spread(1)], num_returns=2, timeout=TIMEOUT)
+    with pytest.raises(ValueError, match="no gradient here"):
+        ray.get(hoplite_ray.reduce([failed, *spread(2)])[0])
+
+
+def test_what_cannot_be_reduced_is_said() -> None:
+    sources = spread(2)
+    with pytest.raises(hoplite.BadArgument, match="twice"):
+        hoplite_ray.reduce([sources[0], sources[0]])
+    for count in (0, 3):
+        with pytest.raises(hoplite.BadArgument, match="num_returns"):
+            hoplite_ray.reduce(sources, num_returns=count)
+    unequal, _ = hoplite_ray.reduce([sources[0], make.remote(1.0, 2 * LENGTH)])
+    with pytest.raises(hoplite.Mismatch):
+        ray.get(unequal)
+
+
+def test_nothing_waits_for_ever() -> None:
+    gate = Gate.remote()
+    never = [gate.value.remote(1.0), gate.value.remote(2.0)]
+    with pytest.raises(ray.exceptions.GetTimeoutError, match="0 of 1"):
+        hoplite_ray.reduce(never, num_returns=1, timeout=0.2)
+    reduced, _ = hoplite_ray.reduce([*never, make.remote(0.0)], timeout=0.2)
+    with pytest.raises(hoplite.TimedOut, match="2 of 3"):
+        ray.get(reduced)
+
+
+def test_small_sources() -> None:
+    reduced, _ = hoplite_ray.reduce([make.remote(float(i), 100) for i in range(4)])
+    np.testing.assert_array_equal(ray.get(reduced), np.full(100, 6, np.float32))
+    del reduced
+    goes_back_to(0)
+
+
+def test_allreduce_brings_the_result_to_the_sources() -> None:
+    total = hoplite_ray.allreduce(spread(NODES))
+    assert ray.get(total)[0] == 3.0
+    eventually(lambda: copies() == NODES, "the sources are gone, the result is everywhere")
+    del total
+    goes_back_to(0)
+
+
+def test_broadcast_and_prefetch() -> None:
+    value = np.arange(LENGTH, dtype=np.float64)
+    reference = ray.put(value)
+    assert copies() == 1
+    there = ray.get(hoplite_ray.broadcast(reference), timeout=TIMEOUT)
+    assert sorted(there) == sorted(hoplite_ray.nodes().values())
+    assert copies() == NODES
+    assert ray.get(hoplite_ray.prefetch(reference), timeout=TIMEOUT) in there
+    del reference
+    goes_back_to(0)

@@ -1,0 +1,125 @@
+"""An object lives in Hoplite as long as any reference of Ray's to it, and no longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from ray_cluster import IGNORED, RayCluster, copies, driver, goes_back_to, on
+
+ray = pytest.importorskip("ray")
+hoplite_ray = pytest.importorskip("hoplite.ray")
+
+pytestmark = IGNORED
+
+LENGTH = 1 << 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _driver(ray_cluster: RayCluster) -> Iterator[None]:
+    with driver(ray_cluster, transparent=False):
+        yield
+
+
+@hoplite_ray.remote
+def make(value: int) -> np.ndarray:
+    return np.full(LENGTH, value, np.uint8)
+
+
+class Holder:
+    """Holds references (in lists, so that Ray does not get their values) until it is told to let go."""
+
+    def __init__(self) -> None:
+        self._held: list[Any] = []
+
+    def hold(self, references: list[Any]) -> None:
+        self._held = references
+
+    def first(self) -> int:
+        return int(ray.get(self._held[0])[0])
+
+    def make(self, value: int) -> np.ndarray:
+        return np.full(LENGTH, value, np.uint8)
+
+    def put(self, value: int) -> list[Any]:
+        return [hoplite_ray.put(np.full(LENGTH, value, np.uint8))]
+
+
+def test_borrowed_by_an_actor() -> None:
+    holder = ray.remote(**on(1))(Holder).remote()
+    reference = make.options(**on(2)).remote(3)
+    ray.get(holder.hold.remote([reference]))
+    del reference
+    assert ray.get(holder.first.remote()) == 3
+    assert copies() == 2
+    ray.get(holder.hold.remote([]))
+    goes_back_to(0)
+
+
+def test_nested_in_another_object() -> None:
+    outer = ray.put({"inner": [make.remote(4)]})
+    inner = ray.get(outer)["inner"][0]
+    assert ray.get(inner)[0] == 4
+    del inner
+    assert ray.get(ray.get(outer)["inner"][0])[-1] == 4
+    del outer
+    goes_back_to(0)
+
+
+def test_captured_by_a_task_that_has_not_run() -> None:
+    @ray.remote
+    def value_of(references: list[Any], after: Any) -> int:
+        return int(ray.get(references[0])[0])
+
+    @ray.remote(num_cpus=0)
+    class Gate:
+        def __init__(self) -> None:
+            import asyncio
+
+            self._open = asyncio.Event()
+
+        async def passed(self) -> None:
+            await self._open.wait()
+
+        async def open(self) -> None:
+            self._open.set()
+
+    gate = Gate.remote()
+    captured = hoplite_ray.put(np.full(LENGTH, 5, np.uint8))
+    result = value_of.remote([captured], gate.passed.remote())
+    del captured
+    assert copies() == 1
+    ray.get(gate.open.remote())
+    assert ray.get(result) == 5
+    goes_back_to(0)
+
+
+def test_what_an_actor_returned_outlives_it() -> None:
+    actors = [hoplite_ray.remote(**on(i % 3))(Holder).remote() for i in range(6)]
+    references = [actor.make.remote(i) for i, actor in enumerate(actors)]
+    ray.wait(references, num_returns=len(references), fetch_local=False)
+    for actor in actors:
+        ray.kill(actor)
+    assert [int(array[0]) for array in ray.get(references)] == list(range(6))
+    del references
+    goes_back_to(0)
+
+
+def test_what_a_dead_owner_put_is_swept() -> None:
+    owner = ray.remote(**on(1))(Holder).remote()
+    (reference,) = ray.get(owner.put.remote(6))
+    assert ray.get(reference)[0] == 6
+    assert copies() >= 1
+    ray.kill(owner)
+    # As Ray's own objects go with their owner, so does this: nobody can get it any more.
+    goes_back_to(0)
+    with pytest.raises(ray.exceptions.OwnerDiedError):
+        ray.get(reference)
+
+
+def test_many_objects_leave_nothing() -> None:
+    for _ in range(10):
+        assert sum(int(array[0]) for array in ray.get([make.remote(i) for i in range(10)])) == 45
+    goes_back_to(0)

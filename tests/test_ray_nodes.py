@@ -1,0 +1,150 @@
+"""Hoplite's nodes come, are watched, and go with Ray's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import hoplite
+import numpy as np
+import pytest
+from conftest import eventually
+from ray_cluster import IGNORED, NODES, SETTINGS, TIMEOUT, RayCluster, driver, on
+
+ray = pytest.importorskip("ray")
+hoplite_ray = pytest.importorskip("hoplite.ray")
+handles = pytest.importorskip("hoplite.ray.handles")
+
+pytestmark = IGNORED
+
+LENGTH = 1 << 20
+
+LAPTOP = """
+import numpy as np, ray, hoplite.ray
+
+def hook():
+    import os
+    os.environ["HOOKED"] = "yes"
+
+hoplite.ray.init(
+    num_cpus=2, include_dashboard=False, log_to_driver=False, store_size="64MiB",
+    runtime_env={"worker_process_setup_hook": hook, "env_vars": {"MINE": "1"}},
+)
+
+@ray.remote
+def make():
+    import os
+    assert os.environ["HOOKED"] == "yes" and os.environ["MINE"] == "1"
+    return np.ones(1 << 20)
+
+reference = make.remote()
+assert ray.get(reference).sum() == 1 << 20
+assert hoplite.ray.client().status().copies == 1
+print(hoplite.ray.client().socket)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _driver(ray_cluster: RayCluster) -> Iterator[None]:
+    with driver(ray_cluster, transparent=False):
+        yield
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def daemon_of(node: int) -> tuple[str, int]:
+    """The Ray node's id and its Hoplite node's process."""
+
+    @ray.remote(**on(node))
+    def serving() -> tuple[str, str]:
+        return ray.get_runtime_context().get_node_id(), hoplite_ray.client().socket
+
+    ray_node, socket = ray.get(serving.remote())
+    return ray_node, pid_of(socket)
+
+
+def pid_of(socket: str) -> int:
+    """The `hoplited` whose command line names the socket."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        words = entry.read_bytes().split(b"\0") if is_running(int(entry.parent.name)) else []
+        if socket.encode() in words and words[0].endswith(b"hoplited"):
+            return int(entry.parent.name)
+    raise AssertionError(f"no process serves {socket}")
+
+
+def test_one_node_each_and_they_know_each_other() -> None:
+    nodes = hoplite_ray.nodes()
+    assert len(nodes) == NODES
+    assert set(hoplite_ray.client().status().members) == set(nodes.values())
+
+
+def test_a_node_that_joins_and_leaves(ray_cluster: RayCluster) -> None:
+    joining = ray_cluster.add_node()
+    nodes = hoplite_ray.nodes()
+    assert len(nodes) == NODES + 1
+    eventually(
+        lambda: set(hoplite_ray.client().status().members) == set(nodes.values()), "all know the new one"
+    )
+    new, pid = daemon_of(NODES)
+    ray_cluster.remove_node(joining)
+    eventually(lambda: not is_running(pid), "its Hoplite node ends with it")
+    eventually(lambda: new not in hoplite_ray.nodes(), "it is forgotten")
+    eventually(lambda: len(hoplite_ray.client().status().members) == NODES, "all know that it has gone")
+
+
+def test_a_node_that_dies_is_started_again_and_says_what_is_lost() -> None:
+    @hoplite_ray.remote(**on(2))
+    def make() -> np.ndarray:
+        return np.ones(LENGTH)
+
+    lost = make.remote()
+    ray.wait([lost], timeout=TIMEOUT, fetch_local=False)
+    before = hoplite_ray.nodes()
+    ray_node, pid = daemon_of(2)
+    os.kill(pid, 9)
+    eventually(lambda: hoplite_ray.nodes()[ray_node] != before[ray_node], "another takes its place")
+    with pytest.raises(ray.exceptions.ObjectLostError, match="cannot be had"):
+        hoplite_ray.get(lost, timeout=TIMEOUT)
+    np.testing.assert_array_equal(ray.get(make.remote()), np.ones(LENGTH))
+
+
+def test_what_was_deleted_behind_rays_back() -> None:
+    reference = hoplite_ray.put(np.ones(LENGTH))
+    with handles.kept_as_handles():
+        handle = ray.get(reference)
+    hoplite_ray.client().delete(handle.id)
+    with pytest.raises(ray.exceptions.ObjectLostError, match="ObjectDeleted"):
+        ray.get(reference)
+
+
+def test_a_laptop(tmp_path: Path) -> None:
+    program = tmp_path / "laptop.py"
+    program.write_text(LAPTOP)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, **SETTINGS},
+        capture_output=True,
+        text=True,
+        timeout=2 * TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    socket = done.stdout.split()[-1]
+    eventually(lambda: not Path(socket).exists() or not serves(socket), "the node ends with Ray")
+
+
+def serves(socket: str) -> bool:
+    try:
+        hoplite.connect(socket, timeout=1.0).close()
+    except hoplite.NodeUnreachable:
+        return False
+    return True
