@@ -47,7 +47,7 @@ print(hoplite.ray.client().socket)
 """
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _driver(ray_cluster: RayCluster) -> Iterator[None]:
     with driver(ray_cluster, transparent=False):
         yield

@@ -17,7 +17,7 @@ import ray
 from ray._private.worker import global_worker
 
 from hoplite.client import Client
-from hoplite.errors import HopliteError, NodeUnreachable
+from hoplite.errors import Aborted, HopliteError, NodeUnreachable
 from hoplite.ids import ObjectId
 
 __all__ = ["Guards", "id_of"]
@@ -65,8 +65,8 @@ class Guards:
                 ended.append(self._ended.get())
             try:
                 self._client.delete([_id_of_hex(guard.hex()) for guard in ended], timeout=DELETE_TIMEOUT)
-            except NodeUnreachable:
-                # The node has died, its objects with it; so will this keeper.
+            except (NodeUnreachable, Aborted):
+                # The node has ended, its objects with it; so will this keeper.
                 return
             except HopliteError:
                 logger.warning("deleting %d objects: trying again", len(ended), exc_info=True)

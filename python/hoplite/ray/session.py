@@ -99,9 +99,8 @@ def nodes() -> dict[str, str]:
 
     Waits until every live Ray node has one. Raises `NodeUnreachable`.
     """
-    alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
     supervisor = ray.get_actor(SUPERVISOR, namespace=NAMESPACE)
-    addresses = supervisor.addresses.remote(alive, START_TIMEOUT)
+    addresses = supervisor.addresses.remote(START_TIMEOUT)
     found: dict[str, str] = ray.get(addresses, timeout=START_TIMEOUT + KEEPER_TIMEOUT)
     return found
 

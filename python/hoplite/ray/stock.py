@@ -60,12 +60,15 @@ class GuardStock:
     def _supply(self) -> None:
         try:
             keeper = keeper_of(self._node_id, TIMEOUT)
-            while not self._closed:
+            while True:
+                self._low.wait()
+                self._low.clear()
+                if self._closed:
+                    return
                 for guard in ray.get(keeper.guards.remote(FETCHED), timeout=TIMEOUT):
                     self._guards.put(guard)
+                # Held no longer than by its taker.
                 del guard
-                self._low.clear()
-                self._low.wait()
         except Exception:
             # Ray or the keeper has gone: who finds the stock empty will say so.
             self._closed = True

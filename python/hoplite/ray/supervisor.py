@@ -54,18 +54,20 @@ class Supervisor:
         self._watching = threading.Thread(target=self._watch, name="hoplite-supervisor", daemon=True)
         self._watching.start()
 
-    def addresses(self, wanted: Collection[str], timeout: float) -> dict[str, str]:
-        """The address ("host:port") of each Ray node's Hoplite node, by the Ray node's id in hex.
+    def addresses(self, timeout: float) -> dict[str, str]:
+        """The address ("host:port") of each live Ray node's Hoplite node, by the Ray node's id in hex.
 
-        Waits until those of `wanted` are among them. `NodeUnreachable` if they are not after `timeout` s.
+        Waits until each has one. `NodeUnreachable` if some have none after `timeout` seconds.
         """
         deadline = Deadline(timeout)
         with self._changed:
-            self._changed.wait_for(lambda: self._kept.keys() >= set(wanted), deadline.left())
-            missing = [node for node in wanted if node not in self._kept]
-            if missing:
-                why = "; ".join(f"{node}: {self._failures.get(node, 'no answer yet')}" for node in missing)
-                raise NodeUnreachable(f"no Hoplite node within {timeout} s on Ray node {why}")
+            while missing := _alive() - self._kept.keys():
+                if deadline.is_over():
+                    why = "; ".join(
+                        f"{node}: {self._failures.get(node, 'no answer yet')}" for node in missing
+                    )
+                    raise NodeUnreachable(f"no Hoplite node within {timeout} s on Ray node {why}")
+                self._changed.wait(LOOK_INTERVAL)
             return {node: kept.address for node, kept in self._kept.items()}
 
     def stop(self) -> None:
@@ -88,7 +90,7 @@ class Supervisor:
                 time.sleep(LOOK_INTERVAL)
 
     def _look(self, threads: ThreadPoolExecutor) -> None:
-        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        alive = _alive()
         self._forget(alive)
         new = sorted(alive - self._kept.keys())
         if new and not self._kept:
@@ -135,3 +137,8 @@ class Supervisor:
             self._kept[node] = _Kept(actor, address, actor.run.remote())
             self._failures.pop(node, None)
             self._changed.notify_all()
+
+
+def _alive() -> set[str]:
+    """The ids of Ray's live nodes."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
