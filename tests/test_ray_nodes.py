@@ -30,7 +30,7 @@ def hook():
     os.environ["HOOKED"] = "yes"
 
 hoplite.ray.init(
-    num_cpus=2, include_dashboard=False, log_to_driver=False, store_size="64MiB",
+    "local", num_cpus=2, include_dashboard=False, log_to_driver=False, store_size="64MiB",
     runtime_env={"worker_process_setup_hook": hook, "env_vars": {"MINE": "1"}},
 )
 

@@ -105,9 +105,13 @@ def packing_actor(actor: type) -> type:
     A shell around it and no subclass: an actor that calls its own methods gets what they return.
     """
 
-    @functools.wraps(actor.__init__)  # type: ignore[misc]
     def start(self: Any, *args: Any, **kwargs: Any) -> None:
         self._actor = actor(*args, **kwargs)
+
+    own = inspect.getattr_static(actor, "__init__")
+    if isinstance(own, FunctionType):
+        # Ray checks arguments against it; that of `object` tells nothing.
+        functools.update_wrapper(start, own)
 
     methods = {
         name: packing(member, _delegating(name))
