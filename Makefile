@@ -43,6 +43,10 @@ test-rust: system ## Test the Rust crates
 test-python: $(VENV)/installed ## Test the Python package on real nodes; ARGS= goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: test-ray
+test-ray: $(VENV)/installed ## Test hoplite.ray on three Ray nodes, with the soak of 20,000 objects; ARGS= goes to pytest
+	$(BIN)/python -m pytest tests/test_ray_*.py tests/soak_ray.py $(ARGS)
+
 .PHONY: simulate
 simulate: system ## Run seeded whole-cluster simulations of the core; SEEDS=count, SEED=first, FAULTS=classes
 	cargo run --profile simulate --package hoplite-sim -- --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000) --faults=$(or $(FAULTS),all)

@@ -34,6 +34,11 @@ def eventually(holds: Callable[[], object], what: str) -> None:
         time.sleep(LOOK_EVERY_SECONDS)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ray's tests last: its nodes are busy also when idle, and some of the others measure time."""
+    items.sort(key=lambda item: "ray_cluster" in getattr(item, "fixturenames", ()))
+
+
 @contextlib.contextmanager
 def process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
     """A child process with its output piped; killed at the end if it still runs."""

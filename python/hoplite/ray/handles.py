@@ -19,7 +19,16 @@ from hoplite.ray.forms import Form, received, sent, size_of
 from hoplite.ray.lifetime import id_of
 from hoplite.timeouts import Deadline
 
-__all__ = ["Handle", "keep_handles", "kept_as_handles", "load", "loading_until", "share", "unavailable_here"]
+__all__ = [
+    "Handle",
+    "held",
+    "keep_handles",
+    "kept_as_handles",
+    "load",
+    "loading_until",
+    "share",
+    "unavailable_here",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +47,7 @@ _process_keeps_handles = False
 class _Thread(threading.local):
     keeps_handles = False
     deadline: Deadline | None = None
+    held: list[Handle] | None = None
 
 
 _thread = _Thread()
@@ -93,7 +103,23 @@ def share(value: Any, form: Form) -> Handle | None:
             connection.disconnect(way)
         logger.warning("%d bytes go through Ray's own object store: %s", size_of(value), error)
         return None
+    if _thread.held is not None:
+        _thread.held.append(handle)
     return handle
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Inside, what this thread shares stays at least until the end.
+
+    Around a call with large arguments: Ray counts the references inside of an argument when it sends the
+    call, and takes for granted that until then the caller holds what it has pickled.
+    """
+    before, _thread.held = _thread.held, []
+    try:
+        yield
+    finally:
+        _thread.held = before
 
 
 def keep_handles() -> None:

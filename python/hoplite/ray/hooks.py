@@ -1,6 +1,6 @@
 """The transparent way: Ray's own serialisation, in every process of a job, hands large values over.
 
-`install` puts reducers into Ray's pickler and surrounds two methods of its `SerializationContext`. The
+`install` puts reducers into Ray's pickler and surrounds some methods of Ray's, see `_SURROUNDED`. The
 driver calls it; workers do through a setup hook in the job's runtime environment.
 """
 
@@ -12,11 +12,13 @@ from typing import Any
 
 from ray._common.utils import load_class
 from ray._private.serialization import SerializationContext
+from ray.actor import ActorClass, ActorHandle
 from ray.cloudpickle import CloudPickler
+from ray.remote_function import RemoteFunction
 
 from hoplite.errors import HopliteError
 from hoplite.ray.forms import kinds
-from hoplite.ray.handles import unavailable_here
+from hoplite.ray.handles import held, unavailable_here
 from hoplite.ray.reducers import Reducer, reducer_of
 from hoplite.ray.settings import THRESHOLD_VARIABLE, TRANSPARENT_VARIABLE
 
@@ -24,24 +26,28 @@ __all__ = ["install", "is_in_runtime_env", "runtime_env", "uninstall"]
 
 HOOK = "worker_process_setup_hook"
 
+Method = Callable[..., Any]
+
+_originals: dict[tuple[type, str], Method] = {}
+
 _before: dict[type, Reducer | None] = {}
 """What reduced each kind before; None: its own `__reduce_ex__`."""
-
-_serialize = SerializationContext._serialize_to_pickle5
-_deserialize = SerializationContext._deserialize_object
 
 
 def install() -> None:
     """Large values that this process serialises go through Hoplite from now on. May be called twice."""
-    SerializationContext._serialize_to_pickle5 = _serialize_with_kinds
-    SerializationContext._deserialize_object = _deserialize_or_lost
+    for (owner, name), surrounding in _SURROUNDED.items():
+        if (owner, name) not in _originals:
+            _originals[owner, name] = getattr(owner, name)
+            setattr(owner, name, _surrounded(_originals[owner, name], surrounding))
     _register_kinds()
 
 
 def uninstall() -> None:
     """Undo `install`; values that travel already can still be got."""
-    SerializationContext._serialize_to_pickle5 = _serialize
-    SerializationContext._deserialize_object = _deserialize
+    for (owner, name), original in _originals.items():
+        setattr(owner, name, original)
+    _originals.clear()
     for kind, before in _before.items():
         CloudPickler.dispatch.pop(kind, None)
         if before is not None:
@@ -88,16 +94,37 @@ def _register_kinds() -> None:
             _before[kind] = before
 
 
-@functools.wraps(_serialize)
-def _serialize_with_kinds(context: SerializationContext, metadata: Any, value: Any) -> Any:
+def _surrounded(original: Method, surrounding: Method) -> Method:
+    @functools.wraps(original)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return surrounding(original, *args, **kwargs)
+
+    return method
+
+
+def _with_kinds(serialize: Method, *args: Any, **kwargs: Any) -> Any:
     _register_kinds()
-    return _serialize(context, metadata, value)
+    return serialize(*args, **kwargs)
 
 
-@functools.wraps(_deserialize)
-def _deserialize_or_lost(context: SerializationContext, *args: Any) -> Any:
+def _or_lost(deserialize: Method, *args: Any, **kwargs: Any) -> Any:
     try:
-        return _deserialize(context, *args)
+        return deserialize(*args, **kwargs)
     except HopliteError as error:
         # An error as the value: Ray raises it wherever this value is needed.
         return unavailable_here(error)
+
+
+def _holding(submit: Method, *args: Any, **kwargs: Any) -> Any:
+    with held():
+        return submit(*args, **kwargs)
+
+
+_SURROUNDED: dict[tuple[type, str], Method] = {
+    (SerializationContext, "_serialize_to_pickle5"): _with_kinds,
+    (SerializationContext, "_deserialize_object"): _or_lost,
+    (RemoteFunction, "_remote"): _holding,
+    (ActorClass, "_remote"): _holding,
+    (ActorHandle, "_actor_method_call"): _holding,
+}
+"""What is called in place of methods of Ray's, each with the method itself before its arguments."""

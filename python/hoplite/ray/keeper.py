@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,9 @@ __all__ = ["CONCURRENCY_MAX", "Keeper"]
 
 CONCURRENCY_MAX = 10_000
 """Calls that wait at once: reductions wait for each other's results, so none may wait in a queue."""
+
+COLLECT_DELAY = 0.1
+"""Seconds until the garbage of a failed reduction is collected: its error must have been answered first."""
 
 
 class Keeper:
@@ -86,6 +90,22 @@ class Keeper:
         timeout: float | None,
     ) -> Handle:
         """Reduce the values of all `references`, which may not exist yet, in `timeout` seconds."""
+        try:
+            return await self._reduced(references, op, order, to_sources, timeout)
+        except BaseException:
+            # The error and the frames it came through refer to each other, and hold the sources. Nothing
+            # else collects such garbage in a process that is idle.
+            asyncio.get_running_loop().call_later(COLLECT_DELAY, gc.collect)
+            raise
+
+    async def _reduced(
+        self,
+        references: Sequence[ray.ObjectRef],
+        op: Op,
+        order: Order,
+        to_sources: bool,
+        timeout: float | None,
+    ) -> Handle:
         # Kept to the end: a handle keeps its object.
         sources = [await self._handle(value) for value in await _got(references, timeout)]
         forms = {source.form for source in sources}
