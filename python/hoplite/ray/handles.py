@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._private.worker import global_worker
 
 from hoplite.errors import HopliteError, NodeUnreachable, StoreFull, TimedOut
 from hoplite.ids import ObjectId
@@ -17,6 +18,7 @@ from hoplite.ray import connection
 from hoplite.ray.errors import unavailable
 from hoplite.ray.forms import Form, received, sent, size_of
 from hoplite.ray.lifetime import id_of
+from hoplite.ray.lingering import hold_what_is_yielded
 from hoplite.timeouts import Deadline
 
 __all__ = [
@@ -105,6 +107,8 @@ def share(value: Any, form: Form) -> Handle | None:
         return None
     if _thread.held is not None:
         _thread.held.append(handle)
+    elif global_worker.mode == ray.WORKER_MODE:
+        hold_what_is_yielded(handle.guard)
     return handle
 
 
@@ -150,5 +154,5 @@ def loading_until(deadline: Deadline) -> Iterator[None]:
 
 def unavailable_here(error: HopliteError) -> ray.exceptions.RayError:
     """The error for a value that is being unpickled on this thread, and cannot be had."""
-    context = ray._private.worker.global_worker.get_serialization_context()
+    context = global_worker.get_serialization_context()
     return unavailable(context.get_outer_object_ref(), error)
