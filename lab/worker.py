@@ -158,6 +158,15 @@ class Calls:
         self._array = self._copy = np.empty(0, np.float32)
         self._results: list[np.ndarray] = []
 
+    def touch(self, part: float, most: int) -> dict[str, Any]:
+        """Writes once to such a part of the node's store, ``most`` bytes at most."""
+        status = self._client.status()
+        id = f"touched on {status.node}"
+        with self._client.create(id, min(int(part * status.store_bytes), most), np.uint8) as creation:
+            creation.array.fill(1)
+        self._client.delete([id])
+        return {}
+
     def fill(self, size: int, seed: int) -> dict[str, Any]:
         self._array = pattern(size, seed)
         return {"checksum": checksum(self._array)}
