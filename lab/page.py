@@ -70,8 +70,10 @@ goodput of a link as iperf3 finds it, n the number of hosts.
 Hosts are network namespaces of one machine, their links token buckets on virtual cables: ratios to the limit
 and to each other hold elsewhere, absolute times need not. Peers run at their best: MPI as it comes and with
 its settings searched for each case, size and number of hosts, Ray and Dask by the fastest of the ways their
-users do these things. All systems of a row took turns in one run, what collectives and round trips left was
-checked byte by byte, and a system that cannot do something, or was not run, has no number there.
+users do these things. All systems of a row took turns in one run, after runs that do not count; what
+collectives and round trips left was checked byte by byte, and a system that cannot do something, or was not
+run, has no number there. Since 2026-11-22 Hoplite's stores, like the memory of Gloo's receivers, are written to
+once before: in earlier runs the first use of memory, a second for each GiB here, is in some of the numbers.
 """
 
 
