@@ -72,8 +72,8 @@ and to each other hold elsewhere, absolute times need not. Peers run at their be
 its settings searched for each case, size and number of hosts, Ray and Dask by the fastest of the ways their
 users do these things. All systems of a row took turns in one run, after runs that do not count; what
 collectives and round trips left was checked byte by byte, and a system that cannot do something, or was not
-run, has no number there. Since 2026-11-22 Hoplite's stores, like the memory of Gloo's receivers, are written to
-once before: in earlier runs the first use of memory, a second for each GiB here, is in some of the numbers.
+run, has no number there. Since 2026-11-22 Hoplite's stores, like the memory of Gloo's receivers, are written
+to once before: in earlier runs the first use of memory, a second for each GiB here, is in some numbers.
 """
 
 
