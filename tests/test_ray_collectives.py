@@ -64,6 +64,17 @@ def test_all_of_them(op: str, expected: float) -> None:
     goes_back_to(0)
 
 
+def test_a_result_comes_to_who_asked_for_it() -> None:
+    elsewhere = [make.options(**on(i)).remote(float(i)) for i in (1, 2)]
+    ray.wait(elsewhere, num_returns=2, fetch_local=False)
+    here = hoplite_ray.client()
+    assert here.status().copies == 0
+    reduced, _ = hoplite_ray.reduce(elsewhere)
+    eventually(lambda: here.status().copies == 1, "nobody got it, and it is here")
+    del elsewhere, reduced
+    goes_back_to(0)
+
+
 def test_a_result_is_an_ordinary_reference() -> None:
     @ray.remote
     def first(array: np.ndarray) -> float:

@@ -113,6 +113,9 @@ class Keeper:
             raise BadArgument(f"sources of different kinds: {', '.join(form.name for form in forms)}")
         (target,) = self._guards.make(1)
         reduce = self._client.aio.allreduce if to_sources else self._client.aio.reduce
+        if not to_sources:
+            # Wanted where it is asked for: it comes here behind the reduction, and not when that is done.
+            await self._client.aio.prefetch(id_of(target), timeout=timeout)
         await reduce(
             [source.id for source in sources], target=id_of(target), op=op, order=order, timeout=timeout
         )
