@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.failure import figure as failure
-from lab.plots import arrivals, collective, degree, objects, roundtrip, scaling, unlimited
+from lab.plots import applications, arrivals, collective, degree, objects, roundtrip, scaling, unlimited
 from lab.plots.lines import LOOKS
 from lab.recovery import figure as recovery
 from lab.report import RESULTS, ROOT, progress
@@ -46,6 +46,7 @@ SECTIONS = (
     Section("Collectives", "collective", collective.draw),
     Section("Hosts that come one after the other", "arrivals", arrivals.draw),
     Section("Round trips", "roundtrip", roundtrip.draw),
+    Section("Applications on Ray", "applications", applications.draw),
     Section("The degree of a reduction's tree", "degree", degree.draw),
     Section("Many nodes, simulated", "scaling", scaling.draw),
     Section("Puts, gets and look-ups on a node", "objects", objects.draw),

@@ -133,7 +133,8 @@ def versions() -> dict[str, str]:
     found["iperf3"] = _first_line("iperf3", "--version")
     found["openmpi"] = _first_line("mpirun.openmpi", "--version")
     found["mpich"] = _first_line("mpichversion")
-    packages = [str(folder) for folder in PEERS.glob("lib/python*/site-packages")]
+    # Where there are no peers, Ray may still be beside Hoplite, which runs on it.
+    packages = [*(str(folder) for folder in PEERS.glob("lib/python*/site-packages")), *sys.path]
     for package in ("ray", "distributed", "torch"):
         installed = next(iter(metadata.distributions(name=package, path=packages)), None)
         found[package] = installed.version if installed else "not installed"

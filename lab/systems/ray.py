@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from lab.hosts import Hosts
 from lab.systems import ROUND_TRIP, System, peers
@@ -73,16 +74,18 @@ def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
 
 
 @contextmanager
-def cluster(hosts: Hosts) -> Iterator[tuple[peers.Daemons, str]]:
-    """A node on every host, and the address of the head."""
+def cluster(
+    hosts: Hosts, folder: Path = peers.BIN, head_cpus: int = CPUS, cpus: int = CPUS
+) -> Iterator[tuple[peers.Daemons, str]]:
+    """A node on every host, and the address of the head. ``folder`` has the program, peers' by default."""
     with peers.Daemons() as daemons:
         head = f"{hosts[0].address}:{PORT}"
         logs = []
         for host in hosts:
-            command = [str(peers.BIN / "ray"), "start", "--block", "--disable-usage-stats"]
+            command = [str(folder / "ray"), "start", "--block", "--disable-usage-stats"]
             command += ["--node-ip-address", host.address]
             command += ["--temp-dir", str(daemons.folder / str(host.index))]
-            command += ["--num-cpus", str(CPUS), "--memory", str(MEMORY_BYTES)]
+            command += ["--num-cpus", str(cpus if host.index else head_cpus), "--memory", str(MEMORY_BYTES)]
             command += ["--object-store-memory", str(STORE_BYTES), "--include-log-monitor", "false"]
             command += ["--resources", f'{{"host{host.index}": 1}}']
             if host.index == 0:

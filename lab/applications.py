@@ -1,0 +1,144 @@
+"""Applications on Ray, as anybody runs them: programs of `examples.on_ray`, on hosts of the lab."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.hosts import Host, Hosts
+from lab.report import ROOT
+from lab.systems import ray
+
+#: What each system's program is called after the application's.
+TWINS = {"hoplite": "", "ray": "_plain"}
+
+#: Longest that a program may run.
+PROGRAM_SECONDS = 900.0
+
+#: Rounds before those that count: connections open, memory is faulted in, and workers fall in step.
+WARM_UP_ROUNDS = 2
+
+
+class ProgramFailed(RuntimeError):
+    """A program ended badly; the message holds the end of what it printed."""
+
+
+@dataclass(frozen=True)
+class Application:
+    """A program, how it is run, and what is asked of it."""
+
+    title: str
+    program: str
+    arguments: Sequence[str]
+    size: int
+    """Bytes of what everybody needs in a round: parameters, a policy, a batch."""
+    targets: Mapping[int, float]
+    """Times as fast as Ray alone it must be, by workers."""
+
+
+SGD = {8: 5.0, 16: 7.8}
+A3C = {8: 2.2, 16: 3.9}
+IMPALA = {8: 1.9, 16: 1.9}
+SERVING = {8: 2.2, 16: 3.3}
+
+POLICY_BYTES = 64_000_000
+BATCH_BYTES = 64 * 256 * 256 * 3 * 4
+
+
+def _sgd(model: str, name: str, size: int) -> Application:
+    arguments = ("--model", model, "--compute", "0.1")
+    return Application(f"Asynchronous SGD, {name}", "async_sgd", arguments, size, SGD)
+
+
+APPLICATIONS = {
+    "sgd-resnet50": _sgd("resnet50", "ResNet-50", 102_000_000),
+    "sgd-alexnet": _sgd("alexnet", "AlexNet", 244_000_000),
+    "sgd-vgg16": _sgd("vgg16", "VGG-16", 553_000_000),
+    "a3c": Application(
+        "A3C, CartPole",
+        "async_sgd",
+        ("--model", "cartpole", "--policy-size", str(POLICY_BYTES)),
+        POLICY_BYTES,
+        A3C,
+    ),
+    "impala": Application(
+        "IMPALA, CartPole", "impala", ("--policy-size", str(POLICY_BYTES)), POLICY_BYTES, IMPALA
+    ),
+    "sync-resnet50": Application(
+        "Synchronous training, ResNet-50",
+        "sync_training",
+        ("--model", "resnet50", "--compute", "0.1"),
+        102_000_000,
+        {},
+    ),
+    "serving": Application("Serving by an ensemble", "serving", (), BATCH_BYTES, SERVING),
+}
+
+
+@contextmanager
+def cluster(hosts: Hosts, store: str) -> Iterator[str]:
+    """A node of Ray's and one of Hoplite's on every host, with a CPU for one worker on each but the first.
+
+    Gives the head's address.
+    """
+    for host in hosts:
+        # Ray takes for this host's address the one that a packet to the world would have.
+        host.run(["ip", "route", "add", "default", "dev", "eth0"])
+    with ray.cluster(hosts, Path(sys.executable).parent, head_cpus=0, cpus=1) as (_, head):
+        # Before any program, which would give the nodes stores of another size.
+        _run(hosts[0], ["-m", "lab.ray_nodes", head, store])
+        yield head
+
+
+def seconds_of(
+    application: Application, system: str, host: Host, head: str, workers: int, rounds: int
+) -> list[float]:
+    """The seconds of each round that counts, of one run of the program; its driver is on ``host``."""
+    with tempfile.TemporaryDirectory() as folder:
+        left = Path(folder, "seconds.json")
+        command = ["-m", f"examples.on_ray.{application.program}{TWINS[system]}", *application.arguments]
+        command += ["--address", head, "--workers", str(workers)]
+        command += ["--rounds", str(WARM_UP_ROUNDS + rounds), "--seconds", str(left)]
+        _run(host, command)
+        seconds: list[float] = json.loads(left.read_text())
+    return seconds[WARM_UP_ROUNDS:]
+
+
+@contextmanager
+def all_taking_part(hosts: Hosts, size: int) -> Iterator[None]:
+    """Raises ``ProgramFailed`` if a host, the first aside, received less than ``size`` bytes meanwhile.
+
+    Ray may put several workers on one host, which then have no network between them.
+    """
+    before = [host.link_bytes()["down"] for host in hosts]
+    yield
+    received = [host.link_bytes()["down"] - count for host, count in zip(hosts, before, strict=True)]
+    if idle := [index for index, count in enumerate(received) if index > 0 and count < size]:
+        raise ProgramFailed(f"hosts {idle} took no part")
+
+
+def busy_and_idle() -> tuple[int, int]:
+    """What all cores of this machine have done so far, in ticks."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    idle = ticks[3] + ticks[4]
+    return sum(ticks) - idle, idle
+
+
+def _run(host: Host, arguments: Sequence[str]) -> None:
+    ended = subprocess.run(
+        host.command([sys.executable, *arguments]),
+        cwd=ROOT,
+        env={**os.environ, **ray.SETTINGS},
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_SECONDS,
+    )
+    if ended.returncode != 0:
+        raise ProgramFailed(f"{' '.join(arguments)}: {ended.stdout[-1000:]}{ended.stderr[-3000:]}")

@@ -1,0 +1,27 @@
+"""Starts a Hoplite node beside every node of a Ray cluster: ``python -m lab.ray_nodes HEAD STORE``.
+
+``STORE`` is in bytes. A large part of every store is used once: the first use of memory faults it in, which
+takes as much of two cores as an application does.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import hoplite.ray
+import numpy as np
+import ray
+
+#: Of each store, once, in one object.
+USED = 0.6
+
+
+def main(head: str, store: str) -> None:
+    hoplite.ray.init(head, store_size=int(store), log_to_driver=False)
+    reference = ray.put(np.ones(int(USED * int(store)), np.uint8))
+    ray.get(hoplite.ray.broadcast(reference))
+    hoplite.ray.shutdown()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
