@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,13 @@ class RayCluster:
             num_cpus=2, resources={f"node{number}": 100}, object_store_memory=STORE_BYTES, **dashboard
         )
 
-    def remove_node(self, node: Any) -> None:
-        self._cluster.remove_node(node)
+    def remove_node(self, node: Any, *, killed: bool = False) -> None:
+        """The node leaves; `killed`: with all its processes, and Ray is not told."""
+        if killed:
+            raylet = node.all_processes["raylet"][0].process.pid
+            for pid in [raylet, *children_of(raylet)]:
+                os.kill(pid, signal.SIGKILL)
+        self._cluster.remove_node(node, allow_graceful=not killed)
 
     def close(self) -> None:
         self._cluster.shutdown()
@@ -90,6 +96,48 @@ def driver(cluster: RayCluster, *, transparent: bool, threshold: int | None = No
         hoplite_ray.shutdown()
 
 
+def children_of(pid: int) -> list[int]:
+    """Processes that it has started."""
+    processes = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    return [process for process in processes if _state_and_parent(process)[1] == str(pid)]
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and not only what its parent has not asked for yet."""
+    return _state_and_parent(pid)[0] != "Z"
+
+
+def _state_and_parent(pid: int) -> tuple[str, str]:
+    """As in /proc; of a process that is not there, as of one that has ended."""
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return "Z", ""
+    return state, parent
+
+
+def daemon_of(node: int) -> tuple[str, int]:
+    """The id of Ray node number `node` and its Hoplite node's process."""
+    import hoplite.ray as hoplite_ray
+    import ray
+
+    @ray.remote(**on(node))
+    def serving() -> tuple[str, str]:
+        return ray.get_runtime_context().get_node_id(), hoplite_ray.client().socket
+
+    ray_node, socket = ray.get(serving.remote())
+    return ray_node, _pid_of(socket)
+
+
+def _pid_of(socket: str) -> int:
+    """The `hoplited` whose command line names the socket."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        words = entry.read_bytes().split(b"\0") if is_running(int(entry.parent.name)) else []
+        if socket.encode() in words and words[0].endswith(b"hoplited"):
+            return int(entry.parent.name)
+    raise AssertionError(f"no process serves {socket}")
+
+
 def sockets() -> list[str]:
     """Of all Hoplite nodes."""
     import hoplite.ray as hoplite_ray
@@ -102,7 +150,8 @@ def copies() -> int:
     """Held by all Hoplite nodes together."""
     held = 0
     for socket in sockets():
-        with hoplite.connect(socket) as client:
+        # One that has just died holds nothing.
+        with contextlib.suppress(hoplite.NodeUnreachable), hoplite.connect(socket) as client:
             held += client.status(timeout=TIMEOUT).copies
     return held
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import ray
 from ray._private.worker import global_worker
@@ -14,7 +16,9 @@ from hoplite.ray.names import socket_of_node
 from hoplite.ray.stock import GuardStock
 from hoplite.timeouts import Deadline
 
-__all__ = ["Connection", "disconnect", "here"]
+__all__ = ["Connection", "call", "disconnect", "here"]
+
+Result = TypeVar("Result")
 
 ATTACH_TIMEOUT = 30.0
 """Seconds to wait for this node, which on a Ray node that has just joined has only begun to start."""
@@ -70,6 +74,19 @@ def here() -> Connection:
             _close()
             _here = Connection(global_worker.worker_id, ray.get_runtime_context().get_node_id())
         return _here
+
+
+def call(use: Callable[[Connection], Result]) -> Result:
+    """What `use` returns, given this process's connection, or a new one if the node was started anew since.
+
+    Raises `NodeUnreachable`, and what `use` raises.
+    """
+    connection = here()
+    try:
+        return use(connection)
+    except NodeUnreachable:
+        disconnect(connection)
+    return use(here())
 
 
 def disconnect(connection: Connection | None = None) -> None:

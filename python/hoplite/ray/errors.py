@@ -32,7 +32,7 @@ class ObjectFetchTimedOutError(_Unavailable, ray.exceptions.ObjectFetchTimedOutE
 
 
 def unavailable(object_ref: ray.ObjectRef | None, error: HopliteError) -> _Unavailable:
-    """The error for whoever needs the value of `object_ref` (None: of an argument sent inline)."""
+    """The error for whoever needs the value of `object_ref` (None: it is not known, as in arguments)."""
     kind = ObjectFetchTimedOutError if isinstance(error, TimedOut) else ObjectLostError
-    hex = "sent inline" if object_ref is None else object_ref.hex()
+    hex = "of unknown id" if object_ref is None else object_ref.hex()
     return kind(hex, f"{type(error).__name__}: {error}")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hoplite.client import Client
+from hoplite.losses import OnLost
 
 __all__ = ["Form", "form_of", "kinds", "received", "sent", "size_of"]
 
@@ -70,11 +71,11 @@ def sent(value: Any, form: Form) -> Any:
     return value.T if form is Form.FORTRAN else value
 
 
-def received(client: Client, id: Any, form: Form, timeout: float | None) -> Any:
-    """The object as `form` shows it; errors as of `Client.get`."""
+def received(client: Client, id: Any, form: Form, timeout: float | None, on_lost: OnLost) -> Any:
+    """The object as `form` shows it; arguments and errors as of `Client.get`."""
     if form is Form.TENSOR:
-        return client.get_torch(id, timeout=timeout)
-    array = client.get(id, timeout=timeout)
+        return client.get_torch(id, timeout=timeout, on_lost=on_lost)
+    array = client.get(id, timeout=timeout, on_lost=on_lost)
     if form is Form.FORTRAN:
         return array.T
     if form is Form.BUFFER:

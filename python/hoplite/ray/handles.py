@@ -14,11 +14,14 @@ from ray._private.worker import global_worker
 
 from hoplite.errors import HopliteError, NodeUnreachable, StoreFull, TimedOut
 from hoplite.ids import ObjectId
+from hoplite.losses import OnLost
 from hoplite.ray import connection
 from hoplite.ray.errors import unavailable
 from hoplite.ray.forms import Form, received, sent, size_of
 from hoplite.ray.lifetime import id_of
 from hoplite.ray.lingering import hold_what_is_yielded
+from hoplite.ray.origins import Origin, next_origin, taken_apart
+from hoplite.ray.watch import missed, watching
 from hoplite.timeouts import Deadline
 
 __all__ = [
@@ -40,9 +43,6 @@ ROOM_TIMEOUT = 1.0
 SLOWEST_BYTES_PER_SECOND = 100e6
 """Slowest copying into the store that is waited for, on a machine that swaps."""
 
-ATTEMPTS = 2
-"""Times a value is asked for: the second is for a node that was started anew since the last call."""
-
 _process_keeps_handles = False
 
 
@@ -61,6 +61,8 @@ class Handle:
 
     guard: ray.ObjectRef
     form: Form
+    origin: Origin | None
+    """How to make it again; None: it cannot be."""
 
     @property
     def id(self) -> ObjectId:
@@ -69,40 +71,38 @@ class Handle:
 
     def value(self) -> Any:
         """The value. Raises what `Client.get` raises."""
-        for attempts_left in reversed(range(ATTEMPTS)):
-            way = connection.here()
-            try:
-                # In full only with the client's default: a caller's own deadline may be nearer.
-                timeout = way.client.default_timeout if _thread.deadline is None else _thread.deadline.left()
-                return received(way.client, self.id, self.form, timeout)
-            except NodeUnreachable:
-                connection.disconnect(way)
-                if not attempts_left:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        return connection.call(self._value)
 
-    def __reduce__(self) -> tuple[Any, tuple[ray.ObjectRef, Form]]:
-        return load, (self.guard, self.form)
+    def _value(self, way: connection.Connection) -> Any:
+        # In full only with the client's default: a caller's own deadline may be nearer.
+        timeout = way.client.default_timeout if _thread.deadline is None else _thread.deadline.left()
+        with watching(self), _unlocked():
+            return received(way.client, self.id, self.form, timeout, self.on_lost)
+
+    @property
+    def on_lost(self) -> OnLost:
+        """What a get of it does when it is lost."""
+        return "raise" if self.origin is None else lambda id: missed(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load, (self.guard, self.form, self.origin)
 
 
-def load(guard: ray.ObjectRef, form: Form) -> Any:
+def load(guard: ray.ObjectRef, form: Form, origin: Origin | None) -> Any:
     """Unpickle a handle."""
-    handle = Handle(guard, Form(form))
+    handle = Handle(guard, Form(form), origin)
     return handle if _process_keeps_handles or _thread.keeps_handles else handle.value()
 
 
 def share(value: Any, form: Form) -> Handle | None:
     """Put `value` under a new guard; None, with a warning in the log, if Hoplite cannot take it now."""
-    way = None
+    if taken_apart(value, form):
+        return None
+    # What is shared for a call, or put, is no part of the task's result.
+    origin = next_origin() if _thread.held is None else None
     try:
-        way = connection.here()
-        handle = Handle(way.guards.take(), form)
-        way.client.put(
-            sent(value, form), handle.id, timeout=ROOM_TIMEOUT + size_of(value) / SLOWEST_BYTES_PER_SECOND
-        )
+        handle = connection.call(lambda way: _put(way, value, form, origin))
     except (NodeUnreachable, StoreFull, TimedOut) as error:
-        if isinstance(error, NodeUnreachable) and way is not None:
-            connection.disconnect(way)
         logger.warning("%d bytes go through Ray's own object store: %s", size_of(value), error)
         return None
     if _thread.held is not None:
@@ -112,12 +112,19 @@ def share(value: Any, form: Form) -> Handle | None:
     return handle
 
 
+def _put(way: connection.Connection, value: Any, form: Form, origin: Origin | None) -> Handle:
+    handle = Handle(way.guards.take(), form, origin)
+    timeout = ROOM_TIMEOUT + size_of(value) / SLOWEST_BYTES_PER_SECOND
+    way.client.put(sent(value, form), handle.id, timeout=timeout)
+    return handle
+
+
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Inside, what this thread shares stays at least until the end.
+    """Inside, what this thread shares stays at least until the end, and is no part of a task's result.
 
-    Around a call with large arguments: Ray counts the references inside of an argument when it sends the
-    call, and takes for granted that until then the caller holds what it has pickled.
+    Around puts, and around calls, which may have large arguments: Ray counts the references inside of an
+    argument when it sends the call, and takes for granted that until then the caller holds what it pickled.
     """
     before, _thread.held = _thread.held, []
     try:
@@ -150,6 +157,25 @@ def loading_until(deadline: Deadline) -> Iterator[None]:
         yield
     finally:
         _thread.deadline = None
+
+
+@contextlib.contextmanager
+def _unlocked() -> Iterator[None]:
+    """Inside, other threads can unpickle what they get from Ray, though this one has not done so yet.
+
+    Ray unpickles under a lock, against imports on several threads at once; a value that is made again may
+    need other threads of this process.
+    """
+    lock = global_worker.function_actor_manager.lock
+    if not lock._is_owned():
+        yield
+        return
+    # As `threading.Condition` does when it waits.
+    depth = lock._release_save()
+    try:
+        yield
+    finally:
+        lock._acquire_restore(depth)
 
 
 def unavailable_here(error: HopliteError) -> ray.exceptions.RayError:

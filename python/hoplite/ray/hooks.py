@@ -12,6 +12,7 @@ from typing import Any
 
 from ray._common.utils import load_class
 from ray._private.serialization import SerializationContext
+from ray._private.worker import Worker
 from ray.actor import ActorClass, ActorHandle
 from ray.cloudpickle import CloudPickler
 from ray.remote_function import RemoteFunction
@@ -19,6 +20,7 @@ from ray.remote_function import RemoteFunction
 from hoplite.errors import HopliteError
 from hoplite.ray.forms import kinds
 from hoplite.ray.handles import held, unavailable_here
+from hoplite.ray.recovery import record
 from hoplite.ray.reducers import Reducer, reducer_of
 from hoplite.ray.settings import THRESHOLD_VARIABLE, TRANSPARENT_VARIABLE
 
@@ -120,10 +122,20 @@ def _holding(submit: Method, *args: Any, **kwargs: Any) -> Any:
         return submit(*args, **kwargs)
 
 
+def _holding_and_recorded(
+    submit: Method, function: RemoteFunction, args: Any = None, kwargs: Any = None, **options: Any
+) -> Any:
+    with held():
+        results = submit(function, args, kwargs, **options)
+    record(function, args, kwargs, options, results)
+    return results
+
+
 _SURROUNDED: dict[tuple[type, str], Method] = {
     (SerializationContext, "_serialize_to_pickle5"): _with_kinds,
     (SerializationContext, "_deserialize_object"): _or_lost,
-    (RemoteFunction, "_remote"): _holding,
+    (Worker, "put_object"): _holding,
+    (RemoteFunction, "_remote"): _holding_and_recorded,
     (ActorClass, "_remote"): _holding,
     (ActorHandle, "_actor_method_call"): _holding,
 }

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import logging
+import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import ray
 from ray._private import worker
 
 from hoplite.client import connect
-from hoplite.errors import BadArgument, HopliteError, NodeUnreachable, TimedOut
+from hoplite.errors import BadArgument, HopliteError, NodeUnreachable, ObjectDeleted, ObjectLost, TimedOut
 from hoplite.folders import OwnedFolder
 from hoplite.launching import Launcher
 from hoplite.ray import handles
@@ -21,10 +24,13 @@ from hoplite.ray.errors import unavailable
 from hoplite.ray.forms import Form
 from hoplite.ray.handles import Handle
 from hoplite.ray.lifetime import Guards, id_of
-from hoplite.ray.names import announce
+from hoplite.ray.names import address_of_node, announce
+from hoplite.ray.watch import watching
 from hoplite.reduction import Op, Order
 
 __all__ = ["CONCURRENCY_MAX", "Keeper"]
+
+logger = logging.getLogger(__name__)
 
 CONCURRENCY_MAX = 10_000
 """Calls that wait at once: reductions wait for each other's results, so none may wait in a queue."""
@@ -32,23 +38,28 @@ CONCURRENCY_MAX = 10_000
 COLLECT_DELAY = 0.1
 """Seconds until the garbage of a failed reduction is collected: its error must have been answered first."""
 
+END_TIMEOUT = 5.0
+"""Seconds for this process to end after its node has."""
+
 
 class Keeper:
-    """Keeper and node end together: then the guards are lost as the store is, and both begin anew."""
+    """Keeper and node end together: then the guards are lost as the store is, and Ray starts both anew."""
 
-    def __init__(self, store_size: str | None, seeds: Sequence[str]) -> None:
-        """Start the node, which joins those at `seeds`. Raises `NodeUnreachable`."""
+    def __init__(self, store_size: str | None) -> None:
+        """Start the node, which joins the others. Raises `NodeUnreachable`."""
         handles.keep_handles()
         self._folder = OwnedFolder()
         self._socket = str(self._folder.path / "node.sock")
         self._launcher = Launcher()
+        node_id = ray.get_runtime_context().get_node_id()
         host = ray.util.get_node_ip_address()
         self._process, self._address = self._launcher.start(
-            f"{host}:0", self._socket, store_size=store_size, seeds=seeds, log=_log_path()
+            f"{host}:0", self._socket, store_size=store_size, seeds=_others(node_id), log=_log_path(node_id)
         )
         self._client = connect(self._socket)
         self._guards = Guards(self._client)
-        announce(ray.get_runtime_context().get_node_id(), self._socket)
+        announce(node_id, self._address, self._socket)
+        self._stopping = False
 
     async def address(self) -> str:
         """Where the node listens, "host:port"."""
@@ -58,13 +69,21 @@ class Keeper:
         """New guards, for the objects that a process of this Ray node is going to put."""
         return self._guards.make(count)
 
+    async def guards_of(self, ended: Sequence[str]) -> list[ray.ObjectRef]:
+        """New guards for the objects of some (in hex) that have ended with their keeper."""
+        return self._guards.replace(ended)
+
     async def run(self) -> None:
-        """Waits until the node ends: it should not. Raises `NodeUnreachable`."""
+        """Waits until the node ends, which it should not, and ends this process with it."""
         status = await asyncio.to_thread(self._process.wait)
-        raise NodeUnreachable(f"the node {self._address} ended with status {status}")
+        logger.warning("the node %s ended with status %s", self._address, status)
+        if not self._stopping:
+            # Not by an exception: Ray is to start this actor anew, and make the calls again that wait.
+            os._exit(1)
 
     async def stop(self, timeout: float) -> None:
         """End the node, within `timeout` seconds or by force."""
+        self._stopping = True
         self._client.close()
         self._process.terminate()
         try:
@@ -90,36 +109,25 @@ class Keeper:
         timeout: float | None,
     ) -> Handle:
         """Reduce the values of all `references`, which may not exist yet, in `timeout` seconds."""
-        try:
-            return await self._reduced(references, op, order, to_sources, timeout)
-        except BaseException:
-            # The error and the frames it came through refer to each other, and hold the sources. Nothing
-            # else collects such garbage in a process that is idle.
-            asyncio.get_running_loop().call_later(COLLECT_DELAY, gc.collect)
-            raise
-
-    async def _reduced(
-        self,
-        references: Sequence[ray.ObjectRef],
-        op: Op,
-        order: Order,
-        to_sources: bool,
-        timeout: float | None,
-    ) -> Handle:
-        # Kept to the end: a handle keeps its object.
-        sources = [await self._handle(value) for value in await _got(references, timeout)]
-        forms = {source.form for source in sources}
-        if len(forms) > 1:
-            raise BadArgument(f"sources of different kinds: {', '.join(form.name for form in forms)}")
-        (target,) = self._guards.make(1)
-        reduce = self._client.aio.allreduce if to_sources else self._client.aio.reduce
-        if not to_sources:
-            # Wanted where it is asked for: it comes here behind the reduction, and not when that is done.
-            await self._client.aio.prefetch(id_of(target), timeout=timeout)
-        await reduce(
-            [source.id for source in sources], target=id_of(target), op=op, order=order, timeout=timeout
-        )
-        return Handle(target, forms.pop())
+        async with _reducing():
+            # Kept to the end: a handle keeps its object.
+            sources = [await self._handle(value) for value in await _got(references, timeout)]
+            forms = {source.form for source in sources}
+            if len(forms) > 1:
+                raise BadArgument(f"sources of different kinds: {', '.join(form.name for form in forms)}")
+            (target,) = self._guards.make(1)
+            reduce = self._client.aio.allreduce if to_sources else self._client.aio.reduce
+            if not to_sources:
+                # Wanted where it is asked for: it comes here behind the reduction, and not when that is done.
+                await self._client.aio.prefetch(id_of(target), timeout=timeout)
+            ids = [source.id for source in sources]
+            try:
+                with watching(*sources):
+                    await reduce(ids, target=id_of(target), op=op, order=order, timeout=timeout)
+            except (ObjectDeleted, ObjectLost) as error:
+                lost = None if error.object_id not in ids else references[ids.index(error.object_id)]
+                raise unavailable(lost, error) from error
+            return Handle(target, forms.pop(), None)
 
     async def _handle(self, value: Any) -> Handle:
         """`value` if it is one; else it is a value that Ray carried, and is put here."""
@@ -127,13 +135,30 @@ class Keeper:
             return value
         (guard,) = self._guards.make(1)
         await self._client.aio.put(value, id_of(guard))
-        return Handle(guard, Form.ARRAY)
+        return Handle(guard, Form.ARRAY, None)
 
     async def _get(self, reference: ray.ObjectRef, handle: Handle, timeout: float | None) -> None:
         try:
-            await self._client.aio.get(handle.id, timeout=timeout)
+            with watching(handle):
+                await self._client.aio.get(handle.id, timeout=timeout, on_lost=handle.on_lost)
         except HopliteError as error:
             raise unavailable(reference, error) from error
+
+
+@contextlib.asynccontextmanager
+async def _reducing() -> AsyncIterator[None]:
+    """What is done about the failures of a reduction inside."""
+    try:
+        yield
+    except NodeUnreachable:
+        # `Keeper.run` ends this process, and the call is made again.
+        await asyncio.sleep(END_TIMEOUT)
+        raise
+    except BaseException:
+        # The error and the frames it came through refer to each other, and hold the sources. Nothing
+        # else collects such garbage in a process that is idle.
+        asyncio.get_running_loop().call_later(COLLECT_DELAY, gc.collect)
+        raise
 
 
 async def _got(references: Sequence[ray.ObjectRef], timeout: float | None) -> list[Any]:
@@ -145,7 +170,12 @@ async def _got(references: Sequence[ray.ObjectRef], timeout: float | None) -> li
         raise TimedOut(f"{missing} of {len(waiting)} values are not ready after {timeout} s") from None
 
 
-def _log_path() -> Path:
+def _others(node_id: str) -> list[str]:
+    """Where the nodes beside the other live Ray nodes listen."""
+    alive = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != node_id]
+    return [address for other in alive if (address := address_of_node(other))]
+
+
+def _log_path(node_id: str) -> Path:
     """Among Ray's own logs, where people look."""
-    name = f"hoplited-{ray.get_runtime_context().get_node_id()}.log"
-    return Path(worker._global_node.get_logs_dir_path()) / name
+    return Path(worker._global_node.get_logs_dir_path()) / f"hoplited-{node_id}.log"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections.abc import Sequence
 
 import ray
 from ray._private.worker import global_worker
@@ -20,7 +21,7 @@ from hoplite.client import Client
 from hoplite.errors import Aborted, HopliteError, NodeUnreachable
 from hoplite.ids import ObjectId
 
-__all__ = ["Guards", "id_of"]
+__all__ = ["Guards", "id_of", "id_of_hex"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +34,11 @@ BATCH_MAX = 1000
 
 def id_of(guard: ray.ObjectRef) -> ObjectId:
     """The Hoplite object that `guard` keeps alive."""
-    return _id_of_hex(guard.hex())
+    return id_of_hex(guard.hex())
 
 
-def _id_of_hex(guard: str) -> ObjectId:
+def id_of_hex(guard: str) -> ObjectId:
+    """The Hoplite object that this guard, given in hex, kept alive at first."""
     return ObjectId.from_name(f"ray {guard}")
 
 
@@ -46,14 +48,22 @@ class Guards:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._ended: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._replaced: dict[bytes, str] = {}
+        """By guard: the one that its object had before, where that ended with its keeper."""
         threading.Thread(target=self._delete_ended, name="hoplite-delete", daemon=True).start()
 
     def make(self, count: int) -> list[ray.ObjectRef]:
         """New guards; whoever gets none of them put still may just drop them."""
         return [self._guard() for _ in range(count)]
 
-    def _guard(self) -> ray.ObjectRef:
+    def replace(self, ended: Sequence[str]) -> list[ray.ObjectRef]:
+        """New guards, one for the object of each that has `ended` (in hex)."""
+        return [self._guard(before) for before in ended]
+
+    def _guard(self, before: str | None = None) -> ray.ObjectRef:
         guard = ray.put(b"")
+        if before is not None:
+            self._replaced[guard.binary()] = before
         # Called on a thread of Ray's that must not be held up.
         global_worker.core_worker.add_object_out_of_scope_callback(guard, self._ended.put)
         return guard
@@ -64,7 +74,8 @@ class Guards:
             while len(ended) < BATCH_MAX and not self._ended.empty():
                 ended.append(self._ended.get())
             try:
-                self._client.delete([_id_of_hex(guard.hex()) for guard in ended], timeout=DELETE_TIMEOUT)
+                ids = [id_of_hex(self._replaced.get(guard, guard.hex())) for guard in ended]
+                self._client.delete(ids, timeout=DELETE_TIMEOUT)
             except (NodeUnreachable, Aborted):
                 # The node has ended, its objects with it; so will this keeper.
                 return
@@ -72,3 +83,6 @@ class Guards:
                 logger.warning("deleting %d objects: trying again", len(ended), exc_info=True)
                 for guard in ended:
                     self._ended.put(guard)
+            else:
+                for guard in ended:
+                    self._replaced.pop(guard, None)

@@ -11,10 +11,22 @@ from ray.experimental import internal_kv
 from hoplite.errors import NodeUnreachable
 from hoplite.timeouts import Deadline
 
-__all__ = ["NAMESPACE", "SUPERVISOR", "announce", "keeper_name", "keeper_of", "socket_of_node"]
+__all__ = [
+    "MADE_AGAIN",
+    "NAMESPACE",
+    "SUPERVISOR",
+    "address_of_node",
+    "announce",
+    "keeper_name",
+    "keeper_of",
+    "socket_of_node",
+]
 
 NAMESPACE = "_hoplite"
 SUPERVISOR = "supervisor"
+
+MADE_AGAIN = {"max_task_retries": -1}
+"""Options of calls that Ray makes again when a keeper has ended with its Hoplite node and was restarted."""
 
 RETRY_INTERVAL = 0.1
 """Seconds between two looks for a keeper that is not there yet."""
@@ -25,9 +37,15 @@ def keeper_name(node_id: str) -> str:
     return f"keeper-{node_id}"
 
 
-def announce(node_id: str, socket: str) -> None:
-    """Let the processes of a Ray node know where its Hoplite node serves them."""
-    internal_kv._internal_kv_put(node_id, socket, overwrite=True, namespace=NAMESPACE)
+def announce(node_id: str, address: str, socket: str) -> None:
+    """Let others know where a Ray node's Hoplite node listens, and its own processes where it serves them."""
+    internal_kv._internal_kv_put(node_id, f"{address} {socket}", overwrite=True, namespace=NAMESPACE)
+
+
+def address_of_node(node_id: str) -> str | None:
+    """Where ("host:port") a Ray node's Hoplite node listens, or did at last; None if there was none."""
+    found = _announced(node_id)
+    return None if found is None else found[0]
 
 
 def socket_of_node(node_id: str) -> str | None:
@@ -36,8 +54,16 @@ def socket_of_node(node_id: str) -> str | None:
     Not asked from its keeper: who needs it may be unpickling an argument, and then Ray lets no other
     thread of this process unpickle anything.
     """
+    found = _announced(node_id)
+    return None if found is None else found[1]
+
+
+def _announced(node_id: str) -> tuple[str, str] | None:
     found = internal_kv._internal_kv_get(node_id, namespace=NAMESPACE)
-    return None if found is None else bytes(found).decode()
+    if found is None:
+        return None
+    address, _, socket = bytes(found).decode().partition(" ")
+    return address, socket
 
 
 def keeper_of(node_id: str, timeout: float) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,10 +21,15 @@ Reducer = Callable[[Any], Any]
 PROTOCOL = 5
 """Ray's: with buffers out of band."""
 
+_reducers: weakref.WeakSet[Reducer] = weakref.WeakSet()
+"""Those of Hoplite's, of which one is enough."""
+
 
 def reducer_of(kind: type) -> Reducer:
     """Reduces values of `kind` to handles, and those that stay with Ray as was done before."""
     before: Reducer = CloudPickler.dispatch.get(kind) or _reduced
+    if before in _reducers:
+        return before
     least = threshold()
 
     def reduce(value: Any) -> Any:
@@ -34,6 +40,7 @@ def reducer_of(kind: type) -> Reducer:
         handle = None if form is None else share(value, form)
         return before(value) if handle is None else handle.__reduce__()
 
+    _reducers.add(reduce)
     return reduce
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import ray
 
-from hoplite.ray.handles import loading_until
+from hoplite.ray.handles import held, loading_until
 from hoplite.ray.packing import Packed, packing, packing_actor
+from hoplite.ray.recovery import Recorded
 from hoplite.timeouts import Deadline
 
 __all__ = ["get", "put", "remote", "wait"]
@@ -20,7 +21,8 @@ wait = ray.wait
 
 def put(value: Any) -> ray.ObjectRef:
     """`ray.put`, by way of Hoplite: of arrays, tensors and Arrow buffers above the threshold in `value`."""
-    return ray.put(Packed(value))
+    with held():
+        return ray.put(Packed(value))
 
 
 def get(references: ray.ObjectRef | Sequence[ray.ObjectRef], *, timeout: float | None = None) -> Any:
@@ -47,12 +49,16 @@ def remote(*args: Any, **options: Any) -> Any:
     As a decorator, with options of Ray's or without.
     """
     if len(args) == 1 and not options and callable(args[0]):
-        return ray.remote(_packing(args[0]))
+        return _packing(args[0], ray.remote)
     if args:
         raise TypeError("@hoplite.ray.remote takes a function or class, or options by name")
     decorate: Callable[[Any], Any] = ray.remote(**options)
-    return lambda target: decorate(_packing(target))
+    return lambda target: _packing(target, decorate)
 
 
-def _packing(target: Any) -> Any:
-    return packing_actor(target) if inspect.isclass(target) else packing(target)
+def _packing(target: Any, decorate: Callable[[Any], Any]) -> Any:
+    if inspect.isclass(target):
+        return decorate(packing_actor(target))
+    function = decorate(packing(target))
+    function.__class__ = Recorded
+    return function

@@ -9,7 +9,7 @@ import ray
 
 from hoplite.client import Client
 from hoplite.errors import BadArgument
-from hoplite.ray import connection, hooks
+from hoplite.ray import connection, hooks, recovery
 from hoplite.ray.names import NAMESPACE, SUPERVISOR
 from hoplite.ray.settings import THRESHOLD_VARIABLE
 from hoplite.ray.supervisor import KEEPER_TIMEOUT, Supervisor
@@ -83,6 +83,7 @@ def shutdown(*, stop_nodes: bool = False) -> None:
     global _started_ray
     hooks.uninstall()
     os.environ.pop(THRESHOLD_VARIABLE, None)
+    recovery.stop()
     connection.disconnect()
     if ray.is_initialized():
         if stop_nodes:
@@ -106,8 +107,16 @@ def nodes() -> dict[str, str]:
 
 
 def client() -> Client:
-    """This process's client of the Hoplite node on its Ray node: for objects with names of their own."""
-    return connection.here().client
+    """This process's client of the Hoplite node on its Ray node: for objects with names of their own.
+
+    Once the node has died: a client of the one that took its place. Raises `NodeUnreachable`.
+    """
+    return connection.call(_answering)
+
+
+def _answering(way: connection.Connection) -> Client:
+    way.client.status()
+    return way.client
 
 
 def _supervisor(store_size: str | None) -> None:

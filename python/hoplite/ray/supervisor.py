@@ -15,7 +15,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hoplite.errors import NodeUnreachable
 from hoplite.ray.keeper import CONCURRENCY_MAX, Keeper
-from hoplite.ray.names import NAMESPACE, keeper_name
+from hoplite.ray.losses import Loss, losses, settle
+from hoplite.ray.names import MADE_AGAIN, NAMESPACE, keeper_name
+from hoplite.ray.recovery import give_up
 from hoplite.timeouts import Deadline
 
 __all__ = ["Supervisor"]
@@ -32,6 +34,9 @@ STOP_TIMEOUT = 5.0
 """Seconds for a node to end in good order."""
 
 STARTS_AT_ONCE = 16
+
+CLAIM_TIMEOUT = 10.0
+"""Seconds for the process that called a task to say that it will make its lost results again."""
 
 
 @dataclass(slots=True)
@@ -50,6 +55,8 @@ class Supervisor:
         self._changed = threading.Condition()
         self._kept: dict[str, _Kept] = {}
         self._failures: dict[str, str] = {}
+        self._losses: dict[Loss, float] = {}
+        """What is lost, and since when (`time.monotonic`)."""
         self._stopping = False
         self._watching = threading.Thread(target=self._watch, name="hoplite-supervisor", daemon=True)
         self._watching.start()
@@ -68,7 +75,8 @@ class Supervisor:
                     )
                     raise NodeUnreachable(f"no Hoplite node within {timeout} s on Ray node {why}")
                 self._changed.wait(LOOK_INTERVAL)
-            return {node: kept.address for node, kept in self._kept.items()}
+            alive = _alive()
+            return {node: kept.address for node, kept in self._kept.items() if node in alive}
 
     def stop(self) -> None:
         """End all nodes, and start no more."""
@@ -85,6 +93,7 @@ class Supervisor:
             while not self._stopping:
                 try:
                     self._look(threads)
+                    self._give_up_losses()
                 except Exception:
                     logger.exception("looking again in %s s", LOOK_INTERVAL)
                 time.sleep(LOOK_INTERVAL)
@@ -107,11 +116,21 @@ class Supervisor:
             logger.warning("the Hoplite node of Ray node %s has ended", node)
             with self._changed:
                 kept = self._kept.pop(node)
-            ray.kill(kept.actor)
+            if node not in alive:
+                # Else Ray starts it again, and `_start` finds it.
+                ray.kill(kept.actor)
+
+    def _give_up_losses(self) -> None:
+        """Those that have been reported for long: the process that could make them again has ended."""
+        now = time.monotonic()
+        self._losses = {loss: self._losses.get(loss, now) for loss in losses()}
+        old = [loss for loss, since in self._losses.items() if now - since > CLAIM_TIMEOUT]
+        if old:
+            give_up(old, f"no process has answered for them for {CLAIM_TIMEOUT} s")
+            for loss in old:
+                settle(loss)
 
     def _start(self, node: str) -> None:
-        with self._changed:
-            seeds = [kept.address for kept in self._kept.values()]
         actor = (
             ray.remote(Keeper)
             .options(
@@ -121,12 +140,13 @@ class Supervisor:
                 get_if_exists=True,
                 num_cpus=0,
                 max_concurrency=CONCURRENCY_MAX,
+                max_restarts=-1,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             )
-            .remote(self._store_size, seeds)
+            .remote(self._store_size)
         )
         try:
-            address = ray.get(actor.address.remote(), timeout=KEEPER_TIMEOUT)
+            address = ray.get(actor.address.options(**MADE_AGAIN).remote(), timeout=KEEPER_TIMEOUT)
         except Exception as error:
             logger.warning("no Hoplite node on Ray node %s: %s", node, error)
             ray.kill(actor)

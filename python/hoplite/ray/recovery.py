@@ -1,0 +1,131 @@
+"""Lost objects are made again by the process that called the task they came from."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from typing import Any
+
+import ray
+from ray._private.worker import global_worker
+from ray.remote_function import RemoteFunction
+
+from hoplite.ray import connection, lineage
+from hoplite.ray.lifetime import id_of_hex
+from hoplite.ray.losses import Loss, losses, settle
+
+__all__ = ["Recorded", "give_up", "record", "stop"]
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL = 0.5
+"""Seconds between two looks at what has been reported."""
+
+
+class _Recovery:
+    """A thread of a process that calls tasks; ends with its connection to Ray."""
+
+    def __init__(self) -> None:
+        self.worker_id: bytes = global_worker.worker_id
+        self._making: dict[ray.ObjectRef, list[Loss]] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hoplite-recovery", daemon=True)
+        self._thread.start()
+        # Registered after Ray's own end, which must come after this one's.
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Look no more."""
+        atexit.unregister(self.stop)
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_INTERVAL):
+            # In this order: without a connection, Ray ends a process that asks for its id.
+            if not global_worker.connected or global_worker.worker_id != self.worker_id:
+                return
+            try:
+                lineage.drop_ended()
+                self._make_again()
+                self._see_to_failures()
+            except Exception:
+                logger.exception("looking again in %s s", LOOK_INTERVAL)
+
+    def _make_again(self) -> None:
+        under_way = {loss for made in self._making.values() for loss in made}
+        wanted: dict[str, list[Loss]] = {}
+        for loss in losses():
+            if lineage.known(loss.origin.task) is not None:
+                settle(loss)
+                if loss not in under_way:
+                    wanted.setdefault(loss.origin.task, []).append(loss)
+        for name, lost in wanted.items():
+            task = lineage.known(name)
+            if task is None:
+                continue
+            logger.warning("%d objects of task %s are lost: it runs again", len(lost), name)
+            try:
+                call = task.run_again({loss.origin.part: loss.guard for loss in lost})
+            except Exception as error:
+                give_up(lost, str(error))
+            else:
+                self._making[call] = lost
+
+    def _see_to_failures(self) -> None:
+        calls = list(self._making)
+        if not calls:
+            return
+        done, _ = ray.wait(calls, num_returns=len(calls), timeout=0, fetch_local=False)
+        for call in done:
+            lost = self._making.pop(call)
+            try:
+                ray.get(call)
+            except Exception as error:
+                give_up(lost, str(error))
+
+
+_lock = threading.Lock()
+_recovery: _Recovery | None = None
+
+
+class Recorded(RemoteFunction):  # type: ignore[misc]
+    """A remote function whose results can be made again."""
+
+    def _remote(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        results = super()._remote(args, kwargs, **options)
+        record(self, args, kwargs, options, results)
+        return results
+
+
+def record(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, Any], results: Any) -> None:
+    """See from now on to what a call has returned."""
+    _start()
+    lineage.record(function, args, kwargs, options, results)
+
+
+def _start() -> None:
+    """Once for each connection to Ray."""
+    global _recovery
+    if _recovery is None or _recovery.worker_id != global_worker.worker_id:
+        with _lock:
+            if _recovery is None or _recovery.worker_id != global_worker.worker_id:
+                lineage.forget_all()
+                _recovery = _Recovery()
+
+
+def stop() -> None:
+    """Before this process leaves Ray: its tasks' results are nobody's then."""
+    global _recovery
+    with _lock:
+        if _recovery is not None:
+            _recovery.stop()
+            _recovery = None
+        lineage.forget_all()
+
+
+def give_up(lost: list[Loss], reason: str) -> None:
+    """Nobody can make these again: whoever waits for them is told so, by their deletion."""
+    logger.warning("%d objects are lost for good: %s", len(lost), reason)
+    connection.call(lambda way: way.client.delete([id_of_hex(loss.guard) for loss in lost]))

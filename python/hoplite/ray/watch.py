@@ -1,0 +1,108 @@
+"""A look, now and then, at objects that are waited for: whether anybody has them at all.
+
+Hoplite tells a waiting get when its object is lost, unless those who knew of the object died with it:
+then it is as if it never was, and a get waits for it to come. Here it is known that it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hoplite.errors import HopliteError
+from hoplite.ray import connection
+from hoplite.ray.losses import Loss, report
+
+if TYPE_CHECKING:
+    from hoplite.ray.handles import Handle
+
+__all__ = ["missed", "watching"]
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL = 1.0
+"""Seconds between two looks at an object that is waited for."""
+
+LOOKS_MIN = 2
+"""In a row that found nothing, until an object's maker is asked for it: after the end of a node the others
+need a moment to tell each other what they have."""
+
+LOOKS_MAX = 5
+"""In a row that found nothing, until an object that no task can make is given up."""
+
+
+@dataclass(slots=True, eq=False)
+class _Awaited:
+    handle: Handle
+    since: float = field(default_factory=time.monotonic)
+    in_vain: int = 0
+
+
+_awaited: set[_Awaited] = set()
+_lock = threading.Lock()
+_thread: threading.Thread | None = None
+
+
+@contextlib.contextmanager
+def watching(*handles: Handle) -> Iterator[None]:
+    """Inside, somebody waits for the objects of `handles`."""
+    awaited = [_Awaited(handle) for handle in handles]
+    _awaited.update(awaited)
+    _start()
+    try:
+        yield
+    finally:
+        _awaited.difference_update(awaited)
+
+
+def missed(handle: Handle) -> None:
+    """Nobody has the object: ask its maker for it."""
+    if handle.origin is not None:
+        report(Loss(handle.origin, handle.guard.hex()))
+
+
+def _start() -> None:
+    global _thread
+    if _thread is None:
+        with _lock:
+            if _thread is None:
+                _thread = threading.Thread(target=_watch, name="hoplite-watch", daemon=True)
+                _thread.start()
+
+
+def _watch() -> None:
+    while True:
+        time.sleep(LOOK_INTERVAL)
+        # Not here: what this frame named last, it would hold until it names another.
+        _look_around()
+
+
+def _look_around() -> None:
+    before = time.monotonic() - LOOK_INTERVAL
+    for awaited in [awaited for awaited in _awaited.copy() if awaited.since < before]:
+        try:
+            _look(awaited)
+        except HopliteError as error:
+            # Deleted, or this node is being started anew: the waiting one hears of it too.
+            logger.debug("looking for %s again: %s", awaited.handle.id, error)
+        except Exception:
+            logger.exception("looking for %s again", awaited.handle.id)
+
+
+def _look(awaited: _Awaited) -> None:
+    client = connection.here().client
+    if any(copy.complete for copy in client.locations(awaited.handle.id, timeout=LOOK_INTERVAL).copies):
+        awaited.in_vain = 0
+        return
+    awaited.in_vain += 1
+    if awaited.handle.origin is not None:
+        if awaited.in_vain >= LOOKS_MIN:
+            missed(awaited.handle)
+    elif awaited.in_vain >= LOOKS_MAX:
+        logger.warning("nobody has %s, and no task can make it", awaited.handle.id)
+        client.delete(awaited.handle.id)
