@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import hoplite
 import numpy as np
@@ -60,6 +61,22 @@ def test_all_of_them(op: str, expected: float) -> None:
     reduced, unreduced = hoplite_ray.reduce(spread(6), op=op)
     assert unreduced == []
     np.testing.assert_array_equal(ray.get(reduced), np.full(LENGTH, expected, np.float32))
+    del reduced
+    goes_back_to(0)
+
+
+@pytest.mark.parametrize("length", [8, LENGTH], ids=["small", "large"])
+def test_tensors_give_a_tensor(length: int) -> None:
+    torch = pytest.importorskip("torch")
+
+    @ray.remote
+    def ones() -> Any:
+        return torch.ones(length)
+
+    reduced, _ = hoplite_ray.reduce([ones.remote() for _ in range(3)])
+    got = ray.get(reduced)
+    assert torch.is_tensor(got)
+    assert torch.equal(got, torch.full((length,), 3.0))
     del reduced
     goes_back_to(0)
 

@@ -135,6 +135,38 @@ def test_tensors(api: Any) -> None:
     goes_back_to(0)
 
 
+def test_tensors_of_any_layout(api: Any) -> None:
+    torch = pytest.importorskip("torch")
+    square = torch.arange(LENGTH, dtype=torch.float32).reshape(512, -1)
+    views = [square.T, square[:, ::2], square[::2].expand(3, -1, -1), square.to(torch.complex64).conj()]
+    for value in views:
+        got = ray.get(api.put(value))
+        assert got.shape == value.shape
+        assert torch.equal(got, value)
+    del got
+    goes_back_to(0)
+
+
+def test_models_and_what_autograd_knows(api: Any) -> None:
+    torch = pytest.importorskip("torch")
+
+    @api.remote(**on(1))
+    def trained(model: Any) -> tuple[dict[str, Any], Any]:
+        loss = model(torch.ones(1, 1024)).sum()
+        loss.backward()
+        return model.state_dict(), model.weight.grad
+
+    model = torch.nn.Linear(1024, 1024)
+    state, gradient = ray.get(trained.remote(model))
+    # Parameters are a subclass, and stay with Ray: gradients and a state, of plain tensors, do not.
+    assert torch.equal(gradient, torch.ones(1024, 1024))
+    model.load_state_dict(state)
+    leaf = torch.ones(LENGTH, requires_grad=True)
+    assert ray.get(api.put(leaf)).requires_grad
+    del state, gradient
+    goes_back_to(0)
+
+
 def test_several_results_and_generators(api: Any) -> None:
     @api.remote(num_returns=2)
     def two() -> tuple[np.ndarray, str]:

@@ -27,6 +27,7 @@ from hoplite.ray.lifetime import Guards, id_of
 from hoplite.ray.names import address_of_node, announce
 from hoplite.ray.watch import watching
 from hoplite.reduction import Op, Order
+from hoplite.values import is_torch_tensor
 
 __all__ = ["CONCURRENCY_MAX", "Keeper"]
 
@@ -135,7 +136,7 @@ class Keeper:
             return value
         (guard,) = self._guards.make(1)
         await self._client.aio.put(value, id_of(guard))
-        return Handle(guard, Form.ARRAY, None)
+        return Handle(guard, Form.TENSOR if is_torch_tensor(value) else Form.ARRAY, None)
 
     async def _get(self, reference: ray.ObjectRef, handle: Handle, timeout: float | None) -> None:
         try:
