@@ -1,4 +1,7 @@
-"""Applications on Ray, as anybody runs them: programs of `examples.on_ray`, on hosts of the lab."""
+"""Applications on Ray, as anybody runs them: programs of `examples.on_ray`, on hosts of the lab.
+
+Training in step is also done by peers that have a fixed group, on hosts of their own with the same links.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import systems, turns
 from lab.hosts import Host, Hosts
-from lab.report import ROOT
-from lab.systems import ray
+from lab.network import Network
+from lab.report import ROOT, progress
+from lab.systems import peers, ray
+from lab.systems.training import Trains
 
 #: What each system's program is called after the application's.
 TWINS = {"hoplite": "", "ray": "_plain"}
@@ -41,6 +47,8 @@ class Application:
     """Bytes of what everybody needs in a round: parameters, a policy, a batch."""
     targets: Mapping[int, float]
     """Times as fast as Ray alone it must be, by workers."""
+    peers: Sequence[str] = ()
+    """Systems without Ray that can do it too, of `lab.systems`. It must be as fast as each of them."""
 
 
 SGD = {8: 5.0, 16: 7.8}
@@ -48,12 +56,15 @@ A3C = {8: 2.2, 16: 3.9}
 IMPALA = {8: 1.9, 16: 1.9}
 SERVING = {8: 2.2, 16: 3.3}
 
+#: What stands for computing a gradient.
+COMPUTE_SECONDS = 0.1
+
 POLICY_BYTES = 64_000_000
 BATCH_BYTES = 64 * 256 * 256 * 3 * 4
 
 
 def _sgd(model: str, name: str, size: int) -> Application:
-    arguments = ("--model", model, "--compute", "0.1")
+    arguments = ("--model", model, "--compute", str(COMPUTE_SECONDS))
     return Application(f"Asynchronous SGD, {name}", "async_sgd", arguments, size, SGD)
 
 
@@ -74,27 +85,28 @@ APPLICATIONS = {
     "sync-resnet50": Application(
         "Synchronous training, ResNet-50",
         "sync_training",
-        ("--model", "resnet50", "--compute", "0.1"),
+        ("--model", "resnet50", "--compute", str(COMPUTE_SECONDS)),
         102_000_000,
         {},
+        ("openmpi", "gloo"),
     ),
     "serving": Application("Serving by an ensemble", "serving", (), BATCH_BYTES, SERVING),
 }
 
 
 @contextmanager
-def cluster(hosts: Hosts, store: str) -> Iterator[str]:
+def cluster(hosts: Hosts, store: str) -> Iterator[tuple[str, Sequence[int]]]:
     """A node of Ray's and one of Hoplite's on every host, with a CPU for one worker on each but the first.
 
-    Gives the head's address.
+    Gives the head's address, and the ids of the processes from which all others come.
     """
     for host in hosts:
         # Ray takes for this host's address the one that a packet to the world would have.
         host.run(["ip", "route", "add", "default", "dev", "eth0"])
-    with ray.cluster(hosts, Path(sys.executable).parent, head_cpus=0, cpus=1) as (_, head):
+    with ray.cluster(hosts, Path(sys.executable).parent, head_cpus=0, cpus=1) as (daemons, head):
         # Before any program, which would give the nodes stores of another size.
         _run(hosts[0], ["-m", "lab.ray_nodes", head, store])
-        yield head
+        yield head, daemons.pids
 
 
 def seconds_of(
@@ -109,6 +121,33 @@ def seconds_of(
         _run(host, command)
         seconds: list[float] = json.loads(left.read_text())
     return seconds[WARM_UP_ROUNDS:]
+
+
+@contextmanager
+def groups(names: Sequence[str], workers: int, network: Network, store: str) -> Iterator[Sequence[Trains]]:
+    """The systems of these names that can train, each with a rank for every worker; none if not installed."""
+    found = []
+    for name in names:
+        if lacking := systems.module(name).missing():
+            progress(f"{name} is left out: {lacking}")
+        else:
+            found.append(name)
+    with ExitStack() as stack:
+        running: Sequence[object] = ()
+        if found:
+            _, running = stack.enter_context(turns.opened(found, workers, network, store))
+        yield [system for system in running if isinstance(system, Trains)]
+
+
+def seconds_of_group(
+    application: Application, group: Trains, ray_processes: Sequence[int], rounds: int
+) -> list[float]:
+    """As `seconds_of`, by a system without Ray, whose processes stand still meanwhile."""
+    paused = peers.pause(ray_processes)
+    try:
+        return group.train(application.size, COMPUTE_SECONDS, WARM_UP_ROUNDS + rounds)[WARM_UP_ROUNDS:]
+    finally:
+        peers.resume(paused)
 
 
 @contextmanager

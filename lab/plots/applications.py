@@ -1,18 +1,29 @@
-"""Throughput of applications on Ray, with Hoplite and without: the paper's Figures 9 to 11."""
+"""Throughput of applications on Ray, with Hoplite and without: the paper's Figures 9 to 11 and 13."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
 
 from lab.figures import caption, save, subplots
 from lab.plots.lines import LOOKS
 from lab.results import Case
 
-NAMES = {"hoplite": "Ray with Hoplite", "ray": "Ray alone"}
+NAMES = {
+    "hoplite": "Ray with Hoplite",
+    "ray": "Ray alone",
+    "openmpi (tuned)": "OpenMPI, tuned",
+    "gloo": "Gloo",
+}
 
-BAR = 0.38
-"""Width, of a place that is 1 wide."""
+GROUP = 0.8
+"""Width of the bars of one place, which is 1 wide."""
+
+ROW = 4
+"""Applications side by side."""
 
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
@@ -23,29 +34,54 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
         (case.summary for case in cases), key=lambda summary: (summary["workers"], -summary["rate_mbit"])
     )
     names = list(dict.fromkeys(case.summary["name"] for case in cases))
-    figure, axes = subplots(1, len(names), (1.2 + 1.8 * len(names), 3.0))
-    for axis, name in zip(axes, names, strict=True):
-        here = [summary for summary in found if summary["name"] == name]
-        for number, (system, label) in enumerate(NAMES.items()):
-            places = [place + (number - 0.5) * BAR for place in range(len(here))]
-            rates = [1 / summary["seconds"][system] for summary in here]
-            axis.bar(places, rates, BAR, color=LOOKS[system]["color"], label=label)
-        for place, summary in enumerate(here):
-            ratio = summary["seconds"]["ray"] / summary["seconds"]["hoplite"]
-            axis.annotate(
-                f"{ratio:.1f} x", (place, 1 / summary["seconds"]["hoplite"]), ha="center", va="bottom"
-            )
-        axis.margins(y=0.12)
-        axis.set_xticks(range(len(here)))
-        axis.set_xticklabels([f"{summary['workers']}" for summary in here])
-        axis.set_xlabel("workers")
-        axis.set_title(here[0]["title"].replace(", ", ",\n"))
-    axes[0].set_ylabel("rounds a second")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=7.5)
-    links = " or ".join(sorted({f"{summary['rate_mbit']:g} Mbit/s" for summary in found}))
-    runs = " or ".join(sorted({str(len(case.runs["hoplite"])) for case in cases}))
+    columns = min(len(names), ROW)
+    rows = -(-len(names) // columns)
+    figure, axes = subplots(rows, columns, (1.4 + 2.2 * columns, 0.6 + 2.6 * rows))
+    handles: dict[str, Any] = {}
+    for axis, name in zip(axes, names, strict=False):
+        _draw(axis, [summary for summary in found if summary["name"] == name])
+        bars, labels = axis.get_legend_handles_labels()
+        handles |= dict(zip(labels, bars, strict=True))
+    for axis in axes[len(names) :]:
+        axis.axis("off")
+    for axis in axes[::columns]:
+        axis.set_ylabel("rounds a second")
+    known = [label for label in NAMES.values() if label in handles]
+    figure.legend(
+        [handles[label] for label in known], known, loc="outside upper right", ncols=len(known), fontsize=7.5
+    )
+    links = " or ".join(
+        dict.fromkeys(f"{summary['workers']} x {summary['rate_mbit']:g} Mbit/s" for summary in found)
+    )
+    runs = sorted({len(case.runs["hoplite"]) for case in cases})
+    told = f"{runs[0]} to {runs[-1]}" if len(runs) > 1 else str(runs[0])
     caption(
-        figure, f"{links} each way; a driver on a host of its own besides; runs of each, in turns: {runs}."
+        figure, f"{links} each way; a driver on a host of its own besides. Runs of each, in turns: {told}."
     )
     save(figure, folder, "applications")
     return ["applications"]
+
+
+def _draw(axis: Axes, here: Sequence[dict[str, Any]]) -> None:
+    """One application, at each number of workers it was measured with."""
+    systems = [system for system in NAMES if any(system in summary["seconds"] for summary in here)]
+    width = GROUP / len(systems)
+    for number, system in enumerate(systems):
+        measured = [
+            (place, 1 / summary["seconds"][system])
+            for place, summary in enumerate(here)
+            if system in summary["seconds"]
+        ]
+        shift = (number - (len(systems) - 1) / 2) * width
+        places = [place + shift for place, _ in measured]
+        rates = [rate for _, rate in measured]
+        axis.bar(places, rates, width, color=LOOKS[system]["color"], label=NAMES[system])
+        if system == "hoplite":
+            times = [f"{here[place]['seconds']['ray'] * rate:.1f} x" for place, rate in measured]
+            for place, rate, text in zip(places, rates, times, strict=True):
+                axis.annotate(text, (place, rate), ha="center", va="bottom", fontsize=7.5)
+    axis.margins(y=0.14)
+    axis.set_xticks(range(len(here)))
+    axis.set_xticklabels([f"{summary['workers']}" for summary in here])
+    axis.set_xlabel("workers")
+    axis.set_title(here[0]["title"].replace(", ", ",\n"))

@@ -13,6 +13,7 @@ import torch.distributed as group
 
 from lab.systems import ROUND_TRIP
 from lab.systems.peers import START_SECONDS, answers
+from lab.systems.training import rank_trains
 from lab.worker import CALL_SECONDS, checksum, pattern, serve
 
 
@@ -74,6 +75,15 @@ class Calls:
             else:
                 group.recv(self._tensor, 0)
                 group.send(self._tensor, 0)
+
+    def train(self, size: int, compute: float, rounds: int) -> dict[str, Any]:
+        parameters, gradient = torch.zeros(size // 4), torch.zeros(size // 4)
+
+        def step() -> None:
+            group.all_reduce(gradient)
+            parameters.sub_(gradient, alpha=1 / self._ranks)
+
+        return rank_trains(parameters.numpy(), gradient.numpy(), compute, rounds, step)
 
     def check(self) -> dict[str, Any]:
         """The checksums of what this rank got, which is then let go."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from lab.hosts import Hosts
 from lab.report import progress
 from lab.systems import CASES, ROUND_TRIP, System, WrongContent, delays, expected, round_trips
 from lab.systems.mpi_launch import Library, launched
 from lab.systems.mpi_tuning import Candidate, Candidates, Settings, Tuning
+from lab.systems.training import train
 from lab.worker import ANSWER_SECONDS, START_AHEAD_SECONDS, Driven, WorkerFailed
 
 #: Now and then a launch fails, or ranks hang in one of their first collectives or, on a busy machine, a later
@@ -24,6 +25,8 @@ TRY_SECONDS = 20.0
 
 #: Ranks keep objects up to this size until the next run; of larger ones, other systems need the memory.
 KEPT_BYTES_MAX = 64 << 20
+
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -41,12 +44,15 @@ def opened(
         def run(case: str, size: int, candidate: Candidate, interval: float | None = None) -> float:
             return launches[candidate.launch].run(case, size, candidate.settings, interval)
 
+        def train_with(size: int, compute: float, rounds: int, candidate: Candidate) -> list[float]:
+            return launches[candidate.launch].train(size, compute, rounds, candidate.settings)
+
         name = next(iter(libraries.values())).name
         as_it_comes = Candidate(next(iter(libraries)))
         tuning = Tuning(name, len(hosts), hosts.network, candidates, run)
         yield [
             Mpi(name, run, lambda _case, _size: as_it_comes),
-            TunedMpi(f"{name} (tuned)", run, tuning),
+            TunedMpi(f"{name} (tuned)", run, tuning, train_with),
         ]
 
 
@@ -81,9 +87,19 @@ class TunedMpi(Mpi):
     # What is tuned are algorithms of collectives.
     cases = frozenset(CASES)
 
-    def __init__(self, name: str, run: StaggeredRun, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        name: str,
+        run: StaggeredRun,
+        tuning: Tuning,
+        train: Callable[[int, float, int, Candidate], list[float]],
+    ) -> None:
         super().__init__(name, run, tuning.best)
         self._tuning = tuning
+        self._train = train
+
+    def train(self, size: int, compute: float, rounds: int) -> list[float]:
+        return self._train(size, compute, rounds, self._tuning.best("allreduce", size))
 
     def chosen(self, case: str, size: int) -> str:
         return self._tuning.best_name(case, size)
@@ -113,13 +129,32 @@ class Ranks:
 
     def run(self, case: str, size: int, settings: Settings, interval: float | None = None) -> float:
         """Seconds that one collective took with these settings; its results have been checked."""
+        what = f"{case} of {size} bytes"
+        return self._again(what, settings, lambda: self._once(case, size, settings, interval))
+
+    def train(self, size: int, compute: float, rounds: int, settings: Settings) -> list[float]:
+        """Seconds of each round of training with these settings."""
+
+        def once() -> list[float]:
+            self._use(settings)
+            return train(self._ranks, size, compute, rounds, self._patience)
+
+        return self._again(f"training of {size} bytes", settings, once)
+
+    def _again(self, what: str, settings: Settings, once: Callable[[], Result]) -> Result:
+        """What ``once`` returns; as long as it fails, the ranks are launched anew."""
         for _ in range(LAUNCHES_MAX):
             try:
-                return self._once(case, size, settings, interval)
+                return once()
             except WorkerFailed as failed:
-                progress(f"{self._library.name}, {case} of {size} bytes: {failed}; launching it anew")
+                progress(f"{self._library.name}, {what}: {failed}; launching it anew")
             self._start()
-        raise WorkerFailed(f"{self._library.name} fails in every {case} of {size} bytes with {settings}")
+        raise WorkerFailed(f"{self._library.name} fails in every {what} with {settings}")
+
+    def _use(self, settings: Settings) -> None:
+        if settings != self._settings:
+            self._all("use", settings=settings)
+            self._settings = settings
 
     def _start(self) -> None:
         """Launches the ranks, anew if need be, until each case has been seen to work."""
@@ -139,9 +174,7 @@ class Ranks:
                 progress(f"{self._library.name}: {failed}; trying again")
 
     def _once(self, case: str, size: int, settings: Settings, interval: float | None) -> float:
-        if settings != self._settings:
-            self._all("use", settings=settings)
-            self._settings = settings
+        self._use(settings)
         for index, rank in enumerate(self._ranks):
             rank.send("prepare", case=case, size=size, seed=index)
         self._receive()

@@ -16,6 +16,7 @@ from typing import Any
 import mpi4py
 import numpy as np
 
+from lab.systems.training import rank_trains
 from lab.worker import checksum, pattern, serve
 
 #: Nothing is ever called by two threads; MPI's locks would be a price for nothing.
@@ -84,6 +85,16 @@ class Calls:
                 self._comm.Recv(self._result, 0)
                 self._comm.Send(self._result, 0)
         return {"ended": time.monotonic()}
+
+    def train(self, size: int, compute: float, rounds: int) -> dict[str, Any]:
+        parameters, gradient = np.zeros(size // 4, np.float32), np.zeros(size // 4, np.float32)
+
+        def step() -> None:
+            self._comm.Allreduce(MPI.IN_PLACE, gradient, MPI.SUM)
+            np.multiply(gradient, 1 / self._comm.size, out=gradient)
+            np.subtract(parameters, gradient, out=parameters)
+
+        return rank_trains(parameters, gradient, compute, rounds, step)
 
     def check(self, pieces: int) -> dict[str, Any]:
         """The checksums of the result's pieces."""

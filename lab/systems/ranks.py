@@ -6,11 +6,12 @@ import time
 from collections.abc import Collection, Sequence
 
 from lab.systems import ROUND_TRIP, WrongContent, delays, expected, round_trips
-from lab.worker import START_AHEAD_SECONDS, Process
+from lab.systems.training import train
+from lab.worker import ANSWER_SECONDS, START_AHEAD_SECONDS, Process
 
 
 class Ranks:
-    """``ranks`` know the calls ``prepare``, ``run`` and ``check``; between them they block in a read."""
+    """``ranks`` know ``prepare``, ``run``, ``check`` and ``train``; between calls they block in a read."""
 
     def __init__(self, name: str, cases: Collection[str], ranks: Sequence[Process]) -> None:
         self.name = name
@@ -38,6 +39,9 @@ class Ranks:
             return (ended[0] - float(answers[0]["began"])) / trips
         # Only of those that get something: a sender is done when its bytes are on their way.
         return max(when for when, of_rank in zip(ended, checksums, strict=True) if of_rank) - at
+
+    def train(self, size: int, compute: float, rounds: int) -> list[float]:
+        return train(self._ranks, size, compute, rounds, ANSWER_SECONDS)
 
     def close(self) -> None:
         for rank in self._ranks:
