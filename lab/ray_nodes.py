@@ -12,13 +12,16 @@ import hoplite.ray
 import numpy as np
 import ray
 
-#: Of each store, once, in one object.
+from lab.systems.hoplite import TOUCHED_BYTES_MAX
+
+#: Of each store, once, in one object; of all together no more than where Hoplite is measured alone.
 USED = 0.6
 
 
 def main(head: str, store: str) -> None:
     hoplite.ray.init(head, store_size=int(store), log_to_driver=False)
-    reference = ray.put(np.ones(int(USED * int(store)), np.uint8))
+    used = min(int(USED * int(store)), TOUCHED_BYTES_MAX // len(ray.nodes()))
+    reference = ray.put(np.ones(used, np.uint8))
     ray.get(hoplite.ray.broadcast(reference))
     hoplite.ray.shutdown()
 
