@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from lab.failure import figure as failure
-from lab.plots import applications, arrivals, collective, degree, objects, roundtrip, scaling, unlimited
+from lab.plots import (
+    applications,
+    arrivals,
+    calls,
+    collective,
+    degree,
+    objects,
+    roundtrip,
+    scaling,
+    unlimited,
+)
 from lab.plots.lines import LOOKS
 from lab.recovery import figure as recovery
 from lab.report import RESULTS, ROOT, progress
@@ -48,6 +58,7 @@ SECTIONS = (
     Section("Hosts that come one after the other", "arrivals", arrivals.draw),
     Section("Round trips", "roundtrip", roundtrip.draw),
     Section("Applications on Ray", "applications", applications.draw),
+    Section("Calls on Ray, and from what size Hoplite gains", "calls", calls.draw),
     Section("The degree of a reduction's tree", "degree", degree.draw),
     Section("Many nodes, simulated", "scaling", scaling.draw),
     Section("Puts, gets and look-ups on a node", "objects", objects.draw),

@@ -14,16 +14,14 @@ import hoplite
 import pytest
 from conftest import eventually
 
+from lab.systems.ray import ALONE
+
 NODES = 3
 STORE_BYTES = 96 << 20
 TIMEOUT = 60.0
 
 SETTINGS = {
-    # Alike for the head, the nodes and the drivers, or they refuse each other.
-    "RAY_AUTH_MODE": "disabled",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    # Tasks are not to be killed for what else runs on this machine.
-    "RAY_memory_monitor_refresh_ms": "0",
+    **ALONE,
     # Workers import the tests' functions from where they are.
     "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])),
 }

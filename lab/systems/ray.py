@@ -43,12 +43,17 @@ MEMORY_BYTES = 1 << 30
 #: One task and something to spare on each node. More means more idle processes.
 CPUS = 2
 
-SETTINGS = {
-    # Alike everywhere, or nodes are refused. The hosts are reached by nobody else.
+#: Of a cluster that is on one machine, which nobody else reaches.
+ALONE = {
+    # Alike for the head, the nodes and the drivers, or they refuse each other.
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Every node takes the machine's memory for its own, and would kill tasks because of the others'.
+    # Every node takes the machine's memory for its own, and would kill tasks for what else runs there.
     "RAY_memory_monitor_refresh_ms": "0",
+}
+
+SETTINGS = {
+    **ALONE,
     # Its processes are stopped between runs, and are not dead for that.
     "RAY_health_check_failure_threshold": "1000000",
     "RAY_BACKEND_LOG_LEVEL": "error",

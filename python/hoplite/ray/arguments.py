@@ -6,7 +6,7 @@ import io
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray._private.worker import global_worker
@@ -15,15 +15,17 @@ from ray.cloudpickle import CloudPickler
 
 from hoplite.errors import HopliteError
 
-__all__ = ["CannotRunAgain", "Reference", "kept", "revived"]
+__all__ = ["CannotRunAgain", "Keeping", "Reference", "revived"]
 
 BYTES_MAX = 100 << 10
-"""Of one pickled argument, as of what Ray copies into its message. Larger ones are the caller's to put."""
+"""Of one argument, as of what Ray copies into its message. Larger ones are the caller's to put."""
+
+TOO_LARGE = f"an argument has more than {BYTES_MAX} bytes"
 
 FEW = 8
-"""Items of a list or tuple that is cheaper to keep item by item than to pickle."""
+"""Items of a list, tuple or dict that is cheaper to keep item by item than to pickle."""
 
-IMMUTABLE = frozenset([bool, bytes, complex, float, int, str, type(None)])
+SCALARS = frozenset([bool, complex, float, int, type(None)])
 
 Remake = Callable[["Reference"], ray.ObjectRef]
 """Gives a reference whose value is as that of one that is out of scope; else raises `CannotRunAgain`."""
@@ -33,8 +35,7 @@ class CannotRunAgain(HopliteError):
     """A task's arguments are large, hold actors, or have gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """What is left of a reference in an argument: it does not keep the value alive."""
 
     binary: bytes
@@ -48,21 +49,47 @@ class _Pickled:
     references: list[Reference]
 
 
-def kept(argument: Any, reference: Callable[[ray.ObjectRef], Reference]) -> Any:
-    """`argument` in a form that changes no lifetimes, and which the caller's changes do not reach."""
-    if type(argument) in IMMUTABLE:
-        return argument
-    if isinstance(argument, ray.ObjectRef):
-        return reference(argument)
-    if type(argument) in (list, tuple) and len(argument) <= FEW:
-        return type(argument)([kept(item, reference) for item in argument])
-    pickler = _Pickler(reference)
-    pickler.dump(argument)
-    return _Pickled(pickler.stream.getvalue(), pickler.references)
+class Keeping:
+    """Keeps the arguments of one call."""
+
+    __slots__ = ("bytes", "reference")
+
+    def __init__(self, reference: Callable[[ray.ObjectRef], Reference]) -> None:
+        self.reference = reference
+        self.bytes = 0
+        """What is kept, so far, besides references and scalars."""
+
+    def kept(self, argument: Any) -> Any:
+        """In a form that changes no lifetimes, and which the caller's changes do not reach.
+
+        Raises `CannotRunAgain`, and what pickling raises.
+        """
+        kind = type(argument)
+        if kind in SCALARS:
+            return argument
+        if isinstance(argument, ray.ObjectRef):
+            return self.reference(argument)
+        if kind is str or kind is bytes:
+            self._take(len(argument))
+            return argument
+        if (kind is list or kind is tuple) and len(argument) <= FEW:
+            return kind([self.kept(item) for item in argument])
+        if kind is dict and len(argument) <= FEW:
+            return {self.kept(key): self.kept(item) for key, item in argument.items()}
+        pickler = _Pickler(self.reference)
+        pickler.dump(argument)
+        stream = pickler.stream.getvalue()
+        self._take(len(stream))
+        return _Pickled(stream, pickler.references)
+
+    def _take(self, count: int) -> None:
+        if count > BYTES_MAX:
+            raise CannotRunAgain(TOO_LARGE)
+        self.bytes += count
 
 
 def revived(argument: Any, remake: Remake) -> Any:
-    """The argument that `kept` kept."""
+    """The argument that was kept."""
     if isinstance(argument, Reference):
         return _revived(argument, remake)
     if isinstance(argument, _Pickled):
@@ -71,6 +98,8 @@ def revived(argument: Any, remake: Remake) -> Any:
         return unpickler.load()
     if type(argument) in (list, tuple):
         return type(argument)([revived(item, remake) for item in argument])
+    if type(argument) is dict:
+        return {revived(key, remake): revived(item, remake) for key, item in argument.items()}
     return argument
 
 
@@ -82,7 +111,8 @@ def _revived(reference: Reference, remake: Remake) -> ray.ObjectRef:
 class _Stream(io.BytesIO):
     def write(self, data: Any) -> int:
         if self.tell() + len(data) > BYTES_MAX:
-            raise CannotRunAgain(f"an argument has more than {BYTES_MAX} bytes")
+            # Before all of it is there.
+            raise CannotRunAgain(TOO_LARGE)
         return super().write(data)
 
 

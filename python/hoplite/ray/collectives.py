@@ -10,7 +10,7 @@ import ray.exceptions
 
 from hoplite.errors import BadArgument
 from hoplite.ray.handles import kept_as_handles
-from hoplite.ray.names import MADE_AGAIN, keeper_of
+from hoplite.ray.names import keeper_of
 from hoplite.reduction import Op, Order
 from hoplite.timeouts import DEFAULT, Deadline, Timeout, in_seconds
 
@@ -72,7 +72,7 @@ def broadcast(
     chosen = [node["NodeID"] for node in ray.nodes() if node["Alive"]] if nodes is None else list(nodes)
     seconds = in_seconds(timeout)
     keepers = [keeper_of(node, KEEPER_TIMEOUT) for node in chosen]
-    return [keeper.fetch.options(**MADE_AGAIN).remote([reference], seconds) for keeper in keepers]
+    return [keeper.fetch.remote([reference], seconds) for keeper in keepers]
 
 
 def prefetch(
@@ -80,7 +80,7 @@ def prefetch(
 ) -> ray.ObjectRef:
     """Bring values to this process's node. Returns at once, a reference that is ready when they are here."""
     chosen = [references] if isinstance(references, ray.ObjectRef) else list(references)
-    return _keeper_here().fetch.options(**MADE_AGAIN).remote(chosen, in_seconds(timeout))
+    return _keeper_here().fetch.remote(chosen, in_seconds(timeout))
 
 
 def _check(references: Sequence[ray.ObjectRef], num_returns: int | None) -> None:
@@ -95,7 +95,7 @@ def _reduced(
     chosen: list[ray.ObjectRef], op: Op, order: Order, to_sources: bool, timeout: float | None
 ) -> ray.ObjectRef:
     # In a list: by themselves, Ray would wait for their values before it makes the call.
-    return _keeper_here().reduce.options(**MADE_AGAIN).remote(chosen, op, order, to_sources, timeout)
+    return _keeper_here().reduce.remote(chosen, op, order, to_sources, timeout)
 
 
 def _keeper_here() -> Any:

@@ -7,6 +7,7 @@ driver calls it; workers do through a setup hook in the job's runtime environmen
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -40,13 +41,14 @@ def install() -> None:
     """Large values that this process serialises go through Hoplite from now on. May be called twice."""
     for (owner, name), surrounding in _SURROUNDED.items():
         if (owner, name) not in _originals:
-            _originals[owner, name] = getattr(owner, name)
-            setattr(owner, name, _surrounded(_originals[owner, name], surrounding))
+            _originals[owner, name] = original = getattr(owner, name)
+            setattr(owner, name, functools.wraps(original)(surrounding(original)))
     _register_kinds()
 
 
 def uninstall() -> None:
     """Undo `install`; values that travel already can still be got."""
+    global _modules_seen
     for (owner, name), original in _originals.items():
         setattr(owner, name, original)
     _originals.clear()
@@ -55,6 +57,7 @@ def uninstall() -> None:
         if before is not None:
             CloudPickler.dispatch[kind] = before
     _before.clear()
+    _modules_seen = 0
 
 
 def runtime_env(env: Any = None, *, threshold: int | None = None) -> dict[str, Any]:
@@ -87,51 +90,63 @@ def _followed_by(hook: str | Callable[[], None]) -> Callable[[], None]:
     return setup
 
 
+_modules_seen = 0
+"""How many modules there were when the kinds were last looked at."""
+
+
 def _register_kinds() -> None:
     """Libraries are imported at any time, so this is looked at with each value."""
+    global _modules_seen
+    # Before a library's first value there is its import's last module.
+    modules = len(sys.modules)
+    if modules == _modules_seen:
+        return
     for kind in kinds():
         if kind not in _before:
             before = CloudPickler.dispatch.get(kind)
             CloudPickler.dispatch[kind] = reducer_of(kind)
             _before[kind] = before
+    _modules_seen = modules
 
 
-def _surrounded(original: Method, surrounding: Method) -> Method:
-    @functools.wraps(original)
+def _with_kinds(serialize: Method) -> Method:
     def method(*args: Any, **kwargs: Any) -> Any:
-        return surrounding(original, *args, **kwargs)
+        _register_kinds()
+        return serialize(*args, **kwargs)
 
     return method
 
 
-def _with_kinds(serialize: Method, *args: Any, **kwargs: Any) -> Any:
-    _register_kinds()
-    return serialize(*args, **kwargs)
+def _or_lost(deserialize: Method) -> Method:
+    def method(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return deserialize(*args, **kwargs)
+        except HopliteError as error:
+            # An error as the value: Ray raises it wherever this value is needed.
+            return unavailable_here(error)
+
+    return method
 
 
-def _or_lost(deserialize: Method, *args: Any, **kwargs: Any) -> Any:
-    try:
-        return deserialize(*args, **kwargs)
-    except HopliteError as error:
-        # An error as the value: Ray raises it wherever this value is needed.
-        return unavailable_here(error)
+def _holding(submit: Method) -> Method:
+    def method(*args: Any, **kwargs: Any) -> Any:
+        with held():
+            return submit(*args, **kwargs)
+
+    return method
 
 
-def _holding(submit: Method, *args: Any, **kwargs: Any) -> Any:
-    with held():
-        return submit(*args, **kwargs)
+def _holding_and_recorded(submit: Method) -> Method:
+    def method(function: RemoteFunction, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        with held():
+            results = submit(function, args, kwargs, **options)
+        record(function, args, kwargs, options, results)
+        return results
+
+    return method
 
 
-def _holding_and_recorded(
-    submit: Method, function: RemoteFunction, args: Any = None, kwargs: Any = None, **options: Any
-) -> Any:
-    with held():
-        results = submit(function, args, kwargs, **options)
-    record(function, args, kwargs, options, results)
-    return results
-
-
-_SURROUNDED: dict[tuple[type, str], Method] = {
+_SURROUNDED: dict[tuple[type, str], Callable[[Method], Method]] = {
     (SerializationContext, "_serialize_to_pickle5"): _with_kinds,
     (SerializationContext, "_deserialize_object"): _or_lost,
     (Worker, "put_object"): _holding,
@@ -139,4 +154,4 @@ _SURROUNDED: dict[tuple[type, str], Method] = {
     (ActorClass, "_remote"): _holding,
     (ActorHandle, "_actor_method_call"): _holding,
 }
-"""What is called in place of methods of Ray's, each with the method itself before its arguments."""
+"""Methods of Ray's, each with what makes of it the one that is called in its place."""

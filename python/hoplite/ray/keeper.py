@@ -8,9 +8,9 @@ import gc
 import logging
 import os
 import subprocess
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray._private import worker
@@ -43,6 +43,12 @@ END_TIMEOUT = 5.0
 """Seconds for this process to end after its node has."""
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_made_again: Callable[[Method], Method] = ray.method(max_task_retries=-1)
+"""Calls that Ray makes again when a keeper has ended with its node, and was restarted."""
+
+
 class Keeper:
     """Keeper and node end together: then the guards are lost as the store is, and Ray starts both anew."""
 
@@ -62,14 +68,17 @@ class Keeper:
         announce(node_id, self._address, self._socket)
         self._stopping = False
 
+    @_made_again
     async def address(self) -> str:
         """Where the node listens, "host:port"."""
         return self._address
 
+    @_made_again
     async def guards(self, count: int) -> list[ray.ObjectRef]:
         """New guards, for the objects that a process of this Ray node is going to put."""
         return self._guards.make(count)
 
+    @_made_again
     async def guards_of(self, ended: Sequence[str]) -> list[ray.ObjectRef]:
         """New guards for the objects of some (in hex) that have ended with their keeper."""
         return self._guards.replace(ended)
@@ -93,6 +102,7 @@ class Keeper:
             self._process.kill()
         self._folder.remove()
 
+    @_made_again
     async def fetch(self, references: Sequence[ray.ObjectRef], timeout: float | None) -> str:
         """Bring the values here, within `timeout` seconds; returns the node's address."""
         for reference in references:
@@ -101,6 +111,7 @@ class Keeper:
                 await self._get(reference, value, timeout)
         return self._address
 
+    @_made_again
     async def reduce(
         self,
         references: Sequence[ray.ObjectRef],

@@ -4,12 +4,16 @@ Ray itself runs a task again when a result has died, but only one that lies in i
 lie in messages. So the caller of a task notes function, arguments and options for as long as any of its
 results is referred to (as Ray does), and when an object is reported lost, calls the function again, in a
 task that puts what is missing under the same ids. Whoever waits for them gets them.
+
+Most tasks have nothing large, and every call is noted: so noting does little, and whether the results have
+gone is looked at now and then. Ray would tell, but by a thread that takes Python's lock for each of them.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +23,10 @@ from ray.remote_function import RemoteFunction
 
 from hoplite.ids import ObjectId
 from hoplite.ray import connection
-from hoplite.ray.arguments import CannotRunAgain, Reference, kept, revived
+from hoplite.ray.arguments import CannotRunAgain, Keeping, Reference, revived
 from hoplite.ray.forms import sent
 from hoplite.ray.lifetime import id_of_hex
-from hoplite.ray.names import MADE_AGAIN, keeper_of
+from hoplite.ray.names import keeper_of
 from hoplite.ray.origins import parts_of
 from hoplite.ray.packing import Packed
 
@@ -30,6 +34,18 @@ __all__ = ["Task", "drop_ended", "forget_all", "known", "record"]
 
 DEPTH_MAX = 100
 """Tasks in a row, each an argument's of the next, that are remembered when their results have gone."""
+
+TASKS_BYTES_MAX = 1 << 30
+"""That remembering tasks may take, as much as Ray's own: beyond, the oldest are forgotten."""
+
+TASK_BYTES = 1 << 10
+"""About what one takes besides the bytes of its arguments."""
+
+LOOKS_MIN = 1000
+"""Tasks whose results are looked for at a time, at least: some milliseconds."""
+
+LOOKS_PER_CALL = 2
+"""And so many for each call since then: there are never many more tasks without results than with."""
 
 INDEX_BYTES = 4
 """At the end of a reference's id; before them is the task's."""
@@ -43,12 +59,14 @@ class Task:
     """A call of a remote function."""
 
     function: RemoteFunction
-    args: list[Any]
+    args: Sequence[Any]
     kwargs: dict[str, Any]
     options: dict[str, Any]
     outputs: int
-    depth: int
-    in_scope: int
+    depth: int = 1
+    bytes: int = TASK_BYTES
+    refused: str = ""
+    """Why it cannot be made again, if so."""
     again: dict[int, ray.ObjectRef] = field(default_factory=dict)
     """By part, the call that made it again: that holds its new guard."""
 
@@ -68,68 +86,112 @@ class Task:
         return _listed(self.function._remote(args=args, kwargs=kwargs, **self.options))
 
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        if self.refused:
+            raise CannotRunAgain(self.refused)
         return [revived(value, _remade) for value in self.args], {
             name: revived(value, _remade) for name, value in self.kwargs.items()
         }
 
 
-_tasks: dict[bytes, Task] = {}
-_ended: collections.deque[bytes] = collections.deque()
+class _Tasks:
+    """Those that are remembered, by their ids."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[bytes, Task] = {}
+        self._next: collections.deque[bytes] = collections.deque()
+        """To be looked at, in this order; those that are still wanted come again."""
+        self._new = 0
+        """Added since the last look."""
+        self._bytes = 0
+        # What is freed inside may, by the garbage collector, call tasks.
+        self._lock = threading.RLock()
+
+    def add(self, id: bytes, task: Task) -> None:
+        with self._lock:
+            self.by_id[id] = task
+            self._next.append(id)
+            self._new += 1
+            self._bytes += task.bytes
+            while self._bytes > TASKS_BYTES_MAX and self._next:
+                self._forget(self._next.popleft())
+
+    def drop_ended(self) -> None:
+        """Look at some."""
+        with self._lock:
+            looks = min(LOOKS_MIN + LOOKS_PER_CALL * self._new, len(self._next))
+            self._new = 0
+            batch = [self._next.popleft() for _ in range(looks)]
+        for id in batch:
+            task = self.by_id[id]
+            if any(map(_is_referred_to, _results_of(id, task.outputs))):
+                self._next.append(id)
+            else:
+                self._forget(id)
+
+    def _forget(self, id: bytes) -> None:
+        with self._lock:
+            task = self.by_id.pop(id)
+            self._bytes -= task.bytes
+        # Later tasks may know of it still; its results' new guards end here.
+        task.again.clear()
+
+
+_tasks = _Tasks()
 
 
 def record(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, Any], results: Any) -> None:
-    """Remember a call, if it can be made again, as long as its `results` are referred to."""
-    references = _listed(results)
-    retries = options.get("max_retries")
-    if not references or retries == 0 or function is _AGAIN or _task_of(references[0].binary()) in _tasks:
+    """Remember a call as long as its `results` are referred to; but no generators': they come one by one."""
+    if isinstance(results, ray.ObjectRef):
+        first, count = results, 1
+    elif isinstance(results, list) and results:
+        first, count = results[0], len(results)
+    else:
         return
+    id = _task_of(first.binary())
+    if function is _AGAIN or id in _tasks.by_id:
+        return
+    _tasks.add(id, _noted(function, args, kwargs, options, count))
+
+
+def _noted(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, Any], outputs: int) -> Task:
+    if options.get("max_retries") == 0:
+        return Task(function, (), {}, options, outputs, refused="the task is not to be retried")
     tasks: list[Task] = []
 
     def reference(of: ray.ObjectRef) -> Reference:
-        task = _tasks.get(_task_of(of.binary()))
+        binary = of.binary()
+        task = _tasks.by_id.get(_task_of(binary))
         if task is not None and task.depth == DEPTH_MAX:
             task = None
         if task is not None:
             tasks.append(task)
-        return Reference(of.binary(), task)
+        return Reference(binary, task)
 
+    keeping = Keeping(reference)
     try:
-        kept_args = [kept(value, reference) for value in args or ()]
-        kept_kwargs = {name: kept(value, reference) for name, value in (kwargs or {}).items()}
-    except Exception:
+        kept_args = [keeping.kept(value) for value in args] if args else ()
+        kept_kwargs = {name: keeping.kept(value) for name, value in kwargs.items()} if kwargs else {}
+    except Exception as error:
         # Too large, or not to be pickled like this: the caller has heard from Ray what it needs to hear.
-        return
-    depth = 1 + max((task.depth for task in tasks), default=0)
-    count = len(references)
-    task = Task(function, kept_args, kept_kwargs, options, count, depth, count)
-    _tasks[_task_of(references[0].binary())] = task
-    for reference in references:
-        # Called on a thread of Ray's that must not be held up.
-        global_worker.core_worker.add_object_out_of_scope_callback(reference, _ended.append)
+        return Task(function, (), {}, options, outputs, refused=str(error))
+    depth = 1 + max(task.depth for task in tasks) if tasks else 1
+    return Task(function, kept_args, kept_kwargs, options, outputs, depth, TASK_BYTES + keeping.bytes)
 
 
 def known(task: str) -> Task | None:
-    """The task with this id (in hex), if this process has called it and can call it again."""
-    return _tasks.get(bytes.fromhex(task))
+    """The task with this id (in hex), if this process has called it."""
+    return _tasks.by_id.get(bytes.fromhex(task))
 
 
 def drop_ended() -> None:
-    """Forget tasks whose results nobody refers to any more."""
-    while _ended:
-        id = _task_of(_ended.popleft())
-        task = _tasks.get(id)
-        if task is not None:
-            task.in_scope -= 1
-            if task.in_scope == 0:
-                # Later tasks may know of it still; its results' new guards end here.
-                task.again.clear()
-                del _tasks[id]
+    """Forget some of the tasks whose results nobody refers to any more; called often enough, all of them."""
+    _tasks.drop_ended()
 
 
 def forget_all() -> None:
     """Those of a Ray cluster that this process has left."""
-    _tasks.clear()
-    _ended.clear()
+    global _tasks
+    _tasks = _Tasks()
 
 
 def _again(
@@ -139,7 +201,7 @@ def _again(
     result = function(*args, **kwargs)
     found = parts_of([Packed(output) for output in (result if outputs > 1 else [result])])
     keeper = keeper_of(ray.get_runtime_context().get_node_id(), GUARDS_TIMEOUT)
-    request = keeper.guards_of.options(**MADE_AGAIN).remote(list(parts.values()))
+    request = keeper.guards_of.remote(list(parts.values()))
     guards: list[ray.ObjectRef] = ray.get(request, timeout=GUARDS_TIMEOUT)
     for part, guard in parts.items():
         value, form = found[part]
@@ -166,8 +228,19 @@ def _task_of(reference: bytes) -> bytes:
     return reference[:-INDEX_BYTES]
 
 
+def _results_of(task: bytes, outputs: int) -> Iterator[bytes]:
+    return (task + index.to_bytes(INDEX_BYTES, "little") for index in range(1, outputs + 1))
+
+
+def _is_referred_to(reference: bytes) -> bool:
+    """Whether Ray counts any reference to this object of this process's."""
+    try:
+        # Skipping what would make it one more.
+        global_worker.core_worker.get_owner_address(ray.ObjectRef(reference, skip_adding_local_ref=True))
+    except ValueError:
+        return False
+    return True
+
+
 def _listed(results: Any) -> list[ray.ObjectRef]:
-    """None of a generator's, which come one by one."""
-    if isinstance(results, ray.ObjectRef):
-        return [results]
-    return list(results) if isinstance(results, list) else []
+    return list(results) if isinstance(results, list) else [results]

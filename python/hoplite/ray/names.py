@@ -12,7 +12,6 @@ from hoplite.errors import NodeUnreachable
 from hoplite.timeouts import Deadline
 
 __all__ = [
-    "MADE_AGAIN",
     "NAMESPACE",
     "SUPERVISOR",
     "address_of_node",
@@ -24,9 +23,6 @@ __all__ = [
 
 NAMESPACE = "_hoplite"
 SUPERVISOR = "supervisor"
-
-MADE_AGAIN = {"max_task_retries": -1}
-"""Options of calls that Ray makes again when a keeper has ended with its Hoplite node and was restarted."""
 
 RETRY_INTERVAL = 0.1
 """Seconds between two looks for a keeper that is not there yet."""

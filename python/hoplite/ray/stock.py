@@ -8,7 +8,7 @@ import threading
 import ray
 
 from hoplite.errors import NodeUnreachable
-from hoplite.ray.names import MADE_AGAIN, keeper_of
+from hoplite.ray.names import keeper_of
 
 __all__ = ["GuardStock"]
 
@@ -65,7 +65,7 @@ class GuardStock:
                 self._low.clear()
                 if self._closed:
                     return
-                for guard in ray.get(keeper.guards.options(**MADE_AGAIN).remote(FETCHED), timeout=TIMEOUT):
+                for guard in ray.get(keeper.guards.remote(FETCHED), timeout=TIMEOUT):
                     self._guards.put(guard)
                 # Held no longer than by its taker.
                 del guard

@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from hoplite.errors import NodeUnreachable
 from hoplite.ray.keeper import CONCURRENCY_MAX, Keeper
 from hoplite.ray.losses import Loss, losses, settle
-from hoplite.ray.names import MADE_AGAIN, NAMESPACE, keeper_name
+from hoplite.ray.names import NAMESPACE, keeper_name
 from hoplite.ray.recovery import give_up
 from hoplite.timeouts import Deadline
 
@@ -146,7 +146,7 @@ class Supervisor:
             .remote(self._store_size)
         )
         try:
-            address = ray.get(actor.address.options(**MADE_AGAIN).remote(), timeout=KEEPER_TIMEOUT)
+            address = ray.get(actor.address.remote(), timeout=KEEPER_TIMEOUT)
         except Exception as error:
             logger.warning("no Hoplite node on Ray node %s: %s", node, error)
             ray.kill(actor)

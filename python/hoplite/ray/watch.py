@@ -32,8 +32,9 @@ LOOKS_MIN = 2
 """In a row that found nothing, until an object's maker is asked for it: after the end of a node the others
 need a moment to tell each other what they have."""
 
-LOOKS_MAX = 5
-"""In a row that found nothing, until an object that no task can make is given up."""
+LOOKS_MAX = 20
+"""In a row that found nothing, until an object that no task can make is given up. That deletes it, also where
+it may be cut off from here: so only after the 14 s in which Ray, by default, counts a silent node as dead."""
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,222 @@
+"""A process that makes many calls on a Ray cluster of its own, with Hoplite or without, and times them.
+
+``python -m lab.calls calls|arrays ray|hoplite SCALE [SIZE ...]`` prints a line of JSON: calls a second, or
+the seconds that an array of so many bytes takes. ``SCALE`` is of the number of calls in a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import hoplite.ray
+import numpy as np
+import ray
+from ray.cluster_utils import Cluster
+
+#: So many tasks run at once. More would have Ray start workers and end them all the time.
+CPUS = 2
+
+#: Of nodes, by a resource of that name.
+KINDS = ("first", "second")
+
+#: Clients in "n:n", and actors that each of them calls: as Ray's benchmark has on four cores.
+CLIENTS = 2
+
+BATCHES = 3
+STORE_BYTES = 512 << 20
+
+#: Arrays of each size, of which the median counts.
+ARRAYS = 20
+
+
+class Actor:
+    def value(self, *_: object) -> bytes:
+        return b"ok"
+
+
+class AsyncActor:
+    async def value(self, *_: object) -> bytes:
+        return b"ok"
+
+
+class Client:
+    """Calls from a process that is no driver."""
+
+    def __init__(self, servers: Sequence[Any]) -> None:
+        self._servers = servers
+
+    def call_tasks(self, count: int) -> None:
+        task = ray.remote(small)
+        ray.get([task.remote() for _ in range(count)])
+
+    def call_actors(self, count: int) -> None:
+        share = range(count // len(self._servers))
+        ray.get([server.value.remote() for server in self._servers for _ in share])
+
+    def call_actors_with_argument(self, count: int) -> None:
+        value = ray.put(0)
+        share = range(count // len(self._servers))
+        ray.get([server.value.remote(value) for server in self._servers for _ in share])
+
+
+def small(*_: object) -> bytes:
+    return b"ok"
+
+
+def references(count: int) -> list[ray.ObjectRef]:
+    return [ray.put(1) for _ in range(count)]
+
+
+def free(actor: type) -> Any:
+    """An actor class that waits for no task's processor."""
+    return ray.remote(num_cpus=0)(actor)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Calls as of Ray's benchmark; ``run`` makes so many."""
+
+    name: str
+    count: int
+    run: Callable[[int], object]
+
+
+def kinds() -> list[Kind]:
+    """With a cluster, whose actors they share."""
+    actor, many = free(Actor).remote(), free(Actor).options(max_concurrency=16).remote()
+    async_actor = free(AsyncActor).remote()
+    servers = [free(Actor).remote() for _ in range(CLIENTS)]
+    clients = [free(Client).remote(servers) for _ in range(CLIENTS)]
+    task, value, nested = ray.remote(small), ray.put(0), ray.remote(references).remote(1000)
+    ray.get([server.value.remote() for server in servers])
+
+    def by_clients(method: str) -> Callable[[int], object]:
+        return lambda count: ray.get([getattr(one, method).remote(count // CLIENTS) for one in clients])
+
+    def wait_for_each(count: int) -> None:
+        pending = [task.remote() for _ in range(count)]
+        while pending:
+            _, pending = ray.wait(pending)
+
+    return [
+        Kind("tasks, sync", 200, lambda count: [ray.get(task.remote()) for _ in range(count)]),
+        Kind("tasks, async", 500, lambda count: ray.get([task.remote() for _ in range(count)])),
+        Kind(
+            "tasks with arguments, async",
+            500,
+            lambda count: ray.get([task.remote(i, value, [i]) for i in range(count)]),
+        ),
+        Kind("tasks, n clients, async", 500, by_clients("call_tasks")),
+        Kind("1:1 actor, sync", 300, lambda count: [ray.get(actor.value.remote()) for _ in range(count)]),
+        Kind("1:1 actor, async", 1000, lambda count: ray.get([actor.value.remote() for _ in range(count)])),
+        Kind(
+            "1:1 actor, concurrent", 500, lambda count: ray.get([many.value.remote() for _ in range(count)])
+        ),
+        Kind("1:n actors, async", 1000, lambda count: ray.get(clients[0].call_actors.remote(count))),
+        Kind("n:n actors, async", 1000, by_clients("call_actors")),
+        Kind("n:n actors with argument, async", 1000, by_clients("call_actors_with_argument")),
+        Kind(
+            "1:1 async actor, sync",
+            500,
+            lambda count: [ray.get(async_actor.value.remote()) for _ in range(count)],
+        ),
+        Kind(
+            "1:1 async actor, async",
+            500,
+            lambda count: ray.get([async_actor.value.remote() for _ in range(count)]),
+        ),
+        Kind(
+            "1:1 async actor with argument, async",
+            500,
+            lambda count: ray.get([async_actor.value.remote(i) for i in range(count)]),
+        ),
+        Kind("put of a small value", 500, lambda count: [ray.put(0) for _ in range(count)]),
+        Kind("get of a small value", 1000, lambda count: [ray.get(value) for _ in range(count)]),
+        Kind("get of 1000 references in one", 20, lambda count: [ray.get(nested) for _ in range(count)]),
+        Kind("wait for tasks one by one", 300, wait_for_each),
+    ]
+
+
+def calls(scale: float) -> dict[str, float]:
+    """A second, by kind."""
+    rates = {}
+    for kind in kinds():
+        count = max(int(kind.count * scale), CLIENTS * CLIENTS)
+        kind.run(count)
+        seconds = [_seconds(kind.run, count) for _ in range(BATCHES)]
+        rates[kind.name] = count / statistics.median(seconds)
+    return rates
+
+
+def make(size: int) -> np.ndarray:
+    return np.ones(size, np.uint8)
+
+
+def last(array: np.ndarray) -> int:
+    return int(array[-1])
+
+
+def arrays(scale: float, sizes: Sequence[int]) -> dict[str, float]:
+    """Seconds, by what is done and size."""
+    count = max(int(ARRAYS * scale), 1)
+    first, second = (ray.remote(num_cpus=0, resources={kind: 1}) for kind in KINDS)
+    maker, reader = first(make), second(last)
+
+    def put_and_get(size: int) -> None:
+        ray.get(ray.put(array))
+
+    def task_to_task(size: int) -> None:
+        ray.get(reader.remote(maker.remote(size)))
+
+    times = {}
+    for size in sizes:
+        array = np.ones(size, np.uint8)
+        for name, run in {"put and get": put_and_get, "task to task": task_to_task}.items():
+            run(size)
+            times[f"{name} {size}"] = statistics.median(_seconds(run, size) for _ in range(count))
+    return times
+
+
+def _seconds(run: Callable[[int], object], argument: int) -> float:
+    start = time.perf_counter()
+    run(argument)
+    return time.perf_counter() - start
+
+
+@contextmanager
+def cluster(mode: str, nodes: int, threshold: int | None) -> Iterator[None]:
+    """So many Ray nodes on this machine, each of a kind of its own, and this process a driver of theirs."""
+    running = Cluster()
+    for kind in KINDS[:nodes]:
+        head = {} if running.head_node else {"include_dashboard": False}
+        running.add_node(num_cpus=CPUS, resources={kind: 9}, object_store_memory=STORE_BYTES, **head)
+    try:
+        if mode == "ray":
+            ray.init(running.address, log_to_driver=False)
+        else:
+            hoplite.ray.init(
+                running.address, log_to_driver=False, threshold=threshold, store_size=STORE_BYTES
+            )
+        yield
+    finally:
+        # It has no effect where it was not initialised.
+        hoplite.ray.shutdown()
+        ray.shutdown()
+        running.shutdown()
+
+
+def main(part: str, mode: str, scale: float, sizes: Sequence[int]) -> None:
+    with cluster(mode, 1 if part == "calls" else 2, min(sizes, default=None)):
+        found = calls(scale) if part == "calls" else arrays(scale, sizes)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), [int(size) for size in sys.argv[4:]])

@@ -1,0 +1,115 @@
+"""What a process remembers of the tasks it has called: enough to make results again, and no more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import eventually
+from ray_cluster import IGNORED, RayCluster, driver
+
+ray = pytest.importorskip("ray")
+lineage = pytest.importorskip("hoplite.ray.lineage")
+
+from hoplite.ray.arguments import BYTES_MAX, CannotRunAgain  # noqa: E402
+
+pytestmark = IGNORED
+
+
+class Function:
+    """Of a remote function, what recording looks at."""
+
+    def __init__(self) -> None:
+        self.called: list[tuple[list[Any], dict[str, Any]]] = []
+
+    def _remote(self, args: list[Any], kwargs: dict[str, Any], **options: Any) -> ray.ObjectRef:
+        self.called.append((args, kwargs))
+        return a_reference()
+
+
+def a_reference() -> ray.ObjectRef:
+    """As of a task's first result; Ray knows none of it."""
+    return ray.ObjectRef(os.urandom(24) + (1).to_bytes(4, "little"))
+
+
+def name_of(reference: ray.ObjectRef) -> str:
+    return str(reference.task_id().hex())
+
+
+@pytest.fixture
+def nothing_known() -> Iterator[None]:
+    lineage.forget_all()
+    yield
+    lineage.forget_all()
+
+
+@pytest.mark.usefixtures("nothing_known")
+def test_arguments_are_kept_as_they_were() -> None:
+    function, result = Function(), a_reference()
+    args = (1, "text", b"bytes", [2, [3]], {"four": [4]}, {5}, list(range(100)))
+    kept = (1, "text", b"bytes", [2, [3]], {"four": [4]}, {5}, list(range(100)))
+    lineage.record(function, args, {"six": [6]}, {}, result)
+    args[3].append(0)
+    args[4]["four"].append(0)
+    args[5].add(0)
+    args[6].append(0)
+    lineage.known(name_of(result)).results()
+    assert function.called == [(list(kept), {"six": [6]})]
+
+
+@pytest.mark.usefixtures("nothing_known")
+@pytest.mark.parametrize(
+    ("args", "options"),
+    [
+        ((1,), {"max_retries": 0}),
+        ((bytes(BYTES_MAX + 1),), {}),
+        (([bytearray(BYTES_MAX + 1)],), {}),
+        (({"deep": [["x" * (BYTES_MAX + 1)]]},), {}),
+    ],
+    ids=["not to be retried", "bytes", "pickled", "nested"],
+)
+def test_a_task_that_cannot_run_again_says_so(args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    function, result = Function(), a_reference()
+    lineage.record(function, args, {}, options, result)
+    with pytest.raises(CannotRunAgain):
+        lineage.known(name_of(result)).run_again({0: "guard"})
+    assert function.called == []
+
+
+@pytest.mark.usefixtures("nothing_known")
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage, "TASKS_BYTES_MAX", 10 * (lineage.TASK_BYTES + 100))
+    results = [a_reference() for _ in range(30)]
+    for result in results:
+        lineage.record(Function(), (bytes(100),), {}, {}, result)
+    known = [lineage.known(name_of(result)) is not None for result in results]
+    assert known == [False] * 20 + [True] * 10
+
+
+class Holder:
+    def hold(self, references: list[Any]) -> None:
+        self._held = references
+
+
+def test_a_task_is_forgotten_with_its_results(ray_cluster: RayCluster) -> None:
+    with driver(ray_cluster, transparent=True):
+        task = ray.remote(num_cpus=0, num_returns=2)(lambda: (1, 2))
+        holder = ray.remote(num_cpus=0)(Holder).remote()
+        # More than one look is for.
+        results = [task.remote() for _ in range(lineage.LOOKS_MIN // 2 * 3)]
+        names = [name_of(first) for first, _ in results]
+        (_, held), (_, borrowed) = results[0], results[1]
+        ray.get(holder.hold.remote([borrowed]))
+        ray.get([result for both in results for result in both])
+        assert all(map(lineage.known, names))
+        del results, borrowed, _
+        eventually(lambda: not any(map(lineage.known, names[2:])), "tasks are forgotten")
+        assert lineage.known(names[0])
+        assert lineage.known(names[1])
+        ray.get(holder.hold.remote([]))
+        eventually(lambda: not lineage.known(names[1]), "nobody borrows it any more")
+        assert lineage.known(names[0])
+        del held
+        eventually(lambda: not lineage.known(names[0]), "the last has gone")
