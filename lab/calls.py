@@ -51,10 +51,10 @@ class Client:
 
     def __init__(self, servers: Sequence[Any]) -> None:
         self._servers = servers
+        self._task = ray.remote(small)
 
     def call_tasks(self, count: int) -> None:
-        task = ray.remote(small)
-        ray.get([task.remote() for _ in range(count)])
+        ray.get([self._task.remote() for _ in range(count)])
 
     def call_actors(self, count: int) -> None:
         share = range(count // len(self._servers))

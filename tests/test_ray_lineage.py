@@ -97,8 +97,7 @@ def test_a_task_is_forgotten_with_its_results(ray_cluster: RayCluster) -> None:
     with driver(ray_cluster, transparent=True):
         task = ray.remote(num_cpus=0, num_returns=2)(lambda: (1, 2))
         holder = ray.remote(num_cpus=0)(Holder).remote()
-        # More than one look is for.
-        results = [task.remote() for _ in range(lineage.LOOKS_MIN // 2 * 3)]
+        results = [task.remote() for _ in range(100)]
         names = [name_of(first) for first, _ in results]
         (_, held), (_, borrowed) = results[0], results[1]
         ray.get(holder.hold.remote([borrowed]))

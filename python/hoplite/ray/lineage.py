@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,11 +42,8 @@ TASKS_BYTES_MAX = 1 << 30
 TASK_BYTES = 1 << 10
 """About what one takes besides the bytes of its arguments."""
 
-LOOKS_MIN = 1000
-"""Tasks whose results are looked for at a time, at least: some milliseconds."""
-
-LOOKS_PER_CALL = 2
-"""And so many for each call since then: there are never many more tasks without results than with."""
+LOOKS_SHARE = 0.01
+"""Of a processor's time that looking at Ray's references may take: where there are many, looks are rare."""
 
 INDEX_BYTES = 4
 """At the end of a reference's id; before them is the task's."""
@@ -94,46 +92,42 @@ class Task:
 
 
 class _Tasks:
-    """Those that are remembered, by their ids."""
+    """Those that are remembered, by their ids in hex, the oldest first."""
 
     def __init__(self) -> None:
-        self.by_id: dict[bytes, Task] = {}
-        self._next: collections.deque[bytes] = collections.deque()
-        """To be looked at, in this order; those that are still wanted come again."""
-        self._new = 0
-        """Added since the last look."""
+        self.by_id: collections.OrderedDict[str, Task] = collections.OrderedDict()
         self._bytes = 0
+        self._next_look = 0.0
         # What is freed inside may, by the garbage collector, call tasks.
         self._lock = threading.RLock()
 
-    def add(self, id: bytes, task: Task) -> None:
+    def add(self, id: str, task: Task) -> None:
         with self._lock:
             self.by_id[id] = task
-            self._next.append(id)
-            self._new += 1
             self._bytes += task.bytes
-            while self._bytes > TASKS_BYTES_MAX and self._next:
-                self._forget(self._next.popleft())
+            while self._bytes > TASKS_BYTES_MAX:
+                self._forget(next(iter(self.by_id)))
 
     def drop_ended(self) -> None:
-        """Look at some."""
-        with self._lock:
-            looks = min(LOOKS_MIN + LOOKS_PER_CALL * self._new, len(self._next))
-            self._new = 0
-            batch = [self._next.popleft() for _ in range(looks)]
-        for id in batch:
-            task = self.by_id[id]
-            if any(map(_is_referred_to, _results_of(id, task.outputs))):
-                self._next.append(id)
-            else:
+        """All, unless it is too soon after the last time."""
+        if not self.by_id or time.monotonic() < self._next_look:
+            return
+        before = time.thread_time()
+        # In this order: a task that is added now has its results' references already.
+        known = list(self.by_id)
+        counted = {_task_of(reference) for reference in global_worker.core_worker.get_all_reference_counts()}
+        for id in known:
+            if id not in counted:
                 self._forget(id)
+        self._next_look = time.monotonic() + (time.thread_time() - before) / LOOKS_SHARE
 
-    def _forget(self, id: bytes) -> None:
+    def _forget(self, id: str) -> None:
         with self._lock:
-            task = self.by_id.pop(id)
-            self._bytes -= task.bytes
-        # Later tasks may know of it still; its results' new guards end here.
-        task.again.clear()
+            task = self.by_id.pop(id, None)
+            if task is not None:
+                self._bytes -= task.bytes
+                # Later tasks may know of it still; its results' new guards end here.
+                task.again.clear()
 
 
 _tasks = _Tasks()
@@ -147,7 +141,7 @@ def record(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, 
         first, count = results[0], len(results)
     else:
         return
-    id = _task_of(first.binary())
+    id = _task_of(first.hex())
     if function is _AGAIN or id in _tasks.by_id:
         return
     _tasks.add(id, _noted(function, args, kwargs, options, count))
@@ -159,13 +153,12 @@ def _noted(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, 
     tasks: list[Task] = []
 
     def reference(of: ray.ObjectRef) -> Reference:
-        binary = of.binary()
-        task = _tasks.by_id.get(_task_of(binary))
+        task = _tasks.by_id.get(_task_of(of.hex()))
         if task is not None and task.depth == DEPTH_MAX:
             task = None
         if task is not None:
             tasks.append(task)
-        return Reference(binary, task)
+        return Reference(of.binary(), task)
 
     keeping = Keeping(reference)
     try:
@@ -180,11 +173,11 @@ def _noted(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, 
 
 def known(task: str) -> Task | None:
     """The task with this id (in hex), if this process has called it."""
-    return _tasks.by_id.get(bytes.fromhex(task))
+    return _tasks.by_id.get(task)
 
 
 def drop_ended() -> None:
-    """Forget some of the tasks whose results nobody refers to any more; called often enough, all of them."""
+    """Forget the tasks whose results nobody refers to any more; sooner or later, if called often."""
     _tasks.drop_ended()
 
 
@@ -224,22 +217,9 @@ def _remade(reference: Reference) -> ray.ObjectRef:
     return made
 
 
-def _task_of(reference: bytes) -> bytes:
-    return reference[:-INDEX_BYTES]
-
-
-def _results_of(task: bytes, outputs: int) -> Iterator[bytes]:
-    return (task + index.to_bytes(INDEX_BYTES, "little") for index in range(1, outputs + 1))
-
-
-def _is_referred_to(reference: bytes) -> bool:
-    """Whether Ray counts any reference to this object of this process's."""
-    try:
-        # Skipping what would make it one more.
-        global_worker.core_worker.get_owner_address(ray.ObjectRef(reference, skip_adding_local_ref=True))
-    except ValueError:
-        return False
-    return True
+def _task_of(reference: str) -> str:
+    """In hex, as `reference` is."""
+    return reference[: -2 * INDEX_BYTES]
 
 
 def _listed(results: Any) -> list[ray.ObjectRef]:
