@@ -82,7 +82,7 @@ class Handle:
     @property
     def on_lost(self) -> OnLost:
         """What a get of it does when it is lost."""
-        return "raise" if self.origin is None else lambda id: missed(self)
+        return "raise" if self.origin is None else lambda id: missed(self, certain=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return load, (self.guard, self.form, self.origin)

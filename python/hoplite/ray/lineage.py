@@ -114,7 +114,8 @@ class _Tasks:
             return
         before = time.thread_time()
         # In this order: a task that is added now has its results' references already.
-        known = list(self.by_id)
+        with self._lock:
+            known = list(self.by_id)
         counted = {_task_of(reference) for reference in global_worker.core_worker.get_all_reference_counts()}
         for id in known:
             if id not in counted:

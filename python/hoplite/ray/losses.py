@@ -12,9 +12,10 @@ from ray.experimental import internal_kv
 from hoplite.ray.names import NAMESPACE
 from hoplite.ray.origins import Origin
 
-__all__ = ["Loss", "losses", "report", "settle"]
+__all__ = ["Loss", "is_certain", "losses", "report", "settle"]
 
 PREFIX = b"lost/"
+CERTAIN = b"certain"
 
 
 class Loss(NamedTuple):
@@ -25,9 +26,15 @@ class Loss(NamedTuple):
     """In hex: the object's id follows from it."""
 
 
-def report(loss: Loss) -> None:
-    """Ask for the object. Twice is as once."""
-    internal_kv._internal_kv_put(_key(loss), b"", overwrite=True, namespace=NAMESPACE)
+def report(loss: Loss, *, certain: bool) -> None:
+    """Ask for the object; `certain`: it is not only cut off from here. Twice is as once."""
+    value = CERTAIN if certain else b""
+    internal_kv._internal_kv_put(_key(loss), value, overwrite=True, namespace=NAMESPACE)
+
+
+def is_certain(loss: Loss) -> bool:
+    """Whether who reported it knew that no node has it."""
+    return bool(internal_kv._internal_kv_get(_key(loss), namespace=NAMESPACE) == CERTAIN)
 
 
 def losses() -> list[Loss]:

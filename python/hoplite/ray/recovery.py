@@ -13,7 +13,7 @@ from ray.remote_function import RemoteFunction
 
 from hoplite.ray import connection, lineage
 from hoplite.ray.lifetime import id_of_hex
-from hoplite.ray.losses import Loss, losses, settle
+from hoplite.ray.losses import Loss, is_certain, losses, settle
 
 __all__ = ["Recorded", "give_up", "record", "stop"]
 
@@ -57,7 +57,9 @@ class _Recovery:
         under_way = {loss for made in self._making.values() for loss in made}
         wanted: dict[str, list[Loss]] = {}
         for loss in losses():
-            if lineage.known(loss.origin.task) is not None:
+            task = lineage.known(loss.origin.task)
+            # To give up deletes. What may be cut off only, the supervisor gives up, in its time.
+            if task is not None and (not task.refused or is_certain(loss)):
                 settle(loss)
                 if loss not in under_way:
                     wanted.setdefault(loss.origin.task, []).append(loss)
@@ -65,12 +67,12 @@ class _Recovery:
             task = lineage.known(name)
             if task is None:
                 continue
-            logger.warning("%d objects of task %s are lost: it runs again", len(lost), name)
             try:
                 call = task.run_again({loss.origin.part: loss.guard for loss in lost})
             except Exception as error:
                 give_up(lost, str(error))
             else:
+                logger.warning("%d objects of task %s are lost: it runs again", len(lost), name)
                 self._making[call] = lost
 
     def _see_to_failures(self) -> None:

@@ -61,10 +61,10 @@ def watching(*handles: Handle) -> Iterator[None]:
         _awaited.difference_update(awaited)
 
 
-def missed(handle: Handle) -> None:
-    """Nobody has the object: ask its maker for it."""
+def missed(handle: Handle, *, certain: bool) -> None:
+    """Nobody has the object, or nobody who is seen from here: ask its maker for it."""
     if handle.origin is not None:
-        report(Loss(handle.origin, handle.guard.hex()))
+        report(Loss(handle.origin, handle.guard.hex()), certain=certain)
 
 
 def _start() -> None:
@@ -103,7 +103,7 @@ def _look(awaited: _Awaited) -> None:
     awaited.in_vain += 1
     if awaited.handle.origin is not None:
         if awaited.in_vain >= LOOKS_MIN:
-            missed(awaited.handle)
+            missed(awaited.handle, certain=False)
     elif awaited.in_vain >= LOOKS_MAX:
         logger.warning("nobody has %s, and no task can make it", awaited.handle.id)
         client.delete(awaited.handle.id)
