@@ -105,8 +105,15 @@ class _Tasks:
         with self._lock:
             self.by_id[id] = task
             self._bytes += task.bytes
-            while self._bytes > TASKS_BYTES_MAX:
-                self._forget(next(iter(self.by_id)))
+            for _ in range(len(self.by_id)):
+                if self._bytes <= TASKS_BYTES_MAX:
+                    break
+                oldest = next(iter(self.by_id))
+                if self.by_id[oldest].again:
+                    # It holds what was made again.
+                    self.by_id.move_to_end(oldest)
+                else:
+                    self._forget(oldest)
 
     def drop_ended(self) -> None:
         """All, unless it is too soon after the last time."""
