@@ -13,7 +13,7 @@ from ray_cluster import IGNORED, RayCluster, driver
 ray = pytest.importorskip("ray")
 lineage = pytest.importorskip("hoplite.ray.lineage")
 
-from hoplite.ray.arguments import BYTES_MAX, CannotRunAgain  # noqa: E402
+from hoplite.ray.arguments import BYTES_MAX, CannotRunAgain, Keeping, Reference, revived  # noqa: E402
 
 pytestmark = IGNORED
 
@@ -114,3 +114,20 @@ def test_a_task_is_forgotten_with_its_results(ray_cluster: RayCluster) -> None:
         assert lineage.known(names[0])
         del held
         eventually(lambda: not lineage.known(names[0]), "the last has gone")
+
+
+def test_an_argument_that_is_there_is_not_made_again(ray_cluster: RayCluster) -> None:
+    made: list[Reference] = []
+
+    def remake(reference: Reference) -> ray.ObjectRef:
+        made.append(reference)
+        return ray.put("made")
+
+    with driver(ray_cluster, transparent=False):
+        there, gone = ray.put("there"), ray.put("gone")
+        kept = Keeping(lambda reference: Reference(reference.binary(), None)).kept([there, [gone]])
+        lost = gone.binary()
+        del gone
+        first, (second,) = revived(kept, remake)
+        assert ray.get([first, second]) == ["there", "made"]
+        assert [reference.binary for reference in made] == [lost]

@@ -15,7 +15,7 @@ from ray.cloudpickle import CloudPickler
 
 from hoplite.errors import HopliteError
 
-__all__ = ["CannotRunAgain", "Keeping", "Reference", "revived"]
+__all__ = ["CannotRunAgain", "Keeping", "Reference", "reference_counts", "revived"]
 
 BYTES_MAX = 100 << 10
 """Of one argument, as of what Ray copies into its message. Larger ones are the caller's to put."""
@@ -104,8 +104,14 @@ def revived(argument: Any, remake: Remake) -> Any:
 
 
 def _revived(reference: Reference, remake: Remake) -> ray.ObjectRef:
-    counts = global_worker.core_worker.get_all_reference_counts().get(reference.binary.hex(), {})
+    counts = reference_counts().get(reference.binary.hex().encode(), {})
     return ray.ObjectRef(reference.binary) if any(counts.values()) else remake(reference)
+
+
+def reference_counts() -> dict[bytes, dict[str, int]]:
+    """Ray's counts of all references that this process has or owns, by id: in hex, as bytes."""
+    found: dict[bytes, dict[str, int]] = global_worker.core_worker.get_all_reference_counts()
+    return found
 
 
 class _Stream(io.BytesIO):

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray._private.worker import global_worker
 from ray.remote_function import RemoteFunction
 
 from hoplite.ids import ObjectId
 from hoplite.ray import connection
-from hoplite.ray.arguments import CannotRunAgain, Keeping, Reference, revived
+from hoplite.ray.arguments import CannotRunAgain, Keeping, Reference, reference_counts, revived
 from hoplite.ray.forms import sent
 from hoplite.ray.lifetime import id_of_hex
 from hoplite.ray.names import keeper_of
@@ -123,7 +122,7 @@ class _Tasks:
         # In this order: a task that is added now has its results' references already.
         with self._lock:
             known = list(self.by_id)
-        counted = {_task_of(reference) for reference in global_worker.core_worker.get_all_reference_counts()}
+        counted = {_task_of(reference.decode()) for reference in reference_counts()}
         for id in known:
             if id not in counted:
                 self._forget(id)
