@@ -1,17 +1,16 @@
 """A process that makes many calls on a Ray cluster of its own, with Hoplite or without, and times them.
 
-``python -m lab.calls calls|arrays ray|hoplite SCALE [SIZE ...]`` prints a line of JSON: calls a second, or
-the seconds that an array of so many bytes takes. ``SCALE`` is of the number of calls in a batch.
+``python -m lab.calls calls|arrays ray|hoplite SCALE [SIZE ...]`` is driven by lines of JSON, one for each
+batch of all that it can do. ``SCALE`` is of the number of calls in a batch.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,8 @@ import hoplite.ray
 import numpy as np
 import ray
 from ray.cluster_utils import Cluster
+
+from lab.worker import serve
 
 #: So many tasks run at once. More would have Ray start workers and end them all the time.
 CPUS = 2
@@ -29,11 +30,10 @@ KINDS = ("first", "second")
 #: Clients in "n:n", and actors that each of them calls: as Ray's benchmark has on four cores.
 CLIENTS = 2
 
-BATCHES = 3
 STORE_BYTES = 512 << 20
 
-#: Arrays of each size, of which the median counts.
-ARRAYS = 20
+#: Arrays of each size in a batch, of which the median counts.
+ARRAYS = 5
 
 
 class Actor:
@@ -144,15 +144,15 @@ def kinds() -> list[Kind]:
     ]
 
 
-def calls(scale: float) -> dict[str, float]:
-    """A second, by kind."""
-    rates = {}
-    for kind in kinds():
-        count = max(int(kind.count * scale), CLIENTS * CLIENTS)
-        kind.run(count)
-        seconds = [_seconds(kind.run, count) for _ in range(BATCHES)]
-        rates[kind.name] = count / statistics.median(seconds)
-    return rates
+class Calls:
+    """Of the kinds of Ray's benchmark."""
+
+    def __init__(self, scale: float) -> None:
+        self._kinds = [(kind, max(int(kind.count * scale), CLIENTS * CLIENTS)) for kind in kinds()]
+
+    def batch(self) -> dict[str, float]:
+        """A second, by kind."""
+        return {kind.name: count / _seconds(kind.run, count) for kind, count in self._kinds}
 
 
 def make(size: int) -> np.ndarray:
@@ -163,28 +163,32 @@ def last(array: np.ndarray) -> int:
     return int(array[-1])
 
 
-def arrays(scale: float, sizes: Sequence[int]) -> dict[str, float]:
-    """Seconds, by what is done and size."""
-    count = max(int(ARRAYS * scale), 1)
-    first, second = (ray.remote(num_cpus=0, resources={kind: 1}) for kind in KINDS)
-    maker, reader = first(make), second(last)
+class Arrays:
+    """Of these sizes."""
 
-    def put_and_get(size: int) -> None:
+    def __init__(self, scale: float, sizes: Sequence[int]) -> None:
+        self._count = max(int(ARRAYS * scale), 1)
+        self._arrays = [np.ones(size, np.uint8) for size in sizes]
+        first, second = (ray.remote(num_cpus=0, resources={kind: 1}) for kind in KINDS)
+        self._make, self._last = first(make), second(last)
+
+    def batch(self) -> dict[str, float]:
+        """Seconds, by what is done and size."""
+        ways = {"put and get": self._put_and_get, "task to task": self._task_to_task}
+        return {
+            f"{name} {array.nbytes}": statistics.median(_seconds(run, array) for _ in range(self._count))
+            for array in self._arrays
+            for name, run in ways.items()
+        }
+
+    def _put_and_get(self, array: np.ndarray) -> None:
         ray.get(ray.put(array))
 
-    def task_to_task(size: int) -> None:
-        ray.get(reader.remote(maker.remote(size)))
-
-    times = {}
-    for size in sizes:
-        array = np.ones(size, np.uint8)
-        for name, run in {"put and get": put_and_get, "task to task": task_to_task}.items():
-            run(size)
-            times[f"{name} {size}"] = statistics.median(_seconds(run, size) for _ in range(count))
-    return times
+    def _task_to_task(self, array: np.ndarray) -> None:
+        ray.get(self._last.remote(self._make.remote(array.nbytes)))
 
 
-def _seconds(run: Callable[[int], object], argument: int) -> float:
+def _seconds(run: Callable[[Any], object], argument: Any) -> float:
     start = time.perf_counter()
     run(argument)
     return time.perf_counter() - start
@@ -212,11 +216,25 @@ def cluster(mode: str, nodes: int, threshold: int | None) -> Iterator[None]:
         running.shutdown()
 
 
-def main(part: str, mode: str, scale: float, sizes: Sequence[int]) -> None:
-    with cluster(mode, 1 if part == "calls" else 2, min(sizes, default=None)):
-        found = calls(scale) if part == "calls" else arrays(scale, sizes)
-    print(json.dumps(found))
+class Driver:
+    """What this process is told to do."""
+
+    def __init__(self, part: str, mode: str, scale: float, sizes: Sequence[int]) -> None:
+        self._stack = ExitStack()
+        self._stack.enter_context(cluster(mode, 1 if part == "calls" else 2, min(sizes, default=None)))
+        self._batches = Calls(scale) if part == "calls" else Arrays(scale, sizes)
+        # Workers start, functions are exported, memory is touched.
+        self._batches.batch()
+
+    def batch(self) -> dict[str, Any]:
+        return {"found": self._batches.batch()}
+
+    def end(self) -> dict[str, Any]:
+        """The cluster's, which takes Ray some seconds."""
+        self._stack.close()
+        return {}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), [int(size) for size in sys.argv[4:]])
+    sizes = [int(size) for size in sys.argv[4:]]
+    serve(Driver(sys.argv[1], sys.argv[2], float(sys.argv[3]), sizes), sys.stdin, sys.stdout)
