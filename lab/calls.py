@@ -106,41 +106,41 @@ def kinds() -> list[Kind]:
             _, pending = ray.wait(pending)
 
     return [
-        Kind("tasks, sync", 200, lambda count: [ray.get(task.remote()) for _ in range(count)]),
-        Kind("tasks, async", 500, lambda count: ray.get([task.remote() for _ in range(count)])),
+        Kind("tasks, sync", 100, lambda count: [ray.get(task.remote()) for _ in range(count)]),
+        Kind("tasks, async", 250, lambda count: ray.get([task.remote() for _ in range(count)])),
         Kind(
             "tasks with arguments, async",
-            500,
+            250,
             lambda count: ray.get([task.remote(i, value, [i]) for i in range(count)]),
         ),
-        Kind("tasks, n clients, async", 500, by_clients("call_tasks")),
-        Kind("1:1 actor, sync", 300, lambda count: [ray.get(actor.value.remote()) for _ in range(count)]),
-        Kind("1:1 actor, async", 1000, lambda count: ray.get([actor.value.remote() for _ in range(count)])),
+        Kind("tasks, n clients, async", 250, by_clients("call_tasks")),
+        Kind("1:1 actor, sync", 150, lambda count: [ray.get(actor.value.remote()) for _ in range(count)]),
+        Kind("1:1 actor, async", 500, lambda count: ray.get([actor.value.remote() for _ in range(count)])),
         Kind(
-            "1:1 actor, concurrent", 500, lambda count: ray.get([many.value.remote() for _ in range(count)])
+            "1:1 actor, concurrent", 250, lambda count: ray.get([many.value.remote() for _ in range(count)])
         ),
-        Kind("1:n actors, async", 1000, lambda count: ray.get(clients[0].call_actors.remote(count))),
-        Kind("n:n actors, async", 1000, by_clients("call_actors")),
-        Kind("n:n actors with argument, async", 1000, by_clients("call_actors_with_argument")),
+        Kind("1:n actors, async", 500, lambda count: ray.get(clients[0].call_actors.remote(count))),
+        Kind("n:n actors, async", 500, by_clients("call_actors")),
+        Kind("n:n actors with argument, async", 500, by_clients("call_actors_with_argument")),
         Kind(
             "1:1 async actor, sync",
-            500,
+            250,
             lambda count: [ray.get(async_actor.value.remote()) for _ in range(count)],
         ),
         Kind(
             "1:1 async actor, async",
-            500,
+            250,
             lambda count: ray.get([async_actor.value.remote() for _ in range(count)]),
         ),
         Kind(
             "1:1 async actor with argument, async",
-            500,
+            250,
             lambda count: ray.get([async_actor.value.remote(i) for i in range(count)]),
         ),
-        Kind("put of a small value", 500, lambda count: [ray.put(0) for _ in range(count)]),
-        Kind("get of a small value", 1000, lambda count: [ray.get(value) for _ in range(count)]),
+        Kind("put of a small value", 250, lambda count: [ray.put(0) for _ in range(count)]),
+        Kind("get of a small value", 500, lambda count: [ray.get(value) for _ in range(count)]),
         Kind("get of 1000 references in one", 20, lambda count: [ray.get(nested) for _ in range(count)]),
-        Kind("wait for tasks one by one", 300, wait_for_each),
+        Kind("wait for tasks one by one", 150, wait_for_each),
     ]
 
 
