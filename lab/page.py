@@ -59,6 +59,7 @@ SECTIONS = (
     Section("Round trips", "roundtrip", roundtrip.draw),
     Section("Applications on Ray", "applications", applications.draw),
     Section("Calls on Ray, and from what size Hoplite gains", "calls", calls.draw),
+    Section("Tasks on Ray that end one after the other", "ray_arrivals"),
     Section("The degree of a reduction's tree", "degree", degree.draw),
     Section("Many nodes, simulated", "scaling", scaling.draw),
     Section("Puts, gets and look-ups on a node", "objects", objects.draw),
