@@ -9,7 +9,7 @@ from hoplite.errors import BadArgument
 __all__ = ["THRESHOLD_DEFAULT", "THRESHOLD_VARIABLE", "TRANSPARENT_VARIABLE", "threshold"]
 
 THRESHOLD_DEFAULT = 1 << 20
-"""Bytes from which on a value goes through Hoplite, see docs/decisions/0012-hoplite-on-ray.md."""
+"""Bytes from which on a value goes through Hoplite; why, says docs/decisions/0012-hoplite-on-ray.md."""
 
 THRESHOLD_VARIABLE = "HOPLITE_RAY_THRESHOLD"
 TRANSPARENT_VARIABLE = "HOPLITE_RAY_TRANSPARENT"
