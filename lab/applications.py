@@ -60,6 +60,7 @@ SERVING = {8: 2.2, 16: 3.3}
 COMPUTE_SECONDS = 0.1
 
 POLICY_BYTES = 64_000_000
+WEIGHT_BYTES = 24 * (6 * 512 * 512 + 2 * 512) * 4
 BATCH_BYTES = 64 * 256 * 256 * 3 * 4
 
 
@@ -89,6 +90,9 @@ APPLICATIONS = {
         102_000_000,
         {},
         ("openmpi", "gloo"),
+    ),
+    "weights": Application(
+        "Weights for engines, 144 of 1 MiB", "weight_sync", ("--steady",), WEIGHT_BYTES, {}
     ),
     "serving": Application("Serving by an ensemble", "serving", (), BATCH_BYTES, SERVING),
 }

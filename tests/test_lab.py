@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 from lab import page, report, results, systems, turns
 from lab.bench_degree import shape
 from lab.network import Network
-from lab.plots import arrivals, collective, degree, objects, roundtrip, scaling, unlimited
+from lab.plots import applications, arrivals, collective, degree, objects, roundtrip, scaling, unlimited
 from lab.systems import mpi, mpi_launch, peers
 from lab.worker import WorkerFailed
 
@@ -167,6 +167,23 @@ def test_the_figure_of_rates_has_a_row_for_each_number_of_clients(tmp_path: Path
     text = (tmp_path / "objects.svg").read_text()
     for label in ("put 1 KiB", "get 1 KiB", "clients: 1", "clients: 8", "20.00"):
         assert f"<!-- {label}" in text or f"{label} -->" in text, label
+
+
+def test_the_figure_of_applications_has_whatever_systems_were_run(tmp_path: Path) -> None:
+    def case(name: str, workers: int, **seconds: float) -> results.Case:
+        facts = {"name": name, "title": name, "workers": workers, "rate_mbit": 500.0}
+        systems_run = {system: [[taken]] for system, taken in seconds.items()}
+        return results.Case([], {**facts, "seconds": seconds}, systems_run, {})
+
+    cases = [case("served", 8, hoplite=1.0, ray=4.0), case("served", 16, hoplite=1.0, ray=8.0)]
+    assert applications.draw(cases, tmp_path) == ["applications"]
+    text = (tmp_path / "applications.svg").read_text()
+    assert "8.0 x" in text
+    assert "Gloo" not in text
+    applications.draw([*cases, case("trained", 8, hoplite=1.0, ray=9.0, gloo=1.25)], tmp_path)
+    text = (tmp_path / "applications.svg").read_text()
+    for label in ("4.0 x", "8.0 x", "9.0 x", "Gloo", "trained"):
+        assert f"<!-- {label} -->" in text, label
 
 
 def test_the_scaling_figure_has_the_newest_run_only(tmp_path: Path) -> None:

@@ -168,6 +168,17 @@ def test_allreduce_brings_the_result_to_the_sources() -> None:
     goes_back_to(0)
 
 
+def test_broadcast_brings_all_parts_of_a_value() -> None:
+    parts = {"a": np.ones(LENGTH), "deeper": [np.zeros(LENGTH), {"b": np.full(LENGTH, 2.0)}]}
+    reference = ray.put(parts)
+    assert copies() == 3
+    ray.get(hoplite_ray.broadcast(reference), timeout=TIMEOUT)
+    assert copies() == 3 * NODES
+    assert ray.get(reference)["deeper"][1]["b"][-1] == 2.0
+    del reference
+    goes_back_to(0)
+
+
 def test_broadcast_and_prefetch() -> None:
     value = np.arange(LENGTH, dtype=np.float64)
     reference = ray.put(value)

@@ -51,6 +51,7 @@ class Engine:
         """Gets the newest weights until they are of version `least` or a newer one, which is returned."""
         while self._version < least:
             (weights,) = ray.get(self._board.newest.remote(self._version))
+            ray.get(hoplite.ray.prefetch(weights))
             self._version = version_of(ray.get(weights))
         return self._version
 
@@ -71,7 +72,7 @@ def publish(options: argparse.Namespace) -> None:
         version = number + 1
         weights = ray.put(weights_of(options, version))
         ray.get(board.publish.remote(version, [weights]))
-        if number % 4 == 3:
+        if number % 4 == 3 and not options.steady:
             ray.kill(engines.pop(0))
         if number % 4 == 1 and len(engines) < options.workers:
             engines.append(_engine(board))

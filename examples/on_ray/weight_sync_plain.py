@@ -67,7 +67,7 @@ def publish(options: argparse.Namespace) -> None:
         version = number + 1
         weights = ray.put(weights_of(options, version))
         ray.get(board.publish.remote(version, [weights]))
-        if number % 4 == 3:
+        if number % 4 == 3 and not options.steady:
             ray.kill(engines.pop(0))
         if number % 4 == 1 and len(engines) < options.workers:
             engines.append(_engine(board))

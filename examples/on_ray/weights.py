@@ -14,6 +14,7 @@ VECTORS = ("norm.weight", "norm.bias")
 def add_weight_options(options: argparse.ArgumentParser) -> None:
     """How many tensors, and how large."""
     options.add_argument("--layers", type=int, default=24, help="of eight tensors each (default: 24)")
+    options.add_argument("--steady", action="store_true", help="no engine leaves, and none joins")
     options.add_argument("--width", type=int, default=512, help="matrices have its square, in float32")
 
 

@@ -47,7 +47,7 @@ _process_keeps_handles = False
 
 
 class _Thread(threading.local):
-    keeps_handles = False
+    kept: list[Handle] | None = None
     deadline: Deadline | None = None
     held: list[Handle] | None = None
 
@@ -91,7 +91,10 @@ class Handle:
 def load(guard: ray.ObjectRef, form: Form, origin: Origin | None) -> Any:
     """Unpickle a handle."""
     handle = Handle(guard, Form(form), origin)
-    return handle if _process_keeps_handles or _thread.keeps_handles else handle.value()
+    if _thread.kept is not None:
+        _thread.kept.append(handle)
+        return handle
+    return handle if _process_keeps_handles else handle.value()
 
 
 def share(value: Any, form: Form) -> Handle | None:
@@ -143,13 +146,13 @@ def keep_handles() -> None:
 
 
 @contextlib.contextmanager
-def kept_as_handles() -> Iterator[None]:
-    """Inside, what this thread gets from Ray has handles in place of large values."""
-    _thread.keeps_handles = True
+def kept_as_handles() -> Iterator[list[Handle]]:
+    """Inside, what this thread gets from Ray has handles in place of large values; gives a list of them."""
+    _thread.kept = []
     try:
-        yield
+        yield _thread.kept
     finally:
-        _thread.keeps_handles = False
+        _thread.kept = None
 
 
 @contextlib.contextmanager

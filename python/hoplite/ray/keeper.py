@@ -105,10 +105,7 @@ class Keeper:
     @_made_again
     async def fetch(self, references: Sequence[ray.ObjectRef], timeout: float | None) -> str:
         """Bring the values here, within `timeout` seconds; returns the node's address."""
-        for reference in references:
-            (value,) = await _got([reference], timeout)
-            if isinstance(value, Handle):
-                await self._get(reference, value, timeout)
+        await asyncio.gather(*(self._fetch(reference, timeout) for reference in references))
         return self._address
 
     @_made_again
@@ -140,6 +137,14 @@ class Keeper:
                 lost = None if error.object_id not in ids else references[ids.index(error.object_id)]
                 raise unavailable(lost, error) from error
             return Handle(target, forms.pop(), None)
+
+    async def _fetch(self, reference: ray.ObjectRef, timeout: float | None) -> None:
+        await _got([reference], timeout)
+        parts = await asyncio.to_thread(_parts_of, reference)
+        # All are on their way before the first is waited for.
+        await self._client.aio.prefetch([part.id for part in parts], timeout=timeout)
+        for part in parts:
+            await self._get(reference, part, timeout)
 
     async def _handle(self, value: Any) -> Handle:
         """`value` if it is one; else it is a value that Ray carried, and is put here."""
@@ -180,6 +185,13 @@ async def _got(references: Sequence[ray.ObjectRef], timeout: float | None) -> li
     except TimeoutError:
         missing = sum(not future.done() or future.cancelled() for future in waiting)
         raise TimedOut(f"{missing} of {len(waiting)} values are not ready after {timeout} s") from None
+
+
+def _parts_of(reference: ray.ObjectRef) -> list[Handle]:
+    """What a value that is ready has in place of its large parts, however deep."""
+    with handles.kept_as_handles() as parts:
+        ray.get(reference)
+    return parts
 
 
 def _others(node_id: str) -> list[str]:
