@@ -38,6 +38,9 @@ WORKERS = 8
 RUNS = 3
 ROUNDS = 5
 
+#: Of Ray alone, whose rounds take up to eight times as long.
+RAY_RUNS = 1
+
 #: Parameters of now and before, gradients on their way and partial sums, in one size.
 ROOM_OBJECTS = 8
 
@@ -52,6 +55,7 @@ def main() -> None:
         "--workers", type=int, default=WORKERS, help="each on a host; the driver has one too"
     )
     options.add_argument("--rounds", type=int, default=ROUNDS, help="of each run, after those to warm up")
+    options.add_argument("--ray-runs", type=int, default=RAY_RUNS, help="of Ray alone, the first of all runs")
     turns.add_run_options(options)
     options.set_defaults(runs=RUNS, warm_up=0)
     arguments = options.parse_args()
@@ -95,6 +99,8 @@ def _measure(
     runs: dict[str, list[list[float]]] = {system: [] for system in ways}
     for run in range(-arguments.warm_up, arguments.runs):
         for system, seconds_of_rounds in ways.items():
+            if system == "ray" and run >= arguments.ray_runs:
+                continue
             before = busy_and_idle()
             seconds = seconds_of_rounds(arguments.rounds)
             busy, idle = (now - then for now, then in zip(busy_and_idle(), before, strict=True))

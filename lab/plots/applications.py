@@ -53,13 +53,18 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
     links = " or ".join(
         dict.fromkeys(f"{summary['workers']} x {summary['rate_mbit']:g} Mbit/s" for summary in found)
     )
-    runs = sorted({len(case.runs["hoplite"]) for case in cases})
-    told = f"{runs[0]} to {runs[-1]}" if len(runs) > 1 else str(runs[0])
     caption(
-        figure, f"{links} each way; a driver on a host of its own besides. Runs of each, in turns: {told}."
+        figure,
+        f"{links} each way; a driver on a host of its own besides. "
+        f"Runs, in turns: {_runs(cases, 'hoplite')}; of Ray alone {_runs(cases, 'ray')}.",
     )
     save(figure, folder, "applications")
     return ["applications"]
+
+
+def _runs(cases: Sequence[Case], system: str) -> str:
+    counts = sorted({len(case.runs[system]) for case in cases})
+    return f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
 
 
 def _draw(axis: Axes, here: Sequence[dict[str, Any]]) -> None:
