@@ -14,7 +14,7 @@ import hoplite.ray
 import numpy as np
 import ray
 
-from examples.on_ray.models import add_model_options, model_of
+from examples.on_ray.models import add_model_options, model_of, step
 from examples.on_ray.options import cluster, parser, rounds
 
 
@@ -50,7 +50,7 @@ def train(options: argparse.Namespace) -> None:
     computing = {worker.gradient.remote(sent): worker for worker in workers}
     for _ in rounds(options):
         total, late = hoplite.ray.reduce(list(computing), num_returns=half)
-        parameters -= model.rate / half * ray.get(total)
+        step(parameters, model.rate / half, ray.get(total))
         sent = ray.put(parameters)
         for gradient in computing.keys() - late:
             worker = computing.pop(gradient)

@@ -10,7 +10,7 @@ import argparse
 import numpy as np
 import ray
 
-from examples.on_ray.models import add_model_options, model_of
+from examples.on_ray.models import add_model_options, model_of, step
 from examples.on_ray.options import cluster, parser, rounds
 
 
@@ -47,7 +47,7 @@ def train(options: argparse.Namespace) -> None:
     for _ in rounds(options):
         ready, _ = ray.wait(list(computing), num_returns=half)
         for gradient in ready:
-            parameters -= model.rate / half * ray.get(gradient)
+            step(parameters, model.rate / half, ray.get(gradient))
         sent = ray.put(parameters)
         for gradient in ready:
             worker = computing.pop(gradient)

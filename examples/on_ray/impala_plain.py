@@ -11,6 +11,7 @@ import numpy as np
 import ray
 
 from examples.on_ray.cartpole import CartPole, Samples, add_policy_option
+from examples.on_ray.models import step
 from examples.on_ray.options import cluster, parser, rounds
 
 
@@ -46,7 +47,7 @@ def learn(options: argparse.Namespace) -> None:
     playing = {actor.samples.remote(sent): actor for actor in actors}
     for _ in rounds(options):
         ready, _ = ray.wait(list(playing), num_returns=half)
-        policy -= model.rate * model.gradient_of(policy, ray.get(ready))
+        step(policy, model.rate, model.gradient_of(policy, ray.get(ready)))
         sent = ray.put(policy)
         for samples in ready:
             actor = playing.pop(samples)

@@ -18,6 +18,17 @@ SIZES = {"tiny": 4_000_000, "resnet50": 102_000_000, "alexnet": 244_000_000, "vg
 """Bytes of the parameters of networks that are stood in for."""
 
 
+PIECE = 1 << 16
+"""Parameters that are stepped together: these few stay in a core's cache."""
+
+
+def step(parameters: np.ndarray, rate: float, gradient: np.ndarray) -> None:
+    """Subtract `rate` times `gradient`, in place: no array as large as these is made on the way."""
+    for first in range(0, len(parameters), PIECE):
+        piece = slice(first, first + PIECE)
+        parameters[piece] -= rate * gradient[piece]
+
+
 class Model(Protocol):
     """What a worker computes with, and the server measures with."""
 

@@ -10,7 +10,7 @@ import argparse
 import numpy as np
 import ray
 
-from examples.on_ray.models import add_model_options, model_of
+from examples.on_ray.models import add_model_options, model_of, step
 from examples.on_ray.options import cluster, parser, rounds
 
 
@@ -28,7 +28,7 @@ class Worker:
 
     def step(self, total: np.ndarray) -> None:
         """Steps by the sum of all workers' gradients."""
-        self._parameters -= self._model.rate / self._workers * total
+        step(self._parameters, self._model.rate / self._workers, total)
 
     def score(self) -> str:
         """How good the model is."""
