@@ -98,33 +98,48 @@ APPLICATIONS = {
 }
 
 
-@contextmanager
-def cluster(hosts: Hosts, store: str) -> Iterator[tuple[str, Sequence[int]]]:
-    """A node of Ray's and one of Hoplite's on every host, with a CPU for one worker on each but the first.
+class Cluster:
+    """A node of Ray's on every host, with a CPU for one worker on each but the first.
 
-    Gives the head's address, and the ids of the processes from which all others come.
+    Hoplite's nodes are beside them from its first program until Ray alone is used: the stores of both on
+    sixteen hosts are more than this machine's memory.
     """
+
+    def __init__(self, hosts: Hosts, head: str, processes: Sequence[int], store: str) -> None:
+        """``processes``: those from which all others of the cluster come."""
+        self.processes = processes
+        self._hosts, self._head, self._store = hosts, head, store
+        self._has_hoplite = False
+
+    def seconds_of(self, application: Application, system: str, workers: int, rounds: int) -> list[float]:
+        """The seconds of each round that counts, of one run of the program; its driver is on host 0."""
+        self._set_hoplite(system == turns.OURS)
+        with tempfile.TemporaryDirectory() as folder, all_taking_part(self._hosts, application.size):
+            left = Path(folder, "seconds.json")
+            command = ["-m", f"examples.on_ray.{application.program}{TWINS[system]}", *application.arguments]
+            command += ["--address", self._head, "--workers", str(workers)]
+            command += ["--rounds", str(WARM_UP_ROUNDS + rounds), "--seconds", str(left)]
+            _run(self._hosts[0], command)
+            seconds: list[float] = json.loads(left.read_text())
+        return seconds[WARM_UP_ROUNDS:]
+
+    def _set_hoplite(self, wanted: bool) -> None:
+        if wanted == self._has_hoplite:
+            return
+        # By a program of its own: any other would give the nodes stores of another size.
+        arguments = ["start", self._store] if wanted else ["stop"]
+        _run(self._hosts[0], ["-m", "lab.ray_nodes", self._head, *arguments])
+        self._has_hoplite = wanted
+
+
+@contextmanager
+def cluster(hosts: Hosts, store: str) -> Iterator[Cluster]:
+    """``store``: of each of Hoplite's nodes, in bytes."""
     for host in hosts:
         # Ray takes for this host's address the one that a packet to the world would have.
         host.run(["ip", "route", "add", "default", "dev", "eth0"])
     with ray.cluster(hosts, Path(sys.executable).parent, head_cpus=0, cpus=1) as (daemons, head):
-        # Before any program, which would give the nodes stores of another size.
-        _run(hosts[0], ["-m", "lab.ray_nodes", head, store])
-        yield head, daemons.pids
-
-
-def seconds_of(
-    application: Application, system: str, host: Host, head: str, workers: int, rounds: int
-) -> list[float]:
-    """The seconds of each round that counts, of one run of the program; its driver is on ``host``."""
-    with tempfile.TemporaryDirectory() as folder:
-        left = Path(folder, "seconds.json")
-        command = ["-m", f"examples.on_ray.{application.program}{TWINS[system]}", *application.arguments]
-        command += ["--address", head, "--workers", str(workers)]
-        command += ["--rounds", str(WARM_UP_ROUNDS + rounds), "--seconds", str(left)]
-        _run(host, command)
-        seconds: list[float] = json.loads(left.read_text())
-    return seconds[WARM_UP_ROUNDS:]
+        yield Cluster(hosts, head, daemons.pids, store)
 
 
 @contextmanager
@@ -146,7 +161,7 @@ def groups(names: Sequence[str], workers: int, network: Network, store: str) -> 
 def seconds_of_group(
     application: Application, group: Trains, ray_processes: Sequence[int], rounds: int
 ) -> list[float]:
-    """As `seconds_of`, by a system without Ray, whose processes stand still meanwhile."""
+    """As `Cluster.seconds_of`, by a system without Ray, whose processes stand still meanwhile."""
     paused = peers.pause(ray_processes)
     try:
         return group.train(application.size, COMPUTE_SECONDS, WARM_UP_ROUNDS + rounds)[WARM_UP_ROUNDS:]

@@ -2,33 +2,31 @@
 
 The programs are those of `examples.on_ray` and their twins on Ray alone: the driver, which is parameter
 server, learner or frontend, on a host of its own, and a worker on each of the others. Both run on one Ray
-cluster, in turns. Where a network would be trained, computing a gradient is a sleep: two cores cannot
-compute and be the network of nine hosts. Policies and classifiers are small, and really compute. "x S/B" is
-the time of a round in times that one link takes for the parameters, the policy or the batch.
+cluster, Ray alone last, when Hoplite's nodes have ended, and once only: its rounds take many times as long.
+Where a network would be trained, computing a gradient is a sleep: two cores cannot compute and be the network
+of nine hosts. Policies and classifiers are small, and really compute. "x S/B" is the time of a round in times
+that one link takes for the parameters, the policy or the batch.
 
 Training in step is beside that of fixed groups, too, each rank of which has a host to itself: Gloo, by
-``torch.distributed``, and OpenMPI with the best settings found. Ray's processes stand still meanwhile.
+``torch.distributed``, and OpenMPI with the best settings found. They and Hoplite take turns, and Ray's
+processes stand still while it is theirs.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from lab import turns
 from lab.applications import (
     APPLICATIONS,
-    TWINS,
-    Application,
-    all_taking_part,
+    ProgramFailed,
     busy_and_idle,
     cluster,
     groups,
-    seconds_of,
     seconds_of_group,
 )
-from lab.hosts import Hosts
 from lab.network import Network
 from lab.plots import applications as figure
 from lab.report import Report, median, progress
@@ -47,6 +45,12 @@ ROOM_OBJECTS = 8
 #: Does so many rounds that count, in one way, and gives the seconds of each.
 Way = Callable[[int], list[float]]
 
+#: The seconds of each round of each run, by system.
+Runs = dict[str, list[list[float]]]
+
+#: Ray without Hoplite.
+ALONE = "ray"
+
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -55,7 +59,7 @@ def main() -> None:
         "--workers", type=int, default=WORKERS, help="each on a host; the driver has one too"
     )
     options.add_argument("--rounds", type=int, default=ROUNDS, help="of each run, after those to warm up")
-    options.add_argument("--ray-runs", type=int, default=RAY_RUNS, help="of Ray alone, the first of all runs")
+    options.add_argument("--ray-runs", type=int, default=RAY_RUNS, help="of Ray alone, after all others")
     turns.add_run_options(options)
     options.set_defaults(runs=RUNS, warm_up=0)
     arguments = options.parse_args()
@@ -66,41 +70,35 @@ def main() -> None:
         ("application", "workers", "link", "system", "a round", "x S/B", "x ray", "must reach"),
     )
     store = turns.store_for(ROOM_OBJECTS * max(APPLICATIONS[name].size for name in arguments.only))
-    with (
-        turns.hosts_like_all(arguments.workers + 1, network) as hosts,
-        cluster(hosts, store) as (head, processes),
-    ):
+    with turns.hosts_like_all(arguments.workers + 1, network) as hosts, cluster(hosts, store) as on_ray:
         # Before any program: one that has just ended still has a link to itself for a moment.
         goodput = turns.goodput(hosts)
+        runs: dict[str, Runs] = {}
         for name in arguments.only:
             application = APPLICATIONS[name]
-            ways: dict[str, Way] = {
-                system: partial(_on_ray, application, system, hosts, head, arguments.workers)
-                for system in TWINS
-            }
+            ours = partial(on_ray.seconds_of, application, turns.OURS, arguments.workers)
             with groups(application.peers, arguments.workers, network, store) as running:
-                for group in running:
-                    ways[group.name] = partial(seconds_of_group, application, group, processes)
-                _measure(name, arguments, ways, goodput, report)
+                theirs = {
+                    group.name: partial(seconds_of_group, application, group, on_ray.processes)
+                    for group in running
+                }
+                runs[name] = _measured(name, {turns.OURS: ours, **theirs}, arguments.runs, arguments)
+        for name in arguments.only:
+            alone = partial(on_ray.seconds_of, APPLICATIONS[name], ALONE, arguments.workers)
+            try:
+                runs[name] |= _measured(name, {ALONE: alone}, arguments.ray_runs, arguments)
+            except ProgramFailed as failed:
+                progress(f"{name}: Ray alone is left out: {failed}")
+            _add_rows(name, arguments, runs[name], APPLICATIONS[name].size / goodput, report)
     report.finish()
     figure.draw(joined("applications"), arguments.figures)
 
 
-def _on_ray(
-    application: Application, system: str, hosts: Hosts, head: str, workers: int, rounds: int
-) -> list[float]:
-    with all_taking_part(hosts, application.size):
-        return seconds_of(application, system, hosts[0], head, workers, rounds)
-
-
-def _measure(
-    name: str, arguments: argparse.Namespace, ways: Mapping[str, Way], goodput: float, report: Report
-) -> None:
-    runs: dict[str, list[list[float]]] = {system: [] for system in ways}
-    for run in range(-arguments.warm_up, arguments.runs):
+def _measured(name: str, ways: Mapping[str, Way], count: int, arguments: argparse.Namespace) -> Runs:
+    """So many runs in each way, taking turns."""
+    runs: Runs = {system: [] for system in ways}
+    for run in range(-arguments.warm_up, count):
         for system, seconds_of_rounds in ways.items():
-            if system == "ray" and run >= arguments.ray_runs:
-                continue
             before = busy_and_idle()
             seconds = seconds_of_rounds(arguments.rounds)
             busy, idle = (now - then for now, then in zip(busy_and_idle(), before, strict=True))
@@ -108,13 +106,13 @@ def _measure(
             progress(f"{name}, run {run}, {system}: {told} s; cores {busy / (busy + idle):.0%} busy")
             if run >= 0:
                 runs[system].append(seconds)
-    _add_rows(name, arguments, runs, APPLICATIONS[name].size / goodput, report)
+    return runs
 
 
 def _add_rows(
     name: str,
     arguments: argparse.Namespace,
-    runs: Mapping[str, Sequence[Sequence[float]]],
+    runs: Runs,
     limit: float,
     report: Report,
 ) -> None:
@@ -131,7 +129,7 @@ def _add_rows(
             system,
             f"{taken:.2f} s",
             f"{taken / limit:.2f}",
-            f"{medians['ray'] / taken:.2f}",
+            f"{medians[ALONE] / taken:.2f}" if ALONE in medians else "",
             goal if system == turns.OURS else "",
         )
         for system, taken in medians.items()

@@ -1,4 +1,4 @@
-"""Starts a Hoplite node beside every node of a Ray cluster: ``python -m lab.ray_nodes HEAD STORE``.
+"""Hoplite nodes beside all nodes of a Ray cluster: ``python -m lab.ray_nodes HEAD start STORE``, or ``stop``.
 
 ``STORE`` is in bytes. A large part of every store is used once: the first use of memory faults it in, which
 takes as much of two cores as an application does.
@@ -18,7 +18,7 @@ from lab.systems.hoplite import TOUCHED_BYTES_MAX
 USED = 0.6
 
 
-def main(head: str, store: str) -> None:
+def start(head: str, store: str) -> None:
     hoplite.ray.init(head, store_size=int(store), log_to_driver=False)
     used = min(int(USED * int(store)), TOUCHED_BYTES_MAX // len(ray.nodes()))
     reference = ray.put(np.ones(used, np.uint8))
@@ -26,5 +26,14 @@ def main(head: str, store: str) -> None:
     hoplite.ray.shutdown()
 
 
+def stop(head: str) -> None:
+    hoplite.ray.init(head, log_to_driver=False)
+    hoplite.ray.shutdown(stop_nodes=True)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    address, what, *sizes = sys.argv[1:]
+    if what == "start":
+        start(address, *sizes)
+    else:
+        stop(address)

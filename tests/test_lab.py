@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from lab import page, report, results, systems, turns
+from lab import bench_applications, page, report, results, systems, turns
+from lab.applications import Application, ProgramFailed
 from lab.bench_degree import shape
 from lab.network import Network
 from lab.plots import applications, arrivals, collective, degree, objects, roundtrip, scaling, unlimited
@@ -167,6 +168,49 @@ def test_the_figure_of_rates_has_a_row_for_each_number_of_clients(tmp_path: Path
     text = (tmp_path / "objects.svg").read_text()
     for label in ("put 1 KiB", "get 1 KiB", "clients: 1", "clients: 8", "20.00"):
         assert f"<!-- {label}" in text or f"{label} -->" in text, label
+
+
+class FakeCluster:
+    """Rounds of Ray alone take four times as long as Hoplite's; one of its programs fails."""
+
+    processes = ()
+
+    def seconds_of(self, application: Application, system: str, workers: int, rounds: int) -> list[float]:
+        if system == "ray" and application.program == "impala":
+            raise ProgramFailed("a worker was killed")
+        return [4.0 if system == "ray" else 1.0] * rounds
+
+
+class FakeGroup:
+    name = "gloo"
+
+    def train(self, size: int, compute: float, rounds: int) -> list[float]:
+        return [1.25] * rounds
+
+
+def test_applications_beside_ray_alone_and_groups(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "hosts_like_all", lambda *_: nullcontext())
+    monkeypatch.setattr(turns, "goodput", lambda _: 51e6)
+    monkeypatch.setattr(bench_applications, "cluster", lambda *_: nullcontext(FakeCluster()))
+    monkeypatch.setattr(
+        bench_applications, "groups", lambda names, *_: nullcontext([FakeGroup()] if names else [])
+    )
+    ticks = iter((busy, busy) for busy in range(100))
+    monkeypatch.setattr(bench_applications, "busy_and_idle", lambda: next(ticks))
+    monkeypatch.setattr(bench_applications, "joined", lambda name: results.joined(name, folder))
+    words = ["applications", "--only", "sync-resnet50", "impala", "--runs", "2", "--figures", str(folder)]
+    monkeypatch.setattr("sys.argv", words)
+    bench_applications.main()
+    trained, played = results.joined("applications", folder)
+    assert trained.summary["seconds"] == {"hoplite": 1.0, "gloo": 1.25, "ray": 4.0}
+    assert {system: len(runs) for system, runs in trained.runs.items()} == {"hoplite": 2, "gloo": 2, "ray": 1}
+    assert [row[4:] for row in trained.rows] == [
+        ["1.00 s", "0.50", "4.00", "as fast as each"],
+        ["1.25 s", "0.62", "3.20", ""],
+        ["4.00 s", "2.00", "1.00", ""],
+    ]
+    assert [row[3:] for row in played.rows] == [["hoplite", "1.00 s", "0.80", "", ">= 1.9"]]
+    assert (folder / "applications.png").stat().st_size > 0
 
 
 def test_the_figure_of_applications_has_whatever_systems_were_run(tmp_path: Path) -> None:

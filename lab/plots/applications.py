@@ -63,7 +63,7 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
 
 
 def _runs(cases: Sequence[Case], system: str) -> str:
-    counts = sorted({len(case.runs[system]) for case in cases})
+    counts = sorted({len(case.runs[system]) for case in cases if system in case.runs}) or [0]
     return f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
 
 
@@ -82,9 +82,10 @@ def _draw(axis: Axes, here: Sequence[dict[str, Any]]) -> None:
         rates = [rate for _, rate in measured]
         axis.bar(places, rates, width, color=LOOKS[system]["color"], label=NAMES[system])
         if system == "hoplite":
-            times = [f"{here[place]['seconds']['ray'] * rate:.1f} x" for place, rate in measured]
-            for place, rate, text in zip(places, rates, times, strict=True):
-                axis.annotate(text, (place, rate), ha="center", va="bottom", fontsize=7.5)
+            for shifted, (place, rate) in zip(places, measured, strict=True):
+                if alone := here[place]["seconds"].get("ray"):
+                    text = f"{alone * rate:.1f} x"
+                    axis.annotate(text, (shifted, rate), ha="center", va="bottom", fontsize=7.5)
     axis.margins(y=0.14)
     axis.set_xticks(range(len(here)))
     axis.set_xticklabels([f"{summary['workers']}" for summary in here])
