@@ -101,34 +101,35 @@ APPLICATIONS = {
 class Cluster:
     """A node of Ray's on every host, with a CPU for one worker on each but the first.
 
-    Hoplite's nodes are beside them from its first program until Ray alone is used: the stores of both on
+    Hoplite's nodes are beside them from its first use until that of Ray alone: the stores of both on
     sixteen hosts are more than this machine's memory.
     """
 
     def __init__(self, hosts: Hosts, head: str, processes: Sequence[int], store: str) -> None:
         """``processes``: those from which all others of the cluster come."""
         self.processes = processes
-        self._hosts, self._head, self._store = hosts, head, store
+        self.head = head
+        self._hosts, self._store = hosts, store
         self._has_hoplite = False
 
     def seconds_of(self, application: Application, system: str, workers: int, rounds: int) -> list[float]:
         """The seconds of each round that counts, of one run of the program; its driver is on host 0."""
-        self._set_hoplite(system == turns.OURS)
+        self.use_hoplite(system == turns.OURS)
         with tempfile.TemporaryDirectory() as folder, all_taking_part(self._hosts, application.size):
             left = Path(folder, "seconds.json")
             command = ["-m", f"examples.on_ray.{application.program}{TWINS[system]}", *application.arguments]
-            command += ["--address", self._head, "--workers", str(workers)]
+            command += ["--address", self.head, "--workers", str(workers)]
             command += ["--rounds", str(WARM_UP_ROUNDS + rounds), "--seconds", str(left)]
             _run(self._hosts[0], command)
             seconds: list[float] = json.loads(left.read_text())
         return seconds[WARM_UP_ROUNDS:]
 
-    def _set_hoplite(self, wanted: bool) -> None:
+    def use_hoplite(self, wanted: bool = True) -> None:
+        """Has Hoplite's nodes started, or ended."""
         if wanted == self._has_hoplite:
             return
         # By a program of its own: any other would give the nodes stores of another size.
-        arguments = ["start", self._store] if wanted else ["stop"]
-        _run(self._hosts[0], ["-m", "lab.ray_nodes", self._head, *arguments])
+        _run(self._hosts[0], ["-m", "lab.ray_nodes", self.head, *([self._store] if wanted else [])])
         self._has_hoplite = wanted
 
 

@@ -44,8 +44,9 @@ def main() -> None:
         ("interval", "last end", "the sum", "after the last end", "S/B", "x limit", "spread", "must reach"),
     )
     store = turns.store_for(ROOM_OBJECTS * arguments.size)
-    with turns.hosts_like_all(arguments.tasks + 1, network) as hosts, cluster(hosts, store) as (head, _):
-        command = [sys.executable, "-m", "lab.ray_arrivals", head]
+    with turns.hosts_like_all(arguments.tasks + 1, network) as hosts, cluster(hosts, store) as on_ray:
+        on_ray.use_hoplite()
+        command = [sys.executable, "-m", "lab.ray_arrivals", on_ray.head]
         driver = Process(command, hosts[0], peers.START_SECONDS, ray.SETTINGS)
         try:
             # Workers start, and fault their memory in.

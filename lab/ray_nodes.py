@@ -1,6 +1,6 @@
-"""Hoplite nodes beside all nodes of a Ray cluster: ``python -m lab.ray_nodes HEAD start STORE``, or ``stop``.
+"""Starts a Hoplite node beside every node of a Ray cluster: ``python -m lab.ray_nodes HEAD STORE``.
 
-``STORE`` is in bytes. A large part of every store is used once: the first use of memory faults it in, which
+``STORE`` is in bytes; without it, the nodes are ended. A large part of every store is used once: the first use of memory faults it in, which
 takes as much of two cores as an application does.
 """
 
@@ -32,8 +32,8 @@ def stop(head: str) -> None:
 
 
 if __name__ == "__main__":
-    address, what, *sizes = sys.argv[1:]
-    if what == "start":
+    address, *sizes = sys.argv[1:]
+    if sizes:
         start(address, *sizes)
     else:
         stop(address)
