@@ -47,6 +47,10 @@ test-python: $(VENV)/installed ## Test the Python package on real nodes; ARGS= g
 test-ray: $(VENV)/installed ## Test hoplite.ray on three Ray nodes, more than CI does, with all applications; ARGS= goes to pytest
 	$(BIN)/python -m pytest tests/test_ray_*.py tests/examples_ray.py -m '' $(ARGS)
 
+.PHONY: soak-ray
+soak-ray: $(VENV)/installed ## Send 20,000 objects (OBJECTS=) through three Ray nodes: nothing may be left, and memory must be flat
+	$(BIN)/python tests/soak_ray.py --objects $(or $(OBJECTS),20000)
+
 .PHONY: simulate
 simulate: system ## Run seeded whole-cluster simulations of the core; SEEDS=count, SEED=first, FAULTS=classes
 	cargo run --profile simulate --package hoplite-sim -- --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000) --faults=$(or $(FAULTS),all)

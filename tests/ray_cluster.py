@@ -60,13 +60,22 @@ class RayCluster:
     def remove_node(self, node: Any, *, killed: bool = False) -> None:
         """The node leaves; `killed`: with all its processes, and Ray is not told."""
         if killed:
-            raylet = node.all_processes["raylet"][0].process.pid
+            raylet = _raylet_of(node)
             for pid in [raylet, *children_of(raylet)]:
                 os.kill(pid, signal.SIGKILL)
         self._cluster.remove_node(node, allow_graceful=not killed)
 
+    def raylets(self) -> list[int]:
+        """The processes of Ray's that run the nodes; workers are their children."""
+        return [_raylet_of(node) for node in self._cluster.list_all_nodes()]
+
     def close(self) -> None:
         self._cluster.shutdown()
+
+
+def _raylet_of(node: Any) -> int:
+    pid: int = node.all_processes["raylet"][0].process.pid
+    return pid
 
 
 def on(node: int) -> dict[str, Any]:
@@ -100,6 +109,11 @@ def children_of(pid: int) -> list[int]:
     return [process for process in processes if _state_and_parent(process)[1] == str(pid)]
 
 
+def parent_of(pid: int) -> int:
+    """The process that has started it."""
+    return int(_state_and_parent(pid)[1])
+
+
 def is_running(pid: int) -> bool:
     """Whether there is such a process, and not only what its parent has not asked for yet."""
     return _state_and_parent(pid)[0] != "Z"
@@ -124,10 +138,10 @@ def daemon_of(node: int) -> tuple[str, int]:
         return ray.get_runtime_context().get_node_id(), hoplite_ray.client().socket
 
     ray_node, socket = ray.get(serving.remote())
-    return ray_node, _pid_of(socket)
+    return ray_node, pid_of(socket)
 
 
-def _pid_of(socket: str) -> int:
+def pid_of(socket: str) -> int:
     """The `hoplited` whose command line names the socket."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         words = entry.read_bytes().split(b"\0") if is_running(int(entry.parent.name)) else []

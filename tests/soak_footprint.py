@@ -1,0 +1,130 @@
+"""What Hoplite's processes and the programs' own hold, beside the objects: memory, open files, tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hoplite
+import hoplite.ray as hoplite_ray
+import ray
+from hoplite.ray.names import keeper_of
+from ray_cluster import TIMEOUT, RayCluster, children_of, parent_of, pid_of, sockets
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Of a process, or the most of several."""
+
+    memory: int
+    """Bytes that are its own: the stores are shared memory."""
+    files: int
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.memory / (1 << 20):.1f}/{self.files}/{self.threads}"
+
+
+def of_cluster(cluster: RayCluster, actors: list[Any], *, plain: bool) -> dict[str, Footprint]:
+    """Of each kind of process, what the one has that has most of it."""
+    raylets = cluster.raylets()
+    workers = [child for raylet in raylets for child in children_of(raylet) if _is_idle(child)]
+    kinds = {
+        "driver": [os.getpid()],
+        "actor": ray.get([actor.pid.remote() for actor in actors], timeout=TIMEOUT),
+        "worker": workers,
+        "raylet": raylets,
+    }
+    if not plain:
+        kinds["hoplited"] = [pid_of(socket) for socket in sockets()]
+        kinds["keeper"] = [parent_of(pid) for pid in kinds["hoplited"]]
+    return {name: most_of(pids) for name, pids in kinds.items()}
+
+
+def remembered() -> int:
+    """Ids of deleted objects that the one of Hoplite's nodes has that has most of them."""
+    counts = []
+    for socket in sockets():
+        with hoplite.connect(socket) as client:
+            counts.append(client.status(timeout=TIMEOUT).tombstones)
+    return max(counts)
+
+
+def left_in_nodes() -> list[str]:
+    """What Hoplite's nodes have still to do or to hold, beside the ids of what was deleted lately."""
+    left = []
+    for socket in sockets():
+        with hoplite.connect(socket) as client:
+            status = client.status(timeout=TIMEOUT)
+        of = {
+            name: getattr(status, name)
+            for name in ("copies", "entries", "used_bytes", "transfers", "reductions")
+        }
+        left += [f"{status.node}: {count} {name}" for name, count in of.items() if count]
+    return left
+
+
+def left_in_tables(actors: list[Any]) -> list[str]:
+    """What is in Hoplite's tables, of this process, of these actors and of the keepers."""
+    found = [("driver", tables())]
+    found += [("actor", one) for one in ray.get([actor.tables.remote() for actor in actors], timeout=TIMEOUT)]
+    keepers = [keeper_of(node, TIMEOUT) for node in hoplite_ray.nodes()]
+    found += [
+        ("keeper", one)
+        for one in ray.get(
+            [keeper.__ray_call__.remote(_tables_of_keeper) for keeper in keepers], timeout=TIMEOUT
+        )
+    ]
+    return [f"{who}: {count} {name}" for who, of in found for name, count in of.items() if count]
+
+
+def of_process(pid: int) -> Footprint:
+    """Raises `OSError` if it has ended."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    files = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    return Footprint(int(fields["RssAnon"].split()[0]) << 10, files, int(fields["Threads"]))
+
+
+def most_of(pids: Iterable[int]) -> Footprint:
+    """The most of each, over all processes that have not ended."""
+    found = []
+    for pid in pids:
+        try:
+            found.append(of_process(pid))
+        except (OSError, KeyError):
+            # It has ended, perhaps while it was looked at.
+            continue
+    return Footprint(*(max(getattr(one, name) for one in found) for name in ("memory", "files", "threads")))
+
+
+def tables() -> dict[str, int]:
+    """How many things this process of a Ray program has in Hoplite's tables."""
+    from hoplite.ray import lineage, lingering, recovery, watch
+
+    making = 0 if recovery._recovery is None else len(recovery._recovery._making)
+    return {
+        "tasks": len(lineage._tasks.by_id),
+        "yielded": len(lingering._held),
+        "waited for": len(watch._awaited),
+        "made again": making,
+    }
+
+
+def _tables_of_keeper(keeper: Any) -> dict[str, int]:
+    return {
+        **tables(),
+        "replaced guards": len(keeper._guards._replaced),
+        "ended guards": keeper._guards._ended.qsize(),
+    }
+
+
+def _is_idle(pid: int) -> bool:
+    """Whether it is a worker that runs tasks, and none just now."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::IDLE")
+    except OSError:
+        return False
