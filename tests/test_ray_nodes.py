@@ -17,6 +17,7 @@ from ray_cluster import IGNORED, NODES, SETTINGS, TIMEOUT, RayCluster, daemon_of
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
 handles = pytest.importorskip("hoplite.ray.handles")
+names = pytest.importorskip("hoplite.ray.names")
 
 pytestmark = IGNORED
 
@@ -51,6 +52,13 @@ print(hoplite.ray.client().socket)
 def _driver(ray_cluster: RayCluster) -> Iterator[None]:
     with driver(ray_cluster, transparent=False):
         yield
+
+
+def test_the_supervisor_dies_with_the_cluster_alone() -> None:
+    supervisor = ray.get_actor(names.SUPERVISOR, namespace=names.NAMESPACE)
+    (head,) = (node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"])
+    where = supervisor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+    assert ray.get(where, timeout=TIMEOUT) == head
 
 
 def test_one_node_each_and_they_know_each_other() -> None:

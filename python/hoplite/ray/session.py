@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import ray
+from ray._common.constants import HEAD_NODE_RESOURCE_NAME
 
 from hoplite.client import Client
 from hoplite.errors import BadArgument
@@ -21,6 +22,9 @@ START_TIMEOUT = 2 * KEEPER_TIMEOUT
 
 STOP_TIMEOUT = 30.0
 """Seconds for all nodes to end."""
+
+SHARE = 0.001
+"""Of the resource that says where the supervisor is to be; others may want it too."""
 
 _started_ray = False
 
@@ -126,6 +130,8 @@ def _supervisor(store_size: str | None) -> None:
         lifetime="detached",
         get_if_exists=True,
         num_cpus=0,
+        # Ray takes a node at random for what needs nothing; with any but this one it could die alone.
+        resources={HEAD_NODE_RESOURCE_NAME: SHARE},
         max_concurrency=64,
         max_restarts=-1,
     ).remote(store_size)
