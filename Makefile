@@ -49,7 +49,7 @@ test-ray: $(VENV)/installed ## Test hoplite.ray on three Ray nodes, more than CI
 
 .PHONY: soak-ray
 soak-ray: $(VENV)/installed ## Send 20,000 objects (OBJECTS=) through three Ray nodes: nothing may be left, and memory must be flat
-	$(BIN)/python tests/soak_ray.py --objects $(or $(OBJECTS),20000)
+	PYTHONPATH=tests $(BIN)/python -m soak_ray --objects $(or $(OBJECTS),20000)
 
 .PHONY: simulate
 simulate: system ## Run seeded whole-cluster simulations of the core; SEEDS=count, SEED=first, FAULTS=classes

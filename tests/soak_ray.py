@@ -1,9 +1,9 @@
 """A soak of hoplite.ray: waves of objects through all that Ray programs do, of which nothing may stay.
 
-``python tests/soak_ray.py --objects 20000`` (``make soak-ray``) runs it on three Ray nodes. After each wave
-the Hoplite nodes must hold nothing and Hoplite's tables be empty; at the end the memory, the open files and
-the threads of every kind of process must be what they were before. ``--plain`` does the same on Ray alone,
-and tells only what it has seen: what grows there is not Hoplite's.
+``make soak-ray`` runs it on three Ray nodes. After each wave the Hoplite nodes must hold nothing and the
+tables of hoplite.ray be empty; at the end the memory, the open files and the threads of every kind of process
+must be what they were before. ``--plain`` does the same on Ray alone, and tells only what it has seen: what
+grows there is not Hoplite's.
 """
 
 from __future__ import annotations

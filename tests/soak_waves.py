@@ -20,6 +20,8 @@ import numpy as np
 import ray
 from ray_cluster import NODES, TIMEOUT
 
+ROOT = Path(__file__).parent.parent
+
 THRESHOLD = 64 << 10
 """Bytes: low, so that 20,000 objects take minutes."""
 
@@ -297,9 +299,9 @@ class Waves:
 
     def of_a_killed_driver(self, count: int) -> int:
         """Another driver makes and holds objects, and ends without a word."""
-        command = [sys.executable, str(Path(__file__).parent / "soak_ray.py"), "--owner", self._address]
-        command += ["--objects", str(count), *(["--plain"] if self._plain else [])]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        command = [sys.executable, "-m", "soak_ray", "--owner", self._address, "--objects", str(count)]
+        command += ["--plain"] if self._plain else []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as driver:
             try:
                 assert driver.stdout is not None
                 made = int(driver.stdout.readline())
