@@ -82,6 +82,23 @@ def test_each_transfer_goes_by_as_many_connections(bundled: hoplite.LocalCluster
     assert connections_to(port, bundled.pids[0]) == 1 + CONNECTIONS
 
 
+def test_all_streams_of_an_allreduce_share_them(bundled: hoplite.LocalCluster) -> None:
+    clients = [bundled.connect(node) for node in range(NODES)]
+    # So large that it goes in stripes.
+    parts = [bytes_of(node, 24 * MIB + 24) for node in range(NODES)]
+    sources = [f"large-{node}" for node in range(NODES)]
+    for client, part, name in zip(clients, parts, sources, strict=True):
+        client.put(part, name, timeout=TIMEOUT)
+    clients[0].allreduce(sources, target="large sum", timeout=TIMEOUT).result(TIMEOUT)
+    for client in clients:
+        assert np.array_equal(client.get("large sum", timeout=TIMEOUT), sum(parts))
+    ports = [int(address.rpartition(":")[2]) for address in bundled.addresses]
+    dialled = [[connections_to(port, pid) for port in ports] for pid in bundled.pids]
+    # Each node sent to its neighbour alone.
+    assert [max(row) for row in dialled] == [1 + CONNECTIONS] * NODES
+    assert sum(map(sum, dialled)) <= NODES * (NODES - 1 + CONNECTIONS)
+
+
 def connections_to(port: int, pid: int | None) -> int:
     """TCP connections of the process to this port of this machine."""
     assert pid is not None

@@ -35,6 +35,10 @@ const FASTER: f64 = 1.25;
 const TRIAL_PERIOD: Duration = Duration::from_secs(10);
 const TRIAL_DOUBLINGS_MAX: u32 = 5;
 
+/// For a group of transfers where nothing is known. All that a node sends goes by these: one would be dear where
+/// flows are capped, and four cost little where they are not (measured in decision 8).
+const UNTAUGHT_GROUP: Connections = Connections::new(4).expect("it is allowed");
+
 /// What is known of the ways to receivers.
 #[derive(Debug, Default)]
 pub(crate) struct Choices {
@@ -64,6 +68,11 @@ impl Choice {
             failed_trials: 0,
             no_trial_before: Duration::ZERO,
         }
+    }
+
+    /// More were tried, and brought nothing.
+    fn is_taught(&self) -> bool {
+        self.failed_trials > 0
     }
 
     fn is_beaten_by(&self, doubled_bytes_per_s: u64) -> bool {
@@ -104,6 +113,26 @@ impl Choices {
         let is_trial = is_due && sharers == 1 && bytes >= MEASURED_BYTES_MIN;
         let tried = choice.connections.doubled().filter(|_| is_trial);
         tried.unwrap_or(choice.connections.shared_by(sharers))
+    }
+
+    /// For all transfers of a group to `peer`, which share them. They prove nothing of the link: until single
+    /// transfers have shown anywhere how many are enough, it is [`UNTAUGHT_GROUP`] at least.
+    pub fn for_group(&self, peer: NodeId) -> Connections {
+        if let Some(fixed) = self.fixed {
+            return fixed;
+        }
+        if peer.addr.ip().is_loopback() {
+            return Connections::ONE;
+        }
+        let least = match self.peers.values().any(Choice::is_taught) {
+            true => Connections::ONE,
+            false => UNTAUGHT_GROUP,
+        };
+        match self.peers.get(&peer) {
+            Some(choice) if choice.is_taught() => choice.connections,
+            Some(choice) => choice.connections.max(self.usual()).max(least),
+            None => self.usual().max(least),
+        }
     }
 
     /// A transfer of `bytes` to `peer`, the only large one from here, went at this rate by `used` connections.
@@ -252,6 +281,22 @@ mod tests {
         send(&mut choices, START, peer(1), 7);
         let chosen = [1, 2, 3, 9].map(|sharers| choices.choose(START, peer(1), LARGE, sharers).get());
         assert_eq!(chosen, [4, 2, 1, 1]);
+    }
+
+    #[test]
+    fn a_group_goes_by_several_until_fewer_are_known_to_be_enough() {
+        let mut choices = Choices::default();
+        let group = |choices: &Choices, to| choices.for_group(peer(to)).get();
+        assert_eq!(group(&choices, 1), 4);
+        choices.on_measured(START, peer(1), connections(1), LARGE, 800);
+        assert_eq!(group(&choices, 1), 4, "perhaps two are faster");
+        choices.on_measured(START, peer(1), connections(2), LARGE, 800);
+        assert_eq!((group(&choices, 1), group(&choices, 2)), (1, 1));
+        send(&mut choices, START, peer(2), 6);
+        assert_eq!((group(&choices, 1), group(&choices, 2), group(&choices, 3)), (1, 4, 4));
+        let here = NodeId { addr: ([127, 0, 0, 1], 1).into(), incarnation: 0 };
+        assert_eq!(Choices::default().for_group(here), Connections::ONE);
+        assert_eq!(Choices::new(Some(connections(3))).for_group(peer(1)), connections(3));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::time::Duration;
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::limits::PROGRESS_BLOCK_BYTES;
 use hoplite_words::peer::{PeerMessage, Seal};
-use hoplite_words::{Connections, CopyId, Dtype, NodeId, ObjectId, Op, TransferId};
+use hoplite_words::{Connections, CopyId, Dtype, NodeId, ObjectId, Op, ReductionId, TransferId};
 
 /// A client connection, numbered by the driver; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -170,7 +170,7 @@ pub enum Output {
         transfer: TransferId,
     },
     /// Stream `copy` from `offset` to `to` as the watermark moves, then the trailer once sealed; by so many
-    /// connections side by side.
+    /// connections side by side, which it shares with all other sends of its `group` to that node, if it has one.
     Send {
         send: SendId,
         to: NodeId,
@@ -178,6 +178,7 @@ pub enum Output {
         copy: CopyId,
         offset: u64,
         connections: Connections,
+        group: Option<ReductionId>,
     },
     StopSend {
         send: SendId,

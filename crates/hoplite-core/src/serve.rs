@@ -94,14 +94,20 @@ impl Core {
         self.copies.touch(copy, number);
         let PullKey { to, transfer } = key;
         let bytes = self.copies.table[&copy].extent.size - pull.offset;
-        let beside = || self.sends.large().filter(|other| other.key.to == to).count();
-        let sharers = self.stripe_streams(copy).unwrap_or_else(|| 1 + beside());
-        let connections = self.connections.choose(self.now, to, bytes, sharers);
+        let group = self.stripes_of(copy);
+        let connections = match group {
+            Some(_) => self.connections.for_group(to),
+            None => {
+                let beside = self.sends.large().filter(|other| other.key.to == to).count();
+                self.connections.choose(self.now, to, bytes, 1 + beside)
+            }
+        };
         let is_large = bytes >= LARGE_BYTES_MIN;
         self.sends.sharing |= is_large && self.sends.has_large();
         self.sends.running.insert(send, Sending { copy, key, connections, is_large });
         self.sends.by_key.insert(key, send);
-        self.out.push_back(Output::Send { send, to, transfer, copy, offset: pull.offset, connections });
+        let offset = pull.offset;
+        self.out.push_back(Output::Send { send, to, transfer, copy, offset, connections, group });
     }
 
     fn refuse(&mut self, key: PullKey, pull: Pull) {

@@ -5,7 +5,7 @@
 //! chunk is which; whose turn it is has to wait, and the sockets' buffers keep the others going meanwhile.
 //! One connection alone is a bundle without chunks.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{ready, Context, Poll};
 
@@ -60,6 +60,20 @@ impl Bundle {
     pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let (stream, len) = self.turn(bytes.len());
         let written = stream.try_write(&bytes[..len])?;
+        self.at += written as u64;
+        Ok(written)
+    }
+
+    /// Writes `first` and `second` behind it, as [`Bundle::try_write`] does: by one call, so that a short `first`
+    /// never leaves in a segment of its own.
+    ///
+    /// # Errors
+    /// As [`Bundle::try_write`].
+    pub fn try_write_both(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
+        let (stream, len) = self.turn(first.len() + second.len());
+        let first = &first[..first.len().min(len)];
+        let second = &second[..len - first.len()];
+        let written = stream.try_write_vectored(&[IoSlice::new(first), IoSlice::new(second)])?;
         self.at += written as u64;
         Ok(written)
     }

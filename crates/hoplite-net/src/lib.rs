@@ -6,8 +6,8 @@
 //!
 //! - **control**: `PeerMessage` frames; each node dials its own to every peer it has something to
 //!   say to ([`ControlLinks`]), and reads those that others dialled ([`ControlReaders`]);
-//! - **bulk**: per transfer a `BulkHead` frame, raw bytes, a `Seal` frame; then the connection is
-//!   free for the next one ([`BulkPool`]). Several connections may carry transfers together ([`Bundle`]).
+//! - **bulk**: `BulkFrame`s and raw bytes of one transfer, or of several that share the connection; then it is
+//!   free for the next ([`BulkPool`]). Several connections may carry transfers together ([`Bundle`]).
 //!
 //! | file | what |
 //! |---|---|

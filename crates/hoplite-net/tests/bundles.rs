@@ -67,6 +67,32 @@ async fn bytes_come_in_order_whatever_their_pieces() {
 }
 
 #[tokio::test]
+async fn what_is_written_together_comes_in_order() {
+    for count in [1, 3] {
+        let (node, mut arrivals) = listen().await;
+        let mut out = dial_bundle(caller(), node, Connections::new(count).unwrap(), 1).await.unwrap();
+        let mut coming = bundle(&mut arrivals).await;
+        let bytes = pattern(20 * CHUNK_BYTES as usize + 12_345);
+        let writing = async {
+            let mut at = 0;
+            while at < bytes.len() {
+                // Sometimes across the end of a chunk.
+                let cut = (at + 999).min(bytes.len());
+                out.writable().await.unwrap();
+                match out.try_write_both(&bytes[at..cut], &bytes[cut..]) {
+                    Ok(written) => at += written,
+                    Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+                }
+            }
+        };
+        let mut got = vec![0; bytes.len()];
+        let ((), read) = tokio::join!(writing, coming.read_exact(&mut got));
+        read.unwrap();
+        assert!(got == bytes, "over {count}");
+    }
+}
+
+#[tokio::test]
 async fn chunks_take_turns_on_the_connections() {
     let (node, mut arrivals) = listen().await;
     let mut dialled = parts(node, 2).await;

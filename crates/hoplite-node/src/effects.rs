@@ -16,7 +16,7 @@ use hoplite_words::peer::PeerMessage;
 use hoplite_words::{CopyId, NodeId};
 use tracing::{debug, info, warn};
 
-use crate::carry::{Carriers, Inputs};
+use crate::carry::{Carriers, Inputs, Way};
 use crate::clock::Clock;
 use crate::copies::Copies;
 
@@ -123,9 +123,10 @@ impl Node {
                 self.carriers.receive(transfer, from, copy, offset);
             }
             Output::StopReceive { transfer } => self.carriers.stop_receive(transfer),
-            Output::Send { send, to, transfer, copy, offset, connections } => {
+            Output::Send { send, to, transfer, copy, offset, connections, group } => {
                 let copy = self.copies.at(copy).clone();
-                self.carriers.send(send, to, transfer, copy, offset, connections);
+                let way = Way { connections, group };
+                self.carriers.send(send, to, transfer, copy, offset, way);
             }
             Output::StopSend { send } => self.carriers.stop_send(send),
             Output::Fold { fold, out, rule, inputs } => {

@@ -76,7 +76,7 @@ impl Deframer {
     }
 
     /// Takes what was received behind the last frame: on a bulk connection the first raw bytes
-    /// after a `BulkHead`.
+    /// after a `BulkFrame`.
     pub fn take_rest(&mut self) -> BytesMut {
         self.buffer.split()
     }

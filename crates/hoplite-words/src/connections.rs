@@ -10,8 +10,11 @@ impl Connections {
     pub const ONE: Connections = Connections(1);
 
     /// None, if so many are not allowed.
-    pub fn new(count: u8) -> Option<Self> {
-        (1..=CONNECTIONS_MAX).contains(&count).then_some(Connections(count))
+    pub const fn new(count: u8) -> Option<Self> {
+        match count {
+            1..=CONNECTIONS_MAX => Some(Connections(count)),
+            _ => None,
+        }
     }
 
     pub fn get(self) -> u8 {

@@ -49,15 +49,15 @@ impl Core {
         None
     }
 
-    /// How many streams each link carries while the striped allreduce runs that this copy is a part of, if it is.
-    pub(crate) fn stripe_streams(&self, copy: CopyId) -> Option<usize> {
+    /// The striped allreduce that this copy is a part of, if it is: all of its streams that leave here go to the
+    /// same neighbour.
+    pub(crate) fn stripes_of(&self, copy: CopyId) -> Option<ReductionId> {
         let part = &self.copies.table[&copy];
-        let whole = part.within.or_else(|| {
-            let summed = self.seats.running.values().find(|running| running.copy() == Some(copy))?;
-            self.copies.live(summed.seat.sources.first()?.id)
-        })?;
-        let stripes = self.copies.table[&whole].extent.size.div_ceil(part.extent.size.max(1));
-        (stripes > 1).then_some(2 * (stripes as usize - 1))
+        let written = part.within.unwrap_or(copy);
+        let is_it = |(_, running): &(&Key, &Running)| running.copy() == Some(written);
+        let (&(reduction, _), running) = self.seats.running.iter().find(is_it)?;
+        let whole = part.within.or_else(|| self.copies.live(running.seat.sources.first()?.id))?;
+        (part.extent.size < self.copies.table[&whole].extent.size).then_some(reduction)
     }
 
     /// The target is open: every part is asked for where the coordinator says that it will be.

@@ -8,7 +8,7 @@ use hoplite_core::io::{Broken, ClientId, Event, Extent, FoldId, FoldInputs, Fold
 use hoplite_core::{Config, Core, Input, Output};
 use hoplite_words::client::{Reply, Request, Status};
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seal};
-use hoplite_words::{Connections, CopyId, Edition, NodeId, ObjectId, TransferId};
+use hoplite_words::{Connections, CopyId, Edition, NodeId, ObjectId, ReductionId, TransferId};
 
 /// The core under test has this number among the nodes.
 pub const ME: u16 = 1;
@@ -38,6 +38,7 @@ pub struct Sending {
     pub transfer: TransferId,
     pub copy: CopyId,
     pub connections: Connections,
+    pub group: Option<ReductionId>,
 }
 
 #[derive(Clone, Debug)]
@@ -212,8 +213,8 @@ impl Node {
                     ended.push_back(Input::ReceiveEnded { transfer, watermark, outcome: Err(Broken) });
                 }
             }
-            Output::Send { send, transfer, copy, connections, .. } => {
-                self.sends.insert(send, Sending { transfer, copy, connections });
+            Output::Send { send, transfer, copy, connections, group, .. } => {
+                self.sends.insert(send, Sending { transfer, copy, connections, group });
             }
             Output::StopSend { send } => {
                 if self.sends.remove(&send).is_some() {

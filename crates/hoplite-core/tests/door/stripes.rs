@@ -411,21 +411,21 @@ fn a_deleted_target_takes_its_windows_along() {
 }
 
 #[test]
-fn the_streams_of_stripes_share_the_connections_evenly() {
+fn the_streams_of_stripes_share_all_connections() {
     let mut seated = Seated::new(false);
     let mut ids = (0..).map(|n| object(&format!("large {n}")));
     let large = ids.find(|&id| seated.at.owner_of(id) == ME).expect("hashing is even");
     put(&mut seated.at, large, 16 << 20);
     let learnt: Vec<_> = (80..87).map(|transfer| send_at(&mut seated.at, 3, transfer, large, 1000)).collect();
     assert_eq!(learnt, [1, 2, 1, 4, 2, 8, 4]);
-    // Two partial sums and two parts go over each link of three nodes.
+    // Partial sums and parts go to the same neighbour.
     let part = (ObjectId::target_part(reduction(2), 3), 3);
     for (id, writing) in [(seated.sum.out, 2), part] {
         let edition = Edition { writing, attempt: 0 };
         let pull = PeerMessage::Pull { transfer: TransferId(90), id, edition, offset: 0, patient: true };
         seated.at.hear(3, pull);
         let (&send, sending) = seated.at.sends.iter().next().expect("it is sent");
-        assert_eq!(sending.connections.get(), 2);
+        assert_eq!((sending.connections.get(), sending.group), (8, Some(reduction(2))));
         seated.at.end_send(send);
     }
 }

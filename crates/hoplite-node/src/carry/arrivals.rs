@@ -8,7 +8,7 @@ use hoplite_core::io::Input;
 use hoplite_words::{NodeId, TransferId};
 use tokio::sync::mpsc;
 
-use super::fold::Command;
+use super::fold::{Command, SharedSum};
 use super::receive::Receive;
 use super::silence::Silence;
 
@@ -17,8 +17,8 @@ use super::silence::Silence;
 pub(super) enum Expected {
     /// Carry it out, on the spot.
     Receive(Box<Receive>),
-    /// Hand the bundle to the fold it belongs to.
-    FoldStream(mpsc::UnboundedSender<Command>),
+    /// Hand the bundle to the fold it belongs to; or, if others share the bundle, put the bytes into its sum.
+    FoldStream { orders: mpsc::UnboundedSender<Command>, sum: SharedSum },
 }
 
 impl Expected {
@@ -26,7 +26,7 @@ impl Expected {
     fn watermark(&self) -> u64 {
         match self {
             Expected::Receive(receive) => receive.offset,
-            Expected::FoldStream(_) => 0,
+            Expected::FoldStream { .. } => 0,
         }
     }
 }

@@ -3,14 +3,16 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use hoplite_core::io::Broken;
 use hoplite_net::{read_frame, Bundle, Detached, FrameError};
-use hoplite_words::peer::BulkHead;
+use hoplite_words::peer::BulkFrame;
 use hoplite_words::NodeId;
 use tokio::sync::futures::OwnedNotified;
 use tracing::{debug, warn};
 
 use super::arrivals::Expected;
 use super::fold::Command;
+use super::pieces::Incoming;
 use super::thread::Load;
 use super::Shared;
 
@@ -39,13 +41,25 @@ pub(super) async fn serve(
 ) {
     let mut severed = pin!(severed);
     loop {
-        let head = tokio::select! {
+        let frame = tokio::select! {
             biased;
             () = &mut severed => return,
-            head = read_frame::<BulkHead>(&mut bundle) => head,
+            frame = read_frame::<BulkFrame>(&mut bundle) => frame,
         };
-        let head = match head {
-            Ok(head) => head,
+        let head = match frame {
+            Ok(BulkFrame::Whole(head)) => head,
+            Ok(BulkFrame::Begin(head)) => {
+                let _busy = load.busy();
+                let sharing = Incoming::new(from, &shared, &mut bundle);
+                match sharing.run(head, severed.as_mut()).await {
+                    Ok(()) => continue,
+                    Err(Broken) => return,
+                }
+            }
+            Ok(frame) => {
+                warn!(peer = %from, ?frame, "nothing has begun of this; connection closed");
+                return;
+            }
             Err(FrameError::Closed) => return,
             Err(error) => {
                 debug!(peer = %from, %error, "bulk connection ended between transfers");
@@ -59,7 +73,7 @@ pub(super) async fn serve(
                     return;
                 }
             }
-            Some(Expected::FoldStream(fold)) => {
+            Some(Expected::FoldStream { orders: fold, .. }) => {
                 // The fold polls all of its streams on one thread, which need not be this one.
                 match bundle.detach() {
                     Ok(bundle) => drop(fold.send(Command::Arrived { head, bundle })),

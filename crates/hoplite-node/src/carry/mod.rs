@@ -2,7 +2,7 @@
 //!
 //! Each carry thread runs its jobs on a runtime of its own: no locks between jobs, and the control
 //! thread's latency does not depend on how long a copy takes. A `Receive` runs where its bulk
-//! connection lives, `Send`s and `Fold`s on the thread with the least to do.
+//! connection lives, a group's `Send`s where their peer's do, other `Send`s and `Fold`s on the thread with the least to do.
 //!
 //! | file | what |
 //! |---|---|
@@ -11,7 +11,10 @@
 //! | `inbound` | a bundle from a peer: transfer after transfer |
 //! | `receive` | one transfer into a copy |
 //! | `send` | one transfer out of a copy |
+//! | `sends` | how the control thread starts and stops them |
 //! | `fold` | several inputs into one copy |
+//! | `pieces` | transfers that share a bundle |
+//! | `framing` | frames, as their bytes come |
 //! | `ending` | that every job ends in exactly one input for the core |
 //! | `flow`, `pace` | the rate at which a transfer came in, and left |
 //! | `silence` | how long a stream has brought nothing |
@@ -22,11 +25,14 @@ mod arrivals;
 mod ending;
 mod flow;
 mod fold;
+mod framing;
 mod grain;
 mod inbound;
 mod pace;
+mod pieces;
 mod receive;
 mod send;
+mod sends;
 mod severed;
 mod silence;
 #[cfg(test)]
@@ -43,13 +49,17 @@ use std::time::{Duration, Instant};
 
 use hoplite_core::io::{Broken, FoldId, FoldRule, Input, SendId};
 use hoplite_net::Bundle;
-use hoplite_words::{Connections, NodeId, TransferId};
+use hoplite_words::{NodeId, ReductionId, TransferId};
 use tokio::sync::{mpsc, Notify};
 use tracing::warn;
 
 use crate::copies::Copy;
 use arrivals::{Arrivals, Expected};
 use ending::Ending;
+use fold::SharedSum;
+use pieces::Order;
+use sends::Sending;
+pub use sends::Way;
 use severed::Severed;
 use thread::CarryThread;
 
@@ -93,14 +103,23 @@ pub struct Inputs {
     pub streams: Vec<(TransferId, NodeId)>,
 }
 
+/// The way to a fold.
+#[derive(Debug)]
+struct Folding {
+    commands: mpsc::UnboundedSender<fold::Command>,
+    sum: SharedSum,
+}
+
 /// The control thread's handle on all carry threads.
 #[derive(Debug)]
 pub struct Carriers {
     shared: Arc<Shared>,
     threads: Vec<CarryThread>,
     receives: HashMap<TransferId, Arc<Notify>>,
-    sends: HashMap<SendId, Arc<Notify>>,
-    folds: HashMap<FoldId, mpsc::UnboundedSender<fold::Command>>,
+    sends: HashMap<SendId, Sending>,
+    /// Who sends a group's transfers to a node; closed when it has ended.
+    groups: HashMap<(NodeId, ReductionId), mpsc::UnboundedSender<Order>>,
+    folds: HashMap<FoldId, Folding>,
     arrived: usize,
     /// When to look after transfers that have not arrived.
     next_look: Option<Instant>,
@@ -125,6 +144,7 @@ impl Carriers {
             threads: (0..threads).map(CarryThread::start).collect::<io::Result<_>>()?,
             receives: HashMap::new(),
             sends: HashMap::new(),
+            groups: HashMap::new(),
             folds: HashMap::new(),
             arrived: 0,
             next_look: None,
@@ -166,54 +186,32 @@ impl Carriers {
         }
     }
 
-    /// `Output::Send`.
-    pub fn send(
-        &mut self,
-        send: SendId,
-        to: NodeId,
-        transfer: TransferId,
-        copy: Arc<Copy>,
-        offset: u64,
-        connections: Connections,
-    ) {
-        let stop = Arc::new(Notify::new());
-        self.sends.insert(send, stop.clone());
-        let broken = Input::SendEnded { send, outcome: Err(Broken) };
-        let ending = Ending::new(self.shared.inputs.clone(), broken);
-        let thread = self.least_loaded(to.hash64());
-        let job = send::Send { send, to, transfer, copy, offset, connections, stop, ending };
-        thread.spawn(job.run(self.shared.clone(), thread.pool(), thread.load().busy()));
-    }
-
-    pub fn stop_send(&mut self, send: SendId) {
-        if let Some(stop) = self.sends.get(&send) {
-            stop.notify_one();
-        }
-    }
-
     /// `Output::Fold`. Its streams are registered when this returns.
     pub fn fold(&mut self, fold: FoldId, out: Arc<Copy>, rule: FoldRule, inputs: Inputs) {
         let (commands, orders) = mpsc::unbounded_channel();
-        self.expect_streams(&inputs.streams, &commands);
         let broken = Input::FoldEnded { fold, outcome: Err(Broken) };
         let ending = Ending::new(self.shared.inputs.clone(), broken);
-        let thread = self.least_loaded(out.id().0);
+        let (key, streams) = (out.id().0, inputs.streams.clone());
         let job = fold::Fold::new(fold, out, rule, inputs, self.shared.clone(), orders);
+        let folding = Folding { commands, sum: job.sum() };
+        self.expect_streams(&streams, &folding);
+        self.folds.insert(fold, folding);
+        let thread = self.least_loaded(key);
         thread.spawn(job.run(ending, thread.load()));
-        self.folds.insert(fold, commands);
     }
 
     pub fn amend_fold(&mut self, fold: FoldId, rule: FoldRule, added: Inputs) {
-        if let Some(commands) = self.folds.get(&fold).cloned() {
-            self.expect_streams(&added.streams, &commands);
+        if let Some(folding) = self.folds.remove(&fold) {
+            self.expect_streams(&added.streams, &folding);
             // A fold that has ended takes no more orders; its end is on the way to the core.
-            let _ = commands.send(fold::Command::Amend { rule, added });
+            let _ = folding.commands.send(fold::Command::Amend { rule, added });
+            self.folds.insert(fold, folding);
         }
     }
 
     pub fn stop_fold(&mut self, fold: FoldId) {
-        if let Some(commands) = self.folds.get(&fold) {
-            let _ = commands.send(fold::Command::Stop);
+        if let Some(folding) = self.folds.get(&fold) {
+            let _ = folding.commands.send(fold::Command::Stop);
         }
     }
 
@@ -263,13 +261,10 @@ impl Carriers {
         self.next_look.get_or_insert_with(|| Instant::now() + self.shared.stall_after);
     }
 
-    fn expect_streams(
-        &mut self,
-        streams: &[(TransferId, NodeId)],
-        commands: &mpsc::UnboundedSender<fold::Command>,
-    ) {
+    fn expect_streams(&mut self, streams: &[(TransferId, NodeId)], folding: &Folding) {
         for &(transfer, from) in streams {
-            self.expect(transfer, from, Expected::FoldStream(commands.clone()));
+            let (orders, sum) = (folding.commands.clone(), folding.sum.clone());
+            self.expect(transfer, from, Expected::FoldStream { orders, sum });
         }
     }
 

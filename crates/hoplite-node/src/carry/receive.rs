@@ -52,10 +52,24 @@ impl Receive {
         if let Some(measured) = flow.measured(self.from) {
             let _ = shared.inputs.send(measured);
         }
-        let watermark = self.copy.watermark();
-        debug!(transfer = self.transfer.0, peer = %self.from, watermark, size = head.size, complete = kept.is_ok(), "receive ended");
-        self.ending.conclude(Input::ReceiveEnded { transfer: self.transfer, watermark, outcome });
+        self.end(outcome);
         kept
+    }
+
+    /// Whether `head` begins what is expected. Says so if not.
+    pub(super) fn fits(&self, head: &BulkHead) -> bool {
+        let expected = (self.offset, self.copy.size());
+        let fits = (head.offset, head.size) == expected && self.copy.watermark() == self.offset;
+        if !fits {
+            warn!(peer = %self.from, ?head, ?expected, "the transfer does not fit its copy");
+        }
+        fits
+    }
+
+    pub(super) fn end(self, outcome: Result<Seal, Broken>) {
+        let (watermark, size) = (self.copy.watermark(), self.copy.size());
+        debug!(transfer = self.transfer.0, peer = %self.from, watermark, size, complete = outcome.is_ok(), "receive ended");
+        self.ending.conclude(Input::ReceiveEnded { transfer: self.transfer, watermark, outcome });
     }
 
     async fn take(
@@ -65,9 +79,7 @@ impl Receive {
         shared: &Shared,
         flow: &mut Flow,
     ) -> Result<Seal, Broken> {
-        let expected = (self.offset, self.copy.size());
-        if (head.offset, head.size) != expected || self.copy.watermark() != self.offset {
-            warn!(peer = %self.from, ?head, ?expected, "the transfer does not fit its copy; connection closed");
+        if !self.fits(head) {
             return Err(Broken);
         }
         let stalled = |watermark| {
@@ -78,7 +90,7 @@ impl Receive {
         let mut since_yield = 0;
         while at < head.size {
             watch.over(bundle.readable(), || stalled(at)).await.map_err(|_| Broken)?;
-            let read = match self.read_some(at, bundle)? {
+            let read = match self.read_some(at, head.size - at, bundle)? {
                 Ok(0) => return Err(Broken),
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
@@ -102,10 +114,15 @@ impl Receive {
         watch.over(read_frame(bundle), || stalled(at)).await.map_err(|_| Broken)
     }
 
-    /// One read into the copy, published at once.
-    fn read_some(&self, at: u64, bundle: &mut Bundle) -> Result<io::Result<usize>, Broken> {
+    /// One read into the copy, of `bytes_max` at most, published at once.
+    pub(super) fn read_some(
+        &self,
+        at: u64,
+        bytes_max: u64,
+        bundle: &mut Bundle,
+    ) -> Result<io::Result<usize>, Broken> {
         self.copy.write(|writer| {
-            let to = writer.size().min(at + GRAIN_BYTES_MAX as u64);
+            let to = writer.size().min(at + bytes_max.min(GRAIN_BYTES_MAX as u64));
             let read = bundle.try_read(writer.unpublished(at, to))?;
             writer.publish(at + read as u64);
             Ok(read)

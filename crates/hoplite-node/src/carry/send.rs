@@ -8,7 +8,7 @@ use std::time::Instant;
 use hoplite_core::io::{Broken, Input, SendId};
 use hoplite_net::{dial_bundle, write_frame, BulkPool, Bundle};
 use hoplite_words::limits::GRAIN_BYTES_MAX;
-use hoplite_words::peer::BulkHead;
+use hoplite_words::peer::{BulkFrame, BulkHead};
 use hoplite_words::{Connections, NodeId, TransferId};
 use tokio::sync::Notify;
 use tracing::{debug, info};
@@ -48,7 +48,7 @@ impl Send {
     async fn deliver(&self, shared: &Shared, pool: &BulkPool) -> Result<Bundle, Broken> {
         let mut bundle = match pool.take(self.to, self.connections) {
             Some(bundle) => bundle,
-            None => self.dial(shared).await?,
+            None => dial(shared, self.to, self.connections).await.map_err(|_| Broken)?,
         };
         match self.stream(&mut bundle, shared).await {
             Ok(outcome) => outcome.map(|()| bundle),
@@ -59,22 +59,11 @@ impl Send {
         }
     }
 
-    async fn dial(&self, shared: &Shared) -> Result<Bundle, Broken> {
-        let number = shared.last_bundle.fetch_add(1, Ordering::Relaxed);
-        dial_bundle(shared.me, self.to, self.connections, number).await.map_err(|error| {
-            info!(peer = %self.to, %error, "no bulk connection");
-            if error.kind() == io::ErrorKind::ConnectionRefused {
-                let _ = shared.inputs.send(Input::PeerGone { node: self.to });
-            }
-            Broken
-        })
-    }
-
     async fn stream(&self, bundle: &mut Bundle, shared: &Shared) -> io::Result<Result<(), Broken>> {
         let size = self.copy.size();
         let following = self.copy.follow(Arc::new(Notify::new()));
         let head = BulkHead { transfer: self.transfer, offset: self.offset, size };
-        write_frame(bundle, &head).await?;
+        write_frame(bundle, &BulkFrame::Whole(head)).await?;
         let grain = grain(size);
         let mut pace = Pace::new(Instant::now());
         let mut at = self.offset;
@@ -100,6 +89,17 @@ impl Send {
         write_frame(bundle, seal).await?;
         Ok(Ok(()))
     }
+}
+
+/// A new bundle. That the peer's process is gone is told to the core.
+pub(super) async fn dial(shared: &Shared, to: NodeId, connections: Connections) -> io::Result<Bundle> {
+    let number = shared.last_bundle.fetch_add(1, Ordering::Relaxed);
+    dial_bundle(shared.me, to, connections, number).await.inspect_err(|error| {
+        info!(peer = %to, %error, "no bulk connection");
+        if error.kind() == io::ErrorKind::ConnectionRefused {
+            let _ = shared.inputs.send(Input::PeerGone { node: to });
+        }
+    })
 }
 
 /// Waits for what the copy brings, but not for a receiver that is gone.

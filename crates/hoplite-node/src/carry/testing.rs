@@ -6,7 +6,7 @@ use std::time::Duration;
 use hoplite_core::io::{Extent, Input};
 use hoplite_net::{read_frame, write_frame, Bundle};
 use hoplite_store::Arena;
-use hoplite_words::peer::{BulkHead, BundlePart, PeerHello, Seal};
+use hoplite_words::peer::{BulkFrame, BulkHead, BundlePart, PeerHello, Seal};
 use hoplite_words::{CopyId, NodeId, TransferId};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -126,7 +126,8 @@ pub(super) async fn published(copy: &Arc<Copy>, bytes: u64) {
 }
 
 pub(super) async fn head(stream: &mut (impl AsyncWrite + Unpin), transfer: u64, offset: u64, size: u64) {
-    write_frame(stream, &BulkHead { transfer: TransferId(transfer), offset, size }).await.unwrap();
+    let head = BulkHead { transfer: TransferId(transfer), offset, size };
+    write_frame(stream, &BulkFrame::Whole(head)).await.unwrap();
 }
 
 pub(super) async fn trailer(stream: &mut (impl AsyncWrite + Unpin)) {

@@ -4,13 +4,17 @@ use std::time::{Duration, Instant};
 
 use hoplite_core::io::{Broken, Input, SendId};
 use hoplite_net::read_frame;
-use hoplite_words::peer::{BulkHead, Seal};
+use hoplite_words::peer::{BulkFrame, BulkHead, Seal};
 use hoplite_words::{Connections, ObjectId, TransferId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::testing::*;
+use super::Way;
 
 const SIZE: usize = 3_000_001;
+
+/// By one connection of its own.
+const ALONE: Way = Way { connections: Connections::ONE, group: None };
 
 fn received(transfer: u64, watermark: u64) -> Input {
     let outcome = Ok(Seal::default());
@@ -171,13 +175,16 @@ async fn sends_share_a_connection_and_carry_the_seal() {
         append(&copy, &bytes);
         copy.seal(seal.clone());
         let offset = n * 1000;
-        bench.carriers.send(SendId(n), receiver.id, TransferId(n + 10), copy, offset, Connections::ONE);
+        bench.carriers.send(SendId(n), receiver.id, TransferId(n + 10), copy, offset, ALONE);
         let stream = match &mut stream {
             Some(stream) => stream,
             empty => empty.insert(receiver.accept().await),
         };
-        let head: BulkHead = read_frame(stream).await.unwrap();
-        assert_eq!(head, BulkHead { transfer: TransferId(n + 10), offset, size: SIZE as u64 });
+        let head: BulkFrame = read_frame(stream).await.unwrap();
+        assert_eq!(
+            head,
+            BulkFrame::Whole(BulkHead { transfer: TransferId(n + 10), offset, size: SIZE as u64 })
+        );
         let mut got = vec![0; SIZE - offset as usize];
         stream.read_exact(&mut got).await.unwrap();
         assert!(got == bytes[offset as usize..], "send {n} arrived changed");
@@ -194,9 +201,9 @@ async fn a_send_follows_its_writer_and_waits_for_the_seal() {
     let receiver = Listening::new().await;
     let bytes = pattern(1, SIZE);
     let copy = bench.copy(SIZE as u64);
-    bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0, Connections::ONE);
+    bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0, ALONE);
     let mut stream = receiver.accept().await;
-    read_frame::<BulkHead>(&mut stream).await.unwrap();
+    read_frame::<BulkFrame>(&mut stream).await.unwrap();
     let grain = super::grain::grain(SIZE as u64) as usize;
     let mut got = Vec::new();
     // Whole grains of each piece must come before the next is written, the rest before the seal.
@@ -222,9 +229,9 @@ async fn a_send_ends_with_its_copy_its_receiver_or_an_order() {
         let receiver = Listening::new().await;
         let copy = bench.copy(10);
         append(&copy, b"abc");
-        bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0, Connections::ONE);
+        bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0, ALONE);
         let mut stream = receiver.accept().await;
-        read_frame::<BulkHead>(&mut stream).await.unwrap();
+        read_frame::<BulkFrame>(&mut stream).await.unwrap();
         match how {
             "abort" => copy.abort(),
             "stop" => bench.carriers.stop_send(SendId(1)),
@@ -240,7 +247,7 @@ async fn a_send_to_nobody_breaks() {
     let mut bench = Bench::new();
     let gone = Listening::new().await.id;
     let copy = bench.sealed(b"abc");
-    bench.carriers.send(SendId(1), gone, TransferId(1), copy, 0, Connections::ONE);
+    bench.carriers.send(SendId(1), gone, TransferId(1), copy, 0, ALONE);
     assert_eq!(bench.input().await, Input::PeerGone { node: gone }, "its host refuses connections");
     assert_eq!(bench.input().await, send_broken(1));
     bench.finish().await;
@@ -329,13 +336,23 @@ async fn sends_by_as_many_connections_share_a_bundle() {
     for n in 0..3 {
         let bytes = pattern(n, SIZE);
         let copy = bench.sealed(&bytes);
-        bench.carriers.send(SendId(n), receiver.id, TransferId(n), copy, 0, three);
+        bench.carriers.send(
+            SendId(n),
+            receiver.id,
+            TransferId(n),
+            copy,
+            0,
+            Way { connections: three, group: None },
+        );
         let bundle = match &mut bundle {
             Some(bundle) => bundle,
             empty => empty.insert(receiver.accept_bundle(3).await),
         };
-        let head: BulkHead = read_frame(bundle).await.unwrap();
-        assert_eq!(head, BulkHead { transfer: TransferId(n), offset: 0, size: SIZE as u64 });
+        let head: BulkFrame = read_frame(bundle).await.unwrap();
+        assert_eq!(
+            head,
+            BulkFrame::Whole(BulkHead { transfer: TransferId(n), offset: 0, size: SIZE as u64 })
+        );
         let mut got = vec![0; SIZE];
         bundle.read_exact(&mut got).await.unwrap();
         assert!(got == bytes, "send {n} arrived changed");
@@ -367,7 +384,14 @@ async fn half_a_bundle_breaks_the_send_and_the_receive() {
 
     let receiver = Listening::new().await;
     let copy = bench.sealed(&pattern(1, SIZE));
-    bench.carriers.send(SendId(1), receiver.id, TransferId(2), copy, 0, Connections::new(2).unwrap());
+    bench.carriers.send(
+        SendId(1),
+        receiver.id,
+        TransferId(2),
+        copy,
+        0,
+        Way { connections: Connections::new(2).unwrap(), group: None },
+    );
     drop(receiver.accept_bundle(2).await);
     assert_eq!(bench.input().await, send_broken(1));
     bench.finish().await;
@@ -379,7 +403,7 @@ async fn a_send_tells_how_fast_the_network_took_it_unless_it_waited() {
     let receiver = Listening::new().await;
     let bytes = pattern(1, SIZE);
     let copy = bench.sealed(&bytes);
-    bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy, 0, Connections::ONE);
+    bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy, 0, ALONE);
     let mut stream = receiver.accept().await;
     stream.read_exact(&mut vec![0; SIZE]).await.unwrap();
     let Input::SendMeasured { send: SendId(1), bytes: measured, .. } = bench.any_input().await else {
@@ -389,7 +413,7 @@ async fn a_send_tells_how_fast_the_network_took_it_unless_it_waited() {
     assert_eq!(bench.input().await, sent(1));
 
     let copy = bench.copy(10);
-    bench.carriers.send(SendId(2), receiver.id, TransferId(2), copy.clone(), 0, Connections::ONE);
+    bench.carriers.send(SendId(2), receiver.id, TransferId(2), copy.clone(), 0, ALONE);
     let mut rest = Vec::new();
     // The head has come, so it waits; the bytes come long after it.
     while rest.len() < 20 {

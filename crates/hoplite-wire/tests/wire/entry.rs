@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use hoplite_wire::{decode, encode, Deframer, WireError, FRAME_HEADER_BYTES};
 use hoplite_words::client::{Answer, Call};
 use hoplite_words::limits::FRAME_BYTES_MAX;
-use hoplite_words::peer::{BulkHead, PeerHello, PeerMessage, PeerRefusal, Seal};
+use hoplite_words::peer::{BulkFrame, PeerHello, PeerMessage, PeerRefusal, Seal};
 use minicbor::{Decode, Encode};
 
 /// Reads `bytes` as every message and as a stream of frames; panics if anything is amiss. Returns
@@ -19,7 +19,7 @@ pub fn take_anything(bytes: &[u8]) -> usize {
         take::<PeerMessage>(bytes),
         take::<PeerHello>(bytes),
         take::<PeerRefusal>(bytes),
-        take::<BulkHead>(bytes),
+        take::<BulkFrame>(bytes),
         take::<Seal>(bytes),
     ];
     take_stream(bytes);

@@ -11,8 +11,8 @@ use bytes::BytesMut;
 use hoplite_wire::{decode, encode, Deframer};
 use hoplite_words::client::{Answer, Call, Reply, Request};
 use hoplite_words::peer::{
-    BulkHead, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage, PeerRefusal, Purpose, Seal,
-    SeatTrouble, Verdict,
+    BulkFrame, BulkHead, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage, PeerRefusal, Purpose,
+    Seal, SeatTrouble, Verdict,
 };
 use hoplite_words::{Dtype, Encoding, ErrorKind, FoldOrder, Op};
 use minicbor::{Decode, Encode};
@@ -73,6 +73,7 @@ fn all() -> Vec<Frame> {
     structure::<PeerHello>(&mut frames);
     structure::<PeerRefusal>(&mut frames);
     structure::<BulkHead>(&mut frames);
+    variants::<BulkFrame>(&mut frames);
     structure::<Seal>(&mut frames);
     variants::<PeerMessage>(&mut frames);
     variants::<DirectoryRequest>(&mut frames);

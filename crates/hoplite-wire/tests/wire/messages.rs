@@ -3,8 +3,8 @@
 
 use hoplite_words::client::{Answer, Call, Link, Location, Reply, Request, Status};
 use hoplite_words::peer::{
-    BulkHead, BundlePart, Child, CopyReport, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage,
-    PeerRefusal, Purpose, Seal, Seat, SeatTrouble, Source as SeatSource, Verdict,
+    BulkFrame, BulkHead, BundlePart, Child, CopyReport, DirectoryAnswer, DirectoryRequest, PeerHello,
+    PeerMessage, PeerRefusal, Purpose, Seal, Seat, SeatTrouble, Source as SeatSource, Verdict,
 };
 use hoplite_words::{
     CopyId, Dtype, Edition, Encoding, Error, ErrorKind, FoldOrder, Header, NodeId, Op, ReductionId,
@@ -89,6 +89,7 @@ draw_enum! {
     FoldOrder { Arrival, Fixed }
     Encoding { Bytes, Array, Pickle }
     Purpose { Control, Bulk }
+    BulkFrame { Whole { 0 }, Begin { 0 }, Piece { transfer, bytes }, End { transfer, seal }, Abort { transfer } }
     ErrorKind {
         TimedOut, Deleted, Lost, StoreFull, AlreadyExists, Mismatch, BadArgument, NodeUnreachable, Aborted,
         VersionMismatch, Internal

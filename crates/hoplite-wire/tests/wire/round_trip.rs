@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use hoplite_wire::{decode, encode, Deframer, WireError, FRAME_HEADER_BYTES};
 use hoplite_words::client::{Answer, Call};
 use hoplite_words::limits::FRAME_BYTES_MAX;
-use hoplite_words::peer::{BulkHead, PeerHello, PeerMessage, PeerRefusal, Seal};
+use hoplite_words::peer::{BulkFrame, PeerHello, PeerMessage, PeerRefusal, Seal};
 use hoplite_words::ObjectId;
 use minicbor::{Decode, Encode};
 use proptest::prelude::*;
@@ -47,7 +47,7 @@ proptest! {
         there_and_back::<PeerMessage>(seed);
         there_and_back::<PeerHello>(seed);
         there_and_back::<PeerRefusal>(seed);
-        there_and_back::<BulkHead>(seed);
+        there_and_back::<BulkFrame>(seed);
         there_and_back::<Seal>(seed);
     }
 }
@@ -61,8 +61,8 @@ fn a_message_over_the_limit_is_our_bug() {
 
 #[test]
 fn an_error_says_what_it_was_not() {
-    let error = decode::<BulkHead>(&[0xff]).expect_err("a lone break");
+    let error = decode::<BulkFrame>(&[0xff]).expect_err("a lone break");
     let text = error.to_string();
-    assert!(text.contains("1 bytes") && text.contains("BulkHead"), "{text}");
+    assert!(text.contains("1 bytes") && text.contains("BulkFrame"), "{text}");
     assert_eq!(FRAME_HEADER_BYTES, 4, "the protocol says so");
 }

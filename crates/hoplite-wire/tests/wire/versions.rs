@@ -5,7 +5,9 @@ use std::fmt::Debug;
 use bytes::BytesMut;
 use hoplite_wire::{decode, encode, FRAME_HEADER_BYTES};
 use hoplite_words::client::{Answer, Call, Reply, Request};
-use hoplite_words::peer::{BulkHead, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage, Seal};
+use hoplite_words::peer::{
+    BulkFrame, BulkHead, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage, Seal,
+};
 use minicbor::{Decode, Encode};
 
 use crate::draw::{Counter, Draw, Variants};
@@ -70,6 +72,7 @@ fn unknown_last_fields_are_skipped() {
     structure::<Seal>();
     variants::<Request>();
     variants::<Reply>();
+    variants::<BulkFrame>();
     variants::<PeerMessage>();
     variants::<DirectoryRequest>();
     variants::<DirectoryAnswer>();

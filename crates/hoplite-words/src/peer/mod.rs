@@ -10,7 +10,7 @@ pub use directory::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
 pub use seats::{Child, Seat, SeatTrouble, Source};
 
 /// Bumped with every change that an older peer would misread.
-pub const PEER_PROTOCOL_VERSION: u32 = 5;
+pub const PEER_PROTOCOL_VERSION: u32 = 6;
 
 /// First frame on every connection between nodes.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -59,12 +59,47 @@ pub enum Purpose {
     /// `PeerMessage` frames, one way: from the caller.
     #[n(0)]
     Control,
-    /// Bulk bytes, one way: each transfer is a `BulkHead`, raw bytes, a `Seal`.
+    /// Bulk bytes, one way: `BulkFrame`s, and raw bytes behind some of them.
     #[n(1)]
     Bulk,
 }
 
-/// In front of the raw bytes of a transfer.
+/// What comes next on a bulk connection: a transfer by itself, or part of one that shares the connection with
+/// others. Those that share it begin, bring pieces, and end in any order; a transfer by itself can follow when
+/// all of them have ended.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub enum BulkFrame {
+    /// All of its raw bytes follow, then its `Seal`.
+    #[n(0)]
+    Whole(#[n(0)] BulkHead),
+    /// A transfer that comes in pieces.
+    #[n(1)]
+    Begin(#[n(0)] BulkHead),
+    /// Its next so many raw bytes follow.
+    #[n(2)]
+    Piece {
+        #[n(0)]
+        transfer: TransferId,
+        #[n(1)]
+        bytes: u32,
+    },
+    /// Its end: every byte has come.
+    #[n(3)]
+    End {
+        #[n(0)]
+        transfer: TransferId,
+        #[n(1)]
+        seal: Seal,
+    },
+    /// No more will come of it.
+    #[n(4)]
+    Abort {
+        #[n(0)]
+        transfer: TransferId,
+    },
+}
+
+/// What a transfer is to bring.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct BulkHead {
     #[n(0)]

@@ -12,6 +12,7 @@
 //! ```
 
 mod scratch;
+mod shared;
 mod stream;
 mod sum;
 
@@ -34,6 +35,7 @@ use super::ending::Ending;
 use super::thread::Load;
 use super::{inbound, Counters, Inputs, Shared};
 use crate::copies::{Copy, Following};
+pub(in crate::carry) use shared::SharedSum;
 use stream::{Read, Stream};
 use sum::Sum;
 
@@ -46,6 +48,10 @@ const SCRATCH_BYTES_MAX: usize = 4 << 20;
 pub(in crate::carry) enum Command {
     /// A stream has arrived, on a bundle from another thread's poller.
     Arrived { head: BulkHead, bundle: Detached },
+    /// A stream has begun on a bundle that it shares: its bytes come into the sum by themselves.
+    Landing { transfer: TransferId },
+    /// All of them have, and the seal.
+    Landed { transfer: TransferId },
     /// A stream arrived and was lost again.
     Failed { transfer: TransferId },
     /// `Output::AmendFold`.
@@ -57,7 +63,7 @@ pub(in crate::carry) enum Command {
 /// `Output::Fold`, running.
 pub(in crate::carry) struct Fold {
     fold: FoldId,
-    sum: Sum,
+    sum: SharedSum,
     sources: Vec<Following>,
     streams: Vec<Stream>,
     wake: Arc<Notify>,
@@ -82,11 +88,15 @@ impl Fold {
         shared: Arc<Shared>,
         orders: mpsc::UnboundedReceiver<Command>,
     ) -> Self {
-        let sum = Sum::new(out, rule);
+        let sum = SharedSum::new(Sum::new(out, rule, !rule.open && inputs.streams.len() == 1));
         let wake = Arc::new(Notify::new());
         let mut job = Fold { fold, sum, sources: Vec::new(), streams: Vec::new(), wake, shared, orders };
         job.add(inputs);
         job
+    }
+
+    pub(in crate::carry) fn sum(&self) -> SharedSum {
+        self.sum.clone()
     }
 
     pub(in crate::carry) async fn run(mut self, ending: Ending, load: Load) {
@@ -95,9 +105,15 @@ impl Fold {
         for stream in &self.streams {
             self.shared.arrivals.forget(stream.transfer());
         }
-        debug!(fold = self.fold.0, published = self.sum.published(), ok = outcome.is_ok(), "fold ended");
+        debug!(
+            fold = self.fold.0,
+            published = self.sum.lock().published(),
+            ok = outcome.is_ok(),
+            "fold ended"
+        );
         let fold = self.fold;
         // Copies and connections are let go of before the core may reuse their room.
+        self.sum.lock().close();
         drop(self);
         ending.conclude(Input::FoldEnded { fold, outcome });
     }
@@ -108,7 +124,7 @@ impl Fold {
         self.sources.extend(inputs.sources.iter().map(|source| source.follow(self.wake.clone())));
         self.streams
             .extend(inputs.streams.into_iter().map(|(transfer, from)| Stream::new(transfer, from, scratch)));
-        self.sum.add_sources(inputs.sources);
+        self.sum.lock().add_sources(inputs.sources);
     }
 
     async fn fold_all(&mut self, load: &Load) -> Result<(), Broken> {
@@ -148,13 +164,23 @@ impl Fold {
         match command {
             Command::Stop => return Err(Broken),
             Command::Failed { transfer } => return Ok(Some(transfer)),
+            Command::Landing { transfer } => {
+                if let Some(stream) = self.stream(transfer) {
+                    stream.land();
+                }
+            }
+            Command::Landed { transfer } => {
+                if let Some(stream) = self.stream(transfer) {
+                    stream.landed();
+                }
+            }
             Command::Amend { rule, added } => {
-                self.sum.set_rule(rule);
+                self.sum.lock().set_rule(rule);
                 self.add(added);
             }
             Command::Arrived { head, bundle } => {
-                let size = self.sum.size();
-                let awaited = self.streams.iter_mut().find(|stream| stream.transfer() == head.transfer);
+                let size = self.sum.lock().size();
+                let awaited = self.stream(head.transfer);
                 if !awaited.is_some_and(|awaited| awaited.arrive(&head, size, bundle)) {
                     return Ok(Some(head.transfer));
                 }
@@ -163,15 +189,20 @@ impl Fold {
         Ok(None)
     }
 
+    fn stream(&mut self, transfer: TransferId) -> Option<&mut Stream> {
+        self.streams.iter_mut().find(|stream| stream.transfer() == transfer)
+    }
+
     /// One pass over all inputs: at most one read from each stream, and what follows from it.
     fn step(&mut self, load: &Load) -> Result<Step, Broken> {
         for source in &self.sources {
             source.copy().seal_if_any()?;
         }
+        let mut sum = self.sum.lock();
         let mut moved = false;
         let alone = self.streams.is_empty();
         for stream in &mut self.streams {
-            match stream.read(self.sum.size()) {
+            match stream.read(sum.size()) {
                 Read::Nothing => {}
                 Read::Bytes(read) => {
                     Counters::add(&self.shared.counters.received_bytes, read);
@@ -188,17 +219,18 @@ impl Fold {
                 }
                 Read::Broken => return Ok(Step::StreamBroken(stream.transfer())),
             }
-            let folded = self.sum.fold_stream(stream.folded(), stream.unfolded())?;
+            let folded = sum.fold_stream(stream.folded(), stream.unfolded())?;
             stream.on_folded(folded);
             moved |= folded > 0;
         }
-        moved |= self.sum.fold_late_sources()?;
+        moved |= sum.fold_landed()?;
+        moved |= sum.fold_late_sources()?;
         if alone {
-            moved |= self.sum.fold_sources_alone()?;
+            moved |= sum.fold_sources_alone()?;
         }
-        let streams = self.streams.iter().map(Stream::folded).min();
-        self.sum.publish(streams)?;
-        Counters::add(&self.shared.counters.folded_bytes, self.sum.take_folded_bytes());
+        let streams = self.streams.iter().filter_map(Stream::mark).min();
+        sum.publish(streams)?;
+        Counters::add(&self.shared.counters.folded_bytes, sum.take_folded_bytes());
         Ok(if moved { Step::Moved } else { Step::Still })
     }
 
@@ -208,7 +240,7 @@ impl Fold {
                 return Ok(false);
             }
         }
-        Ok(self.sum.is_complete() && self.streams.iter().all(Stream::is_done))
+        Ok(self.sum.lock().is_complete() && self.streams.iter().all(Stream::is_done))
     }
 
     /// Reports streams that bring nothing although their bytes would be taken. `alarm` says when to look,

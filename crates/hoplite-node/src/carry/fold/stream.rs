@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Awaited ──arrive──▶ Flowing ──last byte──▶ Trailing ──seal──▶ Done
+//!    └─────land──────▶ Landing ──────────────────────seal─────▶ Landed
 //! ```
 
 use std::io;
@@ -10,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use hoplite_core::io::Input;
 use hoplite_net::{Bundle, Detached};
-use hoplite_wire::{body_bytes, decode, FRAME_HEADER_BYTES};
 use hoplite_words::peer::{BulkHead, Seal};
 use hoplite_words::{NodeId, TransferId};
 use tracing::{debug, warn};
 
 use super::scratch::Scratch;
 use crate::carry::flow::Flow;
+use crate::carry::framing::Framing;
 use crate::carry::silence::Silence;
 
 /// A transfer whose bytes are folded as they come.
@@ -36,7 +37,10 @@ pub(super) struct Stream {
 enum State {
     Awaited,
     Flowing(Bundle),
-    Trailing(Bundle, Trailer),
+    Trailing(Bundle, Framing),
+    /// It shares a bundle with others, whose reader puts the bytes into the sum.
+    Landing,
+    Landed,
     Done,
 }
 
@@ -69,6 +73,11 @@ impl Stream {
         self.folded
     }
 
+    /// How far it is folded, unless that is up to who reads it.
+    pub(super) fn mark(&self) -> Option<u64> {
+        (!matches!(self.state, State::Landing | State::Landed)).then_some(self.folded)
+    }
+
     pub(super) fn unfolded(&self) -> &[u8] {
         self.scratch.unfolded()
     }
@@ -84,7 +93,7 @@ impl Stream {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        matches!(self.state, State::Done)
+        matches!(self.state, State::Landed | State::Done)
     }
 
     /// How far it has come, if another `after` has passed in which it brought nothing although it was
@@ -102,8 +111,19 @@ impl Stream {
         match self.state {
             State::Flowing(_) => !self.scratch.is_full(),
             State::Trailing(..) => true,
-            State::Awaited | State::Done => false,
+            // Who reads the shared bundle watches it.
+            State::Awaited | State::Landing | State::Landed | State::Done => false,
         }
+    }
+
+    /// It has begun on a bundle that it shares.
+    pub(super) fn land(&mut self) {
+        self.state = State::Landing;
+    }
+
+    /// Its bytes are in the sum, as far as they have come, and its seal was the last of it.
+    pub(super) fn landed(&mut self) {
+        self.state = State::Landed;
     }
 
     /// What this stream told of its peer's link.
@@ -133,10 +153,15 @@ impl Stream {
             self.begin_trailer();
         }
         let read = match &mut self.state {
-            State::Awaited | State::Done => return Read::Nothing,
+            State::Awaited | State::Landing | State::Landed | State::Done => return Read::Nothing,
             State::Flowing(_) if self.scratch.is_full() => return Read::Nothing,
             State::Flowing(bundle) => self.scratch.fill(size - self.received, |free| bundle.try_read(free)),
-            State::Trailing(bundle, trailer) => trailer.read(bundle),
+            State::Trailing(bundle, trailer) => match trailer.read::<Seal>(bundle) {
+                // The sources of a partial sum are known to the coordinator; only its coming matters.
+                Ok(Some(Seal { .. })) => return self.end(),
+                Ok(None) => return Read::Bytes(0),
+                Err(error) => Err(error),
+            },
         };
         match read {
             Ok(0) => Read::Broken,
@@ -154,36 +179,32 @@ impl Stream {
         match &self.state {
             State::Flowing(_) if self.scratch.is_full() => Poll::Pending,
             State::Flowing(bundle) | State::Trailing(bundle, _) => bundle.poll_read_ready(cx).map(drop),
-            State::Awaited | State::Done => Poll::Pending,
+            State::Awaited | State::Landing | State::Landed | State::Done => Poll::Pending,
         }
     }
 
     fn begin_trailer(&mut self) {
         self.state = match std::mem::replace(&mut self.state, State::Done) {
-            State::Flowing(bundle) => State::Trailing(bundle, Trailer::default()),
+            State::Flowing(bundle) => State::Trailing(bundle, Framing::default()),
             other => other,
         };
     }
 
     fn on_read(&mut self, read: usize) -> Read {
-        match &self.state {
-            State::Trailing(_, trailer) if trailer.is_whole() => {
-                match std::mem::replace(&mut self.state, State::Done) {
-                    State::Trailing(bundle, _) => {
-                        self.scratch_done();
-                        Read::Ended(bundle)
-                    }
-                    other => unreachable!("{other:?} is no trailing stream"),
-                }
+        self.received += read as u64;
+        let now = Instant::now();
+        self.flow.on_read(now, read);
+        self.silence.restart(now);
+        Read::Bytes(read)
+    }
+
+    fn end(&mut self) -> Read {
+        match std::mem::replace(&mut self.state, State::Done) {
+            State::Trailing(bundle, _) => {
+                self.scratch_done();
+                Read::Ended(bundle)
             }
-            State::Trailing(..) => Read::Bytes(0),
-            _ => {
-                self.received += read as u64;
-                let now = Instant::now();
-                self.flow.on_read(now, read);
-                self.silence.restart(now);
-                Read::Bytes(read)
-            }
+            other => unreachable!("{other:?} is no trailing stream"),
         }
     }
 
@@ -191,35 +212,5 @@ impl Stream {
         if self.scratch.unfolded().is_empty() {
             self.scratch.release();
         }
-    }
-}
-
-/// A `Seal` frame in the making: read byte-exactly, since the next transfer may follow it.
-#[derive(Debug, Default)]
-struct Trailer {
-    bytes: Vec<u8>,
-    whole: bool,
-}
-
-impl Trailer {
-    fn read(&mut self, bundle: &mut Bundle) -> io::Result<usize> {
-        let had = self.bytes.len();
-        let needed = match self.bytes.first_chunk() {
-            None => FRAME_HEADER_BYTES,
-            Some(header) => FRAME_HEADER_BYTES + body_bytes(*header).map_err(io::Error::other)?,
-        };
-        self.bytes.resize(needed, 0);
-        let read = bundle.try_read(&mut self.bytes[had..]);
-        self.bytes.truncate(had + *read.as_ref().unwrap_or(&0));
-        if read.is_ok() && self.bytes.len() == needed && needed > FRAME_HEADER_BYTES {
-            // The sources of a partial sum are known to the coordinator; only its coming matters.
-            decode::<Seal>(&self.bytes[FRAME_HEADER_BYTES..]).map_err(io::Error::other)?;
-            self.whole = true;
-        }
-        read
-    }
-
-    fn is_whole(&self) -> bool {
-        self.whole
     }
 }

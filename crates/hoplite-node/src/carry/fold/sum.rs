@@ -1,10 +1,11 @@
 //! What has been folded into `out`, and how far.
 //!
 //! ```text
-//! 0 ──────── published ──────── frontier ──────── size
-//!  every input in │ some inputs in  │ nothing written yet
+//! 0 ──────── published ──────── frontier ────────── landed ──────── size
+//!  every input in │ some inputs in  │ the stream's bytes │ nothing written yet
 //! ```
 
+use std::io;
 use std::sync::Arc;
 
 use hoplite_core::io::{Broken, FoldRule};
@@ -28,7 +29,20 @@ pub(super) struct Sum {
     late: Vec<Late>,
     frontier: u64,
     published: u64,
+    landing: Landing,
     folded_bytes: usize,
+}
+
+/// Whether a stream's bytes are put into `out` before they are folded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Landing {
+    /// Other streams may lead.
+    Excluded,
+    Possible,
+    /// So many bytes have come.
+    At(u64),
+    /// The fold is over.
+    Over,
 }
 
 #[derive(Debug)]
@@ -39,8 +53,11 @@ struct Late {
 }
 
 impl Sum {
-    pub(super) fn new(out: Arc<Copy>, rule: FoldRule) -> Self {
-        Sum { out, rule, sources: Vec::new(), late: Vec::new(), frontier: 0, published: 0, folded_bytes: 0 }
+    /// Into which one stream may land (see `shared`), if it `is_only_stream` that there will be.
+    pub(super) fn new(out: Arc<Copy>, rule: FoldRule, is_only_stream: bool) -> Self {
+        let landing = if is_only_stream { Landing::Possible } else { Landing::Excluded };
+        let (sources, late, frontier, published, folded_bytes) = Default::default();
+        Sum { out, rule, sources, late, frontier, published, landing, folded_bytes }
     }
 
     pub(super) fn size(&self) -> u64 {
@@ -70,6 +87,58 @@ impl Sum {
     /// Bytes of inputs folded since the last call.
     pub(super) fn take_folded_bytes(&mut self) -> usize {
         std::mem::take(&mut self.folded_bytes)
+    }
+
+    /// False if it cannot be: see [`Sum::new`].
+    pub(super) fn begin_landing(&mut self) -> bool {
+        match self.landing {
+            Landing::Possible if self.frontier == 0 => self.landing = Landing::At(0),
+            // What comes is passed over.
+            Landing::Over => {}
+            _ => return false,
+        }
+        true
+    }
+
+    pub(super) fn landed(&self) -> u64 {
+        match self.landing {
+            Landing::At(landed) => landed,
+            Landing::Excluded | Landing::Possible | Landing::Over => 0,
+        }
+    }
+
+    /// Nothing is written any more.
+    pub(super) fn close(&mut self) {
+        self.landing = Landing::Over;
+    }
+
+    /// Has `read` fill the next bytes that the stream brings, `bytes_max` at most.
+    pub(super) fn land(
+        &mut self,
+        bytes_max: u64,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> Result<io::Result<usize>, Broken> {
+        let Landing::At(from) = self.landing else { return Err(Broken) };
+        let to = self.size().min(from + bytes_max.min(GRAIN_BYTES_MAX as u64));
+        let read = self.out.write(|out| read(out.unpublished(from, to)))?;
+        if let Ok(read) = read {
+            self.landing = Landing::At(from + read as u64);
+        }
+        Ok(read)
+    }
+
+    /// Folds the sources into what has landed, as far as they are present.
+    pub(super) fn fold_landed(&mut self) -> Result<bool, Broken> {
+        let end = self.whole(self.landed()).min(self.present(&self.sources));
+        let moved = end > self.frontier;
+        let sources = std::mem::take(&mut self.sources);
+        while self.frontier < end {
+            let to = end.min(self.frontier + TILE_BYTES);
+            self.fold_sources(&sources, self.frontier, to)?;
+            self.frontier = to;
+        }
+        self.sources = sources;
+        Ok(moved)
     }
 
     /// Folds `bytes`, a stream's next ones from `at`, as far as possible; returns how many.
@@ -170,7 +239,7 @@ impl Sum {
         Ok(())
     }
 
-    /// Folds `sources` into a region that is written already.
+    /// Folds `sources` into a region that is written already, `out ∘ sources`.
     fn fold_sources(&mut self, sources: &[Arc<Copy>], from: u64, to: u64) -> Result<(), Broken> {
         let FoldRule { op, dtype, offset, .. } = self.rule;
         self.out.write(|out| {

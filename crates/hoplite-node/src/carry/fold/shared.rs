@@ -1,0 +1,60 @@
+//! A sum that its fold shares with whoever reads its stream.
+//!
+//! The bytes of a stream on a bundle of its own wait in the stream's scratch until the fold takes them. Who reads a
+//! bundle for many streams cannot wait for one of them: it puts the bytes right into their place in `out`, where
+//! there is room for all of them, and folds the sources into them there, as far as these are present. For the rest
+//! the fold looks after its sources.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hoplite_core::io::Broken;
+use hoplite_words::peer::BulkHead;
+
+use super::sum::Sum;
+
+/// Both ends hold one.
+#[derive(Clone, Debug)]
+pub(in crate::carry) struct SharedSum(Arc<Mutex<Sum>>);
+
+impl SharedSum {
+    pub(super) fn new(sum: Sum) -> Self {
+        SharedSum(Arc::new(Mutex::new(sum)))
+    }
+
+    /// The fold's own look at it.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Sum> {
+        // A panic leaves bytes that are not published.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The stream that `head` begins will land. False if it cannot: it brings something else, or is not the only
+    /// input that comes as a stream.
+    pub(in crate::carry) fn begin(&self, head: &BulkHead) -> bool {
+        let mut sum = self.lock();
+        (head.offset, head.size) == (0, sum.size()) && sum.begin_landing()
+    }
+
+    /// Has `read` fill the next bytes of the stream, `bytes_max` at most, and folds what can be folded.
+    ///
+    /// # Errors
+    /// [`Broken`] if nothing may be written any more: the fold has ended, or its result was aborted.
+    pub(in crate::carry) fn land(
+        &self,
+        bytes_max: u64,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> Result<io::Result<usize>, Broken> {
+        let mut sum = self.lock();
+        let read = sum.land(bytes_max, read)?;
+        if read.is_ok() {
+            sum.fold_landed()?;
+            sum.publish(None)?;
+        }
+        Ok(read)
+    }
+
+    /// How much the stream has brought.
+    pub(in crate::carry) fn landed(&self) -> u64 {
+        self.lock().landed()
+    }
+}
