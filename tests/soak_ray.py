@@ -37,7 +37,7 @@ MEMORY_SPARE = 4 << 20
 what has become free in pieces."""
 
 SPARE_OF_AN_OBJECT = {"driver": 2 << 10, "hoplited": 2 << 10}
-"""Bytes besides, for each object in between: a driver of Ray alone keeps 1.4 KiB, as ``--plain`` shows, and
+"""Bytes besides, for each object in between: a driver of Ray alone keeps 1.6 KiB, as ``--plain`` shows, and
 a node of Hoplite's remembers for ten minutes which ids were deleted."""
 
 FILES_SPARE = 8
