@@ -14,22 +14,17 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from ray_cluster import SETTINGS
+from ray_unchanged import COUNT, session
 
 TIMEOUT = 150.0
 """Seconds for a program: the slowest of Ray's sleep for a minute and a half."""
-
-THRESHOLD = 256
-"""Bytes: even what documentation calls an array is to go through Hoplite."""
 
 CPUS = 8
 """What Ray believes to have: some programs have as many actors as a laptop has cores."""
 
 ENDED = "ended"
-
-COUNT = "objects through Hoplite:"
 
 
 def main() -> int:
@@ -80,30 +75,9 @@ def last_error(errors: str) -> str:
 
 def with_hoplite(program: Path) -> None:
     """Run a program as if it had called `hoplite.ray.init` wherever Ray is initialised, also by itself."""
-    import hoplite.ray as hoplite_ray
     import ray
 
-    ray_init, ray_shutdown = ray.init, ray.shutdown
-    objects = 0
-
-    def init(*args: Any, **options: Any) -> Any:
-        if ray.is_initialized():
-            return ray_init(*args, **options)
-        env = hoplite_ray.runtime_env(options.pop("runtime_env", None), threshold=THRESHOLD)
-        context = ray_init(*args, runtime_env=env, **options)
-        hoplite_ray.init(transparent=True, threshold=THRESHOLD)
-        return context
-
-    def shutdown(*args: Any, **options: Any) -> None:
-        nonlocal objects
-        if ray.is_initialized():
-            # The only node, which remembers for ten minutes what has been deleted.
-            status = hoplite_ray.client().status(timeout=TIMEOUT)
-            objects += status.entries + status.tombstones
-            hoplite_ray.shutdown()
-        ray_shutdown(*args, **options)
-
-    ray.init, ray.shutdown = init, shutdown
+    session.start()
     if "ray.init(" not in program.read_text():
         # Else Ray does it inside the first call, which was begun without the hooks.
         ray.init()
@@ -111,7 +85,7 @@ def with_hoplite(program: Path) -> None:
         runpy.run_path(str(program), run_name="__main__")
     finally:
         ray.shutdown()
-        print(COUNT, objects)
+        print(COUNT, session.objects)
 
 
 if __name__ == "__main__":
