@@ -104,6 +104,10 @@ class Host:
         """Runs a program in this host to its end; a failing one raises ``CalledProcessError``."""
         return subprocess.run(self.command(arguments), check=True, **options)
 
+    def crash(self) -> None:
+        """Kills all that runs in this host, at once; the host itself stays."""
+        _kill_inside(self.namespace)
+
     def link_bytes(self) -> Mapping[str, int]:
         """What crossed this host's link so far: ``{"up": bytes sent, "down": bytes received}``."""
         read = self.run(

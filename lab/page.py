@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.failure import figure as failure
+from lab.failure import ray_figure
 from lab.plots import (
     applications,
     arrivals,
@@ -59,6 +60,7 @@ SECTIONS = (
     Section("Round trips", "roundtrip", roundtrip.draw),
     Section("Applications on Ray", "applications", applications.draw),
     Section("Calls on Ray, and from what size Hoplite gains", "calls", calls.draw),
+    Section("Failures in applications on Ray", "ray_failure", ray_figure.draw),
     Section("Tasks on Ray that end one after the other", "ray_arrivals"),
     Section("The degree of a reduction's tree", "degree", degree.draw),
     Section("Many nodes, simulated", "scaling", scaling.draw),

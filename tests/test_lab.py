@@ -15,6 +15,7 @@ pytest.importorskip("matplotlib")
 from lab import bench_applications, page, report, results, systems, turns
 from lab.applications import Application, ProgramFailed
 from lab.bench_degree import shape
+from lab.bench_ray_failure import CRASH, RETURN, told
 from lab.network import Network
 from lab.plots import applications, arrivals, collective, degree, objects, roundtrip, scaling, unlimited
 from lab.systems import mpi, mpi_launch, peers
@@ -293,3 +294,24 @@ def test_ranks_that_hang_are_launched_anew(monkeypatch: pytest.MonkeyPatch) -> N
         ranks.run("broadcast", 1024, {})
         assert launches == ["begun", "ended", "begun", "ended", "begun"]
     assert launches[-1] == "ended"
+
+
+def test_what_is_told_of_rounds_while_a_host_fails() -> None:
+    seconds = {CRASH - 2: 2.0, CRASH: 5.0, CRASH + 5: 1.0, RETURN: 2.0, RETURN + 2: 4.0, RETURN + 6: 2.0}
+    back = RETURN + 2
+    rounds = [
+        {"began": began, "seconds": took, "took_part": ["other", *(["victim"] if began >= back else [])]}
+        for began, took in seconds.items()
+    ]
+    assert told(rounds, "victim") == {
+        "before": 2.0,
+        "slowest_away": 5.0,
+        "normal_after": 5.0,
+        "away": 1.0,
+        "slowest_back": 4.0,
+        "part_after": 6.0,
+        "end": 2.0,
+    }
+    never = told(rounds[:4], "victim")
+    assert never["part_after"] is None
+    assert never["end"] is None

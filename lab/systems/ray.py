@@ -14,11 +14,11 @@ Hosts that come one after the other return their objects from a method when they
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lab.hosts import Hosts
+from lab.hosts import Host, Hosts
 from lab.systems import ROUND_TRIP, System, peers
 from lab.systems.driver import DriverSystem
 from lab.worker import Process
@@ -43,6 +43,9 @@ MEMORY_BYTES = 1 << 30
 #: One task and something to spare on each node. More means more idle processes.
 CPUS = 2
 
+#: Its processes are stopped between runs, and are not dead for that.
+NEVER_DEAD = {"RAY_health_check_failure_threshold": "1000000"}
+
 #: Of a cluster that is on one machine, which nobody else reaches.
 ALONE = {
     # Alike for the head, the nodes and the drivers, or they refuse each other.
@@ -54,8 +57,7 @@ ALONE = {
 
 SETTINGS = {
     **ALONE,
-    # Its processes are stopped between runs, and are not dead for that.
-    "RAY_health_check_failure_threshold": "1000000",
+    **NEVER_DEAD,
     "RAY_BACKEND_LOG_LEVEL": "error",
 }
 
@@ -80,26 +82,43 @@ def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
 
 @contextmanager
 def cluster(
-    hosts: Hosts, folder: Path = peers.BIN, head_cpus: int = CPUS, cpus: int = CPUS
+    hosts: Hosts,
+    folder: Path = peers.BIN,
+    head_cpus: int = CPUS,
+    cpus: int = CPUS,
+    settings: Mapping[str, str] = SETTINGS,
 ) -> Iterator[tuple[peers.Daemons, str]]:
     """A node on every host, and the address of the head. ``folder`` has the program, peers' by default."""
     with peers.Daemons() as daemons:
         head = f"{hosts[0].address}:{PORT}"
         logs = []
         for host in hosts:
-            command = [str(folder / "ray"), "start", "--block", "--disable-usage-stats"]
-            command += ["--node-ip-address", host.address]
-            command += ["--temp-dir", str(daemons.folder / str(host.index))]
-            command += ["--num-cpus", str(cpus if host.index else head_cpus), "--memory", str(MEMORY_BYTES)]
-            command += ["--object-store-memory", str(STORE_BYTES), "--include-log-monitor", "false"]
-            command += ["--resources", f'{{"host{host.index}": 1}}']
-            if host.index == 0:
-                command += ["--head", "--port", str(PORT), "--include-dashboard", "false"]
-            else:
-                command += ["--address", head]
-            logs.append(daemons.start(f"ray{host.index}", host, command, SETTINGS))
+            logs.append(start_node(daemons, host, head, folder, cpus if host.index else head_cpus, settings))
             if host.index == 0:
                 daemons.wait_for(logs[0], READY)
         for log in logs:
             daemons.wait_for(log, READY)
         yield daemons, head
+
+
+def start_node(
+    daemons: peers.Daemons,
+    host: Host,
+    head: str,
+    folder: Path,
+    cpus: int,
+    settings: Mapping[str, str],
+    life: int = 0,
+) -> Path:
+    """The file that will have ``READY`` in it; the head is in host 0. ``life``: unlike earlier ones'."""
+    name = f"ray{host.index}-{life}"
+    command = [str(folder / "ray"), "start", "--block", "--disable-usage-stats"]
+    command += ["--node-ip-address", host.address, "--temp-dir", str(daemons.folder / name)]
+    command += ["--num-cpus", str(cpus), "--memory", str(MEMORY_BYTES)]
+    command += ["--object-store-memory", str(STORE_BYTES), "--include-log-monitor", "false"]
+    command += ["--resources", f'{{"host{host.index}": 1}}']
+    if host.index == 0:
+        command += ["--head", "--port", str(PORT), "--include-dashboard", "false"]
+    else:
+        command += ["--address", head]
+    return daemons.start(name, host, command, settings)

@@ -1,0 +1,173 @@
+"""Latency of every round on Ray while a host fails and comes back, with Hoplite and without: Figure 12.
+
+Asynchronous SGD, by the half of the gradients that comes first: each worker is on a host with a limited link
+of its own, the driver on one more. All that runs on a worker's host is killed at once: Ray's node, its
+processes, Hoplite's node and its keeper. Later a node of Ray's is started there again, and the rest is up to
+Ray and to Hoplite. Ray's health checks are as they come: they tell that a node is dead after some 14 s.
+Computing is a short sleep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lab import turns
+from lab.failure import ray_figure
+from lab.hosts import Host, Hosts
+from lab.network import Network
+from lab.report import RESULTS, ROOT, Report, median, progress
+from lab.results import joined
+from lab.systems import peers, ray
+from lab.worker import Process
+
+APPLICATIONS = ("sgd",)
+SYSTEMS = ("hoplite", "ray")
+
+PARTICIPANTS = 7
+
+#: Seconds of each run: before the time that counts, and on its clock the crash, the return and the end.
+WARM_UP, CRASH, RETURN, END = 10.0, 15.0, 40.0, 70.0
+
+#: The host that crashes; the driver and Ray's head are in host 0.
+VICTIM = 1
+
+#: A round is slow if it takes so many times as long as the median of those before the crash.
+SLOW = 1.5
+
+#: What is told of a run: seconds, each.
+COLUMNS = {
+    "before": "a round before",
+    "slowest_away": "slowest after the failure",
+    "normal_after": "back to normal after",
+    "away": "a round with one fewer",
+    "slowest_back": "slowest after the return",
+    "part_after": "takes part again after",
+    "end": "a round at the end",
+}
+
+#: Hoplite's store on each host.
+STORE_BYTES = 512 << 20
+
+#: The peers' settings, but with Ray's own health checks.
+SETTINGS = {name: value for name, value in ray.SETTINGS.items() if name not in ray.NEVER_DEAD}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--participants", type=int, default=PARTICIPANTS, help="besides the driver")
+    options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
+    options.add_argument("--only", choices=APPLICATIONS)
+    options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figure")
+    arguments = options.parse_args()
+    network = Network(arguments.rate)
+    report = Report(
+        "ray_failure",
+        f"{arguments.participants} participants and a driver on a host each, {network} each way, on Ray: "
+        f"a host fails after {CRASH:g} s and comes back after {RETURN:g} s",
+        ("application", "system", *COLUMNS.values()),
+    )
+    for name in [arguments.only] if arguments.only else APPLICATIONS:
+        for system in SYSTEMS:
+            # A cluster of its own: what one run leaves behind is nobody else's.
+            with turns.hosts_like_all(arguments.participants + 1, network) as hosts:
+                rounds = _run(name, system, hosts)
+            _add_row(report, name, system, rounds, hosts[VICTIM].address)
+    report.finish()
+    ray_figure.draw(joined("ray_failure"), arguments.figures)
+
+
+def _run(name: str, system: str, hosts: Hosts) -> list[dict[str, Any]]:
+    """Every round that counts."""
+    for host in hosts:
+        # Ray takes for this host's address the one that a packet to the world would have.
+        host.run(["ip", "route", "add", "default", "dev", "eth0"])
+    folder = Path(sys.executable).parent
+    with ray.cluster(hosts, folder, head_cpus=0, cpus=1, settings=SETTINGS) as (daemons, head):
+        if system == "hoplite":
+            _start_nodes(hosts[0], head)
+        command = [sys.executable, "-m", "lab.failure.on_ray", head, system, name, str(len(hosts) - 1)]
+        driver = Process(command, hosts[0], peers.START_SECONDS, SETTINGS)
+        try:
+            _rounds(driver, WARM_UP)
+            victim = hosts[VICTIM]
+
+            def start() -> None:
+                ray.start_node(daemons, victim, head, folder, 1, SETTINGS, life=1)
+
+            rounds = _rounds(driver, END, (CRASH, victim.crash), (RETURN, start))
+            driver.ask("close")
+        finally:
+            driver.close()
+    return rounds
+
+
+def _start_nodes(host: Host, head: str) -> None:
+    """Hoplite's, with stores of the size that is needed, before the program, which would take another."""
+    command = [sys.executable, "-m", "lab.ray_nodes", head, str(STORE_BYTES)]
+    host.run(command, cwd=ROOT, env={**os.environ, **SETTINGS}, timeout=peers.START_SECONDS)
+
+
+def _rounds(
+    driver: Process, seconds: float, *events: tuple[float, Callable[[], None]]
+) -> list[dict[str, Any]]:
+    """One after the other for so long; meanwhile, at its time, each of ``events``."""
+    start = time.monotonic()
+    timers = [threading.Timer(at, event) for at, event in events]
+    for timer in timers:
+        timer.start()
+    rounds: list[dict[str, Any]] = []
+    try:
+        while (began := time.monotonic() - start) < seconds:
+            took_part = driver.ask("step")["took_part"]
+            took = time.monotonic() - start - began
+            rounds.append({"began": began, "seconds": took, "took_part": took_part})
+            if len(rounds) == 1 or took > SLOW * median(one["seconds"] for one in rounds):
+                progress(f"at {began:.1f} s: {took:.2f} s, of {', '.join(took_part)}")
+    finally:
+        for timer in timers:
+            timer.cancel()
+            timer.join()
+    return rounds
+
+
+def _add_row(report: Report, name: str, system: str, rounds: Sequence[dict[str, Any]], victim: str) -> None:
+    summary = told(rounds, victim)
+    report.add(
+        (name, system, *("never" if summary[key] is None else f"{summary[key]:.2f} s" for key in COLUMNS)),
+        case=f"{name}, {system}",
+        runs=rounds,
+        summary={**summary, "application": name, "system": system, "crash": CRASH, "return": RETURN},
+    )
+
+
+def told(rounds: Sequence[dict[str, Any]], victim: str) -> dict[str, float | None]:
+    """What `COLUMNS` says, in seconds; None for what never came."""
+    ends = [one["began"] + one["seconds"] for one in rounds]
+    pairs = list(zip(rounds, ends, strict=True))
+    before = median(one["seconds"] for one, end in pairs if end <= CRASH)
+    away = [(one, end) for one, end in pairs if end > CRASH and one["began"] < RETURN]
+    back = [(one, end) for one, end in pairs if one["began"] >= RETURN]
+    normal = max((end for one, end in away if one["seconds"] > SLOW * before), default=CRASH)
+    fewer = [one["seconds"] for one, end in away if one["began"] >= normal and end <= RETURN]
+    part = next((end for one, end in back if victim in one["took_part"]), None)
+    whole = [one["seconds"] for one, end in back if part is not None and one["began"] >= part]
+    return {
+        "before": before,
+        "slowest_away": max(one["seconds"] for one, _ in away),
+        "normal_after": normal - CRASH if normal < RETURN else None,
+        "away": median(fewer) if fewer else None,
+        "slowest_back": max((one["seconds"] for one, _ in back), default=None),
+        "part_after": None if part is None else part - RETURN,
+        "end": median(whole) if whole else None,
+    }
+
+
+if __name__ == "__main__":
+    main()
