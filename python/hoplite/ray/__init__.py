@@ -17,6 +17,11 @@ still computing::
 docs/ray.md says how it works and what its limits are. Needs the package ray: `pip install hoplite[ray]`.
 """
 
+# Before all that needs Ray: it says what is missing.
+from hoplite.ray.needed import RAY_MIN as RAY_MIN
+
+# isort: split
+
 from hoplite.ray.collectives import allreduce, broadcast, prefetch, reduce
 from hoplite.ray.errors import ObjectFetchTimedOutError, ObjectLostError
 from hoplite.ray.hooks import runtime_env

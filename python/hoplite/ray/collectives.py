@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import ray
 import ray.exceptions
 
-from hoplite.errors import BadArgument
+from hoplite.errors import BadArgument, NodeUnreachable
 from hoplite.ray.handles import kept_as_handles
-from hoplite.ray.names import keeper_of
+from hoplite.ray.names import keeper_of, require_connection
 from hoplite.reduction import Op, Order
 from hoplite.timeouts import DEFAULT, Deadline, Timeout, in_seconds
 
@@ -39,7 +39,7 @@ def reduce(
     here and then the reduction. Raises `ray.exceptions.GetTimeoutError`, `BadArgument`, and the
     first failure if too many have failed; the reference of the result raises the others.
     """
-    _check(references, num_returns)
+    _check(references, num_returns, op, order)
     seconds = in_seconds(timeout)
     chosen = list(references)
     if num_returns is not None and num_returns < len(chosen):
@@ -57,7 +57,7 @@ def allreduce(
     timeout: Timeout = DEFAULT,
 ) -> ray.ObjectRef:
     """As `reduce` of all; besides, the result is brought to every node that has one of the sources."""
-    _check(references, None)
+    _check(references, None, op, order)
     return _reduced(list(references), op, order, True, in_seconds(timeout))
 
 
@@ -69,8 +69,12 @@ def broadcast(
     Returns at once, a reference for each node that is ready when the value is there. `timeout`, as for
     `reduce`, bounds that. Raises `NodeUnreachable` for a node without a Hoplite node.
     """
-    chosen = [node["NodeID"] for node in ray.nodes() if node["Alive"]] if nodes is None else list(nodes)
+    require_connection()
+    alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    chosen = alive if nodes is None else list(nodes)
     seconds = in_seconds(timeout)
+    for node in set(chosen).difference(alive):
+        raise NodeUnreachable(f"no Ray node that is alive has the id {node!r}")
     keepers = [keeper_of(node, KEEPER_TIMEOUT) for node in chosen]
     return [keeper.fetch.remote([reference], seconds) for keeper in keepers]
 
@@ -83,12 +87,20 @@ def prefetch(
     return _keeper_here().fetch.remote(chosen, in_seconds(timeout))
 
 
-def _check(references: Sequence[ray.ObjectRef], num_returns: int | None) -> None:
+def _check(references: Sequence[ray.ObjectRef], num_returns: int | None, op: Op, order: Order) -> None:
+    if isinstance(references, ray.ObjectRef):
+        raise BadArgument("references are a list, also of one")
+    for reference in references:
+        if not isinstance(reference, ray.ObjectRef):
+            raise BadArgument(f"references are of type ray.ObjectRef, not {type(reference).__name__}")
     count = len(references) if num_returns is None else num_returns
     if not 1 <= count <= len(references):
         raise BadArgument(f"num_returns is 1 to the number of references ({len(references)}), not {count}")
     if len(set(references)) < len(references):
         raise BadArgument("a reference is listed twice")
+    for word, known in ((op, get_args(Op)), (order, get_args(Order))):
+        if word not in known:
+            raise BadArgument(f"{word!r} is none of {', '.join(known)}")
 
 
 def _reduced(
@@ -99,6 +111,7 @@ def _reduced(
 
 
 def _keeper_here() -> Any:
+    require_connection()
     return keeper_of(ray.get_runtime_context().get_node_id(), KEEPER_TIMEOUT)
 
 

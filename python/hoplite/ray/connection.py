@@ -8,17 +8,21 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import ray
+from ray._private import worker
 from ray._private.worker import global_worker
 
 from hoplite.client import Client, connect
 from hoplite.errors import NodeUnreachable
-from hoplite.ray.names import socket_of_node
+from hoplite.ray.names import require_connection, socket_of_node, supervisor
 from hoplite.ray.stock import GuardStock
 from hoplite.timeouts import Deadline
 
-__all__ = ["Connection", "call", "disconnect", "here"]
+__all__ = ["Connection", "call", "disconnect", "expect", "here", "is_expected", "require", "this_process"]
 
 Result = TypeVar("Result")
+
+Process = tuple[str, bytes]
+"""A process of a Ray cluster: the cluster's session, and a worker id (first drivers have the same)."""
 
 ATTACH_TIMEOUT = 30.0
 """Seconds to wait for this node, which on a Ray node that has just joined has only begun to start."""
@@ -30,10 +34,10 @@ RETRY_INTERVAL = 0.1
 class Connection:
     """A client of the node, and a stock of guards for what this process puts."""
 
-    def __init__(self, worker_id: bytes, node_id: str) -> None:
+    def __init__(self, process: Process, node_id: str) -> None:
         """Use `here`. Raises `NodeUnreachable`."""
-        self.worker_id = worker_id
-        """Of the Ray process that this one was when it connected; another one after `ray.shutdown`."""
+        self.process = process
+        """What this one was to Ray when it connected; another one after `ray.shutdown`."""
         self.client: Client = _connected(node_id)
         self.guards = GuardStock(node_id)
 
@@ -61,18 +65,43 @@ def _connected(node_id: str) -> Client:
 
 _lock = threading.Lock()
 _here: Connection | None = None
+_driver: Process | None = None
+"""The driver that called `init`; None: nobody did in this process, which may be a worker."""
+
+
+def this_process() -> Process:
+    """What this process, which is connected to Ray, is to it."""
+    return worker._global_node.session_name, global_worker.worker_id
+
+
+def expect() -> None:
+    """Hoplite was started for this driver, until it leaves Ray, with or without a word to Hoplite."""
+    global _driver
+    _driver = this_process()
+
+
+def is_expected() -> bool:
+    """Whether this process, which is connected to Ray, is that driver still, or a worker."""
+    return _driver is None or _driver == this_process()
+
+
+def require() -> None:
+    """Raises `NodeUnreachable`, at once, where nobody has started Hoplite."""
+    if _here is None or not global_worker.connected or _here.process != this_process():
+        supervisor()
 
 
 def here() -> Connection:
     """This process's connection, made by its first call. Raises `NodeUnreachable`."""
     global _here
+    require_connection()
     found = _here
-    if found is not None and found.worker_id == global_worker.worker_id:
+    if found is not None and found.process == this_process():
         return found
     with _lock:
-        if _here is None or _here.worker_id != global_worker.worker_id:
+        if _here is None or _here.process != this_process():
             _close()
-            _here = Connection(global_worker.worker_id, ray.get_runtime_context().get_node_id())
+            _here = Connection(this_process(), ray.get_runtime_context().get_node_id())
         return _here
 
 

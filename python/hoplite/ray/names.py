@@ -18,7 +18,9 @@ __all__ = [
     "announce",
     "keeper_name",
     "keeper_of",
+    "require_connection",
     "socket_of_node",
+    "supervisor",
 ]
 
 NAMESPACE = "_hoplite"
@@ -26,6 +28,23 @@ SUPERVISOR = "supervisor"
 
 RETRY_INTERVAL = 0.1
 """Seconds between two looks for a keeper that is not there yet."""
+
+
+def require_connection() -> None:
+    """`NodeUnreachable` without a connection to Ray: most of Ray's calls would make one, to a new cluster."""
+    if not ray.is_initialized():
+        raise NodeUnreachable("this process is not connected to Ray: call hoplite.ray.init() first")
+
+
+def supervisor() -> Any:
+    """The handle of the cluster's supervisor. `NodeUnreachable`, at once, where nobody has started it."""
+    require_connection()
+    try:
+        return ray.get_actor(SUPERVISOR, namespace=NAMESPACE)
+    except ValueError:
+        raise NodeUnreachable(
+            "this Ray cluster has no Hoplite nodes: call hoplite.ray.init() first"
+        ) from None
 
 
 def keeper_name(node_id: str) -> str:
@@ -69,9 +88,7 @@ def keeper_of(node_id: str, timeout: float) -> Any:
         try:
             return ray.get_actor(keeper_name(node_id), namespace=NAMESPACE)
         except ValueError:
+            supervisor()
             if deadline.is_over():
-                raise NodeUnreachable(
-                    f"Ray node {node_id} has had no Hoplite node for {timeout} s (has anybody called"
-                    " hoplite.ray.init on this cluster?)"
-                ) from None
+                raise NodeUnreachable(f"Ray node {node_id} has had no Hoplite node for {timeout} s") from None
         time.sleep(RETRY_INTERVAL)

@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
+from ray.actor import ActorClass
+from ray.remote_function import RemoteFunction
 
+from hoplite.ray import connection
 from hoplite.ray.handles import held, loading_until
 from hoplite.ray.packing import Packed, packing, packing_actor
 from hoplite.ray.recovery import Recorded
@@ -20,7 +23,11 @@ wait = ray.wait
 
 
 def put(value: Any) -> ray.ObjectRef:
-    """`ray.put`, by way of Hoplite: of arrays, tensors and Arrow buffers above the threshold in `value`."""
+    """`ray.put`, by way of Hoplite: of arrays, tensors and Arrow buffers above the threshold in `value`.
+
+    Raises `NodeUnreachable` where nobody has called `init`.
+    """
+    connection.require()
     with held():
         return ray.put(Packed(value))
 
@@ -57,6 +64,8 @@ def remote(*args: Any, **options: Any) -> Any:
 
 
 def _packing(target: Any, decorate: Callable[[Any], Any]) -> Any:
+    if isinstance(target, (RemoteFunction, ActorClass)):
+        raise TypeError("@hoplite.ray.remote is there in place of @ray.remote, not around it")
     if inspect.isclass(target):
         return decorate(packing_actor(target))
     function = decorate(packing(target))

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
 import ray
 from ray._common.constants import HEAD_NODE_RESOURCE_NAME
+from ray._private.worker import global_worker
 
 from hoplite.client import Client
 from hoplite.errors import BadArgument
 from hoplite.ray import connection, hooks, recovery
-from hoplite.ray.names import NAMESPACE, SUPERVISOR
+from hoplite.ray.names import NAMESPACE, SUPERVISOR, supervisor
 from hoplite.ray.settings import THRESHOLD_VARIABLE
 from hoplite.ray.supervisor import KEEPER_TIMEOUT, Supervisor
 
 __all__ = ["client", "init", "nodes", "shutdown"]
+
+logger = logging.getLogger(__name__)
+
+CLIENT = "ray://"
+"""How addresses begin of drivers that are not on a node of the cluster."""
 
 START_TIMEOUT = 2 * KEEPER_TIMEOUT
 """Seconds for all nodes to start: the first, and then the others together."""
@@ -54,6 +61,13 @@ def init(
     `BadArgument`.
     """
     global _started_ray
+    if threshold is not None and (not isinstance(threshold, int) or threshold < 0):
+        raise BadArgument(f"threshold is bytes, a whole number; not {threshold!r}")
+    address = args[0] if args else ray_init.get("address", os.environ.get("RAY_ADDRESS"))
+    if str(address).startswith(CLIENT) or (ray.is_initialized() and not global_worker.connected):
+        raise BadArgument(
+            f"Ray's client ({CLIENT}) is not supported: start the driver on a node of the cluster"
+        )
     if not ray.is_initialized():
         if transparent is not False:
             ray_init["runtime_env"] = hooks.runtime_env(ray_init.get("runtime_env"), threshold=threshold)
@@ -63,15 +77,21 @@ def init(
         raise BadArgument("Ray has been initialised before: give ray.init its arguments there")
     else:
         context = None
+    connection.expect()
     in_workers = hooks.is_in_runtime_env(ray.get_runtime_context().runtime_env)
     if transparent and not in_workers:
         raise BadArgument(
             "transparent mode must be in the job's runtime environment: call hoplite.ray.init instead of"
             " ray.init, or ray.init(runtime_env=hoplite.ray.runtime_env())"
         )
+    if transparent is None and not in_workers:
+        logger.warning(
+            "only the calls of hoplite.ray use Hoplite: ray.init came before, without"
+            " runtime_env=hoplite.ray.runtime_env() (transparent=False: that is meant)"
+        )
     if threshold is not None:
         os.environ[THRESHOLD_VARIABLE] = str(threshold)
-    _supervisor(None if store_size is None else str(store_size))
+    _start_supervisor(None if store_size is None else str(store_size))
     nodes()
     if in_workers and transparent is not False:
         hooks.install()
@@ -91,9 +111,9 @@ def shutdown(*, stop_nodes: bool = False) -> None:
     connection.disconnect()
     if ray.is_initialized():
         if stop_nodes:
-            supervisor = ray.get_actor(SUPERVISOR, namespace=NAMESPACE)
-            ray.get(supervisor.stop.remote(), timeout=STOP_TIMEOUT)
-            ray.kill(supervisor)
+            started = supervisor()
+            ray.get(started.stop.remote(), timeout=STOP_TIMEOUT)
+            ray.kill(started)
         if _started_ray:
             ray.shutdown()
     _started_ray = False
@@ -104,8 +124,7 @@ def nodes() -> dict[str, str]:
 
     Waits until every live Ray node has one. Raises `NodeUnreachable`.
     """
-    supervisor = ray.get_actor(SUPERVISOR, namespace=NAMESPACE)
-    addresses = supervisor.addresses.remote(START_TIMEOUT)
+    addresses = supervisor().addresses.remote(START_TIMEOUT)
     found: dict[str, str] = ray.get(addresses, timeout=START_TIMEOUT + KEEPER_TIMEOUT)
     return found
 
@@ -115,6 +134,7 @@ def client() -> Client:
 
     Once the node has died: a client of the one that took its place. Raises `NodeUnreachable`.
     """
+    connection.require()
     return connection.call(_answering)
 
 
@@ -123,7 +143,7 @@ def _answering(way: connection.Connection) -> Client:
     return way.client
 
 
-def _supervisor(store_size: str | None) -> None:
+def _start_supervisor(store_size: str | None) -> None:
     ray.remote(Supervisor).options(
         name=SUPERVISOR,
         namespace=NAMESPACE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Collection
@@ -35,6 +36,9 @@ STOP_TIMEOUT = 5.0
 
 STARTS_AT_ONCE = 16
 
+FAILURES_MAX = 3
+"""In a row, until those who wait for a node are told; so many seconds pass, where it fails for good."""
+
 CLAIM_TIMEOUT = 10.0
 """Seconds for the process that called a task to say that it will make its lost results again."""
 
@@ -54,7 +58,8 @@ class Supervisor:
         self._store_size = store_size
         self._changed = threading.Condition()
         self._kept: dict[str, _Kept] = {}
-        self._failures: dict[str, str] = {}
+        self._failures: dict[str, list[str]] = {}
+        """Of each node that does not start: why not, each time."""
         self._losses: dict[Loss, float] = {}
         """What is lost, and since when (`time.monotonic`)."""
         self._stopping = False
@@ -64,16 +69,16 @@ class Supervisor:
     def addresses(self, timeout: float) -> dict[str, str]:
         """The address ("host:port") of each live Ray node's Hoplite node, by the Ray node's id in hex.
 
-        Waits until each has one. `NodeUnreachable` if some have none after `timeout` seconds.
+        Waits until each has one. `NodeUnreachable` if some have none after `timeout` seconds, or fail to
+        start again and again.
         """
         deadline = Deadline(timeout)
         with self._changed:
             while missing := _alive() - self._kept.keys():
-                if deadline.is_over():
-                    why = "; ".join(
-                        f"{node}: {self._failures.get(node, 'no answer yet')}" for node in missing
-                    )
-                    raise NodeUnreachable(f"no Hoplite node within {timeout} s on Ray node {why}")
+                failures = {node: self._failures.get(node, []) for node in missing}
+                if deadline.is_over() or max(map(len, failures.values())) >= FAILURES_MAX:
+                    whys = [f"{node}: {[*why, 'no answer yet'][0]}" for node, why in failures.items()]
+                    raise NodeUnreachable(f"no Hoplite node starts on Ray node {'; '.join(whys)}")
                 self._changed.wait(LOOK_INTERVAL)
             alive = _alive()
             return {node: kept.address for node, kept in self._kept.items() if node in alive}
@@ -151,12 +156,19 @@ class Supervisor:
             logger.warning("no Hoplite node on Ray node %s: %s", node, error)
             ray.kill(actor)
             with self._changed:
-                self._failures[node] = str(error)
+                self._failures.setdefault(node, []).append(_without_traceback(str(error)))
+                self._changed.notify_all()
             return
         with self._changed:
             self._kept[node] = _Kept(actor, address, actor.run.remote())
             self._failures.pop(node, None)
             self._changed.notify_all()
+
+
+def _without_traceback(said: str) -> str:
+    """What an actor's error says behind the lines of where it was raised: its class and words."""
+    found = re.search(r"^(\w+\.)*\w+: .*", said, re.MULTILINE | re.DOTALL)
+    return found[0] if found else said
 
 
 def _alive() -> set[str]:
