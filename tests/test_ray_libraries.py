@@ -1,0 +1,105 @@
+"""Ray's own libraries in transparent mode: where they serialise without counting references, all is Ray's."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from ray_cluster import IGNORED, TIMEOUT, RayCluster, copies, driver, goes_back_to, on
+
+ray = pytest.importorskip("ray")
+cloudpickle = pytest.importorskip("ray.cloudpickle")
+
+pytestmark = IGNORED
+
+LENGTH = 1 << 19
+"""2 MiB of float32."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _driver(ray_cluster: RayCluster) -> Iterator[None]:
+    with driver(ray_cluster, transparent=True):
+        yield
+
+
+@ray.remote
+class Stage:
+    def double(self, array: np.ndarray) -> np.ndarray:
+        return 2 * array
+
+
+def test_compiled_graphs_have_channels_of_their_own() -> None:
+    from ray.dag import InputNode
+
+    stages = [Stage.options(**on(0)).remote() for _ in range(2)]
+    with InputNode() as given:
+        graph = stages[1].double.bind(stages[0].double.bind(given))
+    compiled = graph.experimental_compile()
+    try:
+        for step in range(4):
+            array = np.full(LENGTH, step, np.float32)
+            doubled = ray.get(compiled.execute(array), timeout=TIMEOUT)
+            np.testing.assert_array_equal(doubled, 4 * array)
+            assert copies() == 0
+            # A channel takes the next value when nobody reads the last one any more.
+            del doubled
+    finally:
+        # They wait for the next value, and a graph is taken down when they have ended.
+        for stage in stages:
+            ray.kill(stage)
+        compiled.teardown()
+
+
+class Freezing:
+    """Pickles its array within Ray's pickling; who gets it thaws it at any time."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __reduce__(self) -> Any:
+        return Ice, (cloudpickle.dumps(self.array),)
+
+
+class Ice:
+    def __init__(self, frozen: bytes) -> None:
+        self.frozen = frozen
+
+
+def test_bytes_that_are_pickled_within_a_value_are_no_handles() -> None:
+    reference = ray.put(Freezing(np.ones(LENGTH, np.float32)))
+    assert copies() == 0
+    ice = ray.get(reference)
+    del reference
+    np.testing.assert_array_equal(pickle.loads(ice.frozen), np.ones(LENGTH, np.float32))
+
+
+def test_ray_data_knows_how_large_rows_are() -> None:
+    pytest.importorskip("pandas")
+    from ray.data._internal.size_estimator import SizeEstimator
+
+    estimator = SizeEstimator()
+    for _ in range(3):
+        estimator.add({"image": np.zeros(LENGTH, np.float32)})
+    assert estimator.size_bytes() > 3 * 4 * LENGTH
+    goes_back_to(0)
+
+
+def test_ray_data_moves_its_blocks() -> None:
+    pytest.importorskip("pandas")
+    import ray.data
+
+    rows = 1 << 20
+    numbers = ray.data.range(rows, override_num_blocks=4).map_batches(
+        lambda batch: {"id": batch["id"], "half": batch["id"] / 2}
+    )
+    kept = numbers.materialize()
+    # Their columns of 2 MiB each went through Hoplite.
+    assert copies() > 0
+    assert kept.sum("half") == sum(range(rows)) / 2
+    top = kept.sort("id", descending=True).take(2)
+    assert [row["id"] for row in top] == [rows - 1, rows - 2]
+    del numbers, kept
+    goes_back_to(0)
