@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import eventually
 from ray_cluster import IGNORED, RayCluster, copies, driver, goes_back_to, on
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
+lingering = pytest.importorskip("hoplite.ray.lingering")
 
 pytestmark = IGNORED
 
@@ -104,6 +106,31 @@ def test_what_an_actor_returned_outlives_it() -> None:
         ray.kill(actor)
     assert [int(array[0]) for array in ray.get(references)] == list(range(6))
     del references
+    goes_back_to(0)
+
+
+class Recycling:
+    """Yields an array, and may be given it back."""
+
+    def stream(self) -> Iterator[np.ndarray]:
+        yield np.full(LENGTH, 7, np.uint8)
+
+    def first(self, array: np.ndarray) -> int:
+        return int(array[0])
+
+    def lingering(self) -> int:
+        return len(lingering._held)
+
+
+def test_what_its_maker_is_given_back() -> None:
+    actor = hoplite_ray.remote(**on(1))(Recycling).remote()
+    reference = next(actor.stream.remote())
+    assert ray.get(actor.first.remote(reference)) == 7
+    eventually(lambda: ray.get(actor.lingering.remote()) == 0, "its maker holds it no more")
+    # It had been deleted a moment later.
+    assert [ray.get(actor.first.remote(reference)) for _ in range(20)] == [7] * 20
+    assert int(ray.get(reference)[0]) == 7
+    del reference
     goes_back_to(0)
 
 

@@ -21,6 +21,7 @@ from ray.remote_function import RemoteFunction
 from hoplite.errors import HopliteError
 from hoplite.ray.forms import kinds
 from hoplite.ray.handles import held, unavailable_here
+from hoplite.ray.lingering import see_ends_of_tasks
 from hoplite.ray.recovery import record
 from hoplite.ray.reducers import Reducer, reducer_of
 from hoplite.ray.settings import THRESHOLD_VARIABLE, TRANSPARENT_VARIABLE
@@ -44,6 +45,7 @@ def install() -> None:
             _originals[owner, name] = original = getattr(owner, name)
             setattr(owner, name, functools.wraps(original)(surrounding(original)))
     _register_kinds()
+    see_ends_of_tasks()
 
 
 def uninstall() -> None:

@@ -3,48 +3,83 @@
 Ray tells the owner of a guard that the guard went to the generator's caller, and the caller what was
 yielded, by two ways; if the caller is asked first whether it holds the guard, it says no, and the object is
 deleted. Of other results the caller knows from the start.
+
+Held until the generator's task ends: Ray ends it when the caller has heard of all items. No longer, or the
+worker might be given an item back, as another task's argument: what it knows of where the guard went would
+be told to that task's caller then, and not to the owner.
 """
 
 from __future__ import annotations
 
 import collections
+import functools
 import inspect
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray._private.worker import global_worker
+from ray._private.worker import Worker, global_worker
 
-__all__ = ["hold_what_is_yielded"]
+__all__ = ["hold_what_is_yielded", "see_ends_of_tasks"]
 
 SECONDS = 2.0
-"""Held so long: far more than the caller takes to hear of it, even on a busy machine."""
+"""Held so long at most, of tasks that yield for long: far more than the caller takes to hear of an item, even
+on a busy machine."""
 
-_held: collections.deque[tuple[float, ray.ObjectRef]] = collections.deque()
+Attempt = tuple[ray.TaskID, int]
+"""A task, and which attempt at running it."""
+
+
+@dataclass(slots=True)
+class _Item:
+    guard: ray.ObjectRef
+    attempt: Attempt
+    until: float
+
+
+_held: collections.deque[_Item] = collections.deque()
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
+_original: Any = None
+
+
+class _Running(threading.local):
+    ended: Attempt | None = None
+    """What this thread has run last."""
+
+
+_running = _Running()
 
 
 def hold_what_is_yielded(guard: ray.ObjectRef) -> None:
     """Hold `guard` for a while, if it may be a generator's.
 
-    That is, of any result of a worker that has a generator among its functions: what is pickled here does
-    not say whose it is.
+    What is pickled here does not say whose it is: before its task ends, that is any value of a worker with a
+    generator among its functions; after it, where other functions' results are pickled, a generator's own.
     """
     global _thread
-    if not _may_yield():
+    see_ends_of_tasks()
+    attempt = (global_worker.current_task_id, global_worker.core_worker.get_current_task_attempt_number())
+    if not _may_yield(has_ended=attempt == _running.ended):
         return
-    _held.append((time.monotonic() + SECONDS, guard))
+    item = _Item(guard, attempt, time.monotonic() + SECONDS)
     with _lock:
+        _held.append(item)
         if _thread is None:
             _thread = threading.Thread(target=_let_go, name="hoplite-lingering", daemon=True)
             _thread.start()
 
 
-def _may_yield() -> bool:
+def _may_yield(*, has_ended: bool) -> bool:
     functions = global_worker.function_actor_manager._function_execution_info.copy().values()
-    return any(_is_generator(info.function) for info in functions)
+    generators = [info.function_name for info in functions if _is_generator(info.function)]
+    if not has_ended or not generators:
+        return bool(generators)
+    # With `num_returns="dynamic"`: the caller hears of all items with the end.
+    now = global_worker.current_task_function_name.rpartition(".")[2]
+    return now in [name.rpartition(".")[2] for name in generators]
 
 
 def _is_generator(function: Any) -> bool:
@@ -53,9 +88,39 @@ def _is_generator(function: Any) -> bool:
     return inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method)
 
 
+def see_ends_of_tasks() -> None:
+    """Best called before the first task. May be called twice."""
+    global _original
+    with _lock:
+        if _original is not None:
+            return
+        _original = Worker.record_task_log_end
+
+    @functools.wraps(_original)
+    def record_task_log_end(self: Worker, task_id: ray.TaskID, attempt_number: int) -> None:
+        # Called when the caller of the task has heard of all items, and not yet of the end.
+        _end((task_id, attempt_number))
+        _original(self, task_id, attempt_number)
+
+    Worker.record_task_log_end = record_task_log_end
+
+
+def _end(attempt: Attempt) -> None:
+    _running.ended = attempt
+    if not _held:
+        return
+    with _lock:
+        before = list(_held)
+        _held.clear()
+        _held.extend(item for item in before if item.attempt != attempt)
+
+
 def _let_go() -> None:
     while True:
-        while not _held:
-            time.sleep(SECONDS)
-        time.sleep(max(0.0, _held[0][0] - time.monotonic()))
-        _held.popleft()
+        with _lock:
+            wait = _held[0].until - time.monotonic() if _held else SECONDS
+            late = _held.popleft() if _held and wait <= 0 else None
+        if late is None:
+            time.sleep(wait)
+        # Nor held by this frame while it sleeps.
+        del late
