@@ -87,6 +87,7 @@ def test_ray_data_knows_how_large_rows_are() -> None:
     goes_back_to(0)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_ray_data_moves_its_blocks() -> None:
     pytest.importorskip("pandas")
     import ray.data

@@ -1,7 +1,7 @@
 """Runs programs written for Ray, unchanged, on Ray alone and with the transparent mode, and compares.
 
-``python tests/transparently.py FOLDER_OR_FILE...`` ends with 1 if a program ends well alone and not with
-Hoplite.
+``PYTHONPATH=tests python -m transparently FOLDER_OR_FILE...`` ends with 1 if a program ends well alone and
+not with Hoplite.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ray_cluster import SETTINGS
 from ray_unchanged import COUNT, session
 
 TIMEOUT = 150.0
@@ -49,6 +48,9 @@ def main() -> int:
 
 def outcome(*command: str) -> tuple[str, str]:
     """How a program ended, and how many objects went through Hoplite, in words."""
+    # Not where a program runs: it needs what is in the project's root.
+    from ray_cluster import SETTINGS
+
     with tempfile.TemporaryDirectory() as folder:
         try:
             program = subprocess.run(
