@@ -85,22 +85,3 @@ def test_ray_data_knows_how_large_rows_are() -> None:
         estimator.add({"image": np.zeros(LENGTH, np.float32)})
     assert estimator.size_bytes() > 3 * 4 * LENGTH
     goes_back_to(0)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_ray_data_moves_its_blocks() -> None:
-    pytest.importorskip("pandas")
-    import ray.data
-
-    rows = 1 << 20
-    numbers = ray.data.range(rows, override_num_blocks=4).map_batches(
-        lambda batch: {"id": batch["id"], "half": batch["id"] / 2}
-    )
-    kept = numbers.materialize()
-    # Their columns of 2 MiB each went through Hoplite.
-    assert copies() > 0
-    assert kept.sum("half") == sum(range(rows)) / 2
-    top = kept.sort("id", descending=True).take(2)
-    assert [row["id"] for row in top] == [rows - 1, rows - 2]
-    del numbers, kept
-    goes_back_to(0)
