@@ -79,7 +79,7 @@ NOT_REACHED = Path(__file__).with_name("not_reached.md")
 
 HEAD = """# Benchmarks
 
-Made by `python -m lab.page` from what the benchmarks left, and lab/not_reached.md; do not edit. Each section
+Made by `python -m lab.page` from lab/results and lab/not_reached.md; do not edit. Each section
 names the command that measured it, the commit it measured, and the machine. S is an object's size, B the
 goodput of a link as iperf3 finds it, n the number of hosts.
 
