@@ -39,7 +39,8 @@ ROUNDS = 5
 #: Of Ray alone, whose rounds take up to eight times as long.
 RAY_RUNS = 1
 
-#: Parameters of now and before, gradients on their way and partial sums, in one size.
+#: Parameters of now and before, gradients on their way and partial sums, in one size. No more: those of
+#: sixteen hosts and a driver's share 24 GiB with Ray's processes.
 ROOM_OBJECTS = 8
 
 #: Does so many rounds that count, in one way, and gives the seconds of each.
@@ -69,7 +70,7 @@ def main() -> None:
         f"{arguments.workers} workers and a driver on a host each, {network} each way",
         ("application", "workers", "link", "system", "a round", "x S/B", "x ray", "must reach"),
     )
-    store = turns.store_for(ROOM_OBJECTS * max(APPLICATIONS[name].size for name in arguments.only))
+    store = str(ROOM_OBJECTS * max(APPLICATIONS[name].size for name in arguments.only))
     with turns.hosts_like_all(arguments.workers + 1, network) as hosts, cluster(hosts, store) as on_ray:
         # Before any program: one that has just ended still has a link to itself for a moment.
         goodput = turns.goodput(hosts)
