@@ -121,6 +121,7 @@ class Cluster:
             command += ["--address", self.head, "--workers", str(workers)]
             command += ["--rounds", str(WARM_UP_ROUNDS + rounds), "--seconds", str(left)]
             _run(self._hosts[0], command)
+            self._spilled_nothing()
             seconds: list[float] = json.loads(left.read_text())
         return seconds[WARM_UP_ROUNDS:]
 
@@ -131,6 +132,11 @@ class Cluster:
         # By a program of its own: any other would give the nodes stores of another size.
         _run(self._hosts[0], ["-m", "lab.ray_nodes", self.head, *([self._store] if wanted else [])])
         self._has_hoplite = wanted
+
+    def _spilled_nothing(self) -> None:
+        """Raises ``ProgramFailed`` if Ray's object stores were too small: a disk would slow Ray down."""
+        if spilled := int(_run(self._hosts[0], ["-m", "lab.ray_stores", self.head])):
+            raise ProgramFailed(f"Ray's object stores have put {spilled} bytes on disk")
 
 
 @contextmanager
@@ -190,7 +196,8 @@ def busy_and_idle() -> tuple[int, int]:
     return sum(ticks) - idle, idle
 
 
-def _run(host: Host, arguments: Sequence[str]) -> None:
+def _run(host: Host, arguments: Sequence[str]) -> str:
+    """What the program prints."""
     ended = subprocess.run(
         host.command([sys.executable, *arguments]),
         cwd=ROOT,
@@ -201,3 +208,4 @@ def _run(host: Host, arguments: Sequence[str]) -> None:
     )
     if ended.returncode != 0:
         raise ProgramFailed(f"{' '.join(arguments)}: {ended.stdout[-1000:]}{ended.stderr[-3000:]}")
+    return ended.stdout
