@@ -59,6 +59,9 @@ SETTINGS = {
     **ALONE,
     **NEVER_DEAD,
     "RAY_BACKEND_LOG_LEVEL": "error",
+    # By default, a node that has waited for 10 s for an object asks for it again, and is sent all of it once
+    # more. On links as fast as those that Ray is made for that is a sign of loss; on ours, of a queue.
+    "RAY_object_manager_pull_timeout_ms": "600000",
 }
 
 #: What ``ray start`` prints when its node serves.
