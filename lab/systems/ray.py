@@ -43,6 +43,9 @@ MEMORY_BYTES = 1 << 30
 #: One task and something to spare on each node. More means more idle processes.
 CPUS = 2
 
+#: Nodes that start together: sixteen on two cores did not hear from the head within the 30 s that they wait.
+STARTS_AT_ONCE = 8
+
 #: Its processes are stopped between runs, and are not dead for that.
 NEVER_DEAD = {"RAY_health_check_failure_threshold": "1000000"}
 
@@ -94,13 +97,12 @@ def cluster(
     """A node on every host, and the address of the head. ``folder`` has the program, peers' by default."""
     with peers.Daemons() as daemons:
         head = f"{hosts[0].address}:{PORT}"
-        logs = []
-        for host in hosts:
-            logs.append(start_node(daemons, host, head, folder, cpus if host.index else head_cpus, settings))
-            if host.index == 0:
-                daemons.wait_for(logs[0], READY)
-        for log in logs:
-            daemons.wait_for(log, READY)
+        daemons.wait_for(start_node(daemons, hosts[0], head, folder, head_cpus, settings), READY)
+        others = list(hosts)[1:]
+        for first in range(0, len(others), STARTS_AT_ONCE):
+            together = others[first : first + STARTS_AT_ONCE]
+            for log in [start_node(daemons, host, head, folder, cpus, settings) for host in together]:
+                daemons.wait_for(log, READY)
         yield daemons, head
 
 
