@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use hoplite_words::peer::{DirectoryRequest, PeerMessage};
+use hoplite_words::peer::PeerMessage;
 use hoplite_words::{NodeId, ObjectId};
 
 use crate::timers::Timer;
@@ -79,7 +79,7 @@ impl Core {
             self.repeat_ask(object);
         }
         for object in watched {
-            self.ask_owner(object, DirectoryRequest::Subscribe, None);
+            self.subscribe(object);
         }
         for (id, request) in questions {
             self.ask_owner(id, request, None);

@@ -241,7 +241,8 @@ pub enum Event {
 pub fn attach(message: &mut PeerMessage, bytes: Vec<u8>) {
     use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest};
     match message {
-        PeerMessage::Directory { request: DirectoryRequest::Announce { payload, .. }, .. } => {
+        PeerMessage::Directory { request: DirectoryRequest::Announce { payload, .. }, .. }
+        | PeerMessage::Answer { answer: DirectoryAnswer::Copy { payload, .. }, .. } => {
             *payload = Some(hoplite_words::Blob(bytes));
         }
         PeerMessage::Answer { answer: DirectoryAnswer::Inline { payload, .. }, .. } => {

@@ -86,7 +86,9 @@ impl Core {
             }
             DirectoryAnswer::Deleted { ttl_ms } => self.on_deleted(from, id, Duration::from_millis(ttl_ms)),
             DirectoryAnswer::Lost => self.on_lost(id),
-            DirectoryAnswer::Copy { node, report } => self.on_copy_reported(id, node, report),
+            DirectoryAnswer::Copy { node, report, payload } => {
+                self.on_copy_reported(id, node, report, payload);
+            }
             DirectoryAnswer::CopyGone { node } => self.on_copy_gone(id, node),
             DirectoryAnswer::Holders { nodes } => self.on_holders(id, &nodes),
             DirectoryAnswer::NotYet { ask, copies } => self.on_not_yet(id, ask, copies),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_words::peer::{CopyReport, DirectoryRequest};
-use hoplite_words::{NodeId, ObjectId};
+use hoplite_words::{Blob, NodeId, ObjectId};
 
 use crate::io::ClientId;
 use crate::Core;
@@ -59,9 +59,17 @@ impl Core {
             self.tell_lost(watcher, object);
         }
         if first {
-            self.ask_owner(object, DirectoryRequest::Subscribe, None);
+            self.subscribe(object);
             self.arm_refresh();
         }
+    }
+
+    /// Asks the owner to tell us of its copies.
+    pub(crate) fn subscribe(&mut self, object: ObjectId) {
+        let watchers = self.subscriptions.watchers(object);
+        // A reduction is where small objects are needed as soon as they are known.
+        let bytes = watchers.iter().any(|watcher| matches!(watcher, Watcher::Reduction(_)));
+        self.ask_owner(object, DirectoryRequest::Subscribe { bytes }, None);
     }
 
     pub(crate) fn unwatch(&mut self, object: ObjectId, watcher: Watcher) {
@@ -73,7 +81,13 @@ impl Core {
         }
     }
 
-    pub(crate) fn on_copy_reported(&mut self, object: ObjectId, node: NodeId, report: CopyReport) {
+    pub(crate) fn on_copy_reported(
+        &mut self,
+        object: ObjectId,
+        node: NodeId,
+        report: CopyReport,
+        payload: Option<Blob>,
+    ) {
         let Some(known) = self.subscriptions.table.get_mut(&object) else {
             // Our word that we watch it no more was lost.
             return self.ask_owner(object, DirectoryRequest::Unsubscribe, None);
@@ -82,7 +96,14 @@ impl Core {
             return;
         }
         known.lost &= !report.complete;
-        known.copies.insert(node, report);
+        known.copies.insert(node, report.clone());
+        if let Some(payload) = payload {
+            for watcher in self.subscriptions.watchers(object) {
+                if let Watcher::Reduction(number) = watcher {
+                    self.bring_source(number, object, &report, &payload);
+                }
+            }
+        }
         self.tell_watchers(object);
     }
 

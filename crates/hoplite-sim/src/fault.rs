@@ -274,7 +274,7 @@ impl Kind {
                 DirectoryRequest::Announce { .. } => Kind::Announce,
                 DirectoryRequest::Withdraw { .. } => Kind::Withdraw,
                 DirectoryRequest::Ask { .. } => Kind::Ask,
-                DirectoryRequest::Subscribe => Kind::Subscribe,
+                DirectoryRequest::Subscribe { .. } => Kind::Subscribe,
                 DirectoryRequest::Delete { .. } => Kind::Delete,
                 _ => Kind::Other,
             },

@@ -26,6 +26,11 @@ impl ObjectId {
         Self::from_name(&format!("partial sum {reduction} {slot}"))
     }
 
+    /// The id that a small source goes by where it is kept for that reduction alone.
+    pub fn brought_source(reduction: ReductionId, index: usize) -> Self {
+        Self::from_name(&format!("source {index} of {reduction}"))
+    }
+
     /// The id of what other nodes have of that partial sum, where it is a part of the target.
     pub fn target_part(reduction: ReductionId, slot: u32) -> Self {
         Self::from_name(&format!("target part {reduction} {slot}"))

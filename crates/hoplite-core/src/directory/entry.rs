@@ -44,7 +44,8 @@ pub(super) struct Entry {
     copies: BTreeMap<NodeId, Held>,
     /// In order of arrival.
     pub asks: Vec<Ask>,
-    pub subscribers: BTreeSet<NodeId>,
+    /// And whether they want the object itself, if it is small.
+    pub subscribers: BTreeMap<NodeId, bool>,
     /// A complete copy existed.
     was_complete: bool,
     /// The writing that is known to have been complete first.
@@ -109,7 +110,7 @@ impl Entry {
     /// Everyone who holds, asks or watches.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         let asking = self.asks.iter().map(|ask| ask.node);
-        self.copies.keys().copied().chain(asking).chain(self.subscribers.iter().copied())
+        self.copies.keys().copied().chain(asking).chain(self.subscribers.keys().copied())
     }
 
     /// Every copy, those included that are presumed from a lend.
@@ -318,7 +319,7 @@ impl Entry {
         let Entry { copies, asks, subscribers, witness, buried_until, unheard, heir, deleters, .. } =
             std::mem::take(self);
         let askers = asks.into_iter().map(|ask| ask.node);
-        let concerned = copies.into_keys().chain(askers).chain(subscribers);
+        let concerned = copies.into_keys().chain(askers).chain(subscribers.into_keys());
         let everyone: BTreeSet<_> = concerned.chain(witness).collect();
         self.buried_until = buried_until.max(Some(until));
         self.unheard = &unheard | &everyone;
@@ -341,8 +342,8 @@ impl Entry {
             let report = held.report;
             requests.push((node, DirectoryRequest::Announce { report, payload: None, wants_verdict: false }));
         }
-        for subscriber in self.subscribers {
-            requests.push((subscriber, DirectoryRequest::Subscribe));
+        for (subscriber, bytes) in self.subscribers {
+            requests.push((subscriber, DirectoryRequest::Subscribe { bytes }));
         }
         for Ask { node, ask, have, distrust } in self.asks {
             let failed = distrust.map(|(sender, _)| sender);

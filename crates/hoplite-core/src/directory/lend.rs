@@ -104,7 +104,7 @@ impl Core {
     }
 
     /// Our own sealed copy of a small object: asks are answered with its bytes.
-    fn inline_copy(&self, id: ObjectId) -> Option<hoplite_words::CopyId> {
+    pub(super) fn inline_copy(&self, id: ObjectId) -> Option<hoplite_words::CopyId> {
         let copy = self.copies.sealed(id)?;
         (self.copies.table[&copy].extent.size <= limits::INLINE_BYTES_MAX).then_some(copy)
     }

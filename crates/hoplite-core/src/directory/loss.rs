@@ -37,7 +37,7 @@ impl Core {
             return self.timers.set(due, Timer::Loss(id));
         }
         let entry = &self.directory.entries[&id];
-        let waiting = entry.asks.iter().map(|ask| ask.node).chain(entry.subscribers.iter().copied());
+        let waiting = entry.asks.iter().map(|ask| ask.node).chain(entry.subscribers.keys().copied());
         let told: Vec<_> = to.map_or_else(|| waiting.collect(), |node| vec![node]);
         for node in told {
             self.answer(node, id, DirectoryAnswer::Lost);

@@ -82,7 +82,7 @@ impl Core {
                     entry.asks.retain(|waiting| (waiting.node, waiting.ask) != (origin, ask));
                 });
             }
-            DirectoryRequest::Subscribe => self.on_subscribe(origin, id),
+            DirectoryRequest::Subscribe { bytes } => self.on_subscribe(origin, id, bytes),
             DirectoryRequest::Unsubscribe => {
                 self.change_entry(id, |entry| entry.subscribers.remove(&origin));
             }

@@ -1,7 +1,7 @@
 //! Copies come and go, as their holders say.
 
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, Verdict};
-use hoplite_words::{Blob, Edition, NodeId, ObjectId};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage, Verdict};
+use hoplite_words::{Blob, CopyId, Edition, NodeId, ObjectId};
 
 use super::entry::Entry;
 use crate::again::REANNOUNCE_AFTER;
@@ -39,10 +39,12 @@ impl Core {
         if !entry.accept(origin, report.clone()) {
             return;
         }
-        let subscribers: Vec<_> = entry.subscribers.iter().copied().collect();
-        for subscriber in subscribers {
-            let answer = DirectoryAnswer::Copy { node: origin, report: report.clone() };
-            self.answer(subscriber, id, answer);
+        let subscribers = entry.subscribers.clone();
+        if let Some(payload) = payload.filter(|payload| payload.0.len() as u64 == report.size) {
+            self.keep_inline(id, &report, payload);
+        }
+        for (subscriber, bytes) in subscribers {
+            self.tell_copy(subscriber, id, origin, report.clone(), bytes);
         }
         self.part_receivers(id, origin);
         if report.leaving {
@@ -51,16 +53,30 @@ impl Core {
         if !report.complete && !report.pinned {
             self.drop_orphans_once_trusted(id);
         }
-        if let Some(payload) = payload.filter(|payload| payload.0.len() as u64 == report.size) {
-            self.keep_inline(id, report, payload);
-        }
         self.tell_witness(id);
         self.serve_asks(id);
     }
 
+    /// Tells a subscriber of the copy of `node`; with the bytes, if it wants them and they are here.
+    pub(super) fn tell_copy(
+        &mut self,
+        subscriber: NodeId,
+        id: ObjectId,
+        node: NodeId,
+        report: CopyReport,
+        bytes: bool,
+    ) {
+        // With one of the reports is enough: that of the copy which was put. Whose it is has the bytes.
+        let carries = bytes && report.complete && report.pinned && ![node, self.me].contains(&subscriber);
+        let is_it = |copy: &CopyId| self.copies.table[copy].edition == report.edition;
+        let attach = self.inline_copy(id).filter(|copy| carries && is_it(copy));
+        let answer = DirectoryAnswer::Copy { node, report, payload: None };
+        self.send(subscriber, PeerMessage::Answer { id, answer }, attach);
+    }
+
     /// Keeps an evictable copy of a small object beside its entry, so that asks are answered with
     /// the bytes at once. Without room it is left out: asks then lead to its holder.
-    fn keep_inline(&mut self, id: ObjectId, report: CopyReport, payload: Blob) {
+    fn keep_inline(&mut self, id: ObjectId, report: &CopyReport, payload: Blob) {
         if self.copies.live(id).is_some() {
             return;
         }
@@ -68,7 +84,7 @@ impl Core {
             object: id,
             edition: report.edition,
             size: report.size,
-            header: report.header,
+            header: report.header.clone(),
             phase: Phase::Received(None),
             pinned: false,
             public: true,
@@ -138,7 +154,7 @@ impl Core {
 
     pub(super) fn tell_subscribers_gone(&mut self, id: ObjectId, node: NodeId) {
         let subscribers = self.directory.entries.get(&id).map(|entry| entry.subscribers.clone());
-        for subscriber in subscribers.into_iter().flatten() {
+        for subscriber in subscribers.into_iter().flatten().map(|(node, _)| node) {
             self.answer(subscriber, id, DirectoryAnswer::CopyGone { node });
         }
     }

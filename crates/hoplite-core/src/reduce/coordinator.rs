@@ -1,10 +1,10 @@
 //! One call of reduce, on the node where it was called: what is known of it, and each step that brings it on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_words::peer::{CopyReport, PeerMessage, Seat};
-use hoplite_words::{limits, Dtype, Edition, ErrorKind, FoldOrder, Header, NodeId, ObjectId, Op};
+use hoplite_words::{limits, CopyId, Dtype, Edition, ErrorKind, FoldOrder, Header, NodeId, ObjectId, Op};
 
 use super::commit::Commitment;
 use super::request::Request;
@@ -63,6 +63,8 @@ pub(crate) struct Reduction {
     /// Reports that proved wrong: do not choose them again.
     pub(super) bad: BTreeSet<(usize, NodeId, Edition)>,
     pub(super) deleted: BTreeSet<usize>,
+    /// Small sources that came with the news of them, by index.
+    pub(super) brought: BTreeMap<usize, CopyId>,
     pub(super) small: Option<Small>,
     /// Allreduce: nodes that were told to fetch the target.
     pub(super) prefetched: BTreeSet<NodeId>,
@@ -120,6 +122,9 @@ impl Core {
         if object == reduction.request.target {
             self.fail_if_target_exists(number);
             return;
+        }
+        if reduction.small.is_some() {
+            return self.get_small_source(number, object);
         }
         self.advance_reduction(number);
     }

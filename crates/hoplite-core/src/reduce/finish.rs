@@ -56,9 +56,7 @@ impl Core {
         for object in reduction.request.sources.iter().copied().chain([reduction.request.target]) {
             self.unwatch(object, Watcher::Reduction(number));
         }
-        if let Some(small) = reduction.small.take() {
-            self.drop_small(number, small, &reduction.request.sources);
-        }
+        self.drop_small(number, &mut reduction);
         let id = ReductionId { coordinator: self.me, number };
         for node in reduction.seated {
             self.send(node, PeerMessage::Disband { reduction: id }, None);

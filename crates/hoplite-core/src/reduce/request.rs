@@ -56,6 +56,7 @@ impl Core {
             seated: BTreeSet::new(),
             bad: BTreeSet::new(),
             deleted: BTreeSet::new(),
+            brought: BTreeMap::new(),
             small: None,
             prefetched: BTreeSet::new(),
             bygone: BTreeSet::new(),

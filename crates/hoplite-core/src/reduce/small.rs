@@ -1,17 +1,22 @@
-//! Targets that fit into a message need no tree: the coordinator gets the sources like anyone else
-//! (they come inside directory messages) and folds them itself [design §6].
+//! Targets that fit into a message need no tree: the coordinator folds the sources itself [design §6].
+//!
+//! They come with the news of them, and are kept by ids of their own until the reduction ends: as copies of the
+//! sources each would have to be reported to the directory, and taken back. Where one did not come so (there
+//! was no room, or its owner is new), it is got like by anyone else.
 
 use std::collections::BTreeSet;
 
-use hoplite_words::peer::{PeerMessage, Seal};
-use hoplite_words::{CopyId, Edition, ErrorKind, FoldOrder, ObjectId, Op};
+use hoplite_words::peer::{CopyReport, PeerMessage, Seal};
+use hoplite_words::{Blob, CopyId, Edition, ErrorKind, FoldOrder, ObjectId, Op, ReductionId};
 
 use super::choose::check_fits;
+use super::coordinator::Reduction;
 use super::folds::FoldFor;
 use crate::copies::{NewCopy, Phase};
 use crate::fetch::Want;
-use crate::io::{Broken, FoldRule};
+use crate::io::{Broken, FoldRule, Output};
 use crate::room::RoomFor;
+use crate::subscriptions::Watcher;
 use crate::Core;
 
 /// The sources that are here, by index, in order of arrival.
@@ -28,27 +33,70 @@ impl Small {
 }
 
 impl Core {
+    /// A small source came with the news of it.
+    pub(crate) fn bring_source(
+        &mut self,
+        number: u64,
+        source: ObjectId,
+        report: &CopyReport,
+        payload: &Blob,
+    ) {
+        let Some(reduction) = self.reductions.get(&number) else { return };
+        let Some(index) = reduction.request.sources.iter().position(|&wanted| wanted == source) else { return };
+        if reduction.brought.contains_key(&index) || payload.0.len() as u64 != report.size {
+            return;
+        }
+        let object = ObjectId::brought_source(ReductionId { coordinator: self.me, number }, index);
+        let (edition, size, header) = (report.edition, report.size, report.header.clone());
+        let phase = Phase::Received(None);
+        let new = NewCopy { object, edition, size, header, phase, pinned: false, public: false };
+        let Some(copy) = self.open_copy(new) else { return };
+        self.out.push_back(Output::Write { copy, bytes: payload.0.clone() });
+        self.seal_copy(copy, Seal::default());
+        self.reductions.get_mut(&number).expect("seen above").brought.insert(index, copy);
+    }
+
     /// The sources turned out to be small: get them all, the first k do.
     pub(super) fn start_small(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         reduction.small = Some(Small::default());
         for source in reduction.request.sources.clone() {
-            if self.reductions.contains_key(&number) {
-                self.want(source, Want::Reduction(number));
-            }
+            self.get_small_source(number, source);
         }
+    }
+
+    /// Takes a source that came with the news of it; gets one of which there was only the news.
+    pub(super) fn get_small_source(&mut self, number: u64, source: ObjectId) {
+        let Some(reduction) = self.reductions.get(&number) else { return };
+        let Some(index) = reduction.request.sources.iter().position(|&wanted| wanted == source) else { return };
+        let complete = self.subscriptions.copies(source).any(|(_, report)| report.complete);
+        match reduction.brought.get(&index).copied().filter(|&copy| self.stands(copy)) {
+            Some(copy) => self.take_small_source(number, index, copy),
+            None if complete => self.want(source, Want::Reduction(number)),
+            None => {}
+        }
+    }
+
+    /// A source that was brought may have been evicted since.
+    fn stands(&self, copy: CopyId) -> bool {
+        self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed)
     }
 
     pub(crate) fn on_reduction_object_here(&mut self, number: u64, object: ObjectId) {
         let copy = self.copies.sealed(object).expect("told because it is sealed");
+        let Some(reduction) = self.reductions.get(&number) else { return };
+        if let Some(index) = reduction.request.sources.iter().position(|&source| source == object) {
+            self.take_small_source(number, index, copy);
+        }
+    }
+
+    fn take_small_source(&mut self, number: u64, index: usize, copy: CopyId) {
         let me = self.me;
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
-        let Some(index) = reduction.request.sources.iter().position(|&source| source == object) else {
-            return;
-        };
+        let object = reduction.request.sources[index];
         let (k, facts) = (reduction.k(), reduction.facts.as_ref().expect("known before small"));
         let known = &self.copies.table[&copy];
-        let report = hoplite_words::peer::CopyReport {
+        let report = CopyReport {
             seq: 0,
             edition: known.edition,
             size: known.extent.size,
@@ -62,7 +110,7 @@ impl Core {
             return self.fail_reduction(number, error.kind, &error.message);
         }
         let Some(small) = &mut reduction.small else { return };
-        if small.here.len() == k {
+        if small.here.len() == k || small.here.iter().any(|&(known, _)| known == index) {
             return;
         }
         small.here.push((index, copy));
@@ -129,6 +177,8 @@ impl Core {
             .flat_map(|&source| self.subscriptions.copies(source).filter(|(_, report)| report.pinned))
             .map(|(node, _)| node)
             .collect();
+        // First, so that its owner has no reason to tell us of it.
+        self.unwatch(id, Watcher::Reduction(number));
         self.seal_copy(copy, Seal { sources: sources.clone() });
         for node in nodes {
             self.send(node, PeerMessage::Prefetch { id }, None);
@@ -150,17 +200,24 @@ impl Core {
         self.fail_reduction(number, kind, message);
     }
 
-    /// Lets go of what a small reduction held.
-    pub(super) fn drop_small(&mut self, number: u64, small: Small, sources: &[ObjectId]) {
-        self.room.retain(|what| *what != RoomFor::SmallTarget { number });
-        for &source in sources {
-            self.unwant(source, Want::Reduction(number));
+    /// Lets go of what a reduction held to fold it here.
+    pub(super) fn drop_small(&mut self, number: u64, reduction: &mut Reduction) {
+        if let Some(small) = reduction.small.take() {
+            self.room.retain(|what| *what != RoomFor::SmallTarget { number });
+            for &source in &reduction.request.sources {
+                self.unwant(source, Want::Reduction(number));
+            }
+            for (_, copy) in small.here {
+                self.remove_user(copy);
+            }
+            if let Some(target) = small.target {
+                self.doom(target);
+            }
         }
-        for (_, copy) in small.here {
-            self.remove_user(copy);
-        }
-        if let Some(target) = small.target {
-            self.doom(target);
+        for copy in std::mem::take(&mut reduction.brought).into_values() {
+            if self.stands(copy) {
+                self.retire(copy);
+            }
         }
     }
 }

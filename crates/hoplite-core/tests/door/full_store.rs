@@ -135,7 +135,7 @@ fn a_fetch_waits_for_room_and_asks_anew() {
     at.answer(2, ids[0], DirectoryAnswer::Lend { ask, sender, edition: edition(5), size: SIZE, header });
     let said = at.take_requests(ids[0]);
     assert!(
-        matches!(said[..], [DirectoryRequest::Withdraw { .. }, DirectoryRequest::Subscribe]),
+        matches!(said[..], [DirectoryRequest::Withdraw { .. }, DirectoryRequest::Subscribe { .. }]),
         "the sender is free for others, and the object is watched: {said:?}"
     );
     at.ask(delete(mine));

@@ -48,11 +48,11 @@ fn what_only_it_holds_is_kept_elsewhere_before_it_leaves() {
     let refused = at.ask(create(object("late"), SIZE));
     assert_eq!(failed(&at, refused), ErrorKind::NodeUnreachable);
     let partly = received_report(1, first.edition, SIZE, Some(node(ME)));
-    at.answer(2, id, DirectoryAnswer::Copy { node: node(3), report: partly });
+    at.answer(2, id, DirectoryAnswer::Copy { node: node(3), report: partly, payload: None });
     at.wait(Duration::from_secs(1));
     assert!(!at.left);
     let kept = CopyReport { pinned: true, ..received_report(2, first.edition, SIZE, None) };
-    at.answer(2, id, DirectoryAnswer::Copy { node: node(3), report: kept });
+    at.answer(2, id, DirectoryAnswer::Copy { node: node(3), report: kept, payload: None });
     assert!(at.left);
 }
 

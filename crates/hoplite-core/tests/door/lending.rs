@@ -72,7 +72,7 @@ impl World {
         owner.measure(latency);
         let fanout = hoplite_core::fanout(size, latency.as_secs_f64(), 1e9);
         let id = owner.id_owned_by(ME);
-        owner.request(WATCHER, id, DirectoryRequest::Subscribe);
+        owner.request(WATCHER, id, DirectoryRequest::Subscribe { bytes: false });
         World {
             owner,
             id,
@@ -132,7 +132,7 @@ impl World {
                 DirectoryAnswer::Lend { ask, sender, edition, .. } => {
                     self.on_lend(number, ask, sender, edition)
                 }
-                DirectoryAnswer::Copy { node, report } => {
+                DirectoryAnswer::Copy { node, report, .. } => {
                     assert_eq!(number, WATCHER);
                     self.watched.insert(node, report);
                 }

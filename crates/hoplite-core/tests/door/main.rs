@@ -17,6 +17,7 @@ mod repeats;
 mod requests;
 mod said;
 mod serving;
+mod small;
 mod stalls;
 mod stripes;
 mod waits;

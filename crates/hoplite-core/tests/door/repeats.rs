@@ -25,7 +25,11 @@ fn called() -> (Node, u64, ObjectId, u16, Seat) {
     for (source, holder) in sources.into_iter().zip([2, 3]) {
         let report = put_report(5, edition(u64::from(holder)), SIZE, true);
         for owner in [2, 3] {
-            at.answer(owner, source, DirectoryAnswer::Copy { node: node(holder), report: report.clone() });
+            at.answer(
+                owner,
+                source,
+                DirectoryAnswer::Copy { node: node(holder), report: report.clone(), payload: None },
+            );
         }
         let announce = DirectoryRequest::Announce { report, payload: None, wants_verdict: false };
         at.request(holder, source, announce);

@@ -77,7 +77,7 @@ fn a_wait_follows_its_objects_to_a_new_owner() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(3);
     let call = at.ask(wait(&[id], 1));
-    assert_eq!(at.take_requests(id), [DirectoryRequest::Subscribe]);
+    assert_eq!(at.take_requests(id), [DirectoryRequest::Subscribe { bytes: false }]);
     at.kill(3);
     let mail = at.take_mail();
     let to_two = mail.iter().any(|(to, _)| *to == node(2));
@@ -88,7 +88,7 @@ fn a_wait_follows_its_objects_to_a_new_owner() {
     };
     if to_two {
         let report = put_report(1, edition(5), SIZE, true);
-        let answer = hoplite_words::peer::DirectoryAnswer::Copy { node: node(2), report };
+        let answer = hoplite_words::peer::DirectoryAnswer::Copy { node: node(2), report, payload: None };
         at.answer(2, id, answer);
     } else {
         at.request(2, id, announce);
@@ -132,7 +132,7 @@ fn a_wait_without_patience_hears_its_owners_first() {
     let asked = polled(&mut at);
     let [(2, first), (3, second)] = asked[..] else { panic!("{asked:?}") };
     let report = put_report(1, edition(5), SIZE, true);
-    at.answer(2, ids[0], DirectoryAnswer::Copy { node: node(2), report });
+    at.answer(2, ids[0], DirectoryAnswer::Copy { node: node(2), report, payload: None });
     at.answer(2, ids[0], located(first));
     assert_eq!(at.reply(call), None, "the other owner may know more");
     at.answer(3, ids[1], located(second));

@@ -86,7 +86,9 @@ fn directory_request(names: &mut Names, id: &str, request: &DirectoryRequest) ->
             failed.map(|from| format!(" failed by {}", node(from))).unwrap_or_default()
         ),
         DirectoryRequest::Unask { ask } => format!("unask {ask} for {id}"),
-        DirectoryRequest::Subscribe => format!("subscribe {id}"),
+        DirectoryRequest::Subscribe { bytes } => {
+            format!("subscribe {id}{}", flag(*bytes, "with its bytes if it is small"))
+        }
         DirectoryRequest::Unsubscribe => format!("unsubscribe {id}"),
         DirectoryRequest::Delete { .. } => format!("delete {id}"),
         DirectoryRequest::Locate { .. } => format!("locate {id}"),
@@ -108,8 +110,9 @@ fn directory_answer(names: &mut Names, id: &str, answer: &DirectoryAnswer) -> St
         }
         DirectoryAnswer::Deleted { .. } => format!("deleted {id}"),
         DirectoryAnswer::Lost => format!("lost {id}"),
-        DirectoryAnswer::Copy { node: at, report: copy } => {
-            format!("copy {id} at {}: {}", node(*at), report(names, copy))
+        DirectoryAnswer::Copy { node: at, report: copy, payload } => {
+            let flag = flag(payload.is_some(), "with payload");
+            format!("copy {id} at {}: {}{flag}", node(*at), report(names, copy))
         }
         DirectoryAnswer::CopyGone { node: at } => format!("copy gone {id} at {}", node(*at)),
         DirectoryAnswer::DeleteDone { .. } => format!("delete done {id}"),

@@ -68,7 +68,11 @@ pub enum DirectoryRequest {
     },
     /// Push every change of this object's copies to the origin.
     #[n(4)]
-    Subscribe,
+    Subscribe {
+        /// And the object itself, if it is small.
+        #[n(0)]
+        bytes: bool,
+    },
     #[n(5)]
     Unsubscribe,
     #[n(6)]
@@ -141,13 +145,15 @@ pub enum DirectoryAnswer {
     /// To askers and subscribers: the last complete copy is gone and nobody is writing another.
     #[n(4)]
     Lost,
-    /// To subscribers: `node` has this copy.
+    /// To subscribers: `node` has this copy. `payload` for small complete objects, once to each who asked for it.
     #[n(5)]
     Copy {
         #[n(0)]
         node: NodeId,
         #[n(1)]
         report: CopyReport,
+        #[n(2)]
+        payload: Option<Blob>,
     },
     /// To subscribers: `node` has it no more.
     #[n(6)]

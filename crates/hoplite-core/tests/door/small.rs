@@ -1,0 +1,148 @@
+//! Small sources of a reduction come with the news of them.
+
+use hoplite_words::client::Reply;
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_words::{Blob, FoldOrder, NodeId, ObjectId};
+
+use crate::gets::last_ask;
+use crate::node::{node, Node, ME};
+use crate::requests::{array, edition, object, put_report, reduce, SIZE, SMALL};
+
+const STORE: u64 = 8 << 20;
+
+fn bytes(size: u64) -> Option<Blob> {
+    Some(Blob(vec![1; size as usize]))
+}
+
+/// Whom the owner told of a copy on which node since the mail was last taken, and whether with its bytes.
+fn told(at: &mut Node) -> Vec<(NodeId, NodeId, bool)> {
+    let copies = at.take_mail().into_iter().filter_map(|(to, message)| match message {
+        PeerMessage::Answer { answer: DirectoryAnswer::Copy { node, payload, .. }, .. } => {
+            Some((to, node, payload.is_some()))
+        }
+        _ => None,
+    });
+    copies.collect()
+}
+
+fn announced(at: &mut Node, from: u16, id: ObjectId, size: u64) {
+    let payload = bytes(size).filter(|_| size == SMALL);
+    let report = put_report(1, edition(u64::from(from)), size, true);
+    at.request(from, id, DirectoryRequest::Announce { report, payload, wants_verdict: false });
+}
+
+#[test]
+fn the_owner_tells_the_bytes_once_to_each_who_wants_them() {
+    let mut at = Node::alone(STORE);
+    let id = object("x");
+    at.request(3, id, DirectoryRequest::Subscribe { bytes: true });
+    at.request(4, id, DirectoryRequest::Subscribe { bytes: false });
+    at.request(2, id, DirectoryRequest::Subscribe { bytes: true });
+    announced(&mut at, 2, id, SMALL);
+    let (mine, put) = (node(ME), node(2));
+    let to_each = |with_bytes: &dyn Fn(u16) -> bool, copy: NodeId| {
+        [2, 3, 4].map(|watcher| (node(watcher), copy, with_bytes(watcher)))
+    };
+    // Node 2 put it, and node 4 did not ask for it; the owner's own copy is only told of.
+    let expected = [to_each(&|watcher| watcher == 3, put), to_each(&|_| false, mine)].concat();
+    assert_eq!(told(&mut at), expected);
+    at.request(5, id, DirectoryRequest::Subscribe { bytes: true });
+    assert_eq!(told(&mut at), [(node(5), mine, false), (node(5), put, true)]);
+    at.request(5, id, DirectoryRequest::Subscribe { bytes: true });
+    assert_eq!(told(&mut at), [(node(5), mine, false), (node(5), put, false)], "not at every repetition");
+}
+
+#[test]
+fn large_objects_are_only_told_of() {
+    let mut at = Node::alone(STORE);
+    let id = object("x");
+    at.request(3, id, DirectoryRequest::Subscribe { bytes: true });
+    announced(&mut at, 2, id, SIZE);
+    assert_eq!(told(&mut at), [(node(3), node(2), false)]);
+}
+
+/// A reduction called here over sources that node 2 owns; told of each, with its bytes or without.
+fn called(
+    store: u64,
+    count: usize,
+    k: u32,
+    told: impl Fn(usize) -> Option<Blob>,
+) -> (Node, u64, Vec<ObjectId>) {
+    let mut at = Node::among(2, store);
+    let names = (0..).map(|index| object(&format!("source {index}")));
+    let sources: Vec<_> = names.filter(|&id| at.owner_of(id) == 2).take(count).collect();
+    let target = at.id_owned_by(ME);
+    let call = at.ask(reduce(target, &sources, k, FoldOrder::Arrival));
+    for (index, &source) in sources.iter().enumerate() {
+        let answer =
+            DirectoryAnswer::Copy { node: node(2), report: source_report(index), payload: told(index) };
+        at.answer(2, source, answer);
+    }
+    at.wait(std::time::Duration::from_millis(100));
+    (at, call, sources)
+}
+
+fn source_report(index: usize) -> CopyReport {
+    put_report(1, edition(10 + index as u64), SMALL, true)
+}
+
+fn asked_for(at: &mut Node) -> Vec<ObjectId> {
+    let asks = at.take_mail().into_iter().filter_map(|(_, message)| match message {
+        PeerMessage::Directory { id, request: DirectoryRequest::Ask { .. }, .. } => Some(id),
+        _ => None,
+    });
+    asks.collect()
+}
+
+fn end(at: &mut Node, call: u64) -> Vec<ObjectId> {
+    let (&fold, _) = at.folds.iter().next().expect("all that is needed is there");
+    at.end_fold(fold);
+    match at.reply(call) {
+        Some(Reply::Reduced { sources }) => sources.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn sources_that_came_are_folded_and_leave_nothing_but_the_target() {
+    let (mut at, call, sources) = called(STORE, 3, 3, |_| bytes(SMALL));
+    let mail = at.take_mail();
+    let said = |wanted: fn(&DirectoryRequest) -> bool| {
+        let is_it = |(_, message): &&(NodeId, PeerMessage)| matches!(message, PeerMessage::Directory { request, .. } if wanted(request));
+        mail.iter().filter(is_it).count()
+    };
+    assert_eq!(said(|request| matches!(request, DirectoryRequest::Ask { .. })), 0);
+    assert_eq!(said(|request| matches!(request, DirectoryRequest::Announce { .. })), 0, "nobody is to know");
+    assert_eq!(end(&mut at, call), sources);
+    assert_eq!(at.status().copies, 1);
+}
+
+#[test]
+fn one_that_came_without_its_bytes_is_asked_for() {
+    let (mut at, call, sources) = called(STORE, 2, 2, |index| bytes(SMALL).filter(|_| index == 0));
+    assert!(at.folds.is_empty());
+    let other = sources[1];
+    let (ask, header, payload) = (last_ask(&mut at, other), array(SMALL), Blob(vec![1; SMALL as usize]));
+    at.answer(2, other, DirectoryAnswer::Inline { ask, edition: edition(11), header, payload });
+    assert_eq!(end(&mut at, call), sources);
+}
+
+#[test]
+fn bytes_that_are_not_those_of_the_report_are_not_taken() {
+    let (mut at, _, sources) = called(STORE, 2, 2, |_| bytes(SMALL / 2));
+    assert_eq!(asked_for(&mut at), sources);
+}
+
+#[test]
+fn of_many_that_came_the_first_k_are_folded() {
+    let (mut at, call, sources) = called(STORE, 5, 2, |_| bytes(SMALL));
+    assert_eq!(end(&mut at, call), sources[..2]);
+    assert_eq!(at.status().copies, 1, "the others are let go");
+}
+
+/// Those that are not needed must not keep the target from its room.
+#[test]
+fn the_target_has_room_although_more_came_than_are_needed() {
+    let (mut at, call, _) = called(8 << 10, 16, 2, |_| bytes(SMALL));
+    assert_eq!(end(&mut at, call).len(), 2);
+}
