@@ -85,6 +85,11 @@ impl Reduction {
         self.request.k as usize
     }
 
+    /// Where the object stands in the list of sources.
+    pub(super) fn index_of(&self, object: ObjectId) -> Option<usize> {
+        self.request.sources.iter().position(|&source| source == object)
+    }
+
     pub(super) fn chosen_count(&self) -> usize {
         self.slots.iter().map(|(_, slot)| slot.sources.len()).sum()
     }

@@ -42,7 +42,7 @@ impl Core {
         payload: &Blob,
     ) {
         let Some(reduction) = self.reductions.get(&number) else { return };
-        let Some(index) = reduction.request.sources.iter().position(|&wanted| wanted == source) else { return };
+        let Some(index) = reduction.index_of(source) else { return };
         if reduction.brought.contains_key(&index) || payload.0.len() as u64 != report.size {
             return;
         }
@@ -68,7 +68,7 @@ impl Core {
     /// Takes a source that came with the news of it; gets one of which there was only the news.
     pub(super) fn get_small_source(&mut self, number: u64, source: ObjectId) {
         let Some(reduction) = self.reductions.get(&number) else { return };
-        let Some(index) = reduction.request.sources.iter().position(|&wanted| wanted == source) else { return };
+        let Some(index) = reduction.index_of(source) else { return };
         let complete = self.subscriptions.copies(source).any(|(_, report)| report.complete);
         match reduction.brought.get(&index).copied().filter(|&copy| self.stands(copy)) {
             Some(copy) => self.take_small_source(number, index, copy),
@@ -84,8 +84,8 @@ impl Core {
 
     pub(crate) fn on_reduction_object_here(&mut self, number: u64, object: ObjectId) {
         let copy = self.copies.sealed(object).expect("told because it is sealed");
-        let Some(reduction) = self.reductions.get(&number) else { return };
-        if let Some(index) = reduction.request.sources.iter().position(|&source| source == object) {
+        let index = self.reductions.get(&number).and_then(|reduction| reduction.index_of(object));
+        if let Some(index) = index {
             self.take_small_source(number, index, copy);
         }
     }
