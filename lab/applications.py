@@ -15,11 +15,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import systems, turns
+from lab import processes, systems, turns
 from lab.hosts import Host, Hosts
 from lab.network import Network
 from lab.report import ROOT, progress
-from lab.systems import peers, ray
+from lab.systems import ray
 from lab.systems.training import Trains
 
 #: What each system's program is called after the application's.
@@ -169,11 +169,11 @@ def seconds_of_group(
     application: Application, group: Trains, ray_processes: Sequence[int], rounds: int
 ) -> list[float]:
     """As `Cluster.seconds_of`, by a system without Ray, whose processes stand still meanwhile."""
-    paused = peers.pause(ray_processes)
+    paused = processes.pause(ray_processes)
     try:
         return group.train(application.size, COMPUTE_SECONDS, WARM_UP_ROUNDS + rounds)[WARM_UP_ROUNDS:]
     finally:
-        peers.resume(paused)
+        processes.resume(paused)
 
 
 @contextmanager

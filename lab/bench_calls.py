@@ -3,8 +3,12 @@
 Calls of the kinds of Ray's own microbenchmark (`ray microbenchmark`), and tasks with arguments: how many a
 second. Arrays: put and got by one process; and from a task on one Ray node to a task on another, both on this
 machine, where no link is a limit. Ray as it is, and Ray with hooks and nodes of Hoplite's (and a threshold of
-the smallest size), have a cluster each, and do a batch of everything in turn, the other's processes stopped.
-Medians over the rounds; "x ray" is that of a round's speed in times of that of Ray alone.
+the smallest size), have a cluster each. For each kind they make batches of a fraction of a second in turn,
+each of the two first every other time; and since two clusters of the same system differ by some percent for
+as long as they live, all is done again on new ones. "computing" is the processor time of a call, of all
+processes of the cluster together, idle ones too. Medians of all pairs of batches; "x ray" is the speed, "x
+computing" the processor time, in times of those of Ray alone. Rows of several kinds together are the
+geometric means of theirs, and less subject to chance.
 """
 
 from __future__ import annotations
@@ -12,10 +16,10 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from lab.plots import calls as figure
@@ -24,7 +28,7 @@ from lab.results import joined
 from lab.systems import peers
 from lab.systems.ray import SETTINGS
 from lab.turns import OURS
-from lab.worker import Process
+from lab.worker import Process, WorkerFailed
 
 PARTS = ("calls", "arrays")
 MODES = ("ray", OURS)
@@ -33,105 +37,160 @@ SIZES = ("64KiB", "128KiB", "256KiB", "512KiB", "1MiB", "2MiB", "4MiB", "16MiB")
 #: Of Ray's calls a second, at least: less than 5 % may be lost.
 TARGET = 0.95
 
-#: Pairs that the medians are of: one batch is a fraction of a second, which other things disturb.
-ROUNDS = 30
+#: Pairs of clusters, and pairs of batches of each kind on each of them.
+CLUSTERS = 3
+ROUNDS = 5
 
-#: What Ray's processes do first when they go on after a stop takes less.
-RESUME_SECONDS = 1.0
+#: What the rows of kinds taken together are called, and words in the names of those kinds.
+GROUPS = {
+    "all with tasks": ("tasks",),
+    "all with actors": ("actor",),
+    "all puts and gets": ("put of", "get of"),
+    "all": ("",),
+}
 
-Found = Mapping[str, Sequence[float]]
-"""By mode, a number of each round."""
+Found = Mapping[str, Sequence[dict[str, float]]]
+"""By name of a cluster's system, what `lab.calls` found in each round."""
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--rounds", type=int, default=ROUNDS)
+    options.add_argument("--clusters", type=int, default=CLUSTERS, help="pairs of them, one after the other")
+    options.add_argument("--rounds", type=int, default=ROUNDS, help="of batches on each pair")
     options.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     options.add_argument("--sizes", nargs="+", default=SIZES, help="of the arrays")
     options.add_argument("--scale", type=float, default=1.0, help="of the number of calls in a batch")
+    options.add_argument(
+        "--null", action="store_true", help="Ray alone in both places: how far chance alone leads from 1"
+    )
     options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figure")
     arguments = options.parse_args()
     if importlib.util.find_spec("ray") is None:
         options.error("ray is not installed: pip install hoplite[ray]")
     sizes = [size_of(text) for text in arguments.sizes]
     report = Report(
-        "calls",
+        "calls_null" if arguments.null else "calls",
         "Calls on Ray, with the transparent mode and without",
-        ("call", "size", *MODES, "x ray", "must reach"),
+        (
+            *("call", "size", *MODES, "x ray", "must reach"),
+            *(f"{mode}, computing" for mode in MODES),
+            "x computing",
+        ),
     )
     if "calls" in arguments.only:
-        for name, rates in _measured("calls", [], arguments).items():
-            _add_calls(name, rates, report)
+        measured = _measured("calls", [], arguments)
+        for name, found in measured.items():
+            _add_calls(name, found, report)
+        for name, words in GROUPS.items():
+            _add_group(name, [found for kind, found in measured.items() if _is_of(kind, words)], report)
     if "arrays" in arguments.only:
-        for name, times in _measured("arrays", sizes, arguments).items():
-            _add_arrays(name, times, report)
+        for name, found in _measured("arrays", sizes, arguments).items():
+            _add_arrays(name, found, report)
     report.finish()
-    figure.draw(joined("calls"), arguments.figures)
+    if not arguments.null:
+        figure.draw(joined("calls"), arguments.figures)
 
 
 def _measured(part: str, sizes: Sequence[int], arguments: argparse.Namespace) -> Mapping[str, Found]:
     """What `lab.calls` finds, by the names that it gives."""
-    found: dict[str, dict[str, list[float]]] = {}
-    with ExitStack() as stack:
-        running = {mode: stack.enter_context(_driver(part, mode, sizes, arguments)) for mode in MODES}
-        for round in range(arguments.rounds):
-            # Each of the two comes first every other time.
-            for mode in MODES if round % 2 == 0 else reversed(MODES):
-                for name, value in running[mode]().items():
-                    found.setdefault(name, {mode: [] for mode in MODES})[mode].append(value)
-            progress(f"{part}, round {round + 1} of {arguments.rounds}")
+    found: dict[str, dict[str, list[dict[str, float]]]] = {}
+    for pair in range(arguments.clusters):
+        # Of two clusters on one machine the second might be at a disadvantage.
+        order = MODES if pair % 2 == 0 else tuple(reversed(MODES))
+        try:
+            _take_turns(part, sizes, order, arguments, found)
+        except WorkerFailed as error:
+            # Ray's processes crash now and then while a cluster starts.
+            progress(f"{part}, clusters {pair + 1} of {arguments.clusters} are left out: {error}")
+        else:
+            progress(f"{part}, clusters {pair + 1} of {arguments.clusters}: done")
     return found
 
 
+def _take_turns(
+    part: str,
+    sizes: Sequence[int],
+    order: Sequence[str],
+    arguments: argparse.Namespace,
+    found: dict[str, dict[str, list[dict[str, float]]]],
+) -> None:
+    """All batches of one pair of clusters; what is found is added."""
+    with ExitStack() as stack:
+        running = {mode: stack.enter_context(_driver(part, mode, sizes, arguments)) for mode in order}
+        names = running[OURS].ask("names")["names"]
+        for round in range(arguments.rounds):
+            for number, name in enumerate(names):
+                turns = MODES if (round + number) % 2 == 0 else tuple(reversed(MODES))
+                batches = {mode: running[mode].ask("batch", name=name)["found"] for mode in turns}
+                of = found.setdefault(name, {mode: [] for mode in MODES})
+                for mode in MODES:
+                    of[mode].append(batches[mode])
+
+
 @contextmanager
-def _driver(
-    part: str, mode: str, sizes: Sequence[int], arguments: argparse.Namespace
-) -> Iterator[Callable[[], dict[str, float]]]:
-    """A cluster and its driver, which stand still but for the batches that are asked for."""
-    command = [sys.executable, "-m", "lab.calls", part, mode, str(arguments.scale), *map(str, sizes)]
+def _driver(part: str, mode: str, sizes: Sequence[int], arguments: argparse.Namespace) -> Iterator[Process]:
+    """A cluster and its driver.
+
+    Between its batches it is idle, and not stopped: what processes do first when they go on takes them longer
+    than a batch.
+    """
+    system = "ray" if arguments.null else mode
+    command = [sys.executable, "-m", "lab.calls", part, system, str(arguments.scale), *map(str, sizes)]
     driver = Process(command, None, peers.START_SECONDS, SETTINGS)
-    paused = peers.pause([driver.pid])
-
-    def batch() -> dict[str, float]:
-        nonlocal paused
-        peers.resume(paused)
-        time.sleep(RESUME_SECONDS)
-        answer: dict[str, float] = driver.ask("batch")["found"]
-        paused = peers.pause([driver.pid])
-        return answer
-
     try:
-        yield batch
+        yield driver
     finally:
-        peers.resume(paused)
         driver.ask("end")
         driver.close()
 
 
-def _times_ray(found: Found) -> float:
-    """The median over the rounds."""
-    return median(ours / theirs for ours, theirs in zip(found[OURS], found["ray"], strict=True))
+def _times_ray(found: Found, what: str) -> float:
+    """The median over the pairs of batches."""
+    return median(ours[what] / theirs[what] for ours, theirs in zip(found[OURS], found["ray"], strict=True))
 
 
-def _add_calls(name: str, rates: Found, report: Report) -> None:
-    medians = {mode: median(of) for mode, of in rates.items()}
-    ratio = _times_ray(rates)
-    printed = [f"{medians[mode]:.0f}/s" for mode in MODES]
-    summary = {"part": "calls", "name": name, "per_second": medians, "times_ray": ratio}
-    row = (name, "-", *printed, f"{ratio:.3f}", f">= {TARGET:g}")
-    report.add(row, case=name, runs=rates, summary=summary)
+def _summary(part: str, name: str, found: Found) -> dict[str, Any]:
+    medians = {
+        what: {mode: median(one[what] for one in of) for mode, of in found.items()}
+        for what in ("seconds", "computing")
+    }
+    times = {"times_ray": 1 / _times_ray(found, "seconds"), "times_computing": _times_ray(found, "computing")}
+    return {"part": part, "name": name, **medians, **times}
 
 
-def _add_arrays(name: str, times: Found, report: Report) -> None:
+def _computing(summary: Mapping[str, Any], unit: str, scale: float) -> list[str]:
+    printed = [f"{summary['computing'][mode] * scale:.4g} {unit}" for mode in MODES]
+    return [*printed, f"{summary['times_computing']:.3f}"]
+
+
+def _add_calls(name: str, found: Found, report: Report) -> None:
+    summary = _summary("calls", name, found)
+    rates = [f"{1 / summary['seconds'][mode]:.0f}/s" for mode in MODES]
+    times = f"{summary['times_ray']:.3f}"
+    row = (name, "-", *rates, times, f">= {TARGET:g}", *_computing(summary, "µs", 1e6))
+    report.add(row, case=name, runs=found, summary=summary)
+
+
+def _is_of(kind: str, words: Sequence[str]) -> bool:
+    return any(word in kind for word in words)
+
+
+def _add_group(name: str, members: Sequence[Found], report: Report) -> None:
+    times_ray = 1 / geometric_mean(_times_ray(found, "seconds") for found in members)
+    times_computing = geometric_mean(_times_ray(found, "computing") for found in members)
+    row = (name, "-", "", "", f"{times_ray:.3f}", f">= {TARGET:g}", "", "", f"{times_computing:.3f}")
+    summary = {"part": "calls", "name": name, "times_ray": times_ray, "times_computing": times_computing}
+    report.add(row, case=name, runs=[], summary=summary)
+
+
+def _add_arrays(name: str, found: Found, report: Report) -> None:
     """``name`` ends with the size."""
     name, _, bytes = name.rpartition(" ")
     size = size_text(int(bytes))
-    medians = {mode: median(of) for mode, of in times.items()}
-    ratio = 1 / _times_ray(times)
-    printed = [f"{medians[mode] * 1e3:.2f} ms" for mode in MODES]
-    summary: dict[str, Any] = {"part": "arrays", "name": name, "size": int(bytes)}
-    summary |= {"seconds": medians, "times_ray": ratio}
-    report.add((name, size, *printed, f"{ratio:.2f}", ""), case=f"{name} {size}", runs=times, summary=summary)
+    summary = {**_summary("arrays", name, found), "size": int(bytes)}
+    times = [f"{summary['seconds'][mode] * 1e3:.2f} ms" for mode in MODES]
+    row = (name, size, *times, f"{summary['times_ray']:.2f}", "", *_computing(summary, "ms", 1e3))
+    report.add(row, case=f"{name} {size}", runs=found, summary=summary)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """A process that makes many calls on a Ray cluster of its own, with Hoplite or without, and times them.
 
-``python -m lab.calls calls|arrays ray|hoplite SCALE [SIZE ...]`` is driven by lines of JSON, one for each
-batch of all that it can do. ``SCALE`` is of the number of calls in a batch.
+``python -m lab.calls calls|arrays ray|hoplite SCALE [SIZE ...]`` is driven by lines of JSON: it says which
+kinds of calls it can make, and makes batches of them. ``SCALE`` is of the number of calls in a batch.
 """
 
 from __future__ import annotations
 
-import statistics
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +19,7 @@ import numpy as np
 import ray
 from ray.cluster_utils import Cluster
 
+from lab.processes import families, processor_time
 from lab.worker import serve
 
 #: So many tasks run at once. More would have Ray start workers and end them all the time.
@@ -32,8 +33,11 @@ CLIENTS = 2
 
 STORE_BYTES = 512 << 20
 
-#: Arrays of each size in a batch, of which the median counts.
+#: Arrays of each size in a batch.
 ARRAYS = 5
+
+#: Of a batch's calls, made before it and not counted: the processes have been idle.
+WARM_UP = 0.1
 
 
 class Actor:
@@ -81,7 +85,7 @@ def free(actor: type) -> Any:
 
 @dataclass(frozen=True)
 class Kind:
-    """Calls as of Ray's benchmark; ``run`` makes so many."""
+    """Calls as of Ray's benchmark; ``run`` makes so many, ``count`` take about 0.3 s on two cores."""
 
     name: str
     count: int
@@ -106,53 +110,42 @@ def kinds() -> list[Kind]:
             _, pending = ray.wait(pending)
 
     return [
-        Kind("tasks, sync", 100, lambda count: [ray.get(task.remote()) for _ in range(count)]),
-        Kind("tasks, async", 250, lambda count: ray.get([task.remote() for _ in range(count)])),
+        Kind("tasks, sync", 200, lambda count: [ray.get(task.remote()) for _ in range(count)]),
+        Kind("tasks, async", 600, lambda count: ray.get([task.remote() for _ in range(count)])),
         Kind(
             "tasks with arguments, async",
-            250,
+            450,
             lambda count: ray.get([task.remote(i, value, [i]) for i in range(count)]),
         ),
-        Kind("tasks, n clients, async", 250, by_clients("call_tasks")),
-        Kind("1:1 actor, sync", 150, lambda count: [ray.get(actor.value.remote()) for _ in range(count)]),
-        Kind("1:1 actor, async", 500, lambda count: ray.get([actor.value.remote() for _ in range(count)])),
+        Kind("tasks, n clients, async", 600, by_clients("call_tasks")),
+        Kind("1:1 actor, sync", 450, lambda count: [ray.get(actor.value.remote()) for _ in range(count)]),
+        Kind("1:1 actor, async", 2000, lambda count: ray.get([actor.value.remote() for _ in range(count)])),
         Kind(
-            "1:1 actor, concurrent", 250, lambda count: ray.get([many.value.remote() for _ in range(count)])
+            "1:1 actor, concurrent", 2000, lambda count: ray.get([many.value.remote() for _ in range(count)])
         ),
-        Kind("1:n actors, async", 500, lambda count: ray.get(clients[0].call_actors.remote(count))),
-        Kind("n:n actors, async", 500, by_clients("call_actors")),
-        Kind("n:n actors with argument, async", 500, by_clients("call_actors_with_argument")),
+        Kind("1:n actors, async", 2000, lambda count: ray.get(clients[0].call_actors.remote(count))),
+        Kind("n:n actors, async", 2000, by_clients("call_actors")),
+        Kind("n:n actors with argument, async", 600, by_clients("call_actors_with_argument")),
         Kind(
             "1:1 async actor, sync",
-            250,
+            300,
             lambda count: [ray.get(async_actor.value.remote()) for _ in range(count)],
         ),
         Kind(
             "1:1 async actor, async",
-            250,
+            1000,
             lambda count: ray.get([async_actor.value.remote() for _ in range(count)]),
         ),
         Kind(
             "1:1 async actor with argument, async",
-            250,
+            800,
             lambda count: ray.get([async_actor.value.remote(i) for i in range(count)]),
         ),
-        Kind("put of a small value", 250, lambda count: [ray.put(0) for _ in range(count)]),
-        Kind("get of a small value", 500, lambda count: [ray.get(value) for _ in range(count)]),
-        Kind("get of 1000 references in one", 20, lambda count: [ray.get(nested) for _ in range(count)]),
-        Kind("wait for tasks one by one", 150, wait_for_each),
+        Kind("put of a small value", 700, lambda count: [ray.put(0) for _ in range(count)]),
+        Kind("get of a small value", 4000, lambda count: [ray.get(value) for _ in range(count)]),
+        Kind("get of 1000 references in one", 60, lambda count: [ray.get(nested) for _ in range(count)]),
+        Kind("wait for tasks one by one", 600, wait_for_each),
     ]
-
-
-class Calls:
-    """Of the kinds of Ray's benchmark."""
-
-    def __init__(self, scale: float) -> None:
-        self._kinds = [(kind, max(int(kind.count * scale), CLIENTS * CLIENTS)) for kind in kinds()]
-
-    def batch(self) -> dict[str, float]:
-        """A second, by kind."""
-        return {kind.name: count / _seconds(kind.run, count) for kind, count in self._kinds}
 
 
 def make(size: int) -> np.ndarray:
@@ -163,35 +156,25 @@ def last(array: np.ndarray) -> int:
     return int(array[-1])
 
 
-class Arrays:
-    """Of these sizes."""
+def kinds_of_arrays(sizes: Sequence[int]) -> list[Kind]:
+    """With a cluster of two nodes."""
+    first, second = (ray.remote(num_cpus=0, resources={kind: 1}) for kind in KINDS)
+    maker, reader = first(make), second(last)
 
-    def __init__(self, scale: float, sizes: Sequence[int]) -> None:
-        self._count = max(int(ARRAYS * scale), 1)
-        self._arrays = [np.ones(size, np.uint8) for size in sizes]
-        first, second = (ray.remote(num_cpus=0, resources={kind: 1}) for kind in KINDS)
-        self._make, self._last = first(make), second(last)
+    def put_and_get(array: np.ndarray) -> Callable[[int], object]:
+        return lambda count: [ray.get(ray.put(array)) for _ in range(count)]
 
-    def batch(self) -> dict[str, float]:
-        """Seconds, by what is done and size."""
-        ways = {"put and get": self._put_and_get, "task to task": self._task_to_task}
-        return {
-            f"{name} {array.nbytes}": statistics.median(_seconds(run, array) for _ in range(self._count))
-            for array in self._arrays
-            for name, run in ways.items()
-        }
+    def task_to_task(size: int) -> Callable[[int], object]:
+        return lambda count: [ray.get(reader.remote(maker.remote(size))) for _ in range(count)]
 
-    def _put_and_get(self, array: np.ndarray) -> None:
-        ray.get(ray.put(array))
-
-    def _task_to_task(self, array: np.ndarray) -> None:
-        ray.get(self._last.remote(self._make.remote(array.nbytes)))
-
-
-def _seconds(run: Callable[[Any], object], argument: Any) -> float:
-    start = time.perf_counter()
-    run(argument)
-    return time.perf_counter() - start
+    return [
+        Kind(f"{name} {size}", ARRAYS, run)
+        for size in sizes
+        for name, run in (
+            ("put and get", put_and_get(np.ones(size, np.uint8))),
+            ("task to task", task_to_task(size)),
+        )
+    ]
 
 
 @contextmanager
@@ -222,12 +205,26 @@ class Driver:
     def __init__(self, part: str, mode: str, scale: float, sizes: Sequence[int]) -> None:
         self._stack = ExitStack()
         self._stack.enter_context(cluster(mode, 1 if part == "calls" else 2, min(sizes, default=None)))
-        self._batches = Calls(scale) if part == "calls" else Arrays(scale, sizes)
+        made = kinds() if part == "calls" else kinds_of_arrays(sizes)
+        self._kinds = {kind.name: kind for kind in made}
+        self._scale = scale
         # Workers start, functions are exported, memory is touched.
-        self._batches.batch()
+        for name in self._kinds:
+            self.batch(name)
 
-    def batch(self) -> dict[str, Any]:
-        return {"found": self._batches.batch()}
+    def names(self) -> dict[str, Any]:
+        return {"names": list(self._kinds)}
+
+    def batch(self, name: str) -> dict[str, Any]:
+        """How long a call takes, and how long all processes of the cluster together compute for it."""
+        kind = self._kinds[name]
+        count = max(int(kind.count * self._scale), CLIENTS * CLIENTS)
+        kind.run(max(int(count * WARM_UP), CLIENTS * CLIENTS))
+        pids = families([os.getpid()])
+        began, before = time.perf_counter(), sum(map(processor_time, pids))
+        kind.run(count)
+        after, ended = sum(map(processor_time, pids)), time.perf_counter()
+        return {"found": {"seconds": (ended - began) / count, "computing": (after - before) / count}}
 
     def end(self) -> dict[str, Any]:
         """The cluster's, which takes Ray some seconds."""

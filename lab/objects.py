@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
+from lab import processes
 from lab.daemons import Daemon
 from lab.hosts import Hosts
 from lab.systems import peers, ray
@@ -106,10 +107,10 @@ class RayClients:
     def __init__(self, driver: Process, daemons: Sequence[int]) -> None:
         self._driver = driver
         self._processes = [*daemons, driver.pid]
-        self._paused = peers.pause(self._processes)
+        self._paused = processes.pause(self._processes)
 
     def run(self, call: str, size: int, clients: int, count: int, name: str) -> float:
-        peers.resume(self._paused)
+        processes.resume(self._paused)
         time.sleep(RESUME_SECONDS)
         try:
             self._driver.ask("fill", clients=clients, size=size)
@@ -121,10 +122,10 @@ class RayClients:
             self._driver.ask("clear")
             return seconds
         finally:
-            self._paused = peers.pause(self._processes)
+            self._paused = processes.pause(self._processes)
 
     def close(self) -> None:
-        peers.resume(self._paused)
+        processes.resume(self._paused)
         self._driver.close()
 
     def _many(self, call: str, clients: int, count: int) -> float:

@@ -57,7 +57,7 @@ FEW = ["--runs", "1", "--warm-up", "1", "--rate", "1000"]
         ),
         ("degree", 1, ["--hosts", "4", "--sizes", "1MiB", *FEW]),
         pytest.param(
-            *("calls", 19, ["--rounds", "2", "--scale", "0.01", "--sizes", "64KiB"]),
+            *("calls", 23, ["--clusters", "1", "--rounds", "2", "--scale", "0.01", "--sizes", "64KiB"]),
             marks=pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is missing"),
         ),
         ("objects", 6, ["--no-ray", "--clients", "2", "--scale", "0.01", "--runs", "1", "--warm-up", "0"]),

@@ -14,9 +14,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from lab.processes import pause, resume
 from lab.report import progress, size_text
 from lab.systems import ROUND_TRIP, SEARCH_BYTES_MAX, WrongContent, delays, expected, round_trips
-from lab.systems.peers import pause, resume
 from lab.worker import START_AHEAD_SECONDS, Process
 
 #: Ways with this in their name need all receivers at once.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import tempfile
 import time
@@ -103,38 +102,6 @@ def _stop(processes: Sequence[subprocess.Popen[Any]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def pause(roots: Sequence[int]) -> list[int]:
-    """Stops processes and all that came from them where they stand; returns the ids, for ``resume``."""
-    paused: list[int] = []
-    children = _children()
-    waiting = list(roots)
-    while waiting:
-        pid = waiting.pop()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-            paused.append(pid)
-        waiting += children.get(pid, [])
-    return paused
-
-
-def resume(paused: Sequence[int]) -> None:
-    for pid in paused:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
-
-
-def _children() -> dict[int, list[int]]:
-    """The ids of the children of every process of this machine."""
-    found: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # The name, in brackets, may hold anything; state and parent follow it.
-                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-                found.setdefault(int(parent), []).append(int(entry.name))
-    return found
 
 
 def tree(parts: Sequence[Any], add: Callable[[int, Any, Any], Any]) -> Any:
