@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hoplite
 import numpy as np
@@ -123,3 +124,28 @@ def ray_cluster() -> Iterator[RayCluster]:
 
     with contextlib.closing(RayCluster()) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module", params=["explicit", "transparent"])
+def api(request: pytest.FixtureRequest, ray_cluster: RayCluster) -> Iterator[Any]:
+    """The module whose `put`, `get` and `remote` the tests call: Ray's own, unchanged, is to do the same."""
+    yield from _driver(ray_cluster, request.param)
+
+
+@pytest.fixture(scope="module")
+def explicit(ray_cluster: RayCluster) -> Iterator[Any]:
+    """As `api`, in the one mode."""
+    yield from _driver(ray_cluster, "explicit")
+
+
+@pytest.fixture(scope="module")
+def transparent(ray_cluster: RayCluster) -> Iterator[Any]:
+    """As `api`, in the other mode."""
+    yield from _driver(ray_cluster, "transparent")
+
+
+def _driver(cluster: RayCluster, mode: str) -> Iterator[Any]:
+    from ray_cluster import driver
+
+    with driver(cluster, transparent=mode == "transparent"):
+        yield importlib.import_module("ray" if mode == "transparent" else "hoplite.ray")

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from ray_cluster import IGNORED, TIMEOUT, RayCluster, copies, driver, goes_back_to, on
+from ray_cluster import IGNORED, TIMEOUT, copies, goes_back_to, on
 
 ray = pytest.importorskip("ray")
 cloudpickle = pytest.importorskip("ray.cloudpickle")
 
-pytestmark = IGNORED
+pytestmark = [*IGNORED, pytest.mark.usefixtures("transparent")]
 
 LENGTH = 1 << 19
 """2 MiB of float32."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _driver(ray_cluster: RayCluster) -> Iterator[None]:
-    with driver(ray_cluster, transparent=True):
-        yield
 
 
 @ray.remote

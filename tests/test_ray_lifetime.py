@@ -8,21 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import eventually
-from ray_cluster import IGNORED, RayCluster, copies, driver, goes_back_to, on
+from ray_cluster import IGNORED, copies, goes_back_to, on
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
 lingering = pytest.importorskip("hoplite.ray.lingering")
 
-pytestmark = IGNORED
+pytestmark = [*IGNORED, pytest.mark.usefixtures("explicit")]
 
 LENGTH = 1 << 20
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _driver(ray_cluster: RayCluster) -> Iterator[None]:
-    with driver(ray_cluster, transparent=False):
-        yield
 
 
 @hoplite_ray.remote

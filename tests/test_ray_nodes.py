@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import hoplite
 import numpy as np
 import pytest
 from conftest import eventually
-from ray_cluster import IGNORED, NODES, SETTINGS, TIMEOUT, RayCluster, daemon_of, driver, is_running
+from ray_cluster import IGNORED, NODES, SETTINGS, TIMEOUT, RayCluster, daemon_of, is_running
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
 handles = pytest.importorskip("hoplite.ray.handles")
 names = pytest.importorskip("hoplite.ray.names")
 
-pytestmark = IGNORED
+pytestmark = [*IGNORED, pytest.mark.usefixtures("explicit")]
 
 LENGTH = 1 << 20
 
@@ -46,12 +45,6 @@ assert ray.get(reference).sum() == 1 << 20
 assert hoplite.ray.client().status().copies == 1
 print(hoplite.ray.client().socket)
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _driver(ray_cluster: RayCluster) -> Iterator[None]:
-    with driver(ray_cluster, transparent=False):
-        yield
 
 
 def test_the_supervisor_dies_with_the_cluster_alone() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import eventually
-from ray_cluster import IGNORED, NODES, TIMEOUT, RayCluster, daemon_of, driver, goes_back_to, on
+from ray_cluster import IGNORED, NODES, TIMEOUT, RayCluster, daemon_of, goes_back_to, on
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
@@ -47,12 +47,6 @@ def in_modes_and_ends(*in_ci: tuple[str, str]) -> pytest.MarkDecorator:
 
 def _thorough_unless(in_ci: bool) -> list[pytest.MarkDecorator]:
     return [] if in_ci else [pytest.mark.thorough]
-
-
-@pytest.fixture(scope="module")
-def api(request: pytest.FixtureRequest, ray_cluster: RayCluster) -> Iterator[Any]:
-    with driver(ray_cluster, transparent=request.param == "transparent"):
-        yield ray if request.param == "transparent" else hoplite_ray
 
 
 class Doomed:

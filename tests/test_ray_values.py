@@ -10,7 +10,7 @@ import hoplite
 import numpy as np
 import pytest
 from conftest import eventually
-from ray_cluster import IGNORED, TIMEOUT, RayCluster, copies, driver, goes_back_to, on
+from ray_cluster import IGNORED, TIMEOUT, copies, goes_back_to, on
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
@@ -24,13 +24,6 @@ LENGTH = 1 << 19
 def large(seed: int = 0) -> np.ndarray:
     """2 MiB."""
     return np.random.default_rng(seed).standard_normal(LENGTH, np.float32)
-
-
-@pytest.fixture(scope="module", params=["explicit", "transparent"])
-def api(request: pytest.FixtureRequest, ray_cluster: RayCluster) -> Iterator[Any]:
-    """The module whose `put`, `get` and `remote` the tests call: Ray's own, unchanged, is to do the same."""
-    with driver(ray_cluster, transparent=request.param == "transparent"):
-        yield ray if request.param == "transparent" else hoplite_ray
 
 
 def test_what_is_put_is_a_view_of_hoplites_store(api: Any) -> None:
