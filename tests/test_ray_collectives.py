@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import hoplite
 import numpy as np
 import pytest
 from conftest import eventually
-from ray_cluster import IGNORED, NODES, TIMEOUT, RayCluster, copies, driver, goes_back_to, on
+from ray_cluster import IGNORED, NODES, TIMEOUT, copies, goes_back_to, on
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
 
-pytestmark = IGNORED
+pytestmark = [*IGNORED, pytest.mark.usefixtures("transparent")]
 
 LENGTH = 1 << 19
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _driver(ray_cluster: RayCluster) -> Iterator[None]:
-    with driver(ray_cluster, transparent=True):
-        yield
 
 
 @ray.remote
@@ -188,4 +181,36 @@ def test_broadcast_and_prefetch() -> None:
     assert copies() == NODES
     assert ray.get(hoplite_ray.prefetch(reference), timeout=TIMEOUT) in there
     del reference
+    goes_back_to(0)
+
+
+class Doubled:
+    """Computes while it is unpickled, which no handle can do."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.array = 2 * state["array"]
+
+
+@pytest.mark.parametrize("put", [lambda value: ray.put(value), hoplite_ray.put], ids=["ray", "hoplite"])
+def test_values_that_cannot_be_made_of_handles_are_brought_as_well(put: Any) -> None:
+    pa = pytest.importorskip("pyarrow")
+
+    @ray.remote(**on(1))
+    def make_all() -> list[Any]:
+        array = np.arange(LENGTH, dtype=np.float64)
+        table = pa.table({"x": array, "y": array})
+        return [put({"table": table, "computes": [Doubled(array)], "small": "text"})]
+
+    made = make_all.remote()
+    (reference,) = ray.get(made)
+    assert copies() == 3
+    ray.get(hoplite_ray.prefetch(reference), timeout=TIMEOUT)
+    assert copies() == 6
+    got, array = ray.get(reference), np.arange(LENGTH, dtype=np.float64)
+    assert got["table"].equals(pa.table({"x": array, "y": array}))
+    np.testing.assert_array_equal(got["computes"][0].array, 2 * array)
+    del reference, got, made
     goes_back_to(0)

@@ -16,6 +16,7 @@ from hoplite.errors import HopliteError, NodeUnreachable, StoreFull, TimedOut
 from hoplite.ids import ObjectId
 from hoplite.losses import OnLost
 from hoplite.ray import connection
+from hoplite.ray.apart import take_apart
 from hoplite.ray.errors import unavailable
 from hoplite.ray.forms import Form, received, sent, size_of
 from hoplite.ray.lifetime import id_of
@@ -142,6 +143,7 @@ class held:
 def keep_handles() -> None:
     """From now on handles stay handles in this process, which wants no bytes: a keeper's."""
     global _process_keeps_handles
+    take_apart()
     _process_keeps_handles = True
 
 

@@ -191,7 +191,8 @@ def _parts_of(reference: ray.ObjectRef) -> list[Handle]:
     """What a value that is ready has in place of its large parts, however deep."""
     with handles.kept_as_handles() as parts:
         ray.get(reference)
-    return parts
+    # Those of a value that was begun, and then taken apart, are there twice.
+    return list(dict.fromkeys(parts))
 
 
 def _others(node_id: str) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 from ray.cloudpickle import CloudPickler
 
 from hoplite.errors import HopliteError
+from hoplite.ray.apart import unpickled
 from hoplite.ray.forms import kinds
 from hoplite.ray.handles import unavailable_here
 from hoplite.ray.reducers import PROTOCOL, reducer_of
@@ -57,7 +58,7 @@ class PackedSeveral(Packed):
 
 def _unpacked(stream: bytes, *buffers: Any) -> Any:
     try:
-        return pickle.loads(stream, buffers=buffers)
+        return unpickled(stream, buffers)
     except HopliteError as error:
         # An error as the value: Ray raises it wherever this value is needed.
         return unavailable_here(error)
