@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
@@ -125,6 +127,56 @@ def test_what_its_maker_is_given_back() -> None:
     assert [ray.get(actor.first.remote(reference)) for _ in range(20)] == [7] * 20
     assert int(ray.get(reference)[0]) == 7
     del reference
+    goes_back_to(0)
+
+
+class Concurrent:
+    """Yields an array and goes on until it is told to end; meanwhile it may be given the array back."""
+
+    def __init__(self) -> None:
+        self._end = threading.Event()
+
+    def stream(self) -> Iterator[np.ndarray]:
+        yield np.full(LENGTH, 7, np.uint8)
+        self._end.wait()
+
+    def first(self, array: np.ndarray) -> int:
+        return int(array[0])
+
+    def whole(self) -> np.ndarray:
+        return np.full(LENGTH, 8, np.uint8)
+
+    def lingering(self) -> int:
+        return len(lingering._held)
+
+    def end(self) -> None:
+        self._end.set()
+
+
+class Asynchronous(Concurrent):
+    async def stream(self) -> AsyncIterator[np.ndarray]:  # type: ignore[override]
+        yield np.full(LENGTH, 7, np.uint8)
+        while not self._end.is_set():
+            await asyncio.sleep(0.01)
+
+    async def whole(self) -> np.ndarray:  # type: ignore[override]
+        return np.full(LENGTH, 8, np.uint8)
+
+
+@pytest.mark.parametrize("kind", [Concurrent, Asynchronous])
+def test_what_its_maker_is_given_back_while_it_still_yields(kind: type) -> None:
+    actor = hoplite_ray.remote(**on(1), max_concurrency=4)(kind).remote()
+    stream = actor.stream.remote()
+    reference = next(stream)
+    assert [ray.get(actor.first.remote(reference)) for _ in range(20)] == [7] * 20
+    eventually(lambda: ray.get(actor.lingering.remote()) == 0, "its maker holds nothing")
+    assert int(ray.get(reference)[0]) == 7
+    # What it returns is Hoplite's all the same.
+    whole = actor.whole.remote()
+    assert int(ray.get(whole)[0]) == 8
+    assert copies() == 2
+    ray.get(actor.end.remote())
+    del reference, whole
     goes_back_to(0)
 
 

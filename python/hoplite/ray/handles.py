@@ -20,7 +20,7 @@ from hoplite.ray.apart import take_apart
 from hoplite.ray.errors import unavailable
 from hoplite.ray.forms import Form, received, sent, size_of
 from hoplite.ray.lifetime import id_of
-from hoplite.ray.lingering import hold_what_is_yielded
+from hoplite.ray.lingering import hold_what_is_yielded, is_yielded_beside_others
 from hoplite.ray.origins import Origin, next_origin, taken_apart
 from hoplite.ray.watch import missed, watching
 from hoplite.timeouts import Deadline
@@ -99,8 +99,13 @@ def load(guard: ray.ObjectRef, form: Form, origin: Origin | None) -> Any:
 
 
 def share(value: Any, form: Form) -> Handle | None:
-    """Put `value` under a new guard; None, with a warning in the log, if Hoplite cannot take it now."""
+    """Put `value` under a new guard; None, with a warning in the log, if Hoplite cannot take it now.
+
+    None, too, for what must not be a handle.
+    """
     if taken_apart(value, form):
+        return None
+    if _thread.held is None and global_worker.mode == ray.WORKER_MODE and is_yielded_beside_others():
         return None
     # What is shared for a call, or put, is no part of the task's result.
     origin = next_origin() if _thread.held is None else None

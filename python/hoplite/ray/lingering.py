@@ -6,7 +6,8 @@ deleted. Of other results the caller knows from the start.
 
 Held until the generator's task ends: Ray ends it when the caller has heard of all items. No longer, or the
 worker might be given an item back, as another task's argument: what it knows of where the guard went would
-be told to that task's caller then, and not to the owner.
+be told to that task's caller then, and not to the owner. An actor that runs several tasks at once may be
+given it back before; so what such an actor yields is left to Ray.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import ray
 from ray._private.worker import Worker, global_worker
 
-__all__ = ["hold_what_is_yielded", "see_ends_of_tasks"]
+__all__ = ["hold_what_is_yielded", "is_yielded_beside_others", "see_ends_of_tasks"]
 
 SECONDS = 2.0
 """Held so long at most, of tasks that yield for long: far more than the caller takes to hear of an item, even
@@ -72,14 +73,32 @@ def hold_what_is_yielded(guard: ray.ObjectRef) -> None:
             _thread.start()
 
 
+def is_yielded_beside_others() -> bool:
+    """Whether what this thread of a worker pickles may be yielded while the worker runs other tasks, too."""
+    if threading.current_thread() is threading.main_thread():
+        # Here Ray runs one task after the other, and those of threads and event loops elsewhere.
+        return False
+    generators = _generators()
+    # Items of asynchronous generators are pickled on a thread that does not know the task.
+    return bool(generators) and _name_now() in ["", *generators]
+
+
 def _may_yield(*, has_ended: bool) -> bool:
-    functions = global_worker.function_actor_manager._function_execution_info.copy().values()
-    generators = [info.function_name for info in functions if _is_generator(info.function)]
-    if not has_ended or not generators:
-        return bool(generators)
+    generators = _generators()
     # With `num_returns="dynamic"`: the caller hears of all items with the end.
-    now = global_worker.current_task_function_name.rpartition(".")[2]
-    return now in [name.rpartition(".")[2] for name in generators]
+    return bool(generators) and (not has_ended or _name_now() in generators)
+
+
+def _generators() -> list[str]:
+    """The names of those among the functions of this worker."""
+    functions = global_worker.function_actor_manager._function_execution_info.copy().values()
+    return [info.function_name.rpartition(".")[2] for info in functions if _is_generator(info.function)]
+
+
+def _name_now() -> str:
+    """Of the function that this thread runs or has just run."""
+    name: str = global_worker.current_task_function_name
+    return name.rpartition(".")[2]
 
 
 def _is_generator(function: Any) -> bool:
