@@ -172,6 +172,34 @@ def test_leaving_ray_without_a_word_to_hoplite(tmp_path: Path) -> None:
     assert printed_by(LEAVING, tmp_path) == "done\n"
 
 
+STOPPING = """
+import numpy as np, ray, hoplite, hoplite.ray
+
+array = np.ones(1 << 20)
+ray.init(
+    "local", num_cpus=1, include_dashboard=False, log_to_driver=False, runtime_env=hoplite.ray.runtime_env()
+)
+
+@ray.remote
+def doubled(array):
+    return 2 * array
+
+for time in range(3):
+    hoplite.ray.init(store_size="64MiB")
+    assert hoplite.ray.client().status().copies == 0
+    reference = doubled.remote(ray.put(array))
+    assert ray.get(reference).sum() == 2 * array.sum()
+    assert hoplite.ray.client().status().copies >= 1
+    hoplite.ray.shutdown(stop_nodes=True)
+    del reference
+print("done")
+"""
+
+
+def test_nodes_are_stopped_and_started_again(tmp_path: Path) -> None:
+    assert printed_by(STOPPING, tmp_path) == "done\n"
+
+
 FAILING = """
 import sys, hoplite.ray
 hoplite.ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, store_size=sys.argv[1])
