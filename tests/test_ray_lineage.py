@@ -85,7 +85,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for result in results:
         lineage.record(Function(), (bytes(100),), {}, {}, result)
         # What was made again hangs on the task: the first stays.
-        lineage.known(name_of(results[0])).again[0] = result
+        lineage.known(name_of(results[0])).again = {0: result}
     known = [lineage.known(name_of(result)) is not None for result in results]
     assert known == [True] + [False] * 20 + [True] * 9
 

@@ -134,17 +134,23 @@ print("done")
 """
 
 LEAVING = """
-import logging, logging.handlers, queue, numpy as np, pytest, ray, hoplite, hoplite.ray
+import logging, logging.handlers, queue, threading, numpy as np, pytest, ray, hoplite, hoplite.ray
 
 array = np.ones(1 << 20)
 options = dict(num_cpus=1, include_dashboard=False, log_to_driver=False)
 warnings = queue.SimpleQueue()
+double = ray.remote(lambda given: 2 * given)
+def somebody_looks_for_losses():
+    return any(thread.name == "hoplite-recovery" for thread in threading.enumerate())
+
 logging.getLogger("hoplite").addHandler(logging.handlers.QueueHandler(warnings))
 
 # Ray's shutdown instead of Hoplite's, and then Ray alone again: large values are Ray's, at once.
 hoplite.ray.init("local", store_size="64MiB", **options)
 assert hoplite.ray.client().status().copies == 0
 ray.put(array)
+assert ray.get(double.remote(1)) == 2
+assert somebody_looks_for_losses()
 ray.shutdown()
 with pytest.raises(hoplite.NodeUnreachable, match="not connected"):
     hoplite.ray.client()
@@ -158,6 +164,8 @@ ray.shutdown()
 hoplite.ray.init("local", store_size="64MiB", **options)
 reference = ray.put(array)
 assert hoplite.ray.client().status().copies == 1
+assert ray.get(double.remote(1)) == 2
+assert somebody_looks_for_losses()
 hoplite.ray.shutdown()
 assert not ray.is_initialized()
 print("done")

@@ -15,7 +15,7 @@ import collections
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -30,7 +30,7 @@ from hoplite.ray.names import keeper_of
 from hoplite.ray.origins import parts_of
 from hoplite.ray.packing import Packed
 
-__all__ = ["Task", "drop_ended", "forget_all", "known", "record"]
+__all__ = ["Task", "drop_ended", "forget_all", "known", "knows_any", "record"]
 
 DEPTH_MAX = 100
 """Tasks in a row, each an argument's of the next, that are remembered when their results have gone."""
@@ -64,8 +64,8 @@ class Task:
     bytes: int = TASK_BYTES
     refused: str = ""
     """Why it cannot be made again, if so."""
-    again: dict[int, ray.ObjectRef] = field(default_factory=dict)
-    """By part, the call that made it again: that holds its new guard."""
+    again: dict[int, ray.ObjectRef] | None = None
+    """By part, the call that made it again: that holds its new guard. None: nothing was."""
 
     def run_again(self, parts: dict[int, str]) -> ray.ObjectRef:
         """Make `parts` (their guards in hex) again; the call that does. Raises `CannotRunAgain`."""
@@ -74,7 +74,7 @@ class Task:
         call = _AGAIN._remote(
             args=[self.function._function, self.outputs, parts, *args], kwargs=kwargs, **options
         )
-        self.again.update(dict.fromkeys(parts, call))
+        self.again = {**(self.again or {}), **dict.fromkeys(parts, call)}
         return call
 
     def results(self) -> list[ray.ObjectRef]:
@@ -104,15 +104,19 @@ class _Tasks:
         with self._lock:
             self.by_id[id] = task
             self._bytes += task.bytes
-            for _ in range(len(self.by_id)):
-                if self._bytes <= TASKS_BYTES_MAX:
-                    break
-                oldest = next(iter(self.by_id))
-                if self.by_id[oldest].again:
-                    # It holds what was made again.
-                    self.by_id.move_to_end(oldest)
-                else:
-                    self._forget(oldest)
+            if self._bytes > TASKS_BYTES_MAX:
+                self._make_room()
+
+    def _make_room(self) -> None:
+        for _ in range(len(self.by_id)):
+            if self._bytes <= TASKS_BYTES_MAX:
+                break
+            oldest = next(iter(self.by_id))
+            if self.by_id[oldest].again:
+                # It holds what was made again.
+                self.by_id.move_to_end(oldest)
+            else:
+                self._forget(oldest)
 
     def drop_ended(self) -> None:
         """All, unless it is too soon after the last time."""
@@ -134,7 +138,7 @@ class _Tasks:
             if task is not None:
                 self._bytes -= task.bytes
                 # Later tasks may know of it still; its results' new guards end here.
-                task.again.clear()
+                task.again = None
 
 
 _tasks = _Tasks()
@@ -157,6 +161,8 @@ def record(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, 
 def _noted(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, Any], outputs: int) -> Task:
     if options.get("max_retries") == 0:
         return Task(function, (), {}, options, outputs, refused="the task is not to be retried")
+    if not args and not kwargs:
+        return Task(function, (), {}, options, outputs)
     tasks: list[Task] = []
 
     def reference(of: ray.ObjectRef) -> Reference:
@@ -181,6 +187,11 @@ def _noted(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, 
 def known(task: str) -> Task | None:
     """The task with this id (in hex), if this process has called it."""
     return _tasks.by_id.get(task)
+
+
+def knows_any() -> bool:
+    """Whether this process remembers tasks."""
+    return bool(_tasks.by_id)
 
 
 def drop_ended() -> None:

@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import ray
+from ray._private import worker
 from ray._private.worker import global_worker
 from ray.remote_function import RemoteFunction
 
@@ -19,7 +20,7 @@ __all__ = ["Recorded", "give_up", "record", "stop"]
 
 logger = logging.getLogger(__name__)
 
-LOOK_INTERVAL = 0.5
+LOOK_INTERVAL = 1.0
 """Seconds between two looks at what has been reported."""
 
 
@@ -27,7 +28,8 @@ class _Recovery:
     """A thread of a process that calls tasks; ends with its connection to Ray."""
 
     def __init__(self) -> None:
-        self.worker_id: bytes = global_worker.worker_id
+        self.node = worker._global_node
+        """Of Ray's, made anew whenever this process connects; its worker id may be the same as before."""
         self._making: dict[ray.ObjectRef, list[Loss]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hoplite-recovery", daemon=True)
@@ -43,12 +45,12 @@ class _Recovery:
 
     def _run(self) -> None:
         while not self._stopping.wait(LOOK_INTERVAL):
-            # In this order: without a connection, Ray ends a process that asks for its id.
-            if not global_worker.connected or global_worker.worker_id != self.worker_id:
+            if not global_worker.connected or worker._global_node is not self.node:
                 return
             try:
                 lineage.drop_ended()
-                self._make_again()
+                if lineage.knows_any():
+                    self._make_again()
                 self._see_to_failures()
             except Exception:
                 logger.exception("looking again in %s s", LOOK_INTERVAL)
@@ -110,9 +112,9 @@ def record(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, 
 def _start() -> None:
     """Once for each connection to Ray."""
     global _recovery
-    if _recovery is None or _recovery.worker_id != global_worker.worker_id:
+    if _recovery is None or _recovery.node is not worker._global_node:
         with _lock:
-            if _recovery is None or _recovery.worker_id != global_worker.worker_id:
+            if _recovery is None or _recovery.node is not worker._global_node:
                 lineage.forget_all()
                 _recovery = _Recovery()
 

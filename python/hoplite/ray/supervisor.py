@@ -25,7 +25,7 @@ __all__ = ["Supervisor"]
 
 logger = logging.getLogger(__name__)
 
-LOOK_INTERVAL = 0.5
+LOOK_INTERVAL = 1.0
 """Seconds between two looks at the cluster: a node that joins waits that long for its Hoplite node."""
 
 KEEPER_TIMEOUT = 60.0
@@ -38,6 +38,9 @@ STARTS_AT_ONCE = 16
 
 FAILURES_MAX = 3
 """In a row, until those who wait for a node are told; so many seconds pass, where it fails for good."""
+
+LOSSES_INTERVAL = 2.5
+"""Seconds between two looks at what has been reported lost, which the head of the cluster must answer."""
 
 CLAIM_TIMEOUT = 10.0
 """Seconds for the process that called a task to say that it will make its lost results again."""
@@ -94,11 +97,14 @@ class Supervisor:
             ray.kill(kept.actor)
 
     def _watch(self) -> None:
+        next_losses = 0.0
         with ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="hoplite-start") as threads:
             while not self._stopping:
                 try:
                     self._look(threads)
-                    self._give_up_losses()
+                    if time.monotonic() >= next_losses:
+                        next_losses = time.monotonic() + LOSSES_INTERVAL
+                        self._give_up_losses()
                 except Exception:
                     logger.exception("looking again in %s s", LOOK_INTERVAL)
                 time.sleep(LOOK_INTERVAL)
