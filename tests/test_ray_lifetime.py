@@ -20,6 +20,9 @@ pytestmark = [*IGNORED, pytest.mark.usefixtures("explicit")]
 
 LENGTH = 1 << 20
 
+YIELDS_SECONDS_MAX = 60.0
+"""Longer than the test of an actor that still yields takes."""
+
 
 @hoplite_ray.remote
 def make(value: int) -> np.ndarray:
@@ -138,7 +141,7 @@ class Concurrent:
 
     def stream(self) -> Iterator[np.ndarray]:
         yield np.full(LENGTH, 7, np.uint8)
-        self._end.wait()
+        self._end.wait(YIELDS_SECONDS_MAX)
 
     def first(self, array: np.ndarray) -> int:
         return int(array[0])
@@ -156,8 +159,7 @@ class Concurrent:
 class Asynchronous(Concurrent):
     async def stream(self) -> AsyncIterator[np.ndarray]:  # type: ignore[override]
         yield np.full(LENGTH, 7, np.uint8)
-        while not self._end.is_set():
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(self._end.wait, YIELDS_SECONDS_MAX)
 
     async def whole(self) -> np.ndarray:  # type: ignore[override]
         return np.full(LENGTH, 8, np.uint8)
