@@ -1,15 +1,16 @@
 """Latency of every round on Ray while a host fails and comes back, with Hoplite and without: Figure 12.
 
-Asynchronous SGD, by the half of the gradients that comes first: each worker is on a host with a limited link
-of its own, the driver on one more. All that runs on a worker's host is killed at once: Ray's node, its
-processes, Hoplite's node and its keeper. Later a node of Ray's is started there again, and the rest is up to
-Ray and to Hoplite. Ray's health checks are as they come: they tell that a node is dead after some 14 s.
-Computing is a short sleep.
+Serving by an ensemble on Ray Serve (a majority's votes answer a batch), and asynchronous SGD (the half of the
+gradients that comes first), each participant on a host with a limited link of its own, the driver on one
+more. All that runs on a participant's host is killed at once: Ray's node, its workers, Hoplite's node and its
+keeper. Later a node of Ray's is started there again, and the rest is up to Ray and to Hoplite. Ray's health
+checks are as they come: they tell that a node is dead after some 14 s. Computing is a short sleep.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import threading
@@ -27,13 +28,16 @@ from lab.results import joined
 from lab.systems import peers, ray
 from lab.worker import Process
 
-APPLICATIONS = ("sgd",)
+APPLICATIONS = ("ensemble", "sgd")
 SYSTEMS = ("hoplite", "ray")
 
 PARTICIPANTS = 7
 
+#: Of each system, in turns.
+RUNS = 2
+
 #: Seconds of each run: before the time that counts, and on its clock the crash, the return and the end.
-WARM_UP, CRASH, RETURN, END = 10.0, 15.0, 40.0, 70.0
+WARM_UP, CRASH, RETURN, END = 5.0, 10.0, 35.0, 55.0
 
 #: The host that crashes; the driver and Ray's head are in host 0.
 VICTIM = 1
@@ -41,7 +45,7 @@ VICTIM = 1
 #: A round is slow if it takes so many times as long as the median of those before the crash.
 SLOW = 1.5
 
-#: What is told of a run: seconds, each.
+#: What is told of a run: seconds, each; of several runs the median, and from which to which.
 COLUMNS = {
     "before": "a round before",
     "slowest_away": "slowest after the failure",
@@ -64,6 +68,8 @@ def main() -> None:
     options.add_argument("--participants", type=int, default=PARTICIPANTS, help="besides the driver")
     options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
     options.add_argument("--only", choices=APPLICATIONS)
+    options.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
+    options.add_argument("--runs", type=int, default=RUNS, help="of each system, in turns")
     options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figure")
     arguments = options.parse_args()
     network = Network(arguments.rate)
@@ -74,11 +80,14 @@ def main() -> None:
         ("application", "system", *COLUMNS.values()),
     )
     for name in [arguments.only] if arguments.only else APPLICATIONS:
-        for system in SYSTEMS:
-            # A cluster of its own: what one run leaves behind is nobody else's.
-            with turns.hosts_like_all(arguments.participants + 1, network) as hosts:
-                rounds = _run(name, system, hosts)
-            _add_row(report, name, system, rounds, hosts[VICTIM].address)
+        runs: dict[str, list[list[dict[str, Any]]]] = {system: [] for system in arguments.systems}
+        for _ in range(arguments.runs):
+            for system in arguments.systems:
+                # A cluster of its own: what one run leaves behind is nobody else's.
+                with turns.hosts_like_all(arguments.participants + 1, network) as hosts:
+                    runs[system].append(_run(name, system, hosts))
+        for system in arguments.systems:
+            _add_row(report, name, system, runs[system], hosts[VICTIM].address)
     report.finish()
     ray_figure.draw(joined("ray_failure"), arguments.figures)
 
@@ -137,14 +146,40 @@ def _rounds(
     return rounds
 
 
-def _add_row(report: Report, name: str, system: str, rounds: Sequence[dict[str, Any]], victim: str) -> None:
-    summary = told(rounds, victim)
+def _add_row(
+    report: Report, name: str, system: str, runs: Sequence[Sequence[dict[str, Any]]], victim: str
+) -> None:
+    summaries = [told(rounds, victim) for rounds in runs]
+    columns = {key: [summary[key] for summary in summaries] for key in COLUMNS}
+    medians = {key: median(_sortable(values)) for key, values in columns.items()}
     report.add(
-        (name, system, *("never" if summary[key] is None else f"{summary[key]:.2f} s" for key in COLUMNS)),
+        (name, system, *(cell(values) for values in columns.values())),
         case=f"{name}, {system}",
-        runs=rounds,
-        summary={**summary, "application": name, "system": system, "crash": CRASH, "return": RETURN},
+        runs=runs,
+        summary={
+            **{key: None if math.isinf(seconds) else seconds for key, seconds in medians.items()},
+            "application": name,
+            "system": system,
+            "crash": CRASH,
+            "return": RETURN,
+        },
     )
+
+
+def _sortable(values: Sequence[float | None]) -> list[float]:
+    """What never came, after all that came."""
+    return sorted(math.inf if value is None else value for value in values)
+
+
+def cell(values: Sequence[float | None]) -> str:
+    """Of several runs: the median, and from which to which; None for what never came."""
+    ordered = _sortable(values)
+    text = _time(median(ordered))
+    return text if len(ordered) == 1 else f"{text} ({_time(ordered[0])}-{_time(ordered[-1])})"
+
+
+def _time(seconds: float) -> str:
+    return "never" if math.isinf(seconds) else f"{seconds:.2f} s"
 
 
 def told(rounds: Sequence[dict[str, Any]], victim: str) -> dict[str, float | None]:

@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 from lab import bench_applications, page, report, results, systems, turns
 from lab.applications import Application, ProgramFailed
 from lab.bench_degree import shape
-from lab.bench_ray_failure import CRASH, RETURN, told
+from lab.bench_ray_failure import CRASH, RETURN, cell, told
 from lab.network import Network
 from lab.plots import applications, arrivals, collective, degree, objects, roundtrip, scaling, unlimited
 from lab.systems import mpi, mpi_launch, peers
@@ -315,3 +315,6 @@ def test_what_is_told_of_rounds_while_a_host_fails() -> None:
     never = told(rounds[:4], "victim")
     assert never["part_after"] is None
     assert never["end"] is None
+    assert cell([2.0]) == "2.00 s"
+    assert cell([3.0, None, 1.0]) == "3.00 s (1.00 s-never)"
+    assert cell([None, 1.0]) == "never (1.00 s-never)"

@@ -54,7 +54,7 @@ class Frontend:
         ready, _ = self._client.wait(answers, alive // 2 + 1, timeout=STEP_SECONDS)
         if len(ready) <= alive // 2:
             raise TimeoutError(f"step {step}: {len(ready)} of {alive} models answered in {STEP_SECONDS} s")
-        expected = _answer_to(self._images)
+        expected = answer_to(self._images)
         for id in ready:
             if not np.array_equal(self._client.get(id, timeout=STEP_SECONDS), expected):
                 raise WrongAnswer(f"step {step}: {id.name}")
@@ -81,7 +81,7 @@ def _answer(step: int, model: int) -> str:
     return f"answer-{step}-{model}"
 
 
-def _answer_to(images: np.ndarray) -> np.ndarray:
+def answer_to(images: np.ndarray) -> np.ndarray:
     answer: np.ndarray = images.reshape(len(images), -1)[:, ::STRIDE].sum(axis=1, dtype=np.int64)
     return answer
 
@@ -93,7 +93,7 @@ def serve(socket: str, model: int, step: int) -> None:
             try:
                 images = client.get(_batch(step), timeout=STEP_SECONDS)
                 time.sleep(COMPUTE_SECONDS)
-                client.put(_answer_to(images), _answer(step, model), timeout=STEP_SECONDS)
+                client.put(answer_to(images), _answer(step, model), timeout=STEP_SECONDS)
             except hoplite.ObjectDeleted:
                 # The others went ahead: a majority answered without us.
                 pass

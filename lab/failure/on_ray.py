@@ -1,12 +1,13 @@
-"""Figure 12's asynchronous SGD on Ray: ``python -m lab.failure.on_ray HEAD SYSTEM APPLICATION PARTICIPANTS``.
+"""Figure 12's applications on Ray: ``python -m lab.failure.on_ray HEAD SYSTEM APPLICATION PARTICIPANTS``.
 
-Its driver, told line by line to do a step, as `lab.worker` says. It is the loop of `examples.on_ray`, with
-Hoplite or on Ray alone, and with what programs do that are to outlive their hosts: actors may be restarted,
-and their calls made again.
+Their driver, told line by line to do a step, as `lab.worker` says. They are the loops of `examples.on_ray`,
+with Hoplite or on Ray alone, and with what programs do that are to outlive their hosts: actors may be
+restarted and their calls made again, a majority's votes are enough, and who is far behind is not asked.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -14,15 +15,27 @@ from typing import Any, Protocol
 import hoplite.ray
 import numpy as np
 import ray
+from ray import serve
 
 from examples.on_ray.models import StandIn
+from lab.failure.ensemble import COMPUTE_SECONDS as CLASSIFY_SECONDS
+from lab.failure.ensemble import SHAPE, answer_to
 from lab.failure.sgd import COMPUTE_SECONDS
 from lab.systems.peers import answers
+from lab.systems.ray_driver import SHARE
 from lab.worker import CALL_SECONDS
 from lab.worker import serve as serve_calls
 
 #: Of the parameters and of a gradient.
 PARAMETERS_BYTES = 16_000_000
+
+#: Calls of one model that it has not answered, at most: it is asked no more until it has. Calls that are
+#: cancelled instead would keep their batches: while a deployment has no replica, Ray Serve's router does not
+#: drop what was cancelled from its queue (Ray 2.60).
+UNANSWERED_MAX = 3
+
+#: A model's host, and what it answers.
+Vote = tuple[str, np.ndarray]
 
 #: A participant takes the processor of its host, and is started anew where there is one.
 LASTING = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": -1, "max_task_retries": -1}
@@ -115,9 +128,79 @@ def _added(server: Server, half: int) -> tuple[np.ndarray, set[ray.ObjectRef]]:
     return total, set(ready)
 
 
+class Model:
+    """One of the ensemble."""
+
+    async def __call__(self, images: np.ndarray) -> Vote:
+        await asyncio.sleep(CLASSIFY_SECONDS)
+        return str(ray.util.get_node_ip_address()), answer_to(images)
+
+
+class Ensemble:
+    """Hands images on, and answers when a majority has."""
+
+    def __init__(self, *models: serve.handle.DeploymentHandle) -> None:
+        self._models = [(model, asyncio.Semaphore(UNANSWERED_MAX)) for model in models]
+
+    async def __call__(self, images: list[ray.ObjectRef]) -> list[Vote]:
+        asked = [asyncio.ensure_future(_vote(model, turns, images)) for model, turns in self._models]
+        votes: list[Vote] = []
+        for answer in asyncio.as_completed(asked):
+            vote = await answer
+            if vote is not None:
+                votes.append(vote)
+            if len(votes) > len(self._models) // 2:
+                # Who could not be asked yet will not be.
+                images.clear()
+                return votes
+        raise WrongContent(f"only {len(votes)} of {len(self._models)} models answered")
+
+
+async def _vote(model: Any, turns: asyncio.Semaphore, images: list[ray.ObjectRef]) -> Vote | None:
+    """None if the majority was there before the model could be asked, or it has ended with its host."""
+    async with turns:
+        if not images:
+            return None
+        try:
+            vote: Vote = await model.remote(images[0])
+        except ray.exceptions.RayActorError:
+            return None
+        return vote
+
+
+class Frontend:
+    """Puts batches, and has them answered."""
+
+    def __init__(self, models: int) -> None:
+        serve.start(proxy_location="Disabled")
+        bound = [serve.deployment(Model, name=f"model-{number}").bind() for number in range(models)]
+        # Beside the driver: who fails is to be a model.
+        options = {"num_cpus": 0, "resources": {"host0": SHARE}}
+        self._asked = serve.run(
+            serve.deployment(Ensemble, ray_actor_options=options).bind(*bound), route_prefix=None
+        )
+        self._images = np.random.default_rng(0).integers(0, 256, SHAPE, np.uint8)
+        self._steps = 0
+
+    def step(self) -> list[str]:
+        self._steps += 1
+        # Its first byte tells a batch from all others.
+        self._images[:, 0, 0, 0] = self._steps % 256
+        expected = answer_to(self._images)
+        votes = self._asked.remote([ray.put(self._images)]).result(timeout_s=CALL_SECONDS)
+        if not all(np.array_equal(vote, expected) for _, vote in votes):
+            raise WrongContent(f"step {self._steps}")
+        return [address for address, _ in votes]
+
+    def close(self) -> None:
+        serve.shutdown()
+
+
 APPLICATIONS: Mapping[tuple[str, str], Callable[[int], Application]] = {
     ("hoplite", "sgd"): lambda participants: Server(_reduced, participants),
     ("ray", "sgd"): lambda participants: Server(_added, participants),
+    ("hoplite", "ensemble"): Frontend,
+    ("ray", "ensemble"): Frontend,
 }
 
 
