@@ -64,7 +64,8 @@ class Keeper:
             f"{host}:0", self._socket, store_size=store_size, seeds=_others(node_id), log=_log_path(node_id)
         )
         self._client = connect(self._socket)
-        self._guards = Guards(self._client)
+        me = ray.get_runtime_context().current_actor
+        self._guards = Guards(self._client, me.blanks)
         announce(node_id, self._address, self._socket)
         self._stopping = False
 
@@ -76,12 +77,16 @@ class Keeper:
     @_made_again
     async def guards(self, count: int) -> list[ray.ObjectRef]:
         """New guards, for the objects that a process of this Ray node is going to put."""
-        return self._guards.make(count)
+        return await self._guards.make(count)
 
     @_made_again
     async def guards_of(self, ended: Sequence[str]) -> list[ray.ObjectRef]:
         """New guards for the objects of some (in hex) that have ended with their keeper."""
-        return self._guards.replace(ended)
+        return await self._guards.replace(ended)
+
+    async def blanks(self, count: int) -> list[bytes]:
+        """So many empty values; for this actor itself."""
+        return [b""] * count
 
     async def run(self) -> None:
         """Waits until the node ends, which it should not, and ends this process with it."""
@@ -119,12 +124,12 @@ class Keeper:
     ) -> Handle:
         """Reduce the values of all `references`, which may not exist yet, in `timeout` seconds."""
         async with _reducing():
+            (target,) = await self._guards.make(1)
             # Kept to the end: a handle keeps its object.
             sources = [await self._handle(value) for value in await _got(references, timeout)]
             forms = {source.form for source in sources}
             if len(forms) > 1:
                 raise BadArgument(f"sources of different kinds: {', '.join(form.name for form in forms)}")
-            (target,) = self._guards.make(1)
             reduce = self._client.aio.allreduce if to_sources else self._client.aio.reduce
             if not to_sources:
                 # Wanted where it is asked for: it comes here behind the reduction, and not when that is done.
@@ -150,7 +155,7 @@ class Keeper:
         """`value` if it is one; else it is a value that Ray carried, and is put here."""
         if isinstance(value, Handle):
             return value
-        (guard,) = self._guards.make(1)
+        (guard,) = await self._guards.make(1)
         await self._client.aio.put(value, id_of(guard))
         return Handle(guard, Form.TENSOR if is_torch_tensor(value) else Form.ARRAY, None)
 

@@ -1,10 +1,10 @@
 """How long an object lives: as long as any reference of Ray's to its guard.
 
-A guard is an empty Ray object that travels inside the value which stands for the Hoplite object. Ray
-counts who holds it, nested, borrowed, in arguments and results, and tells its owner, the keeper of the
-node where the object was put, when nobody does. The owner is the keeper, and not the process that put
-the object, so that an object outlives the worker that made it, as Ray's own do; and it dies with the
-node, as does the object's pinned copy. The id follows from the guard: there is nothing to register.
+A guard is an empty Ray object, as small results of calls are, that travels inside the value which stands
+for the Hoplite object. Ray counts who holds it, nested, borrowed, in arguments and results, and tells its
+owner, the keeper of the node where the object was put, when nobody does. The owner is the keeper, and not the
+process that put the object, so that an object outlives the worker that made it, as Ray's own do; and it dies
+with the node, as does the object's pinned copy. The id follows from the guard: there is nothing to register.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import queue
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import ray
 from ray._private.worker import global_worker
@@ -45,28 +46,36 @@ def id_of_hex(guard: str) -> ObjectId:
 class Guards:
     """Makes guards, and deletes each one's object when nobody refers to it any more."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, blanks: Any) -> None:
+        """`blanks`: a method of this actor's own that returns so many empty values as it is given."""
         self._client = client
+        self._blanks = blanks
         self._ended: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._replaced: dict[bytes, str] = {}
         """By guard: the one that its object had before, where that ended with its keeper."""
         threading.Thread(target=self._delete_ended, name="hoplite-delete", daemon=True).start()
 
-    def make(self, count: int) -> list[ray.ObjectRef]:
+    async def make(self, count: int) -> list[ray.ObjectRef]:
         """New guards; whoever gets none of them put still may just drop them."""
-        return [self._guard() for _ in range(count)]
+        return await self._new([None] * count)
 
-    def replace(self, ended: Sequence[str]) -> list[ray.ObjectRef]:
+    async def replace(self, ended: Sequence[str]) -> list[ray.ObjectRef]:
         """New guards, one for the object of each that has `ended` (in hex)."""
-        return [self._guard(before) for before in ended]
+        return await self._new(ended)
 
-    def _guard(self, before: str | None = None) -> ray.ObjectRef:
-        guard = ray.put(b"")
-        if before is not None:
-            self._replaced[guard.binary()] = before
-        # Called on a thread of Ray's that must not be held up.
-        global_worker.core_worker.add_object_out_of_scope_callback(guard, self._ended.put)
-        return guard
+    async def _new(self, ended: Sequence[str | None]) -> list[ray.ObjectRef]:
+        # Results of a call, which Ray keeps in this process. What is put lies in its object store, where each
+        # guard took a millisecond of two processes' time.
+        results = self._blanks.options(num_returns=len(ended)).remote(len(ended))
+        guards: list[ray.ObjectRef] = results if isinstance(results, list) else [results]
+        for guard, before in zip(guards, ended, strict=True):
+            if before is not None:
+                self._replaced[guard.binary()] = before
+            # Called on a thread of Ray's that must not be held up.
+            global_worker.core_worker.add_object_out_of_scope_callback(guard, self._ended.put)
+        # All come together. Who is given one that has not come asks for it.
+        await guards[-1]
+        return guards
 
     def _delete_ended(self) -> None:
         while True:
