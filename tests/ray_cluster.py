@@ -168,6 +168,17 @@ def copies() -> int:
     return held
 
 
+def is_deleted(id: hoplite.ObjectId) -> bool:
+    """Whether an object was there, and is there no more."""
+    import hoplite.ray as hoplite_ray
+
+    try:
+        hoplite_ray.client().locations(id, timeout=TIMEOUT)
+    except hoplite.ObjectDeleted:
+        return True
+    return False
+
+
 def goes_back_to(count: int) -> None:
     """Wait until the Hoplite nodes hold no more than `count` copies."""
     # Errors that were expected hold, in a cycle, the frames they came through, and those the references.

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import hoplite
 import numpy as np
 import pytest
 from conftest import eventually
-from ray_cluster import IGNORED, TIMEOUT, copies, goes_back_to, on
+from ray_cluster import IGNORED, TIMEOUT, copies, goes_back_to, is_deleted, on
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
@@ -42,14 +41,6 @@ def test_what_is_put_is_a_view_of_hoplites_store(api: Any) -> None:
     np.testing.assert_array_equal(got, array)
     del got
     goes_back_to(0)
-
-
-def is_deleted(id: hoplite.ObjectId) -> bool:
-    try:
-        hoplite_ray.client().locations(id, timeout=TIMEOUT)
-    except hoplite.ObjectDeleted:
-        return True
-    return False
 
 
 def test_results_go_from_task_to_task(api: Any) -> None:

@@ -25,6 +25,7 @@ from hoplite.ray.needed import RAY_MIN as RAY_MIN
 from hoplite.ray.collectives import allreduce, broadcast, prefetch, reduce
 from hoplite.ray.errors import ObjectFetchTimedOutError, ObjectLostError
 from hoplite.ray.hooks import runtime_env
+from hoplite.ray.in_place import empty
 from hoplite.ray.references import get, put, remote, wait
 from hoplite.ray.session import client, init, nodes, shutdown
 
@@ -34,6 +35,7 @@ __all__ = [
     "allreduce",
     "broadcast",
     "client",
+    "empty",
     "get",
     "init",
     "nodes",

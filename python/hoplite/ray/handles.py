@@ -19,9 +19,11 @@ from hoplite.ray import connection
 from hoplite.ray.apart import take_apart
 from hoplite.ray.errors import unavailable
 from hoplite.ray.forms import Form, received, sent, size_of
+from hoplite.ray.in_place import sent_in_place
 from hoplite.ray.lifetime import id_of
 from hoplite.ray.lingering import hold_what_is_yielded, is_yielded_beside_others
 from hoplite.ray.origins import Origin, next_origin, taken_apart
+from hoplite.ray.settings import ROOM_TIMEOUT
 from hoplite.ray.watch import missed, watching
 from hoplite.timeouts import Deadline
 
@@ -37,9 +39,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-ROOM_TIMEOUT = 1.0
-"""Seconds that a put waits for room in the store. Then the value goes Ray's way, which can spill to disk."""
 
 SLOWEST_BYTES_PER_SECOND = 100e6
 """Slowest copying into the store that is waited for, on a machine that swaps."""
@@ -122,6 +121,9 @@ def share(value: Any, form: Form) -> Handle | None:
 
 
 def _put(way: connection.Connection, value: Any, form: Form, origin: Origin | None) -> Handle:
+    guard = sent_in_place(value)
+    if guard is not None:
+        return Handle(guard, form, origin)
     handle = Handle(way.guards.take(), form, origin)
     timeout = ROOM_TIMEOUT + size_of(value) / SLOWEST_BYTES_PER_SECOND
     way.client.put(sent(value, form), handle.id, timeout=timeout)

@@ -1,0 +1,87 @@
+"""Arrays that are made where they will lie, in the node's store: to send them, nothing is copied."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import ray
+
+from hoplite.client import Client
+from hoplite.creation import Creation, Draft
+from hoplite.errors import Aborted, NodeUnreachable, StoreFull, TimedOut
+from hoplite.ray import connection
+from hoplite.ray.forms import Form, form_of
+from hoplite.ray.lifetime import id_of
+from hoplite.ray.names import require_connection
+from hoplite.ray.settings import ROOM_TIMEOUT, threshold
+
+__all__ = ["empty", "sent_in_place"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Where an array lies that was not sent yet. It refers to the guard, and not to the array."""
+
+    guard: ray.ObjectRef
+    client: Client
+
+
+_rooms: dict[int, _Room] = {}
+"""By the `id` of their arrays, all of which are alive."""
+
+
+def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
+    """As `numpy.empty`, in this node's store: returned by a task, passed or put, it is not copied.
+
+    That holds for the array itself; views of it are copied when they are sent, as all other arrays. Once
+    sent, it is read-only, and views made before must not be written to any more.
+
+    Arrays below the threshold are NumPy's own, as are those of a kind that Hoplite does not send, and
+    those for which the store has no room within a second.
+    """
+    require_connection()
+    private = np.empty(shape, dtype)
+    if private.nbytes < threshold() or form_of(private) is not Form.ARRAY:
+        return private
+    try:
+        return connection.call(lambda way: _in_store(way, private))
+    except (NodeUnreachable, StoreFull, TimedOut):
+        return private
+
+
+def _in_store(way: connection.Connection, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    guard = way.guards.take()
+    array = way.client.create(id_of(guard), like.shape, like.dtype, timeout=ROOM_TIMEOUT).array
+    _rooms[id(array)] = _Room(guard, way.client)
+    # Its memory is given back with the array, to which all views of it refer: it lies on no other array.
+    weakref.finalize(array, _rooms.pop, id(array), None).atexit = False
+    return array
+
+
+def sent_in_place(array: Any) -> ray.ObjectRef | None:
+    """If `array` is of `empty` and was not sent yet, this sends it; gives its guard.
+
+    Raises `NodeUnreachable`: then it is an array as any other, whose bytes are still there, and `Aborted`.
+    """
+    room = _rooms.pop(id(array), None)
+    if room is None:
+        return None
+    object_id = id_of(room.guard)
+    try:
+        Creation(Draft(object_id, array, array.base), room.client).seal()
+        view = room.client.get(object_id)
+    except TimedOut as error:
+        # No case for Ray's way: the memory may be another object's by now.
+        raise Aborted(f"{object_id}, made in place, could not be sent: {error}") from error
+    # As long as the array is used here, also where the object is deleted, its bytes stay.
+    weakref.finalize(array, _let_go, view).atexit = False
+    return room.guard
+
+
+def _let_go(view: npt.NDArray[Any]) -> None:
+    """The last reference of a view ends with this call's."""
