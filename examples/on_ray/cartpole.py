@@ -59,8 +59,12 @@ class CartPole:
         parameters[:USED] = np.random.default_rng(0).standard_normal(USED) * 0.3
         return parameters
 
-    def gradient(self, parameters: np.ndarray) -> np.ndarray:
-        return self.gradient_of(parameters, [self.samples(parameters)])
+    def gradient(self, parameters: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        gradient = self.gradient_of(parameters, [self.samples(parameters)])
+        if out is None:
+            return gradient
+        out[:] = gradient
+        return out
 
     def samples(self, parameters: np.ndarray) -> Samples:
         """Plays some games by this policy."""

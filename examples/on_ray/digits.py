@@ -32,7 +32,7 @@ class Digits:
         zeros = np.zeros(HIDDEN + CLASSES)
         return np.concatenate([first.ravel(), second.ravel(), zeros]).astype(np.float32)
 
-    def gradient(self, parameters: np.ndarray) -> np.ndarray:
+    def gradient(self, parameters: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         batch = self._rng.integers(HELD_OUT, len(self._images), BATCH)
         images, labels = self._images[batch], self._labels[batch]
         first, second, bias, last_bias = _layers(parameters)
@@ -44,7 +44,7 @@ class Digits:
         error /= BATCH
         back = (error @ second.T) * (hidden > 0)
         parts = (images.T @ back, hidden.T @ error, back.sum(axis=0), error.sum(axis=0))
-        return np.concatenate([part.ravel() for part in parts]).astype(np.float32)
+        return np.concatenate([part.ravel() for part in parts], out=out)
 
     def score(self, parameters: np.ndarray) -> str:
         first, second, bias, last_bias = _layers(parameters)

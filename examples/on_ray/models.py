@@ -10,6 +10,7 @@ import time
 from typing import Protocol
 
 import numpy as np
+from scipy.linalg.blas import saxpy
 
 from examples.on_ray.cartpole import CartPole, add_policy_option
 from examples.on_ray.digits import Digits
@@ -18,15 +19,10 @@ SIZES = {"tiny": 4_000_000, "resnet50": 102_000_000, "alexnet": 244_000_000, "vg
 """Bytes of the parameters of networks that are stood in for."""
 
 
-PIECE = 1 << 16
-"""Parameters that are stepped together: these few stay in a core's cache."""
-
-
 def step(parameters: np.ndarray, rate: float, gradient: np.ndarray) -> None:
-    """Subtract `rate` times `gradient`, in place: no array as large as these is made on the way."""
-    for first in range(0, len(parameters), PIECE):
-        piece = slice(first, first + PIECE)
-        parameters[piece] -= rate * gradient[piece]
+    """Subtract `rate` times `gradient`, in place: one pass over both, and no array as large on the way."""
+    stepped = saxpy(gradient, parameters, a=-rate)
+    assert stepped is parameters, "of other arrays than float32, a copy is stepped"
 
 
 class Model(Protocol):
@@ -38,8 +34,8 @@ class Model(Protocol):
     def parameters(self) -> np.ndarray:
         """To begin with."""
 
-    def gradient(self, parameters: np.ndarray) -> np.ndarray:
-        """Of the loss, on this model's next batch."""
+    def gradient(self, parameters: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Of the loss, on this model's next batch; in `out`, if that is given."""
 
     def score(self, parameters: np.ndarray) -> str:
         """How good these parameters are, in words."""
@@ -58,11 +54,18 @@ class StandIn:
     def parameters(self) -> np.ndarray:
         return np.zeros(self._length, np.float32)
 
-    def gradient(self, parameters: np.ndarray) -> np.ndarray:
-        time.sleep(self._seconds)
-        if not len(self._gradient):
-            self._gradient = np.ones(self._length, np.float32)
-        return self._gradient
+    def gradient(self, parameters: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        began = time.monotonic()
+        if out is None:
+            # Always the same one: fresh memory is slow.
+            if not len(self._gradient):
+                self._gradient = np.ones(self._length, np.float32)
+            out = self._gradient
+        else:
+            out.fill(1)
+        # Writing it is part of computing it.
+        time.sleep(max(self._seconds - (time.monotonic() - began), 0))
+        return out
 
     def score(self, parameters: np.ndarray) -> str:
         # Of a mean of gradients that are all 1.

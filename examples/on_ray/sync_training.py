@@ -25,7 +25,8 @@ class Worker:
 
     def gradient(self) -> np.ndarray:
         """Of the loss, on the next batch of this worker's own."""
-        return self._model.gradient(self._parameters)
+        gradient = hoplite.ray.empty(self._parameters.shape, np.float32)
+        return self._model.gradient(self._parameters, gradient)
 
     def step(self, total: np.ndarray) -> None:
         """Steps by the sum of all workers' gradients."""
@@ -50,10 +51,13 @@ def train(options: argparse.Namespace) -> None:
         ray.remote(Worker).options(num_cpus=1, scheduling_strategy="SPREAD").remote(options, seed)
         for seed in range(1, options.workers + 1)
     ]
+    steps: list[ray.ObjectRef] = []
     for _ in rounds(options):
         gradients = [worker.gradient.remote() for worker in workers]
         total = hoplite.ray.allreduce(gradients)
-        ray.get([worker.step.remote(total) for worker in workers])
+        # Of the round before: a worker that has made its step computes its next gradient at once.
+        ray.get(steps)
+        steps = [worker.step.remote(total) for worker in workers]
     print("; ".join(sorted(set(ray.get([worker.score.remote() for worker in workers])))))
     hoplite.ray.shutdown()
 

@@ -49,10 +49,13 @@ def train(options: argparse.Namespace) -> None:
         ray.remote(Worker).options(num_cpus=1, scheduling_strategy="SPREAD").remote(options, seed)
         for seed in range(1, options.workers + 1)
     ]
+    steps: list[ray.ObjectRef] = []
     for _ in rounds(options):
         gradients = [worker.gradient.remote() for worker in workers]
         total = ray.put(sum(ray.get(gradients)))
-        ray.get([worker.step.remote(total) for worker in workers])
+        # Of the round before: a worker that has made its step computes its next gradient at once.
+        ray.get(steps)
+        steps = [worker.step.remote(total) for worker in workers]
     print("; ".join(sorted(set(ray.get([worker.score.remote() for worker in workers])))))
     ray.shutdown()
 
