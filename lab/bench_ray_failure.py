@@ -3,8 +3,9 @@
 Serving by an ensemble on Ray Serve (a majority's votes answer a batch), and asynchronous SGD (the half of the
 gradients that comes first), each participant on a host with a limited link of its own, the driver on one
 more. All that runs on a participant's host is killed at once: Ray's node, its workers, Hoplite's node and its
-keeper. Later a node of Ray's is started there again, and the rest is up to Ray and to Hoplite. Ray's health
-checks are as they come: they tell that a node is dead after some 14 s. Computing is a short sleep.
+keeper. Later a node of Ray's is started there again, and the rest is up to Ray and to Hoplite: it takes part
+again when an answer of its model, be it a late one, or a gradient of its worker has come. Ray's health checks
+are as they come: they tell that a node is dead after some 14 s. Computing is a short sleep.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PARTICIPANTS = 7
 RUNS = 2
 
 #: Seconds of each run: before the time that counts, and on its clock the crash, the return and the end.
-WARM_UP, CRASH, RETURN, END = 5.0, 10.0, 35.0, 55.0
+WARM_UP, CRASH, RETURN, END = 5.0, 10.0, 35.0, 60.0
 
 #: The host that crashes; the driver and Ray's head are in host 0.
 VICTIM = 1

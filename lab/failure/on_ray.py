@@ -34,9 +34,6 @@ PARAMETERS_BYTES = 16_000_000
 #: drop what was cancelled from its queue (Ray 2.60).
 UNANSWERED_MAX = 3
 
-#: A model's host, and what it answers.
-Vote = tuple[str, np.ndarray]
-
 #: A participant takes the processor of its host, and is started anew where there is one.
 LASTING = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": -1, "max_task_retries": -1}
 
@@ -131,7 +128,8 @@ def _added(server: Server, half: int) -> tuple[np.ndarray, set[ray.ObjectRef]]:
 class Model:
     """One of the ensemble."""
 
-    async def __call__(self, images: np.ndarray) -> Vote:
+    async def __call__(self, images: np.ndarray) -> tuple[str, np.ndarray]:
+        """The host, and what is answered."""
         await asyncio.sleep(CLASSIFY_SECONDS)
         return str(ray.util.get_node_ip_address()), answer_to(images)
 
@@ -141,10 +139,12 @@ class Ensemble:
 
     def __init__(self, *models: serve.handle.DeploymentHandle) -> None:
         self._models = [(model, asyncio.Semaphore(UNANSWERED_MAX)) for model in models]
+        self._heard_of: set[str] = set()
 
-    async def __call__(self, images: list[ray.ObjectRef]) -> list[Vote]:
-        asked = [asyncio.ensure_future(_vote(model, turns, images)) for model, turns in self._models]
-        votes: list[Vote] = []
+    async def __call__(self, images: list[ray.ObjectRef]) -> tuple[list[np.ndarray], list[str]]:
+        """The majority's votes, and the hosts of all models that were heard of since the batch before."""
+        asked = [asyncio.ensure_future(self._vote(*model, images)) for model in self._models]
+        votes: list[np.ndarray] = []
         for answer in asyncio.as_completed(asked):
             vote = await answer
             if vote is not None:
@@ -152,20 +152,23 @@ class Ensemble:
             if len(votes) > len(self._models) // 2:
                 # Who could not be asked yet will not be.
                 images.clear()
-                return votes
+                heard_of, self._heard_of = self._heard_of, set()
+                return votes, sorted(heard_of)
         raise WrongContent(f"only {len(votes)} of {len(self._models)} models answered")
 
-
-async def _vote(model: Any, turns: asyncio.Semaphore, images: list[ray.ObjectRef]) -> Vote | None:
-    """None if the majority was there before the model could be asked, or it has ended with its host."""
-    async with turns:
-        if not images:
-            return None
-        try:
-            vote: Vote = await model.remote(images[0])
-        except ray.exceptions.RayActorError:
-            return None
-        return vote
+    async def _vote(
+        self, model: Any, turns: asyncio.Semaphore, images: list[ray.ObjectRef]
+    ) -> np.ndarray | None:
+        """None if the majority was there before the model could be asked, or it has ended with its host."""
+        async with turns:
+            if not images:
+                return None
+            try:
+                address, vote = await model.remote(images[0])
+            except ray.exceptions.RayActorError:
+                return None
+            self._heard_of.add(address)
+            return np.asarray(vote)
 
 
 class Frontend:
@@ -187,10 +190,11 @@ class Frontend:
         # Its first byte tells a batch from all others.
         self._images[:, 0, 0, 0] = self._steps % 256
         expected = answer_to(self._images)
-        votes = self._asked.remote([ray.put(self._images)]).result(timeout_s=CALL_SECONDS)
-        if not all(np.array_equal(vote, expected) for _, vote in votes):
+        asked = self._asked.remote([ray.put(self._images)])
+        votes, heard_of = asked.result(timeout_s=CALL_SECONDS)
+        if not all(np.array_equal(vote, expected) for vote in votes):
             raise WrongContent(f"step {self._steps}")
-        return [address for address, _ in votes]
+        return list(heard_of)
 
     def close(self) -> None:
         serve.shutdown()
