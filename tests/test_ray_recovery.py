@@ -21,6 +21,10 @@ pytestmark = IGNORED
 
 LENGTH = 1 << 19
 
+#: A reduction ends before this if it is told what is known: that a source is lost. By looking in vain for any
+#: copy it is given up after 20 s.
+KNOWN_SECONDS = 15.0
+
 
 def large(seed: int = 0) -> np.ndarray:
     """2 MiB."""
@@ -179,7 +183,7 @@ def test_what_no_task_can_make_again_is_said_to_be_lost(api: Any, doomed: Doomed
     doomed.kill(*lost)
     # All at once: that somebody has given an object up takes seconds.
     needing = [total.options(**on(1)).remote(reference) for reference in lost]
-    reduced, _ = hoplite_ray.reduce([result, make_once.remote()])
+    reduced, _ = hoplite_ray.reduce([result, make_once.remote()], timeout=KNOWN_SECONDS)
     for reference in (reduced, *needing, *lost):
         with pytest.raises(ray.exceptions.ObjectLostError):
             hoplite_ray.get(reference, timeout=TIMEOUT)

@@ -8,7 +8,7 @@ import gc
 import logging
 import os
 import subprocess
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +38,10 @@ CONCURRENCY_MAX = 10_000
 
 COLLECT_DELAY = 0.1
 """Seconds until the garbage of a failed reduction is collected: its error must have been answered first."""
+
+LOSS_INTERVAL = 0.5
+"""Seconds between two looks whether sources of a reduction are lost: most reductions take less. Where a loss
+has been noticed, the reduction may take so long to end nevertheless."""
 
 END_TIMEOUT = 5.0
 """Seconds for this process to end after its node has."""
@@ -137,11 +141,33 @@ class Keeper:
             ids = [source.id for source in sources]
             try:
                 with watching(*sources):
-                    await reduce(ids, target=id_of(target), op=op, order=order, timeout=timeout)
+                    await self._unless_lost(
+                        sources, reduce(ids, target=id_of(target), op=op, order=order, timeout=timeout)
+                    )
             except (ObjectDeleted, ObjectLost) as error:
                 lost = None if error.object_id not in ids else references[ids.index(error.object_id)]
                 raise unavailable(lost, error) from error
             return Handle(target, forms.pop(), None)
+
+    async def _unless_lost(self, sources: Sequence[Handle], reduction: Awaitable[object]) -> None:
+        """Await `reduction`, which by itself waits on for what is lost, until somebody puts it again.
+
+        Raises `ObjectLost` if that is a source that no task makes again. The others are made by who called
+        their tasks, or deleted.
+        """
+        ids = [source.id for source in sources if source.origin is None]
+        reducing = asyncio.ensure_future(reduction)
+        try:
+            while not await _is_over(reducing) and ids:
+                try:
+                    await self._client.aio.wait(ids, timeout=LOSS_INTERVAL, on_lost="raise")
+                except ObjectLost:
+                    # Its bytes may all have come before, and the end be on its way.
+                    if not await _is_over(reducing):
+                        raise
+            await reducing
+        finally:
+            reducing.cancel()
 
     async def _fetch(self, reference: ray.ObjectRef, timeout: float | None) -> None:
         await _got([reference], timeout)
@@ -165,6 +191,12 @@ class Keeper:
                 await self._client.aio.get(handle.id, timeout=timeout, on_lost=handle.on_lost)
         except HopliteError as error:
             raise unavailable(reference, error) from error
+
+
+async def _is_over(reducing: asyncio.Future[object]) -> bool:
+    """Now, or in a moment."""
+    done, _ = await asyncio.wait([reducing], timeout=LOSS_INTERVAL)
+    return bool(done)
 
 
 @contextlib.asynccontextmanager
