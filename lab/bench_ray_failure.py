@@ -190,7 +190,12 @@ def told(rounds: Sequence[dict[str, Any]], victim: str) -> dict[str, float | Non
     before = median(one["seconds"] for one, end in pairs if end <= CRASH)
     away = [(one, end) for one, end in pairs if end > CRASH and one["began"] < RETURN]
     back = [(one, end) for one, end in pairs if one["began"] >= RETURN]
-    normal = max((end for one, end in away if one["seconds"] > SLOW * before), default=CRASH)
+    # Of the slow rounds in a row, from the one under way or the next: that single ones are slow later,
+    # `slowest_away` tells.
+    was_slow = [one["seconds"] > SLOW * before for one, _ in away]
+    first = 0 if was_slow[0] else 1
+    last = next((at for at in range(first, len(away)) if not was_slow[at]), len(away))
+    normal = away[last - 1][1] if last > first else CRASH
     fewer = [one["seconds"] for one, end in away if one["began"] >= normal and end <= RETURN]
     part = next((end for one, end in back if victim in one["took_part"]), None)
     whole = [one["seconds"] for one, end in back if part is not None and one["began"] >= part]
