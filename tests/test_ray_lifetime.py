@@ -14,6 +14,7 @@ from ray_cluster import IGNORED, copies, goes_back_to, on
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
+connection = pytest.importorskip("hoplite.ray.connection")
 lingering = pytest.importorskip("hoplite.ray.lingering")
 
 pytestmark = [*IGNORED, pytest.mark.usefixtures("explicit")]
@@ -57,6 +58,15 @@ def test_borrowed_by_an_actor() -> None:
     assert copies() == 2
     ray.get(holder.hold.remote([]))
     goes_back_to(0)
+
+
+def test_guards_in_stock_are_let_go_before_ray_is_left() -> None:
+    reference = hoplite_ray.put(np.ones(LENGTH, np.uint8))
+    stock = connection.here().guards
+    connection.disconnect()
+    assert "hoplite-guards" not in [thread.name for thread in threading.enumerate()]
+    assert stock._guards.empty()
+    assert ray.get(reference)[0] == 1
 
 
 def test_nested_in_another_object() -> None:

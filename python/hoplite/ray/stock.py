@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 
@@ -14,6 +15,9 @@ __all__ = ["GuardStock"]
 
 TIMEOUT = 30.0
 """Seconds to wait for guards from the keeper: a round trip, behind whatever else the machine does."""
+
+CLOSE_TIMEOUT = 1.0
+"""Seconds to wait, at the end, for guards that are being fetched: longer than a keeper that lives takes."""
 
 FETCHED = 16
 """Guards fetched at once, so that their round trip is not on every object's way."""
@@ -53,9 +57,19 @@ class GuardStock:
                 self._low.set()
 
     def close(self) -> None:
-        """Fetch no more."""
+        """Fetch no more, and let go of those that are left.
+
+        Here, and not on the thread when it ends: Ray ends a process in which a reference goes on one thread
+        while Ray is shut down on another.
+        """
         self._closed = True
         self._low.set()
+        with self._starting:
+            if self._thread is not None:
+                self._thread.join(CLOSE_TIMEOUT)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._guards.get_nowait()
 
     def _supply(self) -> None:
         try:
