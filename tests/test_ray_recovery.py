@@ -31,6 +31,13 @@ def large(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(LENGTH, np.float32)
 
 
+def large_in_place(seed: int = 0) -> np.ndarray:
+    """The same, made in the store."""
+    array: np.ndarray = hoplite_ray.empty(LENGTH, np.float32)
+    array[:] = large(seed)
+    return array
+
+
 MODES = ("explicit", "transparent")
 ENDS = ("Ray node", "killed Ray node", "Hoplite node")
 
@@ -137,7 +144,7 @@ def test_a_lost_result_is_made_again_for_all_who_want_it(api: Any, doomed: Doome
 def test_results_are_made_again_from_results_that_have_gone(api: Any, doomed: Doomed) -> None:
     @api.remote
     def make(seed: int) -> np.ndarray:
-        return large(seed)
+        return large_in_place(seed)
 
     @api.remote(num_returns=2)
     def combine(
@@ -256,12 +263,27 @@ def test_a_reduction_is_begun_again_when_its_own_node_dies(api: Any) -> None:
 def test_a_task_whose_worker_is_killed_runs_again(api: Any, tmp_path: Path) -> None:
     @api.remote
     def make(first: Path) -> np.ndarray:
-        array = large(5)
+        array = large_in_place(5)
         if not first.exists():
             first.touch()
             ray.put(array)
+            array = large_in_place(6)
             os.kill(os.getpid(), 9)
         return array
 
     np.testing.assert_array_equal(hoplite_ray.get(make.remote(tmp_path / "first"), timeout=TIMEOUT), large(5))
+    goes_back_to(0)
+
+
+@in_modes("transparent")
+def test_what_was_made_in_place_and_not_sent_outlives_its_node(api: Any) -> None:
+    array = large_in_place(4)
+    node_id, pid = daemon_of(0)
+    before = hoplite_ray.nodes()[node_id]
+    os.kill(pid, 9)
+    eventually(lambda: hoplite_ray.nodes()[node_id] != before, "another takes its place")
+    reference = api.put(array)
+    np.testing.assert_array_equal(hoplite_ray.get(reference, timeout=TIMEOUT), large(4))
+    assert hoplite_ray.get(total.options(**on(1)).remote(reference), timeout=TIMEOUT)
+    del reference
     goes_back_to(0)
