@@ -30,7 +30,7 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
         _draw(axis, [case for case in cases if case.summary["application"] == name])
         axis.set_title(TITLES[name])
     axes[-1].set_xlabel("s")
-    caption(figure, f"{newest(cases).document['title']}. Every run has a line.")
+    caption(figure, f"{newest(cases).document['title']}.\nEvery run has a line.")
     save(figure, folder, NAME)
     return [NAME]
 
