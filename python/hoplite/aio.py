@@ -13,11 +13,11 @@ import numpy.typing as npt
 from hoplite import _hoplite, calls
 from hoplite.connecting import RETRY_INTERVAL
 from hoplite.creation import AsyncCreation
-from hoplite.errors import BadArgument
+from hoplite.errors import BadArgument, HopliteError
 from hoplite.ids import ObjectId, ObjectIdLike
 from hoplite.line import Line
 from hoplite.losses import OnLost
-from hoplite.naming import named
+from hoplite.naming import name_objects
 from hoplite.nodes import Locations, Status
 from hoplite.reduction import Op, Order, ReduceRequest, ReduceResult
 from hoplite.rooms import fresh_room, room_in, torch_room
@@ -61,7 +61,7 @@ class AsyncClient:
         self, value: Any, id: ObjectIdLike | None = None, *, timeout: Timeout = DEFAULT
     ) -> ObjectId:
         """As `Client.put`. Do not change `value` until it is done."""
-        ids = [] if id is None else [ObjectId.of(id)]
+        ids = () if id is None else (id,)
         return await self._run(timeout, lambda c, t: calls.put(c, value, id, t), ids)
 
     async def create(
@@ -73,7 +73,7 @@ class AsyncClient:
         timeout: Timeout = DEFAULT,
     ) -> AsyncCreation:
         """As `Client.create`: `async with await client.aio.create(...) as creation: ...`."""
-        draft = await self._run(timeout, lambda c, t: calls.create(c, id, shape, dtype, t), [ObjectId.of(id)])
+        draft = await self._run(timeout, lambda c, t: calls.create(c, id, shape, dtype, t), (id,))
         return AsyncCreation(draft, self)
 
     async def get(
@@ -86,7 +86,7 @@ class AsyncClient:
         on_lost: OnLost = "raise",
     ) -> Any:
         """As `Client.get`; a copy is made when all bytes are here, not while they arrive."""
-        ids = [ObjectId.of(id)]
+        ids = (id,)
         if out is None and not copy:
             return await self._run(timeout, lambda c, t: calls.get(c, id, t, on_lost), ids)
         room = fresh_room if out is None else room_in(out)
@@ -98,7 +98,7 @@ class AsyncClient:
         self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT, on_lost: OnLost = "raise"
     ) -> torch.Tensor:
         """As `Client.get_torch`."""
-        ids = [ObjectId.of(id)]
+        ids = (id,)
         tensor: torch.Tensor = await self._run(
             timeout, lambda c, t: calls.get_copy(c, id, t, torch_room, on_lost, partial=False), ids
         )
@@ -108,14 +108,14 @@ class AsyncClient:
         self, value: Any, id: ObjectIdLike | None = None, *, timeout: Timeout = DEFAULT
     ) -> ObjectId:
         """As `Client.put_object`; the pickling itself is done on the loop."""
-        ids = [] if id is None else [ObjectId.of(id)]
+        ids = () if id is None else (id,)
         return await self._run(timeout, lambda c, t: calls.put_object(c, value, id, t), ids)
 
     async def get_object(
         self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT, on_lost: OnLost = "raise"
     ) -> Any:
         """As `Client.get_object`; the unpickling itself is done on the loop."""
-        ids = [ObjectId.of(id)]
+        ids = (id,)
         return await self._run(timeout, lambda c, t: calls.get_object(c, id, t, on_lost), ids)
 
     async def delete(self, ids: ObjectIdLike | Iterable[ObjectIdLike], *, timeout: Timeout = DEFAULT) -> None:
@@ -180,11 +180,11 @@ class AsyncClient:
 
     async def locations(self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT) -> Locations:
         """As `Client.locations`."""
-        return await self._run(timeout, lambda c, t: calls.locations(c, id, t), [ObjectId.of(id)])
+        return await self._run(timeout, lambda c, t: calls.locations(c, id, t), (id,))
 
     async def status(self, *, timeout: Timeout = DEFAULT) -> Status:
         """As `Client.status`."""
-        return await self._run(timeout, lambda c, t: calls.status(c, t), [])
+        return await self._run(timeout, lambda c, t: calls.status(c, t), ())
 
     def close(self) -> None:
         """Disconnect; running calls raise `Aborted`. `Client.close` does this too."""
@@ -213,38 +213,46 @@ class AsyncClient:
 
     async def _reduce(self, request: ReduceRequest, timeout: Timeout) -> ReduceResult:
         seconds = self._seconds(timeout)
-        with named([request.target, *request.sources]):
+        try:
             line, connection = await self._attached(seconds)
             return request.result(await line.settle(request.send(connection, seconds)))
+        except HopliteError as error:
+            name_objects(error, [request.target, *request.sources])
+            raise
 
-    async def _settle(self, ticket: _hoplite.Ticket, ids: Collection[ObjectId]) -> Any:
-        with named(ids):
+    async def _settle(self, ticket: _hoplite.Ticket, ids: Collection[ObjectIdLike]) -> Any:
+        try:
             line, _ = await self._attached(None)
             return await line.settle(ticket)
+        except HopliteError as error:
+            name_objects(error, ids)
+            raise
 
     async def _run(
         self,
         timeout: Timeout,
         call: Callable[[_hoplite.Connection, float | None], calls.Steps[Result]],
-        ids: Collection[ObjectId],
+        ids: Collection[ObjectIdLike],
     ) -> Result:
         """Take the steps of a call, awaiting each."""
         seconds = self._seconds(timeout)
-        with named(ids):
+        try:
             line, connection = await self._attached(seconds)
             steps = call(connection, seconds)
-            try:
-                step = next(steps)
-                while True:
-                    try:
-                        value = await _taken(step, line)
-                    except BaseException as error:
-                        step = steps.throw(error)
-                    else:
-                        step = steps.send(value)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
+            step = next(steps)
+            while True:
+                try:
+                    value = await _taken(step, line)
+                except BaseException as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(value)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        except HopliteError as error:
+            name_objects(error, ids)
+            raise
 
 
 async def _taken(step: calls.Step, line: Line) -> Any:
@@ -262,8 +270,8 @@ async def _taken(step: calls.Step, line: Line) -> Any:
 
 async def _worked(work: calls.Work) -> Any:
     if work.size <= INLINE_COPY_BYTES_MAX:
-        return work.do()
-    running = asyncio.ensure_future(asyncio.to_thread(work.do))
+        return work.wait()
+    running = asyncio.ensure_future(asyncio.to_thread(work.wait))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

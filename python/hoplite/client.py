@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -16,10 +15,10 @@ from hoplite.addresses import NodeLike, socket_of
 from hoplite.aio import AsyncClient
 from hoplite.connecting import ATTEMPT_TIMEOUT, RETRY_INTERVAL, open_connection
 from hoplite.creation import Creation
-from hoplite.errors import BadArgument, NodeUnreachable
+from hoplite.errors import HopliteError, NodeUnreachable
 from hoplite.ids import ObjectId, ObjectIdLike
 from hoplite.losses import OnLost
-from hoplite.naming import named
+from hoplite.naming import name_objects
 from hoplite.nodes import Locations, Status
 from hoplite.reduction import Op, Order, ReduceRequest, Reduction
 from hoplite.rooms import fresh_room, room_in, torch_room
@@ -136,7 +135,7 @@ class Client:
         another size), `ObjectDeleted`, `StoreFull` (no room within `timeout`; at once if it can
         never fit), `BadArgument` (no buffer), `TimedOut`.
         """
-        ids = [] if id is None else [ObjectId.of(id)]
+        ids = () if id is None else (id,)
         return self._run(calls.put(self._connection, value, id, self._seconds(timeout)), ids)
 
     def create(
@@ -156,9 +155,7 @@ class Client:
 
         Leaving the with-block seals the object, an exception aborts it. Errors as for `put`.
         """
-        draft = self._run(
-            calls.create(self._connection, id, shape, dtype, self._seconds(timeout)), [ObjectId.of(id)]
-        )
+        draft = self._run(calls.create(self._connection, id, shape, dtype, self._seconds(timeout)), (id,))
         return Creation(draft, self)
 
     def get(
@@ -194,7 +191,7 @@ class Client:
         Raises `ObjectDeleted`, `ObjectLost`, `TimedOut`, `StoreFull` (no room to bring it here),
         `NodeUnreachable`, `Mismatch` (`out` does not fit), `BadArgument` (bad `out`).
         """
-        ids = [ObjectId.of(id)]
+        ids = (id,)
         if out is None and not copy:
             return self._run(calls.get(self._connection, id, self._seconds(timeout), on_lost), ids)
         room = fresh_room if out is None else room_in(out)
@@ -213,7 +210,7 @@ class Client:
         steps = calls.get_copy(
             self._connection, id, self._seconds(timeout), torch_room, on_lost, partial=True
         )
-        tensor: torch.Tensor = self._run(steps, [ObjectId.of(id)])
+        tensor: torch.Tensor = self._run(steps, (id,))
         return tensor
 
     def put_object(
@@ -223,7 +220,7 @@ class Client:
 
         Raises what `pickle.dumps` raises, and what `put` raises.
         """
-        ids = [] if id is None else [ObjectId.of(id)]
+        ids = () if id is None else (id,)
         return self._run(calls.put_object(self._connection, value, id, self._seconds(timeout)), ids)
 
     def get_object(self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT, on_lost: OnLost = "raise") -> Any:
@@ -234,7 +231,7 @@ class Client:
         raises, and `Mismatch` for an object that was not put by `put_object`.
         """
         steps = calls.get_object(self._connection, id, self._seconds(timeout), on_lost)
-        return self._run(steps, [ObjectId.of(id)])
+        return self._run(steps, (id,))
 
     def delete(self, ids: ObjectIdLike | Iterable[ObjectIdLike], *, timeout: Timeout = DEFAULT) -> None:
         """Delete objects (one id, or many): all copies, everywhere.
@@ -324,11 +321,11 @@ class Client:
 
     def locations(self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT) -> Locations:
         """Who has the object, and how far. Raises `ObjectDeleted`."""
-        return self._run(calls.locations(self._connection, id, self._seconds(timeout)), [ObjectId.of(id)])
+        return self._run(calls.locations(self._connection, id, self._seconds(timeout)), (id,))
 
     def status(self, *, timeout: Timeout = DEFAULT) -> Status:
         """What the node says of itself: members, store use, traffic."""
-        return self._run(calls.status(self._connection, self._seconds(timeout)), [])
+        return self._run(calls.status(self._connection, self._seconds(timeout)), ())
 
     def close(self) -> None:
         """Disconnect; running calls raise `Aborted`. May be called twice.
@@ -379,29 +376,37 @@ class Client:
         return True
 
     def _reduce(self, request: ReduceRequest, timeout: Timeout) -> Reduction:
-        with named([request.target, *request.sources]):
+        try:
             ticket = request.send(self._connection, self._seconds(timeout))
+        except HopliteError as error:
+            name_objects(error, [request.target, *request.sources])
+            raise
         return Reduction(request, ticket, self)
 
-    def _run(self, steps: calls.Steps[Result], ids: Collection[ObjectId]) -> Result:
+    def _run(self, steps: calls.Steps[Result], ids: Collection[ObjectIdLike]) -> Result:
         """Take the steps of a call, here and now."""
-        with named(ids):
-            try:
-                step = next(steps)
-                while True:
-                    try:
-                        value = _taken(step)
-                    except BaseException as error:
-                        step = steps.throw(error)
-                    else:
-                        step = steps.send(value)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    value = step.wait()
+                except BaseException as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(value)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        except HopliteError as error:
+            name_objects(error, ids)
+            raise
 
-    def _settle(self, ticket: _hoplite.Ticket, ids: Collection[ObjectId]) -> Any:
-        with named(ids):
+    def _settle(self, ticket: _hoplite.Ticket, ids: Collection[ObjectIdLike]) -> Any:
+        try:
             return ticket.wait()
+        except HopliteError as error:
+            name_objects(error, ids)
+            raise
 
     def _is_done(self, ticket: _hoplite.Ticket) -> bool:
         # Takes in what has come; a connection that is gone has settled its tickets.
@@ -411,17 +416,3 @@ class Client:
     def _ready_within(self, ticket: _hoplite.Ticket, timeout: float | None) -> bool:
         """Whether the answer came in time; the call goes on if not."""
         return ticket.ready_within(Deadline(timeout).left())
-
-
-def _taken(step: calls.Step) -> Any:
-    match step:
-        case calls.Work():
-            return step.do()
-        case calls.Tell():
-            told = step.do()
-            if inspect.iscoroutine(told):
-                told.close()
-                raise BadArgument("on_lost is a coroutine function; only the calls of client.aio await it")
-            return None
-        case ticket:
-            return ticket.wait()

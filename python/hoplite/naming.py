@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from hoplite.errors import HopliteError
-from hoplite.ids import ObjectId
+from hoplite.ids import ObjectId, ObjectIdLike
 
 SHORT_HEX_DIGITS = 8
 """How many digits of an id a node's messages show where they abbreviate."""
@@ -14,22 +14,11 @@ SHORT_HEX_DIGITS = 8
 _HEX = re.compile(rf"\b(?:[0-9a-f]{{{2 * ObjectId.LENGTH}}}|[0-9a-f]{{{SHORT_HEX_DIGITS}}})\b")
 
 
-class named:
-    """Let errors raised inside call those of `ids` that have a name by it."""
-
-    # No generator: every call passes here, and one costs as much as a get from memory.
-    __slots__ = ("_ids",)
-
-    def __init__(self, ids: Collection[ObjectId]) -> None:
-        self._ids = ids
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, HopliteError):
-            error.args = (with_names(str(error), self._ids),)
-            error.object_id = next((id for id in self._ids if id == error.object_id), error.object_id)
+def name_objects(error: HopliteError, ids: Iterable[ObjectIdLike]) -> None:
+    """Let `error` call those of `ids` that have a name by it."""
+    known = [ObjectId.of(id) for id in ids]
+    error.args = (with_names(str(error), known),)
+    error.object_id = next((id for id in known if id == error.object_id), error.object_id)
 
 
 def with_names(message: str, ids: Iterable[ObjectId]) -> str:

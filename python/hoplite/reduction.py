@@ -67,8 +67,8 @@ class ReduceRequest:
 
     def send(self, connection: _hoplite.Connection, timeout: float | None) -> _hoplite.Ticket:
         return connection.reduce(
-            bytes(self.target),
-            [bytes(source) for source in self.sources],
+            self.target,
+            self.sources,
             self._count,
             self._op,
             self._order,
@@ -76,13 +76,14 @@ class ReduceRequest:
             timeout,
         )
 
-    def result(self, raw: Sequence[bytes]) -> ReduceResult:
-        known = {bytes(source): source for source in self.sources}
-        went_in = set(raw)
+    def result(self, ids: Sequence[ObjectId]) -> ReduceResult:
+        # Those that the node names have no names.
+        known = {source: source for source in self.sources}
+        went_in = set(ids)
         return ReduceResult(
             self.target,
-            tuple(known[source] for source in raw),
-            tuple(source for source in self.sources if bytes(source) not in went_in),
+            tuple(known[source] for source in ids),
+            tuple(source for source in self.sources if source not in went_in),
         )
 
 

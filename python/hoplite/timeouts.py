@@ -59,9 +59,11 @@ def checked(timeout: float | None) -> float | None:
 class Deadline:
     """A caller's `timeout`, shared by the steps of one call."""
 
-    def __init__(self, timeout: float | None) -> None:
+    def __init__(self, timeout: float | None, began: float | None = None) -> None:
+        """`began`: when it was asked for, by `time.monotonic`; default: now."""
         seconds = checked(timeout)
-        self._end = None if seconds is None else time.monotonic() + seconds
+        began = time.monotonic() if began is None else began
+        self._end = None if seconds is None else began + seconds
 
     def left(self) -> float | None:
         """Seconds left, 0.0 at the least; None = for ever."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hoplite import _hoplite
 from hoplite.errors import BadArgument, Mismatch
 
 BYTES = 0
@@ -71,6 +72,12 @@ def array_header(shape: tuple[int, ...], dtype: npt.DTypeLike) -> tuple[Header, 
     for n in shape:
         count *= int(n)
     return _header(dt, tuple(int(n) for n in shape)), count * dt.itemsize
+
+
+def array_of(view: _hoplite.View) -> npt.NDArray[Any]:
+    """The object that `view` shows as an array, of the memory it shows."""
+    array = view.array()
+    return as_array(Header(*view.header), view, view.size) if array is None else array
 
 
 def as_array(header: Header, buffer: Any, size: int) -> npt.NDArray[Any]:

@@ -8,8 +8,9 @@ use hoplite_words::{Error, ErrorKind, ObjectId, Result};
 use pyo3::prelude::*;
 
 use crate::arriving::Arriving;
-use crate::convert::{py_ids, py_status};
+use crate::convert::py_status;
 use crate::errors::Stop;
+use crate::id::py_ids;
 use crate::view::View;
 use crate::writing::Writing;
 
@@ -70,8 +71,8 @@ impl Answer {
 fn plain(py: Python<'_>, reply: Reply) -> PyResult<Py<PyAny>> {
     match reply {
         Reply::Done => Ok(py.None()),
-        Reply::Reduced { sources } => Ok(py_ids(py, &sources).into_pyobject(py)?.unbind()),
-        Reply::Ready { ids } => Ok(py_ids(py, &ids).into_pyobject(py)?.unbind()),
+        Reply::Reduced { sources } => Ok(py_ids(sources).into_pyobject(py)?.unbind()),
+        Reply::Ready { ids } => Ok(py_ids(ids).into_pyobject(py)?.unbind()),
         Reply::Located { size, copies } => {
             let copies: Vec<_> =
                 copies.iter().map(|copy| (copy.node.to_string(), copy.complete, copy.pinned)).collect();

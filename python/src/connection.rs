@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hoplite_client::{Client, Lookup};
 use hoplite_words::client::Request;
-use hoplite_words::limits::TIMEOUT_MAX;
+use hoplite_words::limits::{INLINE_BYTES_MAX, TIMEOUT_MAX};
 use hoplite_words::{Blob, Error, ErrorKind};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
 use crate::answer::Question;
-use crate::convert::{header, id, ids, milliseconds, nodes, op, order, timeout, PyHeader};
+use crate::array::small_array;
+use crate::convert::{header, milliseconds, nodes, op, order, timeout, PyHeader};
 use crate::errors::{interruptible, to_py, Stop};
+use crate::id::{raw_ids, Id};
 use crate::ticket::Ticket;
 use crate::view::View;
 
@@ -93,9 +94,9 @@ impl Connection {
     }
 
     #[pyo3(signature = (id, header, data, timeout))]
-    fn put_small(&self, id: &[u8], header: PyHeader, data: &[u8], timeout: Option<f64>) -> PyResult<Ticket> {
+    fn put_small(&self, id: Id, header: PyHeader, data: &[u8], timeout: Option<f64>) -> PyResult<Ticket> {
         let request = Request::PutSmall {
-            id: self::id(id)?,
+            id: id.0,
             header: self::header(header)?,
             payload: Blob(data.to_vec()),
             timeout_ms: milliseconds(self::timeout(timeout)?),
@@ -103,10 +104,20 @@ impl Connection {
         self.submit(request, Question::Plain, timeout)
     }
 
+    /// As `put_small` of `value`; None if that takes more than a look: if it is no small array of a dtype that
+    /// NumPy has natively.
+    #[pyo3(signature = (id, value, timeout))]
+    fn put_array(&self, id: Id, value: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<Option<Ticket>> {
+        let Some((header, bytes)) = small_array(value, INLINE_BYTES_MAX)? else { return Ok(None) };
+        let timeout_ms = milliseconds(self::timeout(timeout)?);
+        let request = Request::PutSmall { id: id.0, header, payload: Blob(bytes), timeout_ms };
+        self.submit(request, Question::Plain, timeout).map(Some)
+    }
+
     /// Brings a Writing; None if the node has the object already.
     #[pyo3(signature = (id, header, size, timeout))]
-    fn create(&self, id: &[u8], header: PyHeader, size: u64, timeout: Option<f64>) -> PyResult<Ticket> {
-        let id = self::id(id)?;
+    fn create(&self, id: Id, header: PyHeader, size: u64, timeout: Option<f64>) -> PyResult<Ticket> {
+        let Id(id) = id;
         let request = Request::Create {
             id,
             size,
@@ -118,14 +129,8 @@ impl Connection {
 
     /// The View, if the node need not be asked for it; else a ticket that brings it.
     #[pyo3(signature = (id, timeout, fail_if_lost))]
-    fn get(
-        &self,
-        py: Python<'_>,
-        id: &[u8],
-        timeout: Option<f64>,
-        fail_if_lost: bool,
-    ) -> PyResult<Py<PyAny>> {
-        let id = self::id(id)?;
+    fn get(&self, py: Python<'_>, id: Id, timeout: Option<f64>, fail_if_lost: bool) -> PyResult<Py<PyAny>> {
+        let Id(id) = id;
         let timeout_ms = milliseconds(self::timeout(timeout)?);
         let miss = match self.client()?.look_up(id).map_err(to_py)? {
             Lookup::Hit(view) => return Ok(Py::new(py, View(view))?.into_any()),
@@ -137,23 +142,17 @@ impl Connection {
 
     /// Brings an Arriving: with `partial` as soon as bytes may come, else when all are here.
     #[pyo3(signature = (id, timeout, partial, fail_if_lost))]
-    fn get_copy(
-        &self,
-        id: &[u8],
-        timeout: Option<f64>,
-        partial: bool,
-        fail_if_lost: bool,
-    ) -> PyResult<Ticket> {
-        let id = self::id(id)?;
+    fn get_copy(&self, id: Id, timeout: Option<f64>, partial: bool, fail_if_lost: bool) -> PyResult<Ticket> {
+        let Id(id) = id;
         let timeout_ms = milliseconds(self::timeout(timeout)?);
         let request = Request::Get { id, timeout_ms, partial, fail_if_lost };
         self.submit(request, Question::Copy { id, fail_if_lost }, timeout)
     }
 
     #[pyo3(signature = (ids, timeout))]
-    fn delete(&self, ids: Vec<Bound<'_, PyBytes>>, timeout: Option<f64>) -> PyResult<Ticket> {
+    fn delete(&self, ids: Vec<Id>, timeout: Option<f64>) -> PyResult<Ticket> {
         let timeout_ms = milliseconds(self::timeout(timeout)?);
-        self.submit(Request::Delete { ids: self::ids(ids)?, timeout_ms }, Question::Plain, timeout)
+        self.submit(Request::Delete { ids: raw_ids(ids), timeout_ms }, Question::Plain, timeout)
     }
 
     /// Brings the ids that went in, in fold order.
@@ -161,8 +160,8 @@ impl Connection {
     #[allow(clippy::too_many_arguments)] // Python's caller names each.
     fn reduce(
         &self,
-        target: &[u8],
-        sources: Vec<Bound<'_, PyBytes>>,
+        target: Id,
+        sources: Vec<Id>,
         num_objects: u32,
         op: &str,
         order: &str,
@@ -170,8 +169,8 @@ impl Connection {
         timeout: Option<f64>,
     ) -> PyResult<Ticket> {
         let request = Request::Reduce {
-            target: self::id(target)?,
-            sources: self::ids(sources)?,
+            target: target.0,
+            sources: raw_ids(sources),
             num_objects,
             op: self::op(op)?,
             order: self::order(order)?,
@@ -186,34 +185,29 @@ impl Connection {
     #[pyo3(signature = (ids, count, timeout, fail_if_lost, known_lost))]
     fn wait(
         &self,
-        ids: Vec<Bound<'_, PyBytes>>,
+        ids: Vec<Id>,
         count: u32,
         timeout: Option<f64>,
         fail_if_lost: bool,
-        known_lost: Vec<Bound<'_, PyBytes>>,
+        known_lost: Vec<Id>,
     ) -> PyResult<Ticket> {
         let timeout_ms = milliseconds(self::timeout(timeout)?);
-        let (ids, known_lost) = (self::ids(ids)?, self::ids(known_lost)?);
+        let (ids, known_lost) = (raw_ids(ids), raw_ids(known_lost));
         let request = Request::Wait { ids, count, timeout_ms, fail_if_lost, known_lost };
         self.submit(request, Question::Plain, timeout)
     }
 
     #[pyo3(signature = (ids, nodes, timeout))]
-    fn prefetch(
-        &self,
-        ids: Vec<Bound<'_, PyBytes>>,
-        nodes: Vec<(String, u64)>,
-        timeout: Option<f64>,
-    ) -> PyResult<Ticket> {
-        let request = Request::Prefetch { ids: self::ids(ids)?, nodes: self::nodes(nodes)? };
+    fn prefetch(&self, ids: Vec<Id>, nodes: Vec<(String, u64)>, timeout: Option<f64>) -> PyResult<Ticket> {
+        let request = Request::Prefetch { ids: raw_ids(ids), nodes: self::nodes(nodes)? };
         self.submit(request, Question::Plain, timeout)
     }
 
     /// Brings (size or None, [(node, complete, pinned), ...]).
     #[pyo3(signature = (id, timeout))]
-    fn locate(&self, id: &[u8], timeout: Option<f64>) -> PyResult<Ticket> {
+    fn locate(&self, id: Id, timeout: Option<f64>) -> PyResult<Ticket> {
         let timeout_ms = milliseconds(self::timeout(timeout)?);
-        self.submit(Request::Locate { id: self::id(id)?, timeout_ms }, Question::Plain, timeout)
+        self.submit(Request::Locate { id: id.0, timeout_ms }, Question::Plain, timeout)
     }
 
     /// Brings a dict of the node's account of itself.

@@ -5,28 +5,14 @@ use std::time::Duration;
 
 use hoplite_words::client::Status;
 use hoplite_words::limits::TIMEOUT_MAX;
-use hoplite_words::{Dtype, Encoding, FoldOrder, Header, NodeId, ObjectId, Op};
+use hoplite_words::{Dtype, Encoding, FoldOrder, Header, NodeId, Op};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::errors::bad_argument;
 
 /// `(encoding, dtype, shape, descr)`, as in `hoplite.values.Header`.
 pub type PyHeader = (u8, Option<String>, Vec<u64>, String);
-
-pub fn id(raw: &[u8]) -> PyResult<ObjectId> {
-    let length = raw.len();
-    let raw = raw.try_into().map_err(|_| bad_argument(format!("an object id of {length} bytes")))?;
-    Ok(ObjectId(raw))
-}
-
-pub fn ids(raw: Vec<Bound<'_, PyBytes>>) -> PyResult<Vec<ObjectId>> {
-    raw.iter().map(|raw| id(raw.as_bytes())).collect()
-}
-
-pub fn py_ids<'py>(py: Python<'py>, ids: &[ObjectId]) -> Vec<Bound<'py, PyBytes>> {
-    ids.iter().map(|id| PyBytes::new(py, &id.0)).collect()
-}
 
 /// Seconds from Python; `None` and infinity are for ever.
 pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use hoplite_words::{Error, ErrorKind, ObjectId, Result};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyType};
+use pyo3::types::PyType;
+
+use crate::id::PyObjectId;
 
 /// The class in `hoplite.errors` of each kind.
 fn class_of(kind: ErrorKind) -> &'static str {
@@ -41,8 +43,7 @@ pub fn to_py(error: Error) -> PyErr {
 
 /// Says which object `raised` is about.
 fn name_object(py: Python<'_>, raised: &PyErr, object: ObjectId) -> PyResult<()> {
-    let id = py.import("hoplite.ids")?.getattr("ObjectId")?.call1((PyBytes::new(py, &object.0),))?;
-    raised.value(py).setattr("object_id", id)
+    raised.value(py).setattr("object_id", PyObjectId::from(object))
 }
 
 pub fn bad_argument(message: impl Into<String>) -> PyErr {

@@ -7,10 +7,12 @@
 //! Every wait is made detached from the interpreter, and ends at once when a signal handler raises.
 
 mod answer;
+mod array;
 mod arriving;
 mod connection;
 mod convert;
 mod errors;
+mod id;
 mod memory;
 mod ticket;
 mod view;
@@ -21,13 +23,15 @@ use pyo3::prelude::*;
 /// The private half of the package.
 #[pymodule]
 mod _hoplite {
+    #[allow(unused_imports)]
     use super::*;
-    use pyo3::types::PyBytes;
 
     #[pymodule_export]
     use crate::arriving::Arriving;
     #[pymodule_export]
     use crate::connection::Connection;
+    #[pymodule_export]
+    use crate::id::PyObjectId;
     #[pymodule_export]
     use crate::ticket::Ticket;
     #[pymodule_export]
@@ -37,9 +41,4 @@ mod _hoplite {
 
     #[pymodule_export]
     const INLINE_BYTES_MAX: u64 = hoplite_words::limits::INLINE_BYTES_MAX;
-
-    #[pyfunction]
-    fn id_of_name<'py>(py: Python<'py>, name: &str) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &hoplite_words::ObjectId::from_name(name).0)
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use pyo3::buffer::PyBuffer;
+use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -52,6 +52,16 @@ fn contiguous(buffer: PyBuffer<u8>) -> PyResult<PyBuffer<u8>> {
         true => Ok(buffer),
         false => Err(PyBufferError::new_err("the buffer is not C-contiguous")),
     }
+}
+
+/// The bytes of a C-contiguous buffer.
+pub fn bytes_of(buffer: &PyUntypedBuffer) -> &[u8] {
+    assert!(buffer.is_c_contiguous());
+    if buffer.len_bytes() == 0 {
+        return &[];
+    }
+    // SAFETY: as in `Source::bytes`.
+    unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast(), buffer.len_bytes()) }
 }
 
 /// Exports `size` bytes at `start`, owned by `owner`, through the buffer protocol.

@@ -22,8 +22,10 @@ const NODE_GRACE: Duration = Duration::from_secs(2);
 /// ```
 enum Phase {
     Open(hoplite_client::Ticket),
-    /// A thread has taken the ticket along to wait for it.
-    Busy,
+    /// A thread has taken the ticket along to wait for it; another may wait for that to end.
+    Busy {
+        awaited: bool,
+    },
     Settled(Result<Answer>),
     Gone,
 }
@@ -72,8 +74,10 @@ impl Ticket {
     }
 
     fn put_back(&self, phase: Phase) {
-        *self.phase() = phase;
-        self.bell.notify_all();
+        // Rung only for who listens: it is a system call each time.
+        if let Phase::Busy { awaited: true } = std::mem::replace(&mut *self.phase(), phase) {
+            self.bell.notify_all();
+        }
     }
 
     fn adopt(&self, reply: hoplite_words::client::Reply) -> Result<Answer> {
@@ -92,12 +96,12 @@ impl Ticket {
     fn settle(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<Waited> {
         loop {
             let mut phase = self.phase();
-            match std::mem::replace(&mut *phase, Phase::Busy) {
+            match std::mem::replace(&mut *phase, Phase::Busy { awaited: false }) {
                 Phase::Open(ticket) => {
                     drop(phase);
                     return self.wait_for(py, ticket, deadline);
                 }
-                Phase::Busy => drop(phase),
+                Phase::Busy { .. } => *phase = Phase::Busy { awaited: true },
                 settled @ Phase::Settled(_) => {
                     *phase = settled;
                     return Ok(Waited::Settled);
@@ -107,6 +111,7 @@ impl Ticket {
                     return Err(bad_argument("the answer was taken before, or the call cancelled"));
                 }
             }
+            drop(phase);
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(Waited::Late(Error::new(
                     ErrorKind::TimedOut,
@@ -169,7 +174,7 @@ impl Ticket {
     /// Whether `wait` would return or raise at once. Does not read the socket; `pump` does.
     fn done(&self) -> bool {
         let mut phase = self.phase();
-        let next = match std::mem::replace(&mut *phase, Phase::Busy) {
+        let next = match std::mem::replace(&mut *phase, Phase::Gone) {
             Phase::Open(ticket) => self.looked_at(ticket),
             other => other,
         };
@@ -210,7 +215,7 @@ impl Ticket {
     fn cancel(&self) {
         self.cancelled.set();
         let mut phase = self.phase();
-        if !matches!(*phase, Phase::Busy) {
+        if !matches!(*phase, Phase::Busy { .. }) {
             let given_up = std::mem::replace(&mut *phase, Phase::Gone);
             drop(phase);
             drop(given_up);

@@ -6,6 +6,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::array::array_of;
 use crate::convert::py_header;
 use crate::memory::export;
 
@@ -24,6 +25,11 @@ impl View {
     #[getter]
     fn size(&self) -> usize {
         self.0.bytes().len()
+    }
+
+    /// The NumPy array that it is; None if that takes another dtype than NumPy's own.
+    fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        array_of(slf)
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {

@@ -9,7 +9,7 @@ use hoplite_words::{Error, ErrorKind, Header, ObjectId, Result};
 
 use crate::get::Copied;
 use crate::patience::{deadline, Interrupt, Patience};
-use crate::view::{hold, Held};
+use crate::view::{receive, Received};
 use crate::Client;
 
 /// A copy that may still be incomplete, kept until dropped; for who cannot wait inside
@@ -18,27 +18,35 @@ pub struct Arriving {
     client: Arc<Client>,
     id: ObjectId,
     fail_if_lost: bool,
-    held: Held,
-    header: Header,
+    received: Received,
 }
 
 impl Arriving {
     /// Takes over the answer to a `partial` `Get`, submitted by hand with the same `fail_if_lost`.
     ///
     /// # Errors
-    /// `Internal` if it is no view.
+    /// `Internal` if it answers no get.
     pub fn adopt(client: &Arc<Client>, id: ObjectId, fail_if_lost: bool, reply: Reply) -> Result<Arriving> {
-        let (held, header) = hold(client, id, reply)?;
-        Ok(Arriving { client: client.clone(), id, fail_if_lost, held, header })
+        let received = receive(client, id, reply)?;
+        Ok(Arriving { client: client.clone(), id, fail_if_lost, received })
     }
 
     /// Bytes of the whole object.
     pub fn size(&self) -> u64 {
-        self.held.reader.size()
+        match &self.received {
+            Received::View(held, _) => held.reader.size(),
+            Received::Small(bytes, _) => bytes.len() as u64,
+        }
     }
 
     pub fn header(&self) -> &Header {
-        &self.header
+        let (Received::View(_, header) | Received::Small(_, header)) = &self.received;
+        header
+    }
+
+    pub(crate) fn into_header(self) -> Header {
+        let (Received::View(_, header) | Received::Small(_, header)) = self.received;
+        header
     }
 
     /// Copies the object, waiting for its bytes. `false`: this writing of it was abandoned; drop
@@ -53,22 +61,35 @@ impl Arriving {
         timeout: Option<Duration>,
         interrupt: Interrupt<'_>,
     ) -> Result<bool> {
+        self.copy_with(room, &mut Patience::new(deadline(timeout), interrupt))
+    }
+
+    pub(crate) fn copy_with(&self, room: &mut [u8], patience: &mut Patience<'_>) -> Result<bool> {
         if room.len() as u64 != self.size() {
             return Err(Error::new(
                 ErrorKind::BadArgument,
                 format!("room for {} of {} bytes of {}", room.len(), self.size(), self.id),
             ));
         }
-        let mut patience = Patience::new(deadline(timeout), interrupt);
-        match self.client.copy_behind(&self.held, self.id, self.fail_if_lost, room, &mut patience)? {
-            Copied::Whole => Ok(true),
-            Copied::Aborted => Ok(false),
+        match &self.received {
+            Received::Small(bytes, _) => {
+                room.copy_from_slice(bytes);
+                Ok(true)
+            }
+            Received::View(held, _) => {
+                let copied = self.client.copy_behind(held, self.id, self.fail_if_lost, room, patience)?;
+                Ok(matches!(copied, Copied::Whole))
+            }
         }
     }
 }
 
 impl fmt::Debug for Arriving {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Arriving {:?}: {} of {} bytes", self.id, self.held.reader.watermark(), self.size())
+        let present = match &self.received {
+            Received::View(held, _) => held.reader.watermark(),
+            Received::Small(bytes, _) => bytes.len() as u64,
+        };
+        write!(f, "Arriving {:?}: {present} of {} bytes", self.id, self.size())
     }
 }

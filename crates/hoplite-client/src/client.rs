@@ -151,14 +151,10 @@ impl Client {
 
     /// Waits up to `stretch` for something to happen on the socket, and takes it in.
     pub(crate) fn turn(&self, _lead: &Lead<'_>, stretch: Duration) -> Polled {
-        let polled = self.link.poll(stretch);
-        if polled == Polled::Ready {
-            self.link.flush();
-            if let Err(down) = self.link.read(|answer| self.on_answer(answer)) {
-                self.calls.on_broken(self.gone(down));
-            }
-        }
-        polled
+        self.link.turn(stretch, |answer| self.on_answer(answer)).unwrap_or_else(|down| {
+            self.calls.on_broken(self.gone(down));
+            Polled::Ready
+        })
     }
 
     fn on_answer(&self, answer: Answer) {

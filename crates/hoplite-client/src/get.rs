@@ -9,8 +9,8 @@ use hoplite_words::{Error, ErrorKind, Header, ObjectId, Result};
 
 use crate::client::{left_of, milliseconds};
 use crate::patience::{deadline, Interrupt, Patience};
-use crate::view::{hold, Held};
-use crate::{Client, Destination, Lookup, Ticket, View};
+use crate::view::Held;
+use crate::{Arriving, Client, Destination, Lookup, Ticket, View};
 
 /// Copied between two looks at watermark and interrupt.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -68,18 +68,11 @@ impl Client {
             let left = left_of(timeout, started);
             let request = Request::Get { id, timeout_ms: milliseconds(left), partial: true, fail_if_lost };
             let reply = self.call(request, left, patience.interrupt())?;
-            let (held, header) = hold(self, id, reply)?;
-            let room = destination.room(held.reader.size(), &header)?;
-            if room.len() as u64 != held.reader.size() {
-                return Err(Error::new(
-                    ErrorKind::BadArgument,
-                    format!("room for {} of {} bytes of {id}", room.len(), held.reader.size()),
-                ));
-            }
-            match self.copy_behind(&held, id, fail_if_lost, room, &mut patience)? {
-                Copied::Whole => return Ok(header),
-                // Released first, so that the node can let go of it; then the next writing.
-                Copied::Aborted => drop(held),
+            let arriving = Arriving::adopt(self, id, fail_if_lost, reply)?;
+            let room = destination.room(arriving.size(), arriving.header())?;
+            // Aborted: released first, so that the node can let go of it; then the next writing.
+            if arriving.copy_with(room, &mut patience)? {
+                return Ok(arriving.into_header());
             }
         }
     }

@@ -1,6 +1,5 @@
-//! The socket: frames out, frames in, never blocking but in `poll`.
+//! The socket: frames out, frames in, blocking only where it says so.
 
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +10,9 @@ use hoplite_wire::Deframer;
 use hoplite_words::client::{Answer, Call};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::patience::INTERRUPT_EVERY;
 
 /// Most bytes of calls that wait for the node to take them; past that it is not answering anyway.
 const UNSENT_BYTES_MAX: usize = 64 << 20;
@@ -46,7 +47,9 @@ struct Incoming {
 impl Link {
     /// `deframer` holds what the handshake read too much.
     pub(crate) fn new(socket: UnixStream, deframer: Deframer) -> std::io::Result<Link> {
-        socket.set_nonblocking(true)?;
+        // Blocking, so that waiting for an answer and reading it is one system call.
+        socket.set_nonblocking(false)?;
+        socket.set_read_timeout(Some(INTERRUPT_EVERY))?;
         let incoming = Incoming { deframer, scratch: vec![0; READ_BYTES].into_boxed_slice() };
         Ok(Link { socket, outgoing: Mutex::default(), incoming: Mutex::new(incoming) })
     }
@@ -80,7 +83,7 @@ impl Link {
 
     fn write(socket: &UnixStream, outgoing: &mut BytesMut) {
         while !outgoing.is_empty() {
-            match rustix::net::send(socket, outgoing, SendFlags::NOSIGNAL) {
+            match rustix::net::send(socket, outgoing, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(sent) => outgoing.advance(sent),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
@@ -90,10 +93,20 @@ impl Link {
         }
     }
 
-    /// Waits for answers to arrive, and for room if calls wait to be sent.
-    pub(crate) fn poll(&self, timeout: Duration) -> Polled {
+    /// Waits for answers up to `timeout`, meanwhile sends calls that wait for room, and hands out whole
+    /// answers in order.
+    pub(crate) fn turn(&self, timeout: Duration, on_answer: impl FnMut(Answer)) -> Result<Polled, LinkDown> {
+        if timeout >= INTERRUPT_EVERY && !self.has_unsent() {
+            return self.read(RecvFlags::empty(), on_answer);
+        }
         let out = if self.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
-        self.poll_for(PollFlags::IN | out, timeout)
+        match self.poll_for(PollFlags::IN | out, timeout) {
+            Polled::Ready => {
+                self.flush();
+                self.read(RecvFlags::DONTWAIT, on_answer).map(|_| Polled::Ready)
+            }
+            nothing => Ok(nothing),
+        }
     }
 
     /// Waits for room for the calls that wait to be sent, while another thread waits for answers.
@@ -121,24 +134,29 @@ impl Link {
         }
     }
 
-    /// Reads what is there, without waiting, and hands out whole answers in order.
-    pub(crate) fn read(&self, mut on_answer: impl FnMut(Answer)) -> Result<(), LinkDown> {
+    /// Reads what is there, hands out whole answers in order. Unless `DONTWAIT` is among `flags` it waits for
+    /// the first bytes, up to `INTERRUPT_EVERY`.
+    fn read(&self, mut flags: RecvFlags, mut on_answer: impl FnMut(Answer)) -> Result<Polled, LinkDown> {
         let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
         let Incoming { deframer, scratch } = &mut *incoming;
+        let mut polled = Polled::Quiet;
         loop {
-            let received = match (&self.socket).read(scratch) {
-                Ok(0) => return Err(LinkDown("it closed the connection".into())),
-                Ok(received) => received,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(LinkDown(error.to_string())),
+            let received = match rustix::net::recv(&self.socket, &mut scratch[..], flags) {
+                Ok((0, _)) => return Err(LinkDown("it closed the connection".into())),
+                Ok((received, _)) => received,
+                Err(Errno::AGAIN) => return Ok(polled),
+                Err(Errno::INTR) if polled == Polled::Quiet => return Ok(Polled::Interrupted),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(LinkDown(std::io::Error::from(error).to_string())),
             };
+            polled = Polled::Ready;
+            flags |= RecvFlags::DONTWAIT;
             deframer.push(&scratch[..received]);
             while let Some(frame) = deframer.next_frame().map_err(misspoken)? {
                 on_answer(hoplite_wire::decode(&frame).map_err(misspoken)?);
             }
             if received < scratch.len() {
-                return Ok(());
+                return Ok(polled);
             }
         }
     }

@@ -42,7 +42,10 @@ impl View {
     /// # Errors
     /// `Internal` if it is no view of a complete object.
     pub fn adopt(client: &Arc<Client>, miss: Miss, reply: Reply) -> Result<View> {
-        let (held, header) = hold(client, miss.id, reply)?;
+        let (held, header) = match receive(client, miss.id, reply)? {
+            Received::View(held, header) => (held, header),
+            Received::Small(bytes, header) => return Ok(View::keep(client, miss, &bytes, header)),
+        };
         let (watermark, size) = (held.reader.watermark(), held.reader.size());
         if watermark < size {
             let (node, id) = (client.node(), miss.id);
@@ -54,9 +57,14 @@ impl View {
         if !is_small(size) {
             return Ok(View(Memory::Arena(held, header)));
         }
-        let small = Arc::new(Small::copy(held.reader.bytes(0, size), header));
+        Ok(View::keep(client, miss, held.reader.bytes(0, size), header))
+    }
+
+    /// A small object: in private memory, and there for the next get.
+    fn keep(client: &Client, miss: Miss, bytes: &[u8], header: Header) -> View {
+        let small = Arc::new(Small::copy(bytes, header));
         client.cache().keep(miss, small.clone());
-        Ok(View::of(small))
+        View::of(small)
     }
 
     /// The object's bytes. Their address is a multiple of 64.
@@ -81,13 +89,23 @@ impl fmt::Debug for View {
     }
 }
 
-/// Takes over whatever copy `reply` brings, complete or not.
-pub(crate) fn hold(client: &Arc<Client>, id: ObjectId, reply: Reply) -> Result<(Held, Header)> {
-    let Reply::View { copy, offset, size, header, .. } = reply else {
-        return Err(client.misfit("get", reply));
+/// What a get was answered with.
+pub(crate) enum Received {
+    /// A copy in the arena, complete or not.
+    View(Held, Header),
+    /// The bytes of a small object.
+    Small(Vec<u8>, Header),
+}
+
+/// Takes over what `reply` brings.
+pub(crate) fn receive(client: &Arc<Client>, id: ObjectId, reply: Reply) -> Result<Received> {
+    let (copy, offset, size, header) = match reply {
+        Reply::View { copy, offset, size, header, .. } => (copy, offset, size, header),
+        Reply::Small { header, payload } => return Ok(Received::Small(payload.0, header)),
+        other => return Err(client.misfit("get", other)),
     };
     match client.mapping().reader(offset, size) {
-        Ok(reader) => Ok((Held { client: client.clone(), copy, reader }, header)),
+        Ok(reader) => Ok(Received::View(Held { client: client.clone(), copy, reader }, header)),
         Err(error) => {
             client.release(copy);
             Err(Error::new(

@@ -33,7 +33,8 @@ fn main() {
         here.put(id, Header::default(), &source);
         let began = Instant::now();
         let call = there.start_get(id);
-        let (copy, _) = there.finish_view(call);
+        let reply = there.finish(call);
+        let Reply::View { copy, .. } = reply else { panic!("{reply:?}") };
         let hoplite = began.elapsed().as_secs_f64();
         there.release(copy);
         assert_eq!(here.call(Request::Delete { ids: vec![id], timeout_ms: None }), Reply::Done);

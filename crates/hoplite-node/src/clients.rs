@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,10 @@ use hoplite_store::Arena;
 use hoplite_wire::{decode, encode, Deframer};
 use hoplite_words::client::{Answer, Call, Reply, Request, CLIENT_PROTOCOL_VERSION};
 use hoplite_words::{Error, ErrorKind, NodeId};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, Semaphore};
 use tracing::{debug, warn};
@@ -26,6 +29,9 @@ pub const CLIENT_OUTBOX_BYTES_MAX: usize = 16 << 20;
 /// Clients at a time; more wait to be accepted. Leaves descriptors for peers under the usual limit
 /// of 1024.
 pub const CLIENTS_MAX: usize = 512;
+
+/// Read at once: several calls, or the largest small object.
+const READ_BYTES: usize = 128 << 10;
 
 /// How long a client may take for its hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -100,12 +106,7 @@ impl Host {
         if self.events.send(ClientEvent::Joined { client, outbox: outbox.clone() }).await.is_err() {
             return;
         }
-        let (reading, writing) = stream.into_split();
-        let ended = tokio::select! {
-            ended = self.relay_calls(client, reading) => ended,
-            ended = write_answers(&outbox, writing) => ended.map_err(FrameError::Io),
-            () = outbox.closed() => Ok(()),
-        };
+        let ended = self.converse(client, stream, &outbox).await;
         outbox.close();
         match ended {
             Ok(()) | Err(FrameError::Closed) => debug!(client = client.0, "client left"),
@@ -156,8 +157,26 @@ impl Host {
         stream.write_all(&frame).await
     }
 
-    async fn relay_calls(&self, client: ClientId, mut stream: OwnedReadHalf) -> Result<(), FrameError> {
+    async fn converse(
+        &self,
+        client: ClientId,
+        stream: UnixStream,
+        outbox: &Outbox,
+    ) -> Result<(), FrameError> {
+        let socket = stream.into_std()?;
+        // For reading only: else every answer that the client takes would wake this process, to tell that
+        // there is room for more.
+        let socket = watch(socket, Interest::READABLE)?;
+        tokio::select! {
+            ended = self.relay_calls(client, &socket) => ended,
+            ended = write_answers(outbox, socket.get_ref()) => ended.map_err(FrameError::Io),
+            () = outbox.closed() => Ok(()),
+        }
+    }
+
+    async fn relay_calls(&self, client: ClientId, socket: &AsyncFd<StdUnixStream>) -> Result<(), FrameError> {
         let mut deframer = Deframer::new();
+        let mut scratch = vec![0; READ_BYTES].into_boxed_slice();
         loop {
             while let Some(frame) = deframer.next_frame()? {
                 let Call { call, request } = decode(&frame)?;
@@ -165,16 +184,46 @@ impl Host {
                     return Ok(());
                 }
             }
-            if stream.read_buf(deframer.buffer_mut()).await? == 0 {
-                return Err(FrameError::Closed);
+            let mut ready = socket.readable().await?;
+            match rustix::net::recv(socket.get_ref(), &mut scratch[..], RecvFlags::empty()) {
+                Ok((0, _)) => return Err(FrameError::Closed),
+                Ok((received, _)) => {
+                    deframer.push(&scratch[..received]);
+                    if received < scratch.len() {
+                        // That was all: a look that finds nothing is spared.
+                        ready.clear_ready();
+                    }
+                }
+                Err(Errno::AGAIN) => ready.clear_ready(),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
             }
         }
     }
 }
 
-async fn write_answers(outbox: &Outbox, mut stream: OwnedWriteHalf) -> io::Result<()> {
-    while let Some(answers) = outbox.take().await {
-        stream.write_all(&answers).await?;
+async fn write_answers(outbox: &Outbox, socket: &StdUnixStream) -> io::Result<()> {
+    while let Some(mut answers) = outbox.take().await {
+        while !answers.is_empty() {
+            match rustix::net::send(socket, &answers, SendFlags::NOSIGNAL) {
+                Ok(sent) => answers.advance(sent),
+                Err(Errno::AGAIN) => room(socket).await?,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
     Ok(())
+}
+
+/// Waits until the client has taken some of what lies in its socket.
+async fn room(socket: &StdUnixStream) -> io::Result<()> {
+    let watched = watch(socket.try_clone()?, Interest::WRITABLE)?;
+    let room = watched.writable().await;
+    room.map(drop)
+}
+
+#[allow(deprecated, reason = "what replaces it is unsafe, for types that do not own their descriptor")]
+fn watch(socket: StdUnixStream, interest: Interest) -> io::Result<AsyncFd<StdUnixStream>> {
+    AsyncFd::with_interest(socket, interest)
 }

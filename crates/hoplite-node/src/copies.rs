@@ -39,7 +39,7 @@ impl Copy {
     /// # Errors
     /// If `extent` does not lie in the arena.
     pub fn open(mapping: &Arc<Mapping>, id: CopyId, extent: Extent) -> io::Result<Copy> {
-        let writer = mapping.create_window(extent.block, extent.offset, extent.size)?;
+        let writer = mapping.create_window(extent.block, extent.offset, extent.size)?.unseen();
         Ok(Copy {
             id,
             reader: writer.reader(),
@@ -75,6 +75,11 @@ impl Copy {
             Some(Fate::Sealed(seal)) => Ok(Some(seal)),
             Some(Fate::Aborted) => Err(Broken),
         }
+    }
+
+    /// Some client is about to see it while it is written.
+    pub fn show(&self) {
+        lock(&self.writer).show();
     }
 
     /// Lets `write` at the bytes; wakes followers if it published any.

@@ -10,10 +10,10 @@ use hoplite_core::io::{attach, ClientId, Event, FoldInputs, Input, Output};
 use hoplite_core::Core;
 use hoplite_net::{ControlLinks, ControlReaders, GossipSocket, Outbox};
 use hoplite_store::Arena;
-use hoplite_words::client::{Answer, Reply};
-use hoplite_words::limits::INLINE_BYTES_MAX;
+use hoplite_words::client::{Answer, Reply, Request};
+use hoplite_words::limits::{ANSWER_BYTES_MAX, INLINE_BYTES_MAX};
 use hoplite_words::peer::PeerMessage;
-use hoplite_words::{CopyId, NodeId};
+use hoplite_words::{Blob, CopyId, NodeId};
 use tracing::{debug, info, warn};
 
 use crate::carry::{Carriers, Inputs, Way};
@@ -149,13 +149,25 @@ impl Node {
     }
 
     pub(crate) fn reply(&mut self, client: ClientId, call: u64, mut reply: Reply) {
-        if let Reply::Status(status) = &mut reply {
+        match &mut reply {
             // The core cannot know these: it neither moves bytes nor holds connections.
-            let counters = self.carriers.counters();
-            status.clients = self.clients.len() as u64;
-            status.sent_bytes = counters.sent_bytes.load(Ordering::Relaxed);
-            status.received_bytes = counters.received_bytes.load(Ordering::Relaxed);
-            status.folded_bytes = counters.folded_bytes.load(Ordering::Relaxed);
+            Reply::Status(status) => {
+                let counters = self.carriers.counters();
+                status.clients = self.clients.len() as u64;
+                status.sent_bytes = counters.sent_bytes.load(Ordering::Relaxed);
+                status.received_bytes = counters.received_bytes.load(Ordering::Relaxed);
+                status.folded_bytes = counters.folded_bytes.load(Ordering::Relaxed);
+            }
+            Reply::View { copy, sealed: false, .. } => self.copies.at(*copy).show(),
+            Reply::View { copy, size, header, .. } if *size <= ANSWER_BYTES_MAX => {
+                let reader = self.copies.at(*copy).reader();
+                let payload = Blob(reader.bytes(0, *size).to_vec());
+                // With the bytes in hand the client has no use for the view.
+                let release = Request::Release { copy: *copy };
+                self.caused.push_back(Input::Client { client, call: 0, request: release });
+                reply = Reply::Small { header: std::mem::take(header), payload };
+            }
+            _ => {}
         }
         // A client that is gone meanwhile has nobody left to tell.
         let Some(outbox) = self.clients.get(&client) else { return };

@@ -43,12 +43,13 @@ impl ProgressBlock {
         unsafe { at.cast::<ProgressBlock>().as_ref() }
     }
 
-    /// Back to nothing written. The tick goes on, so that no sleeper of an earlier life oversleeps.
+    /// Back to nothing written. Nobody sleeps here, since an earlier life ended with a wake; the tick goes on
+    /// for who is about to.
     pub(crate) fn reset(&self) {
         self.watermark.store(0, Ordering::Relaxed);
         self.wanted.store(0, Ordering::Relaxed);
         self.state.store(State::Writing as u32, Ordering::Release);
-        self.wake();
+        self.tick.fetch_add(1, Ordering::Release);
     }
 
     pub(crate) fn watermark(&self) -> u64 {
@@ -59,7 +60,7 @@ impl ProgressBlock {
     /// the watermark", at least one side sees the other.
     pub(crate) fn publish(&self, watermark: u64) {
         self.watermark.store(watermark, Ordering::SeqCst);
-        self.wake();
+        self.tick.fetch_add(1, Ordering::Release);
     }
 
     pub(crate) fn state(&self) -> State {
@@ -73,7 +74,7 @@ impl ProgressBlock {
 
     pub(crate) fn finish(&self, state: State) {
         self.state.store(state as u32, Ordering::Release);
-        self.wake();
+        self.tick.fetch_add(1, Ordering::Release);
     }
 
     pub(crate) fn want(&self) {
@@ -88,10 +89,8 @@ impl ProgressBlock {
         self.tick.load(Ordering::Acquire)
     }
 
-    fn wake(&self) {
-        self.tick.fetch_add(1, Ordering::Release);
-        // Always: a read-only follower cannot announce itself, and a wake without sleepers costs
-        // well under a microsecond once per piece.
+    /// After a change, if anyone may be asleep: a read-only follower cannot announce itself.
+    pub(crate) fn wake(&self) {
         let woken = futex::wake(&self.tick, futex::Flags::empty(), i32::MAX as u32);
         debug_assert!(woken.is_ok(), "{woken:?}");
     }

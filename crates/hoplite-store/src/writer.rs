@@ -12,11 +12,24 @@ use crate::reader::Reader;
 pub struct Writer {
     mapping: Arc<Mapping>,
     extent: Extent,
+    /// Somebody may sleep until there is more.
+    seen: bool,
 }
 
 impl Writer {
     pub(crate) fn new(mapping: Arc<Mapping>, extent: Extent) -> Self {
-        Writer { mapping, extent }
+        Writer { mapping, extent, seen: true }
+    }
+
+    /// Of a copy that nobody knows of yet: nobody is woken, which would be a system call each time, until
+    /// [`Writer::show`].
+    pub fn unseen(self) -> Self {
+        Writer { seen: false, ..self }
+    }
+
+    /// From now on there may be readers.
+    pub fn show(&mut self) {
+        self.seen = true;
     }
 
     pub(crate) fn block(&self) -> &ProgressBlock {
@@ -69,6 +82,7 @@ impl Writer {
             self.size()
         );
         self.block().publish(watermark);
+        self.wake();
     }
 
     /// Whether the daemon asked, since the last call, to be told of the watermark. To be looked at
@@ -86,6 +100,7 @@ impl Writer {
         assert_eq!(self.watermark(), self.size(), "only a copy with every byte can be sealed");
         assert_ne!(self.state(), State::Aborted, "an aborted copy cannot be sealed");
         self.block().finish(State::Sealed);
+        self.wake();
     }
 
     /// The copy will never be finished; followers break off.
@@ -95,6 +110,13 @@ impl Writer {
     pub fn abort(&mut self) {
         assert_ne!(self.state(), State::Sealed, "a sealed copy is final");
         self.block().finish(State::Aborted);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if self.seen {
+            self.block().wake();
+        }
     }
 
     /// A reader of the same copy.

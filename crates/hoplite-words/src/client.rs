@@ -9,7 +9,7 @@ use minicbor::{Decode, Encode};
 use crate::{Blob, CopyId, Edition, Error, FoldOrder, Header, NodeId, ObjectId, Op};
 
 /// Bumped with every change that an older peer would misread.
-pub const CLIENT_PROTOCOL_VERSION: u32 = 3;
+pub const CLIENT_PROTOCOL_VERSION: u32 = 4;
 
 /// One frame from a client.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -79,8 +79,8 @@ pub enum Request {
         #[n(0)]
         copy: CopyId,
     },
-    /// Answered by `View`: when the object is complete here, or (`partial`) as soon as a copy is
-    /// being written here, to be followed through its progress block.
+    /// Answered by `View` or `Small`: when the object is complete here, or (`partial`) as soon as a
+    /// copy is being written here, to be followed through its progress block.
     #[n(6)]
     Get {
         #[n(0)]
@@ -237,6 +237,14 @@ pub enum Reply {
     Status(#[n(0)] Status),
     #[n(8)]
     Failed(#[n(0)] Error),
+    /// Instead of a `View` of a complete object of up to `ANSWER_BYTES_MAX`: there is nothing to release.
+    #[n(9)]
+    Small {
+        #[n(0)]
+        header: Header,
+        #[n(1)]
+        payload: Blob,
+    },
 }
 
 /// Where a copy of an object is, and how far.

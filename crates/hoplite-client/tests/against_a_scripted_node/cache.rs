@@ -7,7 +7,7 @@ use hoplite_words::client::{Reply, Request};
 use hoplite_words::limits::INLINE_BYTES_MAX;
 use hoplite_words::{Error, ErrorKind, Result};
 
-use crate::node::{bytes, id, view, Node, Session, COPY};
+use crate::node::{bytes, id, small, view, Node, Session, COPY};
 
 fn get(client: &Arc<Client>) -> Result<View> {
     client.get(id(), None, true, &mut never)
@@ -54,6 +54,25 @@ fn what_was_got_is_not_asked_for_again() {
         node.arena.mapping().count_removal(id());
         assert_eq!(again.bytes(), contents, "views outlive the object");
     }
+}
+
+#[test]
+fn what_came_with_its_bytes_is_kept_and_nothing_is_released() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    std::thread::scope(|scope| {
+        let getter = scope.spawn(|| get(&client).unwrap());
+        session.answer_next(small(b"some bytes"));
+        assert_eq!(getter.join().unwrap().bytes(), b"some bytes");
+    });
+    assert_eq!(get(&client).unwrap().bytes(), b"some bytes");
+    hears_next(&client, &mut session);
+    node.arena.mapping().count_removal(id());
+    std::thread::scope(|scope| {
+        let getter = scope.spawn(|| get(&client).unwrap());
+        session.answer_next(small(b"others"));
+        assert_eq!(getter.join().unwrap().bytes(), b"others");
+    });
 }
 
 #[test]

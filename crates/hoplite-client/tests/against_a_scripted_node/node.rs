@@ -12,7 +12,7 @@ use hoplite_client::Client;
 use hoplite_store::{pass_fd, Arena, Writer};
 use hoplite_wire::Deframer;
 use hoplite_words::client::{Answer, Call, Reply, Request, CLIENT_PROTOCOL_VERSION};
-use hoplite_words::{CopyId, Header, NodeId, ObjectId};
+use hoplite_words::{Blob, CopyId, Header, NodeId, ObjectId};
 
 const ARENA_BYTES: u64 = 16 << 20;
 /// Where the scripts put their only copy.
@@ -108,6 +108,10 @@ pub fn append(writer: &mut Writer, contents: &[u8]) {
 
 pub fn view(size: usize, sealed: bool) -> Reply {
     Reply::View { copy: COPY, offset: OFFSET, size: size as u64, header: Header::default(), sealed }
+}
+
+pub fn small(contents: &[u8]) -> Reply {
+    Reply::Small { header: Header::default(), payload: Blob(contents.to_vec()) }
 }
 
 impl Session {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use hoplite_client::never;
+use hoplite_client::{never, Arriving};
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::limits::INLINE_BYTES_MAX;
 use hoplite_words::{Blob, Dtype, Error, ErrorKind, Header};
 
-use crate::node::{append, bytes, id, view, Node, COPY, LONG, OFFSET};
+use crate::node::{append, bytes, id, small, view, Node, COPY, LONG, OFFSET};
 
 fn created() -> Reply {
     Reply::Created { copy: COPY, offset: OFFSET }
@@ -221,6 +221,27 @@ fn a_copying_get_follows_the_arrival() {
         assert_eq!(header, Header::default());
     });
     session.expect(Request::Release { copy: COPY });
+}
+
+#[test]
+fn a_copying_get_takes_the_bytes_that_came_with_the_answer() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    std::thread::scope(|scope| {
+        let getter = scope.spawn(|| {
+            let mut copy = Vec::new();
+            client.get_into(id(), None, false, &mut copy, &mut never).unwrap();
+            copy
+        });
+        session.answer_next(small(b"some bytes"));
+        assert_eq!(getter.join().unwrap(), b"some bytes");
+    });
+    let arriving = Arriving::adopt(&client, id(), false, small(b"some bytes")).unwrap();
+    assert_eq!(arriving.size(), 10);
+    assert_eq!(arriving.copy_into(&mut [0; 9], None, &mut never).unwrap_err().kind, ErrorKind::BadArgument);
+    let mut room = [0; 10];
+    assert!(arriving.copy_into(&mut room, None, &mut never).unwrap());
+    assert_eq!(&room, b"some bytes");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use hoplite_words::{CopyId, Header, NodeId, ObjectId};
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Long enough to mean "never": a hanging test ends with a message.
-const NEVER: Duration = Duration::from_secs(60);
+pub const NEVER: Duration = Duration::from_secs(60);
 
 pub struct Client {
     stream: UnixStream,
@@ -128,14 +128,9 @@ impl Client {
         self.start(Request::Get { id, timeout_ms: None, partial: false, fail_if_lost: false })
     }
 
-    /// The copy that call asked for, and its bytes, without copying them.
-    pub fn finish_view(&mut self, call: u64) -> (CopyId, Reader) {
-        match self.finish(call) {
-            Reply::View { copy, offset, size, sealed: true, .. } => {
-                (copy, self.arena.reader(offset, size).unwrap())
-            }
-            other => panic!("{other:?}"),
-        }
+    /// What a view shows, without copying it.
+    pub fn reader(&self, offset: u64, size: u64) -> Reader {
+        self.arena.reader(offset, size).unwrap()
     }
 
     pub fn release(&self, copy: CopyId) {
@@ -144,10 +139,15 @@ impl Client {
 
     /// The bytes of the object that call asked for.
     pub fn finish_get(&mut self, call: u64) -> Vec<u8> {
-        let (copy, reader) = self.finish_view(call);
-        let bytes = reader.bytes(0, reader.size()).to_vec();
-        self.release(copy);
-        bytes
+        match self.finish(call) {
+            Reply::Small { payload, .. } => payload.0,
+            Reply::View { copy, offset, size, sealed: true, .. } => {
+                let bytes = self.reader(offset, size).bytes(0, size).to_vec();
+                self.release(copy);
+                bytes
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     pub fn get(&mut self, id: ObjectId) -> Vec<u8> {

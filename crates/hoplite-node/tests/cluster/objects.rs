@@ -1,8 +1,11 @@
 //! Objects put on one node and read on others.
 
+use hoplite_store::Followed;
 use hoplite_words::client::{Reply, Request};
+use hoplite_words::limits::ANSWER_BYTES_MAX;
 use hoplite_words::{Blob, ErrorKind, Header, ObjectId};
 
+use crate::client::NEVER;
 use crate::node::{cluster, members, status};
 use crate::pattern;
 
@@ -37,6 +40,56 @@ fn a_large_object_reaches_everyone_who_asked_before_and_after() {
     assert!(received >= SIZE as u64, "{received} bytes were received");
     let sent: u64 = nodes.iter().map(|node| status(&mut node.client()).sent_bytes).sum();
     assert!(sent >= 3 * SIZE as u64, "{sent} bytes were sent");
+}
+
+#[test]
+fn a_small_object_is_answered_with_its_bytes_and_nothing_is_kept_for_the_client() {
+    let nodes = cluster(1);
+    let mut client = nodes[0].client();
+    for (size, small) in [(0, true), (ANSWER_BYTES_MAX, true), (ANSWER_BYTES_MAX + 1, false)] {
+        let (id, bytes) = (ObjectId::from_name(&format!("{size} bytes")), pattern(4, size as usize));
+        client.put(id, Header::default(), &bytes);
+        for partial in [false, true] {
+            let get = Request::Get { id, timeout_ms: None, partial, fail_if_lost: false };
+            match client.call(get) {
+                Reply::Small { payload, .. } if small => assert!(payload.0 == bytes),
+                Reply::View { copy, size: told, sealed: true, .. } if !small => {
+                    assert_eq!(told, size);
+                    client.release(copy);
+                }
+                other => panic!("{size} bytes: {other:?}"),
+            }
+        }
+        assert_eq!(client.call(Request::Delete { ids: vec![id], timeout_ms: None }), Reply::Done);
+    }
+    // A copy that a client holds would still have its room.
+    assert_eq!(status(&mut client).used_bytes, 0);
+}
+
+#[test]
+fn who_follows_a_copy_that_comes_from_elsewhere_is_woken() {
+    let nodes = cluster(2);
+    let (id, bytes) = (ObjectId::from_name("followed"), pattern(5, SIZE));
+    let (mut writer, mut getter) = (nodes[0].client(), nodes[1].client());
+    let created = writer.create(id, SIZE as u64, Header::default());
+    writer.write(&created, 0, &bytes[..SIZE / 2]);
+    let reply = getter.call(Request::Get { id, timeout_ms: None, partial: true, fail_if_lost: false });
+    let Reply::View { offset, size, sealed: false, .. } = reply else { panic!("{reply:?}") };
+    let reader = getter.reader(offset, size);
+    std::thread::scope(|scope| {
+        let follower = scope.spawn(|| {
+            let mut present = 0;
+            loop {
+                match reader.follow(present, NEVER) {
+                    Followed::Advanced(more) => present = more,
+                    end => return (present, end),
+                }
+            }
+        });
+        writer.write(&created, SIZE / 2, &bytes[SIZE / 2..]);
+        assert_eq!(writer.seal(&created), Reply::Done);
+        assert_eq!(follower.join().unwrap(), (SIZE as u64, Followed::Sealed));
+    });
 }
 
 #[test]

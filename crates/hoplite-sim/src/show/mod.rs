@@ -69,6 +69,7 @@ pub fn request(names: &Names, request: &Request) -> String {
 pub fn reply(names: &Names, reply: &Reply) -> String {
     match reply {
         Reply::Welcome { .. } => "welcome".to_owned(),
+        Reply::Small { payload, .. } => format!("small {} B", payload.0.len()),
         Reply::Done => "done".to_owned(),
         Reply::Created { copy, .. } => format!("created c{}", copy.0),
         Reply::View { copy, size, sealed, .. } => {

@@ -42,6 +42,7 @@ between_mappings_and_processes! {
     what_the_peer_writes_is_read_here
     what_is_written_here_is_followed_by_the_peer
     a_seal_wakes_a_follower
+    a_copy_shown_late_wakes_its_followers
     an_abort_wakes_a_follower_and_wins_over_bytes
     an_empty_object_is_sealed_and_followed
     the_want_is_taken_once
@@ -124,6 +125,19 @@ fn a_seal_wakes_a_follower(arena: &Arena, mut peer: Peer) {
     let mut writer = arena.mapping().create(OFFSET, SIZE).unwrap();
     fill(&mut writer, SIZE);
     peer.expect(&format!("read {OFFSET} {SIZE}"), "ok");
+    peer.send(&format!("follow {SIZE}"));
+    writer.seal();
+    assert_eq!(peer.answer(), "Sealed");
+}
+
+fn a_copy_shown_late_wakes_its_followers(arena: &Arena, mut peer: Peer) {
+    let mut writer = arena.mapping().create(OFFSET, SIZE).unwrap().unseen();
+    fill(&mut writer, 100);
+    writer.show();
+    peer.expect(&format!("read {OFFSET} {SIZE}"), "ok");
+    peer.send("follow 100");
+    fill(&mut writer, SIZE);
+    assert_eq!(peer.answer(), format!("Advanced({SIZE})"));
     peer.send(&format!("follow {SIZE}"));
     writer.seal();
     assert_eq!(peer.answer(), "Sealed");

@@ -123,6 +123,7 @@ draw_enum! {
         Located { size, copies },
         Status { 0 },
         Failed { 0 },
+        Small { header, payload },
     }
     PeerMessage {
         Directory { origin, hops, id, request },
