@@ -167,10 +167,12 @@ def _get(
     while True:
         try:
             found = connection.get(id, left, on_lost != "wait")
-            return read(found if isinstance(found, _hoplite.View) else (yield found))
+            view = found if isinstance(found, _hoplite.View) else (yield found)
         except ObjectLost:
             if not callable(on_lost):
                 raise
+        else:
+            return read(view)
         # The caller is told once.
         yield Tell(on_lost, ObjectId.of(id))
         on_lost, left = "wait", Deadline(timeout, began).left()
