@@ -8,7 +8,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from lab.figures import BLUE, GREEN, GREY, ORANGE, RED, caption, save, subplots
+from lab.figures import BLUE, GREEN, ORANGE, RED, caption, save, subplots
+from lab.plots.lines import legend
 from lab.results import Case, newest
 
 NAME = "ray-failure-latency"
@@ -30,6 +31,7 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
         _draw(axis, [case for case in cases if case.summary["application"] == name])
         axis.set_title(TITLES[name])
     axes[-1].set_xlabel("s")
+    legend(figure, axes)
     caption(figure, f"{newest(cases).document['title']}.\nEvery run has a line.")
     save(figure, folder, NAME)
     return [NAME]
@@ -47,7 +49,6 @@ def _draw(axis: Axes, cases: Sequence[Case]) -> None:
     axis.axvline(summary["return"], color=GREEN, ls="--", lw=1.2, label="it is started again")
     axis.set_yscale("log")
     axis.set_ylabel("a round, s")
-    axis.legend(ncols=4, fontsize=7.5, labelcolor=GREY)
 
 
 def _line(rounds: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
