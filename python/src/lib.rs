@@ -23,9 +23,6 @@ use pyo3::prelude::*;
 /// The private half of the package.
 #[pymodule]
 mod _hoplite {
-    #[allow(unused_imports)]
-    use super::*;
-
     #[pymodule_export]
     use crate::arriving::Arriving;
     #[pymodule_export]
