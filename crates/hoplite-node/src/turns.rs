@@ -84,12 +84,18 @@ impl Sources {
 
     /// Tells `node` of it, and of what waits behind it.
     pub(crate) async fn tell(&mut self, node: &mut Node, happened: Happened) {
-        if node.next_deadline().is_some_and(|deadline| deadline.elapsed() >= LATE_AFTER) {
-            self.catch_up(node).await;
-        }
         if matches!(happened, Happened::Carried(_) | Happened::Control(_) | Happened::Client(_)) {
             self.polling.happened(Instant::now());
         }
+        let is_late = node.next_deadline().is_some_and(|deadline| deadline.elapsed() >= LATE_AFTER);
+        let happened = match happened {
+            Happened::Control(event) if is_late => return self.catch_up(node, Some(event)).await,
+            other if is_late => {
+                self.catch_up(node, None).await;
+                other
+            }
+            other => other,
+        };
         match happened {
             Happened::Carried(input) => turn(input, &mut self.carried, |input| node.on_carried(input)),
             Happened::Control(event) => turn(event, &mut self.control, |event| node.on_control(event)),
@@ -103,9 +109,12 @@ impl Sources {
     }
 
     /// The process was paused, or got no processor: what peers have said meanwhile is told before any
-    /// deadline. (Datagrams always are.)
-    async fn catch_up(&mut self, node: &mut Node) {
+    /// deadline. (Datagrams always are.) `first` was said before all that waits.
+    async fn catch_up(&mut self, node: &mut Node, first: Option<ControlEvent>) {
         node.hold_clock();
+        if let Some(event) = first {
+            turn(event, &mut self.control, |event| node.on_control(event));
+        }
         for _ in 0..CATCH_UP_TURNS {
             yield_now().await;
             if let Ok(event) = self.control.try_recv() {
