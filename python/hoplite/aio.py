@@ -212,21 +212,11 @@ class AsyncClient:
         return self._line, await self._line.opened(timeout)
 
     async def _reduce(self, request: ReduceRequest, timeout: Timeout) -> ReduceResult:
-        seconds = self._seconds(timeout)
-        try:
-            line, connection = await self._attached(seconds)
-            return request.result(await line.settle(request.send(connection, seconds)))
-        except HopliteError as error:
-            name_objects(error, [request.target, *request.sources])
-            raise
+        ids = [request.target, *request.sources]
+        return await self._run(timeout, lambda c, t: calls.reduce(c, request, t), ids)
 
     async def _settle(self, ticket: _hoplite.Ticket, ids: Collection[ObjectIdLike]) -> Any:
-        try:
-            line, _ = await self._attached(None)
-            return await line.settle(ticket)
-        except HopliteError as error:
-            name_objects(error, ids)
-            raise
+        return await self._run(None, lambda _c, _t: calls.answer(ticket), ids)
 
     async def _run(
         self,

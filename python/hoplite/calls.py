@@ -25,6 +25,7 @@ from hoplite.ids import ObjectId, ObjectIdLike
 from hoplite.losses import OnLost, checked_on_lost
 from hoplite.nodes import Link, Location, Locations, Status
 from hoplite.pickling import Pickled, unpickle
+from hoplite.reduction import ReduceRequest, ReduceResult
 from hoplite.rooms import RoomMaker
 from hoplite.timeouts import Deadline
 from hoplite.values import PICKLE, Header, array_header, array_of, as_array, payload_of
@@ -209,6 +210,17 @@ def get_copy(
 
 def delete(connection: _hoplite.Connection, ids: Iterable[ObjectId], timeout: float | None) -> Steps[None]:
     yield connection.delete(list(ids), timeout)
+
+
+def reduce(
+    connection: _hoplite.Connection, request: ReduceRequest, timeout: float | None
+) -> Steps[ReduceResult]:
+    return request.result((yield request.send(connection, timeout)))
+
+
+def answer(ticket: _hoplite.Ticket) -> Steps[Any]:
+    """What a call brings that was sent before."""
+    return (yield ticket)
 
 
 def wait(

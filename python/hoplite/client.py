@@ -402,11 +402,7 @@ class Client:
             raise
 
     def _settle(self, ticket: _hoplite.Ticket, ids: Collection[ObjectIdLike]) -> Any:
-        try:
-            return ticket.wait()
-        except HopliteError as error:
-            name_objects(error, ids)
-            raise
+        return self._run(calls.answer(ticket), ids)
 
     def _is_done(self, ticket: _hoplite.Ticket) -> bool:
         # Takes in what has come; a connection that is gone has settled its tickets.

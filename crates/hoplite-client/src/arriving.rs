@@ -7,7 +7,6 @@ use std::time::Duration;
 use hoplite_words::client::Reply;
 use hoplite_words::{Error, ErrorKind, Header, ObjectId, Result};
 
-use crate::get::Copied;
 use crate::patience::{deadline, Interrupt, Patience};
 use crate::view::{receive, Received};
 use crate::Client;
@@ -77,8 +76,7 @@ impl Arriving {
                 Ok(true)
             }
             Received::View(held, _) => {
-                let copied = self.client.copy_behind(held, self.id, self.fail_if_lost, room, patience)?;
-                Ok(matches!(copied, Copied::Whole))
+                self.client.copy_behind(held, self.id, self.fail_if_lost, room, patience)
             }
         }
     }

@@ -19,12 +19,6 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// more than a node that runs needs, and nothing beside a time-out.
 const STORY_PATIENCE: Duration = Duration::from_millis(200);
 
-pub(crate) enum Copied {
-    Whole,
-    /// The writing was abandoned; nothing of it counts.
-    Aborted,
-}
-
 impl Client {
     /// Waits until the object exists and is complete on this node; returns a view, without copying what is
     /// larger than `INLINE_BYTES_MAX`.
@@ -77,6 +71,7 @@ impl Client {
         }
     }
 
+    /// `false`: the writing was abandoned; nothing of it counts.
     pub(crate) fn copy_behind(
         self: &Arc<Self>,
         held: &Held,
@@ -84,7 +79,7 @@ impl Client {
         fail_if_lost: bool,
         room: &mut [u8],
         patience: &mut Patience<'_>,
-    ) -> Result<Copied> {
+    ) -> Result<bool> {
         let reader = &held.reader;
         let mut enquiry = Enquiry { id, fail_if_lost, ticket: None };
         let mut done = 0;
@@ -107,9 +102,9 @@ impl Client {
                     // It is answered now. Were it cancelled instead, the view that crosses the word
                     // would keep the object until this client next reads its socket.
                     let _ = enquiry.answer(self);
-                    return Ok(Copied::Whole);
+                    return Ok(true);
                 }
-                Followed::Aborted => return Ok(Copied::Aborted),
+                Followed::Aborted => return Ok(false),
                 Followed::Interrupted => patience.look_now()?,
                 Followed::TimedOut => {
                     // Nobody aborts the copies of a node that has died.

@@ -96,10 +96,11 @@ impl Link {
     /// Waits for answers up to `timeout`, meanwhile sends calls that wait for room, and hands out whole
     /// answers in order.
     pub(crate) fn turn(&self, timeout: Duration, on_answer: impl FnMut(Answer)) -> Result<Polled, LinkDown> {
-        if timeout >= INTERRUPT_EVERY && !self.has_unsent() {
+        let unsent = self.has_unsent();
+        if timeout >= INTERRUPT_EVERY && !unsent {
             return self.read(RecvFlags::empty(), on_answer);
         }
-        let out = if self.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
+        let out = if unsent { PollFlags::OUT } else { PollFlags::empty() };
         match self.poll_for(PollFlags::IN | out, timeout) {
             Polled::Ready => {
                 self.flush();
