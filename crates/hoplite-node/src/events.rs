@@ -173,7 +173,7 @@ impl Node {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use hoplite_core::{Config, Core};
@@ -185,7 +185,8 @@ mod tests {
     use super::*;
     use crate::carry::Carriers;
 
-    async fn node() -> (Node, GossipSocket, NodeId) {
+    /// A node that knows nobody; the socket that it knocks at, and what peers say to it.
+    pub(crate) async fn node() -> (Node, GossipSocket, mpsc::Receiver<ControlEvent>) {
         let gossip = GossipSocket::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let id = NodeId { addr: gossip.addr().unwrap(), incarnation: 1 };
         let other = GossipSocket::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
@@ -193,21 +194,21 @@ mod tests {
         let mut config = Config::new(id, arena.bytes(), 1);
         config.seeds = vec![other.addr().unwrap()];
         let carriers = Carriers::start(id, 1, config.stall_after, mpsc::unbounded_channel().0).unwrap();
-        let events = mpsc::channel(1).0;
+        let (events, said) = mpsc::channel(8);
         let connections = (ControlLinks::new(id, events.clone()), ControlReaders::new(events));
-        (Node::new(id, Core::new(config), carriers, connections, gossip, arena), other, id)
+        (Node::new(id, Core::new(config), carriers, connections, gossip, arena), other, said)
     }
 
     #[tokio::test]
     async fn datagrams_that_wait_are_heard_before_a_deadline_that_has_come() {
-        let (mut node, other, id) = node().await;
+        let (mut node, other, _said) = node().await;
         // It knocks at its seed, and will knock again.
         node.on_input(Input::Tick);
         let mut buffer = [0; DATAGRAM_BYTES_MAX];
         other.receive(&mut buffer).await.unwrap();
         let knock_again = node.next_deadline().expect("nobody answered yet");
         for _ in 0..3 {
-            other.send(b"no gossip", id.addr).unwrap();
+            other.send(b"no gossip", node.id.addr).unwrap();
         }
         tokio::time::sleep_until(knock_again.into()).await;
         // Whatever it is told: its deadline is met, and by then the socket is empty.

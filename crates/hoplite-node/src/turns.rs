@@ -172,3 +172,78 @@ pub(crate) async fn reached(deadline: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use hoplite_core::io::ClientId;
+    use hoplite_net::Outbox;
+    use hoplite_words::client::{Answer, Reply, Request};
+    use hoplite_words::peer::{CopyReport, DirectoryRequest, PeerMessage};
+    use hoplite_words::{Blob, Edition, Header, NodeId, ObjectId};
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::events::tests::node;
+
+    #[tokio::test]
+    async fn what_a_peer_said_first_is_told_first_to_a_node_that_is_late() {
+        let (mut node, _seed, control) = node().await;
+        let peer = NodeId { addr: "127.0.0.1:1".parse().unwrap(), incarnation: 1 };
+        let id = ObjectId::from_name("given up");
+        node.on_input(Input::Tick);
+        let knock_again = node.next_deadline().expect("nobody answered yet");
+
+        // A put that was given up, while this node was paused.
+        let edition = Edition { writing: 1, attempt: 0 };
+        let report = CopyReport {
+            seq: 1,
+            edition,
+            size: 3,
+            header: Header::default(),
+            complete: true,
+            pinned: true,
+            upstream: None,
+            leaving: false,
+        };
+        let payload = Some(Blob(b"put".to_vec()));
+        let mut said = BytesMut::new();
+        for request in [
+            DirectoryRequest::Announce { report, payload, wants_verdict: false },
+            DirectoryRequest::Withdraw { seq: 2, edition },
+        ] {
+            let message = PeerMessage::Directory { origin: peer, hops: 0, id, request };
+            hoplite_wire::encode(&message, &mut said);
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut speaking = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        node.readers.admit(peer, listener.accept().await.unwrap().0);
+        speaking.write_all(&said).await.unwrap();
+
+        let mut sources = Sources::new(
+            mpsc::unbounded_channel().1,
+            control,
+            mpsc::channel(1).1,
+            mpsc::unbounded_channel().1,
+            node.gossip.clone(),
+            Polling::new(Duration::ZERO),
+        );
+        while sources.control.len() < 2 {
+            yield_now().await;
+        }
+        let first = sources.control.recv().await.unwrap();
+        tokio::time::sleep_until((knock_again + 2 * LATE_AFTER).into()).await;
+        sources.tell(&mut node, Happened::Control(first)).await;
+
+        let client = ClientId(1);
+        let answers = Arc::new(Outbox::new(1 << 10));
+        node.on_client(ClientEvent::Joined { client, outbox: answers.clone() });
+        let request = Request::Locate { id, timeout_ms: None };
+        node.on_client(ClientEvent::Called { client, call: 1, request });
+        let frame = answers.take().await.unwrap();
+        let answer: Answer = hoplite_wire::decode(&frame[hoplite_wire::FRAME_HEADER_BYTES..]).unwrap();
+        assert_eq!(answer.reply, Reply::Located { size: None, copies: Vec::new() });
+        node.stop();
+    }
+}
