@@ -172,6 +172,7 @@ impl Core {
     /// Reports every copy that `node` is to know of, and says that these are all.
     fn say_all(&mut self, node: NodeId) {
         let since = self.next_number();
+        self.all_said = since;
         let owned = self
             .copies
             .table

@@ -86,7 +86,7 @@ pub(crate) struct Copies {
     lru: BTreeSet<(u64, CopyId)>,
     evictable_bytes: u64,
     pub evicted: u64,
-    /// A copy that owners were told of was given up: reports of ours may be out of date somewhere.
+    /// A copy that owners were told of, or may count us as the holder of, was given up: reports of ours may be out of date somewhere.
     pub has_dropped: bool,
 }
 
@@ -158,6 +158,12 @@ impl Copies {
         self.by_object.remove(&copy.object);
         copy.object = object;
         self.by_object.insert(object, id);
+    }
+
+    /// The owner counts the copy as complete without being told.
+    pub fn note_told(&mut self, id: CopyId, owner: NodeId) {
+        let copy = self.table.get_mut(&id).expect("a live copy id");
+        (copy.told, copy.told_complete) = (Some(owner), true);
     }
 
     /// It is of use now: it goes to the end of the eviction order.

@@ -75,6 +75,8 @@ pub struct Core {
     reannounce_until: Duration,
     /// How long open questions rest before they are asked again.
     refresh_period: Duration,
+    /// The number from which on some owner was last told of all that is here.
+    all_said: u64,
     /// The daemon is to end by then, and hands over what only it holds.
     leaving: Option<Duration>,
     shards: Shards,
@@ -124,6 +126,7 @@ impl Core {
             members: Members::new(&config),
             reannounce_until: Duration::ZERO,
             refresh_period: again::REFRESH_MIN,
+            all_said: 0,
             leaving: None,
             shards,
             departed: BTreeSet::new(),

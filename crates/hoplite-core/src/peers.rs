@@ -82,7 +82,7 @@ impl Core {
                 self.on_lend(id, ask, sender, edition, size, header);
             }
             DirectoryAnswer::Inline { ask, edition, header, payload } => {
-                self.on_inline(id, ask, edition, header, payload);
+                self.on_inline(from, id, ask, edition, header, payload);
             }
             DirectoryAnswer::Deleted { ttl_ms } => self.on_deleted(from, id, Duration::from_millis(ttl_ms)),
             DirectoryAnswer::Lost => self.on_lost(id),

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage};
-use hoplite_words::{limits, NodeId, ObjectId};
+use hoplite_words::{limits, CopyId, NodeId, ObjectId};
 
 use super::entry::{Ask, Entry, Held};
 use crate::cost;
@@ -36,15 +36,7 @@ impl Core {
             match (inline, choice) {
                 (Some(copy), _) => {
                     entry.asks.remove(waiting);
-                    let held = &self.copies.table[&copy];
-                    let (edition, header) = (held.edition, held.header.clone());
-                    let answer = DirectoryAnswer::Inline {
-                        ask: ask.ask,
-                        edition,
-                        header,
-                        payload: Default::default(),
-                    };
-                    self.send(ask.node, PeerMessage::Answer { id, answer }, Some(copy));
+                    self.answer_inline(id, ask.node, ask.ask, copy);
                 }
                 (None, Some(sender)) => {
                     entry.asks.remove(waiting);
@@ -65,6 +57,31 @@ impl Core {
             self.timers.set(due, Timer::Asks(id));
         }
         self.change_entry(id, |_| ());
+    }
+
+    /// Sends an asker the object itself. It need not report its copy: that counts from now on, as if it had been
+    /// reported with the question. If the asker does not keep it, it says so.
+    fn answer_inline(&mut self, id: ObjectId, asker: NodeId, ask: u64, copy: CopyId) {
+        let held = &self.copies.table[&copy];
+        let (edition, size, header) = (held.edition, held.extent.size, held.header.clone());
+        let answer =
+            DirectoryAnswer::Inline { ask, edition, header: header.clone(), payload: Default::default() };
+        self.send(asker, PeerMessage::Answer { id, answer }, Some(copy));
+        let report = CopyReport {
+            seq: ask,
+            edition,
+            size,
+            header,
+            complete: true,
+            pinned: false,
+            upstream: None,
+            leaving: false,
+        };
+        // Its witness still counts: the answer may get lost.
+        let entry = self.directory.entries.get_mut(&id).expect("it had the ask");
+        if entry.accept(asker, report.clone()) {
+            self.tell_subscribers(id, asker, &report);
+        }
     }
 
     /// Tells an asker which sender it is lent.
@@ -104,7 +121,7 @@ impl Core {
     }
 
     /// Our own sealed copy of a small object: asks are answered with its bytes.
-    pub(super) fn inline_copy(&self, id: ObjectId) -> Option<hoplite_words::CopyId> {
+    pub(super) fn inline_copy(&self, id: ObjectId) -> Option<CopyId> {
         let copy = self.copies.sealed(id)?;
         (self.copies.table[&copy].extent.size <= limits::INLINE_BYTES_MAX).then_some(copy)
     }

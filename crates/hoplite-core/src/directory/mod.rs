@@ -78,6 +78,7 @@ impl Core {
             DirectoryRequest::Withdraw { seq, edition } => self.on_withdraw(origin, id, seq, edition),
             DirectoryRequest::Ask { ask, have, failed } => self.on_ask(origin, id, ask, have, failed),
             DirectoryRequest::Unask { ask } => {
+                self.on_not_taken(origin, id, ask);
                 self.change_entry(id, |entry| {
                     entry.asks.retain(|waiting| (waiting.node, waiting.ask) != (origin, ask));
                 });

@@ -25,6 +25,7 @@ impl Core {
         failed: Option<NodeId>,
     ) {
         let now = self.now;
+        self.on_not_taken(origin, id, ask);
         let entry = self.entry_mut(id);
         if entry.buried_until.is_some() {
             self.tell_deleted(origin, id);

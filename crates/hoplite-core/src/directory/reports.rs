@@ -39,13 +39,10 @@ impl Core {
         if !entry.accept(origin, report.clone()) {
             return;
         }
-        let subscribers = entry.subscribers.clone();
         if let Some(payload) = payload.filter(|payload| payload.0.len() as u64 == report.size) {
             self.keep_inline(id, &report, payload);
         }
-        for (subscriber, bytes) in subscribers {
-            self.tell_copy(subscriber, id, origin, report.clone(), bytes);
-        }
+        self.tell_subscribers(id, origin, &report);
         self.part_receivers(id, origin);
         if report.leaving {
             self.secure(id);
@@ -55,6 +52,14 @@ impl Core {
         }
         self.tell_witness(id);
         self.serve_asks(id);
+    }
+
+    /// Tells all who watch the object of the copy of `node`.
+    pub(super) fn tell_subscribers(&mut self, id: ObjectId, node: NodeId, report: &CopyReport) {
+        let subscribers = self.directory.entries.get(&id).map(|entry| entry.subscribers.clone());
+        for (subscriber, bytes) in subscribers.into_iter().flatten() {
+            self.tell_copy(subscriber, id, node, report.clone(), bytes);
+        }
     }
 
     /// Tells a subscriber of the copy of `node`; with the bytes, if it wants them and they are here.
@@ -122,6 +127,16 @@ impl Core {
                 self.drop_orphans(id);
             }
             self.copy_gone(id, origin);
+        }
+    }
+
+    /// Who asks, or asks no more, had nothing complete when it asked: what it was sent for an answer, and counts
+    /// as a holder for, it has not taken.
+    pub(super) fn on_not_taken(&mut self, origin: NodeId, id: ObjectId, ask: u64) {
+        let held = self.directory.entries.get(&id).and_then(|entry| entry.copies().get(&origin));
+        let Some(report) = held.map(|held| &held.report) else { return };
+        if report.complete && !report.pinned && report.seq <= ask {
+            self.on_withdraw(origin, id, ask, report.edition);
         }
     }
 

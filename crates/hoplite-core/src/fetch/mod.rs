@@ -204,7 +204,11 @@ impl Core {
         self.fetches.pins.remove(&object);
         if let Some(fetch) = self.fetches.running.remove(&object) {
             match fetch.state {
-                State::Asking => self.ask_owner(object, DirectoryRequest::Unask { ask: fetch.ask }, None),
+                State::Asking => {
+                    // The owner may have sent us the object, and both that and this may get lost.
+                    self.copies.has_dropped = true;
+                    self.ask_owner(object, DirectoryRequest::Unask { ask: fetch.ask }, None);
+                }
                 State::NoRoom => self.unwatch(object, Watcher::Fetch),
                 State::Receiving(_) => {}
             }

@@ -36,6 +36,10 @@ impl Core {
     /// The last complete copy is gone: those who asked to be told are.
     pub(crate) fn on_lost(&mut self, object: ObjectId) {
         self.watched_lost(object);
+        if let Some(copy) = self.copies.sealed(object) {
+            // The owner took a repetition of our question, of before it was answered, for a new one.
+            return self.announce_again(copy);
+        }
         match self.fetches.running.get_mut(&object) {
             Some(fetch) if !matches!(fetch.state, State::Receiving(_)) => fetch.lost = true,
             // Old news: a sender was lent since, or the object is being written here.

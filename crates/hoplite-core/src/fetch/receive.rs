@@ -45,17 +45,7 @@ impl Core {
         size: u64,
         header: Header,
     ) {
-        let current = self.fetches.running.get(&object);
-        let asking = current.filter(|fetch| fetch.state == State::Asking).map(|fetch| fetch.ask);
-        if asking != Some(ask) {
-            // We changed our mind meanwhile, or asked twice. The owner counts us as a partial copy
-            // behind that sender: put it right.
-            // If we ask anew, that says it.
-            match self.copies.live(object) {
-                _ if asking.is_some() => {}
-                Some(copy) if self.is_public(copy, edition) => self.announce_again(copy),
-                _ => self.withdraw_edition(object, edition),
-            }
+        if !self.is_answer(object, ask, edition) {
             return;
         }
         match self.copy_to_receive(object, edition, size, header) {
@@ -73,6 +63,23 @@ impl Core {
                 self.wait_for_room_to_fetch(object, size);
             }
         }
+    }
+
+    /// Whether this answers the open question. If not, we changed our mind meanwhile, or asked twice. The owner
+    /// counts us as a holder, whom it lent a sender or sent the bytes: put it right.
+    fn is_answer(&mut self, object: ObjectId, ask: u64, edition: Edition) -> bool {
+        let current = self.fetches.running.get(&object);
+        let asking = current.filter(|fetch| fetch.state == State::Asking).map(|fetch| fetch.ask);
+        if asking == Some(ask) {
+            return true;
+        }
+        match self.copies.live(object) {
+            // If we ask anew, that says it.
+            _ if asking.is_some() => {}
+            Some(copy) if self.is_public(copy, edition) => self.announce_again(copy),
+            _ => self.withdraw_edition(object, edition),
+        }
+        false
     }
 
     fn is_public(&self, copy: CopyId, edition: Edition) -> bool {
@@ -138,17 +145,18 @@ impl Core {
     /// The bytes came with the answer.
     pub(crate) fn on_inline(
         &mut self,
+        from: NodeId,
         object: ObjectId,
         ask: u64,
         edition: Edition,
         header: Header,
         payload: Blob,
     ) {
-        let current = self.fetches.running.get(&object);
-        if !current.is_some_and(|fetch| fetch.state == State::Asking && fetch.ask == ask) {
+        if !self.is_answer(object, ask, edition) {
             return;
         }
         let size = payload.0.len() as u64;
+        let counted = self.counts_as_holder(from, object, ask);
         if let Some(partial) = self.copies.live(object) {
             // It is written in one piece; what some sender brought of it stays with those who look at it.
             self.doom(partial);
@@ -156,13 +164,29 @@ impl Core {
         match self.copy_to_receive(object, edition, size, header) {
             Some(copy) => {
                 self.out.push_back(Output::Write { copy, bytes: payload.0 });
+                if counted {
+                    self.copies.note_told(copy, from);
+                }
                 // The question is answered; nothing to take back.
                 self.fetches.running.remove(&object);
                 self.seal_copy(copy, Seal::default());
                 self.on_opened(object);
             }
-            None => self.wait_for_room_to_fetch(object, size),
+            None => {
+                self.withdraw_edition(object, edition);
+                self.wait_for_room_to_fetch(object, size);
+            }
         }
+    }
+
+    /// Whether `from`, which sends us the object in answer to `ask`, counts us as a holder: it is the owner, and
+    /// we have told it nothing else since we asked, nor have we anything to add.
+    fn counts_as_holder(&self, from: NodeId, object: ObjectId, ask: u64) -> bool {
+        from == self.shards.owner(object)
+            && ask > self.all_said
+            && self.copies.live(object).is_none()
+            && !self.fetches.pins.contains(&object)
+            && self.leaving.is_none()
     }
 
     pub(crate) fn on_receive_ended(

@@ -6,6 +6,7 @@ mod deletes;
 mod directory;
 mod full_store;
 mod gets;
+mod inline;
 mod leaving;
 mod lending;
 mod losses;

@@ -123,7 +123,8 @@ pub enum DirectoryAnswer {
         #[n(4)]
         header: Header,
     },
-    /// The object itself, in answer to an ask.
+    /// The object itself, in answer to an ask. Who asked counts as a holder from now on, as if it had reported
+    /// a complete copy with its question, unless it says otherwise.
     #[n(2)]
     Inline {
         #[n(0)]

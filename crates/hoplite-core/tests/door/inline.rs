@@ -1,0 +1,231 @@
+//! Who is sent a small object for an answer counts as its holder, and reports only what its owner cannot know.
+
+use std::time::Duration;
+
+use hoplite_core::Input;
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_words::{Blob, NodeId, ObjectId};
+
+use crate::gets::last_ask;
+use crate::node::{node, Node, ME};
+use crate::puts::{created, put, viewed};
+use crate::requests::{announce, array, create, edition, get, object, put_report, SIZE, SMALL};
+
+const STORE: u64 = 8 << 20;
+
+fn bytes() -> Blob {
+    Blob(vec![1; SMALL as usize])
+}
+
+fn inline(ask: u64) -> DirectoryAnswer {
+    DirectoryAnswer::Inline { ask, edition: edition(5), header: array(SMALL), payload: bytes() }
+}
+
+/// What was reported of the object since the mail was last taken.
+fn reported(at: &mut Node, id: ObjectId) -> Vec<CopyReport> {
+    let said = at.take_requests(id).into_iter().filter_map(|request| match request {
+        DirectoryRequest::Announce { report, .. } => Some(report),
+        _ => None,
+    });
+    said.collect()
+}
+
+/// A get of an object that node 2 owns, and its open question.
+fn asked(at: &mut Node) -> (ObjectId, u64, u64) {
+    let id = at.id_owned_by(2);
+    let call = at.ask(get(id));
+    let ask = last_ask(at, id);
+    (id, call, ask)
+}
+
+#[test]
+fn what_the_owner_sent_is_not_reported_to_it() {
+    let mut at = Node::among(3, STORE);
+    let (id, call, ask) = asked(&mut at);
+    at.answer(2, id, inline(ask));
+    viewed(&at, call);
+    assert_eq!(at.take_requests(id), []);
+    // But to the next owner it is.
+    at.kill(2);
+    let call = at.ask(Request::Locate { id, timeout_ms: None });
+    at.wait(Duration::from_secs(3));
+    let known = match at.reply(call) {
+        Some(Reply::Located { copies, .. }) => copies.iter().any(|copy| copy.complete),
+        _ => reported(&mut at, id).iter().any(|report| report.complete && !report.pinned),
+    };
+    assert!(known);
+}
+
+#[test]
+fn what_another_than_the_owner_sent_is_reported() {
+    let mut at = Node::among(3, STORE);
+    let (id, _, ask) = asked(&mut at);
+    at.answer(3, id, inline(ask));
+    assert!(matches!(reported(&mut at, id)[..], [CopyReport { complete: true, pinned: false, .. }]));
+}
+
+#[test]
+fn that_it_is_to_stay_is_reported() {
+    let mut at = Node::among(3, STORE);
+    let (id, _, ask) = asked(&mut at);
+    at.answer(2, id, DirectoryAnswer::Pin);
+    at.answer(2, id, inline(ask));
+    assert!(matches!(reported(&mut at, id)[..], [CopyReport { complete: true, pinned: true, .. }]));
+}
+
+#[test]
+fn that_its_node_leaves_is_reported() {
+    let mut at = Node::among(3, STORE);
+    let other = at.id_owned_by(ME);
+    put(&mut at, other, SIZE);
+    let (id, _, ask) = asked(&mut at);
+    at.handle(Input::Leave { within: Duration::from_secs(5) });
+    at.answer(2, id, inline(ask));
+    assert!(matches!(reported(&mut at, id)[..], [CopyReport { complete: true, leaving: true, .. }]));
+}
+
+/// The owner took what it counted us for out of its books when it heard that this was all.
+#[test]
+fn it_is_reported_if_all_was_said_since_the_question() {
+    let mut at = Node::among(3, STORE);
+    let (id, _, ask) = asked(&mut at);
+    at.hear(2, PeerMessage::SayAgain);
+    at.wait(Duration::from_millis(100));
+    at.take_mail();
+    at.answer(2, id, inline(ask));
+    assert!(matches!(reported(&mut at, id)[..], [CopyReport { complete: true, .. }]));
+}
+
+#[test]
+fn bytes_that_nobody_wants_any_more_are_given_back() {
+    let mut at = Node::among(3, STORE);
+    let (id, call, ask) = asked(&mut at);
+    at.ask(Request::Cancel { call });
+    assert_eq!(at.take_requests(id), [DirectoryRequest::Unask { ask }]);
+    at.answer(2, id, inline(ask));
+    let said = at.take_requests(id);
+    assert!(matches!(said[..], [DirectoryRequest::Withdraw { seq, .. }] if seq > ask), "{said:?}");
+    at.assert_empty();
+}
+
+#[test]
+fn bytes_that_there_is_no_room_for_are_given_back() {
+    let mut at = Node::among(3, SIZE);
+    let (id, _, ask) = asked(&mut at);
+    // Being written, and so it cannot be evicted: all of the room.
+    let call = at.ask(create(object("large"), SIZE - 64));
+    created(&at, call);
+    at.take_mail();
+    at.answer(2, id, inline(ask));
+    let said = at.take_requests(id);
+    let given_back =
+        |request: &DirectoryRequest| matches!(request, DirectoryRequest::Withdraw { seq, .. } if *seq > ask);
+    assert!(said.iter().any(given_back), "{said:?}");
+}
+
+/// An owner with the bytes of a small object that node 2 has put.
+fn owner() -> (Node, ObjectId) {
+    let mut at = Node::among(4, STORE);
+    let id = at.id_owned_by(ME);
+    let report = put_report(1, edition(5), SMALL, true);
+    let payload = Some(bytes());
+    at.request(2, id, DirectoryRequest::Announce { report, payload, wants_verdict: false });
+    at.request(4, id, DirectoryRequest::Subscribe { bytes: false });
+    at.take_mail();
+    (at, id)
+}
+
+fn ask(ask: u64) -> DirectoryRequest {
+    DirectoryRequest::Ask { ask, have: None, failed: None }
+}
+
+/// What node 4, which watches the object, was told since: who has a complete copy, and who has none any more.
+fn watched(at: &mut Node) -> (Vec<NodeId>, Vec<NodeId>) {
+    let (mut has, mut gone) = (Vec::new(), Vec::new());
+    for (to, message) in at.take_mail() {
+        match message {
+            PeerMessage::Answer { answer: DirectoryAnswer::Copy { node: holder, report, .. }, .. } => {
+                assert!(to == node(4) && report.complete);
+                has.push(holder);
+            }
+            PeerMessage::Answer { answer: DirectoryAnswer::CopyGone { node: holder }, .. } => {
+                gone.push(holder)
+            }
+            _ => {}
+        }
+    }
+    (has, gone)
+}
+
+#[test]
+fn who_was_sent_the_bytes_counts_until_it_says_otherwise() {
+    let (mut at, id) = owner();
+    at.request(3, id, ask(7));
+    assert_eq!(watched(&mut at), (vec![node(3)], vec![]));
+    at.request(3, id, DirectoryRequest::Withdraw { seq: 6, edition: edition(5) });
+    assert_eq!(watched(&mut at), (vec![], vec![]), "of before it asked");
+    at.request(3, id, DirectoryRequest::Withdraw { seq: 8, edition: edition(5) });
+    assert_eq!(watched(&mut at), (vec![], vec![node(3)]));
+}
+
+#[test]
+fn who_takes_its_question_back_has_not_taken_the_answer() {
+    let (mut at, id) = owner();
+    at.request(3, id, ask(7));
+    at.request(3, id, DirectoryRequest::Unask { ask: 7 });
+    assert_eq!(watched(&mut at), (vec![node(3)], vec![node(3)]));
+    at.request(3, id, announce(CopyReport { pinned: false, ..put_report(9, edition(5), SMALL, true) }));
+    at.request(3, id, DirectoryRequest::Unask { ask: 7 });
+    assert_eq!(watched(&mut at), (vec![node(3)], vec![]), "it has another since");
+}
+
+#[test]
+fn a_question_that_is_repeated_is_answered_again() {
+    let (mut at, id) = owner();
+    for _ in 0..2 {
+        at.request(3, id, ask(7));
+        let sent = |(to, message): &(NodeId, PeerMessage)| {
+            let inline = DirectoryAnswer::Inline {
+                ask: 7,
+                edition: edition(5),
+                header: array(SMALL),
+                payload: Blob(vec![0; SMALL as usize]),
+            };
+            *to == node(3) && *message == PeerMessage::Answer { id, answer: inline }
+        };
+        assert!(at.take_mail().iter().any(sent));
+    }
+}
+
+/// The answer was lost, and with it all other copies: the asker must not be taken for a holder.
+#[test]
+fn who_asks_again_is_told_of_the_loss() {
+    let mut at = Node::among(4, SMALL + 128);
+    at.wait(Duration::from_secs(10));
+    let id = at.id_owned_by(ME);
+    let report = put_report(1, edition(5), SMALL, true);
+    let payload = Some(bytes());
+    at.request(2, id, DirectoryRequest::Announce { report, payload, wants_verdict: false });
+    at.request(3, id, ask(7));
+    // The owner's own copy is evicted, and the writer dies.
+    let call = at.ask(create(object("other"), SMALL));
+    created(&at, call);
+    at.kill(2);
+    at.wait(Duration::from_secs(3));
+    at.take_mail();
+    at.request(3, id, ask(7));
+    let lost = PeerMessage::Answer { id, answer: DirectoryAnswer::Lost };
+    assert!(at.take_mail().contains(&(node(3), lost)));
+}
+
+/// It was not lost, but crossed the repetition of the question.
+#[test]
+fn who_has_what_it_is_told_is_lost_says_so() {
+    let mut at = Node::among(3, STORE);
+    let (id, _, ask) = asked(&mut at);
+    at.answer(2, id, inline(ask));
+    at.take_mail();
+    at.answer(2, id, DirectoryAnswer::Lost);
+    assert!(matches!(reported(&mut at, id)[..], [CopyReport { complete: true, .. }]));
+}
