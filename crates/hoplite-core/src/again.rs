@@ -64,7 +64,7 @@ impl Core {
     /// they are.
     fn repeat_questions(&mut self, owner: Option<NodeId>) {
         let mut asks = self.open_asks();
-        let mut watched = self.subscriptions.objects();
+        let mut watched = self.subscriptions.open();
         let mut questions = self.open_questions();
         let mut unjudged = self.writes.unjudged();
         unjudged.retain(|copy| !self.copies.table[copy].doomed);
@@ -102,7 +102,7 @@ impl Core {
         self.repeat_commits();
         self.repeat_seat_reports(None);
         let open = !self.open_asks().is_empty()
-            || !self.subscriptions.objects().is_empty()
+            || !self.subscriptions.open().is_empty()
             || !self.open_questions().is_empty()
             || !self.writes.unjudged().is_empty()
             || self.has_commits()

@@ -26,6 +26,8 @@ struct Subscription {
     copies: BTreeMap<NodeId, CopyReport>,
     /// The owner said so, and nothing complete has come since.
     lost: bool,
+    /// The object itself came, for which alone it was watched: its owner says nothing more.
+    over: bool,
 }
 
 #[derive(Debug, Default)]
@@ -38,10 +40,20 @@ impl Subscriptions {
         self.table.keys().copied().collect()
     }
 
+    /// Those of which their owners are to tell us more.
+    pub fn open(&self) -> Vec<ObjectId> {
+        self.table.iter().filter(|(_, known)| !known.over).map(|(&object, _)| object).collect()
+    }
+
     /// The copies of a watched object that their nodes have reported.
     pub fn copies(&self, object: ObjectId) -> impl Iterator<Item = (NodeId, &CopyReport)> {
         let copies = self.table.get(&object).into_iter().flat_map(|known| known.copies.iter());
         copies.map(|(&node, report)| (node, report))
+    }
+
+    fn is_for_bytes(&self, object: ObjectId) -> bool {
+        let reduces = |watcher: &Watcher| matches!(watcher, Watcher::Reduction(_));
+        self.table.get(&object).is_some_and(|known| known.watchers.iter().all(reduces))
     }
 
     fn watchers(&self, object: ObjectId) -> Vec<Watcher> {
@@ -52,8 +64,8 @@ impl Subscriptions {
 impl Core {
     /// Starts watching. What is known already is there to be read at once; the rest is pushed.
     pub(crate) fn watch(&mut self, object: ObjectId, watcher: Watcher) {
-        let first = !self.subscriptions.table.contains_key(&object);
         let known = self.subscriptions.table.entry(object).or_default();
+        let first = known.watchers.is_empty() || std::mem::take(&mut known.over);
         known.watchers.insert(watcher);
         if known.lost {
             self.tell_lost(watcher, object);
@@ -66,9 +78,8 @@ impl Core {
 
     /// Asks the owner to tell us of its copies.
     pub(crate) fn subscribe(&mut self, object: ObjectId) {
-        let watchers = self.subscriptions.watchers(object);
-        // A reduction is where small objects are needed as soon as they are known.
-        let bytes = watchers.iter().any(|watcher| matches!(watcher, Watcher::Reduction(_)));
+        // A reduction is where small objects are needed as soon as they are known, and then no more.
+        let bytes = self.subscriptions.is_for_bytes(object);
         self.ask_owner(object, DirectoryRequest::Subscribe { bytes }, None);
     }
 
@@ -76,8 +87,11 @@ impl Core {
         let Some(known) = self.subscriptions.table.get_mut(&object) else { return };
         known.watchers.remove(&watcher);
         if known.watchers.is_empty() {
+            let over = known.over;
             self.subscriptions.table.remove(&object);
-            self.ask_owner(object, DirectoryRequest::Unsubscribe, None);
+            if !over {
+                self.ask_owner(object, DirectoryRequest::Unsubscribe, None);
+            }
         }
     }
 
@@ -96,8 +110,11 @@ impl Core {
             return;
         }
         known.lost &= !report.complete;
+        // Who speaks of copies takes us for a watcher.
+        known.over = false;
         known.copies.insert(node, report.clone());
         if let Some(payload) = payload {
+            self.on_subscription_over(object);
             for watcher in self.subscriptions.watchers(object) {
                 if let Watcher::Reduction(number) = watcher {
                     self.bring_source(number, object, &report, &payload);
@@ -105,6 +122,16 @@ impl Core {
             }
         }
         self.tell_watchers(object);
+    }
+
+    /// The owner has sent the bytes, and ended our subscription with them. Others here may watch on.
+    fn on_subscription_over(&mut self, object: ObjectId) {
+        if !self.subscriptions.is_for_bytes(object) {
+            return self.subscribe(object);
+        }
+        if let Some(known) = self.subscriptions.table.get_mut(&object) {
+            known.over = true;
+        }
     }
 
     /// All who have a copy, says the owner: what others have told is out of date.

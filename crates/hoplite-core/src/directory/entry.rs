@@ -113,6 +113,11 @@ impl Entry {
         self.copies.keys().copied().chain(asking).chain(self.subscribers.keys().copied())
     }
 
+    /// Whether the object is at `node`, or on the way there, or asked for.
+    pub fn has_or_asks(&self, node: NodeId) -> bool {
+        self.copies.contains_key(&node) || self.asks.iter().any(|ask| ask.node == node)
+    }
+
     /// Every copy, those included that are presumed from a lend.
     pub fn held(&self) -> impl Iterator<Item = (NodeId, &CopyReport)> {
         self.copies.iter().map(|(&node, held)| (node, &held.report))

@@ -85,7 +85,7 @@ impl Core {
             }
             DirectoryRequest::Subscribe { bytes } => self.on_subscribe(origin, id, bytes),
             DirectoryRequest::Unsubscribe => {
-                self.change_entry(id, |entry| entry.subscribers.remove(&origin));
+                self.end_subscription(id, origin);
             }
             DirectoryRequest::Delete { token } => self.delete_everywhere(origin, id, token),
             DirectoryRequest::Locate { token } => self.on_locate(origin, id, token),
@@ -93,6 +93,7 @@ impl Core {
                 self.bury(id, Duration::from_millis(ttl_ms).min(limits::TOMBSTONE_TTL));
             }
             DirectoryRequest::Mourn { ttl_ms } => self.on_mourn(id, ttl_ms),
+            DirectoryRequest::Bring { nodes } => self.on_bring(id, nodes),
         }
     }
 

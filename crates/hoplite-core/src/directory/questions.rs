@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hoplite_words::client::Location;
-use hoplite_words::peer::{CopyReport, DirectoryAnswer};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage};
 use hoplite_words::{Edition, NodeId, ObjectId};
 
 use super::entry::{Ask, Entry};
@@ -72,7 +72,9 @@ impl Core {
         let all = entry.trusted_from.is_none_or(|from| from <= now);
         let nodes = known.iter().map(|(node, _)| *node).collect();
         for (node, report) in known {
-            self.tell_copy(origin, id, node, report, fresh && bytes);
+            if self.tell_copy(origin, id, node, report, fresh && bytes) {
+                return self.end_subscription(id, origin);
+            }
         }
         if all && !fresh {
             // It may have heard otherwise from an owner that has died since.
@@ -80,6 +82,16 @@ impl Core {
         }
         if fresh {
             self.tell_if_lost(id, Some(origin));
+        }
+    }
+
+    /// Who asks gets the object without being told to, and who was sent it counts as a holder.
+    pub(super) fn on_bring(&mut self, id: ObjectId, nodes: Vec<NodeId>) {
+        let entry = self.directory.entries.get(&id);
+        let has_or_asks = |node: &NodeId| entry.is_some_and(|entry| entry.has_or_asks(*node));
+        let others: Vec<_> = nodes.into_iter().filter(|node| !has_or_asks(node)).collect();
+        for node in others {
+            self.send(node, PeerMessage::Prefetch { id }, None);
         }
     }
 

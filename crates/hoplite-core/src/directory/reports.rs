@@ -58,11 +58,19 @@ impl Core {
     pub(super) fn tell_subscribers(&mut self, id: ObjectId, node: NodeId, report: &CopyReport) {
         let subscribers = self.directory.entries.get(&id).map(|entry| entry.subscribers.clone());
         for (subscriber, bytes) in subscribers.into_iter().flatten() {
-            self.tell_copy(subscriber, id, node, report.clone(), bytes);
+            if self.tell_copy(subscriber, id, node, report.clone(), bytes) {
+                self.end_subscription(id, subscriber);
+            }
         }
     }
 
-    /// Tells a subscriber of the copy of `node`; with the bytes, if it wants them and they are here.
+    /// Who watches an object for its bytes has them.
+    pub(super) fn end_subscription(&mut self, id: ObjectId, subscriber: NodeId) {
+        self.change_entry(id, |entry| entry.subscribers.remove(&subscriber));
+    }
+
+    /// Tells a subscriber of the copy of `node`; with the bytes, if it wants them and they are here. Returns
+    /// whether they went with it.
     pub(super) fn tell_copy(
         &mut self,
         subscriber: NodeId,
@@ -70,13 +78,14 @@ impl Core {
         node: NodeId,
         report: CopyReport,
         bytes: bool,
-    ) {
+    ) -> bool {
         // With one of the reports is enough: that of the copy which was put. Whose it is has the bytes.
         let carries = bytes && report.complete && report.pinned && ![node, self.me].contains(&subscriber);
         let is_it = |copy: &CopyId| self.copies.table[copy].edition == report.edition;
         let attach = self.inline_copy(id).filter(|copy| carries && is_it(copy));
         let answer = DirectoryAnswer::Copy { node, report, payload: None };
         self.send(subscriber, PeerMessage::Answer { id, answer }, attach);
+        attach.is_some()
     }
 
     /// Keeps an evictable copy of a small object beside its entry, so that asks are answered with

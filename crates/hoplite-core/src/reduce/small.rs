@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use hoplite_words::peer::{CopyReport, PeerMessage, Seal};
+use hoplite_words::peer::{CopyReport, DirectoryRequest, Seal};
 use hoplite_words::{Blob, CopyId, Edition, ErrorKind, FoldOrder, ObjectId, Op, ReductionId};
 
 use super::choose::check_fits;
@@ -180,8 +180,10 @@ impl Core {
         // First, so that its owner has no reason to tell us of it.
         self.unwatch(id, Watcher::Reduction(number));
         self.seal_copy(copy, Seal { sources: sources.clone() });
-        for node in nodes {
-            self.send(node, PeerMessage::Prefetch { id }, None);
+        if !nodes.is_empty() {
+            // Behind the announcement: to ask its owner is one message, and most nodes have asked by themselves.
+            let nodes = nodes.into_iter().collect();
+            self.ask_owner(id, DirectoryRequest::Bring { nodes }, None);
         }
         self.finish_reduction(number, Ok(sources));
     }

@@ -1,12 +1,12 @@
 //! Small sources of a reduction come with the news of them.
 
-use hoplite_words::client::Reply;
+use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
 use hoplite_words::{Blob, FoldOrder, NodeId, ObjectId};
 
 use crate::gets::last_ask;
 use crate::node::{node, Node, ME};
-use crate::requests::{array, edition, object, put_report, reduce, SIZE, SMALL};
+use crate::requests::{announce, array, edition, object, put_report, received_report, reduce, SIZE, SMALL};
 
 const STORE: u64 = 8 << 20;
 
@@ -32,7 +32,7 @@ fn announced(at: &mut Node, from: u16, id: ObjectId, size: u64) {
 }
 
 #[test]
-fn the_owner_tells_the_bytes_once_to_each_who_wants_them() {
+fn who_wants_the_bytes_is_told_nothing_once_it_has_them() {
     let mut at = Node::alone(STORE);
     let id = object("x");
     at.request(3, id, DirectoryRequest::Subscribe { bytes: true });
@@ -40,16 +40,29 @@ fn the_owner_tells_the_bytes_once_to_each_who_wants_them() {
     at.request(2, id, DirectoryRequest::Subscribe { bytes: true });
     announced(&mut at, 2, id, SMALL);
     let (mine, put) = (node(ME), node(2));
-    let to_each = |with_bytes: &dyn Fn(u16) -> bool, copy: NodeId| {
-        [2, 3, 4].map(|watcher| (node(watcher), copy, with_bytes(watcher)))
-    };
     // Node 2 put it, and node 4 did not ask for it; the owner's own copy is only told of.
-    let expected = [to_each(&|watcher| watcher == 3, put), to_each(&|_| false, mine)].concat();
-    assert_eq!(told(&mut at), expected);
-    at.request(5, id, DirectoryRequest::Subscribe { bytes: true });
-    assert_eq!(told(&mut at), [(node(5), mine, false), (node(5), put, true)]);
-    at.request(5, id, DirectoryRequest::Subscribe { bytes: true });
-    assert_eq!(told(&mut at), [(node(5), mine, false), (node(5), put, false)], "not at every repetition");
+    let of_the_put = [(2, false), (3, true), (4, false)].map(|(watcher, bytes)| (node(watcher), put, bytes));
+    let of_mine = [2, 4].map(|watcher| (node(watcher), mine, false));
+    assert_eq!(told(&mut at), [&of_the_put[..], &of_mine].concat());
+    for _ in 0..2 {
+        // Who asks once more has missed them.
+        at.request(5, id, DirectoryRequest::Subscribe { bytes: true });
+        assert_eq!(told(&mut at), [(node(5), mine, false), (node(5), put, true)]);
+    }
+    at.request(6, id, announce(received_report(1, edition(2), SMALL, None)));
+    assert_eq!(told(&mut at), [2, 4].map(|watcher| (node(watcher), node(6), false)));
+}
+
+#[test]
+fn an_object_is_brought_where_it_is_neither_held_nor_asked_for() {
+    let mut at = Node::among(5, STORE);
+    let id = at.id_owned_by(ME);
+    at.request(3, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
+    announced(&mut at, 2, id, SMALL);
+    at.request(4, id, DirectoryRequest::Subscribe { bytes: false });
+    at.take_mail();
+    at.request(2, id, DirectoryRequest::Bring { nodes: [ME, 2, 3, 4].map(node).to_vec() });
+    assert_eq!(at.take_mail(), [(node(4), PeerMessage::Prefetch { id })]);
 }
 
 #[test]
@@ -115,6 +128,50 @@ fn sources_that_came_are_folded_and_leave_nothing_but_the_target() {
     assert_eq!(said(|request| matches!(request, DirectoryRequest::Announce { .. })), 0, "nobody is to know");
     assert_eq!(end(&mut at, call), sources);
     assert_eq!(at.status().copies, 1);
+    assert_eq!(unsubscribed(&mut at), [], "their owner has ended that with their bytes");
+}
+
+fn unsubscribed(at: &mut Node) -> Vec<ObjectId> {
+    let said = at.take_mail().into_iter().filter_map(|(_, message)| match message {
+        PeerMessage::Directory { id, request: DirectoryRequest::Unsubscribe, .. } => Some(id),
+        _ => None,
+    });
+    said.collect()
+}
+
+#[test]
+fn what_came_is_not_watched_again_and_what_did_not_is() {
+    let (mut at, _, sources) = called(STORE, 2, 2, |index| bytes(SMALL).filter(|_| index == 0));
+    at.take_mail();
+    at.wait(std::time::Duration::from_secs(2));
+    let mail = at.take_mail();
+    let watched = |source: ObjectId| {
+        let subscribes = |(_, message): &(NodeId, PeerMessage)| matches!(message, PeerMessage::Directory { id, request: DirectoryRequest::Subscribe { .. }, .. } if *id == source);
+        mail.iter().any(subscribes)
+    };
+    assert_eq!([watched(sources[0]), watched(sources[1])], [false, true]);
+}
+
+/// Who waits for the object besides is told on, whether it began before the bytes came or after.
+#[test]
+fn a_wait_for_a_source_is_told_on_after_its_bytes_have_come() {
+    for waits_first in [true, false] {
+        let (mut at, _, sources) = called(STORE, 2, 2, |_| None);
+        let ids = vec![sources[0], object("never comes")];
+        let wait =
+            Request::Wait { ids, count: 2, timeout_ms: None, fail_if_lost: false, known_lost: Vec::new() };
+        let answer = DirectoryAnswer::Copy { node: node(2), report: source_report(0), payload: bytes(SMALL) };
+        if waits_first {
+            at.ask(wait);
+            at.take_mail();
+            at.answer(2, sources[0], answer);
+        } else {
+            at.answer(2, sources[0], answer);
+            at.take_mail();
+            at.ask(wait);
+        }
+        assert_eq!(at.take_requests(sources[0]), [DirectoryRequest::Subscribe { bytes: false }]);
+    }
 }
 
 #[test]

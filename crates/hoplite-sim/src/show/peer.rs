@@ -94,6 +94,10 @@ fn directory_request(names: &mut Names, id: &str, request: &DirectoryRequest) ->
         DirectoryRequest::Locate { .. } => format!("locate {id}"),
         DirectoryRequest::Bury { .. } => format!("bury {id}"),
         DirectoryRequest::Mourn { .. } => format!("mourn {id}"),
+        DirectoryRequest::Bring { nodes } => {
+            let nodes: Vec<_> = nodes.iter().map(|at| node(*at)).collect();
+            format!("bring {id} to {}", nodes.join(" "))
+        }
     }
 }
 

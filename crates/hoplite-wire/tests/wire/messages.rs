@@ -161,6 +161,7 @@ draw_enum! {
         Locate { token },
         Bury { ttl_ms },
         Mourn { ttl_ms },
+        Bring { nodes },
     }
     DirectoryAnswer {
         Verdict { edition, verdict },

@@ -69,7 +69,7 @@ pub enum DirectoryRequest {
     /// Push every change of this object's copies to the origin.
     #[n(4)]
     Subscribe {
-        /// And the object itself, if it is small.
+        /// And the object itself, if it is small: nothing more is pushed once that was sent.
         #[n(0)]
         bytes: bool,
     },
@@ -98,6 +98,12 @@ pub enum DirectoryRequest {
         /// How much longer to remember that.
         #[n(0)]
         ttl_ms: u64,
+    },
+    /// Those of these nodes that neither have the object nor ask for it are to be told to prefetch it.
+    #[n(10)]
+    Bring {
+        #[n(0)]
+        nodes: Vec<NodeId>,
     },
 }
 
