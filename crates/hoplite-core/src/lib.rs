@@ -238,6 +238,7 @@ impl Core {
                 Timer::Tombstone(object) => self.on_tombstone_over(object),
                 Timer::Parked(key) => self.on_parked_timer(key),
                 Timer::Prefetch(object) => self.on_prefetch_timer(object),
+                Timer::Turn(object) => self.on_turn_timer(object),
                 Timer::Refresh => self.on_refresh(),
                 Timer::Resync(node) => self.on_resync(node),
                 Timer::Reannounce => self.on_reannounce(),

@@ -21,6 +21,8 @@ pub(crate) enum Timer {
     Parked(PullKey),
     /// A prefetch nobody else waits for has waited long enough.
     Prefetch(ObjectId),
+    /// A prefetch has kept others waiting long enough.
+    Turn(ObjectId),
     /// Say again what has not been answered.
     Refresh,
     /// Tell a peer whose connection broke what it may have missed.

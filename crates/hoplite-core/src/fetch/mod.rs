@@ -11,6 +11,7 @@
 //! - here: who wants what, and for how long a fetch lives
 //! - `ask`: the question for a sender; `receive`: its answer, the bytes, their end
 //! - `stalls`: a stream that stands still
+//! - `turns`: prefetches go one after the other
 //! - `outcome`: those who want the object get it, or are told that it is lost, deleted or to stay
 //! - `story`: where a fetch stands, for error messages
 
@@ -19,6 +20,7 @@ mod outcome;
 mod receive;
 mod stalls;
 mod story;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -33,6 +35,7 @@ use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 pub(crate) use receive::{Feeds, Transfer};
+use turns::Turns;
 
 /// Someone here who needs the object complete.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -77,6 +80,7 @@ pub(crate) struct Fetch {
 pub(crate) struct Fetches {
     running: BTreeMap<ObjectId, Fetch>,
     wants: BTreeMap<ObjectId, BTreeSet<Want>>,
+    turns: Turns,
     pub transfers: BTreeMap<TransferId, Transfer>,
     /// Who sent us several streams at a time, until the last of them is over: how fast each was says
     /// little of the link.
@@ -131,13 +135,17 @@ impl Core {
     /// Someone needs `object`; they are told through `satisfy_wants` or `fail_wants`, perhaps
     /// before this returns.
     pub(crate) fn want(&mut self, object: ObjectId, want: Want) {
-        self.fetches.wants.entry(object).or_default().insert(want);
+        let is_new = self.fetches.wants.entry(object).or_default().insert(want);
         if self.copies.sealed(object).is_some() {
             self.satisfy_wants(object);
             return;
         }
         if want == Want::Prefetch {
             self.timers.set(self.now + PREFETCH_PATIENCE, Timer::Prefetch(object));
+            if is_new {
+                self.fetch_in_turn(object);
+            }
+            return;
         }
         self.ensure_fetch(object);
         if self.fetches.running.get(&object).is_some_and(|fetch| fetch.lost) {
@@ -201,6 +209,7 @@ impl Core {
 
     /// Forgets the fetch; tells the owner if it still has our question.
     pub(crate) fn drop_fetch(&mut self, object: ObjectId) {
+        self.end_turn(object);
         self.fetches.pins.remove(&object);
         if let Some(fetch) = self.fetches.running.remove(&object) {
             match fetch.state {

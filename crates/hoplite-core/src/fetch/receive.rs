@@ -48,6 +48,7 @@ impl Core {
         if !self.is_answer(object, ask, edition) {
             return;
         }
+        self.weigh_turn(object, size);
         match self.copy_to_receive(object, edition, size, header) {
             Some(copy) => self.receive(object, copy, sender),
             None if !self.copies.arena.could_hold(size) => {
@@ -157,6 +158,7 @@ impl Core {
         }
         let size = payload.0.len() as u64;
         let counted = self.counts_as_holder(from, object, ask);
+        self.weigh_turn(object, size);
         if let Some(partial) = self.copies.live(object) {
             // It is written in one piece; what some sender brought of it stays with those who look at it.
             self.doom(partial);

@@ -21,5 +21,6 @@ mod serving;
 mod small;
 mod stalls;
 mod stripes;
+mod turns;
 mod waits;
 mod witnesses;
