@@ -68,6 +68,9 @@ impl Core {
                 self.fetches.turns.going.remove(&object);
             }
         }
+        if self.fetches.turns.going.is_empty() {
+            self.fetches.turns.last_bytes = None;
+        }
     }
 
     /// The size of `object` is known.

@@ -102,7 +102,7 @@ fn small_objects_come_many_at_a_time() {
         ask,
         edition: edition(5),
         header: array(8),
-        payload: Blob(vec![1; 8].into()),
+        payload: Blob(vec![1; 8]),
     };
     prefetching.answer(0, bytes);
     prefetching.answer(1, bytes);
