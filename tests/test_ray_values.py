@@ -108,6 +108,30 @@ def test_nested_values_and_arrow(api: Any) -> None:
     goes_back_to(0)
 
 
+def test_all_parts_of_a_value_are_asked_for_before_the_first_is_awaited(
+    api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @api.remote(**on(1))
+    def make() -> dict[str, np.ndarray]:
+        return {name: large(seed) for seed, name in enumerate("abc")}
+
+    load = handles.load
+
+    def load_when_all_are_here(*handle: Any) -> Any:
+        eventually(lambda: copies() == 6, "all are brought while the first is waited for")
+        return load(*handle)
+
+    reference = make.remote()
+    ray.wait([reference], fetch_local=False)
+    monkeypatch.setattr(handles, "load", load_when_all_are_here)
+    got = api.get(reference, timeout=TIMEOUT)
+    assert list(got) == ["a", "b", "c"]
+    for seed, array in enumerate(got.values()):
+        np.testing.assert_array_equal(array, large(seed))
+    del reference, got, array
+    goes_back_to(0)
+
+
 def test_tensors(api: Any) -> None:
     torch = pytest.importorskip("torch")
     tensors = {"plain": torch.arange(LENGTH), "half": torch.ones(1024, 1024, dtype=torch.bfloat16)}

@@ -51,7 +51,6 @@ class Engine:
         """Gets the newest weights until they are of version `least` or a newer one, which is returned."""
         while self._version < least:
             (weights,) = ray.get(self._board.newest.remote(self._version))
-            ray.get(hoplite.ray.prefetch(weights))
             self._version = version_of(ray.get(weights))
         return self._version
 

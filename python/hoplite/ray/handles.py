@@ -16,6 +16,7 @@ from hoplite.errors import HopliteError, NodeUnreachable, StoreFull, TimedOut
 from hoplite.ids import ObjectId
 from hoplite.losses import OnLost
 from hoplite.ray import connection
+from hoplite.ray.ahead import note_part
 from hoplite.ray.apart import take_apart
 from hoplite.ray.errors import unavailable
 from hoplite.ray.forms import Form, received, sent, size_of
@@ -29,6 +30,7 @@ from hoplite.timeouts import Deadline
 
 __all__ = [
     "Handle",
+    "bring",
     "held",
     "keep_handles",
     "kept_as_handles",
@@ -74,10 +76,8 @@ class Handle:
         return connection.call(self._value)
 
     def _value(self, way: connection.Connection) -> Any:
-        # In full only with the client's default: a caller's own deadline may be nearer.
-        timeout = way.client.default_timeout if _thread.deadline is None else _thread.deadline.left()
         with watching(self), _unlocked():
-            return received(way.client, self.id, self.form, timeout, self.on_lost)
+            return received(way.client, self.id, self.form, _patience(way), self.on_lost)
 
     @property
     def on_lost(self) -> OnLost:
@@ -97,6 +97,21 @@ def load(guard: ray.ObjectRef, form: Form, origin: Origin | None) -> Any:
     return handle if _process_keeps_handles else handle.value()
 
 
+def bring(ids: bytes) -> None:
+    """Have the node bring the objects of a value that is being unpickled, given their ids in one."""
+    if _process_keeps_handles or _thread.kept is not None:
+        return
+    wanted = [ObjectId(ids[at : at + ObjectId.LENGTH]) for at in range(0, len(ids), ObjectId.LENGTH)]
+    # What cannot be had is told by the get of it.
+    with contextlib.suppress(HopliteError):
+        connection.call(lambda way: way.client.prefetch(wanted, timeout=_patience(way)))
+
+
+def _patience(way: connection.Connection) -> float | None:
+    """Seconds to wait for bytes. The client's default; a caller's own deadline may be nearer."""
+    return way.client.default_timeout if _thread.deadline is None else _thread.deadline.left()
+
+
 def share(value: Any, form: Form) -> Handle | None:
     """Put `value` under a new guard; None, with a warning in the log, if Hoplite cannot take it now.
 
@@ -113,6 +128,7 @@ def share(value: Any, form: Form) -> Handle | None:
     except (NodeUnreachable, StoreFull, TimedOut) as error:
         logger.warning("%d bytes go through Ray's own object store: %s", size_of(value), error)
         return None
+    note_part(handle.id)
     if _thread.held is not None:
         _thread.held.append(handle)
     elif global_worker.mode == ray.WORKER_MODE:

@@ -1,7 +1,7 @@
 """The transparent way: Ray's own serialisation, in every process of a job, hands large values over.
 
-`install` puts reducers into Ray's pickler and surrounds some methods of Ray's, see `_SURROUNDED`. The
-driver calls it; workers do through a setup hook in the job's runtime environment.
+`install` puts reducers into Ray's pickler and surrounds some methods of Ray's and a class, see
+`_SURROUNDED`. The driver calls it; workers do through a setup hook in the job's runtime environment.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ray._common.utils import load_class
+from ray._private import serialization
 from ray._private.serialization import SerializationContext
 from ray._private.worker import Worker
 from ray.actor import ActorClass, ActorHandle
@@ -19,6 +20,7 @@ from ray.cloudpickle import CloudPickler
 from ray.remote_function import RemoteFunction
 
 from hoplite.errors import HopliteError
+from hoplite.ray.ahead import bringing, parts_noted
 from hoplite.ray.forms import kinds
 from hoplite.ray.handles import held, unavailable_here
 from hoplite.ray.lingering import see_ends_of_tasks
@@ -32,7 +34,7 @@ HOOK = "worker_process_setup_hook"
 
 Method = Callable[..., Any]
 
-_originals: dict[tuple[type, str], Method] = {}
+_originals: dict[tuple[Any, str], Method] = {}
 
 _before: dict[type, Reducer | None] = {}
 """What reduced each kind before; None: its own `__reduce_ex__`."""
@@ -114,7 +116,15 @@ def _register_kinds() -> None:
 def _with_kinds(serialize: Method) -> Method:
     def method(*args: Any, **kwargs: Any) -> Any:
         _register_kinds()
-        return serialize(*args, **kwargs)
+        with parts_noted():
+            return serialize(*args, **kwargs)
+
+    return method
+
+
+def _bringing(serialized: Method) -> Method:
+    def method(metadata: bytes, stream: bytes, *rest: Any) -> Any:
+        return serialized(metadata, bringing(stream), *rest)
 
     return method
 
@@ -148,12 +158,13 @@ def _holding_and_recorded(submit: Method) -> Method:
     return method
 
 
-_SURROUNDED: dict[tuple[type, str], Callable[[Method], Method]] = {
+_SURROUNDED: dict[tuple[Any, str], Callable[[Method], Method]] = {
     (SerializationContext, "_serialize_to_pickle5"): _with_kinds,
+    (serialization, "Pickle5SerializedObject"): _bringing,
     (SerializationContext, "_deserialize_object"): _or_lost,
     (Worker, "put_object"): _holding,
     (RemoteFunction, "_remote"): _holding_and_recorded,
     (ActorClass, "_remote"): _holding,
     (ActorHandle, "_actor_method_call"): _holding,
 }
-"""Methods of Ray's, each with what makes of it the one that is called in its place."""
+"""What is surrounded of Ray's, each with what makes of it the one that is called in its place."""

@@ -14,6 +14,7 @@ from typing import Any
 from ray.cloudpickle import CloudPickler
 
 from hoplite.errors import HopliteError
+from hoplite.ray.ahead import bringing, parts_noted
 from hoplite.ray.apart import unpickled
 from hoplite.ray.forms import kinds
 from hoplite.ray.handles import unavailable_here
@@ -42,8 +43,9 @@ class Packed:
     def __reduce__(self) -> tuple[Any, ...]:
         buffers: list[pickle.PickleBuffer] = []
         stream = io.BytesIO()
-        _Pickler(stream, buffers.append).dump(self.value)
-        return _unpacked, (stream.getvalue(), *buffers)
+        with parts_noted():
+            _Pickler(stream, buffers.append).dump(self.value)
+            return _unpacked, (bringing(stream.getvalue()), *buffers)
 
 
 class PackedSeveral(Packed):

@@ -1,0 +1,52 @@
+"""A value's large parts are all asked for before the first is waited for.
+
+Unpickling waits for one part after the other. So what was pickled with several handles begins with a call of
+`hoplite.ray.handles.bring`, whose result is thrown away, and which has the node bring all of them at once.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+from hoplite.ids import ObjectId
+
+__all__ = ["bringing", "note_part", "parts_noted"]
+
+# Without the pickler: it numbers what it remembers, and would change the numbers of all that follows.
+_CALL = pickle.GLOBAL + b"hoplite.ray.handles\nbring\n"
+_DROPPED = pickle.TUPLE1 + pickle.REDUCE + pickle.POP
+
+
+class _Thread(threading.local):
+    parts: list[ObjectId] | None = None
+
+
+_thread = _Thread()
+
+
+class parts_noted:
+    """Inside, this thread pickles one value. A class, since it is around every value."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before, _thread.parts = _thread.parts, []
+
+    def __exit__(self, *_: object) -> None:
+        _thread.parts = self._before
+
+
+def note_part(id: ObjectId) -> None:
+    """The value that this thread is pickling has this object in it."""
+    if _thread.parts is not None:
+        _thread.parts.append(id)
+
+
+def bringing(stream: bytes) -> bytes:
+    """`stream`, as this thread has pickled the value; of several objects, it asks for all at first."""
+    parts = _thread.parts
+    if parts is None or len(parts) < 2:
+        return stream
+    ids = b"".join(map(bytes, parts))
+    return b"".join((_CALL, pickle.BINBYTES, len(ids).to_bytes(4, "little"), ids, _DROPPED, stream))
