@@ -33,11 +33,11 @@ impl Prefetching {
     fn listen(&mut self) {
         for (_, message) in self.at.take_mail() {
             match message {
-                PeerMessage::Directory { id, request: DirectoryRequest::Ask { ask, .. }, .. } => {
-                    // Some are repeated.
-                    if !self.asked.contains(&(id, ask)) {
-                        self.asked.push((id, ask));
-                    }
+                // Some are repeated.
+                PeerMessage::Directory { id, request: DirectoryRequest::Ask { ask, .. }, .. }
+                    if !self.asked.contains(&(id, ask)) =>
+                {
+                    self.asked.push((id, ask));
                 }
                 PeerMessage::Pull { transfer, id, .. } => self.pulled.push((id, transfer)),
                 _ => {}
