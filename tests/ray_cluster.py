@@ -41,6 +41,9 @@ class RayCluster:
         from ray.cluster_utils import Cluster
 
         os.environ.update(SETTINGS)
+        # In a shell's background it is ignored, in all processes from here on: then Ray cannot cancel a task
+        # that is just getting its arguments ("'Handlers' object is not callable").
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         self._cluster = Cluster()
         for _ in range(NODES):
             self.add_node()
