@@ -314,7 +314,8 @@ class Client:
     ) -> None:
         """Ask that objects be brought to `nodes` ("host:port" each; default: this one).
 
-        Returns at once. Raises `BadArgument` for a node that is not a member.
+        Returns at once. A few come at a time, in this order; what is got meanwhile does not wait its turn.
+        Raises `BadArgument` for a node that is not a member.
         """
         chosen = calls.ids_of(ids)
         self._run(calls.prefetch(self._connection, chosen, nodes, self._seconds(timeout)), chosen)
