@@ -86,7 +86,8 @@ pub(crate) struct Copies {
     lru: BTreeSet<(u64, CopyId)>,
     evictable_bytes: u64,
     pub evicted: u64,
-    /// A copy that owners were told of, or may count us as the holder of, was given up: reports of ours may be out of date somewhere.
+    /// A copy that owners were told of, or may count us as the holder of, was given up: reports of ours may be
+    /// out of date somewhere.
     pub has_dropped: bool,
 }
 

@@ -34,7 +34,7 @@ HOOK = "worker_process_setup_hook"
 
 Method = Callable[..., Any]
 
-_originals: dict[tuple[Any, str], Method] = {}
+_originals: dict[tuple[object, str], Method] = {}
 
 _before: dict[type, Reducer | None] = {}
 """What reduced each kind before; None: its own `__reduce_ex__`."""
@@ -158,7 +158,7 @@ def _holding_and_recorded(submit: Method) -> Method:
     return method
 
 
-_SURROUNDED: dict[tuple[Any, str], Callable[[Method], Method]] = {
+_SURROUNDED: dict[tuple[object, str], Callable[[Method], Method]] = {
     (SerializationContext, "_serialize_to_pickle5"): _with_kinds,
     (serialization, "Pickle5SerializedObject"): _bringing,
     (SerializationContext, "_deserialize_object"): _or_lost,

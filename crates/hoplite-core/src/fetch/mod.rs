@@ -11,16 +11,16 @@
 //! - here: who wants what, and for how long a fetch lives
 //! - `ask`: the question for a sender; `receive`: its answer, the bytes, their end
 //! - `stalls`: a stream that stands still
-//! - `turns`: prefetches go one after the other
+//! - `prefetch`: what nobody waits for yet comes a few at a time
 //! - `outcome`: those who want the object get it, or are told that it is lost, deleted or to stay
 //! - `story`: where a fetch stands, for error messages
 
 mod ask;
 mod outcome;
+mod prefetch;
 mod receive;
 mod stalls;
 mod story;
-mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -32,10 +32,9 @@ use hoplite_words::{NodeId, ObjectId, TransferId};
 use crate::copies::Phase;
 use crate::io::ClientId;
 use crate::subscriptions::Watcher;
-use crate::timers::Timer;
 use crate::Core;
+use prefetch::Turns;
 pub(crate) use receive::{Feeds, Transfer};
-use turns::Turns;
 
 /// Someone here who needs the object complete.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -44,9 +43,6 @@ pub(crate) enum Want {
     Reduction(u64),
     Prefetch,
 }
-
-/// How long a prefetch waits for an object that nobody has put.
-const PREFETCH_PATIENCE: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -141,11 +137,7 @@ impl Core {
             return;
         }
         if want == Want::Prefetch {
-            self.timers.set(self.now + PREFETCH_PATIENCE, Timer::Prefetch(object));
-            if is_new {
-                self.fetch_in_turn(object);
-            }
-            return;
+            return self.prefetch(object, is_new);
         }
         self.ensure_fetch(object);
         if self.fetches.running.get(&object).is_some_and(|fetch| fetch.lost) {
@@ -162,10 +154,6 @@ impl Core {
                 self.drop_unwanted_fetch(object);
             }
         }
-    }
-
-    pub(crate) fn on_prefetch_timer(&mut self, object: ObjectId) {
-        self.unwant(object, Want::Prefetch);
     }
 
     /// Gives up a fetch that waits for a sender, unless somebody wants the object, looks at its

@@ -9,9 +9,12 @@ use std::time::Duration;
 
 use hoplite_words::ObjectId;
 
-use super::State;
+use super::{State, Want};
 use crate::timers::Timer;
 use crate::Core;
+
+/// How long a prefetch waits for an object that nobody has put.
+const PREFETCH_PATIENCE: Duration = Duration::from_secs(600);
 
 /// As many go at once, however large they are.
 const TURNS_MIN: usize = 2;
@@ -52,10 +55,17 @@ impl Turns {
 }
 
 impl Core {
-    /// `object` is to be brought here when its turn comes.
-    pub(super) fn fetch_in_turn(&mut self, object: ObjectId) {
-        self.fetches.turns.waiting.push_back(object);
-        self.take_turns();
+    /// `object` is to be brought here when its turn comes, for which it may wait already.
+    pub(super) fn prefetch(&mut self, object: ObjectId, is_new: bool) {
+        self.timers.set(self.now + PREFETCH_PATIENCE, Timer::Prefetch(object));
+        if is_new {
+            self.fetches.turns.waiting.push_back(object);
+            self.take_turns();
+        }
+    }
+
+    pub(crate) fn on_prefetch_timer(&mut self, object: ObjectId) {
+        self.unwant(object, Want::Prefetch);
     }
 
     fn take_turns(&mut self) {
