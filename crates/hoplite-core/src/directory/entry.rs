@@ -18,6 +18,8 @@ pub(super) struct Held {
     /// The ask that was answered with its sender, zero if none was.
     pub answered: u64,
     pub lent: BTreeSet<NodeId>,
+    /// How many have the object from it, those aside that receive it now.
+    pub served: usize,
 }
 
 impl Held {
@@ -156,6 +158,10 @@ impl Entry {
             }
             self.mourned_until = None;
         }
+        let sender = known.and_then(|held| held.report.upstream).filter(|_| report.complete);
+        if let Some(held) = sender.and_then(|sender| self.copies.get_mut(&sender)) {
+            held.served += 1;
+        }
         // Whom it receives from is in the report.
         self.return_senders_of(origin);
         let (upstream, complete) = (report.upstream, report.complete);
@@ -165,7 +171,7 @@ impl Entry {
             receiver.upstream == Some(origin) && !receiver.complete && receiver.edition == report.edition
         };
         let lent = self.copies.iter().filter(|(_, held)| behind(held)).map(|(&node, _)| node).collect();
-        let fresh = Held { report: report.clone(), presumed: false, answered: 0, lent };
+        let fresh = Held { report: report.clone(), presumed: false, answered: 0, lent, served: 0 };
         let held = self.copies.entry(origin).or_insert(fresh);
         if held.report.edition != report.edition {
             // Whoever was streaming the abandoned edition has to ask again anyway.

@@ -1,8 +1,9 @@
 //! Whom to send to whom: the broadcast tree grows by these choices [paper 3.4.1, 3.5.1].
 //!
 //! A receiver gets one sender; a sender serves one receiver of the object at a time (a few, where a
-//! hop costs more than a copy); complete copies come before partial ones, near the source before
-//! far; and never a sender whose own upstream chain contains the asker.
+//! hop costs more than a copy), and no more before all others have served as many; complete copies come
+//! before partial ones, near the source before far; and never a sender whose own upstream chain contains
+//! the asker.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -149,9 +150,12 @@ fn choose(entry: &Entry, ask: &Ask, fanout: usize, now: Duration) -> Option<Node
     }
     let candidates = entry.copies().iter().filter(|(&node, held)| eligible(node, held));
     candidates
-        .filter_map(|(&node, held)| depth(entry, node, ask.node).map(|depth| (depth, held.lent.len(), node)))
+        .filter_map(|(&node, held)| {
+            let turns = (held.served + held.lent.len()) / fanout;
+            depth(entry, node, ask.node).map(|depth| (turns, depth, held.lent.len(), node))
+        })
         .min()
-        .map(|(_, _, node)| node)
+        .map(|(.., node)| node)
 }
 
 /// Whether `receiver` has a sender that serves too many, and could have one to itself.
@@ -211,7 +215,8 @@ fn lend(entry: &mut Entry, sender: NodeId, ask: &Ask) {
             known.answered = ask.ask;
         }
         None => {
-            let held = Held { report: partial, presumed: true, answered: ask.ask, lent: BTreeSet::new() };
+            let held =
+                Held { report: partial, presumed: true, answered: ask.ask, lent: BTreeSet::new(), served: 0 };
             entry.copies_mut().insert(receiver, held);
         }
     }

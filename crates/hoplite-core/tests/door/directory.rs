@@ -4,7 +4,7 @@ use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
 use hoplite_words::{limits, ObjectId};
 
-use crate::node::{node, Node};
+use crate::node::{node, Node, ME};
 use crate::requests::{announce, array, edition, object, put_report, received_report};
 
 fn located(at: &mut Node, id: ObjectId) -> usize {
@@ -74,6 +74,34 @@ fn a_put_of_another_size_follows_an_abandoned_one() {
         _ => None,
     });
     assert_eq!(verdict, Some(Verdict::Accepted));
+}
+
+fn lent(at: &mut Node, id: ObjectId, to: u16, failed: Option<u16>) -> Option<u16> {
+    at.take_mail();
+    at.request(to, id, DirectoryRequest::Ask { ask: 1, have: None, failed: failed.map(node) });
+    at.take_mail().into_iter().find_map(|(_, message)| match message {
+        PeerMessage::Answer { answer: DirectoryAnswer::Lend { sender, .. }, .. } => Some(sender.addr.port()),
+        _ => None,
+    })
+}
+
+/// The link of who made many objects, or is the first to get each, is no faster than another's.
+#[test]
+fn who_has_sent_an_object_sends_it_again_only_if_nobody_else_can() {
+    let mut at = Node::among(7, 8 << 20);
+    let id = at.id_owned_by(ME);
+    let whole = || received_report(1, edition(1), 1 << 20, None);
+    at.request(2, id, announce(put_report(1, edition(1), 1 << 20, true)));
+    assert_eq!(lent(&mut at, id, 3, None), Some(2));
+    at.request(3, id, announce(whole()));
+    assert_eq!(lent(&mut at, id, 4, None), Some(3));
+    // The only whole copy that is free is that of its maker.
+    assert_eq!(lent(&mut at, id, 5, None), Some(4));
+    assert_eq!(lent(&mut at, id, 6, Some(5)), Some(2));
+    for holder in [4, 5] {
+        at.request(holder, id, announce(whole()));
+    }
+    assert_eq!(lent(&mut at, id, 7, None), Some(5));
 }
 
 /// Whom a node really receives from is in its report; the lend it did not take is free again.
