@@ -74,6 +74,18 @@ def test_a_node_that_joins_and_leaves(ray_cluster: RayCluster) -> None:
     eventually(lambda: len(hoplite_ray.client().status().members) == NODES, "all know that it has gone")
 
 
+def test_they_run_at_the_priority_of_rays_own_nodes() -> None:
+    """Not at that of Ray's workers, which all on the host would have to wait for."""
+    raises = "import os; os.nice(15); os.setpriority(os.PRIO_PROCESS, 0, 0)"
+    if subprocess.run([sys.executable, "-c", raises], stderr=subprocess.DEVNULL).returncode != 0:
+        pytest.skip("this user may not raise a priority")
+    _, pid = daemon_of(0)
+    threads = [int(thread.name) for thread in Path(f"/proc/{pid}/task").iterdir()]
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, pid) == here
+    assert sum(os.getpriority(os.PRIO_PROCESS, thread) == here for thread in threads) >= 3
+
+
 def test_a_node_that_dies_is_started_again() -> None:
     before = hoplite_ray.nodes()
     # The one beside this process: its client is renewed too.

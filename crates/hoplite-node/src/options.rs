@@ -81,6 +81,10 @@ pub struct Options {
     #[arg(long, env = "HOPLITE_DRAIN_MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MS_MAX))]
     pub drain_ms: u64,
 
+    /// Niceness to run at, if this user may choose it; else, and by default, as it was started.
+    #[arg(long, env = "HOPLITE_NICENESS", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
+    pub niceness: Option<i32>,
+
     /// What to log to stderr: a level, or tracing's filter syntax (hoplite_net=debug).
     #[arg(long, env = "HOPLITE_LOG", default_value = "info")]
     pub log: String,

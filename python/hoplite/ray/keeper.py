@@ -65,7 +65,12 @@ class Keeper:
         node_id = ray.get_runtime_context().get_node_id()
         host = ray.util.get_node_ip_address()
         self._process, self._address = self._launcher.start(
-            f"{host}:0", self._socket, store_size=store_size, seeds=_others(node_id), log=_log_path(node_id)
+            f"{host}:0",
+            self._socket,
+            store_size=store_size,
+            seeds=_others(node_id),
+            log=_log_path(node_id),
+            args=["--niceness", str(_niceness_of_ray())],
         )
         self._client = connect(self._socket)
         me = ray.get_runtime_context().current_actor
@@ -236,6 +241,11 @@ def _others(node_id: str) -> list[str]:
     """Where the nodes beside the other live Ray nodes listen."""
     alive = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != node_id]
     return [address for other in alive if (address := address_of_node(other))]
+
+
+def _niceness_of_ray() -> int:
+    """That of Ray's own node, which started this process, and gave it a lower priority than its own."""
+    return os.getpriority(os.PRIO_PROCESS, os.getppid())
 
 
 def _log_path(node_id: str) -> Path:

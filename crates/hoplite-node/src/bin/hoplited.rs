@@ -10,10 +10,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use hoplite_node::{Daemon, Options};
-use rustix::process::{getppid, set_parent_process_death_signal, Signal};
+use rustix::process::{getppid, set_parent_process_death_signal, setpriority_process, Signal};
 use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::mpsc;
-use tracing::error;
+use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
 
 /// The first signal asks the daemon to leave, the second to end at once.
@@ -45,6 +45,12 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
         set_parent_process_death_signal(Some(Signal::TERM))?;
         if getppid() != parent {
             return Err("the parent has ended already".into());
+        }
+    }
+    if let Some(niceness) = options.niceness {
+        // Of this thread alone; the others inherit it.
+        if let Err(error) = setpriority_process(None, niceness) {
+            info!("cannot run at niceness {niceness}: {error}");
         }
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
