@@ -61,6 +61,12 @@ impl Running {
         }
     }
 
+    /// Once the target is final its parts come from neighbours. The coordinator may be done before all are here, and
+    /// then knows nothing of us; or dead.
+    pub(super) fn needs_coordinator(&self) -> bool {
+        self.committed.is_none()
+    }
+
     fn new(seat: Seat) -> Self {
         Running { seat, state: State::Waiting, trouble: None, is_next: false, committed: None }
     }
@@ -100,9 +106,12 @@ impl Seats {
         self.running.range((reduction, 0)..=(reduction, u32::MAX)).map(|(&key, _)| key).collect()
     }
 
-    /// The slots seated for `coordinator`.
+    /// The slots seated for `coordinator` that still need it.
     pub(super) fn of(&self, coordinator: NodeId) -> impl Iterator<Item = (Key, &Seat)> + '_ {
-        let of_node = self.running.iter().filter(move |((id, _), _)| id.coordinator == coordinator);
+        let is_of = move |((id, _), running): &(&Key, &Running)| {
+            id.coordinator == coordinator && running.needs_coordinator()
+        };
+        let of_node = self.running.iter().filter(is_of);
         of_node.map(|(&key, running)| (key, &running.seat))
     }
 
@@ -276,7 +285,9 @@ impl Core {
 
     pub(crate) fn on_disband(&mut self, reduction: ReductionId) {
         for key in self.seats.keys_of(reduction) {
-            self.drop_seat(key);
+            if self.seats.running[&key].needs_coordinator() {
+                self.drop_seat(key);
+            }
         }
         self.seats.let_go.retain(|(id, _), _| *id != reduction);
     }

@@ -7,7 +7,7 @@ use hoplite_words::peer::{Child, DirectoryRequest, PeerMessage, Seat, SeatTroubl
 use hoplite_words::{CopyId, Edition, FoldOrder, NodeId, ObjectId, ReductionId, TransferId};
 
 use crate::crashes::{reduction, root_seat};
-use crate::node::{node, Node, ME};
+use crate::node::{node, Node, Opened, ME};
 use crate::puts::{put, viewed};
 use crate::requests::{announce, array, delete, edition, get, object, put_report, reduce};
 use crate::serving::send_at;
@@ -399,6 +399,25 @@ fn after_the_commit_who_is_late_goes_on_alone_and_fetches_what_breaks_off() {
             .filter(|copy| copy.sealed.as_ref().is_some_and(|seal| seal.sources == [seated.source]));
         assert_eq!((asks, sealed.count()), if breaks { (true, 0) } else { (false, 1) });
         seated.ends_empty();
+    }
+}
+
+/// The coordinator is done once the root has sealed, and disbands who then says that it still holds its seat.
+#[test]
+fn after_the_commit_nothing_of_the_coordinator_takes_the_parts_away() {
+    for dies in [false, true] {
+        let mut seated = Seated::new(false);
+        seated.sum_up();
+        seated.arrive(1);
+        seated.commit();
+        if dies {
+            seated.at.kill(2);
+        } else {
+            seated.at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+        }
+        seated.arrive(3);
+        let whole = |copy: &&Opened| copy.sealed.as_ref().is_some_and(|seal| seal.sources == [seated.source]);
+        assert_eq!(seated.at.copies.values().filter(whole).count(), 1);
     }
 }
 
