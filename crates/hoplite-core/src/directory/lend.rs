@@ -151,6 +151,7 @@ fn choose(entry: &Entry, ask: &Ask, fanout: usize, now: Duration) -> Option<Node
     let candidates = entry.copies().iter().filter(|(&node, held)| eligible(node, held));
     candidates
         .filter_map(|(&node, held)| {
+            // Its link is that of all its objects, of which we know nothing (docs/decisions/0015).
             let turns = (held.served + held.lent.len()) / fanout;
             depth(entry, node, ask.node).map(|depth| (turns, depth, held.lent.len(), node))
         })
