@@ -62,7 +62,7 @@ impl Running {
     }
 
     /// Once the target is final its parts come from neighbours. The coordinator may be done before all are here, and
-    /// then knows nothing of us; or dead.
+    /// answers a report that crossed its commit as if it had never known of us; or it is dead.
     pub(super) fn needs_coordinator(&self) -> bool {
         self.committed.is_none()
     }
@@ -117,8 +117,7 @@ impl Seats {
 
     /// How each slot stands, as its coordinator is to hear it.
     pub(super) fn reports(&self) -> Vec<(Key, PeerMessage)> {
-        // A committed one waits for nothing that its coordinator could do.
-        let open = self.running.iter().filter(|(_, running)| running.committed.is_none());
+        let open = self.running.iter().filter(|(_, running)| running.needs_coordinator());
         let running = open.map(|(&(reduction, slot), running)| {
             let attempt = running.seat.attempt;
             let message = match (running.trouble, running.state) {

@@ -298,6 +298,15 @@ impl Seated {
         self.at.hear(2, PeerMessage::Commit { reduction: reduction(2), attempt: 0, id, edition, sources });
     }
 
+    /// Committed, while a part is still on its way.
+    fn late() -> Self {
+        let mut seated = Seated::new(false);
+        seated.sum_up();
+        seated.arrive(1);
+        seated.commit();
+        seated
+    }
+
     fn ends_empty(mut self) {
         self.at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
         self.at.answer(2, self.target, hoplite_words::peer::DirectoryAnswer::Deleted { ttl_ms: 60_000 });
@@ -379,10 +388,7 @@ fn a_part_that_breaks_off_before_the_commit_is_the_coordinators_trouble() {
 #[test]
 fn after_the_commit_who_is_late_goes_on_alone_and_fetches_what_breaks_off() {
     for breaks in [false, true] {
-        let mut seated = Seated::new(false);
-        seated.sum_up();
-        seated.arrive(1);
-        seated.commit();
+        let mut seated = Seated::late();
         seated.at.take_mail();
         let transfer = seated.receive_of(3);
         if breaks {
@@ -402,14 +408,11 @@ fn after_the_commit_who_is_late_goes_on_alone_and_fetches_what_breaks_off() {
     }
 }
 
-/// The coordinator is done once the root has sealed, and disbands who then says that it still holds its seat.
+/// The coordinator is done once the root has sealed, and disbands a node whose report crossed the commit.
 #[test]
 fn after_the_commit_nothing_of_the_coordinator_takes_the_parts_away() {
     for dies in [false, true] {
-        let mut seated = Seated::new(false);
-        seated.sum_up();
-        seated.arrive(1);
-        seated.commit();
+        let mut seated = Seated::late();
         if dies {
             seated.at.kill(2);
         } else {
