@@ -40,7 +40,7 @@ class Model(Hoplite):
     """Hoplite as it comes, and the tree that its cost model chose last."""
 
     def __init__(self, workers: list[Worker], hosts: Hosts) -> None:
-        super().__init__(workers, OURS)
+        super().__init__(workers, hosts.memory, OURS)
         self._hosts = hosts
         self._chosen = ""
 
@@ -92,7 +92,7 @@ def _measure(count: int, arguments: argparse.Namespace, report: Report) -> None:
             stack.callback(workers[-1].close)
         running: list[System] = [Model(workers, hosts)]
         # Whoever is the first worker asks for the sum.
-        running += [Hoplite(workers[host:] + workers[:host], told[host][-1]) for host in told]
+        running += [Hoplite(workers[host:] + workers[:host], hosts.memory, told[host][-1]) for host in told]
         for size in arguments.sizes:
             cell = _cell(size, hosts)
             turns.measure(cell, running, arguments.runs, arguments.warm_up, report)

@@ -73,7 +73,8 @@ def _in_lab(count: int, arguments: argparse.Namespace) -> Measured:
     with ExitStack() as stack:
         hosts = stack.enter_context(turns.hosts_like_all(count, Network(arguments.rate)))
         daemons = stack.enter_context(on_hosts(hosts, store))
-        system = Hoplite([Worker(daemon.socket, host) for daemon, host in zip(daemons, hosts, strict=True)])
+        workers = [Worker(daemon.socket, host) for daemon, host in zip(daemons, hosts, strict=True)]
+        system = Hoplite(workers, hosts.memory)
         stack.callback(system.close)
         for run in range(-arguments.warm_up, arguments.runs):
             taken = {case: system.run(case, arguments.size, f"{case}-{run}") for case in CASES}

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import itertools
 import os
 import shutil
@@ -48,6 +49,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.links import Link, add_bridge, add_rack, bridge, ip
+from lab.memory import Memory
 from lab.network import Network
 
 #: All namespaces made here start so, followed by the pid of the maker and a number.
@@ -227,10 +229,17 @@ class Hosts:
             return
         self._built = False
         atexit.unregister(self.close)
+        if "memory" in vars(self):
+            self.memory.close()
         for host in self._hosts:
             host._stop()
         for namespace in [*(host.namespace for host in self._hosts), self._switch]:
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
+
+    @functools.cached_property
+    def memory(self) -> Memory:
+        """What systems that take turns on these hosts share."""
+        return Memory(len(self))
 
     def partition(self, *sides: Collection[int]) -> None:
         """Splits the network: hosts of one side reach each other and nobody else, until ``heal``.

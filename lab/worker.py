@@ -22,6 +22,7 @@ from typing import IO, Any
 import numpy as np
 
 from lab.hosts import Host
+from lab.memory import mapped
 from lab.report import ROOT
 
 #: Longest a single call of a benchmark may take.
@@ -37,6 +38,10 @@ END_SECONDS = 10.0
 #: What was timed is reported so much later: to write an answer and to read it takes a fifth of a
 #: millisecond of a core each, which those that are still at it would wait for.
 REPORT_AFTER_SECONDS = 0.02
+
+#: Numbers of a pattern that are made at once: few enough for the processor's cache, and for memory that is
+#: used again.
+PATTERN_PIECE = 1 << 18
 
 #: Ahead of "now" by this much lie the instants that workers start at: all have read their line by then.
 START_AHEAD_SECONDS = 0.1
@@ -139,9 +144,14 @@ class Worker(Process):
         super().__init__([sys.executable, "-m", "lab.worker", socket], host)
 
 
-def pattern(size: int, seed: int) -> np.ndarray:
+def pattern(size: int, seed: int, out: np.ndarray | None = None) -> np.ndarray:
     """Float32 whole numbers below 4096: their sums over many hosts are exact in any order."""
-    return np.random.default_rng(seed).integers(0, 4096, size // 4, np.uint16).astype(np.float32)
+    array = np.empty(size // 4, np.float32) if out is None else out
+    random = np.random.default_rng(seed)
+    for at in range(0, len(array), PATTERN_PIECE):
+        piece = array[at : at + PATTERN_PIECE]
+        piece[...] = random.integers(0, 4096, len(piece), np.uint16)
+    return array
 
 
 def checksum(array: np.ndarray) -> int:
@@ -171,8 +181,9 @@ class Calls:
         self._client.delete([id])
         return {}
 
-    def fill(self, size: int, seed: int) -> dict[str, Any]:
-        self._array = pattern(size, seed)
+    def fill(self, size: int, seed: int, memory: str | None = None) -> dict[str, Any]:
+        """``memory``: the path of what other systems use, too; none: its own."""
+        self._array = pattern(size, seed, mapped(memory, size) if memory else None)
         return {"checksum": checksum(self._array)}
 
     def put(self, id: str) -> dict[str, Any]:

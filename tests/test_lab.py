@@ -255,6 +255,11 @@ def test_the_shape_of_a_tree_is_told_by_who_sends_to_whom() -> None:
     assert shape({(0, 1), (2, 1), (3, 1), (4, 1)}) == "star"
 
 
+class FakeHosts(list[Any]):
+    class memory:
+        of = staticmethod(lambda host: {})
+
+
 class FakeRank:
     """Answers nothing at all, or whatever is wanted."""
 
@@ -286,7 +291,7 @@ def test_ranks_that_hang_are_launched_anew(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(mpi.Ranks, "_require_traffic", lambda *_: None)
     monkeypatch.setattr(mpi.Ranks, "_check", lambda *_: None)
     library = mpi_launch.Library("a library", lambda hosts: [], "", {})
-    hosts: Any = [type("Host", (), {"link_bytes": lambda self: {}})()]
+    hosts: Any = FakeHosts([type("Host", (), {"link_bytes": lambda self: {}})()])
     with mpi.Ranks(library, hosts) as ranks:
         assert launches == ["begun", "ended", "begun"]
         for rank in ranks._ranks:

@@ -41,4 +41,4 @@ def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
             rank.send("join", address=hosts[0].address, port=PORT, rank=index, ranks=len(ranks))
         for rank in ranks:
             rank.receive()
-        yield [Ranks("gloo", (*CASES, ROUND_TRIP), ranks)]
+        yield [Ranks("gloo", (*CASES, ROUND_TRIP), ranks, hosts.memory)]

@@ -7,10 +7,10 @@ import time
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as group
 
+from lab.memory import mapped
 from lab.systems import ROUND_TRIP
 from lab.systems.peers import START_SECONDS, answers
 from lab.systems.training import rank_trains
@@ -36,21 +36,21 @@ class Calls:
         )
         return {}
 
-    def prepare(self, case: str, size: int) -> dict[str, Any]:
-        """Arrays are made, and memory is touched, before the time starts."""
-        empty = case in ("broadcast", ROUND_TRIP) and self._rank > 0
-        # Zeros of their own accord would be pages that are not there yet.
-        array = np.full(size // 4, 0, np.float32) if empty else pattern(size, self._rank)
-        self._tensor = torch.from_numpy(array)
-        self._gathered = []
-        if case == "gather" and self._rank == 0:
-            self._gathered = [torch.zeros(size // 4) for _ in range(self._ranks)]
+    def prepare(self, case: str, size: int, memory: dict[str, str]) -> dict[str, Any]:
+        """What is sent is in the source's memory; so is a sum, which Gloo makes in place."""
         root = self._rank == 0
+        if case in ("broadcast", ROUND_TRIP) and not root:
+            self._tensor = _zeros(memory["result"], size)
+        else:
+            self._tensor = torch.from_numpy(pattern(size, self._rank, mapped(memory["source"], size)))
+        self._gathered = []
+        if case == "gather" and root:
+            self._gathered = list(_zeros(memory["result"], size * self._ranks).split(size // 4))
         holds = {"broadcast": not root, "reduce": root, "allreduce": True, ROUND_TRIP: root}
         self._results = [self._tensor] if holds.get(case) else self._gathered[1:]
         if case == ROUND_TRIP and root:
             # A buffer of its own, or what came back could not be told from what went out.
-            self._results = [torch.zeros(size // 4)]
+            self._results = [_zeros(memory["result"], size)]
         return {}
 
     def run(self, case: str, trips: int) -> dict[str, Any]:
@@ -86,10 +86,14 @@ class Calls:
         return rank_trains(parameters.numpy(), gradient.numpy(), compute, rounds, step)
 
     def check(self) -> dict[str, Any]:
-        """The checksums of what this rank got, which is then let go."""
-        checksums = [checksum(result.numpy()) for result in self._results]
-        self._tensor, self._gathered, self._results = torch.empty(0), [], []
-        return {"checksums": checksums}
+        """The checksums of what this rank got."""
+        return {"checksums": [checksum(result.numpy()) for result in self._results]}
+
+
+def _zeros(path: str, size: int) -> torch.Tensor:
+    array = mapped(path, size)
+    array.fill(0)
+    return torch.from_numpy(array)
 
 
 def main() -> None:

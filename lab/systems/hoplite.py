@@ -8,13 +8,14 @@ from contextlib import ExitStack, contextmanager
 
 from lab.daemons import on_hosts
 from lab.hosts import Hosts
+from lab.memory import Memory
 from lab.systems import CASES, ROUND_TRIP, System, WrongContent, delays, expected, round_trips
 from lab.worker import START_AHEAD_SECONDS, Worker
 
 #: Of the stores of all hosts together, so much is written to before anything is timed, as the receivers'
 #: memory of the peers is: on a virtual machine the first use of memory takes a second for each GiB.
 #: Each node goes on for some hundred MiB by itself (`PREFAULT_AHEAD`), and 16 hosts have 24 GiB here.
-TOUCHED_BYTES_MAX = 6 << 30
+TOUCHED_BYTES_MAX = 8 << 30
 
 #: Of each store; the rest is for what the nodes themselves put there.
 TOUCHED_PART = 0.9
@@ -28,7 +29,8 @@ def missing() -> str:
 def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
     with ExitStack() as stack:
         daemons = stack.enter_context(on_hosts(hosts, store))
-        system = Hoplite([Worker(daemon.socket, host) for daemon, host in zip(daemons, hosts, strict=True)])
+        workers = [Worker(daemon.socket, host) for daemon, host in zip(daemons, hosts, strict=True)]
+        system = Hoplite(workers, hosts.memory)
         stack.callback(system.close)
         system.touch()
         yield [system]
@@ -39,9 +41,10 @@ class Hoplite:
 
     cases = frozenset((*CASES, ROUND_TRIP))
 
-    def __init__(self, workers: Sequence[Worker], name: str = "hoplite") -> None:
+    def __init__(self, workers: Sequence[Worker], memory: Memory, name: str = "hoplite") -> None:
         self.name = name
         self._workers = workers
+        self._memory = memory
 
     def run(self, case: str, size: int, name: str, interval: float | None = None) -> float:
         if case == ROUND_TRIP:
@@ -137,7 +140,7 @@ class Hoplite:
 
     def _fill(self, size: int, hosts: range) -> None:
         for host in hosts:
-            self._workers[host].send("fill", size=size, seed=host)
+            self._workers[host].send("fill", size=size, seed=host, memory=self._memory.of(host)["source"])
         for host in hosts:
             self._workers[host].receive()
 

@@ -23,9 +23,6 @@ LAUNCHES_MAX = 3
 TRY_BYTES = 4 << 10
 TRY_SECONDS = 20.0
 
-#: Ranks keep objects up to this size until the next run; of larger ones, other systems need the memory.
-KEPT_BYTES_MAX = 64 << 20
-
 Result = TypeVar("Result")
 
 
@@ -176,14 +173,12 @@ class Ranks:
     def _once(self, case: str, size: int, settings: Settings, interval: float | None) -> float:
         self._use(settings)
         for index, rank in enumerate(self._ranks):
-            rank.send("prepare", case=case, size=size, seed=index)
+            rank.send("prepare", case=case, size=size, seed=index, memory=self._hosts.memory.of(index))
         self._receive()
         before = self._hosts[0].link_bytes()
         seconds = self._round_trip(size) if case == ROUND_TRIP else self._collective(case, interval)
         self._require_traffic(case, size, before)
         self._check(case, size, self._holders(case))
-        if size > KEPT_BYTES_MAX:
-            self._all("release")
         return seconds
 
     def _collective(self, case: str, interval: float | None) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 import mpi4py
 import numpy as np
 
+from lab.memory import mapped
 from lab.systems.training import rank_trains
 from lab.worker import checksum, pattern, serve
 
@@ -45,17 +46,16 @@ class Calls:
             before.Free()
         return {}
 
-    def prepare(self, case: str, size: int, seed: int) -> dict[str, Any]:
+    def prepare(self, case: str, size: int, seed: int, memory: dict[str, str]) -> dict[str, Any]:
         """Makes the source, and a buffer for the result whose pages are there."""
         is_root = self._comm.rank == 0
         if case == "broadcast" and not is_root:
             self._source = np.empty(0, np.float32)
         else:
-            self._source = pattern(size, seed)
+            self._source = pattern(size, seed, mapped(memory["source"], size))
         pieces = {"broadcast": not is_root, "gather": is_root * self._comm.size, "reduce": is_root}
-        wanted = size // 4 * int(pieces.get(case, 1))
-        if len(self._result) != wanted:
-            self._result = np.empty(wanted, np.float32)
+        wanted = size * int(pieces.get(case, 1))
+        self._result = mapped(memory["result"], wanted) if wanted else np.empty(0, np.float32)
         self._result.fill(UNTOUCHED)
         return {}
 
@@ -99,11 +99,6 @@ class Calls:
     def check(self, pieces: int) -> dict[str, Any]:
         """The checksums of the result's pieces."""
         return {"checksums": [checksum(piece) for piece in np.split(self._result, pieces)]}
-
-    def release(self) -> dict[str, Any]:
-        """Lets go of source and result."""
-        self._source = self._result = np.empty(0, np.float32)
-        return {}
 
 
 class Variables:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 
+from lab.memory import Memory
 from lab.systems import ROUND_TRIP, WrongContent, delays, expected, round_trips
 from lab.systems.training import train
 from lab.worker import ANSWER_SECONDS, START_AHEAD_SECONDS, Process
@@ -13,14 +14,15 @@ from lab.worker import ANSWER_SECONDS, START_AHEAD_SECONDS, Process
 class Ranks:
     """``ranks`` know ``prepare``, ``run``, ``check`` and ``train``; between calls they block in a read."""
 
-    def __init__(self, name: str, cases: Collection[str], ranks: Sequence[Process]) -> None:
+    def __init__(self, name: str, cases: Collection[str], ranks: Sequence[Process], memory: Memory) -> None:
         self.name = name
         self.cases = frozenset(cases)
         self._ranks = ranks
+        self._memory = memory
 
     def run(self, case: str, size: int, name: str, interval: float | None = None) -> float:
-        for rank in self._ranks:
-            rank.send("prepare", case=case, size=size)
+        for index, rank in enumerate(self._ranks):
+            rank.send("prepare", case=case, size=size, memory=self._memory.of(index))
         for rank in self._ranks:
             rank.receive()
         at = time.monotonic() + START_AHEAD_SECONDS
