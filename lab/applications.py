@@ -17,6 +17,7 @@ from pathlib import Path
 
 from lab import processes, systems, turns
 from lab.hosts import Host, Hosts
+from lab.memory import settle
 from lab.network import Network
 from lab.report import ROOT, progress
 from lab.systems import ray
@@ -115,6 +116,7 @@ class Cluster:
     def seconds_of(self, application: Application, system: str, workers: int, rounds: int) -> list[float]:
         """The seconds of each round that counts, of one run of the program; its driver is on host 0."""
         self.use_hoplite(system == turns.OURS)
+        settle()
         with tempfile.TemporaryDirectory() as folder, all_taking_part(self._hosts, application.size):
             left = Path(folder, "seconds.json")
             command = ["-m", f"examples.on_ray.{application.program}{TWINS[system]}", *application.arguments]
@@ -169,6 +171,7 @@ def seconds_of_group(
     application: Application, group: Trains, ray_processes: Sequence[int], rounds: int
 ) -> list[float]:
     """As `Cluster.seconds_of`, by a system without Ray, whose processes stand still meanwhile."""
+    settle()
     paused = processes.pause(ray_processes)
     try:
         return group.train(application.size, COMPUTE_SECONDS, WARM_UP_ROUNDS + rounds)[WARM_UP_ROUNDS:]

@@ -2,8 +2,9 @@
 
 A virtual machine gives memory that is freed back to its host, a little every two seconds: after 4 GiB were
 freed that took a third of both processors for 0.7 s of every 2.6, for more than half a minute (`/proc/stat`,
-steal), from whichever system had its turn then. So nothing large is freed between turns. Nor would the
-machine hold 256 MiB twice for each of sixteen hosts and of several systems.
+steal), from whichever system had its turn then. So nothing large is freed between turns; where it must be,
+as with processes that end, the next turn waits (`settle`). Nor would the machine hold 256 MiB twice for each
+of sixteen hosts and of several systems.
 """
 
 from __future__ import annotations
@@ -12,9 +13,23 @@ import mmap
 import os
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
+
+from lab.report import progress
+
+#: What is given back at once is taken off the free memory meanwhile. Settled is what moved less than this in
+#: so many seconds, in which that comes twice.
+STILL_BYTES = 24 << 20
+STILL_SECONDS = 6.0
+
+#: Looked at so often: a turn of giving back takes some tenths of a second.
+LOOK_SECONDS = 0.1
+
+#: Longest that is waited for it.
+SETTLE_SECONDS_MAX = 120.0
 
 #: What each host has: the object it brings, and room for what it gets.
 PARTS = ("source", "result")
@@ -57,3 +72,24 @@ def mapped(path: str, size: int) -> np.ndarray:
     finally:
         os.close(file)
     return np.frombuffer(pages, np.float32)
+
+
+def settle() -> None:
+    """Waits until the machine's free memory holds still, ``SETTLE_SECONDS_MAX`` at most."""
+    began = since = time.monotonic()
+    least = most = _free_bytes()
+    while (now := time.monotonic()) < min(since + STILL_SECONDS, began + SETTLE_SECONDS_MAX):
+        time.sleep(LOOK_SECONDS)
+        free = _free_bytes()
+        least, most = min(least, free), max(most, free)
+        if most - least > STILL_BYTES:
+            since, least, most = now, free, free
+    if now - began > 2 * STILL_SECONDS:
+        progress(f"free memory was given back to the machine's host for {now - began:.0f} s")
+
+
+def _free_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemFree:"):
+            return int(line.split()[1]) << 10
+    raise RuntimeError("/proc/meminfo has no MemFree")

@@ -14,6 +14,7 @@ numpy = pytest.importorskip("numpy")
 
 from lab.daemons import PORT, Daemon, on_hosts  # noqa: E402
 from lab.hosts import Hosts, HostsUnavailable, require  # noqa: E402
+from lab.memory import mapped  # noqa: E402
 from lab.worker import Worker, checksum, pattern  # noqa: E402
 
 SIZE = 8 << 20
@@ -55,6 +56,20 @@ def test_a_node_that_listens_everywhere_announces_its_own_address(
     hosts: Hosts, daemons: Sequence[Daemon]
 ) -> None:
     assert [daemon.address for daemon in daemons] == [f"{host.address}:{PORT}" for host in hosts]
+
+
+def test_systems_share_a_hosts_memory_by_its_path() -> None:
+    with Hosts(2) as hosts:
+        first, second = hosts.memory.of(0), hosts.memory.of(1)
+        mapped(first["source"], 4096).fill(7)
+        # As another system's process does, in the host.
+        told = "import sys; from lab.memory import mapped; mapped(sys.argv[1], 4096)[:10] += 1"
+        hosts[0].run([sys.executable, "-c", told, first["source"]])
+        assert list(mapped(first["source"], 8192)[[0, 9, 10, 1024]]) == [8, 8, 7, 0]
+        assert (mapped(first["result"], 4096) == 0).all()
+        assert (mapped(second["source"], 4096) == 0).all()
+    with pytest.raises(OSError, match=first["source"]):
+        mapped(first["source"], 4096)
 
 
 def test_put_on_one_host_get_on_the_others_through_the_network(hosts: Hosts, workers: list[Worker]) -> None:

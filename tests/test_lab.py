@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from lab import bench_applications, page, report, results, systems, turns
+from lab import bench_applications, memory, page, report, results, systems, turns
 from lab.applications import Application, ProgramFailed
 from lab.bench_degree import shape
 from lab.bench_ray_failure import CRASH, RETURN, cell, told
@@ -253,6 +254,25 @@ def test_the_shape_of_a_tree_is_told_by_who_sends_to_whom() -> None:
     assert shape({(0, 1), (1, 2), (2, 3)}) == "chain"
     assert shape({(0, 1), (2, 1), (1, 3), (4, 3)}) == "binary"
     assert shape({(0, 1), (2, 1), (3, 1), (4, 1)}) == "star"
+
+
+def test_the_next_turn_waits_until_memory_holds_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def free() -> int:
+        """Twenty turns of giving back, then stillness."""
+        nonlocal looks
+        looks += 1
+        return (64 << 20) * (looks % 2) if looks < 20 else 0
+
+    monkeypatch.setattr(memory, "_free_bytes", free)
+    monkeypatch.setattr(memory, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(memory, "STILL_SECONDS", 0.05)
+    memory.settle()
+    assert looks > 20
+    monkeypatch.setattr(memory, "_free_bytes", lambda: time.monotonic_ns() << 20)
+    monkeypatch.setattr(memory, "SETTLE_SECONDS_MAX", 0.1)
+    memory.settle()
 
 
 class FakeHosts(list[Any]):
