@@ -11,9 +11,10 @@ use tokio::time::Instant;
 
 use crate::bundle::Bundle;
 
-/// How long a bundle waits for its next transfer. Only the sending side lets go of idle ones, so a transfer
-/// never starts on one that the other side is just closing.
-pub const BULK_IDLE_MAX: Duration = Duration::from_secs(30);
+/// How long a bundle waits for its next transfer: versions of weights and rounds of training come minutes apart,
+/// and the windows of new connections leave a link at two thirds of its rate for up to two seconds. Only the
+/// sending side lets go of idle ones, so a transfer never starts on one that the other side is just closing.
+pub const BULK_IDLE_MAX: Duration = Duration::from_secs(600);
 
 /// Idle bundles kept to one peer; more transfers than this at a time to one peer are rare.
 pub const BULK_IDLE_PER_PEER_MAX: usize = 4;
