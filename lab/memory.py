@@ -85,7 +85,7 @@ def settle() -> None:
         if most - least > STILL_BYTES:
             since, least, most = now, free, free
     if now - began > 2 * STILL_SECONDS:
-        progress(f"free memory was given back to the machine's host for {now - began:.0f} s")
+        progress(f"waited {now - began:.0f} s for free memory to hold still")
 
 
 def _free_bytes() -> int:

@@ -90,8 +90,8 @@ users do these things. All systems of a row took turns in one run, after runs th
 collectives and round trips left was checked byte by byte, and a system that cannot do something, or was not
 run, has no number there. Since 2026-11-22 Hoplite's stores, like the memory of Gloo's receivers, are written
 to once before: in earlier runs the first use of memory, a second for each GiB here, is in some numbers. Since
-2026-11-23 04:30 all but Ray and Dask have their sources and results in memory that they share: before, what
-one freed was given back to the machine's host in the turns of the next, at a third of both processors.
+2026-11-23 04:30 Hoplite, MPI and Gloo have sources and results in memory that they share: before, what one
+freed was given back to the machine's host in the turns of the next, at a third of both processors.
 """
 
 
