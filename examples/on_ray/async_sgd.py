@@ -26,7 +26,7 @@ class Worker:
 
     def gradient(self, parameters: np.ndarray) -> np.ndarray:
         """Of the loss, on the next batch."""
-        return self._model.gradient(parameters)
+        return self._model.gradient(parameters, hoplite.ray.empty(parameters.shape, np.float32))
 
 
 def main() -> None:
@@ -50,7 +50,8 @@ def train(options: argparse.Namespace) -> None:
     computing = {worker.gradient.remote(sent): worker for worker in workers}
     for _ in rounds(options):
         total, late = hoplite.ray.reduce(list(computing), num_returns=half)
-        step(parameters, model.rate / half, ray.get(total))
+        stepped = hoplite.ray.empty(parameters.shape, np.float32)
+        parameters = step(parameters, model.rate / half, ray.get(total), stepped)
         sent = ray.put(parameters)
         for gradient in computing.keys() - late:
             worker = computing.pop(gradient)

@@ -60,11 +60,7 @@ class CartPole:
         return parameters
 
     def gradient(self, parameters: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        gradient = self.gradient_of(parameters, [self.samples(parameters)])
-        if out is None:
-            return gradient
-        out[:] = gradient
-        return out
+        return self.gradient_of(parameters, [self.samples(parameters)], out)
 
     def samples(self, parameters: np.ndarray) -> Samples:
         """Plays some games by this policy."""
@@ -76,12 +72,17 @@ class CartPole:
         advantages = (returns - returns.mean()) / (returns.std() + 1e-6)
         return Samples(observations, actions, advantages.astype(np.float32), probabilities)
 
-    def gradient_of(self, parameters: np.ndarray, several: Sequence[Samples]) -> np.ndarray:
+    def gradient_of(
+        self, parameters: np.ndarray, several: Sequence[Samples], out: np.ndarray | None = None
+    ) -> np.ndarray:
         """Of the mean loss of these samples; those of older policies count as far as they still fit."""
-        gradient = np.zeros(self._length, np.float32)
+        if out is None:
+            out = np.zeros(self._length, np.float32)
+        else:
+            out.fill(0)
         for samples in several:
-            gradient[:USED] += _gradient(parameters, samples) / len(several)
-        return gradient
+            out[:USED] += _gradient(parameters, samples) / len(several)
+        return out
 
     def score(self, parameters: np.ndarray) -> str:
         lengths = [len(self._play(parameters)[1]) for _ in range(GAMES_SCORED)]
