@@ -43,6 +43,10 @@ test-rust: system ## Test the Rust crates
 test-python: $(VENV)/installed ## Test the Python package on real nodes; ARGS= goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: test-torch
+test-torch: $(VENV)/torch ## Test what takes PyTorch's tensors: installs PyTorch, which is gigabytes; ARGS= goes to pytest
+	$(BIN)/python -m pytest -m torch $(ARGS)
+
 .PHONY: test-ray
 test-ray: $(VENV)/installed ## Test hoplite.ray on three Ray nodes, more than CI does, with all applications; ARGS= goes to pytest
 	$(BIN)/python -m pytest tests/test_ray_*.py tests/examples_ray.py -m '' $(ARGS)
@@ -103,6 +107,10 @@ $(VENV)/tools: pyproject.toml | system
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES) | system
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --force-reinstall .
+	touch $@
+
+$(VENV)/torch: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet 'torch>=2.4'
 	touch $@
 
 $(PEERS)/installed: lab/systems/requirements.txt | system

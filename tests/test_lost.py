@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import threading
 import time
 from collections.abc import Callable
@@ -28,8 +27,6 @@ GETS: dict[str, Get] = {
     "async view": lambda client, id, **options: asyncio.run(client.aio.get(id, **options)),
     "async copy": lambda client, id, **options: asyncio.run(client.aio.get(id, copy=True, **options)),
 }
-if importlib.util.find_spec("torch"):
-    GETS["torch"] = lambda client, id, **options: client.get_torch(id, **options).numpy()
 
 
 class Loss:
@@ -91,7 +88,16 @@ def is_told(future: Future[Any]) -> hoplite.ObjectLost:
 
 @pytest.mark.parametrize("get", GETS.values(), ids=GETS)
 def test_a_get_half_way_is_told(lose: Callable[[int], Loss], get: Get) -> None:
-    loss = lose(1)
+    is_told_half_way(lose(1), get)
+
+
+@pytest.mark.torch
+def test_a_get_of_a_tensor_half_way_is_told(lose: Callable[[int], Loss]) -> None:
+    pytest.importorskip("torch")
+    is_told_half_way(lose(1), lambda client, id, **options: client.get_torch(id, **options).numpy())
+
+
+def is_told_half_way(loss: Loss, get: Get) -> None:
     error = is_told(loss.half_way(get))
     assert error.object_id == hoplite.ObjectId.from_name(loss.name)
     assert loss.name in str(error)

@@ -58,6 +58,7 @@ def test_all_of_them(op: str, expected: float) -> None:
     goes_back_to(0)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("length", [8, LENGTH], ids=["small", "large"])
 def test_tensors_give_a_tensor(length: int) -> None:
     torch = pytest.importorskip("torch")

@@ -70,7 +70,6 @@ def test_bytes_that_are_pickled_within_a_value_are_no_handles() -> None:
 
 
 def test_ray_data_knows_how_large_rows_are() -> None:
-    pytest.importorskip("pandas")
     from ray.data._internal.size_estimator import SizeEstimator
 
     estimator = SizeEstimator()

@@ -132,6 +132,7 @@ def test_all_parts_of_a_value_are_asked_for_before_the_first_is_awaited(
     goes_back_to(0)
 
 
+@pytest.mark.torch
 def test_tensors(api: Any) -> None:
     torch = pytest.importorskip("torch")
     tensors = {"plain": torch.arange(LENGTH), "half": torch.ones(1024, 1024, dtype=torch.bfloat16)}
@@ -143,6 +144,7 @@ def test_tensors(api: Any) -> None:
     goes_back_to(0)
 
 
+@pytest.mark.torch
 def test_tensors_of_any_layout(api: Any) -> None:
     torch = pytest.importorskip("torch")
     square = torch.arange(LENGTH, dtype=torch.float32).reshape(512, -1)
@@ -155,6 +157,7 @@ def test_tensors_of_any_layout(api: Any) -> None:
     goes_back_to(0)
 
 
+@pytest.mark.torch
 def test_models_and_what_autograd_knows(api: Any) -> None:
     torch = pytest.importorskip("torch")
 

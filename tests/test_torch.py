@@ -10,6 +10,7 @@ import pytest
 from hoplite.values import payload_of
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 Names = Callable[..., str]
 TIMEOUT = 60.0
