@@ -1,8 +1,8 @@
-"""Latency of collectives by hosts: the paper's Figure 7, and its Figure 14 for small objects."""
+"""Collectives by hosts: the paper's Figure 7, and its Figure 14 for small objects."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,47 +16,80 @@ from lab.systems import CASES
 #: From this size on an object has a figure to itself and its like.
 LARGE_BYTES_MIN = 1 << 20
 
+#: From where to where, in times of the limit, an axis goes at least.
+TIMES_SEEN = (0.95, 1.2)
+
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
     """Draws what there is; returns the names of the figures."""
-    if not cases:
-        return []
-    # Links of one rate only in a figure: the one most was measured with.
-    rate = Counter(case.summary["rate_mbit"] for case in cases).most_common(1)[0][0]
-    chosen = [case for case in cases if case.summary["rate_mbit"] == rate]
-    large = [case for case in chosen if case.summary["size"] >= LARGE_BYTES_MIN]
-    small = [case for case in chosen if case.summary["size"] < LARGE_BYTES_MIN]
+    large = [case for case in cases if case.summary["size"] >= LARGE_BYTES_MIN]
+    small = [case for case in cases if case.summary["size"] < LARGE_BYTES_MIN]
     drawn = []
     for name, part in (("collectives", large), ("collectives-small", small)):
         if part:
-            _draw(part, rate, folder, name)
+            _draw(_over_hosts(part), folder, name)
             drawn.append(name)
     return drawn
 
 
-def _draw(cases: Sequence[Case], rate: float, folder: Path, name: str) -> None:
+def _over_hosts(cases: Sequence[Case]) -> Sequence[Case]:
+    """Of the sizes that were measured over several numbers of hosts; of all, if none was."""
+    hosts: defaultdict[int, set[int]] = defaultdict(set)
+    for case in cases:
+        hosts[case.summary["size"]].add(case.summary["hosts"])
+    return [case for case in cases if len(hosts[case.summary["size"]]) > 1] or cases
+
+
+def _draw(cases: Sequence[Case], folder: Path, name: str) -> None:
     found = [case.summary for case in cases]
     sizes = sorted({summary["size"] for summary in found})
     rows = [case for case in CASES if any(summary["case"] == case for summary in found)]
+    # Links of all rates are in one figure: times would not compare, times of the limit do. Small objects come
+    # faster than that, by what a link lets through at once.
+    is_limited = sizes[0] >= LARGE_BYTES_MIN
     figure, axes = subplots(
         len(rows), len(sizes), (max(2.6 * len(sizes), lines.WIDTH_MIN), 1.9 * len(rows) + 0.9)
     )
     places = [(case, size) for case in rows for size in sizes]
     for axis, (case, size) in zip(axes, places, strict=True):
         here = [summary for summary in found if (summary["case"], summary["size"]) == (case, size)]
-        lines.draw(axis, here, lambda summary: float(summary["hosts"]), limited=size >= LARGE_BYTES_MIN)
+        unit = _limit if is_limited else _millisecond
+        lines.draw(axis, here, lambda summary: float(summary["hosts"]), is_limited, unit)
+        if is_limited:
+            # Where all are at the limit, thousandths shall not look like much.
+            low, high = axis.get_ylim()
+            axis.set_ylim(min(low, TIMES_SEEN[0]), max(high, TIMES_SEEN[1]))
         axis.set_title(f"{case} {size_text(size)}")
         axis.set_xticks(sorted({summary["hosts"] for summary in found}))
     for axis in axes[-len(sizes) :]:
         axis.set_xlabel("hosts")
     for axis in axes[:: len(sizes)]:
-        axis.set_ylabel("ms")
+        axis.set_ylabel("x limit" if is_limited else "ms")
     lines.legend(figure, axes)
     runs = " or ".join(str(count) for count in sorted({len(case.runs) for case in cases}))
-    text = f"{rate:g} Mbit/s each way; medians of {runs} runs; the systems took turns."
-    if sizes[0] < LARGE_BYTES_MIN:
+    text = f"{_links(found)} each way;\nmedians of {runs} runs; the systems took turns."
+    if not is_limited:
         text += (
             f"\nA link lets {size_text(TBF_BURST)} through at once: S/B is no limit for objects this small."
         )
     caption(figure, text)
     save(figure, folder, name)
+
+
+def _limit(summary: lines.Summary) -> float:
+    return float(summary["limit_seconds"])
+
+
+def _millisecond(_: lines.Summary) -> float:
+    return 1e-3
+
+
+def _links(found: Sequence[lines.Summary]) -> str:
+    """How many hosts had links of which rate."""
+    rates: defaultdict[int, set[float]] = defaultdict(set)
+    for summary in found:
+        rates[summary["hosts"]].add(summary["rate_mbit"])
+    return ", ".join(
+        f"{hosts} hosts x {' or '.join(f'{rate:g}' for rate in sorted(rates[hosts]))} Mbit/s"
+        for hosts in sorted(rates)
+    )

@@ -33,17 +33,21 @@ Summary = dict[str, Any]
 
 
 def draw(
-    axis: Axes, summaries: Iterable[Summary], across: Callable[[Summary], float], limited: bool = True
+    axis: Axes,
+    summaries: Iterable[Summary],
+    across: Callable[[Summary], float],
+    limited: bool = True,
+    unit: Callable[[Summary], float] = lambda summary: 1e-3,
 ) -> None:
-    """Milliseconds by ``across``, on a logarithmic scale: some are many times slower than others.
+    """Times by ``across``, on a logarithmic scale: some are many times slower than others.
 
-    ``limited``: with the physical limit.
+    ``limited``: with the physical limit. ``unit``: of the times, in seconds; a millisecond by itself.
     """
     summaries = sorted(summaries, key=across)
     if limited:
         axis.plot(
             [across(summary) for summary in summaries],
-            [summary["limit_seconds"] * 1e3 for summary in summaries],
+            [summary["limit_seconds"] / unit(summary) for summary in summaries],
             color="black",
             ls="--",
             lw=1.0,
@@ -53,7 +57,7 @@ def draw(
     for name, look in LOOKS.items():
         measured = [summary for summary in summaries if name in summary["systems"]]
         if measured:
-            times = [summary["systems"][name]["seconds"] * 1e3 for summary in measured]
+            times = [summary["systems"][name]["seconds"] / unit(summary) for summary in measured]
             axis.plot([across(summary) for summary in measured], times, label=name, **(USUAL | look))
     scale(axis)
 
