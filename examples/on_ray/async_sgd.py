@@ -41,6 +41,7 @@ def train(options: argparse.Namespace) -> None:
     hoplite.ray.init(**cluster(options))
     model = model_of(options, seed=0)
     half = max(options.workers // 2, 1)
+    rate = model.rate / half
     parameters = model.parameters()
     sent = ray.put(parameters)
     workers = [
@@ -50,8 +51,7 @@ def train(options: argparse.Namespace) -> None:
     computing = {worker.gradient.remote(sent): worker for worker in workers}
     for _ in rounds(options):
         total, late = hoplite.ray.reduce(list(computing), num_returns=half)
-        stepped = hoplite.ray.empty(parameters.shape, np.float32)
-        parameters = step(parameters, model.rate / half, ray.get(total), stepped)
+        parameters = step(parameters, rate, ray.get(total), hoplite.ray.empty(parameters.shape, np.float32))
         sent = ray.put(parameters)
         for gradient in computing.keys() - late:
             worker = computing.pop(gradient)

@@ -37,6 +37,7 @@ def train(options: argparse.Namespace) -> None:
     ray.init(**cluster(options))
     model = model_of(options, seed=0)
     half = max(options.workers // 2, 1)
+    rate = model.rate / half
     parameters = model.parameters()
     sent = ray.put(parameters)
     workers = [
@@ -45,11 +46,11 @@ def train(options: argparse.Namespace) -> None:
     ]
     computing = {worker.gradient.remote(sent): worker for worker in workers}
     for _ in rounds(options):
-        ready, _ = ray.wait(list(computing), num_returns=half)
+        ready, late = ray.wait(list(computing), num_returns=half)
         for gradient in ready:
-            step(parameters, model.rate / half, ray.get(gradient))
+            step(parameters, rate, ray.get(gradient))
         sent = ray.put(parameters)
-        for gradient in ready:
+        for gradient in computing.keys() - late:
             worker = computing.pop(gradient)
             computing[worker.gradient.remote(sent)] = worker
     print(model.score(parameters))
