@@ -53,7 +53,7 @@ def _draw(cases: Sequence[Case], folder: Path, name: str) -> None:
     places = [(case, size) for case in rows for size in sizes]
     for axis, (case, size) in zip(axes, places, strict=True):
         here = [summary for summary in found if (summary["case"], summary["size"]) == (case, size)]
-        unit = _limit if is_limited else _millisecond
+        unit = _limit if is_limited else lines.millisecond
         lines.draw(axis, here, lambda summary: float(summary["hosts"]), is_limited, unit)
         if is_limited:
             # Where all are at the limit, thousandths shall not look like much.
@@ -78,10 +78,6 @@ def _draw(cases: Sequence[Case], folder: Path, name: str) -> None:
 
 def _limit(summary: lines.Summary) -> float:
     return float(summary["limit_seconds"])
-
-
-def _millisecond(_: lines.Summary) -> float:
-    return 1e-3
 
 
 def _links(found: Sequence[lines.Summary]) -> str:

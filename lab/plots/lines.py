@@ -32,16 +32,21 @@ WIDTH_MIN = 7.0
 Summary = dict[str, Any]
 
 
+def millisecond(_: Summary) -> float:
+    """The usual unit of times, in seconds."""
+    return 1e-3
+
+
 def draw(
     axis: Axes,
     summaries: Iterable[Summary],
     across: Callable[[Summary], float],
     limited: bool = True,
-    unit: Callable[[Summary], float] = lambda summary: 1e-3,
+    unit: Callable[[Summary], float] = millisecond,
 ) -> None:
     """Times by ``across``, on a logarithmic scale: some are many times slower than others.
 
-    ``limited``: with the physical limit. ``unit``: of the times, in seconds; a millisecond by itself.
+    ``limited``: with the physical limit. ``unit``: of the times, in seconds.
     """
     summaries = sorted(summaries, key=across)
     if limited:
