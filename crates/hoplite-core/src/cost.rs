@@ -10,7 +10,7 @@
 //! An allreduce of large objects takes about `2·S/B` as a chain whose result streams back to everyone, and
 //! `2·(n-1)/n·S/B` in stripes.
 
-use hoplite_words::{client::Link, NodeId};
+use hoplite_words::{client::Link, limits, NodeId};
 use std::collections::BTreeMap;
 
 /// The shape of a reduction tree.
@@ -40,6 +40,17 @@ pub fn best_degree(nodes: usize, bytes: u64, latency_s: f64, bytes_per_s: f64) -
     ];
     let best = times.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
     best.expect("three candidates").1
+}
+
+/// What a tree of small objects costs more than to send them all to one node, the wire aside: seats are told,
+/// connections woken, partial sums reported.
+const SMALL_TREE_S: f64 = 2e-3;
+
+/// Up to how many bytes each of `sources` objects is sent to one node that sums them up: as long as its link
+/// has them before a tree is set up.
+pub fn small_sum_bytes_max(sources: usize, bytes_per_s: f64) -> u64 {
+    let others = sources.max(2) - 1;
+    limits::INLINE_BYTES_MAX.min((SMALL_TREE_S * bytes_per_s / others as f64) as u64)
 }
 
 /// What a seat costs its coordinator and its node, by measurement a few of these; stripes need n·(n+1).

@@ -51,11 +51,6 @@ impl Subscriptions {
         copies.map(|(&node, report)| (node, report))
     }
 
-    fn is_for_bytes(&self, object: ObjectId) -> bool {
-        let reduces = |watcher: &Watcher| matches!(watcher, Watcher::Reduction(_));
-        self.table.get(&object).is_some_and(|known| known.watchers.iter().all(reduces))
-    }
-
     fn watchers(&self, object: ObjectId) -> Vec<Watcher> {
         self.table.get(&object).map(|known| known.watchers.iter().copied().collect()).unwrap_or_default()
     }
@@ -78,9 +73,19 @@ impl Core {
 
     /// Asks the owner to tell us of its copies.
     pub(crate) fn subscribe(&mut self, object: ObjectId) {
-        // A reduction is where small objects are needed as soon as they are known, and then no more.
-        let bytes = self.subscriptions.is_for_bytes(object);
-        self.ask_owner(object, DirectoryRequest::Subscribe { bytes }, None);
+        let bytes_max = self.wanted_with_news(object);
+        self.ask_owner(object, DirectoryRequest::Subscribe { bytes_max }, None);
+    }
+
+    /// Up to how many bytes an object is wanted with the news of it, after which there need be no more: where
+    /// sums are made in one place, and nobody else watches.
+    fn wanted_with_news(&self, object: ObjectId) -> Option<u64> {
+        let limit = |watcher| match watcher {
+            Watcher::Reduction(number) => Some(self.reductions.get(&number)?.small_bytes_max),
+            Watcher::Call(..) | Watcher::Leave | Watcher::Fetch => None,
+        };
+        let limits: Option<Vec<_>> = self.subscriptions.watchers(object).into_iter().map(limit).collect();
+        limits?.into_iter().min()
     }
 
     pub(crate) fn unwatch(&mut self, object: ObjectId, watcher: Watcher) {
@@ -114,7 +119,7 @@ impl Core {
         known.over = false;
         known.copies.insert(node, report.clone());
         if let Some(payload) = payload {
-            self.on_subscription_over(object);
+            self.on_subscription_over(object, report.size);
             for watcher in self.subscriptions.watchers(object) {
                 if let Watcher::Reduction(number) = watcher {
                     self.bring_source(number, object, &report, &payload);
@@ -125,8 +130,8 @@ impl Core {
     }
 
     /// The owner has sent the bytes, and ended our subscription with them. Others here may watch on.
-    fn on_subscription_over(&mut self, object: ObjectId) {
-        if !self.subscriptions.is_for_bytes(object) {
+    fn on_subscription_over(&mut self, object: ObjectId, size: u64) {
+        if self.wanted_with_news(object).is_none_or(|most| size > most) {
             return self.subscribe(object);
         }
         if let Some(known) = self.subscriptions.table.get_mut(&object) {

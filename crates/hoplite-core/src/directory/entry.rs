@@ -46,8 +46,8 @@ pub(super) struct Entry {
     copies: BTreeMap<NodeId, Held>,
     /// In order of arrival.
     pub asks: Vec<Ask>,
-    /// And whether they want the object itself, if it is small.
-    pub subscribers: BTreeMap<NodeId, bool>,
+    /// And up to how many bytes they want the object itself.
+    pub subscribers: BTreeMap<NodeId, Option<u64>>,
     /// A complete copy existed.
     was_complete: bool,
     /// The writing that is known to have been complete first.
@@ -353,8 +353,8 @@ impl Entry {
             let report = held.report;
             requests.push((node, DirectoryRequest::Announce { report, payload: None, wants_verdict: false }));
         }
-        for (subscriber, bytes) in self.subscribers {
-            requests.push((subscriber, DirectoryRequest::Subscribe { bytes }));
+        for (subscriber, bytes_max) in self.subscribers {
+            requests.push((subscriber, DirectoryRequest::Subscribe { bytes_max }));
         }
         for Ask { node, ask, have, distrust } in self.asks {
             let failed = distrust.map(|(sender, _)| sender);

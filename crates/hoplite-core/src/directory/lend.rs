@@ -1,5 +1,6 @@
 //! Whom to send to whom: the broadcast tree grows by these choices [paper 3.4.1, 3.5.1].
 //!
+//! Small objects go with the owner's answer, as long as its link has not too much of that to carry.
 //! A receiver gets one sender; a sender serves one receiver of the object at a time (a few, where a
 //! hop costs more than a copy), and no more before all others have served as many; complete copies come
 //! before partial ones, near the source before far; and never a sender whose own upstream chain contains
@@ -16,6 +17,10 @@ use crate::cost;
 use crate::timers::Timer;
 use crate::Core;
 
+/// How much the owner's link may have to carry of small objects that it sends for an answer; those who ask
+/// then get them from others who have them. To be lent one takes about as long.
+const INLINE_LINK_TIME: Duration = Duration::from_millis(2);
+
 impl Core {
     /// Answers every ask on `id` that can be answered now.
     pub(crate) fn serve_asks(&mut self, id: ObjectId) {
@@ -28,13 +33,18 @@ impl Core {
                 break;
             }
             let ask = entry.asks[waiting].clone();
+            let link_free_at = self.directory.inline_until.saturating_sub(INLINE_LINK_TIME);
             if inline.is_some() && ask.node == self.me {
                 // We have what we asked for; our Unask is on its way.
                 entry.asks.remove(waiting);
                 continue;
             }
-            let choice = if inline.is_some() { None } else { choose(entry, &ask, fanout, self.now) };
-            match (inline, choice) {
+            let at_once = inline.filter(|_| link_free_at <= self.now);
+            // Our own link is the one that has too much to carry.
+            let besides = inline.map(|_| self.me);
+            let choice =
+                if at_once.is_some() { None } else { choose(entry, &ask, fanout, self.now, besides) };
+            match (at_once, choice) {
                 (Some(copy), _) => {
                     entry.asks.remove(waiting);
                     self.answer_inline(id, ask.node, ask.ask, copy);
@@ -48,8 +58,9 @@ impl Core {
                 }
                 (None, None) => {
                     let trusted = entry.trusted_from.filter(|_| ask.have.is_some());
-                    let due = [ask.distrust.map(|(_, until)| until), trusted, next_try].into_iter().flatten();
-                    next_try = due.filter(|&due| due > self.now).min();
+                    let link_free = inline.map(|_| link_free_at);
+                    let due = [ask.distrust.map(|(_, until)| until), trusted, link_free, next_try];
+                    next_try = due.into_iter().flatten().filter(|&due| due > self.now).min();
                     waiting += 1;
                 }
             }
@@ -65,6 +76,9 @@ impl Core {
     fn answer_inline(&mut self, id: ObjectId, asker: NodeId, ask: u64, copy: CopyId) {
         let held = &self.copies.table[&copy];
         let (edition, size, header) = (held.edition, held.extent.size, held.header.clone());
+        let (_, bytes_per_s) = self.links.typical();
+        let on_the_link = Duration::from_secs_f64(size as f64 / bytes_per_s);
+        self.directory.inline_until = self.directory.inline_until.max(self.now) + on_the_link;
         let answer =
             DirectoryAnswer::Inline { ask, edition, header: header.clone(), payload: Default::default() };
         self.send(asker, PeerMessage::Answer { id, answer }, Some(copy));
@@ -128,8 +142,8 @@ impl Core {
     }
 }
 
-/// The best sender for an ask, if one is free.
-fn choose(entry: &Entry, ask: &Ask, fanout: usize, now: Duration) -> Option<NodeId> {
+/// The best sender for an ask, if one is free, `besides` this one.
+fn choose(entry: &Entry, ask: &Ask, fanout: usize, now: Duration, besides: Option<NodeId>) -> Option<NodeId> {
     let distrusted = ask.distrust.filter(|&(_, until)| until > now).map(|(sender, _)| sender);
     // Continuing an edition spares the bytes we have; any other means starting over. One that leads
     // to no source any more is no reason to wait.
@@ -139,7 +153,7 @@ fn choose(entry: &Entry, ask: &Ask, fanout: usize, now: Duration) -> Option<Node
         entry.copies().iter().any(|(&node, held)| node != ask.node && continues(held) && leads(node));
     let eligible = |node: NodeId, held: &Held| {
         node != ask.node
-            && Some(node) != distrusted
+            && ![distrusted, besides].contains(&Some(node))
             && held.lent.len() < fanout
             && (!any_continues || continues(held))
             // Streaming behind a small object is not worth it: it is there in one piece or not.
@@ -165,7 +179,7 @@ fn shares_in_vain(entry: &Entry, receiver: NodeId, fanout: usize, now: Duration)
     let sender = report.upstream.filter(|_| !report.complete).and_then(|sender| entry.copies().get(&sender));
     let shared = sender.is_some_and(|held| held.lent.len() > fanout);
     let ask = Ask { node: receiver, ask: 0, have: Some(report.edition), distrust: None };
-    shared && choose(entry, &ask, fanout, now).is_some()
+    shared && choose(entry, &ask, fanout, now, None).is_some()
 }
 
 /// Hops from a source to `node`; `None` if `asker` is among them, or the chain leads nowhere: to a

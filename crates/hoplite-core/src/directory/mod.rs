@@ -38,6 +38,8 @@ pub(crate) use witnesses::{Remembered, Unsaid};
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     entries: BTreeMap<ObjectId, Entry>,
+    /// When our link will have carried all small objects that were sent for answers.
+    inline_until: Duration,
 }
 
 impl Directory {
@@ -83,7 +85,7 @@ impl Core {
                     entry.asks.retain(|waiting| (waiting.node, waiting.ask) != (origin, ask));
                 });
             }
-            DirectoryRequest::Subscribe { bytes } => self.on_subscribe(origin, id, bytes),
+            DirectoryRequest::Subscribe { bytes_max } => self.on_subscribe(origin, id, bytes_max),
             DirectoryRequest::Unsubscribe => {
                 self.end_subscription(id, origin);
             }

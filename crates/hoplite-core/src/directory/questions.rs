@@ -60,19 +60,19 @@ impl Core {
         }
     }
 
-    pub(super) fn on_subscribe(&mut self, origin: NodeId, id: ObjectId, bytes: bool) {
+    pub(super) fn on_subscribe(&mut self, origin: NodeId, id: ObjectId, bytes_max: Option<u64>) {
         let now = self.now;
         let entry = self.entry_mut(id);
         if entry.buried_until.is_some() {
             self.tell_deleted(origin, id);
             return;
         }
-        let fresh = entry.subscribers.insert(origin, bytes).is_none();
+        let fresh = entry.subscribers.insert(origin, bytes_max).is_none();
         let known: Vec<_> = entry.reported().map(|(node, report)| (node, report.clone())).collect();
         let all = entry.trusted_from.is_none_or(|from| from <= now);
         let nodes = known.iter().map(|(node, _)| *node).collect();
         for (node, report) in known {
-            if self.tell_copy(origin, id, node, report, fresh && bytes) {
+            if self.tell_copy(origin, id, node, report, bytes_max.filter(|_| fresh)) {
                 return self.end_subscription(id, origin);
             }
         }

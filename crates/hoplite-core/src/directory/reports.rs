@@ -57,8 +57,8 @@ impl Core {
     /// Tells all who watch the object of the copy of `node`.
     pub(super) fn tell_subscribers(&mut self, id: ObjectId, node: NodeId, report: &CopyReport) {
         let subscribers = self.directory.entries.get(&id).map(|entry| entry.subscribers.clone());
-        for (subscriber, bytes) in subscribers.into_iter().flatten() {
-            if self.tell_copy(subscriber, id, node, report.clone(), bytes) {
+        for (subscriber, bytes_max) in subscribers.into_iter().flatten() {
+            if self.tell_copy(subscriber, id, node, report.clone(), bytes_max) {
                 self.end_subscription(id, subscriber);
             }
         }
@@ -69,7 +69,7 @@ impl Core {
         self.change_entry(id, |entry| entry.subscribers.remove(&subscriber));
     }
 
-    /// Tells a subscriber of the copy of `node`; with the bytes, if it wants them and they are here. Returns
+    /// Tells a subscriber of the copy of `node`; with the bytes, if it wants so many and they are here. Returns
     /// whether they went with it.
     pub(super) fn tell_copy(
         &mut self,
@@ -77,10 +77,11 @@ impl Core {
         id: ObjectId,
         node: NodeId,
         report: CopyReport,
-        bytes: bool,
+        bytes_max: Option<u64>,
     ) -> bool {
         // With one of the reports is enough: that of the copy which was put. Whose it is has the bytes.
-        let carries = bytes && report.complete && report.pinned && ![node, self.me].contains(&subscriber);
+        let wanted = bytes_max.is_some_and(|most| report.size <= most);
+        let carries = wanted && report.complete && report.pinned && ![node, self.me].contains(&subscriber);
         let is_it = |copy: &CopyId| self.copies.table[copy].edition == report.edition;
         let attach = self.inline_copy(id).filter(|copy| carries && is_it(copy));
         let answer = DirectoryAnswer::Copy { node, report, payload: None };

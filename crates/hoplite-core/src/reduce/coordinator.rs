@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_words::peer::{CopyReport, PeerMessage, Seat};
-use hoplite_words::{limits, CopyId, Dtype, Edition, ErrorKind, FoldOrder, Header, NodeId, ObjectId, Op};
+use hoplite_words::{CopyId, Dtype, Edition, ErrorKind, FoldOrder, Header, NodeId, ObjectId, Op};
 
 use super::commit::Commitment;
 use super::request::Request;
@@ -63,6 +63,8 @@ pub(crate) struct Reduction {
     /// Reports that proved wrong: do not choose them again.
     pub(super) bad: BTreeSet<(usize, NodeId, Edition)>,
     pub(super) deleted: BTreeSet<usize>,
+    /// Up to how many bytes sources are folded here, without a tree.
+    pub(crate) small_bytes_max: u64,
     /// Small sources that came with the news of them, by index.
     pub(super) brought: BTreeMap<usize, CopyId>,
     pub(super) small: Option<Small>,
@@ -185,7 +187,8 @@ impl Core {
         if reduction.facts.is_none() && (self.fail_if_target_exists(number) || !self.learn_facts(number)) {
             return;
         }
-        if self.reductions[&number].facts.as_ref().expect("learnt").size <= limits::INLINE_BYTES_MAX {
+        let reduction = &self.reductions[&number];
+        if reduction.facts.as_ref().expect("learnt").size <= reduction.small_bytes_max {
             return self.start_small(number);
         }
         self.drop_vanished_sources(number);

@@ -10,7 +10,7 @@ use hoplite_words::{limits, ErrorKind, FoldOrder, NodeId, ObjectId, Op};
 use super::coordinator::Reduction;
 use super::stripes::STRIPINGS_MAX;
 use crate::calls::Pending;
-use crate::cost::Degree;
+use crate::cost::{small_sum_bytes_max, Degree};
 use crate::io::ClientId;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
@@ -43,6 +43,8 @@ impl Core {
         }
         let number = self.next_number();
         self.open_call(client, call, timeout_ms, Pending::Reduce { number });
+        let (_, bytes_per_s) = self.links.typical();
+        let small_bytes_max = small_sum_bytes_max(request.sources.len(), bytes_per_s);
         let watched: Vec<_> = request.sources.iter().copied().chain([request.target]).collect();
         let reduction = Reduction {
             client,
@@ -56,6 +58,7 @@ impl Core {
             seated: BTreeSet::new(),
             bad: BTreeSet::new(),
             deleted: BTreeSet::new(),
+            small_bytes_max,
             brought: BTreeMap::new(),
             small: None,
             prefetched: BTreeSet::new(),

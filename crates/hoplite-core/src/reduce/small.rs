@@ -1,4 +1,5 @@
-//! Targets that fit into a message need no tree: the coordinator folds the sources itself [design §6].
+//! Sources that fit into a message, and are not too many for one link, need no tree: the coordinator folds them
+//! itself [design §6].
 //!
 //! They come with the news of them, and are kept by ids of their own until the reduction ends: as copies of the
 //! sources each would have to be reported to the directory, and taken back. Where one did not come so (there
@@ -43,7 +44,8 @@ impl Core {
     ) {
         let Some(reduction) = self.reductions.get(&number) else { return };
         let Some(index) = reduction.index_of(source) else { return };
-        if reduction.brought.contains_key(&index) || payload.0.len() as u64 != report.size {
+        let fits = report.size <= reduction.small_bytes_max && payload.0.len() as u64 == report.size;
+        if reduction.brought.contains_key(&index) || !fits {
             return;
         }
         let object = ObjectId::brought_source(ReductionId { coordinator: self.me, number }, index);

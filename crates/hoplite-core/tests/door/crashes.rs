@@ -130,7 +130,7 @@ fn entries_go_to_their_new_owner_with_all_that_waits_in_them() {
     for &id in &ids {
         // Small and not complete: nobody can be sent there yet.
         at.request(2, id, announce(put_report(3, edition(5), SMALL, false)));
-        at.request(3, id, DirectoryRequest::Subscribe { bytes: false });
+        at.request(3, id, DirectoryRequest::Subscribe { bytes_max: None });
         at.request(4, id, DirectoryRequest::Ask { ask: 8, have: None, failed: None });
     }
     let gone = object("deleted");
@@ -153,7 +153,7 @@ fn entries_go_to_their_new_owner_with_all_that_waits_in_them() {
     for requests in &all {
         let expected = [
             (node(2), announce(put_report(3, edition(5), SMALL, false))),
-            (node(3), DirectoryRequest::Subscribe { bytes: false }),
+            (node(3), DirectoryRequest::Subscribe { bytes_max: None }),
             (node(4), DirectoryRequest::Ask { ask: 8, have: None, failed: None }),
         ];
         assert!(expected.iter().all(|expected| requests.contains(expected)), "{requests:?}");

@@ -38,7 +38,7 @@ fn a_tombstone_wins_until_its_time_is_over() {
     at.take_mail();
     at.request(2, id, announce(put_report(5, edition(1), 1 << 20, true)));
     at.request(3, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
-    at.request(4, id, DirectoryRequest::Subscribe { bytes: false });
+    at.request(4, id, DirectoryRequest::Subscribe { bytes_max: None });
     let told: Vec<_> = at
         .take_mail()
         .into_iter()

@@ -131,7 +131,7 @@ fn owner() -> (Node, ObjectId) {
     let report = put_report(1, edition(5), SMALL, true);
     let payload = Some(bytes());
     at.request(2, id, DirectoryRequest::Announce { report, payload, wants_verdict: false });
-    at.request(4, id, DirectoryRequest::Subscribe { bytes: false });
+    at.request(4, id, DirectoryRequest::Subscribe { bytes_max: None });
     at.take_mail();
     (at, id)
 }

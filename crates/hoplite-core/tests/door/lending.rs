@@ -72,7 +72,7 @@ impl World {
         owner.measure(latency);
         let fanout = hoplite_core::fanout(size, latency.as_secs_f64(), 1e9);
         let id = owner.id_owned_by(ME);
-        owner.request(WATCHER, id, DirectoryRequest::Subscribe { bytes: false });
+        owner.request(WATCHER, id, DirectoryRequest::Subscribe { bytes_max: None });
         World {
             owner,
             id,

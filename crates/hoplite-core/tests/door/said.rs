@@ -78,7 +78,7 @@ fn what_was_not_said_again_is_out_of_date() {
     let members = said.expect("everything is said again");
 
     let id = at.id_owned_by(ME);
-    at.request(4, id, DirectoryRequest::Subscribe { bytes: false });
+    at.request(4, id, DirectoryRequest::Subscribe { bytes_max: None });
     at.request(3, id, announce(put_report(5, edition(5), SIZE, true)));
     answers(&mut at, id);
     let gone = (node(4), DirectoryAnswer::CopyGone { node: node(3) });

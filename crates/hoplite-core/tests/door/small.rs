@@ -2,7 +2,7 @@
 
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{Blob, FoldOrder, NodeId, ObjectId};
+use hoplite_words::{limits, Blob, FoldOrder, NodeId, ObjectId};
 
 use crate::gets::last_ask;
 use crate::node::{node, Node, ME};
@@ -35,9 +35,9 @@ fn announced(at: &mut Node, from: u16, id: ObjectId, size: u64) {
 fn who_wants_the_bytes_is_told_nothing_once_it_has_them() {
     let mut at = Node::alone(STORE);
     let id = object("x");
-    at.request(3, id, DirectoryRequest::Subscribe { bytes: true });
-    at.request(4, id, DirectoryRequest::Subscribe { bytes: false });
-    at.request(2, id, DirectoryRequest::Subscribe { bytes: true });
+    at.request(3, id, DirectoryRequest::Subscribe { bytes_max: Some(limits::INLINE_BYTES_MAX) });
+    at.request(4, id, DirectoryRequest::Subscribe { bytes_max: None });
+    at.request(2, id, DirectoryRequest::Subscribe { bytes_max: Some(limits::INLINE_BYTES_MAX) });
     announced(&mut at, 2, id, SMALL);
     let (mine, put) = (node(ME), node(2));
     // Node 2 put it, and node 4 did not ask for it; the owner's own copy is only told of.
@@ -46,7 +46,7 @@ fn who_wants_the_bytes_is_told_nothing_once_it_has_them() {
     assert_eq!(told(&mut at), [&of_the_put[..], &of_mine].concat());
     for _ in 0..2 {
         // Who asks once more has missed them.
-        at.request(5, id, DirectoryRequest::Subscribe { bytes: true });
+        at.request(5, id, DirectoryRequest::Subscribe { bytes_max: Some(limits::INLINE_BYTES_MAX) });
         assert_eq!(told(&mut at), [(node(5), mine, false), (node(5), put, true)]);
     }
     at.request(6, id, announce(received_report(1, edition(2), SMALL, None)));
@@ -59,7 +59,7 @@ fn an_object_is_brought_where_it_is_neither_held_nor_asked_for() {
     let id = at.id_owned_by(ME);
     at.request(3, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
     announced(&mut at, 2, id, SMALL);
-    at.request(4, id, DirectoryRequest::Subscribe { bytes: false });
+    at.request(4, id, DirectoryRequest::Subscribe { bytes_max: None });
     at.take_mail();
     at.request(2, id, DirectoryRequest::Bring { nodes: [ME, 2, 3, 4].map(node).to_vec() });
     assert_eq!(at.take_mail(), [(node(4), PeerMessage::Prefetch { id })]);
@@ -69,7 +69,7 @@ fn an_object_is_brought_where_it_is_neither_held_nor_asked_for() {
 fn large_objects_are_only_told_of() {
     let mut at = Node::alone(STORE);
     let id = object("x");
-    at.request(3, id, DirectoryRequest::Subscribe { bytes: true });
+    at.request(3, id, DirectoryRequest::Subscribe { bytes_max: Some(limits::INLINE_BYTES_MAX) });
     announced(&mut at, 2, id, SIZE);
     assert_eq!(told(&mut at), [(node(3), node(2), false)]);
 }
@@ -170,7 +170,7 @@ fn a_wait_for_a_source_is_told_on_after_its_bytes_have_come() {
             at.take_mail();
             at.ask(wait);
         }
-        assert_eq!(at.take_requests(sources[0]), [DirectoryRequest::Subscribe { bytes: false }]);
+        assert_eq!(at.take_requests(sources[0]), [DirectoryRequest::Subscribe { bytes_max: None }]);
     }
 }
 

@@ -77,7 +77,7 @@ fn a_wait_follows_its_objects_to_a_new_owner() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(3);
     let call = at.ask(wait(&[id], 1));
-    assert_eq!(at.take_requests(id), [DirectoryRequest::Subscribe { bytes: false }]);
+    assert_eq!(at.take_requests(id), [DirectoryRequest::Subscribe { bytes_max: None }]);
     at.kill(3);
     let mail = at.take_mail();
     let to_two = mail.iter().any(|(to, _)| *to == node(2));

@@ -193,7 +193,7 @@ fn give_up(at: &mut Node, id: ObjectId, writing: u64) {
 fn a_small_put_that_was_given_up_never_was() {
     let mut at = settled(3);
     let id = at.id_owned_by(ME);
-    at.request(3, id, DirectoryRequest::Subscribe { bytes: false });
+    at.request(3, id, DirectoryRequest::Subscribe { bytes_max: None });
     small_put(&mut at, id, 5);
     at.take_mail();
     give_up(&mut at, id, 5);

@@ -86,8 +86,9 @@ fn directory_request(names: &mut Names, id: &str, request: &DirectoryRequest) ->
             failed.map(|from| format!(" failed by {}", node(from))).unwrap_or_default()
         ),
         DirectoryRequest::Unask { ask } => format!("unask {ask} for {id}"),
-        DirectoryRequest::Subscribe { bytes } => {
-            format!("subscribe {id}{}", flag(*bytes, "with its bytes if it is small"))
+        DirectoryRequest::Subscribe { bytes_max } => {
+            let bytes = bytes_max.map(|most| format!(" with its bytes up to {most}"));
+            format!("subscribe {id}{}", bytes.unwrap_or_default())
         }
         DirectoryRequest::Unsubscribe => format!("unsubscribe {id}"),
         DirectoryRequest::Delete { .. } => format!("delete {id}"),

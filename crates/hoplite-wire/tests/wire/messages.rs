@@ -155,7 +155,7 @@ draw_enum! {
         Withdraw { seq, edition },
         Ask { ask, have, failed },
         Unask { ask },
-        Subscribe { bytes },
+        Subscribe { bytes_max },
         Unsubscribe,
         Delete { token },
         Locate { token },

@@ -69,9 +69,9 @@ pub enum DirectoryRequest {
     /// Push every change of this object's copies to the origin.
     #[n(4)]
     Subscribe {
-        /// And the object itself, if it is small: nothing more is pushed once that was sent.
+        /// And the object itself, if it has no more bytes than this: nothing more is pushed once that was sent.
         #[n(0)]
-        bytes: bool,
+        bytes_max: Option<u64>,
     },
     #[n(5)]
     Unsubscribe,

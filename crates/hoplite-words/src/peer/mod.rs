@@ -10,7 +10,7 @@ pub use directory::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
 pub use seats::{Child, Seat, SeatTrouble, Source};
 
 /// Bumped with every change that an older peer would misread.
-pub const PEER_PROTOCOL_VERSION: u32 = 9;
+pub const PEER_PROTOCOL_VERSION: u32 = 10;
 
 /// First frame on every connection between nodes.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
