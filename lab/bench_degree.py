@@ -2,7 +2,7 @@
 
 All on one cluster, taking turns: who asks for the sum chooses the tree, and on three hosts the daemon is
 told which one to choose. A fourth host asks for the sum as everyone does; which tree its daemon chose is
-seen on the wire. The sum of objects up to 64 KiB takes no tree.
+seen on the wire. The sum of few objects up to 64 KiB takes no tree.
 """
 
 from __future__ import annotations

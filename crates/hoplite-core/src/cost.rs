@@ -12,6 +12,7 @@
 
 use hoplite_words::{client::Link, limits, NodeId};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// The shape of a reduction tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,10 +71,16 @@ pub fn fanout(bytes: u64, latency_s: f64, bytes_per_s: f64) -> usize {
     per_hop.clamp(1, FANOUT_MAX) as usize
 }
 
+/// What our link is believed to have to carry at most: nobody waits for long because a bandwidth was measured
+/// at a bad moment.
+const ANSWERS_AHEAD_MAX: Duration = Duration::from_millis(100);
+
 /// What has been measured of the ways to our peers.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     peers: BTreeMap<NodeId, Measured>,
+    /// When our link will have carried all small objects that were sent for answers.
+    pub answers_until: Duration,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -100,6 +107,13 @@ impl Links {
         let known = &mut self.peers.entry(peer).or_default().bytes_per_s;
         let sample = bytes_per_s.max(1) as f64;
         *known = Some(known.map_or(sample, |old| old + BANDWIDTH_GAIN * (sample - old)));
+    }
+
+    /// A small object was sent for an answer.
+    pub fn on_answer(&mut self, now: Duration, bytes: u64) {
+        let (_, bytes_per_s) = self.typical();
+        let carried = self.answers_until.max(now) + Duration::from_secs_f64(bytes as f64 / bytes_per_s);
+        self.answers_until = carried.min(now + ANSWERS_AHEAD_MAX);
     }
 
     pub fn forget(&mut self, peer: NodeId) {
@@ -155,6 +169,31 @@ mod tests {
         assert_eq!(fanout(1 << 20, 100e-6, 1e9), 1);
         assert_eq!(fanout(50_000, 100e-6, 1e9), 2);
         assert_eq!(fanout(0, 100e-6, 1e9), 8);
+    }
+
+    #[test]
+    fn small_objects_fill_a_link_for_as_long_as_it_takes_and_not_for_ever() {
+        let ms = Duration::from_millis;
+        let mut links = Links::default();
+        links.on_answer(ms(10), (BANDWIDTH_ASSUMED / 1e3) as u64);
+        links.on_answer(ms(10), (BANDWIDTH_ASSUMED / 1e3) as u64);
+        assert_eq!(links.answers_until, ms(12));
+        links.on_answer(ms(20), 0);
+        assert_eq!(links.answers_until, ms(20));
+        let peer = NodeId { addr: ([127, 0, 0, 1], 1).into(), incarnation: 0 };
+        links.on_bandwidth(peer, 0);
+        links.on_answer(ms(20), 1 << 16);
+        assert_eq!(links.answers_until, ms(20) + ANSWERS_AHEAD_MAX);
+    }
+
+    #[test]
+    fn many_small_sources_are_too_much_for_one_link() {
+        let bandwidth = 125e6;
+        assert_eq!(small_sum_bytes_max(2, bandwidth), limits::INLINE_BYTES_MAX);
+        assert!(small_sum_bytes_max(8, bandwidth) >= 32 << 10);
+        assert!(small_sum_bytes_max(12, bandwidth) < 32 << 10);
+        assert!(small_sum_bytes_max(64, bandwidth) >= 1 << 10);
+        assert_eq!(small_sum_bytes_max(0, bandwidth), limits::INLINE_BYTES_MAX);
     }
 
     #[test]

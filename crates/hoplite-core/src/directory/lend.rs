@@ -19,7 +19,7 @@ use crate::Core;
 
 /// How much the owner's link may have to carry of small objects that it sends for an answer; those who ask
 /// then get them from others who have them. To be lent one takes about as long.
-const INLINE_LINK_TIME: Duration = Duration::from_millis(2);
+const INLINE_LINK_TIME: Duration = Duration::from_millis(1);
 
 impl Core {
     /// Answers every ask on `id` that can be answered now.
@@ -33,7 +33,7 @@ impl Core {
                 break;
             }
             let ask = entry.asks[waiting].clone();
-            let link_free_at = self.directory.inline_until.saturating_sub(INLINE_LINK_TIME);
+            let link_free_at = self.links.answers_until.saturating_sub(INLINE_LINK_TIME);
             if inline.is_some() && ask.node == self.me {
                 // We have what we asked for; our Unask is on its way.
                 entry.asks.remove(waiting);
@@ -76,9 +76,7 @@ impl Core {
     fn answer_inline(&mut self, id: ObjectId, asker: NodeId, ask: u64, copy: CopyId) {
         let held = &self.copies.table[&copy];
         let (edition, size, header) = (held.edition, held.extent.size, held.header.clone());
-        let (_, bytes_per_s) = self.links.typical();
-        let on_the_link = Duration::from_secs_f64(size as f64 / bytes_per_s);
-        self.directory.inline_until = self.directory.inline_until.max(self.now) + on_the_link;
+        self.links.on_answer(self.now, size);
         let answer =
             DirectoryAnswer::Inline { ask, edition, header: header.clone(), payload: Default::default() };
         self.send(asker, PeerMessage::Answer { id, answer }, Some(copy));

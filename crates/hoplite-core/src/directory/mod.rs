@@ -38,8 +38,6 @@ pub(crate) use witnesses::{Remembered, Unsaid};
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     entries: BTreeMap<ObjectId, Entry>,
-    /// When our link will have carried all small objects that were sent for answers.
-    inline_until: Duration,
 }
 
 impl Directory {

@@ -229,3 +229,33 @@ fn who_has_what_it_is_told_is_lost_says_so() {
     at.answer(2, id, DirectoryAnswer::Lost);
     assert!(matches!(reported(&mut at, id)[..], [CopyReport { complete: true, .. }]));
 }
+
+/// The owner's link has 60 kB in half a millisecond: three answers are all that is sent at once.
+#[test]
+fn who_asks_when_the_owners_link_is_full_is_lent_one_who_has_the_object() {
+    let mut at = Node::alone(STORE);
+    let (id, size) = (object("x"), 60_000);
+    let report = put_report(1, edition(2), size, true);
+    let payload = Some(Blob(vec![1; size as usize]));
+    at.request(2, id, DirectoryRequest::Announce { report, payload, wants_verdict: false });
+    at.take_mail();
+    for asker in 3..=11 {
+        at.request(asker, id, DirectoryRequest::Ask { ask: 1, have: None, failed: None });
+    }
+    let sent = |at: &mut Node| -> Vec<(NodeId, Option<NodeId>)> {
+        let answers = at.take_mail().into_iter().filter_map(|(to, message)| match message {
+            PeerMessage::Answer { answer: DirectoryAnswer::Inline { .. }, .. } => Some((to, None)),
+            PeerMessage::Answer { answer: DirectoryAnswer::Lend { sender, .. }, .. } => {
+                Some((to, Some(sender)))
+            }
+            _ => None,
+        });
+        answers.collect()
+    };
+    // Its own copy is not lent: it is the link that counts.
+    let lent = [(6, 2), (7, 3), (8, 4), (9, 5)].map(|(to, sender)| (node(to), Some(node(sender))));
+    assert_eq!(sent(&mut at), [&[3, 4, 5].map(|to| (node(to), None))[..], &lent].concat());
+    // Who waits gets it as soon as the link has less to carry, or from who was sent it last.
+    at.wait(Duration::from_micros(600));
+    assert_eq!(sent(&mut at), [(node(10), None), (node(11), Some(node(10)))]);
+}

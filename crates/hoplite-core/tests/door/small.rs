@@ -203,3 +203,55 @@ fn the_target_has_room_although_more_came_than_are_needed() {
     let (mut at, call, _) = called(8 << 10, 16, 2, |_| bytes(SMALL));
     assert_eq!(end(&mut at, call).len(), 2);
 }
+
+/// Sixteen of them over one link would take longer than a tree.
+#[test]
+fn what_is_too_much_for_one_link_goes_by_a_tree() {
+    let size = 20_000;
+    let report = |index: usize| put_report(1, edition(10 + index as u64), size, true);
+    let seats = |count: usize| {
+        let mut at = Node::among(3, STORE);
+        let sources: Vec<_> = (0..count).map(|index| object(&format!("source {index}"))).collect();
+        let target = at.id_owned_by(ME);
+        at.ask(reduce(target, &sources, count as u32, FoldOrder::Arrival));
+        let mail = at.take_mail();
+        let wanted = mail.iter().filter_map(|(_, message)| match message {
+            PeerMessage::Directory { id, request: DirectoryRequest::Subscribe { bytes_max }, .. } => {
+                sources.contains(id).then_some(bytes_max.expect("a sum may want bytes") >= size)
+            }
+            _ => None,
+        });
+        let wanted: std::collections::BTreeSet<_> = wanted.collect();
+        for (index, &source) in sources.iter().enumerate() {
+            let holder = 2 + (index % 2) as u16;
+            let copy = DirectoryAnswer::Copy { node: node(holder), report: report(index), payload: None };
+            at.answer(2, source, copy);
+        }
+        at.wait(std::time::Duration::from_millis(100));
+        let mail = at.take_mail();
+        let told = mail.iter().filter(|(_, message)| matches!(message, PeerMessage::Seat { .. })).count();
+        (wanted, told > 0)
+    };
+    assert_eq!(seats(16), ([false].into(), true));
+    assert_eq!(seats(8), ([true].into(), false));
+}
+
+/// A source whose bytes came for another sum, and which this one folds where it is, is watched on.
+#[test]
+fn bytes_that_came_for_another_sum_do_not_end_the_news() {
+    let mut at = Node::among(2, STORE);
+    let source = at.id_owned_by(2);
+    let names: Vec<_> = (0..15).map(|index| object(&format!("source {index}"))).collect();
+    let size = 20_000;
+    let few = [source, names[0]];
+    let many = [&[source], &names[..]].concat();
+    for (name, sources) in [("few", &few[..]), ("many", &many)] {
+        at.ask(reduce(object(name), sources, sources.len() as u32, FoldOrder::Arrival));
+    }
+    at.take_mail();
+    let report = put_report(1, edition(10), size, true);
+    at.answer(2, source, DirectoryAnswer::Copy { node: node(2), report, payload: bytes(size) });
+    let again = at.take_requests(source);
+    let watches = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Subscribe { bytes_max: Some(most) } if *most < size);
+    assert!(again.iter().any(watches), "{again:?}");
+}
