@@ -60,7 +60,9 @@ def main() -> None:
         "--workers", type=int, default=WORKERS, help="each on a host; the driver has one too"
     )
     options.add_argument("--rounds", type=int, default=ROUNDS, help="of each run, after those to warm up")
-    options.add_argument("--ray-runs", type=int, default=RAY_RUNS, help="of Ray alone, after all others")
+    options.add_argument(
+        "--ray-runs", type=int, default=RAY_RUNS, help="of Ray alone, after all others; may be none"
+    )
     turns.add_run_options(options)
     options.set_defaults(runs=RUNS, warm_up=0)
     arguments = options.parse_args()
@@ -119,7 +121,7 @@ def _add_rows(
 ) -> None:
     application, workers = APPLICATIONS[name], arguments.workers
     # A run's mean: rounds alternate between two halves of the workers, and prepare each other.
-    medians = {system: median(sum(run) / len(run) for run in of) for system, of in runs.items()}
+    medians = {system: median(sum(run) / len(run) for run in of) for system, of in runs.items() if of}
     target = application.targets.get(workers)
     goal = f">= {target:g}" if target else "as fast as each" if application.peers else ""
     rows = [

@@ -13,30 +13,35 @@ from typing import Any
 
 from ray._private.serialization import SerializationContext, unpack_pickle5_buffers
 
-__all__ = ["take_apart", "unpickled"]
+__all__ = ["are_handles_kept", "keep_handles", "unpickled"]
 
 MADE = ("hoplite.ray.", "ray._private.serialization")
 """How the names of modules begin whose functions and classes are what they are: handles and references."""
 
-_takes_apart = False
+_keeps_handles = False
 
 
-def take_apart() -> None:
-    """From now on, in this process, which keeps handles."""
-    global _takes_apart
-    _takes_apart = True
+def keep_handles() -> None:
+    """From now on handles stay handles in this process, which wants no bytes: a keeper's."""
+    global _keeps_handles
+    _keeps_handles = True
     SerializationContext._deserialize_pickle5_data = _or_taken_apart(
         SerializationContext._deserialize_pickle5_data
     )
 
 
+def are_handles_kept() -> bool:
+    """Whether this process keeps handles."""
+    return _keeps_handles
+
+
 def unpickled(stream: bytes, buffers: Iterable[Any]) -> Any:
-    """`pickle.loads`; where values are taken apart, of one that cannot be made only its handles are."""
+    """`pickle.loads`; where handles are kept, of a value that cannot be made only its handles are."""
     buffers = list(buffers)
     try:
         return pickle.loads(stream, buffers=buffers)
     except Exception:
-        if not _takes_apart:
+        if not _keeps_handles:
             raise
     return _Unpickler(io.BytesIO(stream), buffers=buffers).load()
 

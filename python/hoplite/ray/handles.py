@@ -17,7 +17,7 @@ from hoplite.ids import ObjectId
 from hoplite.losses import OnLost
 from hoplite.ray import connection
 from hoplite.ray.ahead import note_part
-from hoplite.ray.apart import take_apart
+from hoplite.ray.apart import are_handles_kept
 from hoplite.ray.errors import unavailable
 from hoplite.ray.forms import Form, received, sent, size_of
 from hoplite.ray.in_place import sent_in_place
@@ -32,7 +32,6 @@ __all__ = [
     "Handle",
     "bring",
     "held",
-    "keep_handles",
     "kept_as_handles",
     "load",
     "loading_until",
@@ -44,8 +43,6 @@ logger = logging.getLogger(__name__)
 
 SLOWEST_BYTES_PER_SECOND = 100e6
 """Slowest copying into the store that is waited for, on a machine that swaps."""
-
-_process_keeps_handles = False
 
 
 class _Thread(threading.local):
@@ -94,12 +91,12 @@ def load(guard: ray.ObjectRef, form: Form, origin: Origin | None) -> Any:
     if _thread.kept is not None:
         _thread.kept.append(handle)
         return handle
-    return handle if _process_keeps_handles else handle.value()
+    return handle if are_handles_kept() else handle.value()
 
 
 def bring(ids: bytes) -> None:
     """Have the node bring the objects of a value that is being unpickled, given their ids in one."""
-    if _process_keeps_handles or _thread.kept is not None:
+    if are_handles_kept() or _thread.kept is not None:
         return
     wanted = [ObjectId(ids[at : at + ObjectId.LENGTH]) for at in range(0, len(ids), ObjectId.LENGTH)]
     # What cannot be had is told by the get of it.
@@ -161,13 +158,6 @@ class held:
 
     def __exit__(self, *_: object) -> None:
         _thread.held = self._before
-
-
-def keep_handles() -> None:
-    """From now on handles stay handles in this process, which wants no bytes: a keeper's."""
-    global _process_keeps_handles
-    take_apart()
-    _process_keeps_handles = True
 
 
 @contextlib.contextmanager

@@ -19,10 +19,10 @@ from hoplite.client import connect
 from hoplite.errors import BadArgument, HopliteError, NodeUnreachable, ObjectDeleted, ObjectLost, TimedOut
 from hoplite.folders import OwnedFolder
 from hoplite.launching import Launcher
-from hoplite.ray import handles
+from hoplite.ray.apart import keep_handles
 from hoplite.ray.errors import unavailable
 from hoplite.ray.forms import Form
-from hoplite.ray.handles import Handle
+from hoplite.ray.handles import Handle, kept_as_handles
 from hoplite.ray.lifetime import Guards, id_of
 from hoplite.ray.names import address_of_node, announce
 from hoplite.ray.watch import watching
@@ -58,7 +58,7 @@ class Keeper:
 
     def __init__(self, store_size: str | None) -> None:
         """Start the node, which joins the others. Raises `NodeUnreachable`."""
-        handles.keep_handles()
+        keep_handles()
         self._folder = OwnedFolder()
         self._socket = str(self._folder.path / "node.sock")
         self._launcher = Launcher()
@@ -231,7 +231,7 @@ async def _got(references: Sequence[ray.ObjectRef], timeout: float | None) -> li
 
 def _parts_of(reference: ray.ObjectRef) -> list[Handle]:
     """What a value that is ready has in place of its large parts, however deep."""
-    with handles.kept_as_handles() as parts:
+    with kept_as_handles() as parts:
         ray.get(reference)
     # Those of a value that was begun, and then taken apart, are there twice.
     return list(dict.fromkeys(parts))
