@@ -4,8 +4,9 @@
 //!  root ── RootDone ──▶ coordinator: committed ── Commit ──▶ root seals ── Committed ──▶ the caller is answered
 //! ```
 //! From the commit on the coordinator restarts nothing: the root, and those behind it, may have sealed.
-//! `Commit` is repeated until it is answered. If the root dies before, the target is there if anyone
-//! behind it sealed it; else it is lost, and its id is not used for other contents.
+//! `Commit` is repeated until it is answered. If the root dies before, or has given the target up, the target is
+//! there if anyone behind it sealed it; if its owner knows better, it was deleted or put by someone else; else it
+//! is lost, and its id is not used for other contents.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,8 +18,8 @@ use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 
-/// How long after the death of a committed root others may still report that they sealed the target:
-/// some round trips, and the last bytes on their way to them.
+/// How long after the death of a committed root, or its word that it has no target, others may still say what
+/// became of it: some round trips, and the last bytes on their way to them.
 const BEREAVED_FOR: Duration = Duration::from_secs(1);
 
 /// What can no longer change.
@@ -30,6 +31,8 @@ pub(super) struct Commitment {
     sources: Vec<ObjectId>,
     /// Who else is to seal it: all that put it together from its parts.
     others: BTreeSet<NodeId>,
+    /// The root lives, and has given the target up.
+    refused: bool,
 }
 
 impl Commitment {
@@ -67,7 +70,8 @@ impl Core {
             reduction.seated.clear();
         }
         let told = others.iter().copied().chain([from]).collect::<BTreeSet<_>>();
-        reduction.commitment = Some(Commitment { root: from, attempt, edition, sources, others });
+        reduction.commitment =
+            Some(Commitment { root: from, attempt, edition, sources, others, refused: false });
         let all = reduction.request.sources.clone();
         for node in over {
             self.send(node, PeerMessage::Disband { reduction: id }, None);
@@ -119,13 +123,19 @@ impl Core {
 
     /// The root's answer to the commit.
     pub(crate) fn on_committed(&mut self, from: NodeId, number: u64, sealed: bool) {
-        let Some(reduction) = self.reductions.get(&number) else { return };
-        if reduction.commitment.as_ref().is_some_and(|commitment| commitment.root == from) {
-            match sealed {
-                true => self.finish_committed(number),
-                false => self.mourn_target(number),
-            }
+        let Some(reduction) = self.reductions.get_mut(&number) else { return };
+        let Some(commitment) = reduction.commitment.as_mut().filter(|known| known.root == from) else {
+            return;
+        };
+        if sealed {
+            return self.finish_committed(number);
         }
+        // It does not say why. The target's owner does, if it told the root: its word may come later here.
+        commitment.refused = true;
+        if !self.timers.is_set(Timer::Bereaved(number)) {
+            self.timers.set(self.now + BEREAVED_FOR, Timer::Bereaved(number));
+        }
+        self.look_for_committed_target(number);
     }
 
     fn finish_committed(&mut self, number: u64) {
@@ -138,12 +148,14 @@ impl Core {
     /// A copy of the target changed after the commit: whoever sealed it has it from the sealed root.
     pub(super) fn look_for_committed_target(&mut self, number: u64) {
         let reduction = &self.reductions[&number];
-        let Some(Commitment { edition, .. }) = reduction.commitment else { return };
+        let Some(Commitment { edition, refused, .. }) = reduction.commitment else { return };
         let mut copies = self.subscriptions.copies(reduction.request.target);
         let sealed = copies.any(|(_, report)| report.complete && report.edition == edition);
         drop(copies);
         if sealed {
             self.finish_committed(number);
+        } else if refused {
+            self.fail_if_target_exists(number);
         }
     }
 
@@ -163,8 +175,9 @@ impl Core {
 
     pub(crate) fn on_bereaved_timer(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get(&number) else { return };
+        let Some(commitment) = &reduction.commitment else { return };
         // If it has come back meanwhile, the commit is said to it again.
-        if reduction.commitment.as_ref().is_some_and(|known| !self.shards.contains(known.root)) {
+        if commitment.refused || !self.shards.contains(commitment.root) {
             self.mourn_target(number);
         }
     }
@@ -177,7 +190,7 @@ impl Core {
         let ttl_ms = limits::TOMBSTONE_TTL.as_millis() as u64;
         self.ask_owner(target, DirectoryRequest::Mourn { ttl_ms }, None);
         let message = format!(
-            "{}: {target} was reduced, but its node {root} died before anyone else had it; reduce again under another id",
+            "{}: {target} was reduced, but its node {root} died or gave it up before anyone else had it; reduce again under another id",
             self.me
         );
         self.fail_reduction(number, ErrorKind::Lost, &message);

@@ -138,7 +138,7 @@ impl Core {
 
     /// Someone else has put the target: nothing that is reduced may go by its id. Returns whether
     /// that is so.
-    fn fail_if_target_exists(&mut self, number: u64) -> bool {
+    pub(super) fn fail_if_target_exists(&mut self, number: u64) -> bool {
         let Some(reduction) = self.reductions.get(&number) else { return false };
         let (target, small) = (reduction.request.target, reduction.small.is_some());
         let ours = |edition: Edition| self.is_slot_writing(number, edition);

@@ -11,7 +11,7 @@ use crate::crashes::{reduction, root_seat};
 use crate::node::{node, Node, ME};
 use crate::puts::{failed, put};
 use crate::reduces::take_seats;
-use crate::requests::{edition, put_report, received_report, reduce, SIZE};
+use crate::requests::{delete, edition, put_report, received_report, reduce, SIZE};
 
 /// Longer than any pause between two repetitions.
 const A_WHILE: Duration = Duration::from_secs(9);
@@ -110,7 +110,30 @@ fn after_the_commit_nothing_starts_over() {
     at.hear(root, PeerMessage::SeatFailed { reduction: id, slot, attempt, trouble: SeatTrouble::LetGo });
     assert!(take_seats(&mut at).is_empty());
     at.hear(root, PeerMessage::Committed { reduction: id, sealed: false });
+    assert_eq!(at.reply(call), None, "the target's owner may say why");
+    at.wait(Duration::from_secs(2));
     assert_eq!(failed(&at, call), ErrorKind::Lost);
+}
+
+#[test]
+fn a_root_that_gave_up_a_deleted_target_is_no_loss() {
+    let (mut at, call, target, root, seat) = called();
+    let id = commit(&mut at, root, &seat);
+    at.hear(root, PeerMessage::Committed { reduction: id, sealed: false });
+    at.ask(delete(target));
+    assert_eq!(failed(&at, call), ErrorKind::Deleted);
+}
+
+#[test]
+fn a_root_that_gave_up_what_another_has_put_is_no_loss() {
+    let (mut at, call, target, root, seat) = called();
+    let id = commit(&mut at, root, &seat);
+    let report = put_report(9, edition(99), SIZE, true);
+    let announced = DirectoryRequest::Announce { report, payload: None, wants_verdict: false };
+    at.request(if root == 2 { 3 } else { 2 }, target, announced);
+    assert_eq!(at.reply(call), None, "its own may be sealed");
+    at.hear(root, PeerMessage::Committed { reduction: id, sealed: false });
+    assert_eq!(failed(&at, call), ErrorKind::AlreadyExists);
 }
 
 #[test]
