@@ -3,7 +3,7 @@
 //! | when | what is said again |
 //! |---|---|
 //! | owners change | entries are handed over; copies, graves and open questions go to the new owners |
-//! | a connection broke, a node came (back) | to that node: copies it owns, graves, open questions, seats |
+//! | a connection broke, a node came (back) | to that node: copies it owns, graves, open questions, seats; and it is asked to do the same |
 //! | a little after the last change of members | every copy, every open question |
 //! | a question stays open | that question, ever more rarely |
 //!
@@ -124,10 +124,14 @@ impl Core {
     /// The control connection to a peer broke: what we said last may not have arrived.
     pub(crate) fn on_peer_broken(&mut self, node: NodeId) {
         // A sender we were lent may be no member any more, or not yet.
-        if self.shards.contains(node) && !self.timers.is_set(Timer::Resync(node)) {
-            self.resync_soon(node);
-            // So that the driver dials at once: whoever refuses is gone, not only cut off.
-            self.ping(node);
+        if self.shards.contains(node) {
+            // That we asked it to say everything again may be lost with the rest.
+            self.unheard.insert(node);
+            if !self.timers.is_set(Timer::Resync(node)) {
+                self.resync_soon(node);
+                // So that the driver dials at once: whoever refuses is gone, not only cut off.
+                self.ping(node);
+            }
         }
         self.seats_peer_broken(node);
         for transfer in self.fetches.transfers_from(node) {
@@ -153,6 +157,8 @@ impl Core {
     pub(crate) fn on_reannounce(&mut self) {
         if self.now >= self.reannounce_until {
             self.forget_strangers();
+            // Requests that went round among nodes that did not agree may have left some that are not ours.
+            self.hand_over_entries();
         }
         self.announce_everything();
         self.secure_entries();
@@ -188,6 +194,9 @@ impl Core {
     }
 
     pub(crate) fn on_resync(&mut self, node: NodeId) {
+        if self.unheard.remove(&node) {
+            self.send(node, PeerMessage::SayAgain, None);
+        }
         self.say_all(node);
         self.repeat_questions(Some(node));
         self.repeat_graves(node);

@@ -82,6 +82,8 @@ pub struct Core {
     shards: Shards,
     /// Members that went down: what is still on its way from them is out of date.
     departed: BTreeSet<NodeId>,
+    /// Members of whose words some may have been taken for out of date: they are to be asked for them again.
+    unheard: BTreeSet<NodeId>,
     links: Links,
     connections: Choices,
     /// Instead of the degree that would cost least.
@@ -130,6 +132,7 @@ impl Core {
             leaving: None,
             shards,
             departed: BTreeSet::new(),
+            unheard: BTreeSet::new(),
             links: Links::default(),
             connections: Choices::new(config.connections),
             reduce_degree: config.reduce_degree,

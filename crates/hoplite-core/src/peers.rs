@@ -124,7 +124,9 @@ impl Core {
             match change {
                 Change::Datagram { to, bytes } => self.out.push_back(Output::Datagram { to, bytes }),
                 Change::Up(node) => {
-                    let returned = self.departed.remove(&node);
+                    if self.departed.remove(&node) {
+                        self.unheard.insert(node);
+                    }
                     if self.shards.insert(node) {
                         self.out.push_back(Output::Event(Event::MemberUp { node }));
                         self.on_owners_changed();
@@ -132,9 +134,6 @@ impl Core {
                         self.reannounce_later();
                         self.resync_soon(node);
                         self.ping(node);
-                        if returned {
-                            self.send(node, PeerMessage::SayAgain, None);
-                        }
                     }
                 }
                 Change::Rejoined => {
@@ -164,6 +163,7 @@ impl Core {
         self.connections.forget(node);
         self.timers.clear(Timer::Resync(node));
         self.timers.clear(Timer::Ping(node));
+        self.unheard.remove(&node);
         self.sends_member_down(node);
         self.let_seats_go(node);
         self.commits_member_down(node);

@@ -50,6 +50,7 @@ pub(crate) enum Happening {
     },
     /// The one who was called finds the line at its end.
     LineClosed {
+        line: LineId,
         from: NodeId,
         to: NodeId,
     },

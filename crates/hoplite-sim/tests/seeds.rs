@@ -1,11 +1,14 @@
 //! Drawn worlds: a few hundred seeds, and the promise that a seed tells the same story twice.
 
-use hoplite_sim::fault::FaultSwitches;
+use hoplite_sim::fault::{Class, FaultSwitches};
 use hoplite_sim::run::{run as run_items, Report};
 
 const SEEDS: u64 = 300;
 
 const FAULTY_SEEDS: u64 = 200;
+
+/// What only splits bring about is rare where they are one class of many.
+const SPLIT_SEEDS: u64 = 200;
 
 /// Lines of the log a failure shows.
 const TAIL_LINES: usize = 80;
@@ -36,6 +39,13 @@ fn drawn_worlds_break_no_rule() {
 fn drawn_worlds_with_faults_break_no_rule() {
     for seed in 0..FAULTY_SEEDS {
         demand_fine(&run(seed, FaultSwitches::all(), TAIL_LINES));
+    }
+}
+
+#[test]
+fn drawn_worlds_that_split_break_no_rule() {
+    for seed in 0..SPLIT_SEEDS {
+        demand_fine(&run(seed, FaultSwitches::default().with(Class::Partition), TAIL_LINES));
     }
 }
 

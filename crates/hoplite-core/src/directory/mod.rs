@@ -71,6 +71,10 @@ impl Core {
             self.send(owner, PeerMessage::Directory { origin, hops: hops + 1, id, request }, None);
             return;
         }
+        if owner != self.me {
+            // It went round among nodes that do not agree. Once they do, what it leaves here goes to its owner.
+            self.reannounce_later();
+        }
         match request {
             DirectoryRequest::Announce { report, payload, wants_verdict } => {
                 self.on_announce(origin, id, report, payload, wants_verdict);

@@ -1,5 +1,6 @@
 //! Getting in through the seeds, and finding members again that were lost.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::{Gossiper, Members};
 /// of a split cluster find each other again.
 const KNOCK_PERIOD: Duration = Duration::from_secs(1);
 
-/// How long, and at how many addresses: a split that lasts longer, or is larger, is mended by the seeds.
+/// How long, and at how many addresses, besides the seeds: a split that lasts longer, or is larger, is mended by them.
 const KNOCK_FOR: Duration = Duration::from_secs(3600);
 const KNOCKS_MAX: usize = 256;
 
@@ -21,6 +22,8 @@ impl Members {
     pub(super) fn join(&mut self, now: Duration) {
         if self.alive > 0 {
             self.next_join = None;
+            // Who let us in may be cut off from the other seeds, as we are.
+            self.next_knock.get_or_insert(now + KNOCK_PERIOD);
             return;
         }
         for seed in &self.seeds {
@@ -29,14 +32,20 @@ impl Members {
         self.next_join = Some(now + JOIN_RETRY);
     }
 
-    /// Knocks where a member was lost, at one address after the other.
+    /// Knocks where a member was lost, and at a seed that is none: at one of either, in turn.
     pub(super) fn knock(&mut self, now: Duration) {
         self.lost.retain(|&(_, until)| until > now);
-        if let Some((addr, until)) = self.lost.pop_front() {
-            self.lost.push_back((addr, until));
+        let lost = self.lost.pop_front();
+        self.lost.extend(lost);
+        let known: BTreeSet<_> = self.foca.iter_members().map(|member| member.id().addr).collect();
+        let missing =
+            self.seeds.iter().position(|seed| !known.contains(seed)).map(|at| self.seeds.remove(at));
+        self.seeds.extend(missing);
+        let addresses: BTreeSet<_> = lost.map(|(addr, _)| addr).into_iter().chain(missing).collect();
+        for &addr in &addresses {
             let _ = self.foca.announce(Gossiper::unknown(addr), &mut self.runtime);
         }
-        self.next_knock = (!self.lost.is_empty()).then_some(now + KNOCK_PERIOD);
+        self.next_knock = (!addresses.is_empty()).then_some(now + KNOCK_PERIOD);
     }
 
     pub(super) fn note_lost(&mut self, now: Duration, addr: SocketAddr) {

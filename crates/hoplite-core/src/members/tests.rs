@@ -1,9 +1,9 @@
 use super::*;
 
-fn member(port: u16, seed: Option<u16>) -> (NodeId, Members) {
+fn member(port: u16, seeds: impl IntoIterator<Item = u16>) -> (NodeId, Members) {
     let node = NodeId { addr: ([127, 0, 0, 1], port).into(), incarnation: 7 };
     let mut config = Config::new(node, 0, u64::from(port));
-    config.seeds = seed.map(|port| ([127, 0, 0, 1], port).into()).into_iter().collect();
+    config.seeds = seeds.into_iter().map(|port| ([127, 0, 0, 1], port).into()).collect();
     (node, Members::new(&config))
 }
 
@@ -190,6 +190,18 @@ fn the_halves_of_a_split_find_each_other_again() {
         let seen = run(&mut all, Duration::from_secs(110), Duration::from_secs(112));
         assert_eq!(seen.iter().filter(|(_, change)| *change == Change::Down(dead)).count(), 5);
     }
+}
+
+#[test]
+fn halves_that_started_apart_find_each_other_through_their_seeds() {
+    let mut half: Vec<_> = [1, 2].map(|port| member(port, 1..=4)).into();
+    let mut other: Vec<_> = [3, 4].map(|port| member(port, 1..=4)).into();
+    run(&mut half, Duration::ZERO, Duration::from_secs(5000));
+    run(&mut other, Duration::ZERO, Duration::from_secs(5000));
+    assert!(half.iter().chain(&other).all(|(_, members)| members.alive == 1));
+    half.append(&mut other);
+    run(&mut half, Duration::from_secs(5000), Duration::from_secs(5010));
+    assert!(half.iter().all(|(_, members)| members.alive == 3 && members.next_knock.is_none()));
 }
 
 #[test]

@@ -224,3 +224,35 @@ fn an_older_word_about_a_seat_changes_nothing() {
     let folding = at.folds.values().next().expect("it goes on");
     assert!(!folding.rule.open);
 }
+
+/// Whom we asked to say everything again.
+fn asked_again(at: &mut Node) -> Vec<u16> {
+    let mail = at.take_mail().into_iter();
+    mail.filter(|(_, message)| *message == PeerMessage::SayAgain).map(|(to, _)| to.addr.port()).collect()
+}
+
+/// What a member says before we know that it is back is taken for out of date; that we ask for it may get lost.
+#[test]
+fn a_member_that_came_back_is_asked_to_say_all_again_also_on_the_next_connection() {
+    let mut at = Node::among(3, 16 << 20);
+    at.kill(3);
+    at.take_mail();
+    at.join(3);
+    at.wait(Duration::from_millis(100));
+    assert_eq!(asked_again(&mut at), [3]);
+    at.wait(A_WHILE);
+    assert_eq!(asked_again(&mut at), []);
+    at.handle(Input::PeerBroken { node: node(3) });
+    at.handle(Input::PeerBroken { node: node(3) });
+    at.wait(Duration::from_millis(100));
+    assert_eq!(asked_again(&mut at), [3]);
+}
+
+#[test]
+fn a_member_that_died_is_not_asked_for_anything() {
+    let mut at = Node::among(3, 16 << 20);
+    at.handle(Input::PeerBroken { node: node(3) });
+    at.handle(Input::PeerGone { node: node(3) });
+    at.wait(Duration::from_millis(100));
+    assert_eq!(asked_again(&mut at), []);
+}

@@ -11,7 +11,7 @@ use hoplite_words::limits::INLINE_BYTES_MAX;
 use hoplite_words::{Dtype, ErrorKind, ObjectId};
 
 use crate::dice::Dice;
-use crate::fault::Class;
+use crate::fault::{Class, Fault, When};
 use crate::mischief::{Mischief, LAST_STRIKE};
 use crate::script::{Item, Script};
 use crate::task::{Spec, Task};
@@ -19,6 +19,9 @@ use crate::workload::{Room, Shape};
 
 /// Some tasks start up to this long after the others.
 const LATECOMERS: Duration = Duration::from_secs(2);
+
+/// ... and some where a split heals, within this time: then they meet nodes that do not listen to each other yet.
+const HEALING: Duration = Duration::from_millis(500);
 
 /// Draws tasks, and then faults, into a script.
 pub struct Drawing<'a> {
@@ -59,12 +62,33 @@ impl Drawing<'_> {
         }
         self.draw_onlookers();
         let faults = Mischief { dice: self.dice, shape: self.shape }.draw();
+        self.put_some_off_to_heals(&faults);
         if let Some(longest) = faults.iter().map(|(_, fault)| fault.lasts()).max() {
             self.script.last_strike = self.shape.span + LAST_STRIKE;
             self.script.quiet_after = self.script.last_strike + longest;
         }
         self.script.items.extend(faults.into_iter().map(|(when, fault)| Item::Fault { when, fault }));
         self.script
+    }
+
+    fn put_some_off_to_heals(&mut self, faults: &[(When, Fault)]) {
+        let heal = |(when, fault): &(When, Fault)| match (when, fault) {
+            (When::At(at), Fault::Partition { time, .. } | Fault::Isolate { time, .. }) => Some(*at + *time),
+            _ => None,
+        };
+        let heals: Vec<_> = faults.iter().filter_map(heal).collect();
+        if heals.is_empty() {
+            return;
+        }
+        for item in &mut self.script.items {
+            if let Item::Task { at, give_up, .. } = item {
+                if self.dice.percent(20) {
+                    let later = *self.dice.pick(&heals) + self.dice.time(Duration::ZERO, HEALING);
+                    give_up.iter_mut().for_each(|moment| *moment = *moment + later - *at);
+                    *at = later;
+                }
+            }
+        }
     }
 
     fn moment(&mut self) -> Duration {

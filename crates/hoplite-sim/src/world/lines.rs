@@ -5,7 +5,8 @@
 //!            └──refused, silent──▶ (gone)
 //! ```
 //! What was said on a connection arrives in order or not at all. Behind a cut it is kept by the
-//! kernels until the cut heals or they lose patience.
+//! kernels until the cut heals or they lose patience. Who is called listens to the newest line of each
+//! caller, and to none of those it takes for dead: what is left of the others is lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -63,17 +64,34 @@ pub(crate) struct Lines {
     table: BTreeMap<LineId, Line>,
     /// The one that messages from here to there go by.
     current: BTreeMap<(Place, NodeId), LineId>,
+    /// The one that messages from here are listened to there.
+    heard: BTreeMap<(NodeId, NodeId), LineId>,
     failures: BTreeMap<(Place, NodeId), u32>,
     dials: u64,
 }
 
 impl Lines {
     fn forget(&mut self, id: LineId) -> Option<Line> {
+        let was_current = self.is_current(id);
         let line = self.table.remove(&id)?;
-        if self.current.get(&(line.from, line.to)) == Some(&id) {
+        if was_current {
             self.current.remove(&(line.from, line.to));
         }
         Some(line)
+    }
+
+    /// Whether the caller still goes by it.
+    fn is_current(&self, id: LineId) -> bool {
+        self.table.get(&id).is_some_and(|line| self.current.get(&(line.from, line.to)) == Some(&id))
+    }
+
+    /// The one who was called listens to it no more. Whether it did.
+    fn turn_from(&mut self, from: NodeId, to: NodeId, id: LineId) -> bool {
+        let listened = self.heard.get(&(from, to)) == Some(&id);
+        if listened {
+            self.heard.remove(&(from, to));
+        }
+        listened
     }
 
     fn backoff(&self, from: Place, to: NodeId) -> Duration {
@@ -133,9 +151,9 @@ impl World {
     /// The dial reaches the other host, or not.
     pub(super) fn on_dial(&mut self, id: LineId, waited: Duration) {
         let Some(line) = self.lines.table.get(&id) else { return };
-        let (from, to) = (line.from, line.to);
+        let (from, from_id, to) = (line.from, line.from_id, line.to);
         let there = index_of(to.addr);
-        if self.alive(from).is_none() {
+        if self.alive(from).is_none() || !self.lines.is_current(id) {
             self.lines.forget(id);
         } else if self.net.is_cut(from.index, there) {
             let waited = waited + SYN_RETRY;
@@ -144,11 +162,14 @@ impl World {
                 false => Happening::Dial { line: id, waited },
             };
             self.queue.push(self.after(SYN_RETRY), next);
-        } else if self.place_of(to).is_some() {
+        } else if let Some(place) = self.place_of(to) {
             let line = self.lines.table.get_mut(&id).expect("looked up above");
             line.up = true;
             for message in std::mem::take(&mut line.waiting) {
                 self.transmit(id, message);
+            }
+            if self.lines.heard.insert((from_id, to), id).is_some() {
+                self.feed(place, Input::PeerBroken { node: from_id });
             }
         } else {
             let back = self.net.latency(there, from.index);
@@ -170,7 +191,9 @@ impl World {
             return line.stuck.push_back(message);
         }
         let (from, to) = (line.from_id, line.to);
-        self.hear(from, to, message);
+        if self.lines.heard.get(&(from, to)) == Some(&id) {
+            self.hear(from, to, message);
+        }
     }
 
     fn hear(&mut self, from: NodeId, to: NodeId, message: PeerMessage) {
@@ -223,8 +246,9 @@ impl World {
             self.queue.push(self.after(FIN_RETRY), Happening::LineLost { line: id, gone });
             return;
         }
+        let was_current = self.lines.is_current(id);
         self.lines.forget(id);
-        let Some(node) = self.alive(from) else { return };
+        let Some(node) = self.alive(from).filter(|_| was_current) else { return };
         let id = node.id;
         *self.lines.failures.entry((from, to)).or_default() += 1;
         note!(self, "{} lost the line to {}{}", name(id), name(to), if gone { ", refused" } else { "" });
@@ -233,14 +257,24 @@ impl World {
     }
 
     /// At the one who was called: the caller closed it, or it broke.
-    pub(super) fn on_line_closed(&mut self, from: NodeId, to: NodeId) {
+    pub(super) fn on_line_closed(&mut self, id: LineId, from: NodeId, to: NodeId) {
         let Some(place) = self.place_of(to) else { return };
         if self.net.is_cut(index_of(from.addr), place.index) {
-            self.queue.push(self.after(FIN_RETRY), Happening::LineClosed { from, to });
+            self.queue.push(self.after(FIN_RETRY), Happening::LineClosed { line: id, from, to });
             return;
         }
-        note!(self, "{} no longer hears {}", name(to), name(from));
-        self.feed(place, Input::PeerBroken { node: from });
+        if self.lines.turn_from(from, to, id) {
+            note!(self, "{} no longer hears {}", name(to), name(from));
+            self.feed(place, Input::PeerBroken { node: from });
+        }
+    }
+
+    /// A node is taken for dead: nothing that it says is listened to, whose kernel tells it so.
+    pub(super) fn turn_from_line(&mut self, place: Place, from: NodeId) {
+        let me = self.nodes[place.index].id;
+        if let Some(id) = self.lines.heard.remove(&(from, me)) {
+            self.break_line(id, false);
+        }
     }
 
     /// Breaks a connection that is up: what is under way on it is lost, and both ends hear of it.
@@ -254,18 +288,22 @@ impl World {
         self.queue.push(self.after(noticed), Happening::LineLost { line: id, gone: false });
         if callee_hears {
             let noticed = self.net.under_way(here, there, Lane::Control);
-            self.queue.push(self.after(noticed), Happening::LineClosed { from: from_id, to });
+            self.queue.push(self.after(noticed), Happening::LineClosed { line: id, from: from_id, to });
         }
     }
 
     /// The kernels lose patience with connections across a cut: they break, and both ends know.
     pub(super) fn break_lines_across(&mut self, separated: impl Fn(usize, usize) -> bool) {
         for id in self.lines.across(separated) {
+            let was_current = self.lines.is_current(id);
             let Some(Line { from, from_id, to, .. }) = self.lines.forget(id) else { continue };
             note!(self, "the line from {} to {} times out", name(from_id), name(to));
-            *self.lines.failures.entry((from, to)).or_default() += 1;
-            self.queue.push(self.queue.now(), Happening::PeerLost { place: from, node: to });
-            if let Some(place) = self.place_of(to) {
+            if was_current {
+                *self.lines.failures.entry((from, to)).or_default() += 1;
+                self.queue.push(self.queue.now(), Happening::PeerLost { place: from, node: to });
+            }
+            let listened = self.lines.turn_from(from_id, to, id);
+            if let Some(place) = self.place_of(to).filter(|_| listened) {
                 self.queue.push(self.queue.now(), Happening::PeerLost { place, node: from_id });
             }
         }
@@ -285,7 +323,7 @@ impl World {
         if line.up && !line.broken {
             let (from, at) = (line.from_id, line.last_arrival.max(self.queue.now()));
             let there = self.net.latency(place.index, index_of(to.addr));
-            self.queue.push(at + there, Happening::LineClosed { from, to });
+            self.queue.push(at + there, Happening::LineClosed { line: id, from, to });
         }
     }
 

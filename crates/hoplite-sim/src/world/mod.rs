@@ -250,7 +250,7 @@ impl World {
             Happening::Control { line, message, .. } => self.on_control(line, message),
             Happening::LineFreed { line } => self.on_line_freed(line),
             Happening::LineLost { line, gone } => self.on_line_lost(line, gone),
-            Happening::LineClosed { from, to } => self.on_line_closed(from, to),
+            Happening::LineClosed { line, from, to } => self.on_line_closed(line, from, to),
             Happening::PeerLost { place, node } => self.feed(place, Input::PeerBroken { node }),
             Happening::Datagram { from, to, bytes } => self.on_datagram(from, to, bytes),
             Happening::Call { client, call, request } => self.on_call(client, call, request),

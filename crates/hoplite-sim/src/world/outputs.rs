@@ -160,6 +160,7 @@ impl World {
                 self.nodes[place.index].members.remove(&node);
                 self.stats.false_deaths += u64::from(self.place_of(node).is_some());
                 self.close_line(place, node);
+                self.turn_from_line(place, node);
             }
             Event::Evicted { .. } => self.stats.evictions += 1,
             Event::TransferBroken { .. } => self.stats.broken_transfers += 1,
