@@ -271,7 +271,8 @@ pub enum PeerMessage {
         #[n(1)]
         watermark: u64,
     },
-    /// To a node that was taken for dead and is back: what it said meanwhile was not listened to.
+    /// To a node that was taken for dead and is back: what it said meanwhile was not listened to. Said again on
+    /// each new connection to it, since it may have been lost with the one before.
     #[n(17)]
     SayAgain,
     /// To the owner of a deleted object: what was here of it is dropped.
