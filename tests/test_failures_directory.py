@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
@@ -120,10 +121,17 @@ def test_a_question_that_the_owner_does_not_answer_any_more(
     put_both(directory.clients[0], directory.names[:2])
     directory.clients[2].get(directory.names[0], timeout=TIMEOUT)
     directory.cluster.pause(OWNER)
-    under_way = [directory.threads.submit(call, client, directory.names) for client in directory.others[1:]]
-    assert not wait(under_way, timeout=UNANSWERED).done
+    paused = time.monotonic()
+
+    def timed(client: hoplite.Client) -> tuple[Any, float]:
+        return call(client, directory.names), time.monotonic() - paused
+
+    under_way = [directory.threads.submit(timed, client) for client in directory.others[1:]]
+    wait(under_way, timeout=UNANSWERED)
     directory.die()
-    results = [each.result() for each in under_way]
+    # By their own clock: if this thread stands still for half a second, the owner is rightly taken for dead.
+    results, seconds = zip(*(each.result() for each in under_way), strict=True)
+    assert min(seconds) > UNANSWERED
     if call is CALLS["delete"]:
         for client in directory.others:
             for name in directory.names[:2]:
