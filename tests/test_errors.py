@@ -37,6 +37,7 @@ def test_what_is_worth_a_retry() -> None:
     assert retryable == {
         hoplite.TimedOut,
         hoplite.ObjectLost,
+        hoplite.LimitReached,
         hoplite.StoreFull,
         hoplite.NodeUnreachable,
     }

@@ -25,6 +25,7 @@ from hoplite.errors import (
     BadArgument,
     HopliteError,
     InternalError,
+    LimitReached,
     Mismatch,
     NodeUnreachable,
     ObjectDeleted,
@@ -35,7 +36,7 @@ from hoplite.errors import (
     VersionMismatch,
 )
 from hoplite.ids import ObjectId, ObjectIdLike
-from hoplite.nodes import Link, Location, Locations, Status
+from hoplite.nodes import Gauge, Link, Location, Locations, Status
 from hoplite.reduction import ReduceResult, Reduction
 
 __version__ = "0.1.0"
@@ -47,8 +48,10 @@ __all__ = [
     "BadArgument",
     "Client",
     "Creation",
+    "Gauge",
     "HopliteError",
     "InternalError",
+    "LimitReached",
     "Link",
     "LocalCluster",
     "Location",

@@ -23,7 +23,7 @@ from hoplite.creation import Draft
 from hoplite.errors import BadArgument, Mismatch, ObjectLost
 from hoplite.ids import ObjectId, ObjectIdLike
 from hoplite.losses import OnLost, checked_on_lost
-from hoplite.nodes import Link, Location, Locations, Status
+from hoplite.nodes import Gauge, Link, Location, Locations, Status
 from hoplite.pickling import Pickled, unpickle
 from hoplite.reduction import ReduceRequest, ReduceResult
 from hoplite.rooms import RoomMaker
@@ -271,6 +271,7 @@ def status(connection: _hoplite.Connection, timeout: float | None) -> Steps[Stat
     fields = yield connection.status(timeout)
     fields["members"] = tuple(address for address, _ in fields["members"])
     fields["links"] = tuple(_link(*link) for link in fields["links"])
+    fields["gauges"] = tuple(Gauge(*gauge) for gauge in fields["gauges"])
     return Status(**fields)
 
 

@@ -69,6 +69,11 @@ def _shown(status: Status) -> str:
         latency = "latency unknown" if link.latency is None else f"{link.latency * 1e6:.0f} us one way"
         rate = "rate unknown" if link.bandwidth is None else f"{_size(link.bandwidth)}/s"
         rows.append((f"to {link.peer}", f"{latency}, {rate}"))
+    for gauge in status.gauges:
+        # Most are empty: what is in use, and what was ever full, is worth a line.
+        if gauge.value or gauge.met:
+            met = f", met {gauge.met} times" if gauge.met else ""
+            rows.append((gauge.name, f"{gauge.value} of {gauge.limit}{met}"))
     # The ways to other nodes may be named longer than the rest.
     width = max(len(name) for name, _ in rows) + 2
     return "\n".join(f"{name:<{width}}{value}" for name, value in rows)

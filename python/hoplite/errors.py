@@ -17,6 +17,7 @@ __all__ = [
     "BadArgument",
     "HopliteError",
     "InternalError",
+    "LimitReached",
     "Mismatch",
     "NodeUnreachable",
     "ObjectDeleted",
@@ -90,6 +91,12 @@ class Aborted(HopliteError):
 
 class VersionMismatch(HopliteError):
     """The two ends speak different versions of the protocol: upgrade the older one."""
+
+
+class LimitReached(HopliteError):
+    """A limit of the node is reached (clients, descriptors, open calls); the message names it."""
+
+    is_retryable = True
 
 
 class InternalError(HopliteError):

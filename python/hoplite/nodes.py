@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Link", "Location", "Locations", "Status"]
+__all__ = ["Gauge", "Link", "Location", "Locations", "Status"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,18 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Gauge:
+    """A bounded queue, table or number of connections of a node."""
+
+    name: str
+    value: int
+    """How full it is."""
+    limit: int
+    met: int
+    """How often something was refused, dropped or ended early for that limit, since the node started."""
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """A node's account of itself."""
 
@@ -74,3 +86,5 @@ class Status:
     """Copies dropped to make room since it started."""
     links: tuple[Link, ...]
     """The measured ways to other nodes."""
+    gauges: tuple[Gauge, ...]
+    """Every bounded queue and table, with its limit."""

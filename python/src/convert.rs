@@ -80,6 +80,9 @@ pub fn py_status<'py>(py: Python<'py>, status: &Status) -> PyResult<Bound<'py, P
     fields.set_item("node", status.node.map(|node| node.to_string()).unwrap_or_default())?;
     fields.set_item("members", members)?;
     fields.set_item("links", links)?;
+    let gauges: Vec<_> =
+        status.gauges.iter().map(|gauge| (&gauge.name, gauge.value, gauge.limit, gauge.met)).collect();
+    fields.set_item("gauges", gauges)?;
     for (name, number) in [
         ("store_bytes", status.store_bytes),
         ("used_bytes", status.used_bytes),

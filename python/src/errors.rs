@@ -24,6 +24,7 @@ fn class_of(kind: ErrorKind) -> &'static str {
         ErrorKind::Aborted => "Aborted",
         ErrorKind::VersionMismatch => "VersionMismatch",
         ErrorKind::Internal => "InternalError",
+        ErrorKind::LimitReached => "LimitReached",
     }
 }
 

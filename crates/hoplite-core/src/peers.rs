@@ -60,6 +60,8 @@ impl Core {
             PeerMessage::Disband { reduction } => self.on_disband(reduction),
             PeerMessage::Prefetch { id } => self.want(id, Want::Prefetch),
             PeerMessage::Ping { sent_ns } => self.send(from, PeerMessage::Pong { sent_ns }, None),
+            // Of the connection, not of the node.
+            PeerMessage::Goodbye => {}
             PeerMessage::SayAgain => self.resync_soon(from),
             PeerMessage::Remember { ids } => self.on_remember(from, ids),
             PeerMessage::AllSaid { since, members } => self.on_all_said(from, since, members),

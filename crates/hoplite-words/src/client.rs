@@ -9,7 +9,7 @@ use minicbor::{Decode, Encode};
 use crate::{Blob, CopyId, Edition, Error, FoldOrder, Header, NodeId, ObjectId, Op};
 
 /// Bumped with every change that an older peer would misread.
-pub const CLIENT_PROTOCOL_VERSION: u32 = 4;
+pub const CLIENT_PROTOCOL_VERSION: u32 = 5;
 
 /// One frame from a client.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -297,6 +297,24 @@ pub struct Status {
     /// Measured links: peer, one-way latency in nanoseconds, bytes per second (0: not yet known).
     #[n(14)]
     pub links: Vec<Link>,
+    /// Every bounded queue and table of the node.
+    #[n(15)]
+    pub gauges: Vec<Gauge>,
+}
+
+/// A queue, table or number of connections that has a limit.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct Gauge {
+    #[n(0)]
+    pub name: String,
+    /// How full it is.
+    #[n(1)]
+    pub value: u64,
+    #[n(2)]
+    pub limit: u64,
+    /// How often something was refused, dropped or ended early because the limit was met, since the start.
+    #[n(3)]
+    pub met: u64,
 }
 
 /// What has been measured of the way to a peer.

@@ -41,6 +41,9 @@ pub enum ErrorKind {
     /// A bug in Hoplite.
     #[n(10)]
     Internal,
+    /// A limit of the node is reached: clients, descriptors, open calls. The message names it.
+    #[n(11)]
+    LimitReached,
 }
 
 impl ErrorKind {
@@ -48,7 +51,11 @@ impl ErrorKind {
     pub const fn is_retryable(self) -> bool {
         matches!(
             self,
-            ErrorKind::TimedOut | ErrorKind::Lost | ErrorKind::StoreFull | ErrorKind::NodeUnreachable
+            ErrorKind::TimedOut
+                | ErrorKind::Lost
+                | ErrorKind::StoreFull
+                | ErrorKind::NodeUnreachable
+                | ErrorKind::LimitReached
         )
     }
 }

@@ -17,7 +17,7 @@ use crate::world::{Plan, World};
 const QUIET_WITHIN: Duration = Duration::from_secs(60);
 
 /// Any failure may be what a scenario shows.
-const FAILURES: [ErrorKind; 11] = [
+const FAILURES: [ErrorKind; 12] = [
     ErrorKind::TimedOut,
     ErrorKind::Deleted,
     ErrorKind::Lost,
@@ -29,6 +29,7 @@ const FAILURES: [ErrorKind; 11] = [
     ErrorKind::Aborted,
     ErrorKind::VersionMismatch,
     ErrorKind::Internal,
+    ErrorKind::LimitReached,
 ];
 
 pub struct Stage {

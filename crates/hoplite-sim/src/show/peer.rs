@@ -54,6 +54,7 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::MakeWay { reduction, slot, attempt } => {
             format!("make way r{} slot {slot} attempt {attempt}", reduction.number)
         }
+        PeerMessage::Goodbye => "goodbye".to_owned(),
         PeerMessage::Check { transfer } => format!("check t{}", transfer.0),
         PeerMessage::Checked { transfer, watermark } => format!("checked t{} {watermark} B", transfer.0),
     }

@@ -1,7 +1,7 @@
 //! How each word is drawn. The struct literals and matches below are complete, so a new field or
 //! variant does not compile until it is listed here, and then is tested and pinned by itself.
 
-use hoplite_words::client::{Answer, Call, Link, Location, Reply, Request, Status};
+use hoplite_words::client::{Answer, Call, Gauge, Link, Location, Reply, Request, Status};
 use hoplite_words::peer::{
     BulkFrame, BulkHead, BundlePart, Child, CopyReport, DirectoryAnswer, DirectoryRequest, PeerHello,
     PeerMessage, PeerRefusal, Purpose, Seal, Seat, SeatTrouble, Source as SeatSource, Verdict,
@@ -65,8 +65,9 @@ draw_struct! {
     Link { peer, latency_ns, bytes_per_s }
     Status {
         node, members, store_bytes, used_bytes, copies, entries, tombstones, transfers, reductions,
-        clients, sent_bytes, received_bytes, folded_bytes, evicted_copies, links
+        clients, sent_bytes, received_bytes, folded_bytes, evicted_copies, links, gauges
     }
+    Gauge { name, value, limit, met }
     PeerHello { version, from, to, purpose, part }
     BundlePart { bundle, number, of }
     PeerRefusal { version, node }
@@ -92,7 +93,7 @@ draw_enum! {
     BulkFrame { Whole { 0 }, Begin { 0 }, Piece { transfer, bytes }, End { transfer, seal }, Abort { transfer } }
     ErrorKind {
         TimedOut, Deleted, Lost, StoreFull, AlreadyExists, Mismatch, BadArgument, NodeUnreachable, Aborted,
-        VersionMismatch, Internal
+        VersionMismatch, Internal, LimitReached
     }
     Verdict { Accepted, Deleted, OtherSize { 0 } }
     SeatTrouble { Child { 0 }, Source { 0 }, NoRoom, Taken, LetGo }
@@ -149,6 +150,7 @@ draw_enum! {
         AllSaid { since, members },
         SeatCrowded { reduction, slot, attempt },
         MakeWay { reduction, slot, attempt },
+        Goodbye,
     }
     DirectoryRequest {
         Announce { report, payload, wants_verdict },

@@ -10,7 +10,7 @@ pub use directory::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
 pub use seats::{Child, Seat, SeatTrouble, Source};
 
 /// Bumped with every change that an older peer would misread.
-pub const PEER_PROTOCOL_VERSION: u32 = 10;
+pub const PEER_PROTOCOL_VERSION: u32 = 11;
 
 /// First frame on every connection between nodes.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -321,4 +321,7 @@ pub enum PeerMessage {
         #[n(2)]
         attempt: u32,
     },
+    /// The last frame on a control connection that its caller closes because it is idle: nothing is lost.
+    #[n(23)]
+    Goodbye,
 }
