@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -31,6 +32,11 @@ creation.advance({HALF})
 print("ready", flush=True)
 signal.pause()
 """
+
+CREATE_AND_FORK = CREATE.replace("print(", "child = os.fork() or signal.pause()\nprint(child, ").replace(
+    "import ", "import os, ", 1
+)
+"""The same, with a child process that has inherited everything; its id comes with the word."""
 
 LARGE = 512 * MIB
 """Takes long enough to be caught on its way, copied into memory that the node uses for the first time."""
@@ -110,6 +116,27 @@ def test_a_streaming_writer(threads: Threads, clients: list[hoplite.Client], own
     clients[3].put(content, name, timeout=TIMEOUT)
     for get in waiting:
         np.testing.assert_array_equal(get.result(), content)
+
+
+def test_a_writer_whose_child_lives_on(threads: Threads, clients: list[hoplite.Client]) -> None:
+    (name,) = names_owned_by(clients, 3)
+    before = [usage(client) for client in clients]
+    with process(sys.executable, "-c", CREATE_AND_FORK, clients[0].socket, name) as writer:
+        assert writer.stdout is not None
+        child, ready = writer.stdout.readline().split()
+        assert ready == b"ready"
+        try:
+            waiting = gets(threads, clients[:2], name)
+            has_received(clients[1], HALF - MIB)
+            kill(writer)
+            # The child has the connection open, and nobody will ever write to it again.
+            returns_to(before, clients)
+            content = bytes_of(1, SIZE + 1)
+            clients[0].put(content, name, timeout=TIMEOUT)
+            for get in waiting:
+                np.testing.assert_array_equal(get.result(), content)
+        finally:
+            os.kill(int(child), signal.SIGKILL)
 
 
 def is_caught(threads: Threads, clients: list[hoplite.Client], waiting: list[Future[Any]]) -> bool:

@@ -51,8 +51,11 @@ pub(crate) fn greet(path: &Path, timeout: Duration, interrupt: Interrupt<'_>) ->
     let request = Request::Hello { version: CLIENT_PROTOCOL_VERSION, pid: std::process::id() };
     hoplite_wire::encode(&Call { call: 0, request }, &mut hello);
     // A fresh socket's buffer takes these few bytes whole.
-    rustix::net::send(&socket, &hello, rustix::net::SendFlags::NOSIGNAL)
-        .map_err(|error| unreachable(&error))?;
+    match rustix::net::send(&socket, &hello, rustix::net::SendFlags::NOSIGNAL) {
+        // A node that has no room for us may have said so and closed it by now: reading tells.
+        Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+        Err(error) => return Err(unreachable(&error)),
+    }
     let (reply, fd, deframer) = welcome(&socket, path, timeout, &mut patience)?;
     let (version, node, arena_bytes) = match reply {
         Reply::Welcome { version, node, arena_bytes } => (version, node, arena_bytes),

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_words::client::Reply;
 use hoplite_words::peer::{CopyReport, DirectoryRequest, PeerMessage, Seal};
-use hoplite_words::{limits, CopyId, Edition, Header, NodeId, ObjectId};
+use hoplite_words::{limits, Claim, CopyId, Edition, Header, NodeId, ObjectId, Shard, Stamp};
 
 use crate::arena::{footprint, Arena};
 use crate::io::{ClientId, Event, Extent, FoldId, Output};
@@ -60,6 +60,10 @@ pub(crate) struct Copy {
     /// That owner knows it is complete.
     told_complete: bool,
     pub upstream: Option<NodeId>,
+    /// When an owner accepted its content.
+    pub stamp: Option<Stamp>,
+    /// The right by which it may be sealed, of a copy that is written or reduced here and is not sealed yet.
+    pub claim: Option<Claim>,
     /// Its windows, in order; and for a window, the copy that it is part of.
     pub windows: Vec<CopyId>,
     pub within: Option<CopyId>,
@@ -81,14 +85,11 @@ pub(crate) struct Copies {
     pub arena: Arena,
     pub table: BTreeMap<CopyId, Copy>,
     /// The one live (not doomed) copy of an object.
-    by_object: BTreeMap<ObjectId, CopyId>,
+    by_object: BTreeMap<(Shard, ObjectId), CopyId>,
     /// Evictable copies by last use.
     lru: BTreeSet<(u64, CopyId)>,
     evictable_bytes: u64,
     pub evicted: u64,
-    /// A copy that owners were told of, or may count us as the holder of, was given up: reports of ours may be
-    /// out of date somewhere.
-    pub has_dropped: bool,
 }
 
 /// What a new copy is to be.
@@ -100,6 +101,8 @@ pub(crate) struct NewCopy {
     pub phase: Phase,
     pub pinned: bool,
     pub public: bool,
+    pub stamp: Option<Stamp>,
+    pub claim: Option<Claim>,
 }
 
 impl Copies {
@@ -111,13 +114,12 @@ impl Copies {
             lru: BTreeSet::new(),
             evictable_bytes: 0,
             evicted: 0,
-            has_dropped: false,
         }
     }
 
     /// The live copy of `object`, sealed or not.
     pub fn live(&self, object: ObjectId) -> Option<CopyId> {
-        self.by_object.get(&object).copied()
+        self.by_object.get(&(object.shard(), object)).copied()
     }
 
     pub fn live_copy(&self, object: ObjectId) -> Option<&Copy> {
@@ -126,6 +128,19 @@ impl Copies {
 
     pub fn sealed(&self, object: ObjectId) -> Option<CopyId> {
         self.live(object).filter(|copy| self.table[copy].is_sealed())
+    }
+
+    /// A sealed copy of a small object, whose bytes fit into an answer.
+    pub fn small_sealed(&self, object: ObjectId) -> Option<CopyId> {
+        self.sealed(object).filter(|copy| self.table[copy].extent.size <= limits::INLINE_BYTES_MAX)
+    }
+
+    /// Live copies of a shard's objects behind `after` that the directory may know, in order.
+    pub fn public_in(&self, shard: Shard, after: Option<ObjectId>) -> impl Iterator<Item = (CopyId, &Copy)> {
+        let first = after.unwrap_or(ObjectId([0; ObjectId::LEN]));
+        let end = (shard, ObjectId([u8::MAX; ObjectId::LEN]));
+        let live = self.by_object.range((shard, first)..=end).map(|(_, &id)| (id, &self.table[&id]));
+        live.filter(move |(_, copy)| copy.public && Some(copy.object) != after)
     }
 
     /// Changes a copy and keeps the eviction order in step.
@@ -149,16 +164,17 @@ impl Copies {
 
     /// The copy goes by no id any more.
     pub fn forget_object_of(&mut self, id: CopyId) {
-        self.by_object.remove(&self.table[&id].object);
+        let object = self.table[&id].object;
+        self.by_object.remove(&(object.shard(), object));
     }
 
     /// The copy goes by another id from now on.
     pub fn rename(&mut self, id: CopyId, object: ObjectId) {
         let copy = self.table.get_mut(&id).expect("a live copy id");
         debug_assert!(!copy.is_sealed(), "clients may keep what is sealed, by its id");
-        self.by_object.remove(&copy.object);
+        self.by_object.remove(&(copy.object.shard(), copy.object));
         copy.object = object;
-        self.by_object.insert(object, id);
+        self.by_object.insert((object.shard(), object), id);
     }
 
     /// The owner counts the copy as complete without being told.
@@ -191,6 +207,7 @@ impl Core {
     }
 
     pub(crate) fn open_at(&mut self, extent: Extent, new: NewCopy) -> CopyId {
+        self.directory.no_longer_fresh();
         let id = CopyId(self.next_number());
         let copy = Copy {
             object: new.object,
@@ -209,12 +226,14 @@ impl Core {
             told: None,
             told_complete: false,
             upstream: None,
+            stamp: new.stamp,
+            claim: new.claim,
             windows: Vec::new(),
             within: None,
         };
-        self.copies.by_object.insert(new.object, id);
+        self.copies.by_object.insert((new.object.shard(), new.object), id);
         self.copies.table.insert(id, copy);
-        self.out.push_back(Output::Open { copy: id, extent });
+        self.ctx.out.push_back(Output::Open { copy: id, extent });
         id
     }
 
@@ -223,13 +242,16 @@ impl Core {
             if let Some(extent) = self.copies.arena.allocate(size) {
                 return Some(extent);
             }
-            if !self.copies.could_make_room(size) {
-                return None;
-            }
-            let &(_, victim) = self.copies.lru.first()?;
+            let victim = self.copies.lru.first().filter(|_| self.copies.could_make_room(size));
+            let Some(&(_, victim)) = victim else {
+                match self.drop_a_spare() {
+                    true => continue,
+                    false => return None,
+                }
+            };
             self.copies.evicted += 1;
             let bytes = self.copies.table[&victim].extent.size;
-            self.out.push_back(Output::Event(Event::Evicted { copy: victim, bytes }));
+            self.ctx.out.push_back(Output::Event(Event::Evicted { copy: victim, bytes }));
             self.withdraw(victim);
             self.doom(victim);
         }
@@ -246,12 +268,16 @@ impl Core {
             copy.watermark = copy.extent.size;
             copy.last_used = number;
             copy.upstream = None;
+            copy.claim = None;
             (copy.object, copy.public)
         });
-        self.out.push_back(Output::Seal { copy: id, seal });
+        self.ctx.out.push_back(Output::Seal { copy: id, seal });
         if public {
             if !self.copies.table[&id].told_complete {
                 self.announce(id, true, false);
+            }
+            if self.copies.table[&id].pinned {
+                self.hand_over(object);
             }
             // First, while it is surely here: a seat that starts now may evict it again.
             self.satisfy_wants(object);
@@ -265,20 +291,20 @@ impl Core {
     pub(crate) fn doom(&mut self, id: CopyId) {
         let Some(copy) = self.copies.table.get(&id).filter(|copy| !copy.doomed) else { return };
         let (object, phase, public) = (copy.object, copy.phase, copy.public);
-        self.copies.by_object.remove(&object);
+        self.copies.by_object.remove(&(object.shard(), object));
         self.copies.with(id, |copy| copy.doomed = true);
-        self.out.push_back(match phase {
+        self.ctx.out.push_back(match phase {
             Phase::Sealed => Output::Removed { object },
             _ => Output::Abort { copy: id },
         });
         match phase {
             Phase::Received(Some(transfer)) => {
-                self.out.push_back(Output::StopReceive { transfer });
+                self.ctx.out.push_back(Output::StopReceive { transfer });
                 if let Some(from) = self.fetches.transfers.get(&transfer).map(|transfer| transfer.from) {
                     self.send(from, PeerMessage::Unpull { transfer }, None);
                 }
             }
-            Phase::Folded(Some(fold)) => self.out.push_back(Output::StopFold { fold }),
+            Phase::Folded(Some(fold)) => self.ctx.out.push_back(Output::StopFold { fold }),
             _ => {}
         }
         if matches!(phase, Phase::Folded(_) | Phase::Assembled) || !public {
@@ -287,9 +313,9 @@ impl Core {
         self.stop_sends(id);
         self.doom_windows(id);
         if public {
-            self.copies.has_dropped = true;
             // Not here: whoever dooms a copy may be about to open the next one.
             self.vacated.insert(object);
+            self.on_handed_over(object);
         }
     }
 
@@ -321,7 +347,7 @@ impl Core {
         let copy = &self.copies.table[&id];
         if copy.doomed && copy.views == 0 && copy.users == 0 {
             let copy = self.copies.table.remove(&id).expect("just seen");
-            self.out.push_back(Output::Close { copy: id });
+            self.ctx.out.push_back(Output::Close { copy: id });
             self.room_changed = true;
             match copy.within {
                 None => self.copies.arena.free(copy.extent),
@@ -334,10 +360,21 @@ impl Core {
 
     /// Reports a public copy to the shard owner of its object.
     pub(crate) fn announce(&mut self, id: CopyId, complete: bool, wants_verdict: bool) {
-        let seq = self.next_number();
-        let owner = self.shards.owner(self.copies.table[&id].object);
-        let (me, leaving) = (self.me, self.leaving.is_some());
-        let (object, report) = self.copies.with(id, |copy| {
+        let copy = &self.copies.table[&id];
+        let owner = self.ctx.shards.owner(copy.object);
+        let knows = owner == self.ctx.me || (copy.told == Some(owner) && copy.told_complete);
+        let (object, report) = self.report(id, owner, complete);
+        // Not what came from the directory: each of many receivers would send it back. Nor what it has had.
+        let inline = !knows && complete && report.pinned && report.size <= limits::INLINE_BYTES_MAX;
+        let attach = inline.then_some(id);
+        let request = DirectoryRequest::Announce { report, payload: None, wants_verdict };
+        self.ask_owner(object, request, attach);
+    }
+
+    /// The report of a copy to `owner`, with a new number; it is noted as told.
+    pub(crate) fn report(&mut self, id: CopyId, owner: NodeId, complete: bool) -> (ObjectId, CopyReport) {
+        let (seq, leaving) = (self.next_number(), self.leaving.is_some());
+        self.copies.with(id, |copy| {
             copy.told = Some(owner);
             copy.told_complete = complete;
             let report = CopyReport {
@@ -349,13 +386,19 @@ impl Core {
                 pinned: copy.pinned,
                 upstream: copy.upstream,
                 leaving,
+                stamp: copy.stamp,
+                claim: copy.claim,
             };
             (copy.object, report)
-        });
-        // Not what came from the directory: each of many receivers would send it back.
-        let inline = complete && report.pinned && report.size <= limits::INLINE_BYTES_MAX && owner != me;
-        let request = DirectoryRequest::Announce { report, payload: None, wants_verdict };
-        self.ask_owner(object, request, inline.then_some(id));
+        })
+    }
+
+    /// Reports a copy of which the owner seems to think otherwise.
+    pub(crate) fn announce_again(&mut self, id: CopyId) {
+        match self.copies.table[&id].stamp {
+            Some(_) => self.announce(id, self.is_whole(id), false),
+            None => self.ask_for_verdict(id),
+        }
     }
 
     /// Gives a client a view of a copy.

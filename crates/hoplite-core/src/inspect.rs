@@ -19,7 +19,14 @@ impl Core {
 
     /// Whether this node knows that `id` is deleted.
     pub fn remembers_deletion(&self, id: ObjectId) -> bool {
-        self.graves.contains(id) || self.directory.is_buried(id)
+        self.directory.is_deleted(id)
+    }
+
+    /// What contradicts itself here, in words. For builds with assertions: it looks at everything.
+    #[cfg(debug_assertions)]
+    pub fn contradictions(&self) -> Option<String> {
+        let shard = self.directory.wrong_index()?;
+        Some(format!("the index of {shard:?} does not say what its entries do"))
     }
 
     /// What is remembered besides members and links, in words. A core at rest, whose objects are deleted
@@ -32,14 +39,11 @@ impl Core {
         look(&mut left, "fetches", &self.fetches);
         look(&mut left, "sends", &self.sends);
         look(&mut left, "subscriptions", &self.subscriptions);
-        look(&mut left, "seats", &self.seats);
+        left.extend(self.seats.leftovers());
         look(&mut left, "reductions", &self.reductions);
         look(&mut left, "barriers", &self.barriers);
         look(&mut left, "room", &self.room);
-        look(&mut left, "entries", &self.directory);
-        look(&mut left, "graves", &self.graves);
-        look(&mut left, "unsaid", &self.unsaid);
-        look(&mut left, "remembered", &self.remembered);
+        left.extend(self.directory.leftovers());
         look(&mut left, "vacated", &self.vacated);
         if self.copies.arena.used() > 0 {
             left.push(format!("{} bytes of the arena", self.copies.arena.used()));

@@ -56,6 +56,7 @@ impl Extent {
 
 /// Something happened.
 #[derive(Clone, PartialEq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all inputs are messages; boxing each costs more")]
 pub enum Input {
     /// A client asks (never `Hello`, which the driver answers itself).
     Client { client: ClientId, call: u64, request: Request },
@@ -136,7 +137,8 @@ pub enum Output {
         copy: CopyId,
         bytes: Vec<u8>,
     },
-    /// The windows of this copy are sealed, and there is one for every byte: all of it is there.
+    /// All bytes of this copy are in its extent: there is a sealed window for each, or the copy that was
+    /// closed there just now had them.
     Filled {
         copy: CopyId,
     },

@@ -1,14 +1,29 @@
 //! Ending in good order: what only this node holds is brought elsewhere, then the others are told.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::time::Duration;
 
 use hoplite_words::peer::CopyReport;
-use hoplite_words::{NodeId, ObjectId};
+use hoplite_words::{CopyId, NodeId, ObjectId};
 
 use crate::io::Output;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
+
+/// Copies that are looked at in one turn.
+const COPIES_PER_TURN: usize = 256;
+const PAUSE: Duration = Duration::from_micros(100);
+
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    until: Duration,
+    /// The copies behind this one are still to be looked at; none, if all were.
+    behind: Option<CopyId>,
+    /// Objects that only we keep, as far as we know: others are to have them before we go.
+    kept_here: BTreeSet<ObjectId>,
+}
 
 impl Core {
     /// The daemon is to end, within this time at the latest.
@@ -16,52 +31,96 @@ impl Core {
         if self.leaving.is_some() {
             return;
         }
-        self.leaving = Some(self.now + within);
-        self.timers.set(self.now + within, Timer::Leave);
-        if within.is_zero() {
-            return;
+        let until = self.ctx.now + within;
+        self.leaving = Some(Leaving { until, behind: Some(CopyId(0)), kept_here: BTreeSet::new() });
+        self.ctx.timers.set(until, Timer::Leave);
+        if !within.is_zero() {
+            self.hand_over_some();
         }
-        // Their owners see to it that another node gets what only this one has; we watch them do it.
-        for (copy, object) in self.own_copies() {
-            self.announce(copy, true, false);
-            self.watch(object, Watcher::Leave);
-        }
-        self.leave_if_nothing_is_left();
     }
 
-    /// Sealed copies that are to stay here.
-    fn own_copies(&self) -> Vec<(hoplite_words::CopyId, ObjectId)> {
-        let kept =
-            |copy: &crate::copies::Copy| copy.public && !copy.doomed && copy.pinned && copy.is_sealed();
-        self.copies.table.iter().filter(|(_, copy)| kept(copy)).map(|(&id, copy)| (id, copy.object)).collect()
+    fn is_handing_over(&self) -> bool {
+        self.leaving.as_ref().is_some_and(|leaving| leaving.until > self.ctx.now)
+    }
+
+    /// Tells owners of the next few copies that these go: they see to it that another node gets what only this
+    /// one has, and we watch them do it.
+    pub(crate) fn hand_over_some(&mut self) {
+        if !self.is_handing_over() {
+            return;
+        }
+        let Some(behind) = self.leaving.as_ref().and_then(|leaving| leaving.behind) else { return };
+        let next = self.copies.table.range((Bound::Excluded(behind), Bound::Unbounded));
+        let next: Vec<_> = next.take(COPIES_PER_TURN).map(|(&id, copy)| (id, copy.object)).collect();
+        if let Some(leaving) = &mut self.leaving {
+            leaving.behind = next.last().map(|&(id, _)| id);
+        }
+        for &(copy, object) in &next {
+            if self.copies.live(object) == Some(copy) && self.stays_here(object) {
+                self.announce(copy, true, false);
+                self.hand_over(object);
+            }
+        }
+        match next.is_empty() {
+            true => self.leave_if_nothing_is_left(),
+            false => self.ctx.timers.set(self.ctx.now + PAUSE, Timer::HandOver),
+        }
+    }
+
+    /// There is a sealed copy that is to stay here.
+    fn stays_here(&self, object: ObjectId) -> bool {
+        self.copies.live_copy(object).is_some_and(|copy| copy.public && copy.pinned && copy.is_sealed())
+    }
+
+    /// A copy that is to stay here while we are about to go: others are to have it.
+    pub(crate) fn hand_over(&mut self, object: ObjectId) {
+        if self.is_handing_over() {
+            self.watch(object, Watcher::Leave);
+            self.on_handed_over(object);
+        }
+    }
+
+    /// Something changed about an object of ours: others may have it by now, or it is gone from here.
+    pub(crate) fn on_handed_over(&mut self, object: ObjectId) {
+        let elsewhere = |(node, report): (NodeId, &CopyReport)| {
+            let stays = report.complete && report.pinned && !report.leaving;
+            stays && node != self.ctx.me && self.ctx.shards.contains(node)
+        };
+        if self.leaving.is_none() {
+            return;
+        }
+        let done = !self.stays_here(object) || self.subscriptions.copies(object).any(elsewhere);
+        let Some(leaving) = &mut self.leaving else { return };
+        match done {
+            true => leaving.kept_here.remove(&object),
+            // Again perhaps: who had it may be gone.
+            false => leaving.kept_here.insert(object),
+        };
+        if done {
+            self.leave_if_nothing_is_left();
+        }
     }
 
     /// Something changed that may let us go.
     pub(crate) fn leave_if_nothing_is_left(&mut self) {
-        let Some(until) = self.leaving.filter(|&until| until > self.now) else { return };
-        debug_assert!(until > self.now);
-        let elsewhere = |(node, report): (NodeId, &CopyReport)| {
-            node != self.me
-                && report.complete
-                && report.pinned
-                && !report.leaving
-                && self.shards.contains(node)
-        };
+        if !self.is_handing_over() {
+            return;
+        }
+        let handed_over = |leaving: &Leaving| leaving.behind.is_none() && leaving.kept_here.is_empty();
         // Whoever is lost may be found again in time, unless there never was anybody.
-        let alone = self.shards.iter().count() == 1 && self.members.expects_nobody();
-        let kept = |object| self.subscriptions.copies(object).any(elsewhere);
+        let alone = self.ctx.shards.len() == 1 && self.members.expects_nobody();
         let busy = !self.writes.is_empty() || !self.reductions.is_empty();
-        if alone || (!busy && self.own_copies().into_iter().all(|(_, object)| kept(object))) {
-            self.timers.set(self.now, Timer::Leave);
+        if alone || (!busy && self.leaving.as_ref().is_some_and(handed_over)) {
+            self.ctx.timers.set(self.ctx.now, Timer::Leave);
         }
     }
 
     pub(crate) fn on_leave_timer(&mut self) {
-        for object in self.subscriptions.objects() {
+        for object in self.subscriptions.watched_by(Watcher::Leave) {
             self.unwatch(object, Watcher::Leave);
         }
-        let changes = self.members.leave(self.now);
+        let changes = self.members.leave(self.ctx.now);
         self.on_member_changes(changes);
-        self.out.push_back(Output::Left);
+        self.ctx.out.push_back(Output::Left);
     }
 }

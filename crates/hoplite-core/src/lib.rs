@@ -8,34 +8,40 @@
 //! Of a reduce: `reduce`.
 #![forbid(unsafe_code)]
 
-mod again;
 mod arena;
 mod calls;
+mod clock;
 mod config;
 mod connections;
 mod copies;
 mod cost;
+mod ctx;
 mod directory;
 mod fetch;
 mod inspect;
+mod inventory;
 pub mod io;
+mod joining;
 mod leave;
 mod members;
 mod peers;
+mod put_again;
 mod puts;
 mod reduce;
+mod resync;
 mod room;
 mod serve;
 mod shards;
 mod subscriptions;
 mod timers;
+mod verdicts;
 mod windows;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use hoplite_words::client::Status;
-use hoplite_words::peer::PeerMessage;
+use hoplite_words::client::{Gauge, Status};
+use hoplite_words::peer::{DirectoryRequest, PeerMessage};
 use hoplite_words::{CopyId, NodeId, ObjectId};
 
 pub use config::Config;
@@ -45,54 +51,44 @@ pub use io::{Input, Output};
 use calls::{Calls, Client};
 use connections::Choices;
 use copies::Copies;
-use cost::Links;
-use directory::{Directory, Graves, PassedOn, Remembered, Unsaid};
+use ctx::Ctx;
+use directory::Directory;
 use fetch::Fetches;
 use io::ClientId;
+use joining::Joining;
+use leave::Leaving;
 use members::Members;
+use put_again::Spares;
 use puts::Writes;
 use reduce::{Reduction, Seats};
 use room::RoomFor;
 use serve::Sends;
-use shards::Shards;
 use subscriptions::Subscriptions;
-use timers::{Timer, Timers};
+use timers::Timer;
 
 /// One node's decisions. Drive it: `handle`, then `poll_output` until `None`, then sleep until an
 /// input comes or `next_deadline`.
 pub struct Core {
-    me: NodeId,
-    now: Duration,
-    out: VecDeque<Output>,
-    /// Messages to ourselves: handled before `handle` returns.
-    loopback: VecDeque<PeerMessage>,
-    /// One counter numbers everything: copies, transfers, reports, questions.
-    last_number: u64,
-    timers: Timers,
-
+    ctx: Ctx,
     members: Members,
-    /// Until when what we say may still meet a node that sees other members than we do.
-    reannounce_until: Duration,
+    /// Until we know the other members, and what they have in our shards.
+    joining: Option<Joining>,
     /// How long open questions rest before they are asked again.
     refresh_period: Duration,
-    /// The number from which on some owner was last told of all that is here.
-    all_said: u64,
+    /// The number from which on the last inventory of what is here was told to somebody.
+    last_inventory: u64,
     /// The daemon is to end by then, and hands over what only it holds.
-    leaving: Option<Duration>,
-    shards: Shards,
+    leaving: Option<Leaving>,
     /// Members that went down: what is still on its way from them is out of date.
     departed: BTreeSet<NodeId>,
     /// Members of whose words some may have been taken for out of date: they are to be asked for them again.
-    unheard: BTreeSet<NodeId>,
-    links: Links,
+    needs_resync: BTreeSet<NodeId>,
+    /// Members that may have reported what did not arrive: they are to be asked for their inventories.
+    needs_pull: BTreeSet<NodeId>,
     connections: Choices,
     /// Instead of the degree that would cost least.
     reduce_degree: Option<Degree>,
     directory: Directory,
-    graves: Graves,
-    unsaid: Unsaid,
-    remembered: Remembered,
-    passed_on: PassedOn,
     copies: Copies,
     /// Who waits for room in the store.
     room: VecDeque<RoomFor>,
@@ -102,6 +98,7 @@ pub struct Core {
     clients: BTreeMap<ClientId, Client>,
     calls: Calls,
     writes: Writes,
+    spares: Spares,
     fetches: Fetches,
     sends: Sends,
     subscriptions: Subscriptions,
@@ -116,31 +113,21 @@ pub struct Core {
 impl Core {
     /// A node that has not started yet; the first `handle` starts it (a `Tick` will do).
     pub fn new(config: Config) -> Self {
-        let mut shards = Shards::default();
-        shards.insert(config.node);
+        let members = Members::new(&config);
+        let alone = members.expects_nobody();
         Core {
-            me: config.node,
-            now: Duration::ZERO,
-            out: VecDeque::new(),
-            loopback: VecDeque::new(),
-            last_number: 0,
-            timers: Timers::default(),
-            members: Members::new(&config),
-            reannounce_until: Duration::ZERO,
-            refresh_period: again::REFRESH_MIN,
-            all_said: 0,
+            ctx: Ctx { has_joined: alone, ..Ctx::new(config.node) },
+            members,
+            joining: (!alone).then(Joining::default),
+            refresh_period: resync::REFRESH_MIN,
+            last_inventory: 0,
             leaving: None,
-            shards,
             departed: BTreeSet::new(),
-            unheard: BTreeSet::new(),
-            links: Links::default(),
+            needs_resync: BTreeSet::new(),
+            needs_pull: BTreeSet::new(),
             connections: Choices::new(config.connections),
             reduce_degree: config.reduce_degree,
-            directory: Directory::default(),
-            graves: Graves::default(),
-            unsaid: Unsaid::default(),
-            remembered: Remembered::default(),
-            passed_on: PassedOn::default(),
+            directory: if alone { Directory::alone() } else { Directory::joining(config.node) },
             copies: Copies::new(config.store_bytes),
             room: VecDeque::new(),
             room_changed: false,
@@ -148,6 +135,7 @@ impl Core {
             clients: BTreeMap::new(),
             calls: Calls::default(),
             writes: Writes::default(),
+            spares: Spares::default(),
             fetches: Fetches::default(),
             sends: Sends::default(),
             subscriptions: Subscriptions::default(),
@@ -160,8 +148,8 @@ impl Core {
 
     /// Takes in what happened at `now` (time since any fixed moment; never goes back).
     pub fn handle(&mut self, now: Duration, input: Input) {
-        debug_assert!(now >= self.now, "time went back");
-        self.now = now;
+        debug_assert!(now >= self.ctx.now, "time went back");
+        self.ctx.now = now;
         match input {
             Input::Client { client, call, request } => self.on_request(client, call, request),
             Input::ClientGone { client } => self.on_client_gone(client),
@@ -172,7 +160,7 @@ impl Core {
                 self.on_member_changes(changes);
                 if !self.departed.contains(&node) {
                     // It died before we knew it as a member, but it may have asked and been lent things.
-                    self.on_member_down(node);
+                    self.on_node_down(node, None);
                 }
             }
             Input::Datagram { bytes } => {
@@ -191,7 +179,7 @@ impl Core {
             Input::FoldEnded { fold, outcome } => self.on_fold_ended(fold, outcome),
             Input::Measured { peer, bytes_per_s } => {
                 if self.fetches.has_link_to_itself(peer) {
-                    self.links.on_bandwidth(peer, bytes_per_s);
+                    self.ctx.links.on_bandwidth(peer, bytes_per_s);
                 }
             }
             Input::Leave { within } => self.on_leave(within),
@@ -200,16 +188,17 @@ impl Core {
         self.settle();
         self.on_time();
         self.settle();
+        self.take_part_when_joined();
     }
 
     /// What must be done next, in order.
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.out.pop_front()
+        self.ctx.out.pop_front()
     }
 
     /// When to call `handle` with `Tick` at the latest.
     pub fn next_deadline(&self) -> Option<Duration> {
-        [self.timers.next(), self.members.next_deadline()].into_iter().flatten().min()
+        [self.ctx.timers.next(), self.members.next_deadline()].into_iter().flatten().min()
     }
 
     /// Handles messages to ourselves, and gives room and ids that became free to those who wait for
@@ -219,8 +208,8 @@ impl Core {
             if let Some(object) = self.vacated.pop_first() {
                 self.ensure_fetch(object);
                 self.retry_puts(object);
-            } else if let Some(message) = self.loopback.pop_front() {
-                self.on_message(self.me, message);
+            } else if let Some(message) = self.ctx.loopback.pop_front() {
+                self.on_message(self.ctx.me, message);
             } else if self.room_changed && !self.room.is_empty() {
                 self.room_changed = false;
                 self.retry_room();
@@ -232,54 +221,62 @@ impl Core {
     }
 
     fn on_time(&mut self) {
-        let changes = self.members.on_time(self.now);
+        let changes = self.members.on_time(self.ctx.now);
         self.on_member_changes(changes);
-        while let Some(timer) = self.timers.pop(self.now) {
-            match timer {
-                Timer::Call(client, call) => self.on_call_timer(client, call),
-                Timer::Asks(object) => self.serve_asks(object),
-                Timer::Tombstone(object) => self.on_tombstone_over(object),
-                Timer::Parked(key) => self.on_parked_timer(key),
-                Timer::Prefetch(object) => self.on_prefetch_timer(object),
-                Timer::Turn(object) => self.on_turn_timer(object),
-                Timer::Refresh => self.on_refresh(),
-                Timer::Resync(node) => self.on_resync(node),
-                Timer::Reannounce => self.on_reannounce(),
-                Timer::Reseat(number) => self.advance_reduction(number),
-                Timer::Crowded(reduction, slot) => self.on_crowded_timer((reduction, slot)),
-                Timer::Bereaved(number) => self.on_bereaved_timer(number),
-                Timer::Barrier(number) => self.on_barrier_timer(number),
-                Timer::Ping(node) => self.ping(node),
-                Timer::Loss(object) => self.on_loss_timer(object),
-                Timer::Graves => self.forget_graves(),
-                Timer::Unsaid => self.say_unsaid(),
-                Timer::Renewal => self.on_renewal_timer(),
-                Timer::Remembered => self.forget_memories(),
-                Timer::Leave => self.on_leave_timer(),
-            }
+        while let Some(timer) = self.ctx.timers.pop(self.ctx.now) {
+            self.on_timer(timer);
+        }
+    }
+
+    fn on_timer(&mut self, timer: Timer) {
+        match timer {
+            Timer::Call(client, call) => self.on_call_timer(client, call),
+            Timer::Parked(key) => self.on_parked_timer(key),
+            Timer::Prefetch(object) => self.on_prefetch_timer(object),
+            Timer::Turn(object) => self.on_turn_timer(object),
+            Timer::Refresh => self.on_refresh(),
+            Timer::RefreshWatched(behind) => self.refresh_watched(behind),
+            Timer::Resync(node) => self.on_resync(node),
+            Timer::Join => self.on_join_timer(),
+            Timer::Reseat(number) => self.advance_reduction(number),
+            Timer::Crowded(reduction, slot) => self.on_crowded_timer((reduction, slot)),
+            Timer::Bereaved(number) => self.on_bereaved_timer(number),
+            Timer::Barrier(number) => self.on_barrier_timer(number),
+            Timer::Ping(node) => self.ping(node),
+            Timer::OwnInventory => self.take_own_inventory(),
+            Timer::Strangers => self.forget_strangers(),
+            Timer::HandOver => self.hand_over_some(),
+            Timer::Leave => self.on_leave_timer(),
+            Timer::Asks(object) => self.directory.serve_asks(&mut self.ctx, &self.copies, object),
+            Timer::Pin(object) => self.directory.on_pin_timer(&mut self.ctx, object),
+            Timer::Pull(node) => self.directory.on_pull_timer(&mut self.ctx, node),
+            Timer::Work => self.directory.work(&mut self.ctx, &self.copies),
+            Timer::Tombstones => self.directory.expire_tombstones(&mut self.ctx),
+            Timer::LostIds => self.directory.forget_lost(&mut self.ctx),
+            Timer::Backups => self.directory.send_backups(&mut self.ctx),
+            Timer::BackupRenewal => self.directory.on_backup_renewal(&mut self.ctx),
+            Timer::ForgetBackups => self.directory.forget_backups(&mut self.ctx),
         }
     }
 
     fn next_number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
+        self.ctx.next_number()
     }
 
-    /// Sends a message; to ourselves, it is handled before `handle` returns.
     fn send(&mut self, to: NodeId, message: PeerMessage, attach: Option<CopyId>) {
-        if to == self.me {
-            self.loopback.push_back(message);
-        } else {
-            self.out.push_back(Output::Peer { to, message, attach });
-        }
+        self.ctx.send(to, message, attach);
+    }
+
+    fn ask_owner(&mut self, id: ObjectId, request: DirectoryRequest, attach: Option<CopyId>) {
+        self.ctx.ask_owner(id, request, attach);
     }
 
     /// Our own account; the driver adds the bytes it moved.
     fn status(&self) -> Status {
         let (entries, tombstones) = self.directory.counts();
         Status {
-            node: Some(self.me),
-            members: self.shards.iter().collect(),
+            node: Some(self.ctx.me),
+            members: self.ctx.shards.iter().collect(),
             store_bytes: self.copies.arena.bytes(),
             used_bytes: self.copies.arena.used(),
             copies: self.copies.table.len() as u64,
@@ -289,8 +286,16 @@ impl Core {
             reductions: (self.reductions.len() + self.seats.count()) as u64,
             clients: self.clients.len() as u64,
             evicted_copies: self.copies.evicted,
-            links: self.links.report(),
+            links: self.ctx.links.report(),
+            gauges: self.gauges(),
             ..Status::default()
         }
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        let mut gauges = Vec::new();
+        self.directory.gauges(&mut gauges);
+        self.spares.gauge(&mut gauges);
+        gauges
     }
 }

@@ -2,17 +2,23 @@
 
 use std::time::Duration;
 
-use hoplite_words::peer::{DirectoryAnswer, PeerMessage, Verdict};
-use hoplite_words::{ErrorKind, NodeId, ObjectId};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_words::{Blob, Edition, ErrorKind, NodeId, ObjectId, Stamp};
 
-use crate::fetch::Want;
+use crate::copies::{NewCopy, Phase};
+use crate::directory::{Answer, Effect};
+use crate::fetch::{Content, Want};
 use crate::io::{Event, Output};
 use crate::members::Change;
 use crate::serve::PullKey;
+use crate::shards::Moved;
 use crate::timers::Timer;
 use crate::Core;
 
-/// How often round trips are measured.
+/// Members whose links are kept in use, whatever the size of the cluster: each is watched by as many others.
+const NEIGHBOURS: usize = 16;
+
+/// How often round trips to them are measured.
 const PING_PERIOD: Duration = Duration::from_secs(10);
 
 /// The first few follow each other soon: a new peer is busy, and so is whoever welcomes it.
@@ -33,7 +39,15 @@ impl Core {
                 self.on_directory(origin, hops, id, request)
             }
             PeerMessage::Answer { id, answer } => self.on_answer(from, id, answer),
-            PeerMessage::DeletionHeard { id } => self.on_deletion_heard(from, id),
+            PeerMessage::DeletionHeard { id } => self.directory.on_deletion_heard(&mut self.ctx, from, id),
+            PeerMessage::InventoryRequest { round, scope, shards, from: cursor, fresh, clock } => {
+                self.on_inventory_request(from, round, scope, shards, cursor, fresh, clock);
+            }
+            PeerMessage::Inventory { round, since, page, unchanged, next, clock } => {
+                self.on_inventory(from, Answer { round, since, page, unchanged, next }, clock);
+            }
+            PeerMessage::MembersRequest => self.on_members_request(from),
+            PeerMessage::Members { members } => self.on_members(members),
             PeerMessage::Pull { transfer, id, edition, offset, patient } => {
                 self.on_pull(PullKey { to: from, transfer }, id, edition, offset, patient);
             }
@@ -62,16 +76,19 @@ impl Core {
             PeerMessage::Ping { sent_ns } => self.send(from, PeerMessage::Pong { sent_ns }, None),
             // Of the connection, not of the node.
             PeerMessage::Goodbye => {}
-            PeerMessage::SayAgain => self.resync_soon(from),
-            PeerMessage::Remember { ids } => self.on_remember(from, ids),
-            PeerMessage::AllSaid { since, members } => self.on_all_said(from, since, members),
+            PeerMessage::ResyncRequest { epoch } => {
+                self.on_epoch(from, epoch);
+                self.needs_pull.insert(from);
+                self.resync_soon(from);
+            }
+            PeerMessage::BackupIds { ids } => self.directory.on_backup_ids(&mut self.ctx, from, ids),
             PeerMessage::Check { transfer } => self.on_check(PullKey { to: from, transfer }),
             PeerMessage::Checked { transfer, watermark } => self.on_checked(transfer, watermark),
             PeerMessage::Pong { sent_ns } => {
-                let round_trip = self.now.saturating_sub(Duration::from_nanos(sent_ns));
-                let measured = self.links.on_round_trip(from, round_trip.as_secs_f64());
-                if measured < PINGS_SOON && self.shards.contains(from) {
-                    self.timers.set(self.now + PING_SOON, Timer::Ping(from));
+                let round_trip = self.ctx.now.saturating_sub(Duration::from_nanos(sent_ns));
+                let measured = self.ctx.links.on_round_trip(from, round_trip.as_secs_f64());
+                if measured < PINGS_SOON && self.ctx.shards.contains(from) {
+                    self.ctx.timers.set(self.ctx.now + PING_SOON, Timer::Ping(from));
                 }
             }
         }
@@ -79,14 +96,18 @@ impl Core {
 
     fn on_answer(&mut self, from: NodeId, id: ObjectId, answer: DirectoryAnswer) {
         match answer {
-            DirectoryAnswer::Verdict { edition, verdict } => self.on_verdict(edition, verdict),
-            DirectoryAnswer::Lend { ask, sender, edition, size, header } => {
-                self.on_lend(id, ask, sender, edition, size, header);
+            DirectoryAnswer::Verdict { edition, verdict } => self.on_verdict(from, id, edition, verdict),
+            DirectoryAnswer::ClaimVerdict { claim, verdict } => {
+                self.on_claim_verdict(from, id, claim, verdict)
             }
-            DirectoryAnswer::Inline { ask, edition, header, payload } => {
-                self.on_inline(from, id, ask, edition, header, payload);
+            DirectoryAnswer::Lend { ask, sender, edition, size, header, stamp } => {
+                self.on_lend(id, ask, sender, Content { edition, size, header, stamp });
             }
-            DirectoryAnswer::Deleted { ttl_ms } => self.on_deleted(from, id, Duration::from_millis(ttl_ms)),
+            DirectoryAnswer::Inline { ask, edition, header, payload, stamp } => {
+                let size = payload.0.len() as u64;
+                self.on_inline(from, id, ask, Content { edition, size, header, stamp }, payload);
+            }
+            DirectoryAnswer::Deleted { stamp } => self.on_deleted(from, id, stamp),
             DirectoryAnswer::Lost => self.on_lost(id),
             DirectoryAnswer::Copy { node, report, payload } => {
                 self.on_copy_reported(id, node, report, payload);
@@ -98,25 +119,91 @@ impl Core {
             DirectoryAnswer::AskAgain { edition, sender } => self.on_ask_again(id, edition, sender),
             DirectoryAnswer::DeleteDone { token } => self.on_delete_done(token),
             DirectoryAnswer::Located { token, size, copies, deleted } => {
-                if !self.on_barrier_reached(id, token, &copies) {
+                if !self.on_barrier_reached(token) {
                     self.on_located(token, size, copies, deleted);
                 }
             }
         }
     }
 
-    /// The object is deleted: nothing of it stays here, and nobody waits for it any longer.
-    fn on_deleted(&mut self, owner: NodeId, id: ObjectId, ttl: Duration) {
-        self.remember_grave(id, ttl);
-        self.remembered.remove(id);
-        self.drop_fetch(id);
-        let message = format!("{}: {id} was deleted", self.me);
-        self.fail_wants(id, ErrorKind::Deleted, &message);
-        self.watched_deleted(id);
-        match (self.write_of(id), self.copies.live(id)) {
-            (Some(writing), _) => self.judge_write(writing, Verdict::Deleted),
-            (None, Some(copy)) => self.doom(copy),
-            (None, None) => {}
+    /// A directory request arrived: serves it if we own the id, passes it on if another does.
+    pub(crate) fn on_directory(&mut self, origin: NodeId, hops: u8, id: ObjectId, request: DirectoryRequest) {
+        if self.departed.contains(&origin) || self.ctx.shards.is_replaced(origin) {
+            // It came by way of others, and news of the death was faster.
+            return;
+        }
+        let owner = self.ctx.shards.owner(id);
+        if owner != self.ctx.me {
+            return self.directory.forward(&mut self.ctx, owner, origin, hops, id, request);
+        }
+        if origin == self.ctx.me && self.is_out_of_date(id, &request) {
+            return;
+        }
+        if let Some(edition) = self.directory.is_taken_back(origin, id, &request) {
+            self.drop_kept(id, edition);
+        }
+        let effect = self.directory.on_request(&mut self.ctx, &self.copies, origin, id, request);
+        if let Some(Effect::Keep { id, origin, report, payload }) = effect {
+            self.keep(id, &report, payload);
+            self.directory.on_kept(&mut self.ctx, &self.copies, id, origin, &report);
+        }
+    }
+
+    /// Our own word comes back from others, who took each other for the owner, and the copy it is about is gone.
+    fn is_out_of_date(&self, id: ObjectId, request: &DirectoryRequest) -> bool {
+        let DirectoryRequest::Announce { report, .. } = request else { return false };
+        self.copies.live_copy(id).is_none_or(|copy| copy.edition != report.edition)
+    }
+
+    /// Keeps an evictable copy of a small object beside its entry, so that asks are answered with
+    /// the bytes at once. Without room it is left out: asks then lead to its holder.
+    fn keep(&mut self, id: ObjectId, report: &CopyReport, payload: Blob) {
+        let new = NewCopy {
+            object: id,
+            edition: report.edition,
+            size: report.size,
+            header: report.header.clone(),
+            phase: Phase::Received(None),
+            pinned: false,
+            public: true,
+            stamp: report.stamp,
+            claim: None,
+        };
+        if let Some(copy) = self.open_copy(new) {
+            self.ctx.out.push_back(Output::Write { copy, bytes: payload.0 });
+            self.seal_copy(copy, Default::default());
+        }
+    }
+
+    /// A put was given up after its bytes had come with its announcement: they go at once.
+    pub(crate) fn drop_kept(&mut self, id: ObjectId, edition: Edition) {
+        let Some(copy) = self.copies.live(id) else { return };
+        let known = &self.copies.table[&copy];
+        if known.edition == edition && known.is_sealed() && !known.pinned {
+            let seq = self.next_number();
+            self.doom(copy);
+            let me = self.ctx.me;
+            let request = DirectoryRequest::Withdraw { seq, edition };
+            self.directory.on_request(&mut self.ctx, &self.copies, me, id, request);
+        }
+    }
+
+    /// The object was deleted then: nothing of it stays here, and nobody waits for it any longer. What was
+    /// accepted later is another one.
+    fn on_deleted(&mut self, owner: NodeId, id: ObjectId, stamp: Stamp) {
+        let later = self.copies.live_copy(id).and_then(|copy| copy.stamp).is_some_and(|own| own > stamp);
+        if !later {
+            self.directory.on_heard_deleted(&mut self.ctx, id, stamp);
+            self.drop_fetch(id);
+            let message = format!("{}: {id} was deleted", self.ctx.me);
+            self.fail_wants(id, ErrorKind::Deleted, &message);
+            self.watched_deleted(id);
+            self.fail_reductions_onto(id);
+            match (self.write_of(id), self.copies.live(id)) {
+                (Some(writing), _) => self.judge_write(writing, Verdict::Deleted),
+                (None, Some(copy)) => self.doom(copy),
+                (None, None) => {}
+            }
         }
         self.send(owner, PeerMessage::DeletionHeard { id }, None);
     }
@@ -124,64 +211,87 @@ impl Core {
     pub(crate) fn on_member_changes(&mut self, changes: Vec<Change>) {
         for change in changes {
             match change {
-                Change::Datagram { to, bytes } => self.out.push_back(Output::Datagram { to, bytes }),
-                Change::Up(node) => {
-                    if self.departed.remove(&node) {
-                        self.unheard.insert(node);
-                    }
-                    if self.shards.insert(node) {
-                        self.out.push_back(Output::Event(Event::MemberUp { node }));
-                        self.on_owners_changed();
-                        self.directory_member_up();
-                        self.reannounce_later();
-                        self.resync_soon(node);
-                        self.ping(node);
-                    }
-                }
-                Change::Rejoined => {
-                    self.announce_everything();
-                    self.reannounce_later();
-                    let others: Vec<_> = self.shards.iter().filter(|&node| node != self.me).collect();
-                    others.into_iter().for_each(|node| self.resync_soon(node));
-                }
+                Change::Datagram { to, bytes } => self.ctx.out.push_back(Output::Datagram { to, bytes }),
+                Change::Up(node) => self.on_member_up(node),
+                Change::Rejoined => self.on_rejoined(),
                 Change::Down(node) => {
-                    if self.shards.remove(node) {
-                        self.out.push_back(Output::Event(Event::MemberDown { node }));
-                        // First: entries that are new because of it do not know all yet.
-                        self.reannounce_later();
-                        self.on_member_down(node);
+                    if let Some(moved) = self.ctx.shards.remove(node) {
+                        self.ctx.out.push_back(Output::Event(Event::MemberDown { node }));
+                        self.on_node_down(node, Some(moved));
                     }
                 }
             }
         }
     }
 
-    pub(crate) fn on_member_down(&mut self, node: NodeId) {
+    fn on_member_up(&mut self, node: NodeId) {
+        if self.departed.remove(&node) {
+            self.needs_resync.insert(node);
+        }
+        if let Some(moved) = self.ctx.shards.insert(node) {
+            self.ctx.out.push_back(Output::Event(Event::MemberUp { node }));
+            self.needs_pull.insert(node);
+            self.directory.on_member_up(&mut self.ctx, node);
+            self.on_owners_moved(&moved);
+            self.resync_soon(node);
+            self.watch_neighbours();
+            self.ask_for_members(node);
+        }
+    }
+
+    /// Others held us for dead, and may have decided meanwhile what is ours to decide.
+    fn on_rejoined(&mut self) {
+        self.directory.recover_everything(&mut self.ctx);
+        self.ask_for_all_verdicts_again();
+        let others: Vec<_> = self.ctx.shards.iter().filter(|&node| node != self.ctx.me).collect();
+        others.into_iter().for_each(|node| self.resync_soon(node));
+    }
+
+    /// A member died; or somebody who never was one, of whom others may have told us.
+    pub(crate) fn on_node_down(&mut self, node: NodeId, moved: Option<Moved>) {
         self.departed.insert(node);
         if self.departed.len() > DEPARTED_MAX {
             self.departed.pop_first();
         }
-        self.links.forget(node);
+        self.ctx.links.forget(node);
         self.connections.forget(node);
-        self.timers.clear(Timer::Resync(node));
-        self.timers.clear(Timer::Ping(node));
-        self.unheard.remove(&node);
+        self.ctx.timers.clear(Timer::Resync(node));
+        self.ctx.timers.clear(Timer::Ping(node));
+        self.needs_resync.remove(&node);
+        self.needs_pull.remove(&node);
         self.sends_member_down(node);
         self.let_seats_go(node);
         self.commits_member_down(node);
-        self.directory_member_down(node);
+        self.directory.on_node_down(&mut self.ctx, node);
         self.subscriptions_member_down(node);
-        self.on_owners_changed();
-        self.handle_passed_on(node);
+        let moved = moved.unwrap_or_else(|| self.ctx.shards.forget_claims_of(node));
+        self.on_owners_moved(&moved);
+        for request in self.directory.take_forwarded_to(&self.ctx, node) {
+            self.on_directory(request.origin, request.hops, request.id, request.request);
+        }
         self.seats_peer_broken(node);
         for transfer in self.fetches.transfers_from(node) {
             self.on_pull_refused(transfer);
         }
+        self.watch_neighbours();
+    }
+
+    /// Links to a few members are kept in use, so that whoever of them dies is noticed at once. The others are
+    /// noticed by their own neighbours.
+    fn watch_neighbours(&mut self) {
+        let neighbours: Vec<_> = self.ctx.shards.neighbours(NEIGHBOURS).collect();
+        for node in neighbours {
+            if !self.ctx.timers.is_set(Timer::Ping(node)) {
+                self.ping(node);
+            }
+        }
     }
 
     pub(crate) fn ping(&mut self, node: NodeId) {
-        let sent_ns = self.now.as_nanos() as u64;
+        let sent_ns = self.ctx.now.as_nanos() as u64;
         self.send(node, PeerMessage::Ping { sent_ns }, None);
-        self.timers.set(self.now + PING_PERIOD, Timer::Ping(node));
+        if self.ctx.shards.neighbours(NEIGHBOURS).any(|neighbour| neighbour == node) {
+            self.ctx.timers.set(self.ctx.now + PING_PERIOD, Timer::Ping(node));
+        }
     }
 }

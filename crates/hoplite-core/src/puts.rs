@@ -2,25 +2,44 @@
 //!
 //! The object is announced before its bytes are copied, so that receivers stream behind the copy;
 //! it is sealed when the client has said so **and** the directory has accepted it.
+//!
+//! ```text
+//!   Unjudged ──Accepted──▶ Accepted ──client seals──▶ sealed
+//!      │ └────Exists─────▶ Superseded ──client seals──▶ waits until the first content is here, and keeps that
+//!      └──Deleted, OtherKind──▶ Refused ──client seals──▶ the error
+//! ```
 
 use std::collections::BTreeMap;
 
 use hoplite_words::client::Reply;
 use hoplite_words::peer::{Seal, Verdict};
-use hoplite_words::{limits, Blob, CopyId, Edition, Error, ErrorKind, Header, ObjectId};
+use hoplite_words::{
+    limits, mix64, Blob, Claim, CopyId, Edition, Error, ErrorKind, Header, NodeId, ObjectId,
+};
 
 use crate::calls::Pending;
 use crate::copies::{NewCopy, Phase};
 use crate::fetch::Want;
 use crate::io::{ClientId, Output};
 use crate::room::RoomFor;
-use crate::shards::mix;
 use crate::Core;
+
+/// What the directory has said of a writing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Judged {
+    Unjudged,
+    Accepted,
+    /// Somebody else's content was accepted first, which is as good.
+    Superseded,
+    Refused(Verdict),
+}
 
 #[derive(Debug)]
 struct Write {
     client: ClientId,
-    verdict: Option<Verdict>,
+    judged: Judged,
+    /// The owner whose verdict counts.
+    asked: Option<NodeId>,
     /// The call that waits for the seal.
     sealing: Option<u64>,
     edition: Edition,
@@ -38,6 +57,10 @@ impl Writes {
         self.table.iter().filter(|(_, write)| write.client == client).map(|(&copy, _)| copy).collect()
     }
 
+    pub fn of_edition(&self, edition: Edition) -> Option<CopyId> {
+        self.by_edition.get(&edition).copied()
+    }
+
     /// The copy whose seal this call waits for.
     pub fn sealed_by(&self, client: ClientId, call: u64) -> Option<CopyId> {
         let sealed = |write: &Write| write.client == client && write.sealing == Some(call);
@@ -46,7 +69,12 @@ impl Writes {
 
     /// Copies whose acceptance the directory still owes us.
     pub fn unjudged(&self) -> Vec<CopyId> {
-        self.table.iter().filter(|(_, write)| write.verdict.is_none()).map(|(&copy, _)| copy).collect()
+        let unjudged = |(_, write): &(&CopyId, &Write)| write.judged == Judged::Unjudged;
+        self.table.iter().filter(unjudged).map(|(&copy, _)| copy).collect()
+    }
+
+    pub fn has_unjudged(&self) -> bool {
+        self.table.values().any(|write| write.judged == Judged::Unjudged)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -56,6 +84,26 @@ impl Writes {
     /// Whether all bytes of the copy are written.
     pub fn is_written(&self, copy: CopyId) -> bool {
         self.table.get(&copy).is_some_and(|write| write.sealing.is_some())
+    }
+
+    pub fn asked(&self, copy: CopyId) -> Option<NodeId> {
+        self.table.get(&copy)?.asked
+    }
+
+    pub fn expect_verdict_from(&mut self, copy: CopyId, owner: NodeId) {
+        if let Some(write) = self.table.get_mut(&copy).filter(|write| write.judged == Judged::Unjudged) {
+            write.asked = Some(owner);
+        }
+    }
+
+    /// Nothing of what was accepted and is not sealed yet counts any more.
+    pub fn forget_verdicts(&mut self) -> Vec<CopyId> {
+        let accepted = self.table.iter_mut().filter(|(_, write)| write.judged == Judged::Accepted);
+        let forget = |(&copy, write): (&CopyId, &mut Write)| {
+            write.judged = Judged::Unjudged;
+            copy
+        };
+        accepted.map(forget).collect()
     }
 
     fn remove(&mut self, copy: CopyId) -> Option<Write> {
@@ -92,12 +140,12 @@ impl Core {
             return self.reply_error(client, call, ErrorKind::BadArgument, message);
         }
         if self.leaving.is_some() {
-            let message = format!("{}: this node is about to end and takes no more objects", self.me);
+            let message = format!("{}: this node is about to end and takes no more objects", self.ctx.me);
             return self.reply_error(client, call, ErrorKind::NodeUnreachable, message);
         }
         if !self.copies.arena.could_hold(size) {
             let bytes = self.copies.arena.bytes();
-            let message = format!("{}: {id} has {size} bytes, the whole store {bytes}", self.me);
+            let message = format!("{}: {id} has {size} bytes, the whole store {bytes}", self.ctx.me);
             return self.reply_error(client, call, ErrorKind::StoreFull, message);
         }
         self.open_call(client, call, timeout_ms, Pending::Create(creation));
@@ -110,58 +158,55 @@ impl Core {
         let creation = creation.clone();
         if let Some(copy) = self.copies.live(creation.id) {
             match self.copies.table[&copy].phase {
-                Phase::Sealed => return self.put_again(client, call, copy, &creation),
+                Phase::Sealed => return self.keep_first(client, call, copy, creation.size, &creation.header),
                 // Nobody sends us the rest: the writer here is faster.
                 Phase::Received(None) => self.doom(copy),
                 _ => return self.want(creation.id, Want::Call(client, call)),
             }
         }
-        let id = creation.id;
-        let edition = Edition { writing: self.unique(), attempt: 0 };
-        let (size, header) = (creation.size, creation.header);
-        let phase = Phase::Written(client);
-        let new = NewCopy { object: id, edition, size, header, phase, pinned: true, public: true };
+        let Creation { id, size, header, payload } = creation;
+        let new = self.new_writing(client, id, size, header);
         let Some(copy) = self.open_copy(new) else {
             return self.wait_for_room(RoomFor::Create { client, call });
         };
-        self.add_user(copy);
-        let sealing = creation.payload.is_some().then_some(call);
-        self.writes.table.insert(copy, Write { client, verdict: None, sealing, edition });
-        self.writes.by_edition.insert(edition, copy);
-        match creation.payload {
+        let sealing = payload.is_some().then_some(call);
+        match payload {
             Some(payload) => {
                 self.replace_pending(client, call, Pending::Seal);
-                self.out.push_back(Output::Write { copy, bytes: payload.0 });
+                self.ctx.out.push_back(Output::Write { copy, bytes: payload.0 });
             }
             None => {
                 let offset = self.copies.table[&copy].extent.offset;
                 self.finish_call(client, call, Reply::Created { copy, offset });
             }
         }
-        self.on_opened(id);
-        self.drop_fetch(id);
-        // Our own directory answers with our sealed copy; another owner needs the bytes right away.
-        let complete = sealing.is_some() && self.shards.owner(id) != self.me;
-        self.announce(copy, complete, true);
-        self.arm_refresh();
+        self.begin_write(client, copy, sealing);
     }
 
-    /// The same object once more (re-executed tasks do this): accepted if it is the same.
-    fn put_again(&mut self, client: ClientId, call: u64, id: CopyId, creation: &Creation) {
-        let copy = &self.copies.table[&id];
-        if copy.extent.size != creation.size || copy.header != creation.header {
-            let message = format!(
-                "{}: {} exists with {} bytes ({:?}), not {} bytes ({:?})",
-                self.me, creation.id, copy.extent.size, copy.header, creation.size, creation.header
-            );
-            let error = Error::new(ErrorKind::AlreadyExists, message);
-            return self.finish_call(client, call, Reply::Failed(error));
-        }
-        if !copy.pinned {
-            self.copies.with(id, |copy| copy.pinned = true);
-            self.announce(id, true, false);
-        }
-        self.finish_call(client, call, Reply::Done);
+    /// What a client is to write, as a copy. Its number tells this writing from any other.
+    pub(crate) fn new_writing(
+        &mut self,
+        client: ClientId,
+        object: ObjectId,
+        size: u64,
+        header: Header,
+    ) -> NewCopy {
+        let edition = Edition { writing: self.unique(), attempt: 0 };
+        let claim = Some(Claim { number: edition.writing, by: self.ctx.me });
+        let phase = Phase::Written(client);
+        NewCopy { object, edition, size, header, phase, pinned: true, public: true, stamp: None, claim }
+    }
+
+    /// A copy that `client` writes is open: its owner is asked whether it may be the object's.
+    pub(crate) fn begin_write(&mut self, client: ClientId, copy: CopyId, sealing: Option<u64>) {
+        self.add_user(copy);
+        let (object, edition) = (self.copies.table[&copy].object, self.copies.table[&copy].edition);
+        let write = Write { client, judged: Judged::Unjudged, asked: None, sealing, edition };
+        self.writes.table.insert(copy, write);
+        self.writes.by_edition.insert(edition, copy);
+        self.on_opened(object);
+        self.drop_fetch(object);
+        self.ask_for_verdict(copy);
     }
 
     /// The copy that was in the way of puts is gone.
@@ -180,7 +225,7 @@ impl Core {
         let grows = (copy.watermark + 1..=copy.extent.size).contains(&watermark);
         if !copy.doomed && write.sealing.is_none() && grows {
             self.copies.with(id, |copy| copy.watermark = watermark);
-            self.out.push_back(Output::Advance { copy: id, watermark });
+            self.ctx.out.push_back(Output::Advance { copy: id, watermark });
         }
     }
 
@@ -209,7 +254,7 @@ impl Core {
     pub(crate) fn abandon_write(&mut self, copy: CopyId) {
         if let Some(write) = self.writes.remove(copy) {
             if let Some(call) = write.sealing {
-                let message = format!("{}: the put was aborted", self.me);
+                let message = format!("{}: the put was aborted", self.ctx.me);
                 self.fail_call(write.client, call, ErrorKind::Aborted, &message);
             }
             if !self.copies.table[&copy].doomed {
@@ -217,45 +262,26 @@ impl Core {
                 self.doom(copy);
             }
             self.remove_user(copy);
+            self.leave_if_nothing_is_left();
         }
     }
 
     /// The directory's word on a put.
-    pub(crate) fn on_verdict(&mut self, edition: Edition, verdict: Verdict) {
-        if let Some(&copy) = self.writes.by_edition.get(&edition) {
-            self.judge_write(copy, verdict);
-        } else if verdict != Verdict::Accepted {
-            self.on_target_rejected(edition);
-            self.drop_rejected(edition, verdict);
-        }
-    }
-
-    /// A copy that cannot stand: of a writing that was given up, or of another size than one that
-    /// an owner accepted who did not know of ours. What is complete is never given up for the first.
-    fn drop_rejected(&mut self, edition: Edition, verdict: Verdict) {
-        let rejected = |copy: &crate::copies::Copy| {
-            let holds = verdict == Verdict::Deleted && copy.is_sealed();
-            copy.public && !copy.doomed && copy.edition == edition && !holds
-        };
-        let found = self.copies.table.iter().find(|(_, copy)| rejected(copy));
-        let found = found.map(|(&id, copy)| (id, copy.object));
-        if let Some((copy, object)) = found {
-            // Whoever wants the object asks anew, for any edition.
-            self.drop_fetch(object);
-            self.withdraw(copy);
-            self.doom(copy);
-        }
-    }
-
     pub(crate) fn judge_write(&mut self, copy: CopyId, verdict: Verdict) {
         let Some(write) = self.writes.table.get_mut(&copy) else { return };
-        if matches!(write.verdict, Some(known) if known != Verdict::Accepted) {
+        let judged = match verdict {
+            Verdict::Accepted(_) => Judged::Accepted,
+            Verdict::Exists(_) => Judged::Superseded,
+            refused => Judged::Refused(refused),
+        };
+        if !matches!(write.judged, Judged::Unjudged | Judged::Accepted) {
             return;
         }
-        write.verdict = Some(verdict);
-        if verdict != Verdict::Accepted {
+        write.judged = judged;
+        match verdict {
+            Verdict::Accepted(stamp) => self.copies.with(copy, |copy| copy.stamp = Some(stamp)),
             // The client may still be writing: its room is kept until it lets go.
-            self.doom(copy);
+            _ => self.doom(copy),
         }
         self.finish_write(copy);
     }
@@ -268,32 +294,42 @@ impl Core {
     /// Seals (or refuses) once both the client and the directory have spoken.
     fn finish_write(&mut self, id: CopyId) {
         let Some(write) = self.writes.table.get(&id) else { return };
-        let (Some(call), Some(verdict), client) = (write.sealing, write.verdict, write.client) else {
+        let (Some(call), judged, client) = (write.sealing, write.judged, write.client) else { return };
+        if judged == Judged::Unjudged {
             return;
-        };
+        }
         self.writes.remove(id);
         let copy = &self.copies.table[&id];
         let (object, size) = (copy.object, copy.extent.size);
-        match verdict {
-            Verdict::Accepted => {
+        match judged {
+            Judged::Unjudged => unreachable!("seen above"),
+            Judged::Accepted => {
                 self.seal_copy(id, Seal::default());
                 self.finish_call(client, call, Reply::Done);
             }
-            Verdict::Deleted => {
-                let message = format!("{}: {object} was deleted; ids are not used again", self.me);
-                self.finish_call(client, call, Reply::Failed(Error::new(ErrorKind::Deleted, message)));
+            Judged::Superseded => {
+                self.wait_for_first(client, call, id);
+                return self.leave_if_nothing_is_left();
             }
-            Verdict::OtherSize(other) => {
-                let message = format!("{}: {object} exists with {other} bytes, not {size}", self.me);
+            Judged::Refused(Verdict::OtherKind(other)) => {
+                let message = format!(
+                    "{}: {object} exists with {other} bytes, or of another kind, not {size} bytes of this",
+                    self.ctx.me
+                );
                 self.finish_call(client, call, Reply::Failed(Error::new(ErrorKind::AlreadyExists, message)));
+            }
+            Judged::Refused(_) => {
+                let message = format!("{}: {object} was deleted; ids are not used again", self.ctx.me);
+                self.finish_call(client, call, Reply::Failed(Error::new(ErrorKind::Deleted, message)));
             }
         }
         self.remove_user(id);
+        self.leave_if_nothing_is_left();
     }
 
     /// 64 bits no other writing anywhere uses.
     pub(crate) fn unique(&mut self) -> u64 {
         let number = self.next_number();
-        mix(self.me.hash64() ^ mix(number))
+        mix64(self.ctx.me.hash64() ^ mix64(number))
     }
 }

@@ -77,7 +77,7 @@ impl Core {
             Some(copy) => self.start_send(key, copy, pull),
             None if patient || self.fetches.is_expected(id) => {
                 self.sends.parked.insert(key, pull);
-                self.timers.set(self.now + PARK_TIME, Timer::Parked(key));
+                self.ctx.timers.set(self.ctx.now + PARK_TIME, Timer::Parked(key));
             }
             None => self.refuse(key, pull),
         }
@@ -99,7 +99,7 @@ impl Core {
             Some(_) => self.connections.for_group(to),
             None => {
                 let beside = self.sends.large().filter(|other| other.key.to == to).count();
-                self.connections.choose(self.now, to, bytes, 1 + beside)
+                self.connections.choose(self.ctx.now, to, bytes, 1 + beside)
             }
         };
         let is_large = bytes >= LARGE_BYTES_MIN;
@@ -107,7 +107,7 @@ impl Core {
         self.sends.running.insert(send, Sending { copy, key, connections, is_large });
         self.sends.by_key.insert(key, send);
         let offset = pull.offset;
-        self.out.push_back(Output::Send { send, to, transfer, copy, offset, connections, group });
+        self.ctx.out.push_back(Output::Send { send, to, transfer, copy, offset, connections, group });
     }
 
     fn refuse(&mut self, key: PullKey, pull: Pull) {
@@ -120,10 +120,10 @@ impl Core {
     }
 
     pub(crate) fn on_unpull(&mut self, key: PullKey) {
-        self.timers.clear(Timer::Parked(key));
+        self.ctx.timers.clear(Timer::Parked(key));
         self.sends.parked.remove(&key);
         if let Some(&send) = self.sends.by_key.get(&key) {
-            self.out.push_back(Output::StopSend { send });
+            self.ctx.out.push_back(Output::StopSend { send });
         }
     }
 
@@ -151,7 +151,7 @@ impl Core {
     pub(crate) fn on_send_measured(&mut self, send: SendId, bytes: u64, bytes_per_s: u64) {
         if let Some(&Sending { key, connections, .. }) = self.sends.running.get(&send) {
             if !self.sends.sharing {
-                self.connections.on_measured(self.now, key.to, connections, bytes, bytes_per_s);
+                self.connections.on_measured(self.ctx.now, key.to, connections, bytes, bytes_per_s);
             }
         }
     }
@@ -171,7 +171,7 @@ impl Core {
         let sends = self.sends.running.iter().filter(|(_, sending)| sending.copy == copy);
         let sends: Vec<_> = sends.map(|(&send, _)| send).collect();
         for send in sends {
-            self.out.push_back(Output::StopSend { send });
+            self.ctx.out.push_back(Output::StopSend { send });
         }
     }
 
@@ -183,7 +183,7 @@ impl Core {
         let early: Vec<_> = early.map(|(&key, &pull)| (key, pull)).collect();
         for (key, pull) in early {
             self.sends.parked.remove(&key);
-            self.timers.clear(Timer::Parked(key));
+            self.ctx.timers.clear(Timer::Parked(key));
             self.start_send(key, copy, pull);
         }
     }
@@ -192,7 +192,7 @@ impl Core {
     pub(crate) fn refuse_parked(&mut self, id: ObjectId) {
         let of_id = self.sends.parked.iter().filter(|(_, pull)| pull.id == id);
         for (key, pull) in of_id.map(|(&key, &pull)| (key, pull)).collect::<Vec<_>>() {
-            self.timers.clear(Timer::Parked(key));
+            self.ctx.timers.clear(Timer::Parked(key));
             self.sends.parked.remove(&key);
             self.refuse(key, pull);
         }
@@ -203,12 +203,12 @@ impl Core {
         let to_node = self.sends.running.iter().filter(|(_, sending)| sending.key.to == node);
         let sends: Vec<_> = to_node.map(|(&send, _)| send).collect();
         for send in sends {
-            self.out.push_back(Output::StopSend { send });
+            self.ctx.out.push_back(Output::StopSend { send });
         }
         let parked: Vec<_> = self.sends.parked.keys().copied().filter(|key| key.to == node).collect();
         for key in parked {
             self.sends.parked.remove(&key);
-            self.timers.clear(Timer::Parked(key));
+            self.ctx.timers.clear(Timer::Parked(key));
         }
     }
 }

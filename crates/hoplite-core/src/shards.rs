@@ -1,77 +1,256 @@
-//! Which live node owns the directory entry of an id: rendezvous (highest random weight) hashing.
+//! Which live node owns which shard of all ids, and which is its backup: of all members the two with the highest
+//! weights for it (rendezvous hashing), kept in a table.
 //!
-//! When a node joins or leaves, only the ids it wins or held move; no table, no coordination.
+//! When a node joins or leaves, only the shards it wins or held move; no coordination. What a change costs:
+//! one weight for each of the [`SHARDS`] and, for those that a leaver held, one for each member.
 
-use hoplite_words::{NodeId, ObjectId};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-/// The live members, each with the well-mixed bits that weigh it.
-#[derive(Debug, Default)]
-pub(crate) struct Shards {
-    members: Vec<(NodeId, u64)>,
+use hoplite_words::limits::SHARDS;
+use hoplite_words::{mix64, NodeId, ObjectId, Shard};
+
+/// Some of all shards.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ShardSet(Box<[u64; SHARDS / 64]>);
+
+impl Default for ShardSet {
+    fn default() -> Self {
+        ShardSet(Box::new([0; SHARDS / 64]))
+    }
 }
 
+impl ShardSet {
+    pub fn insert(&mut self, shard: Shard) {
+        self.0[shard.index() / 64] |= 1 << (shard.index() % 64);
+    }
+
+    pub fn contains(&self, shard: Shard) -> bool {
+        self.0[shard.index() / 64] & 1 << (shard.index() % 64) != 0
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|&word| word == 0)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Shard> + '_ {
+        Shard::all().filter(|&shard| self.contains(shard))
+    }
+}
+
+/// What a change of members moved.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Moved {
+    /// Shards that have another owner.
+    pub owners: ShardSet,
+    /// Shards that have another backup owner.
+    pub backups: ShardSet,
+    /// Shards that another node said it owned for a while. Their owner has not heard what it was told.
+    pub claims_over: ShardSet,
+}
+
+/// A member's place in the table of members; of one that left it is used again.
+type Slot = u32;
+const NOBODY: Slot = Slot::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    node: NodeId,
+    /// Well-mixed bits that weigh it.
+    salt: u64,
+}
+
+/// The live members, and what each of them owns.
+#[derive(Debug)]
+pub(crate) struct Shards {
+    me: NodeId,
+    slots: Vec<Option<Member>>,
+    by_node: BTreeMap<NodeId, Slot>,
+    owners: Vec<Slot>,
+    backups: Vec<Slot>,
+    /// Shards of which another node has said that it owns them, although we know of nothing that gave them to
+    /// it: it has heard of a change of members before us.
+    claimed: BTreeMap<Shard, (NodeId, Duration)>,
+}
+
+/// How long that is believed: by then we have heard of the change, or it was none.
+const CLAIMED_FOR: Duration = Duration::from_secs(3);
+
 impl Shards {
-    /// Returns whether it was new.
-    pub fn insert(&mut self, node: NodeId) -> bool {
-        match self.members.binary_search_by_key(&node, |&(member, _)| member) {
-            Ok(_) => false,
-            Err(at) => {
-                self.members.insert(at, (node, node.hash64()));
-                true
-            }
+    /// We alone.
+    pub fn new(me: NodeId) -> Self {
+        let member = Member { node: me, salt: me.hash64() };
+        Shards {
+            me,
+            slots: vec![Some(member)],
+            by_node: BTreeMap::from([(me, 0)]),
+            owners: vec![0; SHARDS],
+            backups: vec![NOBODY; SHARDS],
+            claimed: BTreeMap::new(),
         }
     }
 
-    /// Returns whether it was there.
-    pub fn remove(&mut self, node: NodeId) -> bool {
-        match self.members.binary_search_by_key(&node, |&(member, _)| member) {
-            Ok(at) => {
-                self.members.remove(at);
-                true
-            }
-            Err(_) => false,
+    /// `None` if it was a member before.
+    pub fn insert(&mut self, node: NodeId) -> Option<Moved> {
+        if self.contains(node) {
+            return None;
         }
+        let member = Member { node, salt: node.hash64() };
+        let free = self.slots.iter().position(Option::is_none);
+        let slot = free.unwrap_or(self.slots.len()) as Slot;
+        match free {
+            Some(free) => self.slots[free] = Some(member),
+            None => self.slots.push(Some(member)),
+        }
+        self.by_node.insert(node, slot);
+        let mut moved = Moved::default();
+        for shard in Shard::all() {
+            let (owner, backup) = (self.owners[shard.index()], self.backups[shard.index()]);
+            let mine = weight(member, shard);
+            if mine > self.weight_of(owner, shard) {
+                self.owners[shard.index()] = slot;
+                self.backups[shard.index()] = owner;
+                moved.owners.insert(shard);
+                moved.backups.insert(shard);
+            } else if mine > self.weight_of(backup, shard) {
+                self.backups[shard.index()] = slot;
+                moved.backups.insert(shard);
+            }
+        }
+        moved.claims_over = self.forget_claims(|shard, _, _| moved.owners.contains(shard));
+        Some(moved)
+    }
+
+    /// `None` if it was no member, or is ourselves.
+    pub fn remove(&mut self, node: NodeId) -> Option<Moved> {
+        let slot = *self.by_node.get(&node).filter(|_| node != self.me)?;
+        self.by_node.remove(&node);
+        self.slots[slot as usize] = None;
+        let mut moved = self.forget_claims_of(node);
+        for shard in Shard::all() {
+            let (owner, backup) = (self.owners[shard.index()], self.backups[shard.index()]);
+            if owner == slot {
+                self.owners[shard.index()] = backup;
+                moved.owners.insert(shard);
+            }
+            if owner == slot || backup == slot {
+                let owner = self.owners[shard.index()];
+                self.backups[shard.index()] = self.heaviest(shard, |other| other != owner);
+                moved.backups.insert(shard);
+            }
+        }
+        let over = self.forget_claims(|shard, _, _| moved.owners.contains(shard));
+        over.iter().for_each(|shard| moved.claims_over.insert(shard));
+        Some(moved)
+    }
+
+    /// The node is gone, that said it owned some shards.
+    pub fn forget_claims_of(&mut self, node: NodeId) -> Moved {
+        let claims_over = self.forget_claims(|_, by, _| by == node);
+        Moved { owners: claims_over.clone(), claims_over, ..Moved::default() }
+    }
+
+    /// What nodes said long ago they owned.
+    pub fn forget_old_claims(&mut self, now: Duration) -> Moved {
+        let claims_over = self.forget_claims(|_, _, until| until <= now);
+        Moved { owners: claims_over.clone(), claims_over, ..Moved::default() }
+    }
+
+    fn forget_claims(&mut self, is_over: impl Fn(Shard, NodeId, Duration) -> bool) -> ShardSet {
+        let mut forgotten = ShardSet::default();
+        self.claimed.retain(|&shard, &mut (by, until)| {
+            let over = is_over(shard, by, until);
+            if over {
+                forgotten.insert(shard);
+            }
+            !over
+        });
+        forgotten
+    }
+
+    pub fn has_claimed(&self) -> bool {
+        !self.claimed.is_empty()
+    }
+
+    fn heaviest(&self, shard: Shard, eligible: impl Fn(Slot) -> bool) -> Slot {
+        let slots = self.by_node.values().copied().filter(|&slot| eligible(slot));
+        slots.max_by_key(|&slot| self.weight_of(slot, shard)).unwrap_or(NOBODY)
+    }
+
+    fn weight_of(&self, slot: Slot, shard: Shard) -> Option<(u64, NodeId)> {
+        self.slots.get(slot as usize)?.and_then(|member| weight(member, shard))
+    }
+
+    fn node(&self, slot: Slot) -> Option<NodeId> {
+        self.slots.get(slot as usize)?.map(|member| member.node)
     }
 
     pub fn contains(&self, node: NodeId) -> bool {
-        self.members.binary_search_by_key(&node, |&(member, _)| member).is_ok()
+        self.by_node.contains_key(&node)
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_node.len()
     }
 
     /// Whether another, newer process lives at its address: also who came after its death knows by that.
     pub fn is_replaced(&self, node: NodeId) -> bool {
-        let newer =
-            |&(member, _): &(NodeId, u64)| member.addr == node.addr && member.incarnation > node.incarnation;
-        self.members.iter().any(newer)
+        let newer = NodeId { incarnation: node.incarnation.saturating_add(1), ..node };
+        self.by_node.range(newer..).next().is_some_and(|(member, _)| member.addr == node.addr)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.members.iter().map(|&(node, _)| node)
+        self.by_node.keys().copied()
     }
 
-    /// Stands for this set of members: equal where it is the same.
-    pub fn fingerprint(&self) -> u64 {
-        self.members.iter().fold(0, |sum, &(_, salt)| sum ^ mix(salt))
+    /// The next few members behind ourselves in the ring of all of them, each the neighbour of as many.
+    pub fn neighbours(&self, count: usize) -> impl Iterator<Item = NodeId> + '_ {
+        let behind = self.by_node.range(self.me..).chain(self.by_node.range(..self.me));
+        behind.map(|(&node, _)| node).filter(|&node| node != self.me).take(count)
     }
 
-    /// The owner of `id`; the set is never empty, it holds at least ourselves.
     pub fn owner(&self, id: ObjectId) -> NodeId {
-        self.owner_among(id, |_| true).expect("we are a member ourselves")
+        self.owner_of(id.shard())
     }
 
-    /// Who would own `id` if only these were members.
-    pub fn owner_among(&self, id: ObjectId, eligible: impl Fn(NodeId) -> bool) -> Option<NodeId> {
-        let bits = u64::from_le_bytes(id.0[..8].try_into().expect("8 bytes"))
-            ^ u64::from_le_bytes(id.0[8..].try_into().expect("8 bytes")).rotate_left(32);
-        let weight = |&(node, salt): &(NodeId, u64)| (mix(bits ^ salt), node);
-        self.members.iter().filter(|(node, _)| eligible(*node)).map(weight).max().map(|(_, node)| node)
+    pub fn owner_of(&self, shard: Shard) -> NodeId {
+        match self.claimed.get(&shard) {
+            Some(&(by, _)) => by,
+            None => self.node(self.owners[shard.index()]).expect("we are a member ourselves"),
+        }
+    }
+
+    pub fn is_mine(&self, shard: Shard) -> bool {
+        self.owner_of(shard) == self.me
+    }
+
+    /// Who would own it without its owner.
+    pub fn backup_of(&self, shard: Shard) -> Option<NodeId> {
+        self.node(self.backups[shard.index()])
+    }
+
+    /// Another node says that it owns the shard. False if we knew.
+    pub fn note_claimed(&mut self, now: Duration, shard: Shard, by: NodeId) -> bool {
+        if self.owner_of(shard) == by {
+            return false;
+        }
+        match self.node(self.owners[shard.index()]) == Some(by) {
+            true => self.claimed.remove(&shard),
+            false => self.claimed.insert(shard, (by, now + CLAIMED_FOR)),
+        };
+        true
+    }
+
+    /// Which of those members comes first for `id`.
+    pub fn first_for(&self, id: ObjectId, eligible: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let slot = self.heaviest(id.shard(), |slot| self.node(slot).is_some_and(&eligible));
+        self.node(slot)
     }
 }
 
-/// The finaliser of SplitMix64: every input bit changes half of the output bits.
-pub(crate) fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+fn weight(member: Member, shard: Shard) -> Option<(u64, NodeId)> {
+    let bits = (u64::from(shard.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Some((mix64(bits ^ member.salt), member.node))
 }
 
 #[cfg(test)]
@@ -82,19 +261,83 @@ mod tests {
         NodeId { addr: ([127, 0, 0, 1], port).into(), incarnation: 1 }
     }
 
+    const NOW: Duration = Duration::from_secs(5);
+
+    fn cluster(nodes: std::ops::Range<u16>) -> Shards {
+        let mut shards = Shards::new(node(nodes.start));
+        nodes.skip(1).for_each(|port| assert!(shards.insert(node(port)).is_some()));
+        shards
+    }
+
+    fn owners(shards: &Shards) -> Vec<NodeId> {
+        Shard::all().map(|shard| shards.owner_of(shard)).collect()
+    }
+
     #[test]
-    fn a_leaver_moves_only_its_own_ids_and_load_is_even() {
-        let mut shards = Shards::default();
-        (0..8).for_each(|port| assert!(shards.insert(node(port))));
-        let ids: Vec<_> = (0..8000).map(|i| ObjectId::from_name(&i.to_string())).collect();
-        let before: Vec<_> = ids.iter().map(|&id| shards.owner(id)).collect();
+    fn a_leaver_moves_only_its_own_shards_and_load_is_even() {
+        let mut shards = cluster(0..8);
+        let before = owners(&shards);
         for port in 0..8 {
             let share = before.iter().filter(|&&owner| owner == node(port)).count();
-            assert!((800..1200).contains(&share), "{share} of 8000");
+            assert!((400..630).contains(&share), "{share} of {SHARDS}");
         }
-        assert!(shards.remove(node(3)));
-        for (id, &owner) in ids.iter().zip(&before) {
-            assert_eq!(owner != node(3), shards.owner(*id) == owner);
+        let backups: Vec<_> = Shard::all().map(|shard| shards.backup_of(shard)).collect();
+        let moved = shards.remove(node(3)).unwrap();
+        for shard in Shard::all() {
+            let was_its = before[shard.index()] == node(3);
+            assert_eq!(was_its, moved.owners.contains(shard));
+            assert_eq!(was_its, shards.owner_of(shard) != before[shard.index()]);
+            if was_its {
+                assert_eq!(Some(shards.owner_of(shard)), backups[shard.index()]);
+            }
         }
+    }
+
+    #[test]
+    fn everyone_comes_to_the_same_table_whatever_the_order() {
+        let mut one = cluster(0..20);
+        let mut other = Shards::new(node(7));
+        for port in (0..30).rev() {
+            other.insert(node(port));
+        }
+        (20..30).for_each(|port| assert!(other.remove(node(port)).is_some()));
+        assert_eq!(owners(&one), owners(&other));
+        let backups = |shards: &Shards| Shard::all().map(|s| shards.backup_of(s)).collect::<Vec<_>>();
+        assert_eq!(backups(&one), backups(&other));
+        assert_eq!(one.insert(node(3)), None);
+        assert_eq!(one.remove(node(99)), None);
+    }
+
+    #[test]
+    fn who_knows_of_a_change_first_is_believed_until_we_know() {
+        let mut shards = cluster(0..3);
+        let shard = Shard::all().find(|&shard| shards.owner_of(shard) == node(1)).unwrap();
+        assert!(shards.note_claimed(NOW, shard, node(9)));
+        assert!(!shards.note_claimed(NOW, shard, node(9)));
+        assert_eq!(shards.owner_of(shard), node(9));
+        assert!(shards.forget_claims_of(node(9)).owners.contains(shard));
+        assert_eq!(shards.owner_of(shard), node(1), "it is gone");
+        shards.note_claimed(NOW, shard, node(9));
+        assert!(shards.forget_old_claims(NOW).owners.is_empty());
+        assert!(shards.forget_old_claims(NOW + CLAIMED_FOR).owners.contains(shard), "it was wrong");
+        assert!(shards.note_claimed(NOW, shard, node(9)));
+        shards.remove(node(1));
+        assert!([node(0), node(2)].contains(&shards.owner_of(shard)), "what we learn ourselves is newer");
+    }
+
+    #[test]
+    fn a_newer_process_at_the_same_address_is_seen() {
+        let mut shards = cluster(0..3);
+        shards.insert(NodeId { incarnation: 5, ..node(2) });
+        assert!(shards.is_replaced(node(2)));
+        assert!(!shards.is_replaced(NodeId { incarnation: 5, ..node(2) }));
+    }
+
+    #[test]
+    fn neighbours_go_round() {
+        let mut shards = Shards::new(node(5));
+        (0..10).for_each(|port| drop(shards.insert(node(port))));
+        let ports: Vec<_> = shards.neighbours(6).map(|node| node.addr.port()).collect();
+        assert_eq!(ports, [6, 7, 8, 9, 0, 1]);
     }
 }

@@ -1,6 +1,7 @@
 //! Objects whose copies we watch through the directory: for `wait`, for reductions, and for want of room.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use hoplite_words::peer::{CopyReport, DirectoryRequest};
 use hoplite_words::{Blob, NodeId, ObjectId};
@@ -33,16 +34,62 @@ struct Subscription {
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
     table: BTreeMap<ObjectId, Subscription>,
+    /// Objects of which a node has a copy.
+    by_node: BTreeMap<NodeId, BTreeSet<ObjectId>>,
 }
 
 impl Subscriptions {
-    pub fn objects(&self) -> Vec<ObjectId> {
-        self.table.keys().copied().collect()
-    }
-
     /// Those of which their owners are to tell us more.
     pub fn open(&self) -> Vec<ObjectId> {
-        self.table.iter().filter(|(_, known)| !known.over).map(|(&object, _)| object).collect()
+        self.open_from(Bound::Unbounded, usize::MAX)
+    }
+
+    /// The first of them from there on.
+    pub fn open_from(&self, from: Bound<ObjectId>, count: usize) -> Vec<ObjectId> {
+        let open = self.table.range((from, Bound::Unbounded)).filter(|(_, known)| !known.over);
+        open.map(|(&object, _)| object).take(count).collect()
+    }
+
+    pub fn has_open(&self) -> bool {
+        self.table.values().any(|known| !known.over)
+    }
+
+    pub fn watched_by(&self, watcher: Watcher) -> Vec<ObjectId> {
+        let watched = self.table.iter().filter(|(_, known)| known.watchers.contains(&watcher));
+        watched.map(|(&object, _)| object).collect()
+    }
+
+    fn note_copy(&mut self, object: ObjectId, node: NodeId, report: CopyReport) {
+        if let Some(known) = self.table.get_mut(&object) {
+            known.copies.insert(node, report);
+            self.by_node.entry(node).or_default().insert(object);
+        }
+    }
+
+    /// Returns whether it was known.
+    fn forget_copy(&mut self, object: ObjectId, node: NodeId) -> bool {
+        let known = self.table.get_mut(&object).is_some_and(|known| known.copies.remove(&node).is_some());
+        if let Some(objects) = self.by_node.get_mut(&node) {
+            objects.remove(&object);
+            if objects.is_empty() {
+                self.by_node.remove(&node);
+            }
+        }
+        known
+    }
+
+    /// Nobody is known any more to have what came once: whether its owner is to be asked again.
+    fn begin_again(&mut self, object: ObjectId) -> bool {
+        let Some(known) = self.table.get_mut(&object) else { return false };
+        known.copies.is_empty() && std::mem::take(&mut known.over)
+    }
+
+    fn remove(&mut self, object: ObjectId) -> Option<Subscription> {
+        let nodes: Vec<_> = self.table.get(&object)?.copies.keys().copied().collect();
+        for node in nodes {
+            self.forget_copy(object, node);
+        }
+        self.table.remove(&object)
     }
 
     /// The copies of a watched object that their nodes have reported.
@@ -93,7 +140,7 @@ impl Core {
         known.watchers.remove(&watcher);
         if known.watchers.is_empty() {
             let over = known.over;
-            self.subscriptions.table.remove(&object);
+            self.subscriptions.remove(object);
             if !over {
                 self.ask_owner(object, DirectoryRequest::Unsubscribe, None);
             }
@@ -117,7 +164,7 @@ impl Core {
         known.lost &= !report.complete;
         // Who speaks of copies takes us for a watcher.
         known.over = false;
-        known.copies.insert(node, report.clone());
+        self.subscriptions.note_copy(object, node, report.clone());
         if let Some(payload) = payload {
             self.on_subscription_over(object, report.size);
             for watcher in self.subscriptions.watchers(object) {
@@ -141,19 +188,26 @@ impl Core {
 
     /// All who have a copy, says the owner: what others have told is out of date.
     pub(crate) fn on_holders(&mut self, object: ObjectId, nodes: &[NodeId]) {
-        let Some(known) = self.subscriptions.table.get_mut(&object) else { return };
-        let before = known.copies.len();
-        known.copies.retain(|node, _| nodes.contains(node));
-        if known.copies.len() < before {
+        let nodes: BTreeSet<_> = nodes.iter().copied().collect();
+        let known = self.subscriptions.copies(object).map(|(node, _)| node);
+        let gone: Vec<_> = known.filter(|node| !nodes.contains(node)).collect();
+        for &node in &gone {
+            self.subscriptions.forget_copy(object, node);
+        }
+        if !gone.is_empty() {
             self.tell_watchers(object);
         }
     }
 
     pub(crate) fn on_copy_gone(&mut self, object: ObjectId, node: NodeId) {
-        let Some(known) = self.subscriptions.table.get_mut(&object) else { return };
-        if known.copies.remove(&node).is_some() {
-            self.tell_watchers(object);
+        if !self.subscriptions.forget_copy(object, node) {
+            return;
         }
+        if self.subscriptions.begin_again(object) {
+            self.subscribe(object);
+            self.arm_refresh();
+        }
+        self.tell_watchers(object);
     }
 
     fn tell_watchers(&mut self, object: ObjectId) {
@@ -161,7 +215,7 @@ impl Core {
             match watcher {
                 Watcher::Call(client, call) => self.on_waited_change(client, call, object),
                 Watcher::Reduction(number) => self.on_reduction_change(number, object),
-                Watcher::Leave => self.leave_if_nothing_is_left(),
+                Watcher::Leave => self.on_handed_over(object),
                 Watcher::Fetch => {}
             }
         }
@@ -189,7 +243,8 @@ impl Core {
             match watcher {
                 Watcher::Call(client, call) => self.on_waited_deleted(client, call, object),
                 Watcher::Reduction(number) => self.on_reduction_deleted(number, object),
-                Watcher::Leave => self.leave_if_nothing_is_left(),
+                // It goes from here in a moment, and says so itself.
+                Watcher::Leave => {}
                 // Whoever wanted it has been told.
                 Watcher::Fetch => {}
             }
@@ -197,7 +252,7 @@ impl Core {
     }
 
     pub(crate) fn subscriptions_member_down(&mut self, node: NodeId) {
-        for object in self.subscriptions.objects() {
+        for object in self.subscriptions.by_node.remove(&node).into_iter().flatten() {
             self.on_copy_gone(object, node);
         }
     }

@@ -15,8 +15,6 @@ pub(crate) enum Timer {
     Call(ClientId, u64),
     /// Asks that could not be served by a distrusted sender may be now.
     Asks(ObjectId),
-    /// A tombstone has stood long enough.
-    Tombstone(ObjectId),
     /// A parked pull has waited long enough.
     Parked(PullKey),
     /// A prefetch nobody else waits for has waited long enough.
@@ -25,10 +23,12 @@ pub(crate) enum Timer {
     Turn(ObjectId),
     /// Say again what has not been answered.
     Refresh,
+    /// Subscribe again, to what is behind this object.
+    RefreshWatched(ObjectId),
     /// Tell a peer whose connection broke what it may have missed.
     Resync(NodeId),
-    /// Tell everyone again what was lost or forgotten while views of the membership differed.
-    Reannounce,
+    /// Nobody let us in, or told us of all members.
+    Join,
     /// Seat a reduction's slots anew that failed before.
     Reseat(u64),
     /// A slot seated here has waited long enough for room.
@@ -39,16 +39,28 @@ pub(crate) enum Timer {
     Barrier(u64),
     /// Measure the round trip to a peer.
     Ping(NodeId),
-    /// Whoever waits for a lost object is to hear so, now that its new owner knows what there is.
-    Loss(ObjectId),
-    /// Forget the oldest graves.
-    Graves,
-    /// Tell witnesses of what only their owner knows.
-    Unsaid,
+    /// An inventory was asked for and did not come; or a node that did not answer is asked again.
+    Pull(NodeId),
+    /// Take in what is here of our own shards.
+    OwnInventory,
+    /// Long work goes on.
+    Work,
+    /// Forget those who are involved in objects here and never became members.
+    Strangers,
+    /// Nodes that had no room to keep an object may have some.
+    Pin(ObjectId),
+    /// Forget the oldest tombstones.
+    Tombstones,
+    /// Forget the oldest of what was lost.
+    LostIds,
+    /// Tell backups of what only their owner knows.
+    Backups,
     /// Tell them again.
-    Renewal,
+    BackupRenewal,
     /// Forget the oldest of what owners told us of.
-    Remembered,
+    ForgetBackups,
+    /// Hand over the next few of what only this node has.
+    HandOver,
     /// The time to hand over what only this node has is up, or it is done.
     Leave,
 }

@@ -39,6 +39,8 @@ impl Core {
                     // It cannot go without the whole.
                     pinned: true,
                     public: false,
+                    stamp: None,
+                    claim: None,
                 },
             );
             self.copies.with(window, |window| window.within = Some(whole));
@@ -49,10 +51,10 @@ impl Core {
     }
 
     /// Every window is sealed, and so is the whole now; whoever streams from a window may finish that.
-    pub(crate) fn seal_whole(&mut self, whole: CopyId, seal: Seal) {
-        self.out.push_back(Output::Filled { copy: whole });
+    pub(crate) fn seal_whole(&mut self, whole: CopyId, pinned: bool, seal: Seal) {
+        self.ctx.out.push_back(Output::Filled { copy: whole });
         let windows = self.copies.with(whole, |whole| {
-            whole.public = true;
+            whole.pinned = pinned;
             std::mem::take(&mut whole.windows)
         });
         windows.into_iter().for_each(|window| self.retire(window));

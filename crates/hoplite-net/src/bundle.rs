@@ -13,6 +13,9 @@ use hoplite_words::Connections;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::listen::Accepted;
+use crate::meter::Held;
+
 /// How much goes by one connection before it is the next one's turn. A relay sends on what is there in order:
 /// each hop adds up to the time of a chunk on every connection. Smaller ones cost more system calls.
 pub const CHUNK_BYTES: u64 = 64 << 10;
@@ -23,6 +26,8 @@ pub struct Bundle {
     connections: Vec<TcpStream>,
     /// Bytes written or read so far.
     at: u64,
+    /// What counts those that were dialled by a peer.
+    counted: Vec<Held>,
 }
 
 impl From<TcpStream> for Bundle {
@@ -34,7 +39,13 @@ impl From<TcpStream> for Bundle {
 impl Bundle {
     /// Of connections on which nothing but the hello was said, in the order of their numbers: one at least.
     pub fn new(connections: Vec<TcpStream>) -> Self {
-        Bundle { connections, at: 0 }
+        Bundle { connections, at: 0, counted: Vec::new() }
+    }
+
+    /// As [`Bundle::new`], dialled by a peer.
+    pub(crate) fn accepted(accepted: Vec<Accepted>) -> Self {
+        let (connections, counted) = accepted.into_iter().map(|each| (each.stream, each.counted)).unzip();
+        Bundle { connections, at: 0, counted }
     }
 
     pub fn connections(&self) -> Connections {
@@ -118,7 +129,8 @@ impl Bundle {
     /// If the kernel does not let go of one.
     pub fn detach(self) -> io::Result<Detached> {
         let connections = self.connections.into_iter().map(TcpStream::into_std);
-        Ok(Detached { connections: connections.collect::<io::Result<_>>()?, at: self.at })
+        let connections = connections.collect::<io::Result<_>>()?;
+        Ok(Detached { connections, at: self.at, counted: self.counted })
     }
 
     /// Whose turn it is, and how many of `wanted` bytes it is for.
@@ -137,6 +149,7 @@ impl Bundle {
 pub struct Detached {
     connections: Vec<std::net::TcpStream>,
     at: u64,
+    counted: Vec<Held>,
 }
 
 impl Detached {
@@ -146,7 +159,8 @@ impl Detached {
     /// If it does not take one.
     pub fn attach(self) -> io::Result<Bundle> {
         let connections = self.connections.into_iter().map(TcpStream::from_std);
-        Ok(Bundle { connections: connections.collect::<io::Result<_>>()?, at: self.at })
+        let connections = connections.collect::<io::Result<_>>()?;
+        Ok(Bundle { connections, at: self.at, counted: self.counted })
     }
 }
 

@@ -1,31 +1,37 @@
 //! Control connections dialled here, one per peer there is something to say to.
 //!
 //! ```text
-//! (nothing) ──send──▶ Open: wait out the back-off, dial, write ──broke, overflow──▶ Broken
-//!                      ▲                                                             │
-//!                      └───────────────────────send──────────────────────────────────┘
+//!                      ┌────────────────────────send──────────────────────────┐
+//!                      ▼                                                      │
+//! (nothing) ──send──▶ Open: wait out the back-off, dial, write ──broke──▶ Broken
+//!     ▲                │ ▲                                    overflow        ▲
+//!     │      idle, one │ │ something waits                                    │
+//!     │    of too many ▼ │                                                    │
+//!     └─nothing waits── Parting: goodbye, until the peer has read all ──broke─┘
 //! ```
 //! A link that breaks loses what was queued; the owner hears of it and decides what to say again. One that
 //! had been made is dialled again at once, with or without anything to say: so the owner learns whether the
-//! process is gone.
+//! process is gone. One that is closed because nobody needs it loses nothing, and the owner hears nothing of it:
+//! what is said meanwhile waits until the peer has closed it too, so that nothing overtakes what was said before.
 
 use std::collections::HashMap;
-use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoplite_words::peer::{PeerMessage, PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
+use hoplite_words::client::Gauge;
+use hoplite_words::peer::PeerMessage;
 use hoplite_words::NodeId;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::warn;
 
-use crate::dial::dial;
-use crate::hello::LastWords;
+use crate::link::LinkRun;
+use crate::meter::Meter;
 use crate::outbox::{Outbox, OutboxFull};
+use crate::parting::CONTROL_IDLE_MAX;
+use crate::shortage::Shortage;
 
 /// Bytes that may wait for one peer: some hundred inline objects, or a whole directory's worth of
 /// announcements after a change of members. A peer this far behind is given up and told anew.
@@ -55,7 +61,7 @@ pub enum ControlEvent {
 }
 
 /// One control connection that a peer dialled; never reused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ConnectionId(pub(crate) u64);
 
 /// How a link came to its end.
@@ -65,9 +71,11 @@ pub struct LinkEnd {
     /// There is proof that the process is no more: its host refuses connections to its address, or
     /// another incarnation answered there.
     pub gone: bool,
-    generation: u64,
+    pub(crate) generation: u64,
     /// How long it was up, if it was made and not turned away.
-    up: Option<Duration>,
+    pub(crate) up: Option<Duration>,
+    /// It was closed because it was idle, and the peer has read all that was said on it.
+    pub(crate) parted: bool,
 }
 
 /// The peer does not take what is sent to it: its link was given up, like a broken one.
@@ -79,27 +87,57 @@ pub struct Overflow;
 pub struct ControlLinks {
     me: NodeId,
     events: mpsc::Sender<ControlEvent>,
-    links: HashMap<NodeId, Link>,
+    shortage: Arc<Shortage>,
+    pub(crate) links: HashMap<NodeId, Link>,
     generations: u64,
+    pub(crate) looked: Instant,
+    /// Links that are idle, and those that were closed for that.
+    pub(crate) idle: Arc<Meter>,
+    /// Outboxes that were full.
+    overflows: Arc<Meter>,
 }
 
 #[derive(Debug)]
-struct Link {
-    generation: u64,
+pub(crate) struct Link {
+    pub(crate) generation: u64,
     failures: u32,
-    state: LinkState,
+    /// When something was said last.
+    pub(crate) used: Instant,
+    pub(crate) state: LinkState,
 }
 
 #[derive(Debug)]
-enum LinkState {
-    Open(Arc<Outbox>, JoinHandle<()>),
+pub(crate) enum LinkState {
+    Open(Arc<Outbox>, Run),
+    /// Goodbye is said; the outbox is that of the next connection.
+    Parting(Arc<Outbox>, Run),
     Broken,
 }
 
+#[derive(Debug)]
+pub(crate) struct Run {
+    task: JoinHandle<()>,
+    pub(crate) parting: Arc<AtomicBool>,
+}
+
 impl ControlLinks {
-    /// No links yet; what happens to them goes to `events`.
+    /// No links yet; what happens to them goes to `events`. Must be called inside a runtime.
     pub fn new(me: NodeId, events: mpsc::Sender<ControlEvent>) -> Self {
-        ControlLinks { me, events, links: HashMap::new(), generations: 0 }
+        ControlLinks {
+            me,
+            events,
+            shortage: Arc::default(),
+            links: HashMap::new(),
+            generations: 0,
+            looked: Instant::now(),
+            idle: Meter::new("idle control connections", CONTROL_IDLE_MAX),
+            overflows: Meter::new("bytes that wait for the slowest peer", CONTROL_OUTBOX_BYTES_MAX),
+        }
+    }
+
+    /// With what the rest of the node knows of this host's means.
+    pub fn sharing(self, shortage: Arc<Shortage>) -> Self {
+        ControlLinks { shortage, ..self }
     }
 
     /// Queues `message` for `to`, dialling it if need be. Must be called inside a runtime.
@@ -114,6 +152,7 @@ impl ControlLinks {
                 Ok(()) => return Ok(()),
                 Err(full @ OutboxFull::Full { .. }) => {
                     warn!(peer = %to, %full, "the peer does not keep up; dropping the connection");
+                    self.overflows.on_met();
                     outbox.close();
                     self.on_failure(to);
                     return Err(Overflow);
@@ -124,10 +163,14 @@ impl ControlLinks {
         }
     }
 
-    /// Takes note of a [`ControlEvent::LinkBroken`], and dials again if it had been made. False if the
-    /// peer was forgotten meanwhile, so that nobody needs to know. Must be called inside a runtime.
+    /// Takes note of a [`ControlEvent::LinkBroken`], and dials again if it had been made. False if nobody needs to
+    /// know: the peer was forgotten meanwhile, or the link was closed in order. Must be called inside a runtime.
     pub fn on_broken(&mut self, end: &LinkEnd) -> bool {
         let Some(link) = self.links.get_mut(&end.node) else { return false };
+        if end.parted {
+            self.on_parted(end);
+            return false;
+        }
         if link.generation == end.generation {
             let settled = end.up.is_some_and(|up| up >= LINK_SETTLED_AFTER);
             link.failures = if settled { 0 } else { link.failures.saturating_add(1) };
@@ -141,8 +184,8 @@ impl ControlLinks {
 
     /// Forgets a peer that is no member any more, and what waits for it.
     pub fn forget(&mut self, node: NodeId) {
-        if let Some(Link { state: LinkState::Open(_, run), .. }) = self.links.remove(&node) {
-            run.abort();
+        if let Some(run) = self.links.remove(&node).and_then(Link::into_run) {
+            run.task.abort();
         }
     }
 
@@ -157,16 +200,40 @@ impl ControlLinks {
     /// Writes out all that waits, then closes every link. May take as long as the slowest peer: bound it.
     pub async fn finish(&mut self) {
         let mut ends = Vec::new();
-        for (_, link) in self.links.drain() {
-            if let LinkState::Open(outbox, run) = link.state {
-                outbox.finish();
-                ends.push(run);
+        for (to, link) in std::mem::take(&mut self.links) {
+            match link.state {
+                LinkState::Open(outbox, run) => {
+                    outbox.finish();
+                    ends.push(run.task);
+                }
+                LinkState::Parting(outbox, run) => {
+                    ends.push(run.task);
+                    if !outbox.is_empty() {
+                        // The peer may still read the connection that is being closed, and take this for its end:
+                        // it is about to hear that this node leaves.
+                        outbox.finish();
+                        ends.push(self.run(to, 0, outbox).task);
+                    }
+                }
+                LinkState::Broken => {}
             }
         }
         for end in ends {
             // A task that panicked has nothing more to write.
             let _ = end.await;
         }
+    }
+
+    pub fn gauges(&self) -> [Gauge; 3] {
+        let waiting = self.links.values().filter_map(|link| match &link.state {
+            LinkState::Open(outbox, _) | LinkState::Parting(outbox, _) => Some(outbox.bytes()),
+            LinkState::Broken => None,
+        });
+        self.overflows.set(waiting.max().unwrap_or(0));
+        let (limit, left) = (self.events.max_capacity(), self.events.capacity());
+        let events = Meter::new("messages of peers that wait", limit);
+        events.set(limit - left);
+        [self.idle.gauge(), self.overflows.gauge(), events.gauge()]
     }
 
     fn on_failure(&mut self, node: NodeId) {
@@ -177,18 +244,49 @@ impl ControlLinks {
     }
 
     fn outbox(&mut self, to: NodeId) -> Arc<Outbox> {
-        let fresh = Link { generation: 0, failures: 0, state: LinkState::Broken };
+        let now = Instant::now();
+        let fresh = Link { generation: 0, failures: 0, used: now, state: LinkState::Broken };
         let link = self.links.entry(to).or_insert(fresh);
-        if let LinkState::Open(outbox, _) = &link.state {
+        link.used = now;
+        if let LinkState::Open(outbox, _) | LinkState::Parting(outbox, _) = &link.state {
             return outbox.clone();
         }
-        self.generations += 1;
-        link.generation = self.generations;
         let outbox = Arc::new(Outbox::new(CONTROL_OUTBOX_BYTES_MAX));
-        let run = LinkRun { me: self.me, to, generation: link.generation, outbox: outbox.clone() };
-        let run = tokio::spawn(run.run(backoff(link.failures), self.events.clone()));
-        link.state = LinkState::Open(outbox.clone(), run);
+        self.open(to, outbox.clone());
         outbox
+    }
+
+    /// Dials a peer whose link is there and not open.
+    pub(crate) fn open(&mut self, to: NodeId, outbox: Arc<Outbox>) {
+        self.generations += 1;
+        let failures = self.links.get(&to).map_or(0, |link| link.failures);
+        let run = self.run(to, failures, outbox.clone());
+        if let Some(link) = self.links.get_mut(&to) {
+            link.generation = self.generations;
+            link.state = LinkState::Open(outbox, run);
+        }
+    }
+
+    fn run(&self, to: NodeId, failures: u32, outbox: Arc<Outbox>) -> Run {
+        let parting = Arc::new(AtomicBool::new(false));
+        let run = LinkRun {
+            me: self.me,
+            to,
+            generation: self.generations,
+            outbox,
+            shortage: self.shortage.clone(),
+            parting: parting.clone(),
+        };
+        Run { task: tokio::spawn(run.run(backoff(failures), self.events.clone())), parting }
+    }
+}
+
+impl Link {
+    fn into_run(self) -> Option<Run> {
+        match self.state {
+            LinkState::Open(_, run) | LinkState::Parting(_, run) => Some(run),
+            LinkState::Broken => None,
+        }
     }
 }
 
@@ -196,104 +294,5 @@ fn backoff(failures: u32) -> Duration {
     match failures {
         0 => Duration::ZERO,
         n => BACKOFF_MIN.saturating_mul(1 << (n - 1).min(16)).min(BACKOFF_MAX),
-    }
-}
-
-struct LinkRun {
-    me: NodeId,
-    to: NodeId,
-    generation: u64,
-    outbox: Arc<Outbox>,
-}
-
-/// Why a link ended, other than by our own will.
-#[derive(Debug, thiserror::Error)]
-enum LinkError {
-    #[error("the peer closed it")]
-    Closed,
-    #[error("turned away: {:?} answers there{}", .0.node, other_version(.0.version))]
-    Refused(PeerRefusal),
-    #[error(transparent)]
-    Io(#[from] io::Error),
-}
-
-fn other_version(version: u32) -> String {
-    match version {
-        PEER_PROTOCOL_VERSION => String::new(),
-        other => format!(", which speaks protocol version {other} and not {PEER_PROTOCOL_VERSION}"),
-    }
-}
-
-impl LinkError {
-    fn proves_gone(&self, to: NodeId) -> bool {
-        match self {
-            // Whoever announces another address may just be reached through the one we dialled.
-            LinkError::Refused(by) => by.node.addr == to.addr && by.node.incarnation != to.incarnation,
-            LinkError::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused,
-            LinkError::Closed => false,
-        }
-    }
-}
-
-impl LinkRun {
-    async fn run(self, pause: Duration, events: mpsc::Sender<ControlEvent>) {
-        let mut made = None;
-        let outcome = tokio::select! {
-            biased;
-            () = self.outbox.closed() => Ok(()),
-            outcome = self.carry(pause, &mut made) => outcome,
-        };
-        // Before the event, so that nothing more is queued for a link that is gone.
-        self.outbox.close();
-        match &outcome {
-            Ok(()) => debug!(peer = %self.to, "control connection closed"),
-            Err(error) => info!(peer = %self.to, %error, "control connection lost"),
-        }
-        let up = match &outcome {
-            Err(LinkError::Refused(_)) => None,
-            // The peer's kernel took the call, and then there was nobody to take the hello.
-            Err(LinkError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset && made.is_none() => {
-                Some(Duration::ZERO)
-            }
-            _ => made.map(|made: Instant| made.elapsed()),
-        };
-        let gone = outcome.is_err_and(|error| error.proves_gone(self.to));
-        let end = LinkEnd { node: self.to, gone, generation: self.generation, up };
-        let _ = events.send(ControlEvent::LinkBroken(end)).await;
-    }
-
-    async fn carry(&self, pause: Duration, made: &mut Option<Instant>) -> Result<(), LinkError> {
-        if !pause.is_zero() {
-            tokio::time::sleep(pause).await;
-        }
-        let mut stream = dial(self.me, self.to, Purpose::Control).await?;
-        debug!(peer = %self.to, "control connection made");
-        *made = Some(Instant::now());
-        let mut words = LastWords::default();
-        let outcome = self.write_frames(&mut stream, &mut words).await;
-        if outcome.is_err() {
-            // It may have been said before a write of ours failed.
-            let _ = words.hear(&stream);
-        }
-        match words.refusal() {
-            Some(refusal) => Err(LinkError::Refused(refusal)),
-            None => outcome,
-        }
-    }
-
-    async fn write_frames(&self, stream: &mut TcpStream, words: &mut LastWords) -> Result<(), LinkError> {
-        loop {
-            let frames = tokio::select! {
-                biased;
-                ended = words.listen(stream) => {
-                    return Err(ended.map_or_else(LinkError::Io, |()| LinkError::Closed));
-                }
-                frames = self.outbox.take() => frames,
-            };
-            match frames {
-                Some(frames) => stream.write_all(&frames).await?,
-                None => return Ok(()),
-            }
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! Connections out.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hoplite_words::peer::{BundlePart, Purpose};
@@ -10,16 +11,21 @@ use tokio::task::JoinSet;
 
 use crate::bundle::Bundle;
 use crate::frames::write_frame;
+use crate::shortage::Shortage;
 use crate::{hello, socket};
 
 /// How long a connection may take to be made: three SYNs (0, 1 and 3 s) would be patience enough
 /// for a lossy link, but a host silent this long is as good as dead to everyone who waits for it.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The same for bulk data: one SYN may be lost (the next goes after a second). The receiver has asked for the
+/// transfer a moment ago, over a connection that works, and another node may have what it waits for.
+pub const BULK_DIAL_TIMEOUT: Duration = Duration::from_millis(1500);
+
 /// Connects to `to` and says hello. Whether it is welcome shows only by the connection staying open.
 ///
 /// # Errors
-/// What the kernel reports; `TimedOut` after [`DIAL_TIMEOUT`].
+/// What the kernel reports; `TimedOut` after [`DIAL_TIMEOUT`], or [`BULK_DIAL_TIMEOUT`].
 pub async fn dial(me: NodeId, to: NodeId, purpose: Purpose) -> io::Result<TcpStream> {
     connect(me, to, purpose, None).await
 }
@@ -46,17 +52,67 @@ pub async fn dial_bundle(me: NodeId, to: NodeId, count: Connections, number: u64
     Ok(Bundle::new(connected.into_iter().map(|(_, stream)| stream).collect()))
 }
 
+/// As [`dial_bundle`], with a number of its own. If this host lacks descriptors, those of idle bundles are used; if
+/// there are none it fails at once, since another node may serve whoever waits for it.
+///
+/// # Errors
+/// As [`dial_bundle`].
+pub async fn dial_bundle_with(
+    shortage: &Shortage,
+    numbers: &AtomicU64,
+    (me, to): (NodeId, NodeId),
+    count: Connections,
+) -> io::Result<Bundle> {
+    // Never the same number twice: some of the first one's connections may have been made.
+    let dial = || dial_bundle(me, to, count, numbers.fetch_add(1, Ordering::Relaxed));
+    match dial().await {
+        Err(error) if shortage.on_error(&error, "no bulk connection") => dial().await,
+        dialled => dialled,
+    }
+}
+
 async fn connect(
     me: NodeId,
     to: NodeId,
     purpose: Purpose,
     part: Option<BundlePart>,
 ) -> io::Result<TcpStream> {
-    let connected = tokio::time::timeout(DIAL_TIMEOUT, TcpStream::connect(to.addr)).await;
+    let patience = match purpose {
+        Purpose::Control => DIAL_TIMEOUT,
+        Purpose::Bulk => BULK_DIAL_TIMEOUT,
+    };
+    let connected = tokio::time::timeout(patience, TcpStream::connect(to.addr)).await;
     let mut stream = connected.map_err(|_| {
-        io::Error::new(io::ErrorKind::TimedOut, format!("{to} did not answer within {DIAL_TIMEOUT:?}"))
+        io::Error::new(io::ErrorKind::TimedOut, format!("{to} did not answer within {patience:?}"))
     })??;
     socket::prepare(&stream, purpose, part.map_or(1, |part| part.of))?;
     write_frame(&mut stream, &hello::hello(me, to, purpose, part)).await?;
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpStream as StdTcpStream};
+
+    use socket2::{Domain, Socket, Type};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_that_does_not_answer_is_given_up_sooner_for_bulk_data() {
+        let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        silent.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        // Room for one caller; SYNs of the others are dropped.
+        silent.listen(0).unwrap();
+        let addr = silent.local_addr().unwrap().as_socket().unwrap();
+        let _waits = StdTcpStream::connect(addr).unwrap();
+        let node = NodeId { addr, incarnation: 1 };
+        for (purpose, timeout) in [(Purpose::Bulk, BULK_DIAL_TIMEOUT), (Purpose::Control, DIAL_TIMEOUT)] {
+            let began = Instant::now();
+            let error = dial(node, node, purpose).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+            assert_eq!(began.elapsed().as_millis(), timeout.as_millis());
+        }
+    }
 }

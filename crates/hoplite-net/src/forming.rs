@@ -1,14 +1,15 @@
 //! Bundles of which not every connection is here yet.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hoplite_words::peer::BundlePart;
 use hoplite_words::NodeId;
-use tokio::net::TcpStream;
 
 use crate::bundle::Bundle;
+use crate::listen::Accepted;
+use crate::meter::Meter;
 
 /// How long a bundle may take from its first connection to its last: they are dialled at the same time.
 pub const BUNDLE_FORMING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -20,10 +21,13 @@ pub const BUNDLES_FORMING_MAX: usize = 256;
 pub(crate) type Key = (NodeId, u64);
 
 /// One slot for each connection.
-type Slots = Vec<Option<TcpStream>>;
+type Slots = Vec<Option<Accepted>>;
 
-#[derive(Debug, Default)]
-pub(crate) struct Forming(Mutex<HashMap<Key, Slots>>);
+#[derive(Debug)]
+pub(crate) struct Forming {
+    bundles: Mutex<HashMap<Key, Slots>>,
+    meter: Arc<Meter>,
+}
 
 /// What came of one more connection.
 #[derive(Debug)]
@@ -37,12 +41,29 @@ pub(crate) enum Joined {
 }
 
 impl Forming {
+    pub(crate) fn new(meter: Arc<Meter>) -> Self {
+        Forming { bundles: Mutex::default(), meter }
+    }
+
     /// `part` is sound in itself.
-    pub(crate) fn join(&self, from: NodeId, part: BundlePart, stream: TcpStream) -> Joined {
+    pub(crate) fn join(&self, from: NodeId, part: BundlePart, accepted: Accepted) -> Joined {
+        let mut forming = self.bundles.lock().unwrap_or_else(PoisonError::into_inner);
+        let joined = self.add(&mut forming, from, part, accepted);
+        self.meter.set(forming.len());
+        joined
+    }
+
+    fn add(
+        &self,
+        forming: &mut HashMap<Key, Slots>,
+        from: NodeId,
+        part: BundlePart,
+        accepted: Accepted,
+    ) -> Joined {
         let key = (from, part.bundle);
-        let mut forming = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = !forming.contains_key(&key);
         if begun && forming.len() >= BUNDLES_FORMING_MAX {
+            self.meter.on_met();
             return Joined::Refused;
         }
         let slots = forming.entry(key).or_insert_with(|| (0..part.of).map(|_| None).collect());
@@ -50,10 +71,10 @@ impl Forming {
             forming.remove(&key);
             return Joined::Refused;
         }
-        slots[usize::from(part.number)] = Some(stream);
+        slots[usize::from(part.number)] = Some(accepted);
         if slots.iter().all(Option::is_some) {
             let slots = forming.remove(&key).expect("just filled");
-            return Joined::Complete(Bundle::new(slots.into_iter().flatten().collect()));
+            return Joined::Complete(Bundle::accepted(slots.into_iter().flatten().collect()));
         }
         if begun {
             Joined::Begun
@@ -64,6 +85,9 @@ impl Forming {
 
     /// Closes the connections of a bundle that is still forming; false if it is none.
     pub(crate) fn give_up(&self, key: Key) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&key).is_some()
+        let mut forming = self.bundles.lock().unwrap_or_else(PoisonError::into_inner);
+        let given_up = forming.remove(&key).is_some();
+        self.meter.set(forming.len());
+        given_up
     }
 }

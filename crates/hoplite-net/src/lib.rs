@@ -22,8 +22,12 @@
 //! | `gossip` | the socket for gossip datagrams |
 //! | `outbox` | bounded queue of encoded frames towards one reader |
 //! | `control` | control connections dialled here |
+//! | `link` | one of them, from its first try to its end |
+//! | `parting` | those that are closed because they are idle |
 //! | `readers` | control connections that peers dialled |
 //! | `pool` | idle bundles, by peer |
+//! | `shortage` | what this host has run out of |
+//! | `meter` | how full something bounded is |
 #![forbid(unsafe_code)]
 
 pub mod announce;
@@ -34,21 +38,29 @@ mod forming;
 mod frames;
 mod gossip;
 mod hello;
+mod link;
 mod listen;
+mod meter;
 mod networks;
 mod outbox;
+mod parting;
 mod pool;
 mod readers;
+mod shortage;
 mod socket;
 
 pub use bundle::{closed_by_peer, Bundle, Detached, CHUNK_BYTES};
 pub use control::{ConnectionId, ControlEvent, ControlLinks, LinkEnd, Overflow, CONTROL_OUTBOX_BYTES_MAX};
-pub use dial::{dial, dial_bundle, DIAL_TIMEOUT};
+pub use dial::{dial, dial_bundle, dial_bundle_with, BULK_DIAL_TIMEOUT, DIAL_TIMEOUT};
 pub use forming::{BUNDLES_FORMING_MAX, BUNDLE_FORMING_TIMEOUT};
 pub use frames::{read_frame, write_frame, FrameError};
 pub use gossip::{GossipSocket, DATAGRAM_BYTES_MAX};
 pub use hello::{admit, Refusal, HELLO_TIMEOUT};
-pub use listen::{Arrival, Listener, ADMITTING_MAX};
+pub use link::SHORTAGE_PATIENCE;
+pub use listen::{Arrival, Listener, Meters, ADMITTING_MAX, BULK_ACCEPTED_MAX};
+pub use meter::{Held, Meter};
 pub use outbox::{Outbox, OutboxFull};
-pub use pool::{BulkPool, BULK_IDLE_MAX, BULK_IDLE_PER_PEER_MAX};
-pub use readers::ControlReaders;
+pub use parting::{CONTROL_IDLE_AFTER, CONTROL_IDLE_MAX};
+pub use pool::{BulkPool, BULK_IDLE_CONNECTIONS_MAX, BULK_IDLE_MAX, BULK_IDLE_PER_PEER_MAX};
+pub use readers::{ControlReaders, CONTROL_ACCEPTED_MAX};
+pub use shortage::{is_shortage, Shortage};

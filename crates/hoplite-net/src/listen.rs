@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hoplite_words::client::Gauge;
 use hoplite_words::peer::{PeerHello, Purpose};
 use hoplite_words::NodeId;
 use tokio::net::{TcpListener, TcpStream};
@@ -12,13 +13,19 @@ use tokio::sync::Semaphore;
 use tracing::{debug, info, warn};
 
 use crate::bundle::Bundle;
-use crate::forming::{Forming, Joined, BUNDLE_FORMING_TIMEOUT};
+use crate::forming::{Forming, Joined, BUNDLES_FORMING_MAX, BUNDLE_FORMING_TIMEOUT};
 use crate::gossip::GossipSocket;
 use crate::hello::{admit, Refusal};
+use crate::meter::{Held, Meter};
+use crate::shortage::Shortage;
 
 /// Connections whose hello is still awaited; more wait in the kernel's queue. A flood of silent
 /// callers costs this many descriptors, not all of them.
 pub const ADMITTING_MAX: usize = 256;
+
+/// Bulk connections that peers may have open here at a time, in use or idle; a further one is closed, and its sender
+/// told to try elsewhere by that. Each peer keeps at most so many idle ones that this takes a cluster of hundreds.
+pub const BULK_ACCEPTED_MAX: usize = 4096;
 
 /// Pause after `accept` failed, which it does when descriptors have run out: time for some to be
 /// closed.
@@ -39,6 +46,32 @@ pub enum Arrival {
 pub struct Listener {
     tcp: TcpListener,
     addr: SocketAddr,
+    meters: Meters,
+    shortage: Arc<Shortage>,
+}
+
+/// How many connections are on their way in, and in.
+#[derive(Clone, Debug)]
+pub struct Meters {
+    admitting: Arc<Meter>,
+    forming: Arc<Meter>,
+    bulk: Arc<Meter>,
+}
+
+impl Default for Meters {
+    fn default() -> Self {
+        Meters {
+            admitting: Meter::new("peer connections whose hello is awaited", ADMITTING_MAX),
+            forming: Meter::new("bundles not whole yet", BUNDLES_FORMING_MAX),
+            bulk: Meter::new("bulk connections taken", BULK_ACCEPTED_MAX),
+        }
+    }
+}
+
+impl Meters {
+    pub fn gauges(&self) -> [Gauge; 3] {
+        [&self.admitting, &self.forming, &self.bulk].map(|meter| meter.gauge())
+    }
 }
 
 impl Listener {
@@ -56,7 +89,11 @@ impl Listener {
             let tcp = TcpListener::bind(addr).await.map_err(|error| named("TCP", error))?;
             let bound = tcp.local_addr()?;
             match GossipSocket::bind(bound).await {
-                Ok(gossip) => return Ok((Listener { tcp, addr: bound }, gossip)),
+                Ok(gossip) => {
+                    let listener =
+                        Listener { tcp, addr: bound, meters: Meters::default(), shortage: Arc::default() };
+                    return Ok((listener, gossip));
+                }
                 Err(_) if tries > 0 => continue,
                 Err(error) => return Err(named("UDP", error)),
             }
@@ -68,28 +105,44 @@ impl Listener {
         self.addr
     }
 
+    /// With what the rest of the node knows of this host's means.
+    pub fn sharing(self, shortage: Arc<Shortage>) -> Self {
+        Listener { shortage, ..self }
+    }
+
+    pub fn meters(&self) -> Meters {
+        self.meters.clone()
+    }
+
     /// Accepts for ever, as node `me`; every caller that is let in goes to `deliver`.
     pub async fn run(self, me: NodeId, deliver: impl Fn(Arrival) + Send + Sync + 'static) {
         let deliver = Arc::new(deliver);
         let admitting = Arc::new(Semaphore::new(ADMITTING_MAX));
-        let forming = Arc::new(Forming::default());
+        let forming = Arc::new(Forming::new(self.meters.forming.clone()));
+        let meters = self.meters;
         loop {
+            if admitting.available_permits() == 0 {
+                meters.admitting.on_met();
+            }
             let permit = admitting.clone().acquire_owned().await.expect("never closed");
             let (mut stream, caller) = match self.tcp.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    if !self.shortage.on_error(&error, "cannot accept a peer's connection") {
+                        debug!(%error, "cannot accept a connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
                     continue;
                 }
             };
-            let (deliver, forming) = (deliver.clone(), forming.clone());
+            let (deliver, forming, bulk) = (deliver.clone(), forming.clone(), meters.bulk.clone());
+            let counted = meters.admitting.count();
             tokio::spawn(async move {
                 let admitted = admit(&mut stream, me).await;
-                drop(permit);
+                drop((permit, counted));
                 match admitted {
                     Ok(hello) => {
-                        if let Some(arrival) = welcome(hello, stream, &forming).await {
+                        if let Some(arrival) = welcome(hello, stream, &forming, &bulk).await {
                             deliver(arrival);
                         }
                     }
@@ -102,17 +155,34 @@ impl Listener {
     }
 }
 
+/// A bulk connection that was let in, and counts while it is open.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) stream: TcpStream,
+    pub(crate) counted: Held,
+}
+
 /// What is whole with this connection, if anything is. Stays with a bundle that it began until that is whole,
 /// or given up.
-async fn welcome(hello: PeerHello, stream: TcpStream, forming: &Forming) -> Option<Arrival> {
+async fn welcome(
+    hello: PeerHello,
+    stream: TcpStream,
+    forming: &Forming,
+    bulk: &Arc<Meter>,
+) -> Option<Arrival> {
     let from = hello.from;
-    let Some(part) = hello.part else {
-        return Some(match hello.purpose {
-            Purpose::Control => Arrival::Control { from, stream },
-            Purpose::Bulk => Arrival::Bulk { from, bundle: stream.into() },
-        });
+    if hello.purpose == Purpose::Control {
+        return Some(Arrival::Control { from, stream });
+    }
+    let Some(counted) = bulk.hold() else {
+        debug!(peer = %from, "closed: {BULK_ACCEPTED_MAX} bulk connections are open here already");
+        return None;
     };
-    match forming.join(from, part, stream) {
+    let accepted = Accepted { stream, counted };
+    let Some(part) = hello.part else {
+        return Some(Arrival::Bulk { from, bundle: Bundle::accepted(vec![accepted]) });
+    };
+    match forming.join(from, part, accepted) {
         Joined::Complete(bundle) => return Some(Arrival::Bulk { from, bundle }),
         Joined::Waiting => {}
         Joined::Refused => warn!(peer = %from, ?part, "a bundle that does not fit together, or one too many"),

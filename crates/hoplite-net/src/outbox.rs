@@ -86,6 +86,15 @@ impl Outbox {
         }
     }
 
+    /// How many bytes wait.
+    pub fn bytes(&self) -> usize {
+        self.lock().frames.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes() == 0
+    }
+
     /// Takes no more; what waits can still be taken.
     pub fn finish(&self) {
         self.lock().finishing = true;

@@ -2,14 +2,16 @@
 //! slow start.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hoplite_words::client::Gauge;
 use hoplite_words::{Connections, NodeId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::bundle::Bundle;
+use crate::meter::{Held, Meter};
 
 /// How long a bundle waits for its next transfer: versions of weights and rounds of training come minutes apart,
 /// and the windows of new connections leave a link at two thirds of its rate for up to two seconds. Only the
@@ -19,62 +21,110 @@ pub const BULK_IDLE_MAX: Duration = Duration::from_secs(600);
 /// Idle bundles kept to one peer; more transfers than this at a time to one peer are rare.
 pub const BULK_IDLE_PER_PEER_MAX: usize = 4;
 
+/// Idle connections kept to all peers together. Each is a descriptor here and one at its peer; a node that sends to
+/// more peers than this in turn pays a handshake, which is little beside a transfer.
+pub const BULK_IDLE_CONNECTIONS_MAX: usize = 256;
+
 /// The pool of one carry thread (a socket stays with the thread whose poller knows it).
 #[derive(Debug, Default)]
 pub struct BulkPool {
-    idle: Mutex<HashMap<NodeId, Vec<Idle>>>,
-    filled: Notify,
+    idle: Arc<IdleBundles>,
+    thread: usize,
 }
+
+/// The pools of all carry threads of a node.
+#[derive(Debug)]
+pub(crate) struct IdleBundles {
+    bundles: Mutex<HashMap<Key, Vec<Idle>>>,
+    filled: Notify,
+    meter: Arc<Meter>,
+}
+
+/// A carry thread and a peer.
+type Key = (usize, NodeId);
 
 #[derive(Debug)]
 struct Idle {
     bundle: Bundle,
     since: Instant,
+    /// One for each connection.
+    _counted: Vec<Held>,
 }
 
 impl BulkPool {
+    pub(crate) fn new(idle: Arc<IdleBundles>, thread: usize) -> Self {
+        BulkPool { idle, thread }
+    }
+
     /// The bundle of `count` connections to `peer` that was used last, if it is still open.
     pub fn take(&self, peer: NodeId, count: Connections) -> Option<Bundle> {
-        let mut idle = self.lock();
-        let bundles = idle.get_mut(&peer)?;
+        let mut idle = self.idle.lock();
+        let bundles = idle.get_mut(&(self.thread, peer))?;
         let fits = |idle: &Idle| idle.bundle.connections() == count;
         let newest = || bundles.iter().rposition(fits).map(|at| bundles.remove(at).bundle);
         let open = std::iter::from_fn(newest).find(Bundle::is_open);
         if bundles.is_empty() {
-            idle.remove(&peer);
+            idle.remove(&(self.thread, peer));
         }
         open
     }
 
     /// Keeps a bundle whose last transfer ended in order.
     pub fn put(&self, peer: NodeId, bundle: Bundle) {
-        let mut idle = self.lock();
-        let bundles = idle.entry(peer).or_default();
-        if bundles.len() == BULK_IDLE_PER_PEER_MAX {
-            // Perhaps nobody wants as many connections any more as the oldest has.
-            bundles.remove(0);
-        }
-        bundles.push(Idle { bundle, since: Instant::now() });
-        drop(idle);
-        self.filled.notify_one();
+        self.idle.put((self.thread, peer), bundle);
     }
 
     /// Closes what is open to a peer that is gone.
     pub fn forget(&self, peer: NodeId) {
-        self.lock().remove(&peer);
+        self.idle.lock().remove(&(self.thread, peer));
     }
 
-    /// Closes bundles as they get too old; asleep while there are none.
+    /// Closes bundles of every thread as they get too old; asleep while there are none.
     pub async fn expire(&self) {
         loop {
-            match self.oldest() {
-                None => self.filled.notified().await,
+            match self.idle.oldest() {
+                None => self.idle.filled.notified().await,
                 Some(since) => {
                     tokio::time::sleep_until(since + BULK_IDLE_MAX).await;
-                    self.drop_older_than(BULK_IDLE_MAX);
+                    self.idle.drop_older_than(BULK_IDLE_MAX);
                 }
             }
         }
+    }
+}
+
+impl Default for IdleBundles {
+    fn default() -> Self {
+        let meter = Meter::new("idle bulk connections", BULK_IDLE_CONNECTIONS_MAX);
+        IdleBundles { bundles: Mutex::default(), filled: Notify::new(), meter }
+    }
+}
+
+impl IdleBundles {
+    pub(crate) fn gauge(&self) -> Gauge {
+        self.meter.gauge()
+    }
+
+    /// Closes all; how many connections these were.
+    pub(crate) fn let_go(&self) -> usize {
+        let bundles = std::mem::take(&mut *self.lock());
+        bundles.values().flatten().map(Idle::connections).sum()
+    }
+
+    fn put(&self, key: Key, bundle: Bundle) {
+        let mut idle = self.lock();
+        let bundles = idle.entry(key).or_default();
+        if bundles.len() == BULK_IDLE_PER_PEER_MAX {
+            // Perhaps nobody wants as many connections any more as the oldest has.
+            bundles.remove(0);
+        }
+        let counted = (0..bundle.connections().get()).map(|_| self.meter.count()).collect();
+        bundles.push(Idle { bundle, since: Instant::now(), _counted: counted });
+        while self.meter.gauge().value > self.meter.limit() && drop_oldest(&mut idle) {
+            self.meter.on_met();
+        }
+        drop(idle);
+        self.filled.notify_one();
     }
 
     fn oldest(&self) -> Option<Instant> {
@@ -88,9 +138,27 @@ impl BulkPool {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Vec<Idle>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Vec<Idle>>> {
+        self.bundles.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Idle {
+    fn connections(&self) -> usize {
+        self.bundle.connections().get().into()
+    }
+}
+
+/// Closes the bundle that has been idle for longest, whoever has it.
+fn drop_oldest(idle: &mut HashMap<Key, Vec<Idle>>) -> bool {
+    // Each thread's bundles to a peer lie in the order of their age.
+    let oldest = idle.iter().min_by_key(|(_, bundles)| bundles.first().map(|idle| idle.since));
+    let Some(key) = oldest.map(|(&key, _)| key) else { return false };
+    if let Some(bundles) = idle.get_mut(&key).filter(|bundles| bundles.len() > 1) {
+        bundles.remove(0);
+        return true;
+    }
+    idle.remove(&key).is_some()
 }
 
 #[cfg(test)]
@@ -160,5 +228,25 @@ mod tests {
         closed_by_peer(&accepted).await;
         assert!(pool.take(peer(), Connections::ONE).is_none());
         expirer.abort();
+    }
+
+    #[tokio::test]
+    async fn of_too_many_to_all_peers_the_oldest_is_closed_whichever_thread_has_it() {
+        let idle = Arc::new(IdleBundles::default());
+        let pools = [0, 1].map(|thread| BulkPool::new(idle.clone(), thread));
+        let to = |n: u16| NodeId { addr: ([127, 0, 0, 1], n).into(), incarnation: 1 };
+        let mut ends = Vec::new();
+        for n in 0..=BULK_IDLE_CONNECTIONS_MAX as u16 {
+            let (out, end) = pair().await;
+            pools[usize::from(n % 2)].put(to(n), out.into());
+            ends.push(end);
+        }
+        closed_by_peer(&ends[0]).await;
+        assert!(pools[0].take(to(0), Connections::ONE).is_none());
+        assert!(pools[1].take(to(1), Connections::ONE).is_some());
+        let Gauge { value, met, .. } = idle.gauge();
+        assert_eq!((value, met), (BULK_IDLE_CONNECTIONS_MAX as u64 - 1, 1));
+        assert_eq!(idle.let_go(), BULK_IDLE_CONNECTIONS_MAX - 1);
+        assert_eq!(idle.gauge().value, 0);
     }
 }

@@ -1,8 +1,12 @@
 //! Control connections that peers dialled: one per peer, read on a task each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 use hoplite_wire::decode;
+use hoplite_words::client::Gauge;
+use hoplite_words::peer::PeerMessage;
 use hoplite_words::NodeId;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -12,6 +16,11 @@ use tracing::{debug, info, warn};
 
 use crate::control::{ConnectionId, ControlEvent};
 use crate::frames::FrameError;
+use crate::meter::Meter;
+
+/// Peers whose control connections are read at a time; a further one's is closed. More than any cluster that this
+/// was tried with has members.
+pub const CONTROL_ACCEPTED_MAX: usize = 4096;
 
 /// Who reads what peers say. Events of connections that were replaced or forgotten may still be on their
 /// way: ask [`ControlReaders::is_current`].
@@ -19,41 +28,78 @@ use crate::frames::FrameError;
 pub struct ControlReaders {
     events: mpsc::Sender<ControlEvent>,
     readers: HashMap<NodeId, Reader>,
+    /// Connections that ended with goodbye and have been followed by another, while what was said on them was
+    /// still on its way.
+    departing: BTreeSet<(ConnectionId, NodeId)>,
     connections: u64,
+    meter: Arc<Meter>,
 }
 
 #[derive(Debug)]
 struct Reader {
     connection: ConnectionId,
     task: AbortHandle,
+    goodbye: Arc<AtomicBool>,
+}
+
+impl Reader {
+    /// Nothing that was said on it is lost.
+    fn said_goodbye(&self) -> bool {
+        self.goodbye.load(Ordering::Acquire)
+    }
 }
 
 impl ControlReaders {
     /// No connections yet; what is read goes to `events`.
     pub fn new(events: mpsc::Sender<ControlEvent>) -> Self {
-        ControlReaders { events, readers: HashMap::new(), connections: 0 }
+        let meter = Meter::new("control connections taken", CONTROL_ACCEPTED_MAX);
+        ControlReaders { events, readers: HashMap::new(), departing: BTreeSet::new(), connections: 0, meter }
     }
 
     /// Reads `stream`, which `from` dialled, from now on. A peer dials again only when it has given its
-    /// former connection up: what is left of that one is dropped. True if there was one, so that what
-    /// the peer said last may be lost. Must be called inside a runtime.
+    /// former connection up: what is left of that one is dropped, unless it ended with goodbye. True if there was
+    /// one, so that what the peer said last may be lost. Must be called inside a runtime.
     pub fn admit(&mut self, from: NodeId, stream: TcpStream) -> bool {
+        if self.readers.len() >= CONTROL_ACCEPTED_MAX && !self.readers.contains_key(&from) {
+            warn!(peer = %from, "closed: as many peers as {CONTROL_ACCEPTED_MAX} are read already");
+            self.meter.on_met();
+            return false;
+        }
         self.connections += 1;
         let connection = ConnectionId(self.connections);
-        let task = tokio::spawn(read(stream, from, connection, self.events.clone())).abort_handle();
-        let former = self.readers.insert(from, Reader { connection, task });
-        former.map(|former| former.task.abort()).is_some()
+        let goodbye = Arc::new(AtomicBool::new(false));
+        let reading = read(stream, from, connection, self.events.clone(), goodbye.clone());
+        let task = tokio::spawn(reading).abort_handle();
+        let former = self.readers.insert(from, Reader { connection, task, goodbye });
+        self.meter.set(self.readers.len());
+        match former {
+            Some(former) if former.said_goodbye() => {
+                self.departing.insert((former.connection, from));
+                false
+            }
+            Some(former) => {
+                former.task.abort();
+                true
+            }
+            None => false,
+        }
     }
 
-    /// Whether this is the connection that `from` speaks on.
+    /// Whether this is the connection that `from` speaks on, or what was said before it in order.
     pub fn is_current(&self, from: NodeId, connection: ConnectionId) -> bool {
         self.readers.get(&from).is_some_and(|reader| reader.connection == connection)
+            || self.departing.contains(&(connection, from))
     }
 
-    /// Takes note of a [`ControlEvent::Closed`]. False if it was not the current connection any more, so
-    /// that nobody needs to know.
+    /// Takes note of a [`ControlEvent::Closed`]. False if nobody needs to know: it was not the current connection
+    /// any more, or it ended with goodbye.
     pub fn on_closed(&mut self, from: NodeId, connection: ConnectionId) -> bool {
-        self.is_current(from, connection) && self.readers.remove(&from).is_some()
+        if self.departing.remove(&(connection, from)) || !self.is_current(from, connection) {
+            return false;
+        }
+        let closed = self.readers.remove(&from);
+        self.meter.set(self.readers.len());
+        closed.is_some_and(|reader| !reader.said_goodbye())
     }
 
     /// Closes the connection of a peer that is no member any more: if it was cut off, its end would come
@@ -62,6 +108,12 @@ impl ControlReaders {
         if let Some(reader) = self.readers.remove(&from) {
             reader.task.abort();
         }
+        self.departing.retain(|&(_, peer)| peer != from);
+        self.meter.set(self.readers.len());
+    }
+
+    pub fn gauge(&self) -> Gauge {
+        self.meter.gauge()
     }
 }
 
@@ -71,13 +123,29 @@ async fn read(
     from: NodeId,
     connection: ConnectionId,
     events: mpsc::Sender<ControlEvent>,
+    goodbye: Arc<AtomicBool>,
 ) {
-    match relay_frames(&mut stream, from, connection, &events).await {
-        Ok(()) | Err(FrameError::Closed) => debug!(peer = %from, "the peer closed its control connection"),
+    let ended = relay_frames(&mut stream, from, connection, &events).await;
+    if let Ok(Relayed::Goodbye) = ended {
+        // Before the stream is closed: then the peer may dial again at any time.
+        goodbye.store(true, Ordering::Release);
+    }
+    match ended {
+        Ok(Relayed::Goodbye) => debug!(peer = %from, "the peer closes its idle control connection"),
+        Ok(Relayed::Unheard) | Err(FrameError::Closed) => {
+            debug!(peer = %from, "the peer closed its control connection")
+        }
         Err(FrameError::Io(error)) => info!(peer = %from, %error, "the peer's control connection broke"),
         Err(error) => warn!(peer = %from, %error, "the peer sent what is no message; connection closed"),
     }
     let _ = events.send(ControlEvent::Closed { from, connection }).await;
+}
+
+/// Why no more is read.
+enum Relayed {
+    Goodbye,
+    /// Nobody takes what is read.
+    Unheard,
 }
 
 async fn relay_frames(
@@ -85,13 +153,16 @@ async fn relay_frames(
     from: NodeId,
     connection: ConnectionId,
     events: &mpsc::Sender<ControlEvent>,
-) -> Result<(), FrameError> {
+) -> Result<Relayed, FrameError> {
     let mut deframer = hoplite_wire::Deframer::new();
     loop {
         while let Some(frame) = deframer.next_frame()? {
             let message = decode(&frame)?;
+            if let PeerMessage::Goodbye = message {
+                return Ok(Relayed::Goodbye);
+            }
             if events.send(ControlEvent::Message { from, connection, message }).await.is_err() {
-                return Ok(());
+                return Ok(Relayed::Unheard);
             }
         }
         if stream.read_buf(deframer.buffer_mut()).await? == 0 {

@@ -236,6 +236,7 @@ async fn a_peer_that_does_not_read_is_given_up() {
         id: ObjectId([1; 16]),
         answer: hoplite_words::peer::DirectoryAnswer::Inline {
             ask: 0,
+            stamp: Default::default(),
             edition: hoplite_words::Edition { writing: 1, attempt: 0 },
             header: Default::default(),
             payload: hoplite_words::Blob(vec![0; 64 << 10]),

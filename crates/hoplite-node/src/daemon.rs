@@ -17,6 +17,7 @@ use tracing::{info, warn};
 use crate::carry::Carriers;
 use crate::clients;
 use crate::effects::Node;
+use crate::gauges::Doors;
 use crate::options::Options;
 use crate::polling::Polling;
 use crate::startup::{self, StartError};
@@ -52,12 +53,13 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Binds sockets, makes the store and starts the carry threads. Must be called inside a
-    /// current-thread runtime.
+    /// Raises this process's limit of descriptors, binds sockets, makes the store and starts the carry threads.
+    /// Must be called inside a current-thread runtime.
     ///
     /// # Errors
     /// See [`StartError`].
     pub async fn start(options: &Options) -> Result<Daemon, StartError> {
+        let descriptors = startup::raise_limit();
         let seeds = startup::resolve(&options.seeds).await?;
         let (listener, gossip) = Listener::bind(options.listen).await.map_err(StartError::Network)?;
         let bound = listener.addr();
@@ -88,8 +90,13 @@ impl Daemon {
         let carriers = Carriers::start(id, options.carry_threads.into(), config.stall_after, inputs)
             .map_err(StartError::Threads)?;
         let (events, control) = mpsc::channel(EVENTS_MAX);
-        let connections = (ControlLinks::new(id, events.clone()), ControlReaders::new(events));
-        let node = Node::new(id, Core::new(config), carriers, connections, gossip, arena.clone());
+        let links = ControlLinks::new(id, events.clone()).sharing(carriers.shortage());
+        let connections = (links, ControlReaders::new(events));
+        let listener = listener.sharing(carriers.shortage());
+        let mut node = Node::new(id, Core::new(config), carriers, connections, gossip, arena.clone());
+        let clients_max = options.clients_max(descriptors);
+        node.doors =
+            Doors { clients: clients::Meters::new(clients_max), peers: listener.meters(), calls: None };
         let (polling, drain) = (options.polling(), options.drain());
         Ok(Daemon { node, listener, clients, socket, arena, carried, control, polling, drain })
     }
@@ -117,9 +124,12 @@ impl Daemon {
         let Daemon { mut node, listener, clients, socket, arena, carried, control, polling, drain } = self;
         let id = node.id;
         let (clients_tx, client_events) = mpsc::channel(EVENTS_MAX);
+        node.doors.calls = Some(clients_tx.downgrade());
+        let (meters, shortage) = (node.doors.clients.clone(), node.carriers.shortage());
+        let host = clients::Host { node: id, arena, events: clients_tx, meters, shortage };
         let (arrivals_tx, arrivals) = mpsc::unbounded_channel();
         let tasks = [
-            tokio::spawn(clients::serve(clients, id, arena, clients_tx)),
+            tokio::spawn(clients::serve(clients, host)),
             // The queue ends with the loop that reads it; then connections are closed.
             tokio::spawn(listener.run(id, move |arrival| drop(arrivals_tx.send(arrival)))),
         ];

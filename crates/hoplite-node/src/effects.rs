@@ -19,6 +19,7 @@ use tracing::{debug, info, warn};
 use crate::carry::{Carriers, Inputs, Way};
 use crate::clock::Clock;
 use crate::copies::Copies;
+use crate::gauges::Doors;
 
 /// Datagrams that may wait for room in the socket when the node says goodbye; gossip tells a few members.
 const UNSENT_MAX: usize = 64;
@@ -34,6 +35,9 @@ pub(crate) struct Node {
     pub(crate) readers: ControlReaders,
     pub(crate) gossip: Arc<GossipSocket>,
     pub(crate) clients: HashMap<ClientId, Arc<Outbox>>,
+    /// Those that did not read their answers.
+    pub(crate) deaf_clients: u64,
+    pub(crate) doors: Doors,
     /// What carrying out an output brought about: the core hears of it right afterwards.
     pub(crate) caused: VecDeque<Input>,
     arena: Arc<Arena>,
@@ -64,6 +68,8 @@ impl Node {
             readers,
             gossip: Arc::new(gossip),
             clients: HashMap::new(),
+            deaf_clients: 0,
+            doors: Doors::default(),
             caused: VecDeque::new(),
             arena,
             leaving: false,
@@ -157,6 +163,7 @@ impl Node {
                 status.sent_bytes = counters.sent_bytes.load(Ordering::Relaxed);
                 status.received_bytes = counters.received_bytes.load(Ordering::Relaxed);
                 status.folded_bytes = counters.folded_bytes.load(Ordering::Relaxed);
+                status.gauges.extend(self.gauges());
             }
             Reply::View { copy, sealed: false, .. } => self.copies.at(*copy).show(),
             Reply::View { copy, size, header, .. } if *size <= ANSWER_BYTES_MAX => {
@@ -176,6 +183,7 @@ impl Node {
             // Ends its connection, which is then reported like any other end.
             outbox.close();
             self.clients.remove(&client);
+            self.deaf_clients += 1;
         }
     }
 

@@ -13,7 +13,8 @@
 //! | `events` | what happens, told to the core |
 //! | `clock` | the core's time |
 //! | `effects` | what the core decided, carried out |
-//! | `copies` | the way to the bytes of each copy |
+//! | `gauges` | how full everything bounded is |
+//! | `copies`, `copy` | the way to the bytes of each copy |
 //! | `carry` | the threads that move bytes |
 //! | `clients` | the Unix socket for clients |
 #![forbid(unsafe_code)]
@@ -22,12 +23,15 @@ mod carry;
 mod clients;
 mod clock;
 mod copies;
+mod copy;
 mod daemon;
 mod effects;
 mod events;
+mod gauges;
 mod options;
 mod polling;
 mod startup;
+mod sync;
 mod turns;
 
 pub use daemon::Daemon;

@@ -9,7 +9,9 @@ use clap::Parser;
 use hoplite_core::{Config, Degree};
 use hoplite_words::limits::{CONNECTIONS_MAX, DEFAULT_PORT};
 use hoplite_words::{Connections, NodeId};
+use tracing::info;
 
+use crate::clients::CLIENTS_MAX;
 use crate::polling::Polling;
 
 /// One node of Hoplite: stores objects in shared memory for the processes of this host and moves
@@ -39,6 +41,11 @@ pub struct Options {
     /// Path of the clients' Unix socket. Default: hoplite-UID/PORT.sock in $XDG_RUNTIME_DIR or /tmp.
     #[arg(long, env = "HOPLITE_SOCKET")]
     pub socket: Option<PathBuf>,
+
+    /// Clients at a time; the next one is refused (LimitReached). At most a quarter of the descriptors that the
+    /// process may have open (`ulimit -Hn`): a client takes two, and the other half is for peers.
+    #[arg(long, env = "HOPLITE_CLIENTS_MAX", default_value_t = CLIENTS_MAX as u64, value_parser = clap::value_parser!(u64).range(1..))]
+    pub clients_max: u64,
 
     /// Threads that move bytes and fold.
     #[arg(long, env = "HOPLITE_CARRY_THREADS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -99,6 +106,19 @@ impl Options {
         Polling::new(Duration::from_micros(self.poll_us))
     }
 
+    /// As many as the option says and a process with so many `descriptors` has room for.
+    pub(crate) fn clients_max(&self, descriptors: u64) -> usize {
+        let room = (descriptors / DESCRIPTORS_PER_CLIENT).max(1);
+        if room < self.clients_max {
+            info!(
+                descriptors,
+                clients_max = room,
+                "fewer clients than asked for: the limit of descriptors is low"
+            );
+        }
+        usize::try_from(self.clients_max.min(room)).unwrap_or(usize::MAX)
+    }
+
     pub(crate) fn probe_period(&self) -> Duration {
         Duration::from_millis(self.probe_period_ms)
     }
@@ -119,6 +139,9 @@ impl Options {
         Duration::from_millis(self.drain_ms)
     }
 }
+
+/// Two for its connection and its process, and as many for what is done for it: connections to peers.
+const DESCRIPTORS_PER_CLIENT: u64 = 4;
 
 /// Longest time to stay awake: what takes longer is not soon.
 const POLL_US_MAX: u64 = 100_000;
@@ -258,6 +281,8 @@ mod tests {
         assert_eq!((options.stall_after_ms, options.drain_ms), (1000, 0));
         assert!(Options::try_parse_from(["hoplited", "--stall-after-ms=0"]).is_err());
         assert_eq!(options.connections.fixed(), None);
+        assert_eq!((options.clients_max(1 << 20), options.clients_max(1024)), (4096, 256));
+        assert!(Options::try_parse_from(["hoplited", "--clients-max=0"]).is_err());
         let options = Options::parse_from(["hoplited", "--connections", "3"]);
         assert_eq!(options.connections.fixed(), Connections::new(3));
         for bad in ["0", "9", "-1", "many"] {

@@ -180,7 +180,7 @@ mod tests {
     use hoplite_net::Outbox;
     use hoplite_words::client::{Answer, Reply, Request};
     use hoplite_words::peer::{CopyReport, DirectoryRequest, PeerMessage};
-    use hoplite_words::{Blob, Edition, Header, NodeId, ObjectId};
+    use hoplite_words::{Blob, Claim, Edition, Header, NodeId, ObjectId};
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
 
@@ -206,6 +206,8 @@ mod tests {
             pinned: true,
             upstream: None,
             leaving: false,
+            stamp: None,
+            claim: Some(Claim { number: 1, by: peer }),
         };
         let payload = Some(Blob(b"put".to_vec()));
         let mut said = BytesMut::new();
@@ -241,7 +243,14 @@ mod tests {
         node.on_client(ClientEvent::Joined { client, outbox: answers.clone() });
         let request = Request::Locate { id, timeout_ms: None };
         node.on_client(ClientEvent::Called { client, call: 1, request });
-        let frame = answers.take().await.unwrap();
+        // It decides nothing before it gives its seed up.
+        let frame = loop {
+            let deadline = node.next_deadline().expect("it waits for its seed");
+            tokio::select! {
+                frame = answers.take() => break frame.unwrap(),
+                () = tokio::time::sleep_until(deadline.into()) => node.on_input(Input::Tick),
+            }
+        };
         let answer: Answer = hoplite_wire::decode(&frame[hoplite_wire::FRAME_HEADER_BYTES..]).unwrap();
         assert_eq!(answer.reply, Reply::Located { size: None, copies: Vec::new() });
         node.stop();

@@ -102,6 +102,8 @@ pub struct Plane {
     pub receives: BTreeMap<TransferId, Receive>,
     pub sends: BTreeMap<SendId, Send>,
     pub folds: BTreeMap<FoldId, Fold>,
+    /// Where the copy closed last lay, if it had all its bytes and no other was opened there since.
+    left_full: Option<Extent>,
 }
 
 impl Plane {
@@ -131,6 +133,7 @@ impl Plane {
         if extent.is_window() && !self.copies.values().any(whole) {
             return Err(format!("{copy:?} at {extent:?} is a window of no copy in the making"));
         }
+        self.left_full = self.left_full.filter(|&left| left == extent);
         let fresh = Copy {
             identity,
             extent,
@@ -150,12 +153,16 @@ impl Plane {
         }
     }
 
-    /// All of a copy is there, if sealed windows cover it.
+    /// All of a copy is there, if sealed windows cover it, or the copy closed last had all its bytes there.
     pub fn fill(&mut self, copy: CopyId) -> Result<(), String> {
-        let whole = self.copies.get(&copy).ok_or("it is not open")?;
+        let whole = self.copies.get_mut(&copy).ok_or("it is not open")?;
         let extent = whole.extent;
         if whole.stage != Stage::Writing || whole.watermark != 0 {
             return Err(format!("{whole:?}"));
+        }
+        if self.left_full.take() == Some(extent) {
+            whole.watermark = extent.size;
+            return Ok(());
         }
         let is_sealed_window =
             |held: &&Copy| matches!(held.stage, Stage::Sealed(_)) && lies_in(held.extent, extent);
@@ -189,6 +196,7 @@ impl Plane {
         let Some(held) = self.copies.remove(&copy) else {
             return Err(format!("{copy:?} closed, but it is not open"));
         };
+        self.left_full = (held.watermark == held.extent.size).then_some(held.extent);
         if held.kept {
             return Err(format!("{copy:?} closed, but clients may keep it"));
         }

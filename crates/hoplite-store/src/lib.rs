@@ -27,12 +27,14 @@
 
 mod arena;
 mod block;
+mod mapped;
 mod mapping;
 pub mod pass_fd;
 mod reader;
 mod region;
 mod removals;
 mod stream;
+mod sync;
 mod touched;
 mod warm;
 mod writer;

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use minicbor::{Decode, Encode};
 
+use crate::limits;
+
 /// Names an immutable object: 16 bytes, from a unique string (BLAKE3) or random.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 #[cbor(transparent)]
@@ -19,6 +21,14 @@ impl ObjectId {
         let mut id = [0; Self::LEN];
         id.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..Self::LEN]);
         ObjectId(id)
+    }
+
+    /// The shard it belongs to: an even spread, also of ids that somebody chose.
+    pub fn shard(self) -> Shard {
+        let (low, high) = self.0.split_at(8);
+        let bits = u64::from_le_bytes(low.try_into().expect("8 bytes"))
+            ^ u64::from_le_bytes(high.try_into().expect("8 bytes")).rotate_left(32);
+        Shard((mix64(bits) >> (u64::BITS - SHARD_BITS)) as u16)
     }
 
     /// The id of the partial sum of `slot` in a reduction; nobody can guess it by accident.
@@ -63,6 +73,72 @@ impl FromStr for ObjectId {
             *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).map_err(|_| bad())?;
         }
         Ok(ObjectId(id))
+    }
+}
+
+/// The finaliser of SplitMix64: every input bit changes half of the output bits.
+pub const fn mix64(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+const SHARD_BITS: u32 = limits::SHARDS.trailing_zeros();
+
+/// A part of all ids, whose directory entries live together at one node. Below [`limits::SHARDS`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct Shard(#[n(0)] pub u16);
+
+impl Shard {
+    /// All of them, in order.
+    pub fn all() -> impl DoubleEndedIterator<Item = Shard> {
+        (0..limits::SHARDS as u16).map(Shard)
+    }
+
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// When the owner of an object accepted its writing, or deleted it: milliseconds since the Unix epoch by the
+/// cluster's clock, and a count within each. Later decisions of any owner have larger ones.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+#[cbor(transparent)]
+pub struct Stamp(#[n(0)] pub u64);
+
+impl Stamp {
+    const COUNT_BITS: u32 = 20;
+
+    pub const fn from_ms(ms: u64) -> Self {
+        Stamp(ms << Self::COUNT_BITS)
+    }
+
+    pub const fn ms(self) -> u64 {
+        self.0 >> Self::COUNT_BITS
+    }
+}
+
+impl fmt::Debug for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}", self.ms(), self.0 & ((1 << Self::COUNT_BITS) - 1))
+    }
+}
+
+/// The right to give an object its content, until the object is complete. Its owner accepts one at a time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+pub struct Claim {
+    /// Of a put, its writing; of a reduction, a number that only its target's writings share.
+    #[n(0)]
+    pub number: u64,
+    /// The node that puts, or that coordinates the reduction: the claim ends with it.
+    #[n(1)]
+    pub by: NodeId,
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}@{}", self.number & 0xffff, self.by)
     }
 }
 
@@ -133,6 +209,14 @@ pub struct ReductionId {
     pub number: u64,
 }
 
+impl ReductionId {
+    /// The right to make its target.
+    pub fn claim(self) -> Claim {
+        let number = mix64(self.coordinator.hash64() ^ mix64(mix64(self.number)));
+        Claim { number, by: self.coordinator }
+    }
+}
+
 impl fmt::Display for ReductionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}#{}", self.coordinator, self.number)
@@ -147,5 +231,29 @@ pub struct Blob(#[cbor(with = "minicbor::bytes")] pub Vec<u8>);
 impl fmt::Debug for Blob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} B", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_even_also_of_ids_that_somebody_chose() {
+        let chosen = (0..100_000u128).map(|number| ObjectId(number.to_be_bytes()));
+        let named = (0..100_000).map(|number| ObjectId::from_name(&number.to_string()));
+        for ids in [chosen.collect::<Vec<_>>(), named.collect()] {
+            let mut counts = vec![0; limits::SHARDS];
+            ids.iter().for_each(|id| counts[id.shard().index()] += 1);
+            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(*least >= 5 && *most <= 60, "{least} to {most} of 24 on average");
+        }
+    }
+
+    #[test]
+    fn stamps_order_by_time_first() {
+        assert!(Stamp::from_ms(7) < Stamp(Stamp::from_ms(7).0 + 1));
+        assert!(Stamp(Stamp::from_ms(7).0 + 1000) < Stamp::from_ms(8));
+        assert_eq!(Stamp(Stamp::from_ms(7).0 + 1000).ms(), 7);
     }
 }

@@ -17,4 +17,4 @@ pub use connections::Connections;
 pub use dtype::{Dtype, FoldOrder, Op};
 pub use error::{Error, ErrorKind, Result};
 pub use header::{Encoding, Header};
-pub use ids::{Blob, CopyId, Edition, NodeId, ObjectId, ReductionId, TransferId};
+pub use ids::{mix64, Blob, Claim, CopyId, Edition, NodeId, ObjectId, ReductionId, Shard, Stamp, TransferId};

@@ -47,6 +47,10 @@ pub const DEFAULT_PORT: u16 = 7420;
 /// How long a deleted id is remembered, so that a late announcement cannot raise it again.
 pub const TOMBSTONE_TTL: Duration = Duration::from_secs(600);
 
+/// Parts into which all ids are divided. A few for each node of the largest clusters, so that load is even; and
+/// no more, since each change of members looks at all of them. A power of two.
+pub const SHARDS: usize = 4096;
+
 /// How long a directory request may be passed on between nodes whose views differ.
 pub const FORWARD_HOPS_MAX: u8 = 4;
 

@@ -17,6 +17,11 @@ impl Core {
                 self.finish_call(client, call, view);
             }
             Some(Pending::Create(_)) => self.try_create(client, call),
+            Some(&Pending::PutAgain { size, ref header, .. }) => {
+                let copy = self.copies.sealed(object).expect("told because it is sealed");
+                let header = header.clone();
+                self.keep_first(client, call, copy, size, &header);
+            }
             _ => {}
         }
     }
@@ -44,7 +49,7 @@ impl Core {
     pub(crate) fn fail_lost(&mut self, client: ClientId, call: u64, object: ObjectId) {
         let message = format!(
             "{}: {object} is lost: the node with its last complete copy died; a put under the same id completes those who wait",
-            self.me
+            self.ctx.me
         );
         let error = Error::new(ErrorKind::Lost, message).about(object);
         self.finish_call(client, call, Reply::Failed(error));

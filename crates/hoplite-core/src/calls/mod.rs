@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{DirectoryRequest, PeerMessage};
-use hoplite_words::{limits, CopyId, Error, ErrorKind, ObjectId};
+use hoplite_words::{limits, CopyId, Error, ErrorKind, Header, ObjectId};
 
 use crate::fetch::Want;
 use crate::io::ClientId;
@@ -32,6 +32,12 @@ pub(crate) enum Pending {
     Create(Creation),
     /// The directory's verdict.
     Seal,
+    /// The first content of an object that was put here, too.
+    PutAgain {
+        id: ObjectId,
+        size: u64,
+        header: Header,
+    },
     Get {
         id: ObjectId,
         partial: bool,
@@ -116,7 +122,7 @@ impl Core {
                 self.on_wait(client, call, ids, count, known_lost, timeout_ms);
             }
             Request::Prefetch { ids, nodes } => {
-                let nodes = if nodes.is_empty() { vec![self.me] } else { nodes };
+                let nodes = if nodes.is_empty() { vec![self.ctx.me] } else { nodes };
                 for &id in &ids {
                     // To ourselves too: messages to ourselves are handled like any other.
                     nodes.iter().for_each(|&node| self.send(node, PeerMessage::Prefetch { id }, None));
@@ -139,7 +145,7 @@ impl Core {
     }
 
     pub(crate) fn reply(&mut self, client: ClientId, call: u64, reply: Reply) {
-        self.out.push_back(crate::Output::Reply { client, call, reply });
+        self.ctx.out.push_back(crate::Output::Reply { client, call, reply });
     }
 
     pub(crate) fn reply_error(&mut self, client: ClientId, call: u64, kind: ErrorKind, message: String) {
@@ -154,10 +160,10 @@ impl Core {
         pending: Pending,
     ) {
         if let Some(ms) = timeout_ms {
-            let due = self.now + Duration::from_millis(ms).min(limits::TIMEOUT_MAX);
-            self.timers.set(due, Timer::Call(client, call));
+            let due = self.ctx.now + Duration::from_millis(ms).min(limits::TIMEOUT_MAX);
+            self.ctx.timers.set(due, Timer::Call(client, call));
         }
-        self.calls.table.insert((client, call), Call { since: self.now, pending });
+        self.calls.table.insert((client, call), Call { since: self.ctx.now, pending });
     }
 
     pub(crate) fn pending(&self, client: ClientId, call: u64) -> Option<&Pending> {
@@ -182,7 +188,7 @@ impl Core {
     }
 
     fn forget_call(&mut self, client: ClientId, call: u64) -> bool {
-        self.timers.clear(Timer::Call(client, call));
+        self.ctx.timers.clear(Timer::Call(client, call));
         let Some(Call { pending, .. }) = self.calls.table.remove(&(client, call)) else { return false };
         match pending {
             Pending::Create(Creation { id, .. }) => {
@@ -190,6 +196,10 @@ impl Core {
                 self.room.retain(|what| *what != crate::room::RoomFor::Create { client, call });
             }
             Pending::Get { id, .. } => self.unwant(id, Want::Call(client, call)),
+            Pending::PutAgain { id, .. } => {
+                self.unwant(id, Want::Call(client, call));
+                self.drop_spare(client, call);
+            }
             Pending::Delete { tokens } => {
                 for token in tokens.keys() {
                     self.calls.tokens.remove(token);

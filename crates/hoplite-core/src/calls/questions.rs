@@ -42,12 +42,9 @@ impl Core {
         let Some((client, call)) = self.calls.tokens.remove(&token) else { return };
         let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
         let Pending::Delete { tokens } = &mut state.pending else { return };
-        let deleted = tokens.remove(&token);
+        tokens.remove(&token);
         if tokens.is_empty() {
             self.finish_call(client, call, Reply::Done);
-        }
-        if let Some(id) = deleted {
-            self.remember_grave(id, limits::TOMBSTONE_TTL);
         }
     }
 
@@ -59,7 +56,7 @@ impl Core {
             _ => return,
         };
         if deleted {
-            let message = format!("{}: {id} was deleted", self.me);
+            let message = format!("{}: {id} was deleted", self.ctx.me);
             return self.fail_call(client, call, ErrorKind::Deleted, &message);
         }
         self.finish_call(client, call, Reply::Located { size, copies });

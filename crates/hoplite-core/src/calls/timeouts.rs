@@ -11,8 +11,8 @@ use crate::Core;
 impl Core {
     pub(crate) fn on_call_timer(&mut self, client: ClientId, call: u64) {
         let Some(state) = self.calls.table.get(&(client, call)) else { return };
-        let waited = format!("{:.3} s", (self.now - state.since).as_secs_f64());
-        let me = self.me;
+        let waited = format!("{:.3} s", (self.ctx.now - state.since).as_secs_f64());
+        let me = self.ctx.me;
         let (kind, message) = match &state.pending {
             Pending::Create(Creation { id, .. }) if self.copies.live(*id).is_some() => (
                 ErrorKind::TimedOut,
@@ -33,13 +33,20 @@ impl Core {
             Pending::Seal => {
                 let object = self.writes.sealed_by(client, call).map(|copy| self.copies.table[&copy].object);
                 let what = object.map_or("the object".to_owned(), |id| id.to_string());
-                let owner = object.map_or(me, |id| self.shards.owner(id));
+                let owner = object.map_or(me, |id| self.ctx.shards.owner(id));
                 let message = format!(
                     "{me}: put of {what}: all bytes are written, but its directory owner {owner} did not accept it within {waited}"
                 );
                 (ErrorKind::TimedOut, message)
             }
-            Pending::Get { id, .. } if state.since == self.now => {
+            Pending::PutAgain { id, .. } => (
+                ErrorKind::TimedOut,
+                format!(
+                    "{me}: put of {id}: another node put it first, and that has not come here after {waited}: {}",
+                    self.story(*id)
+                ),
+            ),
+            Pending::Get { id, .. } if state.since == self.ctx.now => {
                 (ErrorKind::TimedOut, format!("{me}: {id} is not complete here: {}", self.story(*id)))
             }
             Pending::Get { id, .. } => (
@@ -48,7 +55,7 @@ impl Core {
             ),
             Pending::Delete { tokens } => {
                 let id = tokens.values().next().copied();
-                let owner = id.map(|id| self.shards.owner(id).to_string()).unwrap_or_default();
+                let owner = id.map(|id| self.ctx.shards.owner(id).to_string()).unwrap_or_default();
                 let left = tokens.len();
                 (
                     ErrorKind::TimedOut,
@@ -56,7 +63,7 @@ impl Core {
                 )
             }
             Pending::Locate { id, .. } => {
-                let owner = self.shards.owner(*id);
+                let owner = self.ctx.shards.owner(*id);
                 (ErrorKind::TimedOut, format!("{me}: {owner} did not locate {id} within {waited}"))
             }
             Pending::Wait { ids, ready, .. } => {

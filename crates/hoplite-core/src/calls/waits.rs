@@ -58,19 +58,20 @@ impl Core {
             self.on_waited_change(client, call, id);
         }
         if let Some(timeout) = timeout_ms.map(Duration::from_millis).filter(|&time| time < POLL_TIME) {
-            self.poll_owners(client, call, &ids, self.now + timeout);
+            self.poll_owners(client, call, &ids, self.ctx.now + timeout);
         }
     }
 
     /// The call is answered when its time is up, but not before its owners have said what is ready.
     fn poll_owners(&mut self, client: ClientId, call: u64, ids: &[ObjectId], due: Duration) {
-        let last: BTreeMap<NodeId, ObjectId> = ids.iter().map(|&id| (self.shards.owner(id), id)).collect();
+        let last: BTreeMap<NodeId, ObjectId> =
+            ids.iter().map(|&id| (self.ctx.shards.owner(id), id)).collect();
         let questions: Vec<_> = last.into_values().map(|id| (self.next_number(), id)).collect();
         let unanswered = questions.iter().map(|&(token, _)| token).collect();
         let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
         let Pending::Wait { poll, .. } = &mut state.pending else { return };
         *poll = Some(Poll { due, unanswered });
-        self.timers.set(self.now + POLL_TIME, Timer::Call(client, call));
+        self.ctx.timers.set(self.ctx.now + POLL_TIME, Timer::Call(client, call));
         for (token, id) in questions {
             self.calls.tokens.insert(token, (client, call));
             self.ask_owner(id, DirectoryRequest::Locate { token }, None);
@@ -82,7 +83,7 @@ impl Core {
         let Pending::Wait { poll: Some(poll), .. } = &mut state.pending else { return };
         poll.unanswered.remove(&token);
         if poll.unanswered.is_empty() {
-            self.timers.set(poll.due.max(self.now), Timer::Call(client, call));
+            self.ctx.timers.set(poll.due.max(self.ctx.now), Timer::Call(client, call));
         }
     }
 
@@ -122,7 +123,7 @@ impl Core {
     }
 
     pub(crate) fn on_waited_deleted(&mut self, client: ClientId, call: u64, object: ObjectId) {
-        let message = format!("{}: {object} was deleted while waited for", self.me);
+        let message = format!("{}: {object} was deleted while waited for", self.ctx.me);
         self.fail_call(client, call, ErrorKind::Deleted, &message);
     }
 }

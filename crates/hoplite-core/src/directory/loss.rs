@@ -1,99 +1,145 @@
-//! Objects whose last complete copy is gone, and seeing to it that this does not happen [design §4].
+//! Objects whose last complete copy is gone, and parts of writings that nobody will complete.
 
 use std::time::Duration;
 
+use hoplite_words::client::Gauge;
 use hoplite_words::peer::{DirectoryAnswer, Verdict};
-use hoplite_words::{limits, NodeId, ObjectId};
+use hoplite_words::{limits, NodeId, ObjectId, Shard};
 
+use super::asks::Ask;
+use super::entry::Content;
+use super::expiring::Expiring;
+use super::Directory;
+use crate::ctx::Ctx;
 use crate::timers::Timer;
-use crate::Core;
 
-impl Core {
-    /// A complete copy existed somewhere, says the owner before us, or a reduction's coordinator.
-    pub(super) fn on_mourn(&mut self, id: ObjectId, ttl_ms: u64) {
-        let ttl = Duration::from_millis(ttl_ms).min(limits::TOMBSTONE_TTL);
-        let until = self.now + ttl;
-        let entry = self.entry_mut(id);
-        if entry.buried_until.is_none() {
-            entry.mourn(until);
-            self.timers.set(until, Timer::Tombstone(id));
-            self.tell_witness(id);
-            self.tell_if_lost(id, None);
+/// Lost objects that are remembered, some 50 bytes each: of those forgotten, a later asker is not told.
+const LOST_MAX: usize = 1 << 20;
+
+/// How long that is.
+const LOST_TTL: Duration = limits::TOMBSTONE_TTL;
+
+/// With the second of this node's clock in which each is forgotten.
+#[derive(Debug, Default)]
+pub(super) struct LostIds(Expiring<u32, LOST_MAX>);
+
+impl LostIds {
+    pub fn contains(&self, id: ObjectId) -> bool {
+        self.0.contains(id)
+    }
+
+    pub fn remove(&mut self, id: ObjectId) {
+        self.0.remove(id);
+    }
+
+    fn insert(&mut self, ctx: &mut Ctx, id: ObjectId, ttl: Duration) {
+        let until = ctx.now + ttl.min(LOST_TTL);
+        self.0.insert(id, until.as_secs() as u32, until);
+        self.expire(ctx);
+    }
+
+    fn expire(&mut self, ctx: &mut Ctx) {
+        let second = ctx.now.as_secs() as u32;
+        if let Some(next) = self.0.expire(ctx.now, |&until| until < second) {
+            ctx.timers.set(next, Timer::LostIds);
         }
     }
 
-    /// If the object is lost, says so to `to`, or to everyone who waits; remembers it for those who come
-    /// later. An entry that is new here because owners changed waits first for what the others hold.
-    pub(super) fn tell_if_lost(&mut self, id: ObjectId, to: Option<NodeId>) {
-        let until = self.now + limits::TOMBSTONE_TTL;
-        let dead = |node| !self.shards.contains(node);
-        let entry = self.directory.entries.get_mut(&id).filter(|entry| entry.is_lost(dead));
-        let Some(entry) = entry else { return };
-        if entry.mourned_until.is_none() {
-            entry.mourn(until);
-            self.timers.set(until, Timer::Tombstone(id));
+    /// Those of a shard, with how long ago each was lost.
+    pub fn of_shard(
+        &self,
+        now: Duration,
+        shard: Shard,
+        after: Option<ObjectId>,
+    ) -> impl Iterator<Item = (ObjectId, Duration)> + '_ {
+        let age = move |&until: &u32| {
+            LOST_TTL.saturating_sub(Duration::from_secs(until.into()).saturating_sub(now))
+        };
+        self.0.of_shard(shard, after).map(move |(id, until)| (id, age(until)))
+    }
+
+    pub fn gauge(&self, gauges: &mut Vec<Gauge>) {
+        gauges.push(Gauge {
+            name: "lost ids".to_owned(),
+            value: self.0.len() as u64,
+            limit: LOST_MAX as u64,
+            met: self.0.dropped(),
+        });
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.len() == 0
+    }
+}
+
+impl Directory {
+    /// A complete copy existed, and none is left.
+    pub(super) fn remember_lost(&mut self, ctx: &mut Ctx, id: ObjectId) {
+        self.lost.insert(ctx, id, LOST_TTL);
+        self.tell_backup(ctx, id);
+    }
+
+    pub fn forget_lost(&mut self, ctx: &mut Ctx) {
+        self.lost.expire(ctx);
+    }
+
+    /// Another node remembers that it was lost so long ago.
+    pub(super) fn on_heard_lost(&mut self, ctx: &mut Ctx, id: ObjectId, age: Duration) {
+        let stands = self.entry(id).is_some_and(|entry| entry.holders.any_alive());
+        if !stands && !self.tombstones.contains(id) && age < LOST_TTL && !self.lost.contains(id) {
+            self.lost.insert(ctx, id, LOST_TTL - age);
         }
-        if let Some(due) = entry.trusted_from.filter(|&from| from > self.now) {
-            return self.timers.set(due, Timer::Loss(id));
+    }
+
+    /// If the last complete copy is gone, remembers that and tells everyone who waits.
+    pub(super) fn note_if_lost(&mut self, ctx: &mut Ctx, id: ObjectId) {
+        let Some(entry) = self.known_entry_mut(id) else { return };
+        if matches!(entry.content, Content::Complete { .. }) && !entry.holders.any_alive() {
+            entry.content = Content::None;
+            self.remember_lost(ctx, id);
+            self.tell_if_lost(ctx, id, None);
         }
-        let entry = &self.directory.entries[&id];
-        let waiting = entry.asks.iter().map(|ask| ask.node).chain(entry.subscribers.keys().copied());
+    }
+
+    /// If the object is lost, says so to `to`, or to everyone who waits.
+    pub(super) fn tell_if_lost(&self, ctx: &mut Ctx, id: ObjectId, to: Option<NodeId>) {
+        let Some(entry) = self.entry(id).filter(|_| self.lost.contains(id)) else { return };
+        if entry.is_alive() || !self.is_active(id.shard()) {
+            return;
+        }
+        let asking = entry.asks.iter().map(|ask| ask.node);
+        let waiting = asking.chain(entry.subscribers.iter().map(|&(node, _)| node));
         let told: Vec<_> = to.map_or_else(|| waiting.collect(), |node| vec![node]);
         for node in told {
-            self.answer(node, id, DirectoryAnswer::Lost);
+            self.answer(ctx, node, id, DirectoryAnswer::Lost);
         }
     }
 
-    /// All that others hold is known by now.
-    pub(crate) fn on_loss_timer(&mut self, id: ObjectId) {
-        self.drop_orphans(id);
-        self.tell_if_lost(id, None);
-        self.serve_asks(id);
+    /// A new owner takes part of an object in the hands of an asker, whose sender is dead, for proof that it
+    /// was complete: the owner before may have died together with the last copy.
+    pub(super) fn infer_loss(&mut self, ctx: &mut Ctx, id: ObjectId) {
+        let Some(entry) = self.entry(id).filter(|entry| !entry.is_alive()) else { return };
+        let bereft = |ask: &Ask| {
+            let dead = |(sender, _): (NodeId, Duration)| !ctx.shards.contains(sender);
+            ask.have.is_some_and(|have| !entry.was_abandoned(have)) && ask.distrust.is_none_or(dead)
+        };
+        if !self.lost.contains(id) && entry.asks.iter().any(bereft) {
+            self.remember_lost(ctx, id);
+        }
+        self.tell_if_lost(ctx, id, None);
     }
 
     /// With its writer gone, part of a writing is of no use: its receivers drop it and ask again.
-    pub(super) fn drop_orphans(&mut self, id: ObjectId) {
-        let Some(entry) = self.directory.entries.get_mut(&id) else { return };
-        for (orphan, edition) in entry.take_orphans() {
-            self.tell_subscribers_gone(id, orphan);
-            let verdict = Verdict::Deleted;
-            self.answer(orphan, id, DirectoryAnswer::Verdict { edition, verdict });
-        }
-    }
-
-    /// A receiver reported its copy: if nobody has said that he writes or holds the whole, he may be dead.
-    pub(super) fn drop_orphans_once_trusted(&mut self, id: ObjectId) {
-        let Some(entry) = self.directory.entries.get(&id) else { return };
-        match entry.trusted_from.filter(|&from| from > self.now) {
-            Some(due) => self.timers.set(due, Timer::Loss(id)),
-            None => self.drop_orphans(id),
-        }
-    }
-
-    /// The node that kept the object for good may be gone or going: another complete copy is to stay; and
-    /// if the only one is on a node that leaves, another node gets it.
-    pub(super) fn secure(&mut self, id: ObjectId) {
-        let Some(entry) = self.directory.entries.get(&id) else { return };
-        let complete = || entry.reported().filter(|(_, report)| report.complete);
-        if complete().any(|(_, report)| report.pinned && !report.leaving) {
+    pub(super) fn drop_orphans(&mut self, ctx: &mut Ctx, id: ObjectId) {
+        if !self.is_active(id.shard()) {
             return;
         }
-        let stays = complete().find(|(_, report)| !report.leaving).map(|(node, _)| node);
-        let leaves: Vec<_> = complete().map(|(node, _)| node).collect();
-        let keeper = match stays {
-            Some(node) => Some(node),
-            // Being written or reduced: its writer will pin it.
-            None if leaves.is_empty() => None,
-            None => self.shards.owner_among(id, |node| !leaves.contains(&node)),
-        };
-        if let Some(node) = keeper {
-            self.answer(node, id, DirectoryAnswer::Pin);
+        let Some(entry) = self.known_entry_mut(id) else { return };
+        for (orphan, edition) in entry.take_orphans() {
+            self.reindex(id, orphan);
+            self.tell_subscribers_gone(ctx, id, orphan);
+            let verdict = Verdict::Abandoned;
+            self.answer(ctx, orphan, id, DirectoryAnswer::Verdict { edition, verdict });
         }
-    }
-
-    /// Looks after every entry: what was said while members came and went may be lost.
-    pub(crate) fn secure_entries(&mut self) {
-        let ids: Vec<_> = self.directory.entries.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.secure(id));
     }
 }

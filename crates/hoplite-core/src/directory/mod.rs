@@ -1,193 +1,300 @@
-//! The slice of the directory this node owns [design §4]: who has how much of which object, who
-//! waits for it, and whom to send to whom.
+//! The shards of the directory that this node owns: who has how much of which object, who waits for it, and
+//! whom to send to whom.
 //!
-//! - here: requests find their owner; entries come, are handed over and go; members that died
-//! - `entry`: what is known of one object; `reports`: its copies come and go
-//! - `questions`: asks, subscriptions, locations; `lend`: who sends to whom
-//! - `loss`: the last complete copy is gone, or is about to be; `witnesses`: it was the owner's, which died
-//! - `tombstones`: deleted, here at the owner; `graves`: the same, remembered by those who heard of it
-//! - `fading`: what graves and witnesses remember for a while
-//! - `passed_on`: requests that went on to an owner who may be dead
+//! - here: requests find their entry; members come and go
+//! - `shard`: one owned shard, and who is involved in which of its entries
+//! - `entry`: what is known of one object; `holders`: its copies; `asks`: who waits for a sender
+//! - `recovery`: a new owner first hears of all that is known of its shards
+//! - `claims`: whose bytes become the object's; `reports`: copies come and go
+//! - `questions`: asks, subscriptions, locations; `sender_selection`: who sends to whom
+//! - `loss`: the last complete copy is gone, or is about to be; `pins`: one copy is to stay
+//! - `tombstones`: deletions; `backups`: what only an owner knows, told to whoever would own it next
+//! - `expiring`: what is remembered for a while; `forwarded`: requests that went on to an owner who may be dead
+//! - `sweeps`: long work in short turns
 
+mod asks;
+mod backups;
+mod claims;
 mod entry;
-mod fading;
-mod graves;
-mod lend;
+mod expiring;
+mod forwarded;
+mod holders;
 mod loss;
-mod passed_on;
+mod pins;
 mod questions;
+mod recovery;
 mod reports;
+mod sender_selection;
+mod shard;
+mod sweeps;
 mod tombstones;
-mod witnesses;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{limits, CopyId, NodeId, ObjectId};
+use hoplite_words::client::Gauge;
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_words::{Blob, Edition, NodeId, ObjectId, Shard};
 
-use crate::again::REANNOUNCE_AFTER;
-use crate::timers::Timer;
-use crate::Core;
-use entry::Entry;
-pub(crate) use graves::Graves;
-pub(crate) use passed_on::PassedOn;
-pub(crate) use witnesses::{Remembered, Unsaid};
+use crate::copies::Copies;
+use crate::ctx::Ctx;
+use crate::shards::Moved;
+use backups::Backups;
+use entry::{Content, Entry};
+use forwarded::Forwarded;
+use loss::LostIds;
+use recovery::Pulls;
+use shard::OwnedShard;
+use sweeps::Sweeps;
+use tombstones::Tombstones;
 
-/// The owned slice.
+pub(crate) use recovery::{digest_of, Answer, DIGESTED_MAX, SHARDS_PER_PULL};
+
+/// What a request leaves to the core to do.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// Keep an evictable copy of a small object beside its entry, then say so (`on_kept`).
+    Keep { id: ObjectId, origin: NodeId, report: CopyReport, payload: Blob },
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    entries: BTreeMap<ObjectId, Entry>,
+    owned: BTreeMap<Shard, OwnedShard>,
+    tombstones: Tombstones,
+    lost: LostIds,
+    backups: Backups,
+    /// Objects that a node was told to keep, and has not said that it does.
+    pinning: BTreeMap<NodeId, BTreeSet<ObjectId>>,
+    pulls: Pulls,
+    forwarded: Forwarded,
+    sweeps: Sweeps,
+    /// This node has just started, and had no objects before.
+    is_fresh: bool,
+    /// Requests that were dropped because they went round among nodes that do not agree on their owner.
+    undeliverable: u64,
 }
 
 impl Directory {
-    pub fn is_buried(&self, id: ObjectId) -> bool {
-        self.entries.get(&id).is_some_and(|entry| entry.buried_until.is_some())
+    /// A node that expects no other owns everything, and knows all there is.
+    pub fn alone() -> Self {
+        let owned = Shard::all().map(|shard| (shard, OwnedShard::default())).collect();
+        Directory { owned, ..Directory::default() }
+    }
+
+    /// A node that is to join others: what it owns, and what is known of that, it hears when it has (`start`).
+    pub fn joining(me: NodeId) -> Self {
+        let recovering = || OwnedShard::recovering(BTreeSet::from([me]));
+        let owned = Shard::all().map(|shard| (shard, recovering())).collect();
+        Directory { owned, is_fresh: true, ..Directory::default() }
+    }
+
+    /// The members are known now.
+    pub fn start(&mut self, ctx: &mut Ctx) {
+        let me = ctx.me;
+        let owned: Vec<_> = self.owned.keys().copied().collect();
+        owned.into_iter().for_each(|shard| self.on_heard(ctx, shard, me));
+    }
+
+    /// From now on there may be objects here, or claims to some.
+    pub fn no_longer_fresh(&mut self) {
+        self.is_fresh = false;
     }
 
     /// Entries of objects that exist or are waited for, and tombstones.
     pub fn counts(&self) -> (u64, u64) {
-        let tombstones = self.entries.values().filter(|entry| entry.is_memory()).count() as u64;
-        (self.entries.len() as u64 - tombstones, tombstones)
-    }
-}
-
-impl Core {
-    /// Sends a request to the shard owner of `id` as we see it.
-    pub(crate) fn ask_owner(&mut self, id: ObjectId, request: DirectoryRequest, attach: Option<CopyId>) {
-        let message = PeerMessage::Directory { origin: self.me, hops: 0, id, request };
-        self.send(self.shards.owner(id), message, attach);
+        let entries = self.owned.values().map(|shard| shard.len() as u64).sum();
+        (entries, self.tombstones.len() as u64)
     }
 
-    /// A directory request arrived: serve it if we own the id, pass it on if another does.
-    pub(crate) fn on_directory(&mut self, origin: NodeId, hops: u8, id: ObjectId, request: DirectoryRequest) {
-        if self.departed.contains(&origin) || self.shards.is_replaced(origin) {
-            // It came by way of others, and news of the death was faster.
-            return;
+    pub fn gauges(&self, gauges: &mut Vec<Gauge>) {
+        let gauge = |name: &str, value, limit, met| Gauge { name: name.to_owned(), value, limit, met };
+        self.tombstones.gauge(gauges);
+        self.lost.gauge(gauges);
+        self.backups.gauge(gauges);
+        self.forwarded.gauge(gauges);
+        let held = self.pulls.held as u64;
+        gauges.push(gauge("held requests", held, shard::HELD_MAX as u64, self.pulls.held_dropped));
+        let shards = self.owned.values().filter(|shard| !shard.is_active()).count() as u64;
+        let limit = hoplite_words::limits::SHARDS as u64;
+        gauges.push(gauge("recovering shards", shards, limit, self.pulls.given_up));
+        gauges.push(gauge("undeliverable requests", 0, 0, self.undeliverable));
+    }
+
+    pub fn entries_in(&self, shard: Shard) -> usize {
+        self.owned.get(&shard).map_or(0, OwnedShard::len)
+    }
+
+    fn entry(&self, id: ObjectId) -> Option<&Entry> {
+        self.owned.get(&id.shard())?.entry(id)
+    }
+
+    /// The entry, new if need be. Only for ids that are owned here.
+    fn entry_mut(&mut self, id: ObjectId) -> &mut Entry {
+        self.shard_mut(id.shard()).entry_mut(id)
+    }
+
+    fn known_entry_mut(&mut self, id: ObjectId) -> Option<&mut Entry> {
+        self.owned.get_mut(&id.shard())?.known_mut(id)
+    }
+
+    fn shard_mut(&mut self, shard: Shard) -> &mut OwnedShard {
+        self.owned.get_mut(&shard).expect("it is owned here")
+    }
+
+    /// Whether all there is of these ids is known here.
+    fn is_active(&self, shard: Shard) -> bool {
+        self.owned.get(&shard).is_some_and(OwnedShard::is_active)
+    }
+
+    /// Brings the index in step after `node` came into the entry of `id`, or went.
+    fn reindex(&mut self, id: ObjectId, node: NodeId) {
+        if let Some(shard) = self.owned.get_mut(&id.shard()) {
+            shard.reindex(id, node);
         }
-        let owner = self.shards.owner(id);
-        if owner != self.me && hops < limits::FORWARD_HOPS_MAX {
-            self.remember_passed_on(owner, origin, hops, id, &request);
-            self.send(owner, PeerMessage::Directory { origin, hops: hops + 1, id, request }, None);
-            return;
+    }
+
+    /// Whose bytes the object's are to be; who had a claim to it before has none any more.
+    fn set_content(&mut self, id: ObjectId, content: Content) {
+        let entry = self.entry_mut(id);
+        let claimants = [entry.claimant(), content.claimant()];
+        entry.content = content;
+        for node in claimants.into_iter().flatten() {
+            self.reindex(id, node);
         }
-        if owner != self.me {
-            // It went round among nodes that do not agree. Once they do, what it leaves here goes to its owner.
-            self.reannounce_later();
+    }
+
+    fn drop_if_empty(&mut self, id: ObjectId) {
+        if self.entry(id).is_some_and(Entry::is_empty) {
+            self.take_entry(id);
         }
+    }
+
+    /// Takes an entry out, with all that points to it.
+    fn take_entry(&mut self, id: ObjectId) -> Option<Entry> {
+        let entry = self.owned.get_mut(&id.shard())?.take(id)?;
+        if let Some(keeper) = entry.keeper.as_ref().and_then(|keeper| keeper.node) {
+            self.forget_keeper(keeper, id);
+        }
+        Some(entry)
+    }
+
+    fn answer(&self, ctx: &mut Ctx, to: NodeId, id: ObjectId, answer: DirectoryAnswer) {
+        ctx.send(to, PeerMessage::Answer { id, answer }, None);
+    }
+
+    /// Serves a request for an id that we own, or holds it until all there is of its shard is known here.
+    pub fn on_request(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        origin: NodeId,
+        id: ObjectId,
+        request: DirectoryRequest,
+    ) -> Option<Effect> {
+        if !ctx.shards.contains(origin) {
+            // If it is dead it will never take anything back.
+            self.note_stranger(ctx);
+        }
+        self.sweep_entry(ctx, local, id);
+        let request = match self.is_active(id.shard()) {
+            true => request,
+            false => self.hold(ctx, origin, id, request)?,
+        };
         match request {
             DirectoryRequest::Announce { report, payload, wants_verdict } => {
-                self.on_announce(origin, id, report, payload, wants_verdict);
+                return self.on_announce(ctx, local, origin, id, report, payload, wants_verdict);
             }
-            DirectoryRequest::Withdraw { seq, edition } => self.on_withdraw(origin, id, seq, edition),
-            DirectoryRequest::Ask { ask, have, failed } => self.on_ask(origin, id, ask, have, failed),
-            DirectoryRequest::Unask { ask } => {
-                self.on_not_taken(origin, id, ask);
-                self.change_entry(id, |entry| {
-                    entry.asks.retain(|waiting| (waiting.node, waiting.ask) != (origin, ask));
-                });
+            DirectoryRequest::Withdraw { seq, edition } => {
+                self.on_withdraw(ctx, local, origin, id, seq, edition);
             }
-            DirectoryRequest::Subscribe { bytes_max } => self.on_subscribe(origin, id, bytes_max),
-            DirectoryRequest::Unsubscribe => {
-                self.end_subscription(id, origin);
+            DirectoryRequest::Ask { ask, have, failed } => {
+                self.on_ask(ctx, local, origin, id, ask, have, failed);
             }
-            DirectoryRequest::Delete { token } => self.delete_everywhere(origin, id, token),
-            DirectoryRequest::Locate { token } => self.on_locate(origin, id, token),
-            DirectoryRequest::Bury { ttl_ms } => {
-                self.bury(id, Duration::from_millis(ttl_ms).min(limits::TOMBSTONE_TTL));
-            }
-            DirectoryRequest::Mourn { ttl_ms } => self.on_mourn(id, ttl_ms),
-            DirectoryRequest::Bring { nodes } => self.on_bring(id, nodes),
+            DirectoryRequest::Unask { ask } => self.on_unask(ctx, local, origin, id, ask),
+            DirectoryRequest::Subscribe { bytes_max } => self.on_subscribe(ctx, local, origin, id, bytes_max),
+            DirectoryRequest::Unsubscribe => self.end_subscription(id, origin),
+            DirectoryRequest::Delete { token } => self.on_delete(ctx, origin, id, token),
+            DirectoryRequest::Locate { token } => self.on_locate(ctx, origin, id, token),
+            DirectoryRequest::Claim { seq, claim } => self.on_claim(ctx, local, id, seq, claim),
+            DirectoryRequest::ReleaseClaim { claim } => self.on_release_claim(ctx, local, id, claim),
+            DirectoryRequest::MarkLost { claim } => self.on_mark_lost(ctx, local, id, claim),
+            DirectoryRequest::Bring { nodes } => self.on_bring(ctx, id, nodes),
+            DirectoryRequest::PinRefused => self.on_pin_refused(ctx, origin, id),
         }
+        None
     }
 
-    /// Who would own `id` without us.
-    fn next_in_line(&self, id: ObjectId) -> Option<NodeId> {
-        let me = self.me;
-        self.shards.owner_among(id, |node| node != me)
+    /// What was put by `origin` is given up by it: the copy that was kept here of it, if any, goes first, so
+    /// that nobody takes the object for one that was complete here.
+    pub fn is_taken_back(&self, origin: NodeId, id: ObjectId, request: &DirectoryRequest) -> Option<Edition> {
+        let &DirectoryRequest::Withdraw { seq, edition } = request else { return None };
+        let held = self.entry(id)?.holders.get(origin)?;
+        (held.pinned && held.seq <= seq && held.edition == edition).then_some(edition)
     }
 
-    fn answer(&mut self, to: NodeId, id: ObjectId, answer: DirectoryAnswer) {
-        self.send(to, PeerMessage::Answer { id, answer }, None);
-    }
-
-    /// The entry of `id`, new if need be. While members come and go a new one does not know all yet; but it
-    /// may know from a dead owner that the object existed.
-    fn entry_mut(&mut self, id: ObjectId) -> &mut Entry {
-        let unsettled = self.now < self.reannounce_until;
-        let trusted_from = unsettled.then_some(self.now + REANNOUNCE_AFTER);
-        if !self.directory.entries.contains_key(&id) {
-            let mut entry = Entry::new(trusted_from);
-            if let Some(until) = self.inherited_grief(id) {
-                entry.mourn(until);
-                self.timers.set(until, Timer::Tombstone(id));
-            }
-            self.directory.entries.insert(id, entry);
-        }
-        self.directory.entries.get_mut(&id).expect("there or made")
-    }
-
-    /// Changes an entry if there is one, and drops it when nothing is left in it.
-    fn change_entry<T>(&mut self, id: ObjectId, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
-        let entry = self.directory.entries.get_mut(&id)?;
-        let result = change(entry);
-        if entry.is_empty() {
-            self.directory.entries.remove(&id);
-        }
-        Some(result)
-    }
-
-    /// A member came up: it may hold what nobody here has heard of.
-    pub(crate) fn directory_member_up(&mut self) {
-        let from = Some(self.now + REANNOUNCE_AFTER);
-        self.directory.entries.values_mut().for_each(|entry| entry.trusted_from = from);
-    }
-
-    /// A member died: what it held, lent, asked and watched goes.
-    pub(crate) fn directory_member_down(&mut self, node: NodeId) {
-        self.remember_for(node);
-        let ids: Vec<_> = self.directory.entries.keys().copied().collect();
-        for id in ids {
-            self.forget_holder(id, node);
-        }
-    }
-
-    /// Who reported or asked, and is no member by the time that members have settled, died before we knew
-    /// it. If it lives, it is asked to say everything again when it comes up.
-    pub(crate) fn forget_strangers(&mut self) {
-        let known = self.directory.entries.values().flat_map(Entry::nodes);
-        let strangers: BTreeSet<_> = known.filter(|&node| !self.shards.contains(node)).collect();
-        strangers.into_iter().for_each(|node| self.on_member_down(node));
-    }
-
-    /// A node that is gone holds, asks and watches nothing.
-    pub(super) fn forget_holder(&mut self, id: ObjectId, node: NodeId) {
-        let Some(entry) = self.directory.entries.get_mut(&id) else { return };
-        if entry.forget(node) {
-            self.copy_gone(id, node);
-        } else {
-            self.change_entry(id, |_| ());
-            self.serve_asks(id);
-            self.finish_deletes(id);
-        }
-    }
-
-    /// Membership changed: entries that are no longer ours go to their new owners, with all that is
-    /// known and waiting in them.
-    pub(crate) fn hand_over_entries(&mut self) {
-        let (me, now) = (self.me, self.now);
-        let shards = &self.shards;
-        let leaving = |id: &ObjectId| shards.owner(*id) != me;
-        let ids: Vec<_> = self.directory.entries.keys().copied().filter(leaving).collect();
-        for id in ids {
-            let entry = self.directory.entries.remove(&id).expect("listed a moment ago");
-            self.timers.clear(Timer::Tombstone(id));
-            self.timers.clear(Timer::Asks(id));
-            self.timers.clear(Timer::Loss(id));
-            let owner = self.shards.owner(id);
-            for (origin, request) in entry.into_requests(now, me) {
-                self.send(owner, PeerMessage::Directory { origin, hops: 1, id, request }, None);
+    /// Members changed, and with them who owns what.
+    pub fn on_moved(&mut self, ctx: &mut Ctx, moved: &Moved) {
+        for shard in moved.owners.iter() {
+            match (ctx.shards.is_mine(shard), self.owned.contains_key(&shard)) {
+                (true, false) => self.begin_recovery(ctx, shard),
+                (false, true) => self.give_shard_up(ctx, shard),
+                (true, true) | (false, false) => {}
             }
         }
+        for shard in moved.backups.iter() {
+            self.on_backup_moved(ctx, shard);
+        }
+        self.pull_more(ctx);
+    }
+
+    /// Somebody came up. What it knows of our shards is to be heard before those are active that are not yet.
+    pub fn on_member_up(&mut self, ctx: &mut Ctx, node: NodeId) {
+        self.on_node_up(node);
+        let recovering: Vec<_> =
+            self.owned.iter().filter(|(_, owned)| !owned.is_active()).map(|(&shard, _)| shard).collect();
+        for shard in recovering {
+            self.await_also(shard, node);
+        }
+        self.pull_more(ctx);
+    }
+
+    /// What was said to `node` lately may be lost: what it must know it hears again.
+    pub fn repeat_answers(&self, ctx: &mut Ctx, node: NodeId) {
+        self.repeat_deletions(ctx, node);
+        self.repeat_pins(ctx, node);
+    }
+
+    /// A member died, or somebody who never was one.
+    pub fn on_node_down(&mut self, ctx: &mut Ctx, node: NodeId) {
+        self.recovery_node_down(ctx, node);
+        self.deletions_node_down(ctx, node);
+        self.sweep_node(ctx, node);
+    }
+
+    /// What is remembered besides the shards themselves, in words.
+    pub fn leftovers(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for (shard, owned) in &self.owned {
+            if owned.len() > 0 || !owned.is_active() || owned.nodes().next().is_some() {
+                left.push(format!("{shard:?}: {owned:?}"));
+            }
+        }
+        let tables = [
+            ("tombstones", self.tombstones.len() == 0 && !self.has_deletions()),
+            ("lost ids", self.lost.is_empty()),
+            ("backup ids", self.backups.is_empty()),
+            ("pins", self.pinning.is_empty()),
+            ("sweeps", self.sweeps.is_empty()),
+        ];
+        if !self.pulls.is_empty() {
+            left.push(format!("{:?}", self.pulls));
+        }
+        left.extend(tables.iter().filter(|(_, is_empty)| !is_empty).map(|(name, _)| name.to_string()));
+        left
+    }
+
+    /// What is wrong with the indexes, if anything is.
+    #[cfg(debug_assertions)]
+    pub fn wrong_index(&self) -> Option<Shard> {
+        self.owned.iter().find(|(_, owned)| !owned.is_index_right()).map(|(&shard, _)| shard)
     }
 }

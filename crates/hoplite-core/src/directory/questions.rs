@@ -3,110 +3,140 @@
 use std::time::Duration;
 
 use hoplite_words::client::Location;
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage};
+use hoplite_words::peer::{DirectoryAnswer, PeerMessage};
 use hoplite_words::{Edition, NodeId, ObjectId};
 
-use super::entry::{Ask, Entry};
-use crate::Core;
+use super::asks::Ask;
+use super::entry::Entry;
+use super::holders::Held;
+use super::Directory;
+use crate::copies::Copies;
+use crate::ctx::Ctx;
 
-/// Holders that an asker is told of who waits for long: enough for a story.
+/// Holders that an asker is told of who waits for long: enough to explain its wait.
 const EXPLAINED_MAX: usize = 4;
+
+/// Copies that are named in answer to a question where they are.
+const LOCATED_MAX: usize = 65_536;
 
 /// How long an asker is kept from a sender that just failed it, if there is no other.
 const DISTRUST: Duration = Duration::from_millis(100);
 
-impl Core {
+impl Directory {
+    #[expect(clippy::too_many_arguments, reason = "what a question consists of")]
     pub(super) fn on_ask(
         &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
         origin: NodeId,
         id: ObjectId,
         ask: u64,
         have: Option<Edition>,
         failed: Option<NodeId>,
     ) {
-        let now = self.now;
-        self.on_not_taken(origin, id, ask);
+        self.on_not_taken(ctx, local, origin, id, ask);
+        if self.tombstones.contains(id) {
+            return self.tell_deleted(ctx, origin, id);
+        }
         let entry = self.entry_mut(id);
-        if entry.buried_until.is_some() {
-            self.tell_deleted(origin, id);
-            return;
-        }
         if let Some(sender) = entry.answered_with(origin, ask) {
-            return self.answer_lend(id, origin, ask, sender);
+            return self.answer_lend(ctx, id, origin, ask, sender);
         }
-        let distrust = failed.map(|sender| (sender, now + DISTRUST));
+        let distrust = failed.map(|sender| (sender, ctx.now + DISTRUST));
         let fresh = entry.add_ask(Ask { node: origin, ask, have, distrust });
-        if let Some(gone) = failed.filter(|&node| !self.shards.contains(node)) {
+        self.reindex(id, origin);
+        if let Some(gone) = failed.filter(|&node| !ctx.shards.contains(node)) {
             // It died, or did before we knew it: nobody will withdraw what it said. If it lives, it says
             // so again when it comes up.
-            self.forget_holder(id, gone);
+            self.forget_node(ctx, local, id, gone);
         }
-        if fresh {
-            self.tell_if_lost(id, Some(origin));
-        }
-        self.serve_asks(id);
+        // Also where we said so before: that word may be lost.
+        self.tell_if_lost(ctx, id, Some(origin));
+        self.serve_asks(ctx, local, id);
         if !fresh {
-            self.explain(origin, id, ask);
+            self.explain(ctx, origin, id, ask);
+        }
+    }
+
+    pub(super) fn on_unask(&mut self, ctx: &mut Ctx, local: &Copies, origin: NodeId, id: ObjectId, ask: u64) {
+        self.on_not_taken(ctx, local, origin, id, ask);
+        let Some(entry) = self.known_entry_mut(id) else { return };
+        if entry.asks.of(origin).is_some_and(|waiting| waiting.ask == ask) {
+            entry.asks.remove(origin);
+            self.reindex(id, origin);
+            self.drop_if_empty(id);
         }
     }
 
     /// Someone has waited for a while: if it still does, it may tell its caller why.
-    fn explain(&mut self, origin: NodeId, id: ObjectId, ask: u64) {
-        let Some(entry) = self.directory.entries.get(&id) else { return };
-        if entry.asks.iter().any(|waiting| (waiting.node, waiting.ask) == (origin, ask)) {
-            let others = entry.reported().filter(|(node, _)| *node != origin);
+    fn explain(&self, ctx: &mut Ctx, origin: NodeId, id: ObjectId, ask: u64) {
+        let Some(entry) = self.entry(id) else { return };
+        if entry.asks.of(origin).is_some_and(|waiting| waiting.ask == ask) {
+            let others = entry.holders.reported().filter(|(node, _)| *node != origin);
             let copies = others.take(EXPLAINED_MAX).map(location).collect();
-            self.answer(origin, id, DirectoryAnswer::NotYet { ask, copies });
+            self.answer(ctx, origin, id, DirectoryAnswer::NotYet { ask, copies });
         }
     }
 
-    pub(super) fn on_subscribe(&mut self, origin: NodeId, id: ObjectId, bytes_max: Option<u64>) {
-        let now = self.now;
-        let entry = self.entry_mut(id);
-        if entry.buried_until.is_some() {
-            self.tell_deleted(origin, id);
-            return;
+    pub(super) fn on_subscribe(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        origin: NodeId,
+        id: ObjectId,
+        bytes_max: Option<u64>,
+    ) {
+        if self.tombstones.contains(id) {
+            return self.tell_deleted(ctx, origin, id);
         }
-        let fresh = entry.subscribers.insert(origin, bytes_max).is_none();
-        let known: Vec<_> = entry.reported().map(|(node, report)| (node, report.clone())).collect();
-        let all = entry.trusted_from.is_none_or(|from| from <= now);
+        let entry = self.entry_mut(id);
+        let fresh = entry.subscribe(origin, bytes_max);
+        let reported = entry.holders.reported();
+        let known: Vec<_> = reported.map(|(node, held)| (node, entry.report_of(held))).collect();
+        self.reindex(id, origin);
         let nodes = known.iter().map(|(node, _)| *node).collect();
         for (node, report) in known {
-            if self.tell_copy(origin, id, node, report, bytes_max.filter(|_| fresh)) {
+            if self.tell_copy(ctx, local, origin, id, node, report, bytes_max.filter(|_| fresh)) {
                 return self.end_subscription(id, origin);
             }
         }
-        if all && !fresh {
+        if !fresh {
             // It may have heard otherwise from an owner that has died since.
-            self.answer(origin, id, DirectoryAnswer::Holders { nodes });
+            self.answer(ctx, origin, id, DirectoryAnswer::Holders { nodes });
         }
-        if fresh {
-            self.tell_if_lost(id, Some(origin));
-        }
+        self.tell_if_lost(ctx, id, Some(origin));
+    }
+
+    /// Who watches an object for its bytes has them, or watches no more.
+    pub(super) fn end_subscription(&mut self, id: ObjectId, subscriber: NodeId) {
+        let Some(entry) = self.known_entry_mut(id) else { return };
+        entry.unsubscribe(subscriber);
+        self.reindex(id, subscriber);
+        self.drop_if_empty(id);
     }
 
     /// Who asks gets the object without being told to, and who was sent it counts as a holder.
-    pub(super) fn on_bring(&mut self, id: ObjectId, nodes: Vec<NodeId>) {
-        let entry = self.directory.entries.get(&id);
+    pub(super) fn on_bring(&self, ctx: &mut Ctx, id: ObjectId, nodes: Vec<NodeId>) {
+        let entry = self.entry(id);
         let has_or_asks = |node: &NodeId| entry.is_some_and(|entry| entry.has_or_asks(*node));
-        let others: Vec<_> = nodes.into_iter().filter(|node| !has_or_asks(node)).collect();
-        for node in others {
-            self.send(node, PeerMessage::Prefetch { id }, None);
+        for node in nodes.into_iter().filter(|node| !has_or_asks(node)) {
+            ctx.send(node, PeerMessage::Prefetch { id }, None);
         }
     }
 
-    pub(super) fn on_locate(&mut self, origin: NodeId, id: ObjectId, token: u64) {
-        let entry = self.directory.entries.get(&id);
+    pub(super) fn on_locate(&self, ctx: &mut Ctx, origin: NodeId, id: ObjectId, token: u64) {
+        let entry = self.entry(id);
+        let holders = entry.into_iter().flat_map(|entry| entry.holders.iter());
         let answer = DirectoryAnswer::Located {
             token,
-            size: entry.and_then(Entry::size),
-            copies: entry.map(|entry| entry.held().map(location).collect()).unwrap_or_default(),
-            deleted: entry.is_some_and(|entry| entry.buried_until.is_some()),
+            size: entry.filter(|entry| !entry.holders.is_empty()).and_then(Entry::size),
+            copies: holders.take(LOCATED_MAX).map(location).collect(),
+            deleted: self.tombstones.contains(id),
         };
-        self.answer(origin, id, answer);
+        self.answer(ctx, origin, id, answer);
     }
 }
 
-fn location((node, report): (NodeId, &CopyReport)) -> Location {
-    Location { node, complete: report.complete, pinned: report.pinned, edition: report.edition }
+fn location((node, held): (NodeId, &Held)) -> Location {
+    Location { node, complete: held.complete, pinned: held.pinned, edition: held.edition }
 }

@@ -3,76 +3,141 @@
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage, Verdict};
 use hoplite_words::{Blob, CopyId, Edition, NodeId, ObjectId};
 
-use super::entry::Entry;
-use crate::again::REANNOUNCE_AFTER;
-use crate::copies::{NewCopy, Phase};
-use crate::io::Output;
-use crate::Core;
+use super::claims::Judgement;
+use super::entry::Content;
+use super::{Directory, Effect};
+use crate::copies::Copies;
+use crate::ctx::Ctx;
 
-impl Core {
+impl Directory {
+    /// A copy exists, or changed. The bytes of a small one are to be kept beside the entry, where there is none.
+    #[expect(clippy::too_many_arguments, reason = "what a report consists of")]
     pub(super) fn on_announce(
         &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
         origin: NodeId,
         id: ObjectId,
-        report: CopyReport,
+        mut report: CopyReport,
         payload: Option<Blob>,
         wants_verdict: bool,
-    ) {
-        let (stranger, settled) = (!self.shards.contains(origin), self.now + REANNOUNCE_AFTER);
-        let entry = self.entry_mut(id);
-        if stranger {
-            // We are new to each other: there is more to be heard.
-            entry.trusted_from = Some(settled);
+    ) -> Option<Effect> {
+        if self.refuse_deleted(ctx, origin, id, &report, wants_verdict) {
+            return None;
         }
         let edition = report.edition;
-        let verdict = entry.judge(origin, &report);
-        if verdict == Verdict::Deleted && !wants_verdict {
-            self.tell_deleted(origin, id);
-        } else if verdict != Verdict::Accepted || wants_verdict {
-            self.answer(origin, id, DirectoryAnswer::Verdict { edition, verdict });
+        let judgement = match (report.stamp, report.claim) {
+            (Some(stamp), _) => self.absorb(ctx, origin, id, &report, stamp),
+            (None, Some(claim)) => self.judge_writing(ctx, origin, id, &report, claim),
+            // Nobody can have it but from somebody whose content was accepted.
+            (None, None) => Judgement::Refused(Verdict::Abandoned),
+        };
+        let stamp = match judgement {
+            Judgement::Accepted(stamp) => stamp,
+            Judgement::Waits => return None,
+            Judgement::Refused(verdict) => {
+                self.answer(ctx, origin, id, DirectoryAnswer::Verdict { edition, verdict });
+                self.drop_if_empty(id);
+                return None;
+            }
+        };
+        if wants_verdict {
+            let verdict = Verdict::Accepted(stamp);
+            self.answer(ctx, origin, id, DirectoryAnswer::Verdict { edition, verdict });
         }
-        if verdict != Verdict::Accepted {
-            self.change_entry(id, |_| ());
+        let was_judged = report.stamp.is_none();
+        let by = report.claim.filter(|_| report.complete && was_judged);
+        report.stamp = Some(stamp);
+        if by.is_some() {
+            self.set_content(id, Content::Complete { stamp, by });
+        }
+        if !self.entry_mut(id).take_report(origin, report.clone()) {
+            return None;
+        }
+        self.reindex(id, origin);
+        if was_judged {
+            // Parts of what was given up before must not be mixed with it.
+            self.drop_orphans(ctx, id);
+        }
+        let payload = payload.filter(|payload| {
+            payload.0.len() as u64 == report.size && local.live(id).is_none() && origin != ctx.me
+        });
+        match payload {
+            Some(payload) => Some(Effect::Keep { id, origin, report, payload }),
+            None => {
+                self.after_report(ctx, local, id, origin, &report);
+                None
+            }
+        }
+    }
+
+    /// Its bytes are kept here, or there was no room for them.
+    pub fn on_kept(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        id: ObjectId,
+        origin: NodeId,
+        report: &CopyReport,
+    ) {
+        self.after_report(ctx, local, id, origin, report);
+    }
+
+    fn after_report(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        id: ObjectId,
+        origin: NodeId,
+        report: &CopyReport,
+    ) {
+        if report.complete {
+            self.lost.remove(id);
+        }
+        if report.pinned {
+            self.on_pinned(origin, id);
+        }
+        if !self.is_active(id.shard()) {
             return;
         }
-        let entry = self.directory.entries.get_mut(&id).expect("judged a moment ago");
-        if !entry.accept(origin, report.clone()) {
-            return;
-        }
-        if let Some(payload) = payload.filter(|payload| payload.0.len() as u64 == report.size) {
-            self.keep_inline(id, &report, payload);
-        }
-        self.tell_subscribers(id, origin, &report);
-        self.part_receivers(id, origin);
+        self.tell_subscribers(ctx, local, id, origin, report);
+        self.break_cycle(ctx, id, origin);
         if report.leaving {
-            self.secure(id);
+            self.secure(ctx, id);
         }
-        if !report.complete && !report.pinned {
-            self.drop_orphans_once_trusted(id);
+        if report.complete {
+            self.settle_contenders(ctx, local, id);
+        } else if !report.pinned {
+            self.drop_orphans(ctx, id);
         }
-        self.tell_witness(id);
-        self.serve_asks(id);
+        self.tell_backup(ctx, id);
+        self.serve_asks(ctx, local, id);
     }
 
     /// Tells all who watch the object of the copy of `node`.
-    pub(super) fn tell_subscribers(&mut self, id: ObjectId, node: NodeId, report: &CopyReport) {
-        let subscribers = self.directory.entries.get(&id).map(|entry| entry.subscribers.clone());
+    pub(super) fn tell_subscribers(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        id: ObjectId,
+        node: NodeId,
+        report: &CopyReport,
+    ) {
+        let subscribers = self.entry(id).map(|entry| entry.subscribers.clone());
         for (subscriber, bytes_max) in subscribers.into_iter().flatten() {
-            if self.tell_copy(subscriber, id, node, report.clone(), bytes_max) {
+            if self.tell_copy(ctx, local, subscriber, id, node, report.clone(), bytes_max) {
                 self.end_subscription(id, subscriber);
             }
         }
     }
 
-    /// Who watches an object for its bytes has them.
-    pub(super) fn end_subscription(&mut self, id: ObjectId, subscriber: NodeId) {
-        self.change_entry(id, |entry| entry.subscribers.remove(&subscriber));
-    }
-
     /// Tells a subscriber of the copy of `node`; with the bytes, if it wants so many and they are here. Returns
     /// whether they went with it.
+    #[expect(clippy::too_many_arguments, reason = "what an answer consists of")]
     pub(super) fn tell_copy(
-        &mut self,
+        &self,
+        ctx: &mut Ctx,
+        local: &Copies,
         subscriber: NodeId,
         id: ObjectId,
         node: NodeId,
@@ -81,106 +146,105 @@ impl Core {
     ) -> bool {
         // With one of the reports is enough: that of the copy which was put. Whose it is has the bytes.
         let wanted = bytes_max.is_some_and(|most| report.size <= most);
-        let carries = wanted && report.complete && report.pinned && ![node, self.me].contains(&subscriber);
-        let is_it = |copy: &CopyId| self.copies.table[copy].edition == report.edition;
-        let attach = self.inline_copy(id).filter(|copy| carries && is_it(copy));
+        let carries = wanted && report.complete && report.pinned && ![node, ctx.me].contains(&subscriber);
+        let is_it = |copy: &CopyId| local.table[copy].edition == report.edition;
+        let attach = local.small_sealed(id).filter(|copy| carries && is_it(copy));
         let answer = DirectoryAnswer::Copy { node, report, payload: None };
-        self.send(subscriber, PeerMessage::Answer { id, answer }, attach);
+        ctx.send(subscriber, PeerMessage::Answer { id, answer }, attach);
         attach.is_some()
     }
 
-    /// Keeps an evictable copy of a small object beside its entry, so that asks are answered with
-    /// the bytes at once. Without room it is left out: asks then lead to its holder.
-    fn keep_inline(&mut self, id: ObjectId, report: &CopyReport, payload: Blob) {
-        if self.copies.live(id).is_some() {
-            return;
-        }
-        let new = NewCopy {
-            object: id,
-            edition: report.edition,
-            size: report.size,
-            header: report.header.clone(),
-            phase: Phase::Received(None),
-            pinned: false,
-            public: true,
-        };
-        if let Some(copy) = self.open_copy(new) {
-            self.out.push_back(Output::Write { copy, bytes: payload.0 });
-            self.seal_copy(copy, Default::default());
+    pub(super) fn tell_subscribers_gone(&self, ctx: &mut Ctx, id: ObjectId, node: NodeId) {
+        let subscribers = self.entry(id).map(|entry| entry.subscribers.clone());
+        for (subscriber, _) in subscribers.into_iter().flatten() {
+            self.answer(ctx, subscriber, id, DirectoryAnswer::CopyGone { node });
         }
     }
 
-    /// A put was given up after its bytes had come with its announcement: they go at once, so that nobody
-    /// takes the object for one that was complete here.
-    fn drop_inline(&mut self, id: ObjectId, edition: Edition) {
-        let Some(copy) = self.copies.live(id) else { return };
-        let known = &self.copies.table[&copy];
-        if known.edition == edition && known.is_sealed() && !known.pinned {
-            let (me, seq) = (self.me, self.next_number());
-            self.withdraw(copy);
-            self.doom(copy);
-            let entry = self.directory.entries.get_mut(&id);
-            if entry.is_some_and(|entry| entry.withdraw(me, seq, edition)) {
-                self.tell_subscribers_gone(id, me);
-            }
+    pub(super) fn on_withdraw(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        origin: NodeId,
+        id: ObjectId,
+        seq: u64,
+        edition: Edition,
+    ) {
+        let Some(entry) = self.known_entry_mut(id) else { return };
+        entry.contenders.retain(|contender| !contender.is_copy(origin, edition));
+        if let Some(held) = entry.withdraw(origin, seq, edition) {
+            entry.take_back(origin, edition, held.claim);
+            self.after_removal(ctx, local, id, origin);
         }
+        self.reindex(id, origin);
+        self.drop_if_empty(id);
     }
 
-    pub(super) fn on_withdraw(&mut self, origin: NodeId, id: ObjectId, seq: u64, edition: Edition) {
-        let Some(entry) = self.directory.entries.get_mut(&id) else { return };
-        let given_up = entry.copies().get(&origin).is_some_and(|held| held.report.pinned);
-        if entry.withdraw(origin, seq, edition) {
-            if given_up {
-                self.drop_inline(id, edition);
-                self.directory.entries.get_mut(&id).expect("it had a copy").take_back(edition);
-                // Its writer lives and says so: no need to wait for what others may still report.
-                self.drop_orphans(id);
-            }
-            self.copy_gone(id, origin);
+    /// After the copy of `node` has been taken out of the entry.
+    pub(super) fn after_removal(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId, node: NodeId) {
+        self.reindex(id, node);
+        if !self.is_active(id.shard()) {
+            return self.drop_if_empty(id);
         }
+        self.tell_subscribers_gone(ctx, id, node);
+        self.end_released_claim(ctx, local, id);
+        self.drop_orphans(ctx, id);
+        self.note_if_lost(ctx, id);
+        self.secure(ctx, id);
+        self.tell_backup(ctx, id);
+        self.serve_asks(ctx, local, id);
+        self.drop_if_empty(id);
     }
 
     /// Who asks, or asks no more, had nothing complete when it asked: what it was sent for an answer, and counts
     /// as a holder for, it has not taken.
-    pub(super) fn on_not_taken(&mut self, origin: NodeId, id: ObjectId, ask: u64) {
-        let held = self.directory.entries.get(&id).and_then(|entry| entry.copies().get(&origin));
-        let Some(report) = held.map(|held| &held.report) else { return };
-        if report.complete && !report.pinned && report.seq <= ask {
-            self.on_withdraw(origin, id, ask, report.edition);
+    pub(super) fn on_not_taken(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        origin: NodeId,
+        id: ObjectId,
+        ask: u64,
+    ) {
+        let held = self.entry(id).and_then(|entry| entry.holders.get(origin));
+        let Some(held) = held else { return };
+        if held.complete && !held.pinned && held.seq <= ask {
+            let edition = held.edition;
+            self.on_withdraw(ctx, local, origin, id, ask, edition);
         }
     }
 
-    /// `node` has said everything it holds: what it reported before and not again, it holds no more.
-    pub(crate) fn on_all_said(&mut self, node: NodeId, since: u64, members: u64) {
-        if members != self.shards.fingerprint() {
-            return;
-        }
-        let stale = |entry: &Entry| {
-            let held = entry.copies().get(&node)?;
-            (!held.presumed && held.report.seq < since).then_some(held.report.edition)
-        };
-        let entries = self.directory.entries.iter();
-        let stale: Vec<_> = entries.filter_map(|(&id, entry)| Some((id, stale(entry)?))).collect();
-        for (id, edition) in stale {
-            self.on_withdraw(node, id, since, edition);
-        }
+    /// A node that is gone holds, asks, watches and writes nothing.
+    pub(super) fn forget_node(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId, node: NodeId) {
+        let Some(entry) = self.known_entry_mut(id) else { return };
+        entry.asks.remove(node);
+        entry.unsubscribe(node);
+        entry.contenders.retain(|contender| contender.node() != node);
+        entry.release(|claim| claim.by == node);
+        entry.holders.return_senders_of(node);
+        entry.remove_holder(node);
+        self.after_removal(ctx, local, id, node);
     }
+}
 
-    /// After the copy of `node` has been taken out of the entry of `id`.
-    pub(super) fn copy_gone(&mut self, id: ObjectId, node: NodeId) {
-        self.tell_subscribers_gone(id, node);
-        self.drop_orphans_once_trusted(id);
-        self.tell_if_lost(id, None);
-        self.secure(id);
-        self.tell_witness(id);
-        self.change_entry(id, |_| ());
-        self.serve_asks(id);
+impl super::entry::Contender {
+    fn is_copy(&self, origin: NodeId, other: Edition) -> bool {
+        matches!(self, super::entry::Contender::Copy { node, report }
+            if *node == origin && report.edition == other)
     }
+}
 
-    pub(super) fn tell_subscribers_gone(&mut self, id: ObjectId, node: NodeId) {
-        let subscribers = self.directory.entries.get(&id).map(|entry| entry.subscribers.clone());
-        for subscriber in subscribers.into_iter().flatten().map(|(node, _)| node) {
-            self.answer(subscriber, id, DirectoryAnswer::CopyGone { node });
+impl super::entry::Entry {
+    /// The writer of `edition` gave it up. If the object was only ever complete in its word, it never was.
+    fn take_back(&mut self, origin: NodeId, edition: Edition, claim: Option<hoplite_words::Claim>) {
+        let is_its = |claim: hoplite_words::Claim| claim.by == origin && claim.number == edition.writing;
+        let has_others = self.holders.iter().any(|(_, held)| held.complete);
+        match self.content {
+            Content::Complete { by: Some(by), .. } if is_its(by) && !has_others => {
+                self.content = Content::None;
+            }
+            Content::Claimed { .. } if claim.is_some_and(is_its) => self.release(is_its),
+            _ => {}
         }
     }
 }

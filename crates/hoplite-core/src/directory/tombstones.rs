@@ -1,102 +1,263 @@
-//! Deleted ids, at their owner.
+//! Deleted ids: at their owner, and at all who heard of the deletion.
+//!
+//! A tombstone says when the object was deleted, by the cluster's clock, and stands for a fixed time from then
+//! on, wherever and whenever it is heard of. What was accepted later is another object, and stays.
+//!
+//! A delete is done when everyone concerned has heard: whoever holds the object, waits for it or may yet seal
+//! it, and the backup owner. So a get begun afterwards finds the object nowhere.
 
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_words::peer::DirectoryAnswer;
-use hoplite_words::{limits, NodeId, ObjectId};
+use hoplite_words::client::Gauge;
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, Verdict};
+use hoplite_words::{limits, NodeId, ObjectId, Shard, Stamp};
 
-use super::entry::Entry;
+use super::expiring::Expiring;
+use super::Directory;
+use crate::ctx::Ctx;
 use crate::timers::Timer;
-use crate::Core;
 
-impl Core {
-    /// The id is deleted: everyone who has it or waits for it is told, a tombstone stands.
-    pub(super) fn bury(&mut self, id: ObjectId, ttl: Duration) {
-        if ttl.is_zero() {
-            // It was on its way for as long as it stood.
+/// Tombstones of one node, some 55 bytes each. With more the oldest go early: a late announcement of one of
+/// those raises the object again.
+const TOMBSTONES_MAX: usize = 1 << 20;
+
+/// Deletes under way at one owner, about 150 bytes each. One more waits until it is asked for again.
+const DELETIONS_MAX: usize = 1 << 18;
+
+#[derive(Debug, Default)]
+pub(super) struct Tombstones {
+    table: Expiring<Stamp, TOMBSTONES_MAX>,
+    /// Those that not everyone has heard of.
+    deletions: BTreeMap<ObjectId, Deletion>,
+    put_off: u64,
+}
+
+#[derive(Debug, Default)]
+struct Deletion {
+    unheard: BTreeSet<NodeId>,
+    /// Whom to tell when it is done.
+    deleters: Vec<(NodeId, u64)>,
+}
+
+impl Tombstones {
+    pub fn get(&self, id: ObjectId) -> Option<Stamp> {
+        self.table.get(id).copied()
+    }
+
+    pub fn contains(&self, id: ObjectId) -> bool {
+        self.table.contains(id)
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn of_shard(
+        &self,
+        shard: Shard,
+        after: Option<ObjectId>,
+    ) -> impl Iterator<Item = (ObjectId, Stamp)> + '_ {
+        self.table.of_shard(shard, after).map(|(id, &stamp)| (id, stamp))
+    }
+
+    /// Remembers a deletion, if its time is not over; false if it is, or was known.
+    fn insert(&mut self, ctx: &mut Ctx, id: ObjectId, stamp: Stamp) -> bool {
+        ctx.clock.observe(ctx.now, stamp);
+        let age = ctx.clock.age(ctx.now, stamp);
+        if age >= limits::TOMBSTONE_TTL || self.get(id).is_some_and(|known| known >= stamp) {
+            return false;
+        }
+        self.table.insert(id, stamp, ctx.now + limits::TOMBSTONE_TTL - age);
+        self.expire(ctx);
+        true
+    }
+
+    fn expire(&mut self, ctx: &mut Ctx) {
+        let (clock, now) = (&ctx.clock, ctx.now);
+        let next = self.table.expire(now, |&stamp| clock.age(now, stamp) >= limits::TOMBSTONE_TTL);
+        if let Some(next) = next {
+            ctx.timers.set(next, Timer::Tombstones);
+        }
+    }
+
+    pub fn gauge(&self, gauges: &mut Vec<Gauge>) {
+        let gauge = |name: &str, value, limit, met| Gauge { name: name.to_owned(), value, limit, met };
+        gauges.push(gauge("tombstones", self.len() as u64, TOMBSTONES_MAX as u64, self.table.dropped()));
+        gauges.push(gauge(
+            "deletes under way",
+            self.deletions.len() as u64,
+            DELETIONS_MAX as u64,
+            self.put_off,
+        ));
+    }
+}
+
+impl Directory {
+    pub fn is_deleted(&self, id: ObjectId) -> bool {
+        self.tombstones.contains(id)
+    }
+
+    pub fn expire_tombstones(&mut self, ctx: &mut Ctx) {
+        self.tombstones.expire(ctx);
+    }
+
+    pub(super) fn has_deletions(&self) -> bool {
+        !self.tombstones.deletions.is_empty()
+    }
+
+    /// A call deletes the id.
+    pub(super) fn on_delete(&mut self, ctx: &mut Ctx, origin: NodeId, id: ObjectId, token: u64) {
+        let deletions = &self.tombstones.deletions;
+        if deletions.len() >= DELETIONS_MAX && !deletions.contains_key(&id) {
+            self.tombstones.put_off += 1;
             return;
         }
-        let until = self.now + ttl;
-        self.remembered.remove(id);
-        let everyone = self.entry_mut(id).bury(until);
-        self.timers.set(self.directory.entries[&id].buried_until.unwrap_or(until), Timer::Tombstone(id));
-        self.timers.clear(Timer::Loss(id));
-        for node in everyone {
-            self.tell_deleted(node, id);
+        if !self.tombstones.contains(id) {
+            let stamp = ctx.clock.tick(ctx.now);
+            self.bury(ctx, id, stamp);
         }
-        self.tell_heir(id);
-    }
-
-    pub(super) fn tell_deleted(&mut self, node: NodeId, id: ObjectId) {
-        let until = self.directory.entries.get(&id).and_then(|entry| entry.buried_until);
-        let ttl = until.unwrap_or_default().saturating_sub(self.now);
-        self.answer(node, id, DirectoryAnswer::Deleted { ttl_ms: ttl.as_millis() as u64 });
-    }
-
-    /// Who would own the tombstone without us remembers it too, or the object might rise again if we died.
-    fn tell_heir(&mut self, id: ObjectId) {
-        let heir = self.next_in_line(id);
-        let Some(entry) = self.directory.entries.get_mut(&id) else { return };
-        let old = std::mem::replace(&mut entry.heir, heir);
-        if let Some(heir) = heir.filter(|_| heir != old) {
-            if entry.unheard.insert(heir) {
-                self.tell_deleted(heir, id);
-            }
-        }
-    }
-
-    /// Members came or went.
-    pub(crate) fn tell_heirs(&mut self) {
-        let buried = self.directory.entries.iter().filter(|(_, entry)| entry.buried_until.is_some());
-        for id in buried.map(|(&id, _)| id).collect::<Vec<_>>() {
-            self.tell_heir(id);
-        }
-    }
-
-    pub(crate) fn on_tombstone_over(&mut self, id: ObjectId) {
-        let now = self.now;
-        self.change_entry(id, |entry| {
-            for until in [&mut entry.buried_until, &mut entry.mourned_until] {
-                *until = until.filter(|&until| until > now);
-            }
-        });
-    }
-
-    /// A call deletes the id: it is done when everyone concerned has heard, so that a get begun
-    /// afterwards finds the object nowhere.
-    pub(super) fn delete_everywhere(&mut self, origin: NodeId, id: ObjectId, token: u64) {
-        self.bury(id, limits::TOMBSTONE_TTL);
-        let deleters = &mut self.entry_mut(id).deleters;
+        let deleters = &mut self.tombstones.deletions.entry(id).or_default().deleters;
         if !deleters.contains(&(origin, token)) {
             deleters.push((origin, token));
         }
-        self.finish_deletes(id);
+        self.finish_deletion(ctx, id);
+    }
+
+    /// The id is deleted: everyone who has to do with it is told, and nothing is kept of it but that.
+    fn bury(&mut self, ctx: &mut Ctx, id: ObjectId, stamp: Stamp) {
+        if !self.tombstones.insert(ctx, id, stamp) {
+            return;
+        }
+        self.lost.remove(id);
+        self.backups.remove(id);
+        let backup = ctx.shards.backup_of(id.shard()).filter(|_| ctx.shards.is_mine(id.shard()));
+        let entry = self.take_entry(id);
+        let concerned = entry.iter().flat_map(|entry| entry.nodes());
+        let concerned: BTreeSet<_> = concerned.chain(backup).collect();
+        for &node in &concerned {
+            self.answer(ctx, node, id, DirectoryAnswer::Deleted { stamp });
+        }
+        if !concerned.is_empty() {
+            self.tombstones.deletions.entry(id).or_default().unheard.extend(concerned);
+        }
+    }
+
+    /// Somebody says that the object was deleted then.
+    pub fn on_heard_deleted(&mut self, ctx: &mut Ctx, id: ObjectId, stamp: Stamp) {
+        let later = self.entry(id).and_then(|entry| entry.stamp()).is_some_and(|known| known > stamp);
+        if later {
+            return;
+        }
+        match self.entry(id).is_some() {
+            true => self.bury(ctx, id, stamp),
+            false => {
+                self.lost.remove(id);
+                self.backups.remove(id);
+                self.tombstones.insert(ctx, id, stamp);
+            }
+        }
+    }
+
+    /// Refuses what was accepted before its id was deleted, or not at all. What was accepted later ends the
+    /// tombstone.
+    pub(super) fn refuse_deleted(
+        &mut self,
+        ctx: &mut Ctx,
+        origin: NodeId,
+        id: ObjectId,
+        report: &CopyReport,
+        wants_verdict: bool,
+    ) -> bool {
+        let Some(deleted) = self.tombstones.get(id) else { return false };
+        if report.stamp.is_some_and(|stamp| stamp > deleted) {
+            self.tombstones.table.remove(id);
+            return false;
+        }
+        match wants_verdict {
+            true => {
+                let verdict = DirectoryAnswer::Verdict { edition: report.edition, verdict: Verdict::Deleted };
+                self.answer(ctx, origin, id, verdict);
+            }
+            false => self.tell_deleted(ctx, origin, id),
+        }
+        true
+    }
+
+    pub(super) fn tell_deleted(&self, ctx: &mut Ctx, node: NodeId, id: ObjectId) {
+        if let Some(stamp) = self.tombstones.get(id) {
+            self.answer(ctx, node, id, DirectoryAnswer::Deleted { stamp });
+        }
     }
 
     /// `node` has dropped what it had of the deleted object.
-    pub(crate) fn on_deletion_heard(&mut self, node: NodeId, id: ObjectId) {
-        self.change_entry(id, |entry| entry.unheard.remove(&node));
-        self.finish_deletes(id);
+    pub fn on_deletion_heard(&mut self, ctx: &mut Ctx, node: NodeId, id: ObjectId) {
+        if let Some(deletion) = self.tombstones.deletions.get_mut(&id) {
+            deletion.unheard.remove(&node);
+            self.finish_deletion(ctx, id);
+        }
     }
 
     /// Nobody waits for a node that is no member: it hears of the deletion when it comes back.
-    pub(super) fn finish_deletes(&mut self, id: ObjectId) {
-        let Some(entry) = self.directory.entries.get_mut(&id) else { return };
-        if entry.unheard.iter().any(|&node| self.shards.contains(node)) {
+    fn finish_deletion(&mut self, ctx: &mut Ctx, id: ObjectId) {
+        let Some(deletion) = self.tombstones.deletions.get_mut(&id) else { return };
+        if deletion.unheard.iter().any(|&node| ctx.shards.contains(node)) {
             return;
         }
-        for (node, token) in std::mem::take(&mut entry.deleters) {
-            self.answer(node, id, DirectoryAnswer::DeleteDone { token });
+        let deletion = self.tombstones.deletions.remove(&id).expect("just seen");
+        for (node, token) in deletion.deleters {
+            self.answer(ctx, node, id, DirectoryAnswer::DeleteDone { token });
+        }
+    }
+
+    pub(super) fn deletions_node_down(&mut self, ctx: &mut Ctx, node: NodeId) {
+        let deletions = self.tombstones.deletions.iter();
+        let waiting = deletions.filter(|(_, deletion)| deletion.unheard.contains(&node));
+        for id in waiting.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.finish_deletion(ctx, id);
         }
     }
 
     /// Our word to `node` that something is deleted may be lost.
-    pub(crate) fn repeat_deletions(&mut self, node: NodeId) {
-        let stands = |entry: &Entry| entry.buried_until.is_some_and(|until| until > self.now);
-        let told = self.directory.entries.iter();
-        let told = told.filter(|(_, entry)| stands(entry) && entry.unheard.contains(&node));
-        for id in told.map(|(&id, _)| id).collect::<Vec<_>>() {
-            self.tell_deleted(node, id);
+    pub(super) fn repeat_deletions(&self, ctx: &mut Ctx, node: NodeId) {
+        for (&id, deletion) in &self.tombstones.deletions {
+            if deletion.unheard.contains(&node) {
+                self.tell_deleted(ctx, node, id);
+            }
         }
+    }
+
+    /// Another node owns them now: whoever deletes asks that one.
+    pub(super) fn give_deletions_up(&mut self, is_mine: impl Fn(Shard) -> bool) {
+        self.tombstones.deletions.retain(|id, _| is_mine(id.shard()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_tombstone_takes_no_more_than_64_bytes() {
+        // A leaf of the table holds 11 of them, and is two thirds full or more as ids come in no order.
+        let in_table = size_of::<((Shard, ObjectId), Stamp)>() * 3 / 2;
+        let in_list = size_of::<ObjectId>();
+        assert!(in_table + in_list <= 64, "{in_table} + {in_list}");
+    }
+
+    #[test]
+    fn the_ten_minutes_count_from_the_deletion() {
+        let me = NodeId { addr: ([127, 0, 0, 1], 1).into(), incarnation: 1_000_000 };
+        let mut ctx = Ctx::new(me);
+        ctx.now = Duration::from_secs(1000);
+        let mut tombstones = Tombstones::default();
+        let stamp = Stamp::from_ms(1_000_000 + 500_000);
+        let id = ObjectId::from_name("x");
+        assert!(tombstones.insert(&mut ctx, id, stamp), "deleted 500 s ago");
+        ctx.now = Duration::from_secs(1102);
+        tombstones.expire(&mut ctx);
+        assert!(!tombstones.contains(id));
+        assert!(!tombstones.insert(&mut ctx, id, stamp), "its time is over");
     }
 }

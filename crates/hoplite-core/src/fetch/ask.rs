@@ -5,6 +5,7 @@ use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::ObjectId;
 
 use super::State;
+use crate::calls::Pending;
 use crate::room::RoomFor;
 use crate::subscriptions::Watcher;
 use crate::Core;
@@ -15,7 +16,7 @@ impl Core {
         if let Some(fetch) = self.fetches.running.get_mut(&object) {
             fetch.ask = ask;
             let before = std::mem::replace(&mut fetch.state, State::Asking);
-            fetch.asked = self.now;
+            fetch.asked = self.ctx.now;
             fetch.known = None;
             self.repeat_ask(object);
             if before == State::NoRoom {
@@ -60,8 +61,17 @@ impl Core {
 
     /// The owner has no free sender for us yet.
     pub(crate) fn on_not_yet(&mut self, object: ObjectId, ask: u64, copies: Vec<Location>) {
-        if let Some(fetch) = self.fetches.running.get_mut(&object).filter(|fetch| fetch.ask == ask) {
-            fetch.known = Some(copies);
+        let Some(fetch) = self.fetches.running.get_mut(&object).filter(|fetch| fetch.ask == ask) else {
+            return;
+        };
+        let nowhere = copies.is_empty();
+        fetch.known = Some(copies);
+        if nowhere {
+            for (client, call) in self.waiting_calls(object) {
+                if matches!(self.pending(client, call), Some(Pending::PutAgain { .. })) {
+                    self.offer_spare(client, call, object);
+                }
+            }
         }
     }
 }

@@ -34,7 +34,7 @@ use crate::io::ClientId;
 use crate::subscriptions::Watcher;
 use crate::Core;
 use prefetch::Turns;
-pub(crate) use receive::{Feeds, Transfer};
+pub(crate) use receive::{Content, Feeds, Transfer};
 
 /// Someone here who needs the object complete.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -186,7 +186,7 @@ impl Core {
             failed: None,
             tried: 0,
             broken: VecDeque::new(),
-            asked: self.now,
+            asked: self.ctx.now,
             known: None,
             lost: false,
             given_up: (0, 0),
@@ -202,8 +202,6 @@ impl Core {
         if let Some(fetch) = self.fetches.running.remove(&object) {
             match fetch.state {
                 State::Asking => {
-                    // The owner may have sent us the object, and both that and this may get lost.
-                    self.copies.has_dropped = true;
                     self.ask_owner(object, DirectoryRequest::Unask { ask: fetch.ask }, None);
                 }
                 State::NoRoom => self.unwatch(object, Watcher::Fetch),

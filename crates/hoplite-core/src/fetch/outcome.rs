@@ -3,6 +3,7 @@
 use hoplite_words::{ErrorKind, ObjectId};
 
 use super::{State, Want};
+use crate::calls::Pending;
 use crate::timers::Timer;
 use crate::Core;
 
@@ -10,7 +11,7 @@ impl Core {
     /// A sealed copy is here: everyone who waited for it gets it.
     pub(crate) fn satisfy_wants(&mut self, object: ObjectId) {
         let Some(wants) = self.fetches.wants.remove(&object) else { return };
-        self.timers.clear(Timer::Prefetch(object));
+        self.ctx.timers.clear(Timer::Prefetch(object));
         for want in wants {
             match want {
                 Want::Call(client, call) => self.on_call_object_here(client, call, object),
@@ -23,7 +24,7 @@ impl Core {
     /// The object will not come.
     pub(crate) fn fail_wants(&mut self, object: ObjectId, kind: ErrorKind, message: &str) {
         let Some(wants) = self.fetches.wants.remove(&object) else { return };
-        self.timers.clear(Timer::Prefetch(object));
+        self.ctx.timers.clear(Timer::Prefetch(object));
         for want in wants {
             match want {
                 Want::Call(client, call) => self.fail_call(client, call, kind, message),
@@ -53,7 +54,9 @@ impl Core {
 
     pub(super) fn tell_lost_to(&mut self, object: ObjectId, want: Want) {
         if let Want::Call(client, call) = want {
-            if self.call_fails_if_lost(client, call) {
+            if matches!(self.pending(client, call), Some(Pending::PutAgain { .. })) {
+                self.offer_spare(client, call, object);
+            } else if self.call_fails_if_lost(client, call) {
                 self.fail_lost(client, call, object);
                 self.unwant(object, want);
             }

@@ -57,7 +57,7 @@ impl Turns {
 impl Core {
     /// `object` is to be brought here when its turn comes, for which it may wait already.
     pub(super) fn prefetch(&mut self, object: ObjectId, is_new: bool) {
-        self.timers.set(self.now + PREFETCH_PATIENCE, Timer::Prefetch(object));
+        self.ctx.timers.set(self.ctx.now + PREFETCH_PATIENCE, Timer::Prefetch(object));
         if is_new {
             self.fetches.turns.waiting.push_back(object);
             self.take_turns();
@@ -72,7 +72,7 @@ impl Core {
         while let Some(object) = self.fetches.turns.take() {
             self.ensure_fetch(object);
             if self.fetches.running.contains_key(&object) {
-                self.timers.set(self.now + ASK_PATIENCE, Timer::Turn(object));
+                self.ctx.timers.set(self.ctx.now + ASK_PATIENCE, Timer::Turn(object));
             } else {
                 // Here by now, or wanted no more.
                 self.fetches.turns.going.remove(&object);
@@ -89,7 +89,7 @@ impl Core {
         if let Some(known) = turns.going.get_mut(&object) {
             *known = bytes;
             turns.last_bytes = Some(bytes);
-            self.timers.set(self.now + STREAM_PATIENCE, Timer::Turn(object));
+            self.ctx.timers.set(self.ctx.now + STREAM_PATIENCE, Timer::Turn(object));
             self.take_turns();
         }
     }
@@ -104,7 +104,7 @@ impl Core {
     /// `object` is here, or will be brought without keeping others waiting.
     pub(crate) fn end_turn(&mut self, object: ObjectId) {
         if self.fetches.turns.going.remove(&object).is_some() {
-            self.timers.clear(Timer::Turn(object));
+            self.ctx.timers.clear(Timer::Turn(object));
             self.take_turns();
         }
     }

@@ -1,7 +1,7 @@
 //! The answer to a question for a sender: bytes at once, or a stream and how it ends.
 
-use hoplite_words::peer::{PeerMessage, Seal};
-use hoplite_words::{Blob, CopyId, Edition, ErrorKind, Header, NodeId, ObjectId, TransferId};
+use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
+use hoplite_words::{Blob, CopyId, Edition, ErrorKind, Header, NodeId, ObjectId, Stamp, TransferId};
 
 use super::stalls::Check;
 use super::State;
@@ -17,6 +17,15 @@ const BROKEN_MAX: usize = 4;
 pub(crate) enum Feeds {
     Copy(CopyId),
     Fold(FoldId),
+}
+
+/// What an owner says of the object that it answers with.
+#[derive(Debug, Clone)]
+pub(crate) struct Content {
+    pub edition: Edition,
+    pub size: u64,
+    pub header: Header,
+    pub stamp: Option<Stamp>,
 }
 
 /// An incoming stream.
@@ -36,33 +45,39 @@ impl Transfer {
 
 impl Core {
     /// The owner lends us a sender.
-    pub(crate) fn on_lend(
-        &mut self,
-        object: ObjectId,
-        ask: u64,
-        sender: NodeId,
-        edition: Edition,
-        size: u64,
-        header: Header,
-    ) {
+    pub(crate) fn on_lend(&mut self, object: ObjectId, ask: u64, sender: NodeId, content: Content) {
+        let Content { edition, size, .. } = content;
         if !self.is_answer(object, ask, edition) {
             return;
         }
         self.weigh_turn(object, size);
-        match self.copy_to_receive(object, edition, size, header) {
+        match self.copy_to_receive(object, content) {
             Some(copy) => self.receive(object, copy, sender),
             None if !self.copies.arena.could_hold(size) => {
                 self.withdraw_edition(object, edition);
+                self.refuse_pin(object);
                 let kind = ErrorKind::StoreFull;
-                let message = format!("{object} has {size} bytes, more than the whole store of {}", self.me);
+                let message =
+                    format!("{object} has {size} bytes, more than the whole store of {}", self.ctx.me);
                 self.drop_fetch(object);
                 self.fail_wants(object, kind, &message);
             }
-            None => {
-                self.withdraw_edition(object, edition);
-                self.refuse_parked(object);
-                self.wait_for_room_to_fetch(object, size);
-            }
+            None => self.put_off_for_room(object, edition, size),
+        }
+    }
+
+    /// There is no room for the object now: it is asked for again when there is.
+    fn put_off_for_room(&mut self, object: ObjectId, edition: Edition, size: u64) {
+        self.withdraw_edition(object, edition);
+        self.refuse_parked(object);
+        self.refuse_pin(object);
+        self.wait_for_room_to_fetch(object, size);
+    }
+
+    /// The object was to be kept here, and there is no room: its owner is to choose another node.
+    fn refuse_pin(&mut self, object: ObjectId) {
+        if self.fetches.pins.remove(&object) {
+            self.ask_owner(object, DirectoryRequest::PinRefused, None);
         }
     }
 
@@ -89,13 +104,8 @@ impl Core {
     }
 
     /// The partial copy we have, if it is of this edition; else a new one.
-    fn copy_to_receive(
-        &mut self,
-        object: ObjectId,
-        edition: Edition,
-        size: u64,
-        header: Header,
-    ) -> Option<CopyId> {
+    fn copy_to_receive(&mut self, object: ObjectId, content: Content) -> Option<CopyId> {
+        let Content { edition, size, header, stamp } = content;
         if let Some(copy) = self.copies.live(object) {
             let known = &self.copies.table[&copy];
             if known.edition == edition && known.extent.size == size {
@@ -105,11 +115,12 @@ impl Core {
             self.doom(copy);
         }
         let phase = Phase::Received(None);
-        self.open_copy(NewCopy { object, edition, size, header, phase, pinned: false, public: true })
+        let (pinned, public, claim) = (false, true, None);
+        self.open_copy(NewCopy { object, edition, size, header, phase, pinned, public, stamp, claim })
     }
 
     fn receive(&mut self, object: ObjectId, copy: CopyId, sender: NodeId) {
-        let owner = self.shards.owner(object);
+        let owner = self.ctx.shards.owner(object);
         self.copies.with(copy, |copy| {
             copy.upstream = Some(sender);
             copy.told = Some(owner);
@@ -138,7 +149,7 @@ impl Core {
             (copy.edition, copy.watermark)
         });
         self.fetches.begin_transfer(transfer, Transfer::new(from, Feeds::Copy(copy)));
-        self.out.push_back(Output::Receive { transfer, from, copy, offset });
+        self.ctx.out.push_back(Output::Receive { transfer, from, copy, offset });
         self.send(from, PeerMessage::Pull { transfer, id, edition, offset, patient }, None);
         transfer
     }
@@ -149,23 +160,22 @@ impl Core {
         from: NodeId,
         object: ObjectId,
         ask: u64,
-        edition: Edition,
-        header: Header,
+        content: Content,
         payload: Blob,
     ) {
+        let Content { edition, size, .. } = content;
         if !self.is_answer(object, ask, edition) {
             return;
         }
-        let size = payload.0.len() as u64;
         let counted = self.counts_as_holder(from, object, ask);
         self.weigh_turn(object, size);
         if let Some(partial) = self.copies.live(object) {
             // It is written in one piece; what some sender brought of it stays with those who look at it.
             self.doom(partial);
         }
-        match self.copy_to_receive(object, edition, size, header) {
+        match self.copy_to_receive(object, content) {
             Some(copy) => {
-                self.out.push_back(Output::Write { copy, bytes: payload.0 });
+                self.ctx.out.push_back(Output::Write { copy, bytes: payload.0 });
                 if counted {
                     self.copies.note_told(copy, from);
                 }
@@ -174,18 +184,15 @@ impl Core {
                 self.seal_copy(copy, Seal::default());
                 self.on_opened(object);
             }
-            None => {
-                self.withdraw_edition(object, edition);
-                self.wait_for_room_to_fetch(object, size);
-            }
+            None => self.put_off_for_room(object, edition, size),
         }
     }
 
     /// Whether `from`, which sends us the object in answer to `ask`, counts us as a holder: it is the owner, and
     /// we have told it nothing else since we asked, nor have we anything to add.
     fn counts_as_holder(&self, from: NodeId, object: ObjectId, ask: u64) -> bool {
-        from == self.shards.owner(object)
-            && ask > self.all_said
+        from == self.ctx.shards.owner(object)
+            && ask > self.last_inventory
             && self.copies.live(object).is_none()
             && !self.fetches.pins.contains(&object)
             && self.leaving.is_none()
@@ -214,7 +221,7 @@ impl Core {
             Err(Broken) => {
                 let size = self.copies.table[&id].extent.size;
                 let event = Event::TransferBroken { transfer, from, bytes: watermark, size };
-                self.out.push_back(Output::Event(event));
+                self.ctx.out.push_back(Output::Event(event));
                 if let Some(fetch) = self.fetches.running.get_mut(&object) {
                     fetch.failed = Some(from);
                     fetch.broken.push_back((from, watermark));
@@ -246,7 +253,7 @@ impl Core {
     /// The sender has no such copy: its bulk connection will stay silent, so stop listening.
     pub(crate) fn on_pull_refused(&mut self, transfer: TransferId) {
         match self.fetches.transfers.get(&transfer).map(|transfer| transfer.feeds) {
-            Some(Feeds::Copy(_)) => self.out.push_back(Output::StopReceive { transfer }),
+            Some(Feeds::Copy(_)) => self.ctx.out.push_back(Output::StopReceive { transfer }),
             Some(Feeds::Fold(fold)) => self.on_fold_stream_broken(fold, transfer),
             None => {}
         }

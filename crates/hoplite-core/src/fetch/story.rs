@@ -25,7 +25,8 @@ impl Core {
                 }
             }
             State::Asking => {
-                let (owner, ago) = (self.shards.owner(object), (self.now - fetch.asked).as_secs_f64());
+                let (owner, ago) =
+                    (self.ctx.shards.owner(object), (self.ctx.now - fetch.asked).as_secs_f64());
                 story += &format!("; its directory owner {owner} was asked for a sender {ago:.1} s ago");
                 story += &match fetch.known.as_deref() {
                     _ if fetch.lost => ": the object is lost".to_owned(),

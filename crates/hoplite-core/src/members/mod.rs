@@ -172,6 +172,22 @@ impl Members {
         self.drain(now)
     }
 
+    /// Every member, ourselves included, each with how often it was declared dead while it lived.
+    pub fn with_lives(&self) -> Vec<(NodeId, u32)> {
+        let others = self.foca.iter_members().map(|member| *member.id());
+        others.chain([*self.foca.identity()]).map(|member| (member.node(), member.life)).collect()
+    }
+
+    /// A member says that these are members.
+    pub fn on_heard(&mut self, now: Duration, members: Vec<(NodeId, u32)>) -> Vec<Change> {
+        let me = self.foca.identity().addr;
+        let others = members.into_iter().filter(|(node, _)| node.addr != me);
+        let alive = others.map(|(node, life)| Member::alive(Gossiper { life, ..Gossiper::of(node) }));
+        let alive: Vec<_> = alive.collect();
+        let _ = self.foca.apply_many(alive.into_iter(), false, &mut self.runtime);
+        self.drain(now)
+    }
+
     /// Says goodbye: the others need not find out by themselves.
     pub fn leave(&mut self, now: Duration) -> Vec<Change> {
         let _ = self.foca.leave_cluster(&mut self.runtime);
@@ -213,7 +229,7 @@ impl Members {
         while let Some((to, bytes)) = self.runtime.to_send() {
             changes.push(Change::Datagram { to: to.addr, bytes: bytes.to_vec() });
         }
-        self.alive = self.foca.iter_members().count();
+        self.alive = self.foca.num_members();
         if self.alive == 0 && self.next_join.is_none() && !self.seeds.is_empty() {
             // Everyone is gone: the seeds are the only way back.
             self.next_join = Some(now + JOIN_RETRY);

@@ -22,7 +22,7 @@ impl Core {
             // A child here that is not ready yet, or a source that is gone: the coordinator restarts
             // the slot, which then waits for its inputs as a whole.
             Ok(None) => {
-                let child = children.iter().find(|child| child.node == self.me).expect("one was missing");
+                let child = children.iter().find(|child| child.node == self.ctx.me).expect("one was missing");
                 return self.seat_failed(key, SeatTrouble::Child(child.slot));
             }
             Err(missing) => return self.seat_failed(key, SeatTrouble::Source(missing)),
@@ -38,7 +38,7 @@ impl Core {
         if seat.root && !told.root {
             self.become_root(copy, &seat);
         }
-        self.out.push_back(Output::AmendFold { fold, rule: rule(&seat), added: inputs });
+        self.ctx.out.push_back(Output::AmendFold { fold, rule: rule(&seat), added: inputs });
         self.send_pulls(&streams, &children);
         if seat.root && !told.root {
             self.on_opened(seat.out);
@@ -54,8 +54,10 @@ impl Core {
         self.copies.with(copy, |copy| {
             copy.pinned = true;
             copy.public = true;
+            copy.stamp = Some(seat.stamp);
+            copy.claim = Some(seat.claim);
         });
-        self.announce(copy, false, true);
+        self.ask_for_verdict(copy);
         self.drop_fetch(seat.out);
     }
 }

@@ -12,7 +12,7 @@ use hoplite_words::peer::{Child, Seal, Seat, SeatTrouble};
 use hoplite_words::{CopyId, Edition, ObjectId, ReductionId};
 
 use super::folds::FoldFor;
-use super::seats::{Key, Running, Seats, State};
+use super::seats::{Key, MaySeal, Running, Seats, State};
 use crate::copies::{NewCopy, Phase};
 use crate::io::{Broken, FoldRule};
 use crate::Core;
@@ -34,9 +34,11 @@ impl Core {
             size: seat.size,
             header: seat.header.clone(),
             phase: Phase::Assembled,
-            pinned: seat.root,
-            // Nobody is told of it before it is complete: until then it can be given up without a word.
-            public: false,
+            // Nobody is to stream from it while its parts come; whether it stays is known when it is sealed.
+            pinned: false,
+            public: true,
+            stamp: Some(seat.stamp),
+            claim: Some(seat.claim),
         })?;
         let (reduction, _) = key;
         let window = |part: &Child| (ObjectId::target_part(reduction, part.slot), part.edition);
@@ -66,8 +68,10 @@ impl Core {
         let seat = &self.seats.running[&key].seat;
         let (out, parts) = (seat.out, seat.children.clone());
         self.drop_fetch(out);
+        // Its owner must know who may seal it, so that a deletion reaches all of them.
+        self.ask_for_verdict(target);
         let windows = self.copies.table[&target].windows.clone();
-        let me = self.me;
+        let me = self.ctx.me;
         for (&window, part) in windows.iter().zip(&parts).filter(|(_, part)| part.node != me) {
             self.pull_into(window, part.node, part.id, true);
         }
@@ -87,7 +91,7 @@ impl Core {
         };
         let (op, dtype, target) = (seat.op, seat.dtype, *target);
         let parts = self.copies.table[&target].windows.iter().zip(&seat.children);
-        let idle = parts.filter(|(window, part)| part.node == self.me && self.is_idle(**window));
+        let idle = parts.filter(|(window, part)| part.node == self.ctx.me && self.is_idle(**window));
         let here = idle.filter_map(|(&window, part)| {
             let sum = self.copies.live(part.id)?;
             (self.copies.table[&sum].edition == part.edition).then_some((window, sum))
@@ -126,7 +130,7 @@ impl Core {
         }
         // A part from here that has not begun is no trouble.
         let broken = |(window, part): &(&CopyId, &Child)| {
-            self.is_idle(**window) && (part.node != self.me || self.copies.live(part.id).is_some())
+            self.is_idle(**window) && (part.node != self.ctx.me || self.copies.live(part.id).is_some())
         };
         if let Some((_, part)) = parts.find(broken) {
             let slot = part.slot;
@@ -166,10 +170,14 @@ impl Core {
         }
     }
 
-    fn seal_assembly(&mut self, key: Key) {
+    /// Seals the target, unless its owner has still to hear that it is made here.
+    pub(super) fn seal_assembly(&mut self, key: Key) {
+        if self.seats.running.get(&key).is_none_or(|running| running.may_seal == MaySeal::NotYet) {
+            return;
+        }
         let Some(running) = self.seats.running.remove(&key) else { return };
         let (Some(target), Some(sources)) = (running.copy(), running.committed) else { return };
-        self.seal_whole(target, Seal { sources });
+        self.seal_whole(target, running.seat.root, Seal { sources });
     }
 
     /// The partial sum of a committed reduction is of no more use, but neighbours may not have all of it yet.

@@ -48,13 +48,13 @@ impl Core {
                 whole && !reduction.bad.contains(&(index, *node, report.edition))
             };
             let rank = |&(node, report): &(NodeId, &CopyReport)| {
-                (!report.complete, node != self.me, !report.pinned, node)
+                (!report.complete, node != self.ctx.me, !report.pinned, node)
             };
             let Some((node, report)) = self.subscriptions.copies(source).filter(usable).min_by_key(rank)
             else {
                 continue;
             };
-            check_fits(source, report, facts, self.me)?;
+            check_fits(source, report, facts, self.ctx.me)?;
             ready.push((node, Chosen { index, edition: report.edition }));
         }
         Ok(ready)
@@ -62,7 +62,7 @@ impl Core {
 
     /// Gives each newly chosen source a slot: those on one node together, where the order allows.
     pub(super) fn seat_sources(&mut self, number: u64, ready: Vec<(NodeId, Chosen)>) {
-        let me = self.me;
+        let me = self.ctx.me;
         let reduction = self.reductions.get_mut(&number).expect("the caller's");
         match reduction.request.order {
             FoldOrder::Arrival => {

@@ -12,8 +12,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal, Seat};
-use hoplite_words::{limits, Edition, ErrorKind, NodeId, ObjectId, ReductionId};
+use hoplite_words::{Edition, ErrorKind, NodeId, ObjectId, ReductionId};
 
+use super::coordinator::Reduction;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
@@ -44,7 +45,7 @@ impl Commitment {
 impl Core {
     /// Every byte of the root's current attempt is there: it is final from here on.
     pub(crate) fn on_root_done(&mut self, from: NodeId, number: u64, slot: u32, attempt: u32) {
-        let id = ReductionId { coordinator: self.me, number };
+        let id = ReductionId { coordinator: self.ctx.me, number };
         let Some(reduction) = self.reductions.get_mut(&number) else {
             return self.send(from, PeerMessage::Disband { reduction: id }, None);
         };
@@ -92,7 +93,7 @@ impl Core {
             return;
         };
         let commit = PeerMessage::Commit {
-            reduction: ReductionId { coordinator: self.me, number },
+            reduction: ReductionId { coordinator: self.ctx.me, number },
             attempt: commitment.attempt,
             id: reduction.request.target,
             edition: commitment.edition,
@@ -132,9 +133,16 @@ impl Core {
         }
         // It does not say why. The target's owner does, if it told the root: its word may come later here.
         commitment.refused = true;
-        if !self.timers.is_set(Timer::Bereaved(number)) {
-            self.timers.set(self.now + BEREAVED_FOR, Timer::Bereaved(number));
+        self.look_for_target_elsewhere(number);
+    }
+
+    /// The root has no target, or is dead: whoever was behind it may have sealed it.
+    fn look_for_target_elsewhere(&mut self, number: u64) {
+        if !self.ctx.timers.is_set(Timer::Bereaved(number)) {
+            self.ctx.timers.set(self.ctx.now + BEREAVED_FOR, Timer::Bereaved(number));
         }
+        let target = self.reductions[&number].request.target;
+        self.watch(target, Watcher::Reduction(number));
         self.look_for_committed_target(number);
     }
 
@@ -147,15 +155,12 @@ impl Core {
 
     /// A copy of the target changed after the commit: whoever sealed it has it from the sealed root.
     pub(super) fn look_for_committed_target(&mut self, number: u64) {
-        let reduction = &self.reductions[&number];
-        let Some(Commitment { edition, refused, .. }) = reduction.commitment else { return };
+        let Some(reduction) = self.reductions.get(&number) else { return };
+        let Some(Commitment { edition, .. }) = reduction.commitment else { return };
         let mut copies = self.subscriptions.copies(reduction.request.target);
-        let sealed = copies.any(|(_, report)| report.complete && report.edition == edition);
-        drop(copies);
-        if sealed {
+        if copies.any(|(_, report)| report.complete && report.edition == edition) {
+            drop(copies);
             self.finish_committed(number);
-        } else if refused {
-            self.fail_if_target_exists(number);
         }
     }
 
@@ -166,10 +171,12 @@ impl Core {
 
     /// A member died: perhaps the root of what we committed.
     pub(crate) fn commits_member_down(&mut self, node: NodeId) {
-        for (&number, reduction) in &self.reductions {
-            if reduction.commitment.as_ref().is_some_and(|commitment| commitment.root == node) {
-                self.timers.set(self.now + BEREAVED_FOR, Timer::Bereaved(number));
-            }
+        let is_its = |reduction: &Reduction| {
+            reduction.commitment.as_ref().is_some_and(|commitment| commitment.root == node)
+        };
+        let bereaved = self.reductions.iter().filter(|(_, reduction)| is_its(reduction));
+        for number in bereaved.map(|(&number, _)| number).collect::<Vec<_>>() {
+            self.look_for_target_elsewhere(number);
         }
     }
 
@@ -177,21 +184,21 @@ impl Core {
         let Some(reduction) = self.reductions.get(&number) else { return };
         let Some(commitment) = &reduction.commitment else { return };
         // If it has come back meanwhile, the commit is said to it again.
-        if commitment.refused || !self.shards.contains(commitment.root) {
-            self.mourn_target(number);
+        if commitment.refused || !self.ctx.shards.contains(commitment.root) {
+            self.mark_target_lost(number);
         }
     }
 
     /// The committed target went before anyone said that it was sealed.
-    fn mourn_target(&mut self, number: u64) {
+    fn mark_target_lost(&mut self, number: u64) {
         let reduction = &self.reductions[&number];
         let (target, root) =
             (reduction.request.target, reduction.commitment.as_ref().expect("the caller's").root);
-        let ttl_ms = limits::TOMBSTONE_TTL.as_millis() as u64;
-        self.ask_owner(target, DirectoryRequest::Mourn { ttl_ms }, None);
+        let claim = self.claim_of(number);
+        self.ask_owner(target, DirectoryRequest::MarkLost { claim }, None);
         let message = format!(
             "{}: {target} was reduced, but its node {root} died or gave it up before anyone else had it; reduce again under another id",
-            self.me
+            self.ctx.me
         );
         self.fail_reduction(number, ErrorKind::Lost, &message);
     }

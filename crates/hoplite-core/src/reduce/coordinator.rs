@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::peer::{CopyReport, PeerMessage, Seat};
-use hoplite_words::{CopyId, Dtype, Edition, ErrorKind, FoldOrder, Header, NodeId, ObjectId, Op};
+use hoplite_words::peer::{PeerMessage, Seat, Verdict};
+use hoplite_words::{
+    Claim, CopyId, Dtype, Edition, ErrorKind, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId, Stamp,
+};
 
 use super::commit::Commitment;
 use super::request::Request;
@@ -45,6 +47,15 @@ pub(super) struct Slot {
     pub restart: bool,
 }
 
+/// The target's owner gives the right to make it to one reduction, or put, at a time.
+#[derive(Debug, Default)]
+pub(super) struct TargetRight {
+    /// Who was asked for it last.
+    pub asked: Option<NodeId>,
+    /// When it was given.
+    pub stamp: Option<Stamp>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Reduction {
     pub(super) client: ClientId,
@@ -70,8 +81,8 @@ pub(crate) struct Reduction {
     pub(super) small: Option<Small>,
     /// Allreduce: nodes that were told to fetch the target.
     pub(super) prefetched: BTreeSet<NodeId>,
-    /// Copies of the target that were told of here before, and that its owner knew no more at the start.
-    pub(super) bygone: BTreeSet<(NodeId, Edition)>,
+    /// Whether it may make its target.
+    pub(super) right: TargetRight,
     /// When the first seat was told, of those that stand.
     pub(super) began: Option<Duration>,
     /// Set while it is done in stripes: then the slots say who takes part, and are told nothing.
@@ -83,6 +94,33 @@ pub(crate) struct Reduction {
 }
 
 impl Reduction {
+    pub(crate) fn target(&self) -> ObjectId {
+        self.request.target
+    }
+
+    /// When the target's owner gave us the right to make it.
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
+        self.right.stamp
+    }
+
+    /// Whose word on that counts.
+    pub(crate) fn asked(&self) -> Option<NodeId> {
+        self.right.asked
+    }
+
+    pub(crate) fn expect_verdict_from(&mut self, owner: NodeId) {
+        if self.right.stamp.is_none() {
+            self.right.asked = Some(owner);
+        }
+    }
+
+    /// Others held us for dead, and may have given the right to somebody else.
+    pub(crate) fn forget_verdict(&mut self) {
+        if self.commitment.is_none() {
+            self.right.stamp = None;
+        }
+    }
+
     pub(super) fn k(&self) -> usize {
         self.request.k as usize
     }
@@ -127,7 +165,6 @@ impl Core {
             return self.look_for_committed_target(number);
         }
         if object == reduction.request.target {
-            self.fail_if_target_exists(number);
             return;
         }
         if reduction.small.is_some() {
@@ -136,45 +173,51 @@ impl Core {
         self.advance_reduction(number);
     }
 
-    /// Someone else has put the target: nothing that is reduced may go by its id. Returns whether
-    /// that is so.
-    pub(super) fn fail_if_target_exists(&mut self, number: u64) -> bool {
-        let Some(reduction) = self.reductions.get(&number) else { return false };
-        let (target, small) = (reduction.request.target, reduction.small.is_some());
-        let ours = |edition: Edition| self.is_slot_writing(number, edition);
-        // Part of it may be left of one that is lost; if it is not, its source is reported as well.
-        let whole = |report: &CopyReport| report.complete || report.pinned;
-        let foreign = |(node, report): (NodeId, &CopyReport)| {
-            let bygone = reduction.bygone.contains(&(node, report.edition));
-            !small && whole(report) && !ours(report.edition) && !bygone
-        };
-        let exists = self.subscriptions.copies(target).any(foreign);
-        if exists {
-            let message = format!("{}: the target {target} exists already", self.me);
-            self.fail_reduction(number, ErrorKind::AlreadyExists, &message);
-        }
-        exists
-    }
-
     pub(crate) fn on_reduction_deleted(&mut self, number: u64, object: ObjectId) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
+        let Some(index) = reduction.index_of(object) else { return };
         let Request { target, sources, .. } = &reduction.request;
-        let index = sources.iter().position(|&source| source == object);
-        let message = match index {
-            None => format!("{}: the target {target} was deleted", self.me),
-            Some(index) => {
-                reduction.deleted.insert(index);
-                let (left, k) = (sources.len() - reduction.deleted.len(), reduction.k());
-                if left >= k {
-                    return self.advance_reduction(number);
-                }
-                format!(
-                    "{}: source {object} of {target} was deleted; {left} of the {k} needed are left",
-                    self.me
-                )
-            }
-        };
+        reduction.deleted.insert(index);
+        let (left, k) = (sources.len() - reduction.deleted.len(), reduction.k());
+        if left >= k {
+            return self.advance_reduction(number);
+        }
+        let message = format!(
+            "{}: source {object} of {target} was deleted; {left} of the {k} needed are left",
+            self.ctx.me
+        );
         self.fail_reduction(number, ErrorKind::Deleted, &message);
+    }
+
+    /// The target of some reductions is deleted.
+    pub(crate) fn fail_reductions_onto(&mut self, target: ObjectId) {
+        let onto = self.reductions.iter().filter(|(_, reduction)| reduction.request.target == target);
+        for number in onto.map(|(&number, _)| number).collect::<Vec<_>>() {
+            let message = format!("{}: the target {target} was deleted", self.ctx.me);
+            self.fail_reduction(number, ErrorKind::Deleted, &message);
+        }
+    }
+
+    /// The word of the target's owner on whether we may make it.
+    pub(crate) fn on_target_judged(&mut self, number: u64, verdict: Verdict) {
+        let Some(reduction) = self.reductions.get_mut(&number) else { return };
+        let target = reduction.request.target;
+        let (kind, message) = match verdict {
+            Verdict::Accepted(stamp) => {
+                reduction.right.stamp = Some(stamp);
+                self.seal_small(number);
+                return self.advance_reduction(number);
+            }
+            Verdict::Deleted => {
+                (ErrorKind::Deleted, format!("{}: the target {target} was deleted", self.ctx.me))
+            }
+            _ => (ErrorKind::AlreadyExists, format!("{}: the target {target} exists already", self.ctx.me)),
+        };
+        self.fail_reduction(number, kind, &message);
+    }
+
+    pub(crate) fn claim_of(&self, number: u64) -> Claim {
+        ReductionId { coordinator: self.ctx.me, number }.claim()
     }
 
     /// Chooses sources as they become available and brings the tree up to date.
@@ -183,8 +226,8 @@ impl Core {
         if !reduction.barrier.is_empty() || reduction.small.is_some() || reduction.commitment.is_some() {
             return;
         }
-        // If it was watched here before, its copies are no news and were not told again.
-        if reduction.facts.is_none() && (self.fail_if_target_exists(number) || !self.learn_facts(number)) {
+        // Nothing is summed up that may turn out not to be wanted.
+        if reduction.right.stamp.is_none() || (reduction.facts.is_none() && !self.learn_facts(number)) {
             return;
         }
         let reduction = &self.reductions[&number];
@@ -216,19 +259,19 @@ impl Core {
     /// Size and type, from the first source in the list that exists.
     fn learn_facts(&mut self, number: u64) -> bool {
         let reduction = &self.reductions[&number];
-        let found = reduction.request.sources.iter().find_map(|&source| {
-            let (_, report) = self.subscriptions.copies(source).next()?;
-            Some((source, report.clone()))
-        });
-        let Some((source, report)) = found else { return false };
+        let sources = reduction.request.sources.iter().enumerate();
+        let found = sources
+            .filter_map(|(index, &source)| Some((source, self.kind_of_source(reduction, index)?)))
+            .next();
+        let Some((source, (size, header))) = found else { return false };
         let op = reduction.request.op;
-        let Some(dtype) = report.header.dtype else {
-            let message = format!("{}: source {source} is not an array of a reducible dtype", self.me);
+        let Some(dtype) = header.dtype else {
+            let message = format!("{}: source {source} is not an array of a reducible dtype", self.ctx.me);
             self.fail_reduction(number, ErrorKind::Mismatch, &message);
             return false;
         };
         if op == Op::Mean && !dtype.is_float() {
-            let message = format!("{}: a mean needs floats; source {source} is {dtype}", self.me);
+            let message = format!("{}: a mean needs floats; source {source} is {dtype}", self.ctx.me);
             self.fail_reduction(number, ErrorKind::Mismatch, &message);
             return false;
         }
@@ -240,17 +283,26 @@ impl Core {
             .collect();
         let known = reduction.request.sources.iter().all(|&s| self.subscriptions.copies(s).next().is_some());
         let slots = if known { nodes.len() } else { reduction.k() };
-        let (latency_s, bytes_per_s) = self.links.typical();
+        let (latency_s, bytes_per_s) = self.ctx.links.typical();
         let degree = match reduction.request.order {
             FoldOrder::Fixed => Degree::Chain,
             FoldOrder::Arrival => {
-                self.reduce_degree.unwrap_or_else(|| best_degree(slots, report.size, latency_s, bytes_per_s))
+                self.reduce_degree.unwrap_or_else(|| best_degree(slots, size, latency_s, bytes_per_s))
             }
         };
         let reduction = self.reductions.get_mut(&number).expect("seen above");
         reduction.degree = degree;
-        reduction.facts = Some(Facts { size: report.size, header: report.header, dtype });
+        reduction.facts = Some(Facts { size, header, dtype });
         true
+    }
+
+    /// Size and header of a source that exists, or came here with the news of it.
+    fn kind_of_source(&self, reduction: &Reduction, index: usize) -> Option<(u64, Header)> {
+        if let Some((_, report)) = self.subscriptions.copies(reduction.request.sources[index]).next() {
+            return Some((report.size, report.header.clone()));
+        }
+        let brought = self.copies.table.get(reduction.brought.get(&index)?)?;
+        Some((brought.extent.size, brought.header.clone()))
     }
 
     /// Allreduce: every node that gives a source will want the target; let it ask now, so that it

@@ -28,15 +28,15 @@ impl Core {
         let (reduction, slot) = key;
         self.wait_for_room(RoomFor::Seat { reduction, slot });
         let timer = Timer::Crowded(reduction, slot);
-        if !self.timers.is_set(timer) {
-            self.timers.set(self.now + CROWDED_AFTER, timer);
+        if !self.ctx.timers.is_set(timer) {
+            self.ctx.timers.set(self.ctx.now + CROWDED_AFTER, timer);
         }
     }
 
     /// The seat has its room, or needs none any more.
     pub(super) fn end_wait_for_room(&mut self, key: Key) {
         let (reduction, slot) = key;
-        self.timers.clear(Timer::Crowded(reduction, slot));
+        self.ctx.timers.clear(Timer::Crowded(reduction, slot));
         self.room.retain(|what| *what != RoomFor::Seat { reduction, slot });
         self.let_others_pass(key);
     }
@@ -61,18 +61,19 @@ impl Core {
         if self.room.contains(&RoomFor::Seat { reduction, slot }) {
             let attempt = self.seats.running[&key].seat.attempt;
             self.send(reduction.coordinator, PeerMessage::SeatCrowded { reduction, slot, attempt }, None);
-            self.timers.set(self.now + CROWDED_AFTER, Timer::Crowded(reduction, slot));
+            self.ctx.timers.set(self.ctx.now + CROWDED_AFTER, Timer::Crowded(reduction, slot));
         }
     }
 
     /// The coordinator's side: a slot waits for room.
     pub(crate) fn on_seat_crowded(&mut self, from: NodeId, reduction: ReductionId, slot: u32, attempt: u32) {
         self.on_seat_held(from, reduction, slot, attempt);
-        if reduction.coordinator == self.me && self.is_striped_seat(reduction.number, from, slot, attempt) {
+        if reduction.coordinator == self.ctx.me && self.is_striped_seat(reduction.number, from, slot, attempt)
+        {
             // The sums of a plain tree take less room: none beside the target where that is.
             return self.on_stripe_failed(reduction.number, from, SeatTrouble::NoRoom);
         }
-        if reduction.coordinator == self.me && self.needs_only_room(reduction.number) {
+        if reduction.coordinator == self.ctx.me && self.needs_only_room(reduction.number) {
             self.send(from, PeerMessage::MakeWay { reduction, slot, attempt }, None);
         }
     }
@@ -102,7 +103,8 @@ impl Core {
         running.is_next = true;
         running.seat.lacking = false;
         for (rival, copy) in rivals {
-            self.seat_failed(rival, SeatTrouble::LetGo);
+            let epoch = self.seats.epochs().fence_of(rival.0.coordinator);
+            self.seat_failed(rival, SeatTrouble::LetGo(epoch));
             self.withdraw(copy);
             self.doom(copy);
         }

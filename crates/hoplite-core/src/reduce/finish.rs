@@ -1,7 +1,7 @@
 //! The end of a call of reduce: an outcome, a time-out, a caller that is gone.
 
 use hoplite_words::client::Reply;
-use hoplite_words::peer::PeerMessage;
+use hoplite_words::peer::{DirectoryRequest, PeerMessage};
 use hoplite_words::{Error, ErrorKind, ObjectId, ReductionId};
 
 use crate::io::ClientId;
@@ -16,7 +16,7 @@ impl Core {
             let (client, target) = (reduction.client, reduction.request.target);
             let message = format!(
                 "{}: reduce to {target} timed out after {waited}: it is done, but {} has not said that it is sealed",
-                self.me, commitment.root
+                self.ctx.me, commitment.root
             );
             // The target is kept: the commit cannot be taken back.
             self.detach_reduction(number);
@@ -33,7 +33,7 @@ impl Core {
         };
         let message = format!(
             "{}: reduce to {} timed out after {waited}: {have} of the {} sources needed had come{missing}",
-            self.me,
+            self.ctx.me,
             reduction.request.target,
             reduction.k()
         );
@@ -48,16 +48,21 @@ impl Core {
     pub(super) fn finish_reduction(&mut self, number: u64, outcome: Result<Vec<ObjectId>, Error>) {
         let Some(mut reduction) = self.reductions.remove(&number) else { return };
         for timer in [Timer::Barrier(number), Timer::Reseat(number), Timer::Bereaved(number)] {
-            self.timers.clear(timer);
+            self.ctx.timers.clear(timer);
         }
         for token in &reduction.barrier {
             self.barriers.remove(token);
         }
-        for object in reduction.request.sources.iter().copied().chain([reduction.request.target]) {
+        let target = reduction.request.target;
+        for object in reduction.request.sources.iter().copied().chain([target]) {
             self.unwatch(object, Watcher::Reduction(number));
         }
+        if outcome.is_err() {
+            let claim = ReductionId { coordinator: self.ctx.me, number }.claim();
+            self.ask_owner(target, DirectoryRequest::ReleaseClaim { claim }, None);
+        }
         self.drop_small(number, &mut reduction);
-        let id = ReductionId { coordinator: self.me, number };
+        let id = ReductionId { coordinator: self.ctx.me, number };
         for node in reduction.seated {
             self.send(node, PeerMessage::Disband { reduction: id }, None);
         }
@@ -68,6 +73,7 @@ impl Core {
             };
             self.finish_call(reduction.client, call, reply);
         }
+        self.leave_if_nothing_is_left();
     }
 
     pub(crate) fn detach_reduction(&mut self, number: u64) {

@@ -60,7 +60,7 @@ impl Core {
         let by_transfer = streams.iter().map(|&(transfer, _, child)| (transfer, child)).collect();
         self.seats.folds.insert(fold, Fold { purpose, out, sources, streams: by_transfer });
         // The fold must expect its streams before anyone is asked to send them.
-        self.out.push_back(Output::Fold { fold, out, rule, inputs });
+        self.ctx.out.push_back(Output::Fold { fold, out, rule, inputs });
         self.send_pulls(&streams, children);
         fold
     }
@@ -71,7 +71,7 @@ impl Core {
         children: &[Child],
     ) -> Vec<(TransferId, NodeId, u32)> {
         let mut streams = Vec::new();
-        let me = self.me;
+        let me = self.ctx.me;
         for child in children.iter().filter(|child| child.node != me) {
             let transfer = TransferId(self.next_number());
             self.fetches.begin_transfer(transfer, Transfer::new(child.node, Feeds::Fold(fold)));
@@ -142,12 +142,12 @@ impl Core {
                     self.copies.live_copy(id).map(|copy| copy.edition) != Some(edition)
                 };
                 let source = seat.sources.iter().find(|source| gone(source.id, source.edition));
-                let mut children = seat.children.iter().filter(|child| child.node == self.me);
+                let mut children = seat.children.iter().filter(|child| child.node == self.ctx.me);
                 let child = children.find(|child| gone(child.id, child.edition));
                 let trouble = match (source, child) {
                     (Some(source), _) => SeatTrouble::Source(source.id),
                     (None, Some(child)) => SeatTrouble::Child(child.slot),
-                    (None, None) => SeatTrouble::LetGo,
+                    (None, None) => SeatTrouble::LetGo(self.seats.fence_of(key.0.coordinator)),
                 };
                 self.seat_failed(key, trouble);
                 self.withdraw(fold.out);
@@ -158,7 +158,8 @@ impl Core {
 
     pub(super) fn say_root_done(&mut self, key: Key) {
         let (reduction, slot) = key;
-        let Some(Running { seat, .. }) = self.seats.running.get(&key) else { return };
+        let running = self.seats.running.get(&key).filter(|running| running.is_done_root());
+        let Some(Running { seat, .. }) = running else { return };
         let done = PeerMessage::RootDone { reduction, slot, attempt: seat.attempt };
         self.send(reduction.coordinator, done, None);
     }

@@ -10,6 +10,7 @@
 //! - `troubles`: slots that cannot go on by themselves, and what the coordinator does about it
 //! - `crowded`: reductions that hold the room others wait for
 //! - `commit`: the end: committed, sealed, answered
+//! - `epochs`: slots that were let go because their coordinator seemed dead are not begun again
 //! - `repeat`: both sides say again what may have been lost
 //! - `small`: targets that fit into a message are folded by the coordinator itself
 
@@ -19,6 +20,7 @@ mod choose;
 mod commit;
 mod coordinator;
 mod crowded;
+mod epochs;
 mod finish;
 mod folds;
 mod plan;

@@ -5,12 +5,12 @@
 //! with the next attempt, and with it, since their child's edition changed, all of its ancestors.
 
 use hoplite_words::peer::{Child, PeerMessage, Seat, Source};
-use hoplite_words::{Edition, FoldOrder, NodeId, ObjectId, Op, ReductionId};
+use hoplite_words::{mix64, Edition, FoldOrder, NodeId, ObjectId, Op, ReductionId};
 
 use super::coordinator::Reduction;
+use super::epochs::Epochs;
 use super::shape::{places, Place};
 use crate::cost::Degree;
-use crate::shards::mix;
 use crate::Core;
 
 impl Core {
@@ -18,25 +18,20 @@ impl Core {
     pub(super) fn update_plan(&mut self, number: u64) {
         let lacking = !self.needs_only_room(number);
         let Some(mut reduction) = self.reductions.remove(&number) else { return };
-        let id = ReductionId { coordinator: self.me, number };
-        for (to, seat) in reduction.changes(id, lacking) {
-            reduction.began.get_or_insert(self.now);
+        let id = ReductionId { coordinator: self.ctx.me, number };
+        let epochs = self.seats.epochs();
+        for (to, seat) in reduction.changes(id, lacking, epochs) {
+            reduction.began.get_or_insert(self.ctx.now);
             reduction.seated.insert(to);
             self.send(to, PeerMessage::Seat { reduction: id, seat }, None);
         }
         self.reductions.insert(number, reduction);
     }
-
-    pub(super) fn is_slot_writing(&self, number: u64, edition: Edition) -> bool {
-        let id = ReductionId { coordinator: self.me, number };
-        let slots = self.reductions.get(&number).map_or(0, |reduction| reduction.next_slot);
-        (0..slots).any(|slot| slot_writing(id, slot) == edition.writing)
-    }
 }
 
 /// 64 bits that only this slot's results are written under.
 pub(super) fn slot_writing(id: ReductionId, slot: u32) -> u64 {
-    mix(id.coordinator.hash64() ^ mix(id.number ^ mix(u64::from(slot) + 1)))
+    mix64(id.coordinator.hash64() ^ mix64(id.number ^ mix64(u64::from(slot) + 1)))
 }
 
 impl Reduction {
@@ -72,7 +67,7 @@ impl Reduction {
     }
 
     /// The messages that bring every slot up to date; remembers them as said.
-    fn changes(&mut self, id: ReductionId, lacking: bool) -> Vec<(NodeId, Seat)> {
+    fn changes(&mut self, id: ReductionId, lacking: bool, epochs: &Epochs) -> Vec<(NodeId, Seat)> {
         let places = self.places();
         let mut messages = Vec::new();
         // Children come before parents: a parent names its children's editions.
@@ -83,6 +78,7 @@ impl Reduction {
                 continue;
             };
             wanted.lacking = lacking;
+            wanted.epoch = epochs.heard_from(node);
             let fixed = self.request.order == FoldOrder::Fixed;
             if let Some(seat) = self.slots[position].1.reconcile(node, wanted, fixed) {
                 messages.push((node, seat));
@@ -125,6 +121,9 @@ impl Reduction {
             lacking: false,
             offset: 0,
             part_bytes: None,
+            claim: id.claim(),
+            stamp: self.right.stamp.expect("seats come with the right to the target"),
+            epoch: 0,
         })
     }
 
@@ -184,6 +183,7 @@ impl super::coordinator::Slot {
 /// nobody has read from it, and loses none of its inputs.
 fn is_addition(told: &Seat, wanted: &Seat) -> bool {
     told.open
+        && (told.epoch, told.stamp) == (wanted.epoch, wanted.stamp)
         && (wanted.root || !told.root)
         && wanted.sources.starts_with(&told.sources)
         && told.children.iter().all(|child| wanted.children.contains(child))

@@ -1,19 +1,14 @@
-//! Saying again what a broken connection, or a moment of being taken for dead, may have swallowed.
+//! Both sides send again what a broken connection, or a death that was none, may have swallowed.
 //!
 //! A coordinator repeats its seats and commits to a node it has a new connection to. A seated node tells
 //! its coordinators now and then how its slots stand, and is answered by whatever it missed. So neither
 //! side has to know what the other has heard.
 
-use std::time::Duration;
-
-use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble};
+use hoplite_words::peer::{PeerMessage, SeatTrouble};
 use hoplite_words::{NodeId, ReductionId};
 
-use super::seats::{Key, LetGo};
+use super::seats::Key;
 use crate::Core;
-
-/// How long a slot that was let go is remembered: its coordinator, if it lives, is back by then.
-const LET_GO_FOR: Duration = Duration::from_secs(60);
 
 impl Core {
     /// What `node` must know of the reductions called here.
@@ -28,7 +23,7 @@ impl Core {
             }
             if reduction.commitment.is_none() {
                 let seats = reduction.told().filter(|(at, _)| *at == node).map(|(_, seat)| seat.clone());
-                let reduction = ReductionId { coordinator: self.me, number };
+                let reduction = ReductionId { coordinator: self.ctx.me, number };
                 messages.extend(seats.map(|seat| PeerMessage::Seat { reduction, seat }));
             }
             messages.into_iter().for_each(|message| self.send(node, message, None));
@@ -47,17 +42,10 @@ impl Core {
 
     /// How the slots seated here stand, to their coordinators; only to one of them if that is given.
     pub(crate) fn repeat_seat_reports(&mut self, to: Option<NodeId>) {
-        self.seats.let_go.retain(|_, let_go| let_go.until > self.now);
-        let let_go = self.seats.let_go.iter();
-        let abandoned = let_go.filter(|((id, _), _)| to == Some(id.coordinator));
-        for (out, edition) in abandoned.map(|(_, let_go)| (let_go.out, let_go.edition)).collect::<Vec<_>>() {
-            // An owner that was taken for dead as well has not heard that it is withdrawn.
-            self.withdraw_edition(out, edition);
-        }
         for (key, message) in self.seats.reports() {
             let coordinator = key.0.coordinator;
             // Who is no member hears it when it comes back.
-            if self.shards.contains(coordinator) && to.is_none_or(|node| node == coordinator) {
+            if self.ctx.shards.contains(coordinator) && to.is_none_or(|node| node == coordinator) {
                 self.send(coordinator, message, None);
             }
         }
@@ -65,7 +53,8 @@ impl Core {
 
     /// A seated node says that it is still at it.
     pub(crate) fn on_seat_held(&mut self, from: NodeId, reduction: ReductionId, slot: u32, attempt: u32) {
-        let Some(known) = self.reductions.get(&reduction.number).filter(|_| reduction.coordinator == self.me)
+        let Some(known) =
+            self.reductions.get(&reduction.number).filter(|_| reduction.coordinator == self.ctx.me)
         else {
             return self.send(from, PeerMessage::Disband { reduction }, None);
         };
@@ -85,30 +74,35 @@ impl Core {
     /// A coordinator is dead, as far as we can tell: its slots are let go, and if it lives after all it
     /// will be told so.
     pub(crate) fn let_seats_go(&mut self, coordinator: NodeId) {
-        let until = self.now + LET_GO_FOR;
-        let let_go =
-            |seat: &Seat| LetGo { attempt: seat.attempt, until, out: seat.out, edition: seat.edition };
-        let of_node: Vec<_> = self.seats.of(coordinator).map(|(key, seat)| (key, let_go(seat))).collect();
-        for (key, let_go) in of_node {
-            self.seats.let_go.insert(key, let_go);
+        self.seats.epochs_mut().on_down(coordinator);
+        for key in self.seats.of(coordinator) {
             self.drop_seat(key);
-            self.arm_refresh();
         }
     }
 
-    /// Whether this attempt of the slot must not be begun (again) here; says so if that is so. What it
-    /// had summed up before may have been read, and would not be the same bytes.
-    pub(super) fn declines_seat(&mut self, key: Key, attempt: u32) -> bool {
+    /// Whether this assignment must not be followed: it was made when we had taken its coordinator for dead, or
+    /// before. What was summed up here under the same attempt may have been read, and would not be the same bytes.
+    pub(super) fn declines_seat(&mut self, key: Key, attempt: u32, epoch: u64) -> bool {
         let (reduction, slot) = key;
-        let let_go = self.seats.let_go.get(&key).is_some_and(|let_go| let_go.attempt >= attempt);
-        let declined = let_go || !self.shards.contains(reduction.coordinator);
+        let fence = self.seats.epochs().fence_of(reduction.coordinator);
+        let declined = epoch < fence || !self.ctx.shards.contains(reduction.coordinator);
         if declined {
-            let trouble = SeatTrouble::LetGo;
+            let trouble = SeatTrouble::LetGo(fence);
             let failed = PeerMessage::SeatFailed { reduction, slot, attempt, trouble };
             self.send(reduction.coordinator, failed, None);
-        } else {
-            self.seats.let_go.remove(&key);
         }
         declined
+    }
+
+    /// A node says that it let go of slots which it was assigned before this epoch.
+    pub(crate) fn on_epoch(&mut self, node: NodeId, epoch: u64) {
+        if !self.seats.epochs_mut().note_heard(node, epoch) {
+            return;
+        }
+        let told = |number: &u64| self.reductions[number].told().any(|(at, _)| *at == node);
+        let numbers: Vec<_> = self.reductions.keys().copied().filter(told).collect();
+        for number in numbers {
+            self.on_slots_let_go(number, node);
+        }
     }
 }

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::client::Location;
 use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::{limits, ErrorKind, FoldOrder, NodeId, ObjectId, Op};
 
-use super::coordinator::Reduction;
+use super::coordinator::{Reduction, TargetRight};
 use super::stripes::STRIPINGS_MAX;
 use crate::calls::Pending;
 use crate::cost::{small_sum_bytes_max, Degree};
@@ -43,9 +42,9 @@ impl Core {
         }
         let number = self.next_number();
         self.open_call(client, call, timeout_ms, Pending::Reduce { number });
-        let (_, bytes_per_s) = self.links.typical();
+        let (_, bytes_per_s) = self.ctx.links.typical();
         let small_bytes_max = small_sum_bytes_max(request.sources.len(), bytes_per_s);
-        let watched: Vec<_> = request.sources.iter().copied().chain([request.target]).collect();
+        let watched = request.sources.clone();
         let reduction = Reduction {
             client,
             call: Some(call),
@@ -62,19 +61,20 @@ impl Core {
             brought: BTreeMap::new(),
             small: None,
             prefetched: BTreeSet::new(),
-            bygone: BTreeSet::new(),
+            right: TargetRight::default(),
             began: None,
             stripes: None,
             stripings_left: STRIPINGS_MAX,
             commitment: None,
         };
         self.reductions.insert(number, reduction);
+        self.claim_target(number);
         // Connections keep order: behind the last subscription with each owner, a question whose
         // answer says that everything known was told.
         let mut last: BTreeMap<NodeId, ObjectId> = BTreeMap::new();
         for &object in &watched {
             self.watch(object, Watcher::Reduction(number));
-            last.insert(self.shards.owner(object), object);
+            last.insert(self.ctx.shards.owner(object), object);
         }
         for object in last.into_values() {
             let token = self.next_number();
@@ -82,20 +82,15 @@ impl Core {
             self.reductions.get_mut(&number).expect("just made").barrier.insert(token);
             self.ask_owner(object, DirectoryRequest::Locate { token }, None);
         }
-        self.timers.set(self.now + BARRIER_TIME, Timer::Barrier(number));
+        self.ctx.timers.set(self.ctx.now + BARRIER_TIME, Timer::Barrier(number));
     }
 
-    pub(crate) fn on_barrier_reached(&mut self, id: ObjectId, token: u64, copies: &[Location]) -> bool {
+    pub(crate) fn on_barrier_reached(&mut self, token: u64) -> bool {
         let Some(number) = self.barriers.remove(&token) else { return false };
         if let Some(reduction) = self.reductions.get_mut(&number) {
-            if id == reduction.request.target {
-                let told = self.subscriptions.copies(id).map(|(node, report)| (node, report.edition));
-                let stands: BTreeSet<_> = copies.iter().map(|copy| (copy.node, copy.edition)).collect();
-                reduction.bygone = told.filter(|copy| !stands.contains(copy)).collect();
-            }
             reduction.barrier.remove(&token);
             if reduction.barrier.is_empty() {
-                self.timers.clear(Timer::Barrier(number));
+                self.ctx.timers.clear(Timer::Barrier(number));
                 self.advance_reduction(number);
             }
         }

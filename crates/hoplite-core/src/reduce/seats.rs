@@ -10,11 +10,11 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use hoplite_words::peer::{Child, PeerMessage, Seat, SeatTrouble};
+use hoplite_words::peer::{Child, PeerMessage, Seat, SeatTrouble, Verdict};
 use hoplite_words::{CopyId, Edition, NodeId, ObjectId, ReductionId};
 
+use super::epochs::Epochs;
 use super::folds::{rule, Fold, FoldFor};
 use crate::copies::{NewCopy, Phase};
 use crate::io::FoldId;
@@ -50,6 +50,16 @@ pub(super) struct Running {
     pub(super) is_next: bool,
     /// The target may be sealed, over these sources, as soon as all of its parts are here.
     pub(super) committed: Option<Vec<ObjectId>>,
+    /// Where the target is made: whether its owner knows that it is, so that a deletion waits for us.
+    pub(super) may_seal: MaySeal,
+    /// Whose word on that counts.
+    asked: Option<NodeId>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MaySeal {
+    NotYet,
+    Yes,
 }
 
 impl Running {
@@ -67,20 +77,28 @@ impl Running {
         self.committed.is_none()
     }
 
-    fn new(seat: Seat) -> Self {
-        Running { seat, state: State::Waiting, trouble: None, is_next: false, committed: None }
+    /// Whether what it writes into goes by the target's id.
+    pub(super) fn makes_target(&self) -> bool {
+        self.seat.root || self.seat.part_bytes.is_some()
     }
-}
 
-/// What is remembered of a slot whose coordinator seemed dead.
-#[derive(Debug)]
-pub(super) struct LetGo {
-    /// The last one.
-    pub attempt: u32,
-    pub until: Duration,
-    /// What was summed up: the directory may have been told of it.
-    pub out: ObjectId,
-    pub edition: Edition,
+    /// A root that has everything, and may seal.
+    pub(super) fn is_done_root(&self) -> bool {
+        let folded = matches!(self.state, State::Folded { .. });
+        folded && self.seat.root && self.may_seal == MaySeal::Yes
+    }
+
+    fn new(seat: Seat) -> Self {
+        Running {
+            seat,
+            state: State::Waiting,
+            trouble: None,
+            is_next: false,
+            committed: None,
+            may_seal: MaySeal::NotYet,
+            asked: None,
+        }
+    }
 }
 
 /// Slots seated here, and all folds.
@@ -88,8 +106,7 @@ pub(super) struct LetGo {
 pub(crate) struct Seats {
     pub(super) running: BTreeMap<Key, Running>,
     pub(super) folds: BTreeMap<FoldId, Fold>,
-    /// Slots dropped because their coordinator seemed dead.
-    pub(super) let_go: BTreeMap<Key, LetGo>,
+    epochs: Epochs,
 }
 
 impl Seats {
@@ -97,9 +114,48 @@ impl Seats {
         self.running.len()
     }
 
+    /// What is remembered of slots, in words; epochs are remembered for good.
+    pub fn leftovers(&self) -> Vec<String> {
+        let running = (!self.running.is_empty()).then(|| format!("seats: {:?}", self.running));
+        let folds = (!self.folds.is_empty()).then(|| format!("folds: {:?}", self.folds));
+        running.into_iter().chain(folds).collect()
+    }
+
     /// Whether coordinators are to be told now and then how things stand.
     pub fn has_reports(&self) -> bool {
-        !self.running.is_empty() || !self.let_go.is_empty()
+        !self.running.is_empty()
+    }
+
+    pub(super) fn epochs(&self) -> &Epochs {
+        &self.epochs
+    }
+
+    pub(super) fn epochs_mut(&mut self) -> &mut Epochs {
+        &mut self.epochs
+    }
+
+    /// The epoch that assignments of this coordinator must know of.
+    pub fn fence_of(&self, coordinator: NodeId) -> u64 {
+        self.epochs.fence_of(coordinator)
+    }
+
+    /// Targets in the making here of which no owner has said that they may be.
+    pub fn unjudged(&self) -> Vec<CopyId> {
+        let unjudged = |running: &Running| running.copy().filter(|_| running.may_seal == MaySeal::NotYet);
+        let targets = self.running.values().filter(|running| running.makes_target());
+        targets.filter_map(unjudged).collect()
+    }
+
+    pub fn has_unjudged(&self) -> bool {
+        !self.unjudged().is_empty()
+    }
+
+    /// The owner whose word on this target counts.
+    pub fn expect_verdict_from(&mut self, copy: CopyId, owner: NodeId) {
+        let is_it = |running: &&mut Running| running.copy() == Some(copy);
+        if let Some(running) = self.running.values_mut().find(is_it) {
+            running.asked = Some(owner);
+        }
     }
 
     pub(super) fn keys_of(&self, reduction: ReductionId) -> Vec<Key> {
@@ -107,12 +163,11 @@ impl Seats {
     }
 
     /// The slots seated for `coordinator` that still need it.
-    pub(super) fn of(&self, coordinator: NodeId) -> impl Iterator<Item = (Key, &Seat)> + '_ {
-        let is_of = move |((id, _), running): &(&Key, &Running)| {
+    pub(super) fn of(&self, coordinator: NodeId) -> Vec<Key> {
+        let is_of = |((id, _), running): &(&Key, &Running)| {
             id.coordinator == coordinator && running.needs_coordinator()
         };
-        let of_node = self.running.iter().filter(is_of);
-        of_node.map(|(&key, running)| (key, &running.seat))
+        self.running.iter().filter(is_of).map(|(&key, _)| key).collect()
     }
 
     /// How each slot stands, as its coordinator is to hear it.
@@ -122,18 +177,14 @@ impl Seats {
             let attempt = running.seat.attempt;
             let message = match (running.trouble, running.state) {
                 (Some(trouble), _) => PeerMessage::SeatFailed { reduction, slot, attempt, trouble },
-                (None, State::Folded { .. }) if running.seat.root => {
+                (None, State::Folded { .. }) if running.is_done_root() => {
                     PeerMessage::RootDone { reduction, slot, attempt }
                 }
                 _ => PeerMessage::SeatHeld { reduction, slot, attempt },
             };
             ((reduction, slot), message)
         });
-        let let_go = self.let_go.iter().map(|(&(reduction, slot), &LetGo { attempt, .. })| {
-            let trouble = SeatTrouble::LetGo;
-            ((reduction, slot), PeerMessage::SeatFailed { reduction, slot, attempt, trouble })
-        });
-        running.chain(let_go).collect()
+        running.collect()
     }
 
     /// Ends the root's seat, if it has summed up all of this edition. A slot that failed here before may
@@ -164,7 +215,8 @@ impl Core {
             running => {
                 if running.is_some() {
                     self.drop_seat(key);
-                } else if self.declines_seat(key, seat.attempt) {
+                }
+                if self.declines_seat(key, seat.attempt, seat.epoch) {
                     return;
                 }
                 self.seats.running.insert(key, Running::new(seat));
@@ -213,6 +265,8 @@ impl Core {
             // Parents may have to stream it again: partial sums are kept until the reduction is over.
             pinned: true,
             public: seat.root,
+            stamp: seat.root.then_some(seat.stamp),
+            claim: seat.root.then_some(seat.claim),
         };
         let opened = if assembles { self.open_target(key, &seat) } else { self.open_copy(new) };
         let Some(copy) = opened else {
@@ -230,7 +284,7 @@ impl Core {
         let fold = self.start_fold(FoldFor::Seat(key), copy, rule, sources, &seat.children);
         self.set_seat_state(key, State::Folding { copy, fold });
         if seat.root {
-            self.announce(copy, false, true);
+            self.ask_for_verdict(copy);
             self.drop_fetch(seat.out);
         }
         self.on_opened(seat.out);
@@ -253,7 +307,7 @@ impl Core {
             self.copies.live(id).filter(|copy| self.copies.table[copy].edition == edition)
         };
         let mut inputs = Vec::new();
-        for child in children.iter().filter(|child| child.node == self.me) {
+        for child in children.iter().filter(|child| child.node == self.ctx.me) {
             match here(child.id, child.edition) {
                 Some(copy) => inputs.push(copy),
                 None => return Ok(None),
@@ -288,7 +342,6 @@ impl Core {
                 self.drop_seat(key);
             }
         }
-        self.seats.let_go.retain(|(id, _), _| *id != reduction);
     }
 
     /// Ends a seat; what it folded so far is abandoned.
@@ -317,11 +370,39 @@ impl Core {
         }
     }
 
-    /// The directory refuses the target (deleted, or there with another size).
-    pub(crate) fn on_target_rejected(&mut self, edition: Edition) {
-        let found = self.seats.running.iter().find(|(_, running)| running.seat.edition == edition);
-        if let Some((&key, _)) = found {
+    /// The directory's word on a target that is made here. False if no such target is.
+    pub(crate) fn judge_seat(&mut self, from: NodeId, edition: Edition, verdict: Verdict) -> bool {
+        let is_it = |running: &Running| running.makes_target() && running.seat.edition == edition;
+        let Some((&key, running)) = self.seats.running.iter_mut().find(|(_, running)| is_it(running)) else {
+            return false;
+        };
+        if running.asked != Some(from) {
+            return true;
+        }
+        if matches!(verdict, Verdict::Accepted(_)) {
+            running.may_seal = MaySeal::Yes;
+            self.on_may_seal(key);
+        } else if running.committed.is_some() {
             self.drop_seat(key);
+        } else {
+            self.seat_failed(key, SeatTrouble::Refused);
+            if let Some(copy) = self.seats.running.get(&key).and_then(Running::copy) {
+                self.withdraw(copy);
+                self.doom(copy);
+            }
+        }
+        true
+    }
+
+    /// The owner knows that the target is made here: what waited only for that goes on.
+    fn on_may_seal(&mut self, key: Key) {
+        let running = &self.seats.running[&key];
+        if !matches!(running.state, State::Folded { .. }) {
+            return;
+        }
+        match running.committed {
+            Some(_) => self.seal_assembly(key),
+            None => self.say_root_done(key),
         }
     }
 }

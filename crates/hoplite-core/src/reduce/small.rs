@@ -17,7 +17,6 @@ use crate::copies::{NewCopy, Phase};
 use crate::fetch::Want;
 use crate::io::{Broken, FoldRule, Output};
 use crate::room::RoomFor;
-use crate::subscriptions::Watcher;
 use crate::Core;
 
 /// The sources that are here, by index, in order of arrival.
@@ -25,6 +24,8 @@ use crate::Core;
 pub(super) struct Small {
     here: Vec<(usize, CopyId)>,
     target: Option<CopyId>,
+    /// The sum is made, and waits for the right to be the target.
+    is_folded: bool,
 }
 
 impl Small {
@@ -48,12 +49,13 @@ impl Core {
         if reduction.brought.contains_key(&index) || !fits {
             return;
         }
-        let object = ObjectId::brought_source(ReductionId { coordinator: self.me, number }, index);
+        let object = ObjectId::brought_source(ReductionId { coordinator: self.ctx.me, number }, index);
         let (edition, size, header) = (report.edition, report.size, report.header.clone());
         let phase = Phase::Received(None);
-        let new = NewCopy { object, edition, size, header, phase, pinned: false, public: false };
+        let (pinned, public, stamp, claim) = (false, false, None, None);
+        let new = NewCopy { object, edition, size, header, phase, pinned, public, stamp, claim };
         let Some(copy) = self.open_copy(new) else { return };
-        self.out.push_back(Output::Write { copy, bytes: payload.0.clone() });
+        self.ctx.out.push_back(Output::Write { copy, bytes: payload.0.clone() });
         self.seal_copy(copy, Seal::default());
         self.reductions.get_mut(&number).expect("seen above").brought.insert(index, copy);
     }
@@ -93,7 +95,7 @@ impl Core {
     }
 
     fn take_small_source(&mut self, number: u64, index: usize, copy: CopyId) {
-        let me = self.me;
+        let me = self.ctx.me;
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         let object = reduction.request.sources[index];
         let (k, facts) = (reduction.k(), reduction.facts.as_ref().expect("known before small"));
@@ -107,6 +109,8 @@ impl Core {
             pinned: known.pinned,
             upstream: None,
             leaving: false,
+            stamp: known.stamp,
+            claim: None,
         };
         if let Err(error) = check_fits(object, &report, facts, me) {
             return self.fail_reduction(number, error.kind, &error.message);
@@ -141,7 +145,7 @@ impl Core {
         let (target, size, header) = (request.target, facts.size, facts.header.clone());
         let sources: Vec<_> = small.here.iter().map(|&(_, copy)| copy).collect();
         if self.is_taken(target) {
-            let message = format!("{}: the target {target} exists already", self.me);
+            let message = format!("{}: the target {target} exists already", self.ctx.me);
             return self.fail_reduction(number, ErrorKind::AlreadyExists, &message);
         }
         if let Some(stale) = self.copies.live(target) {
@@ -149,7 +153,10 @@ impl Core {
         }
         let edition = Edition { writing: self.unique(), attempt: 0 };
         let phase = Phase::Folded(None);
-        let new = NewCopy { object: target, edition, size, header, phase, pinned: true, public: true };
+        let (pinned, public) = (true, true);
+        let stamp = self.reductions.get(&number).and_then(Reduction::stamp);
+        let claim = Some(self.claim_of(number));
+        let new = NewCopy { object: target, edition, size, header, phase, pinned, public, stamp, claim };
         let Some(copy) = self.open_copy(new) else {
             return self.wait_for_room(RoomFor::SmallTarget { number });
         };
@@ -166,21 +173,34 @@ impl Core {
     pub(crate) fn on_small_folded(&mut self, number: u64, copy: CopyId, outcome: Result<(), Broken>) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         let Some(small) = &mut reduction.small else { return };
-        small.target = None;
-        let sources: Vec<_> = small.here.iter().map(|&(index, _)| reduction.request.sources[index]).collect();
-        let (id, to_sources) = (reduction.request.target, reduction.request.to_sources);
+        small.is_folded = true;
         if outcome.is_err() {
+            small.target = None;
             self.doom(copy);
             return self.fail_reduction(number, ErrorKind::Internal, "a fold of local objects broke off");
         }
+        self.seal_small(number);
+    }
+
+    /// Others may have held us for dead while we folded: then the right to the target is asked for once more.
+    pub(super) fn seal_small(&mut self, number: u64) {
+        let Some(reduction) = self.reductions.get_mut(&number) else { return };
+        let Some(stamp) = reduction.stamp() else { return };
+        let Some(small) = reduction.small.as_mut().filter(|small| small.is_folded) else { return };
+        let Some(copy) = small.target.take() else { return };
+        let sources: Vec<_> = small.here.iter().map(|&(index, _)| reduction.request.sources[index]).collect();
+        let (id, to_sources) = (reduction.request.target, reduction.request.to_sources);
+        if !self.stands(copy) {
+            let message = format!("{}: the target {id} exists already", self.ctx.me);
+            return self.fail_reduction(number, ErrorKind::AlreadyExists, &message);
+        }
+        self.copies.with(copy, |copy| copy.stamp = Some(stamp));
         let nodes: BTreeSet<_> = sources
             .iter()
             .filter(|_| to_sources)
             .flat_map(|&source| self.subscriptions.copies(source).filter(|(_, report)| report.pinned))
             .map(|(node, _)| node)
             .collect();
-        // First, so that its owner has no reason to tell us of it.
-        self.unwatch(id, Watcher::Reduction(number));
         self.seal_copy(copy, Seal { sources: sources.clone() });
         if !nodes.is_empty() {
             // Behind the announcement: to ask its owner is one message, and most nodes have asked by themselves.

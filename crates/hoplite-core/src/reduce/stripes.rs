@@ -53,12 +53,15 @@ impl Core {
             self.start_over(number);
         }
         let lacking = !self.needs_only_room(number);
-        let (me, id) = (self.me, ReductionId { coordinator: self.me, number });
+        let (me, id) = (self.ctx.me, ReductionId { coordinator: self.ctx.me, number });
         let reduction = self.reductions.get_mut(&number).expect("seen above");
         reduction.stripings_left -= 1;
         reduction.seated.extend(ring.iter().map(|(node, _)| *node));
         let mut seats = reduction.stripe_seats(id, &ring, me);
-        seats.iter_mut().for_each(|(_, seat)| seat.lacking = lacking);
+        for (node, seat) in &mut seats {
+            seat.lacking = lacking;
+            seat.epoch = self.seats.epochs().heard_from(*node);
+        }
         reduction.stripes = Some(Stripes { seats: seats.clone() });
         for (node, seat) in seats {
             self.send(node, PeerMessage::Seat { reduction: id, seat }, None);
@@ -75,8 +78,8 @@ impl Core {
             && nodes >= NODES_MIN
             && self.reduce_degree.is_none();
         let Some(facts) = reduction.facts.as_ref().filter(|_| possible) else { return false };
-        let waited = reduction.began.map_or(0.0, |began| (self.now - began).as_secs_f64());
-        let (latency_s, bytes_per_s) = self.links.typical();
+        let waited = reduction.began.map_or(0.0, |began| (self.ctx.now - began).as_secs_f64());
+        let (latency_s, bytes_per_s) = self.ctx.links.typical();
         match self.striped_bytes_min {
             Some(least) => facts.size >= least,
             None => stripes_pay(nodes, facts.size, waited, latency_s, bytes_per_s),
@@ -99,8 +102,8 @@ impl Core {
     /// One of its seats cannot go on.
     pub(super) fn on_stripe_failed(&mut self, number: u64, from: NodeId, trouble: SeatTrouble) {
         match trouble {
-            SeatTrouble::Taken => return self.fail_for_seat(number, from, trouble),
-            SeatTrouble::NoRoom | SeatTrouble::LetGo => {
+            SeatTrouble::Taken | SeatTrouble::Refused => return self.fail_for_seat(number, from, trouble),
+            SeatTrouble::NoRoom | SeatTrouble::LetGo(_) => {
                 self.reductions.get_mut(&number).expect("it has seats").stripings_left = 0;
             }
             SeatTrouble::Source(_) | SeatTrouble::Child(_) => {}
@@ -109,9 +112,21 @@ impl Core {
         self.advance_reduction(number);
     }
 
+    /// A node has let go of the slots of this reduction: they are assigned anew.
+    pub(super) fn on_slots_let_go(&mut self, number: u64, node: NodeId) {
+        let reduction = &self.reductions[&number];
+        if reduction.commitment.is_some() {
+            return self.repeat_commit(number, node);
+        }
+        if reduction.stripes.is_some() {
+            self.start_over(number);
+        }
+        self.advance_reduction(number);
+    }
+
     /// Takes back every seat that was told; who takes part stays as it is.
     fn start_over(&mut self, number: u64) {
-        let id = ReductionId { coordinator: self.me, number };
+        let id = ReductionId { coordinator: self.ctx.me, number };
         let reduction = self.reductions.get_mut(&number).expect("the caller's");
         reduction.stripes = None;
         reduction.began = None;
@@ -217,6 +232,9 @@ impl Reduction {
             lacking: false,
             offset: 0,
             part_bytes: None,
+            claim: id.claim(),
+            stamp: self.right.stamp.expect("seats come with the right to the target"),
+            epoch: 0,
         }
     }
 }

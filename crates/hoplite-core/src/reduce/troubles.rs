@@ -22,13 +22,20 @@ impl Core {
         attempt: u32,
         trouble: SeatTrouble,
     ) {
-        let id = ReductionId { coordinator: self.me, number };
+        let id = ReductionId { coordinator: self.ctx.me, number };
         match self.reductions.get(&number).map(|reduction| reduction.commitment.is_some()) {
             None => return self.send(from, PeerMessage::Disband { reduction: id }, None),
             Some(true) => return self.repeat_commit(number, from),
             Some(false) => {}
         }
-        let Some(told) = self.reductions[&number].told_to(from, slot, attempt).cloned() else { return };
+        if let SeatTrouble::LetGo(epoch) = trouble {
+            self.on_epoch(from, epoch);
+        }
+        let Some(told) = self.reductions.get(&number).and_then(|known| known.told_to(from, slot, attempt))
+        else {
+            return;
+        };
+        let told = told.clone();
         if let SeatTrouble::Source(source) = trouble {
             self.avoid_source(number, from, &told, source);
         }
@@ -42,14 +49,16 @@ impl Core {
         seated.restart = true;
         let again = seated.attempt > 0;
         match trouble {
-            SeatTrouble::NoRoom | SeatTrouble::Taken => return self.fail_for_seat(number, from, trouble),
+            SeatTrouble::NoRoom | SeatTrouble::Taken | SeatTrouble::Refused => {
+                return self.fail_for_seat(number, from, trouble)
+            }
             SeatTrouble::Source(_) => return self.advance_reduction(number),
             // It may not know of its slot (any more).
             SeatTrouble::Child(child) => self.repeat_seat(number, child),
-            SeatTrouble::LetGo => {}
+            SeatTrouble::LetGo(_) => {}
         }
         if again {
-            self.timers.set(self.now + RESEAT_AFTER, Timer::Reseat(number));
+            self.ctx.timers.set(self.ctx.now + RESEAT_AFTER, Timer::Reseat(number));
         } else {
             self.advance_reduction(number);
         }
@@ -60,13 +69,15 @@ impl Core {
         let target = reduction.request.target;
         let size = reduction.facts.as_ref().map_or(0, |facts| facts.size);
         let (kind, message) = match trouble {
-            SeatTrouble::Taken => {
-                let message = format!("{}: the target {target} exists already on {node}", self.me);
+            SeatTrouble::Taken | SeatTrouble::Refused => {
+                let message = format!("{}: the target {target} exists already on {node}", self.ctx.me);
                 (ErrorKind::AlreadyExists, message)
             }
             _ => {
-                let message =
-                    format!("{}: {node} has no room for a partial sum of {target} ({size} bytes)", self.me);
+                let message = format!(
+                    "{}: {node} has no room for a partial sum of {target} ({size} bytes)",
+                    self.ctx.me
+                );
                 (ErrorKind::StoreFull, message)
             }
         };
@@ -87,7 +98,7 @@ impl Core {
         let slots = &self.reductions[&number].slots;
         let told = slots.iter().find(|(id, _)| *id == slot).and_then(|(_, slot)| slot.told.clone());
         if let Some((node, seat)) = told {
-            let reduction = ReductionId { coordinator: self.me, number };
+            let reduction = ReductionId { coordinator: self.ctx.me, number };
             self.send(node, PeerMessage::Seat { reduction, seat }, None);
         }
     }

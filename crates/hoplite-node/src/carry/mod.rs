@@ -48,7 +48,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hoplite_core::io::{Broken, FoldId, FoldRule, Input, SendId};
-use hoplite_net::Bundle;
+use hoplite_net::{Bundle, Shortage};
+use hoplite_words::client::Gauge;
 use hoplite_words::{NodeId, ReductionId, TransferId};
 use tokio::sync::{mpsc, Notify};
 use tracing::warn;
@@ -89,6 +90,7 @@ struct Shared {
     inputs: mpsc::UnboundedSender<Input>,
     arrivals: Arrivals,
     severed: Severed,
+    shortage: Arc<Shortage>,
     counters: Counters,
     /// Numbers the bundles that are dialled here.
     last_bundle: AtomicU64,
@@ -137,11 +139,13 @@ impl Carriers {
         stall_after: Duration,
         inputs: mpsc::UnboundedSender<Input>,
     ) -> io::Result<Carriers> {
-        let (arrivals, severed, counters, last_bundle) = Default::default();
-        let shared = Shared { me, inputs, arrivals, severed, counters, last_bundle, stall_after };
+        let (arrivals, severed, shortage, counters, last_bundle) = <(_, _, Arc<Shortage>, _, _)>::default();
+        let start = |number| CarryThread::start(number, shortage.pool(number));
+        let threads = (0..threads).map(start).collect::<io::Result<_>>()?;
+        let shared = Shared { me, inputs, arrivals, severed, shortage, counters, last_bundle, stall_after };
         Ok(Carriers {
             shared: Arc::new(shared),
-            threads: (0..threads).map(CarryThread::start).collect::<io::Result<_>>()?,
+            threads,
             receives: HashMap::new(),
             sends: HashMap::new(),
             groups: HashMap::new(),
@@ -153,6 +157,15 @@ impl Carriers {
 
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
+    }
+
+    /// What this host has run out of; for all who make connections.
+    pub fn shortage(&self) -> Arc<Shortage> {
+        self.shared.shortage.clone()
+    }
+
+    pub fn gauges(&self) -> Vec<Gauge> {
+        self.shared.shortage.gauges().into()
     }
 
     /// Bulk connections that `from` dialled. Bundles go round the threads and stay there.

@@ -1,12 +1,11 @@
 //! One transfer out of a copy, behind its watermark.
 
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
 
 use hoplite_core::io::{Broken, Input, SendId};
-use hoplite_net::{dial_bundle, write_frame, BulkPool, Bundle};
+use hoplite_net::{dial_bundle_with, is_shortage, write_frame, BulkPool, Bundle};
 use hoplite_words::limits::GRAIN_BYTES_MAX;
 use hoplite_words::peer::{BulkFrame, BulkHead};
 use hoplite_words::{Connections, NodeId, TransferId};
@@ -93,8 +92,12 @@ impl Send {
 
 /// A new bundle. That the peer's process is gone is told to the core.
 pub(super) async fn dial(shared: &Shared, to: NodeId, connections: Connections) -> io::Result<Bundle> {
-    let number = shared.last_bundle.fetch_add(1, Ordering::Relaxed);
-    dial_bundle(shared.me, to, connections, number).await.inspect_err(|error| {
+    let dialled = dial_bundle_with(&shared.shortage, &shared.last_bundle, (shared.me, to), connections).await;
+    dialled.inspect_err(|error| {
+        if is_shortage(error) {
+            // It is in the log already, once for all that meet it.
+            return debug!(peer = %to, %error, "no bulk connection");
+        }
         info!(peer = %to, %error, "no bulk connection");
         if error.kind() == io::ErrorKind::ConnectionRefused {
             let _ = shared.inputs.send(Input::PeerGone { node: to });

@@ -21,10 +21,10 @@ pub(super) struct CarryThread {
 }
 
 impl CarryThread {
-    pub(super) fn start(number: usize) -> io::Result<CarryThread> {
+    pub(super) fn start(number: usize, pool: BulkPool) -> io::Result<CarryThread> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
-        let pool = Arc::new(BulkPool::default());
+        let pool = Arc::new(pool);
         let (stop, stopping) = oneshot::channel::<()>();
         let (ended, stopped) = sync_channel(1);
         let expiring = pool.clone();

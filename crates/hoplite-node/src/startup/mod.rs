@@ -1,5 +1,6 @@
 //! From options to sockets, addresses and sizes.
 
+mod descriptors;
 mod memory;
 mod seeds;
 mod socket_path;
@@ -7,6 +8,7 @@ mod socket_path;
 use std::io;
 use std::path::PathBuf;
 
+pub(crate) use descriptors::raise_limit;
 pub(crate) use memory::usable_bytes;
 pub(crate) use seeds::resolve;
 pub(crate) use socket_path::{bind, default_path};

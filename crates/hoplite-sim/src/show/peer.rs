@@ -1,6 +1,8 @@
 //! What nodes say to each other.
 
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Seat};
+use hoplite_words::peer::{
+    CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Seat, Verdict,
+};
 
 use super::flag;
 use crate::names::{node, Names};
@@ -44,10 +46,15 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::Committed { reduction, sealed } => {
             format!("{} r{}", if *sealed { "committed" } else { "cannot commit" }, reduction.number)
         }
-        PeerMessage::Remember { ids } => format!("remember {}", names.objects(ids)),
-        PeerMessage::SayAgain => "say again".to_owned(),
+        PeerMessage::BackupIds { ids } => format!("back up {}", names.objects(ids)),
+        PeerMessage::ResyncRequest { .. } => "resync".to_owned(),
+        PeerMessage::MembersRequest => "members?".to_owned(),
+        PeerMessage::Members { members } => format!("{} members", members.len()),
+        PeerMessage::InventoryRequest { scope, shards, .. } => {
+            format!("inventory of {} shards? ({scope:?})", shards.len())
+        }
+        PeerMessage::Inventory { page, unchanged, next, .. } => inventory(names, page, unchanged.len(), next),
         PeerMessage::DeletionHeard { id } => format!("deletion of {} heard", names.object(*id)),
-        PeerMessage::AllSaid { since, .. } => format!("all said since {since}"),
         PeerMessage::SeatCrowded { reduction, slot, attempt } => {
             format!("seat crowded r{} slot {slot} attempt {attempt}", reduction.number)
         }
@@ -58,6 +65,20 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::Check { transfer } => format!("check t{}", transfer.0),
         PeerMessage::Checked { transfer, watermark } => format!("checked t{} {watermark} B", transfer.0),
     }
+}
+
+fn inventory(names: &mut Names, page: &InventoryPage, unchanged: usize, next: &Option<Cursor>) -> String {
+    let copies = page.copies.iter();
+    let copies: Vec<_> =
+        copies.map(|(id, copy)| format!("{} {}", names.object(*id), report(names, copy))).collect();
+    format!(
+        "inventory: copies [{}], {} claims, {} deleted, {} lost, {unchanged} shards unchanged{}",
+        copies.join(", "),
+        page.claims.len(),
+        page.tombstones.len(),
+        page.lost.len(),
+        flag(next.is_some(), "(more)")
+    )
 }
 
 fn report(names: &mut Names, report: &CopyReport) -> String {
@@ -94,8 +115,10 @@ fn directory_request(names: &mut Names, id: &str, request: &DirectoryRequest) ->
         DirectoryRequest::Unsubscribe => format!("unsubscribe {id}"),
         DirectoryRequest::Delete { .. } => format!("delete {id}"),
         DirectoryRequest::Locate { .. } => format!("locate {id}"),
-        DirectoryRequest::Bury { .. } => format!("bury {id}"),
-        DirectoryRequest::Mourn { .. } => format!("mourn {id}"),
+        DirectoryRequest::Claim { .. } => format!("claim {id}"),
+        DirectoryRequest::ReleaseClaim { .. } => format!("release claim to {id}"),
+        DirectoryRequest::MarkLost { .. } => format!("mark {id} lost"),
+        DirectoryRequest::PinRefused => format!("no room to keep {id}"),
         DirectoryRequest::Bring { nodes } => {
             let nodes: Vec<_> = nodes.iter().map(|at| node(*at)).collect();
             format!("bring {id} to {}", nodes.join(" "))
@@ -106,7 +129,10 @@ fn directory_request(names: &mut Names, id: &str, request: &DirectoryRequest) ->
 fn directory_answer(names: &mut Names, id: &str, answer: &DirectoryAnswer) -> String {
     match answer {
         DirectoryAnswer::Verdict { edition, verdict } => {
-            format!("verdict {id} {} {verdict:?}", names.edition(*edition))
+            format!("verdict {id} {} {}", names.edition(*edition), show_verdict(*verdict))
+        }
+        DirectoryAnswer::ClaimVerdict { verdict, .. } => {
+            format!("verdict on claim to {id} {}", show_verdict(*verdict))
         }
         DirectoryAnswer::Lend { ask, sender, edition, size, .. } => {
             format!("lend {} for ask {ask}: {id} {} {size} B", node(*sender), names.edition(*edition))
@@ -136,6 +162,14 @@ fn directory_answer(names: &mut Names, id: &str, answer: &DirectoryAnswer) -> St
         DirectoryAnswer::Located { size, copies, deleted, .. } => {
             format!("located {id} {size:?} {} copies{}", copies.len(), flag(*deleted, "deleted"))
         }
+    }
+}
+
+fn show_verdict(verdict: Verdict) -> String {
+    match verdict {
+        Verdict::Accepted(_) => "Accepted".to_owned(),
+        Verdict::Exists(_) => "Exists".to_owned(),
+        other => format!("{other:?}"),
     }
 }
 

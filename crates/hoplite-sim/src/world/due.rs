@@ -74,7 +74,8 @@ impl World {
             if let Spec::Delete { ids } = &task.spec {
                 standing.doomed.extend(ids);
                 if matches!(task.outcome, Some(Outcome::Done)) {
-                    standing.buried.extend(ids);
+                    let made_since = |id: &&ObjectId| self.was_made_since_deleted(**id);
+                    standing.buried.extend(ids.iter().filter(|id| !made_since(id)));
                 }
             }
         }

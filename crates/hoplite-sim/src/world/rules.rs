@@ -61,7 +61,9 @@ impl World {
             let had = self.rules.given_up.remove(&(place, object, edition));
             // Who wanted it then may have given up since, in the same moment even.
             let still = |wanted: &TaskId| !self.tasks[wanted].is_over();
-            if let Some((bytes, _)) = had.filter(|(_, wanted)| wanted.iter().any(still)) {
+            // Nor is anything sure of a writer that was taken for dead since.
+            let sure = self.stats.false_deaths == 0;
+            if let Some((bytes, _)) = had.filter(|(_, wanted)| sure && wanted.iter().any(still)) {
                 let id = self.names.object(object);
                 let what = format!("{} fetches {id} again, of which it had {bytes} B", self.name(place));
                 return self.violate(what);

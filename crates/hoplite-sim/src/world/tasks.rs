@@ -123,6 +123,7 @@ impl World {
             return;
         }
         let task = self.tasks.get_mut(&id).expect("planned");
+        let made = task.spec.made().filter(|_| matches!(outcome, Outcome::Done | Outcome::Reduced));
         task.phase = Phase::Over;
         if let Outcome::Failed(error) = &outcome {
             let early = task.timeout.is_none_or(|timeout| self.queue.now() < task.started + timeout);
@@ -135,6 +136,7 @@ impl World {
         }
         note!(self, "task {} over", id.0);
         self.tasks.get_mut(&id).expect("planned").outcome = Some(outcome);
+        made.into_iter().for_each(|object| self.note_made(object));
     }
 
     /// The object is lost: as a task framework would, its client does again what made it, and asks again.
@@ -230,14 +232,18 @@ impl World {
             return self.step_after(id, pause);
         }
         let request = match ending {
-            Ending::Seal => Request::Seal { copy, timeout_ms: None },
+            Ending::Seal => {
+                let timeout_ms = self.tasks[&id].timeout_ms(self.queue.now());
+                Request::Seal { copy, timeout_ms }
+            }
             Ending::AbortAt(_) => Request::Abort { copy },
             Ending::HoldAt(_) => return,
             Ending::DieAt(_) => return self.kill_client(client),
         };
         self.finish_writing(client, copy);
+        let timed = ending == Ending::Seal;
         let call = self.call(client, request, id);
-        self.set_phase(id, Phase::Calling { call, timed: false });
+        self.set_phase(id, Phase::Calling { call, timed });
     }
 
     fn write_bytes(

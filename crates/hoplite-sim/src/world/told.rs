@@ -17,7 +17,7 @@ fn tells_complete(message: &PeerMessage) -> Option<(ObjectId, u8)> {
     let PeerMessage::Directory { id, hops, request, .. } = message else { return None };
     let complete = match request {
         DirectoryRequest::Announce { report, .. } => report.complete,
-        DirectoryRequest::Mourn { .. } => true,
+        DirectoryRequest::MarkLost { .. } => true,
         _ => false,
     };
     complete.then_some((*id, *hops))

@@ -3,7 +3,7 @@
 use minicbor::{Decode, Encode};
 
 use crate::client::Location;
-use crate::{Blob, Edition, Header, NodeId};
+use crate::{Blob, Claim, Edition, Header, NodeId, ObjectId, Shard, Stamp};
 
 /// A node's report of its own copy.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -27,6 +27,12 @@ pub struct CopyReport {
     /// The node is about to end: what only it holds must be brought elsewhere.
     #[n(7)]
     pub leaving: bool,
+    /// When an owner accepted its content; none until one has.
+    #[n(8)]
+    pub stamp: Option<Stamp>,
+    /// Of a copy that may still be sealed on its own: by which right.
+    #[n(9)]
+    pub claim: Option<Claim>,
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -85,26 +91,36 @@ pub enum DirectoryRequest {
         #[n(0)]
         token: u64,
     },
-    /// Between owners when membership changes: this id is deleted.
+    /// A coordinator wants to make the object; answered by `ClaimVerdict`, perhaps only when others that had a
+    /// claim before it have given theirs up.
     #[n(8)]
-    Bury {
-        /// How much longer the tombstone stands.
+    Claim {
         #[n(0)]
-        ttl_ms: u64,
+        seq: u64,
+        #[n(1)]
+        claim: Claim,
     },
-    /// Between owners, and from coordinators: a complete copy existed. If none is left, it is lost.
+    /// The reduction that had this claim has failed.
     #[n(9)]
-    Mourn {
-        /// How much longer to remember that.
+    ReleaseClaim {
         #[n(0)]
-        ttl_ms: u64,
+        claim: Claim,
+    },
+    /// From a coordinator: the object was complete under this claim, and its node died before anybody else had it.
+    #[n(10)]
+    MarkLost {
+        #[n(0)]
+        claim: Claim,
     },
     /// Those of these nodes that neither have the object nor ask for it are to be told to prefetch it.
-    #[n(10)]
+    #[n(11)]
     Bring {
         #[n(0)]
         nodes: Vec<NodeId>,
     },
+    /// In answer to `Pin`: the store here has no room for the object.
+    #[n(12)]
+    PinRefused,
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -128,6 +144,8 @@ pub enum DirectoryAnswer {
         size: u64,
         #[n(4)]
         header: Header,
+        #[n(5)]
+        stamp: Option<Stamp>,
     },
     /// The object itself, in answer to an ask. Who asked counts as a holder from now on, as if it had reported
     /// a complete copy with its question, unless it says otherwise.
@@ -141,13 +159,15 @@ pub enum DirectoryAnswer {
         header: Header,
         #[n(3)]
         payload: Blob,
+        #[n(4)]
+        stamp: Option<Stamp>,
     },
-    /// To holders, askers, subscribers and whoever would be the next owner.
+    /// To all that have to do with the object, and to the backup owner. Answered by `DeletionHeard`.
     #[n(3)]
     Deleted {
-        /// How much longer the tombstone stands.
+        /// When. What was accepted later stays.
         #[n(0)]
-        ttl_ms: u64,
+        stamp: Stamp,
     },
     /// To askers and subscribers: the last complete copy is gone and nobody is writing another.
     #[n(4)]
@@ -184,7 +204,8 @@ pub enum DirectoryAnswer {
         #[n(3)]
         deleted: bool,
     },
-    /// The object is to stay on this node: no other copy is certain to. Who has none yet gets one.
+    /// The object is to stay on this node: no other copy is certain to. Who has none yet gets one. Repeated until
+    /// the copy is reported as pinned, or `PinRefused` is the answer.
     #[n(9)]
     Pin,
     /// There is a better sender than this one: the chain behind it leads back to the receiver, or it serves
@@ -210,15 +231,69 @@ pub enum DirectoryAnswer {
         #[n(0)]
         nodes: Vec<NodeId>,
     },
+    /// To a coordinator, about its claim.
+    #[n(13)]
+    ClaimVerdict {
+        #[n(0)]
+        claim: Claim,
+        #[n(1)]
+        verdict: Verdict,
+    },
 }
 
-/// The directory's word on a put.
+/// The owner's word on a copy or a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
 pub enum Verdict {
+    /// What is written under this claim is the object's content.
     #[n(0)]
-    Accepted,
+    Accepted(#[n(0)] Stamp),
     #[n(1)]
     Deleted,
+    /// The object exists with this size, and another size or kind.
     #[n(2)]
-    OtherSize(#[n(0)] u64),
+    OtherKind(#[n(0)] u64),
+    /// The object exists, of the same size and kind, with the content that was accepted then.
+    #[n(3)]
+    Exists(#[n(0)] Stamp),
+    /// The writing of which this copy is a part was given up.
+    #[n(4)]
+    Abandoned,
+}
+
+/// What an owner wants to hear of a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ShardQuery {
+    #[n(0)]
+    pub shard: Shard,
+    /// Stands for the copies there that the asked node is known to have; none if the owner is new.
+    #[n(1)]
+    pub digest: Option<u64>,
+}
+
+/// Where an inventory that did not fit into one page goes on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
+pub struct Cursor {
+    #[n(0)]
+    pub shard: Shard,
+    #[n(1)]
+    pub section: u8,
+    #[n(2)]
+    pub after: ObjectId,
+}
+
+/// One page of what a node knows of the shards it was asked about.
+#[derive(Clone, PartialEq, Debug, Default, Encode, Decode)]
+pub struct InventoryPage {
+    /// Its copies.
+    #[n(0)]
+    pub copies: Vec<(ObjectId, CopyReport)>,
+    /// Targets that reductions it coordinates have a claim to, and when that was accepted.
+    #[n(1)]
+    pub claims: Vec<(ObjectId, Claim, Option<Stamp>)>,
+    /// Objects that it heard were deleted.
+    #[n(2)]
+    pub tombstones: Vec<(ObjectId, Stamp)>,
+    /// Objects that were complete somewhere, as their dead owners told it; and how long ago, in milliseconds.
+    #[n(3)]
+    pub lost: Vec<(ObjectId, u64)>,
 }

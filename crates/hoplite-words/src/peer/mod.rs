@@ -5,8 +5,10 @@ mod seats;
 
 use minicbor::{Decode, Encode};
 
-use crate::{Edition, NodeId, ObjectId, ReductionId, TransferId};
-pub use directory::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
+use crate::{Edition, NodeId, ObjectId, ReductionId, Shard, Stamp, TransferId};
+pub use directory::{
+    CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, ShardQuery, Verdict,
+};
 pub use seats::{Child, Seat, SeatTrouble, Source};
 
 /// Bumped with every change that an older peer would misread.
@@ -108,6 +110,18 @@ pub struct BulkHead {
     pub offset: u64,
     #[n(2)]
     pub size: u64,
+}
+
+/// How much an inventory is to tell.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
+#[cbor(index_only)]
+pub enum Scope {
+    /// Everything: to an owner.
+    #[n(0)]
+    All,
+    /// Deletions and losses, which only an owner may know of: to its backup.
+    #[n(1)]
+    Past,
 }
 
 /// What makes a copy final: sent behind the last byte, and only by a copy that is sealed itself.
@@ -274,30 +288,68 @@ pub enum PeerMessage {
     /// To a node that was taken for dead and is back: what it said meanwhile was not listened to. Said again on
     /// each new connection to it, since it may have been lost with the one before.
     #[n(17)]
-    SayAgain,
+    ResyncRequest {
+        /// Of how many deaths the sender has taken note: slots that were assigned before are let go.
+        #[n(0)]
+        epoch: u64,
+    },
     /// To the owner of a deleted object: what was here of it is dropped.
     #[n(18)]
     DeletionHeard {
         #[n(0)]
         id: ObjectId,
     },
-    /// An owner to whoever would own these ids without it: they are, or were, complete, and nobody else could
-    /// tell of that.
+    /// An owner to the backup owner of these ids: they are, or were, complete, and nobody else could tell of that.
     #[n(19)]
-    Remember {
+    BackupIds {
         #[n(0)]
         ids: Vec<ObjectId>,
     },
-    /// To a shard owner: every copy of its objects that is here has been reported to it with a number from
-    /// `since` on. Older reports of this node are out of date: their withdrawal was lost.
+    /// An owner asks for all that a node knows of these shards; or a backup owner asks their owner what only it
+    /// knows. Answered by `Inventory`, page by page.
     #[n(20)]
-    AllSaid {
+    InventoryRequest {
         #[n(0)]
-        since: u64,
-        /// Stands for the members that the sender knows: who knows others may own other objects than the
-        /// sender thinks, and draws no conclusion.
+        round: u64,
         #[n(1)]
-        members: u64,
+        scope: Scope,
+        #[n(2)]
+        shards: Vec<ShardQuery>,
+        /// Where the page before ended.
+        #[n(3)]
+        from: Option<Cursor>,
+        /// The asking node has just started: it has nothing to tell itself.
+        #[n(4)]
+        fresh: bool,
+        #[n(5)]
+        clock: Stamp,
+    },
+    #[n(24)]
+    Inventory {
+        #[n(0)]
+        round: u64,
+        /// Copies that were reported with smaller numbers and are not in this inventory are gone.
+        #[n(1)]
+        since: u64,
+        #[n(2)]
+        page: InventoryPage,
+        /// Shards whose digest was right: nothing is said of their copies.
+        #[n(3)]
+        unchanged: Vec<Shard>,
+        /// Where to go on; none if this was all.
+        #[n(4)]
+        next: Option<Cursor>,
+        #[n(5)]
+        clock: Stamp,
+    },
+    /// From a node that joins, to the first member it hears of; answered by `Members`.
+    #[n(25)]
+    MembersRequest,
+    #[n(26)]
+    Members {
+        /// With how often each was declared dead while it lived.
+        #[n(0)]
+        members: Vec<(NodeId, u32)>,
     },
     /// Seated node to coordinator, while it goes on: the slot waits for room. Answered by `MakeWay` once
     /// the reduction needs nothing but room.

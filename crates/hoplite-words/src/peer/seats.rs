@@ -2,7 +2,7 @@
 
 use minicbor::{Decode, Encode};
 
-use crate::{Dtype, Edition, Header, NodeId, ObjectId, Op};
+use crate::{Claim, Dtype, Edition, Header, NodeId, ObjectId, Op, Stamp};
 
 /// Why a slot stands still.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
@@ -21,7 +21,14 @@ pub enum SeatTrouble {
     Taken,
     /// The node let go of the slot: it took the coordinator for dead, or another reduction needed the room.
     #[n(4)]
-    LetGo,
+    LetGo(
+        /// Slots assigned in earlier epochs are refused (see `ResyncRequest`).
+        #[n(0)]
+        u64,
+    ),
+    /// The target's owner refused it: it is deleted, or has its content.
+    #[n(5)]
+    Refused,
 }
 
 /// One slot of a reduction tree as its node must run it: fold `sources` and the streams of
@@ -73,6 +80,14 @@ pub struct Seat {
     /// bytes long, and `out` is put together from them.
     #[n(16)]
     pub part_bytes: Option<u64>,
+    /// By which right `out` is made, where it is the target, and when that was accepted.
+    #[n(17)]
+    pub claim: Claim,
+    #[n(18)]
+    pub stamp: Stamp,
+    /// The last epoch that the coordinator heard of from this node.
+    #[n(19)]
+    pub epoch: u64,
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]

@@ -6,12 +6,13 @@
 //! the fold looks after its sources.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use hoplite_core::io::Broken;
 use hoplite_words::peer::BulkHead;
 
 use super::sum::Sum;
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Both ends hold one.
 #[derive(Clone, Debug)]

@@ -1,0 +1,91 @@
+//! What every part of the core is lent: who and when we are, what is due, who owns what, and the way out.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use hoplite_words::peer::{DirectoryRequest, PeerMessage};
+use hoplite_words::{CopyId, NodeId, ObjectId};
+
+use crate::clock::Clock;
+use crate::cost::Links;
+use crate::io::Output;
+use crate::shards::Shards;
+use crate::timers::Timers;
+
+pub(crate) struct Ctx {
+    pub me: NodeId,
+    pub now: Duration,
+    pub clock: Clock,
+    pub timers: Timers,
+    pub shards: Shards,
+    /// We know all members, and they know us: until then nobody else is asked for anything.
+    pub has_joined: bool,
+    pub links: Links,
+    pub out: VecDeque<Output>,
+    /// Messages to ourselves: handled before `handle` returns.
+    pub loopback: VecDeque<PeerMessage>,
+    /// One counter numbers everything: copies, transfers, reports, questions.
+    pub last_number: u64,
+}
+
+impl Ctx {
+    /// Of a node that knows nobody. Its incarnation says when it started.
+    pub fn new(me: NodeId) -> Self {
+        Ctx {
+            me,
+            now: Duration::ZERO,
+            clock: Clock::new(me.incarnation),
+            timers: Timers::default(),
+            shards: Shards::new(me),
+            has_joined: true,
+            links: Links::default(),
+            out: VecDeque::new(),
+            loopback: VecDeque::new(),
+            last_number: 0,
+        }
+    }
+
+    pub fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Sends a message; to ourselves, it is handled before `handle` returns.
+    pub fn send(&mut self, to: NodeId, message: PeerMessage, attach: Option<CopyId>) {
+        if to == self.me {
+            self.loopback.push_back(message);
+        } else {
+            self.out.push_back(Output::Peer { to, message, attach });
+        }
+    }
+
+    /// Sends a request to the owner of `id` as we see it; says who that is. Before we have joined, questions to
+    /// others wait: they are open, and are asked when we have.
+    pub fn ask_owner(&mut self, id: ObjectId, request: DirectoryRequest, attach: Option<CopyId>) -> NodeId {
+        let owner = self.shards.owner(id);
+        if self.has_joined || owner == self.me || !is_question(&request) {
+            let message = PeerMessage::Directory { origin: self.me, hops: 0, id, request };
+            self.send(owner, message, attach);
+        }
+        owner
+    }
+}
+
+/// Whether it waits for a decision of the owner, rather than tells it something.
+fn is_question(request: &DirectoryRequest) -> bool {
+    match request {
+        DirectoryRequest::Announce { report, .. } => report.stamp.is_none(),
+        DirectoryRequest::Ask { .. }
+        | DirectoryRequest::Subscribe { .. }
+        | DirectoryRequest::Delete { .. }
+        | DirectoryRequest::Locate { .. }
+        | DirectoryRequest::Claim { .. }
+        | DirectoryRequest::Bring { .. } => true,
+        DirectoryRequest::Withdraw { .. }
+        | DirectoryRequest::Unask { .. }
+        | DirectoryRequest::Unsubscribe
+        | DirectoryRequest::ReleaseClaim { .. }
+        | DirectoryRequest::MarkLost { .. }
+        | DirectoryRequest::PinRefused => false,
+    }
+}

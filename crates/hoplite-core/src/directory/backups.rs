@@ -1,0 +1,173 @@
+//! Objects that only their owner could tell of: should it die, nobody left would know that they existed, and
+//! whoever asks later would wait in vain. So the owner tells its backup the ids of such objects, and nothing
+//! else. When the owner is dead, its backup takes them for lost unless somebody has a copy.
+//!
+//! ```text
+//!  complete here, and nowhere else ──▶ unsent ──── PAUSE ────▶ BackupIds ──▶ at the backup: remembered
+//!  (or lost already)                     ▲                                      │ the owner dies
+//!                                        └── RENEWED_AFTER, a broken connection ▼ no copy anywhere: lost
+//! ```
+//! A node that becomes the backup of a shard asks its owner for them, and for the tombstones (`recovery`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hoplite_words::client::Gauge;
+use hoplite_words::peer::PeerMessage;
+use hoplite_words::{limits, NodeId, ObjectId, Shard};
+
+use super::expiring::Expiring;
+use super::Directory;
+use crate::ctx::Ctx;
+use crate::timers::Timer;
+
+/// After ids were sent, the owner gathers for this long before it sends the next: with many small puts, one
+/// message for hundreds. Short beside the time in which a death is noticed.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How often they are sent again, so that a backup may forget those of which it hears no more.
+const RENEWED_AFTER: Duration = Duration::from_secs(limits::TOMBSTONE_TTL.as_secs() / 2);
+
+/// Ids remembered for all owners together, about 90 bytes each: of those forgotten, a later asker is not told.
+const BACKUPS_MAX: usize = 1 << 18;
+
+/// Ids in one message.
+const IDS_PER_MESSAGE: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(super) struct Backups {
+    /// An owner's side: ids whose backups are still to be told.
+    unsent: BTreeSet<ObjectId>,
+    /// A backup's side: with the owner that told of it.
+    told: Expiring<Told, BACKUPS_MAX>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    owner: NodeId,
+    until: Duration,
+}
+
+impl Backups {
+    pub fn remove(&mut self, id: ObjectId) {
+        self.told.remove(id);
+    }
+
+    /// What dead owners told of a shard.
+    pub fn of_dead<'a>(
+        &'a self,
+        ctx: &'a Ctx,
+        shard: Shard,
+        after: Option<ObjectId>,
+    ) -> impl Iterator<Item = ObjectId> + 'a {
+        let of_dead = self.told.of_shard(shard, after);
+        of_dead.filter(|(_, told)| !ctx.shards.contains(told.owner)).map(|(id, _)| id)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.unsent.is_empty() && self.told.len() == 0
+    }
+
+    pub fn gauge(&self, gauges: &mut Vec<Gauge>) {
+        let gauge = |name: &str, value, limit, met| Gauge { name: name.to_owned(), value, limit, met };
+        let told = self.told.len() as u64;
+        gauges.push(gauge("backup ids", told, BACKUPS_MAX as u64, self.told.dropped()));
+    }
+}
+
+impl Directory {
+    /// Sees to it that the backup knows of the object, if nobody else could tell of it.
+    pub(super) fn tell_backup(&mut self, ctx: &mut Ctx, id: ObjectId) {
+        if !self.is_active(id.shard()) {
+            return;
+        }
+        let (me, lost) = (ctx.me, self.lost.contains(id));
+        let known_only_here = match self.known_entry_mut(id) {
+            Some(entry) => {
+                let only_here = entry.is_known_only_at(me) || lost;
+                let was_told = std::mem::replace(&mut entry.backup_told, only_here);
+                only_here && !was_told
+            }
+            None => lost,
+        };
+        if known_only_here {
+            self.backups.unsent.insert(id);
+            if !ctx.timers.is_set(Timer::Backups) {
+                self.send_backups(ctx);
+            }
+        }
+    }
+
+    /// Sends what has gathered; the rest after a pause.
+    pub fn send_backups(&mut self, ctx: &mut Ctx) {
+        if self.backups.unsent.is_empty() {
+            return;
+        }
+        ctx.timers.set(ctx.now + PAUSE, Timer::Backups);
+        if !ctx.timers.is_set(Timer::BackupRenewal) {
+            ctx.timers.set(ctx.now + RENEWED_AFTER, Timer::BackupRenewal);
+        }
+        let mut messages: BTreeMap<NodeId, Vec<ObjectId>> = BTreeMap::new();
+        for _ in 0..IDS_PER_MESSAGE {
+            let Some(id) = self.backups.unsent.pop_first() else { break };
+            if let Some(backup) = ctx.shards.backup_of(id.shard()) {
+                messages.entry(backup).or_default().push(id);
+            }
+        }
+        for (backup, ids) in messages {
+            ctx.send(backup, PeerMessage::BackupIds { ids }, None);
+        }
+    }
+
+    /// What backups were told is about to be forgotten there: one shard's ids are sent again.
+    pub(super) fn renew_backups(&mut self, ctx: &mut Ctx, shard: Shard) {
+        let Some(owned) = self.owned.get(&shard).filter(|owned| owned.is_active()) else { return };
+        let told = owned.ids().into_iter().filter(|&id| owned.entry(id).is_some_and(|e| e.backup_told));
+        let lost = self.lost.of_shard(ctx.now, shard, None).map(|(id, _)| id);
+        self.backups.unsent.extend(told.chain(lost));
+        if !ctx.timers.is_set(Timer::Backups) {
+            self.send_backups(ctx);
+        }
+    }
+
+    pub fn on_backup_renewal(&mut self, ctx: &mut Ctx) {
+        self.sweep_backups(ctx, None);
+        ctx.timers.set(ctx.now + RENEWED_AFTER, Timer::BackupRenewal);
+    }
+
+    /// An owner says of which objects nobody else could tell us.
+    pub fn on_backup_ids(&mut self, ctx: &mut Ctx, owner: NodeId, ids: impl IntoIterator<Item = ObjectId>) {
+        let until = ctx.now + limits::TOMBSTONE_TTL;
+        for id in ids {
+            if !self.tombstones.contains(id) {
+                self.backups.told.insert(id, Told { owner, until }, until);
+            }
+        }
+        self.forget_backups(ctx);
+    }
+
+    pub fn forget_backups(&mut self, ctx: &mut Ctx) {
+        let now = ctx.now;
+        if let Some(next) = self.backups.told.expire(now, |told| told.until <= now) {
+            ctx.timers.set(next, Timer::ForgetBackups);
+        }
+    }
+
+    /// All that others have of a shard is known: what its dead owner told us of, and nobody has, is lost.
+    pub(super) fn note_lost_of_dead(&mut self, ctx: &mut Ctx, shard: Shard) {
+        for id in self.backups.of_dead(ctx, shard, None).collect::<Vec<_>>() {
+            self.backups.remove(id);
+            if !self.entry(id).is_some_and(|entry| entry.is_alive()) {
+                self.remember_lost(ctx, id);
+                self.tell_if_lost(ctx, id, None);
+            }
+        }
+    }
+
+    /// Another node is the backup now. It asks for what it should know; if we are it, we do.
+    pub(super) fn on_backup_moved(&mut self, ctx: &mut Ctx, shard: Shard) {
+        if ctx.shards.backup_of(shard) == Some(ctx.me) {
+            self.pull_past(ctx, shard);
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Whose bytes become an object's content: the first whose claim is accepted here.
+//!
+//! | who asks | while nothing is written | while another claim stands | once the object is complete |
+//! |---|---|---|---|
+//! | a put of the same size and kind | `Accepted` | waits | `Exists`: its node serves the first content |
+//! | a put of another size or kind | `Accepted` | `OtherKind` | `OtherKind` |
+//! | a reduction's coordinator | `Accepted` | waits | `Exists` |
+//! | a reduction's root | waits for its coordinator's claim; as that | the same | the same |
+//!
+//! A claim ends when the object is complete under it, or when its claimant gives it up or dies. In the second
+//! case it still stands until no node is left that works under it: one of them may just be sealing.
+
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
+use hoplite_words::{Claim, Edition, NodeId, ObjectId, Stamp};
+
+use super::entry::{Contender, Content, Entry, Kind};
+use super::holders::Held;
+use super::Directory;
+use crate::copies::Copies;
+use crate::ctx::Ctx;
+
+/// Contenders for one object that wait at a time. More are a loop somewhere: they are dropped, and ask again.
+const CONTENDERS_MAX: usize = 1024;
+
+/// What a report comes to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Judgement {
+    /// It is the object's content, or on the way to be; it may have been so before.
+    Accepted(Stamp),
+    /// Another claim stands: what becomes of it decides.
+    Waits,
+    Refused(Verdict),
+}
+
+impl Directory {
+    /// A copy that is being written, under a claim that no owner has accepted yet.
+    pub(super) fn judge_writing(
+        &mut self,
+        ctx: &mut Ctx,
+        origin: NodeId,
+        id: ObjectId,
+        report: &CopyReport,
+        claim: Claim,
+    ) -> Judgement {
+        let is_claimant = claim.by == origin;
+        let entry = self.entry_mut(id);
+        if let Some(stamp) = entry.accepted_under(claim) {
+            return Judgement::Accepted(stamp);
+        }
+        let kind = Kind { size: report.size, header: report.header.clone() };
+        let other_kind = entry.kind.as_deref().filter(|known| **known != kind).map(|known| known.size);
+        match entry.content {
+            Content::Complete { .. } | Content::Claimed { .. } if entry.is_alive() => {
+                match (other_kind, entry.content) {
+                    (Some(size), _) => return Judgement::Refused(Verdict::OtherKind(size)),
+                    (None, Content::Complete { stamp, .. }) => {
+                        return Judgement::Refused(Verdict::Exists(stamp));
+                    }
+                    (None, _) => {}
+                }
+            }
+            _ if is_claimant => return Judgement::Accepted(self.accept_claim(ctx, id, claim, report.seq)),
+            _ => {}
+        }
+        self.add_contender(id, Contender::Copy { node: origin, report: Box::new(report.clone()) });
+        Judgement::Waits
+    }
+
+    /// From now on what is written under this claim is the object's content.
+    fn accept_claim(&mut self, ctx: &mut Ctx, id: ObjectId, claim: Claim, seq: u64) -> Stamp {
+        let stamp = ctx.clock.tick(ctx.now);
+        self.set_content(id, Content::Claimed { claim, stamp, seq, released: false });
+        stamp
+    }
+
+    fn add_contender(&mut self, id: ObjectId, contender: Contender) {
+        let node = contender.node();
+        let entry = self.entry_mut(id);
+        let same = |known: &Contender| known.node() == node && known.claim() == contender.claim();
+        match entry.contenders.iter().position(same) {
+            Some(at) => entry.contenders[at] = contender,
+            None if entry.contenders.len() < CONTENDERS_MAX => entry.contenders.push(contender),
+            None => return,
+        }
+        self.reindex(id, node);
+    }
+
+    /// A coordinator wants to make the object.
+    pub(super) fn on_claim(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId, seq: u64, claim: Claim) {
+        if self.tombstones.contains(id) {
+            return self.tell_claim_verdict(ctx, id, claim, Verdict::Deleted);
+        }
+        let entry = self.entry_mut(id);
+        match (entry.accepted_under(claim), entry.content) {
+            (Some(stamp), _) => self.tell_claim_verdict(ctx, id, claim, Verdict::Accepted(stamp)),
+            (None, Content::Complete { stamp, .. }) if entry.holders.any_alive() => {
+                self.tell_claim_verdict(ctx, id, claim, Verdict::Exists(stamp));
+            }
+            (None, Content::Claimed { .. }) => self.add_contender(id, Contender::Claim { seq, claim }),
+            (None, _) => {
+                let stamp = self.accept_claim(ctx, id, claim, seq);
+                self.drop_orphans(ctx, id);
+                self.tell_claim_verdict(ctx, id, claim, Verdict::Accepted(stamp));
+                self.settle_contenders(ctx, local, id);
+            }
+        }
+        self.drop_if_empty(id);
+    }
+
+    pub(super) fn on_release_claim(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId, claim: Claim) {
+        let Some(entry) = self.known_entry_mut(id) else { return };
+        let is_it = |contender: &Contender| matches!(contender, Contender::Claim { claim: known, .. } if *known == claim);
+        entry.contenders.retain(|contender| !is_it(contender));
+        entry.release(|known| known == claim);
+        self.reindex(id, claim.by);
+        self.end_released_claim(ctx, local, id);
+        self.drop_if_empty(id);
+    }
+
+    /// A claim whose claimant is gone ends when nobody works under it any more; then the next is accepted.
+    pub(super) fn end_released_claim(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId) {
+        let Some(entry) = self.known_entry_mut(id) else { return };
+        let Content::Claimed { claim, released: true, .. } = entry.content else { return };
+        let works = |(_, held): (NodeId, &Held)| held.is_sealer() && held.claim == Some(claim);
+        if entry.holders.iter().any(works) {
+            return;
+        }
+        entry.content = Content::None;
+        self.drop_orphans(ctx, id);
+        self.settle_contenders(ctx, local, id);
+    }
+
+    /// Tells contenders what became of the claim that was in their way, and accepts the next one.
+    pub(super) fn settle_contenders(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId) {
+        if !self.is_active(id.shard()) {
+            return;
+        }
+        let Some(entry) = self.known_entry_mut(id) else { return };
+        if entry.contenders.is_empty() {
+            return;
+        }
+        let contenders = std::mem::take(&mut entry.contenders);
+        for contender in &contenders {
+            self.reindex(id, contender.node());
+        }
+        // Claimants first: who works for one of them is judged by what became of that.
+        let (first, rest): (Vec<_>, Vec<_>) = contenders.into_iter().partition(Contender::is_claimant);
+        for contender in first.into_iter().chain(rest) {
+            match contender {
+                Contender::Claim { seq, claim } => self.on_claim(ctx, local, id, seq, claim),
+                Contender::Copy { node, report } => {
+                    let kept = self.on_announce(ctx, local, node, id, *report, None, true);
+                    debug_assert!(kept.is_none(), "it came without its bytes");
+                }
+            }
+        }
+    }
+
+    pub(super) fn tell_claim_verdict(&self, ctx: &mut Ctx, id: ObjectId, claim: Claim, verdict: Verdict) {
+        self.answer(ctx, claim.by, id, DirectoryAnswer::ClaimVerdict { claim, verdict });
+    }
+
+    /// A coordinator says that its target was complete, and is gone.
+    pub(super) fn on_mark_lost(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId, claim: Claim) {
+        if self.tombstones.contains(id) {
+            return;
+        }
+        let entry = self.entry_mut(id);
+        entry.release(|known| known == claim);
+        if !entry.holders.any_alive() {
+            self.set_content(id, Content::None);
+            self.remember_lost(ctx, id);
+        }
+        self.reindex(id, claim.by);
+        self.end_released_claim(ctx, local, id);
+        self.tell_if_lost(ctx, id, None);
+        self.drop_if_empty(id);
+    }
+
+    /// Takes in a report of content that some owner has accepted.
+    pub(super) fn absorb(
+        &mut self,
+        ctx: &mut Ctx,
+        origin: NodeId,
+        id: ObjectId,
+        report: &CopyReport,
+        stamp: Stamp,
+    ) -> Judgement {
+        ctx.clock.observe(ctx.now, stamp);
+        if let Some(latest) = self.entry_mut(id).latest_stamp_of(report.edition, stamp) {
+            if latest > stamp {
+                let verdict = Verdict::Accepted(latest);
+                self.answer(ctx, origin, id, DirectoryAnswer::Verdict { edition: report.edition, verdict });
+            }
+            return Judgement::Accepted(latest);
+        }
+        let entry = self.entry_mut(id);
+        let claimed = report.claim.map(|claim| {
+            let released = !ctx.shards.contains(claim.by);
+            // Of another node's numbers the claimant's next inventory knows nothing.
+            let seq = if claim.by == origin { report.seq } else { 0 };
+            Content::Claimed { claim, stamp, seq, released }
+        });
+        let complete = Content::Complete { stamp, by: None };
+        let mut outdated = None;
+        let content = match (entry.content, report.complete) {
+            // Two owners may have accepted the same claim, one after the other.
+            (Content::Claimed { claim, stamp: then, seq, released }, false)
+                if then == stamp || report.claim == Some(claim) =>
+            {
+                Content::Claimed { claim, stamp: then.max(stamp), seq, released }
+            }
+            (known @ Content::Complete { stamp: then, .. }, false) if then == stamp => known,
+            (Content::Complete { stamp: then, by }, true) if then == stamp => {
+                Content::Complete { stamp, by: by.filter(|claim| claim.by != origin) }
+            }
+            // Whoever accepted the later one knew that the other was gone for good, or was cut off from it.
+            (Content::Complete { stamp: known, .. }, _) if entry.holders.any_alive() && known > stamp => {
+                return Judgement::Refused(Verdict::Exists(known));
+            }
+            // What is complete beats what is not.
+            (Content::Claimed { .. }, true) | (Content::None, true) => complete,
+            (Content::Complete { .. }, true) => {
+                outdated = Some(stamp);
+                complete
+            }
+            (standing, false) if entry.is_alive() && standing != Content::None => {
+                return match (report.claim, standing) {
+                    (None, _) => Judgement::Refused(Verdict::Abandoned),
+                    (_, Content::Complete { stamp, .. }) => Judgement::Refused(Verdict::Exists(stamp)),
+                    _ => {
+                        let report = Box::new(report.clone());
+                        self.add_contender(id, Contender::Copy { node: origin, report });
+                        Judgement::Waits
+                    }
+                };
+            }
+            (_, false) => {
+                if let Some(claim) = report.claim.filter(|claim| claim.by != origin) {
+                    // It may have let go of it meanwhile; then it says so once more.
+                    self.tell_claim_verdict(ctx, id, claim, Verdict::Accepted(stamp));
+                }
+                claimed.unwrap_or_default()
+            }
+        };
+        self.set_content(id, content);
+        if let Some(stamp) = outdated {
+            self.refuse_older(ctx, id, stamp);
+        }
+        Judgement::Accepted(stamp)
+    }
+
+    /// Two contents came to be while their owners knew nothing of each other. The later one stays.
+    fn refuse_older(&mut self, ctx: &mut Ctx, id: ObjectId, stamp: Stamp) {
+        let Some(entry) = self.known_entry_mut(id) else { return };
+        let older = |held: &Held| held.stamp.is_none_or(|known| known < stamp);
+        let older: Vec<_> = entry
+            .holders
+            .iter()
+            .filter(|(_, held)| older(held))
+            .map(|(node, held)| (node, held.edition))
+            .collect();
+        for (node, edition) in older {
+            entry_of(self, id).remove_holder(node);
+            self.reindex(id, node);
+            self.tell_subscribers_gone(ctx, id, node);
+            let verdict = Verdict::Exists(stamp);
+            self.answer(ctx, node, id, DirectoryAnswer::Verdict { edition, verdict });
+        }
+    }
+
+    /// A request whose verdict is not to be given yet: without its bytes, which may be had from its node.
+    pub(super) fn without_payload(request: DirectoryRequest) -> DirectoryRequest {
+        match request {
+            DirectoryRequest::Announce { report, wants_verdict, .. } => {
+                DirectoryRequest::Announce { report, payload: None, wants_verdict }
+            }
+            other => other,
+        }
+    }
+}
+
+fn entry_of(directory: &mut Directory, id: ObjectId) -> &mut Entry {
+    directory.known_entry_mut(id).expect("it has holders")
+}
+
+impl Entry {
+    /// When this very claim was accepted.
+    fn accepted_under(&self, claim: Claim) -> Option<Stamp> {
+        match self.content {
+            Content::Claimed { claim: known, stamp, .. } if known == claim => Some(stamp),
+            Content::Complete { stamp, by: Some(known) } if known == claim => Some(stamp),
+            _ => None,
+        }
+    }
+
+    /// If the very bytes that were accepted then are the object's content by a later word, or an earlier one, of
+    /// another owner: the later of both, which counts from now on.
+    fn latest_stamp_of(&mut self, edition: Edition, then: Stamp) -> Option<Stamp> {
+        let is_content =
+            |(_, held): (NodeId, &Held)| (held.complete || held.is_sealer()) && held.edition == edition;
+        let known = self.holders.iter().any(is_content);
+        match &mut self.content {
+            Content::Complete { stamp, .. } | Content::Claimed { stamp, .. } if known && *stamp != then => {
+                *stamp = then.max(*stamp);
+                Some(*stamp)
+            }
+            _ => None,
+        }
+    }
+
+    /// The claimant is gone, or has given its claim up.
+    pub(super) fn release(&mut self, is_it: impl Fn(Claim) -> bool) {
+        if let Content::Claimed { claim, released, .. } = &mut self.content {
+            *released |= is_it(*claim);
+        }
+    }
+}

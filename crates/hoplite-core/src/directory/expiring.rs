@@ -1,0 +1,162 @@
+//! Ids that are remembered for a while, in little memory: those that end first are forgotten first, also when
+//! there are too many.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hoplite_words::{ObjectId, Shard};
+
+/// How many are forgotten in one turn of the loop: less than a millisecond's work.
+const FORGOTTEN_PER_TURN: usize = 4096;
+
+/// How soon the next are, if there are more.
+const NEXT_TURN: Duration = Duration::from_millis(1);
+
+/// No more than `MAX` ids. Each takes its shard, its id and `V`, once in the table and, without `V`, once in the
+/// list of the second in which it ends.
+#[derive(Debug)]
+pub(super) struct Expiring<V, const MAX: usize> {
+    table: BTreeMap<(Shard, ObjectId), V>,
+    /// By the second in which they end. An id may be in several lists, if it was remembered again.
+    due: BTreeMap<u64, Vec<ObjectId>>,
+    dropped: u64,
+}
+
+impl<V, const MAX: usize> Default for Expiring<V, MAX> {
+    fn default() -> Self {
+        Expiring { table: BTreeMap::new(), due: BTreeMap::new(), dropped: 0 }
+    }
+}
+
+impl<V, const MAX: usize> Expiring<V, MAX> {
+    /// What was remembered of `id` before is replaced.
+    pub fn insert(&mut self, id: ObjectId, value: V, until: Duration) {
+        let second = until.as_secs() + 1;
+        if !self.due.contains_key(&second) {
+            // Nobody adds to the lists of earlier seconds any more, or not many.
+            if let Some((_, list)) = self.due.range_mut(..second).next_back() {
+                list.shrink_to_fit();
+            }
+        }
+        self.due.entry(second).or_default().push(id);
+        self.table.insert((id.shard(), id), value);
+        while self.table.len() > MAX {
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) {
+        let Some(mut first) = self.due.first_entry() else { return };
+        if let Some(id) = first.get_mut().pop() {
+            self.dropped += u64::from(self.table.remove(&(id.shard(), id)).is_some());
+        }
+        if first.get().is_empty() {
+            first.remove();
+        }
+    }
+
+    pub fn remove(&mut self, id: ObjectId) -> Option<V> {
+        self.table.remove(&(id.shard(), id))
+    }
+
+    pub fn get(&self, id: ObjectId) -> Option<&V> {
+        self.table.get(&(id.shard(), id))
+    }
+
+    pub fn contains(&self, id: ObjectId) -> bool {
+        self.get(id).is_some()
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// How many were forgotten because there were too many.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Those of a shard, behind `after`, in order.
+    pub fn of_shard(&self, shard: Shard, after: Option<ObjectId>) -> impl Iterator<Item = (ObjectId, &V)> {
+        let first = after.unwrap_or(ObjectId([0; ObjectId::LEN]));
+        let end = (shard, ObjectId([u8::MAX; ObjectId::LEN]));
+        let range = self.table.range((shard, first)..=end);
+        range.map(|(&(_, id), value)| (id, value)).filter(move |&(id, _)| Some(id) != after)
+    }
+
+    /// Forgets those whose time has come and of which `is_over` still holds; says when to come again.
+    pub fn expire(&mut self, now: Duration, is_over: impl Fn(&V) -> bool) -> Option<Duration> {
+        for _ in 0..FORGOTTEN_PER_TURN {
+            let mut first = self.due.first_entry()?;
+            let end = Duration::from_secs(*first.key());
+            if end > now {
+                return Some(end);
+            }
+            match first.get_mut().pop() {
+                Some(id) => {
+                    let key = (id.shard(), id);
+                    if self.table.get(&key).is_some_and(&is_over) {
+                        self.table.remove(&key);
+                    }
+                }
+                None => drop(first.remove()),
+            }
+        }
+        Some(now + NEXT_TURN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u64) -> ObjectId {
+        ObjectId::from_name(&number.to_string())
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn they_end_in_their_time_and_not_if_they_were_remembered_again() {
+        let mut table: Expiring<u64, 100> = Expiring::default();
+        table.insert(id(1), 5, 5 * SECOND);
+        table.insert(id(2), 5, 5 * SECOND);
+        table.insert(id(2), 9, 9 * SECOND);
+        let is_over = |now: u64| move |until: &u64| *until <= now;
+        assert_eq!(table.expire(5 * SECOND, is_over(5)), Some(6 * SECOND));
+        assert_eq!(table.len(), 2);
+        assert_eq!(table.expire(6 * SECOND, is_over(6)), Some(10 * SECOND));
+        assert!(!table.contains(id(1)) && table.contains(id(2)));
+        assert_eq!(table.expire(10 * SECOND, is_over(10)), None);
+        assert_eq!((table.len(), table.dropped()), (0, 0));
+    }
+
+    #[test]
+    fn of_too_many_those_that_end_first_go() {
+        let mut table: Expiring<(), 10> = Expiring::default();
+        for number in 0..15 {
+            table.insert(id(number), (), (number as u32) * SECOND);
+        }
+        assert_eq!((table.len(), table.dropped()), (10, 5));
+        assert!((0..5).all(|number| !table.contains(id(number))));
+    }
+
+    #[test]
+    fn many_are_forgotten_a_few_at_a_time() {
+        let mut table: Expiring<(), 10_000> = Expiring::default();
+        (0..10_000).for_each(|number| table.insert(id(number), (), SECOND));
+        let next = table.expire(2 * SECOND, |()| true);
+        assert_eq!((next, table.len()), (Some(2 * SECOND + NEXT_TURN), 10_000 - FORGOTTEN_PER_TURN));
+    }
+
+    #[test]
+    fn those_of_a_shard_are_found_page_by_page() {
+        let mut table: Expiring<(), 100_000> = Expiring::default();
+        (0..50_000).for_each(|number| table.insert(id(number), (), SECOND));
+        let shard = id(7).shard();
+        let all: Vec<_> = table.of_shard(shard, None).map(|(id, ())| id).collect();
+        assert!(all.contains(&id(7)) && all.iter().all(|id| id.shard() == shard));
+        let rest: Vec<_> = table.of_shard(shard, Some(all[2])).map(|(id, ())| id).collect();
+        assert_eq!(rest, all[3..]);
+    }
+}

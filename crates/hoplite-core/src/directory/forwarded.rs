@@ -1,0 +1,96 @@
+//! Requests that came here and went on to whom we took for their owner. Who sent them may know before us
+//! that this owner is dead: then they are for whoever owns the id now, and are handled again.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use hoplite_words::client::Gauge;
+use hoplite_words::peer::{DirectoryRequest, PeerMessage};
+use hoplite_words::{limits, NodeId, ObjectId};
+
+use super::Directory;
+use crate::ctx::Ctx;
+
+/// How long they are remembered: news of a death reaches everyone sooner, but for a node that did not run.
+const REMEMBERED_FOR: Duration = Duration::from_secs(3);
+
+/// And how many: the rest is said again by whoever misses an answer.
+const REMEMBERED_MAX: usize = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Request {
+    until: Duration,
+    owner: NodeId,
+    pub origin: NodeId,
+    pub hops: u8,
+    pub id: ObjectId,
+    pub request: DirectoryRequest,
+}
+
+/// Oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Forwarded {
+    requests: VecDeque<Request>,
+    dropped: u64,
+}
+
+impl Forwarded {
+    pub fn gauge(&self, gauges: &mut Vec<Gauge>) {
+        gauges.push(Gauge {
+            name: "forwarded requests".to_owned(),
+            value: self.requests.len() as u64,
+            limit: REMEMBERED_MAX as u64,
+            met: self.dropped,
+        });
+    }
+
+    fn forget_old(&mut self, now: Duration) {
+        while self.requests.front().is_some_and(|request| request.until <= now) {
+            self.requests.pop_front();
+        }
+    }
+}
+
+impl Directory {
+    /// Another node owns the id: passes the request on to it.
+    pub fn forward(
+        &mut self,
+        ctx: &mut Ctx,
+        owner: NodeId,
+        origin: NodeId,
+        hops: u8,
+        id: ObjectId,
+        request: DirectoryRequest,
+    ) {
+        if hops >= limits::FORWARD_HOPS_MAX {
+            // Nodes do not agree on the owner. Once they do, it hears of this again.
+            self.undeliverable += 1;
+            return;
+        }
+        self.forwarded.forget_old(ctx.now);
+        if self.forwarded.requests.len() >= REMEMBERED_MAX {
+            self.forwarded.requests.pop_front();
+            self.forwarded.dropped += 1;
+        }
+        self.forwarded.requests.push_back(Request {
+            until: ctx.now + REMEMBERED_FOR,
+            owner,
+            origin,
+            hops,
+            id,
+            // Not the bytes: who wants them is sent to their holder.
+            request: Self::without_payload(request.clone()),
+        });
+        ctx.send(owner, PeerMessage::Directory { origin, hops: hops + 1, id, request }, None);
+    }
+
+    /// What was passed on to `node` lately died with it.
+    pub fn take_forwarded_to(&mut self, ctx: &Ctx, node: NodeId) -> Vec<Request> {
+        self.forwarded.forget_old(ctx.now);
+        let all = std::mem::take(&mut self.forwarded.requests);
+        let (lost, kept): (VecDeque<_>, VecDeque<_>) =
+            all.into_iter().partition(|request| request.owner == node);
+        self.forwarded.requests = kept;
+        lost.into()
+    }
+}

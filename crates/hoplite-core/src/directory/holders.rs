@@ -1,0 +1,295 @@
+//! The copies of one object, as their nodes reported them, and who is lent to whom as a sender.
+
+use std::collections::BTreeSet;
+
+use hoplite_words::peer::CopyReport;
+use hoplite_words::{Claim, Edition, Header, NodeId, Stamp};
+
+/// A copy somewhere.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    /// Of the newest report.
+    pub seq: u64,
+    pub edition: Edition,
+    pub complete: bool,
+    pub pinned: bool,
+    pub upstream: Option<NodeId>,
+    pub leaving: bool,
+    pub stamp: Option<Stamp>,
+    pub claim: Option<Claim>,
+    /// Only lent a sender so far: it has not reported itself.
+    pub presumed: bool,
+    /// The ask that was answered with its sender, zero if none was.
+    pub answered: u64,
+    /// The receivers that it is lent to.
+    pub lent: BTreeSet<NodeId>,
+    /// How many have the object from it, those aside that receive it now.
+    pub served: usize,
+    /// Hops from a source when its sender was last known to change.
+    pub depth: usize,
+}
+
+impl Held {
+    pub fn reported(report: &CopyReport) -> Self {
+        Held {
+            seq: report.seq,
+            edition: report.edition,
+            complete: report.complete,
+            pinned: report.pinned,
+            upstream: report.upstream,
+            leaving: report.leaving,
+            stamp: report.stamp,
+            claim: report.claim,
+            presumed: false,
+            answered: 0,
+            lent: BTreeSet::new(),
+            served: 0,
+            depth: 0,
+        }
+    }
+
+    pub fn report(&self, size: u64, header: Header) -> CopyReport {
+        CopyReport {
+            seq: self.seq,
+            edition: self.edition,
+            size,
+            header,
+            complete: self.complete,
+            pinned: self.pinned,
+            upstream: self.upstream,
+            leaving: self.leaving,
+            stamp: self.stamp,
+            claim: self.claim,
+        }
+    }
+
+    /// It is complete, or on the way to be so without any other copy.
+    pub fn is_alive(&self) -> bool {
+        self.complete || self.pinned || self.claim.is_some()
+    }
+
+    /// It may yet be sealed by its own node, whatever becomes of the claim.
+    pub fn is_sealer(&self) -> bool {
+        self.claim.is_some() && !self.complete
+    }
+
+    /// Bytes come from it, or will, without anybody upstream.
+    fn is_source(&self) -> bool {
+        self.complete || self.pinned
+    }
+}
+
+/// All of them, in order of their nodes.
+#[derive(Debug, Default)]
+pub(super) struct Holders {
+    table: Vec<(NodeId, Box<Held>)>,
+    /// Those that are lent to nobody: how many they served, how far they are from a source, who they are.
+    free: Vec<(usize, usize, NodeId)>,
+    /// Which sender each receiver was lent.
+    lenders: Vec<(NodeId, NodeId)>,
+}
+
+impl Holders {
+    fn position(&self, node: NodeId) -> Result<usize, usize> {
+        self.table.binary_search_by_key(&node, |&(holder, _)| holder)
+    }
+
+    pub fn get(&self, node: NodeId) -> Option<&Held> {
+        self.position(node).ok().map(|at| &*self.table[at].1)
+    }
+
+    pub fn contains(&self, node: NodeId) -> bool {
+        self.position(node).is_ok()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (NodeId, &Held)> {
+        self.table.iter().map(|(node, held)| (*node, &**held))
+    }
+
+    /// The copies their own nodes have reported.
+    pub fn reported(&self) -> impl Iterator<Item = (NodeId, &Held)> {
+        self.iter().filter(|(_, held)| !held.presumed)
+    }
+
+    pub fn any_alive(&self) -> bool {
+        self.iter().any(|(_, held)| held.is_alive())
+    }
+
+    pub fn insert(&mut self, node: NodeId, held: Held) {
+        match self.position(node) {
+            Ok(at) => {
+                self.take_rank(node, at);
+                *self.table[at].1 = held;
+                self.give_rank(at);
+            }
+            Err(at) => {
+                self.table.insert(at, (node, Box::new(held)));
+                self.give_rank(at);
+            }
+        }
+    }
+
+    pub fn remove(&mut self, node: NodeId) -> Option<Held> {
+        let at = self.position(node).ok()?;
+        self.take_rank(node, at);
+        let (_, held) = self.table.remove(at);
+        Some(*held)
+    }
+
+    /// Changes what is known of a copy, if there is one.
+    pub fn change<T>(&mut self, node: NodeId, change: impl FnOnce(&mut Held) -> T) -> Option<T> {
+        let at = self.position(node).ok()?;
+        self.take_rank(node, at);
+        let result = change(&mut self.table[at].1);
+        self.give_rank(at);
+        Some(result)
+    }
+
+    fn give_rank(&mut self, at: usize) {
+        let (node, held) = &self.table[at];
+        let rank = (held.served, held.depth, *node);
+        if held.lent.is_empty() {
+            if let Err(at) = self.free.binary_search(&rank) {
+                self.free.insert(at, rank);
+            }
+        }
+    }
+
+    fn take_rank(&mut self, node: NodeId, at: usize) {
+        let held = &self.table[at].1;
+        if let Ok(at) = self.free.binary_search(&(held.served, held.depth, node)) {
+            self.free.remove(at);
+        }
+    }
+
+    /// Those that are lent to nobody, with the best first: who has served the fewest, near a source.
+    pub fn free(&self) -> impl Iterator<Item = (NodeId, &Held)> {
+        self.free.iter().filter_map(|&(_, _, node)| self.get(node).map(|held| (node, held)))
+    }
+
+    /// `sender` sends to `receiver` from now on.
+    pub fn note_lent(&mut self, sender: NodeId, receiver: NodeId) {
+        if self.change(sender, |held| held.lent.insert(receiver)).is_some() {
+            if let Err(at) = self.lenders.binary_search(&(receiver, sender)) {
+                self.lenders.insert(at, (receiver, sender));
+            }
+        }
+        let depth = self.get(sender).map_or(0, |held| held.depth + 1);
+        self.change(receiver, |held| held.depth = depth);
+    }
+
+    /// `receiver` needs its sender no more.
+    pub fn return_senders_of(&mut self, receiver: NodeId) {
+        let first = self.lenders.partition_point(|&(of, _)| of < receiver);
+        let end = self.lenders.partition_point(|&(of, _)| of <= receiver);
+        for (_, sender) in self.lenders.drain(first..end).collect::<Vec<_>>() {
+            self.change(sender, |held| held.lent.remove(&receiver));
+        }
+    }
+
+    /// Nobody receives from `sender` any more, as far as it was lent.
+    pub fn end_lending_of(&mut self, sender: NodeId) {
+        if self.change(sender, |held| held.lent.clear()).is_some() {
+            self.lenders.retain(|&(_, lender)| lender != sender);
+        }
+    }
+
+    /// Whether the chain of senders leads from `node` to a source of the same edition, and not by way of `asker`.
+    pub fn leads_to_source(&self, node: NodeId, asker: NodeId) -> bool {
+        let Some(edition) = self.get(node).map(|held| held.edition) else { return false };
+        let mut at = node;
+        for _ in 0..=self.len() {
+            let held = self.get(at).filter(|held| held.edition == edition);
+            let Some(held) = held.filter(|_| at != asker) else { return false };
+            match held.upstream {
+                Some(upstream) if !held.complete => at = upstream,
+                _ => return held.is_source(),
+            }
+        }
+        false
+    }
+
+    /// Whether the chain that `node` receives from leads back to it.
+    pub fn is_in_cycle(&self, node: NodeId) -> bool {
+        let sender = |at: NodeId| self.get(at).filter(|held| !held.complete)?.upstream;
+        let mut at = node;
+        for _ in 0..self.len() {
+            match sender(at) {
+                Some(upstream) if upstream == node => return true,
+                Some(upstream) => at = upstream,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// The editions that can still become complete, or are.
+    pub fn alive_editions(&self) -> BTreeSet<Edition> {
+        self.iter().filter(|(_, held)| held.is_alive()).map(|(_, held)| held.edition).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(port: u16) -> NodeId {
+        NodeId { addr: ([127, 0, 0, 1], port).into(), incarnation: 1 }
+    }
+
+    fn held(complete: bool) -> Held {
+        let report = CopyReport {
+            seq: 1,
+            edition: Edition { writing: 1, attempt: 0 },
+            size: 1,
+            header: Header::default(),
+            complete,
+            pinned: complete,
+            upstream: None,
+            leaving: false,
+            stamp: None,
+            claim: None,
+        };
+        Held::reported(&report)
+    }
+
+    #[test]
+    fn who_is_lent_is_not_free_until_its_receiver_needs_it_no_more() {
+        let mut holders = Holders::default();
+        holders.insert(node(1), held(true));
+        holders.insert(node(2), held(false));
+        holders.note_lent(node(1), node(2));
+        let free = |holders: &Holders| holders.free().map(|(node, _)| node.addr.port()).collect::<Vec<_>>();
+        assert_eq!(free(&holders), [2]);
+        assert_eq!(holders.get(node(2)).unwrap().depth, 1);
+        holders.return_senders_of(node(2));
+        holders.change(node(1), |held| held.served = 1);
+        assert_eq!(free(&holders), [2, 1], "who served fewer comes first");
+        holders.remove(node(2));
+        assert_eq!(free(&holders), [1]);
+    }
+
+    #[test]
+    fn chains_lead_to_a_source_or_nowhere() {
+        let mut holders = Holders::default();
+        holders.insert(node(1), held(true));
+        for port in 2..=4 {
+            let upstream = Some(node(port - 1));
+            holders.insert(node(port), Held { upstream, ..held(false) });
+        }
+        assert!(holders.leads_to_source(node(4), node(9)));
+        assert!(!holders.leads_to_source(node(4), node(2)), "the asker is on the way");
+        holders.change(node(2), |held| held.upstream = Some(node(4)));
+        assert!(!holders.leads_to_source(node(4), node(9)) && holders.is_in_cycle(node(3)));
+        holders.remove(node(3));
+        assert!(!holders.leads_to_source(node(4), node(9)) && !holders.is_in_cycle(node(4)));
+    }
+}

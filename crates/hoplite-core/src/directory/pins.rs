@@ -1,0 +1,135 @@
+//! Seeing to it that one complete copy of each object stays, when the node that kept it is gone or going.
+//!
+//! The owner tells a node to keep the object, and again on each new connection, until that node's report says
+//! that its copy is pinned. A node without room refuses; then another is told.
+
+use std::time::Duration;
+
+use hoplite_words::peer::DirectoryAnswer;
+use hoplite_words::{NodeId, ObjectId};
+
+use super::entry::Entry;
+use super::holders::Held;
+use super::Directory;
+use crate::ctx::Ctx;
+use crate::timers::Timer;
+
+/// How long until nodes that had no room are told again, if no other node is left.
+const PIN_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+impl Directory {
+    /// The node that kept the object for good may be gone or going: another complete copy is to stay; and
+    /// if the only one is on a node that leaves, another node gets it.
+    pub(super) fn secure(&mut self, ctx: &mut Ctx, id: ObjectId) {
+        if !self.is_active(id.shard()) {
+            return;
+        }
+        let Some(entry) = self.entry(id) else { return };
+        let keeper = match entry.is_kept() {
+            true => None,
+            false => entry.choose_keeper(ctx, id),
+        };
+        let told = entry.keeper.as_ref().and_then(|keeper| keeper.node);
+        if told == keeper {
+            return;
+        }
+        if let Some(told) = told {
+            self.forget_keeper(told, id);
+        }
+        if let Some(keeper) = keeper {
+            self.entry_mut(id).keeper.get_or_insert_default().node = Some(keeper);
+            self.pinning.entry(keeper).or_default().insert(id);
+            self.answer(ctx, keeper, id, DirectoryAnswer::Pin);
+        }
+    }
+
+    pub(super) fn forget_keeper(&mut self, keeper: NodeId, id: ObjectId) {
+        if let Some(ids) = self.pinning.get_mut(&keeper) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.pinning.remove(&keeper);
+            }
+        }
+        if let Some(known) = self.known_entry_mut(id).and_then(|entry| entry.keeper.as_deref_mut()) {
+            known.node = None;
+        }
+    }
+
+    /// The copy of `node` is to stay, it says.
+    pub(super) fn on_pinned(&mut self, node: NodeId, id: ObjectId) {
+        let Some(entry) = self.known_entry_mut(id) else { return };
+        if entry.keeper.as_ref().is_some_and(|keeper| keeper.node == Some(node)) {
+            entry.keeper = None;
+            self.forget_keeper(node, id);
+        }
+    }
+
+    pub(super) fn on_pin_refused(&mut self, ctx: &mut Ctx, node: NodeId, id: ObjectId) {
+        let Some(keeper) = self.known_entry_mut(id).and_then(|entry| entry.keeper.as_deref_mut()) else {
+            // It was told by an owner before us; ours is another choice.
+            return;
+        };
+        if keeper.node != Some(node) {
+            return;
+        }
+        keeper.refused.push(node);
+        self.forget_keeper(node, id);
+        self.secure(ctx, id);
+        let unkept = |entry: &Entry| entry.keeper.as_ref().is_some_and(|keeper| keeper.node.is_none());
+        if self.entry(id).is_some_and(unkept) {
+            ctx.timers.set(ctx.now + PIN_AGAIN_AFTER, Timer::Pin(id));
+        }
+    }
+
+    /// Nodes that had no room may have some by now.
+    pub fn on_pin_timer(&mut self, ctx: &mut Ctx, id: ObjectId) {
+        if let Some(keeper) = self.known_entry_mut(id).and_then(|entry| entry.keeper.as_deref_mut()) {
+            keeper.refused.clear();
+            self.secure(ctx, id);
+        }
+    }
+
+    /// What was said to `node` lately may be lost.
+    pub(super) fn repeat_pins(&self, ctx: &mut Ctx, node: NodeId) {
+        for &id in self.pinning.get(&node).into_iter().flatten() {
+            self.answer(ctx, node, id, DirectoryAnswer::Pin);
+        }
+    }
+
+    /// A node that was to keep objects is gone.
+    pub(super) fn pins_node_down(&mut self, ctx: &mut Ctx, node: NodeId) {
+        for id in self.pinning.remove(&node).into_iter().flatten() {
+            self.forget_keeper(node, id);
+            self.secure(ctx, id);
+        }
+    }
+}
+
+impl Entry {
+    fn complete(&self) -> impl Iterator<Item = (NodeId, &Held)> {
+        self.holders.reported().filter(|(_, held)| held.complete)
+    }
+
+    fn is_kept(&self) -> bool {
+        self.complete().any(|(_, held)| held.pinned && !held.leaving)
+    }
+
+    /// Who is to keep it: one that has it, else, if all that have it leave, any node.
+    fn choose_keeper(&self, ctx: &Ctx, id: ObjectId) -> Option<NodeId> {
+        let known = self.keeper.as_deref();
+        let refused = |node: NodeId| known.is_some_and(|keeper| keeper.refused.contains(&node));
+        let eligible = |node: NodeId| ctx.shards.contains(node) && !refused(node);
+        let stays = |(node, held): &(NodeId, &Held)| !held.leaving && eligible(*node);
+        if let Some((node, _)) = self.complete().find(stays) {
+            return Some(node);
+        }
+        let mut complete = self.complete().peekable();
+        if complete.peek().is_none() || complete.any(|(_, held)| !held.leaving) {
+            // Being written or reduced: its writer will pin it. Or it stays as it is, for want of room.
+            return None;
+        }
+        let told = known.and_then(|keeper| keeper.node).filter(|&node| eligible(node));
+        let leaves = |node: NodeId| self.holders.get(node).is_some_and(|held| held.leaving);
+        told.or_else(|| ctx.shards.first_for(id, |node| eligible(node) && !leaves(node)))
+    }
+}

@@ -1,0 +1,613 @@
+//! A new owner of a shard first hears of everything that is known of it; and an owner that may have missed
+//! something hears of it again.
+//!
+//! ```text
+//!  members changed ──▶ Recovering: every member is asked ──all have answered──▶ Active
+//!                          │ requests wait, but reports of copies              (what waited is answered)
+//!  a connection broke, a member came back ──▶ that one is asked; the shard stays active
+//! ```
+//! The owner asks, page by page, so that neither its own queue nor another's outbox is ever filled. Shards that
+//! somebody waits for come first. An owner that asks about a shard it has owned all along says what it knows
+//! as a digest for each: then only what differs is told.
+//!
+//! From its answer on, the asked node takes the asking one for the owner, and no other one's verdicts on what
+//! it has just reported. So no two owners ever accept two contents for one id, as long as nobody is held for
+//! dead who lives: the new one decides only when it knows all claims that the old one had accepted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hoplite_words::peer::{
+    CopyReport, Cursor, DirectoryRequest, InventoryPage, PeerMessage, Scope, ShardQuery, Verdict,
+};
+use hoplite_words::{mix64, Claim, Edition, NodeId, ObjectId, Shard, Stamp};
+
+use super::entry::{Contender, Content};
+use super::holders::Held;
+use super::shard::{OwnedShard, HELD_MAX};
+use super::Directory;
+use crate::copies::Copies;
+use crate::ctx::Ctx;
+use crate::timers::Timer;
+
+/// Shards in one request: there are often few objects, and then round trips are what takes time.
+pub(crate) const SHARDS_PER_PULL: usize = 1024;
+
+/// Objects that are looked at for the digests of one request, or one page: some milliseconds' work.
+pub(crate) const DIGESTED_MAX: usize = 16_384;
+
+/// Nodes that are asked at a time: a large cluster's answers, and connections, come a few at once.
+const PULLS_MAX: usize = 32;
+
+/// How long an answer may take until it is asked for again; twice as long each time.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a member may leave an owner waiting that recovers a shard. One that cannot be reached is dead long
+/// before, or only this way to it is cut: then the owner goes on without what it knows.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
+
+/// When it is asked again.
+const DEFERRED_FOR: Duration = Duration::from_secs(8);
+
+/// How soon a node that owns nothing new, or ourselves, is asked.
+pub(crate) const SOON: Duration = Duration::from_micros(100);
+
+/// What is still to be asked, and of whom.
+#[derive(Debug, Default)]
+pub(super) struct Pulls {
+    queue: BTreeMap<NodeId, BTreeSet<(Scope, Shard)>>,
+    running: BTreeMap<NodeId, Pull>,
+    /// Somebody waits for these.
+    pub demanded: BTreeSet<Shard>,
+    /// Members that did not answer in time: when they are asked on.
+    deferred: BTreeMap<NodeId, Duration>,
+    /// Requests that wait in all recovering shards together, and those dropped because too many did.
+    pub held: usize,
+    pub held_dropped: u64,
+    /// Members without which shards were recovered.
+    pub given_up: u64,
+}
+
+#[derive(Debug)]
+struct Pull {
+    round: u64,
+    scope: Scope,
+    shards: Vec<Shard>,
+    next: Option<Cursor>,
+    /// From the first page.
+    since: Option<u64>,
+    unchanged: BTreeSet<Shard>,
+    began: Duration,
+    timeout: Duration,
+}
+
+/// A page of an inventory, as it came.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub round: u64,
+    pub since: u64,
+    pub page: InventoryPage,
+    pub unchanged: Vec<Shard>,
+    pub next: Option<Cursor>,
+}
+
+impl Pulls {
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.running.is_empty() && self.demanded.is_empty() && self.held == 0
+    }
+
+    fn enqueue(&mut self, node: NodeId, scope: Scope, shard: Shard) {
+        self.queue.entry(node).or_default().insert((scope, shard));
+    }
+
+    /// The next few shards to ask `node` about, all with the same scope: first those somebody waits for.
+    fn take(&mut self, node: NodeId) -> Option<(Scope, Vec<Shard>)> {
+        let queued = self.queue.get_mut(&node)?;
+        let &(scope, _) = queued.first()?;
+        let demanded = self.demanded.iter().filter(|&&shard| queued.contains(&(scope, shard)));
+        let mut shards: Vec<_> = demanded.copied().take(SHARDS_PER_PULL).collect();
+        for shard in &shards {
+            queued.remove(&(scope, *shard));
+        }
+        while shards.len() < SHARDS_PER_PULL && queued.first().is_some_and(|first| first.0 == scope) {
+            shards.extend(queued.pop_first().map(|(_, shard)| shard));
+        }
+        if queued.is_empty() {
+            self.queue.remove(&node);
+        }
+        shards.sort_unstable();
+        Some((scope, shards))
+    }
+}
+
+impl Directory {
+    /// We own the shard from now on.
+    pub(super) fn begin_recovery(&mut self, ctx: &mut Ctx, shard: Shard) {
+        let members: BTreeSet<_> = ctx.shards.iter().collect();
+        for &member in &members {
+            self.pulls.enqueue(member, Scope::All, shard);
+        }
+        self.owned.insert(shard, OwnedShard::recovering(members));
+    }
+
+    /// We were held for dead: others may have owned all of our shards meanwhile.
+    pub fn recover_everything(&mut self, ctx: &mut Ctx) {
+        let members: BTreeSet<_> = ctx.shards.iter().filter(|&node| node != ctx.me).collect();
+        if members.is_empty() {
+            return;
+        }
+        for (&shard, owned) in &mut self.owned {
+            owned.recover_again(members.clone());
+            for &member in &members {
+                self.pulls.enqueue(member, Scope::All, shard);
+            }
+        }
+        self.pull_more(ctx);
+    }
+
+    /// `node` may know of the shard, too, which is still being recovered.
+    pub(super) fn await_also(&mut self, shard: Shard, node: NodeId) {
+        if let Some(owned) = self.owned.get_mut(&shard) {
+            owned.recover_again(BTreeSet::from([node]));
+            self.pulls.enqueue(node, Scope::All, shard);
+        }
+    }
+
+    pub(super) fn give_shard_up(&mut self, ctx: &mut Ctx, shard: Shard) {
+        if let Some(owned) = self.owned.remove(&shard) {
+            self.note_released(owned.held_count());
+            for ids in self.pinning.values_mut() {
+                ids.retain(|id| id.shard() != shard);
+            }
+            self.pinning.retain(|_, ids| !ids.is_empty());
+            self.pulls.demanded.remove(&shard);
+            self.give_deletions_up(|other| other != shard);
+            self.discard(ctx, owned);
+        }
+    }
+
+    /// Whether some shard waits for others' word.
+    pub fn is_recovering(&self) -> bool {
+        self.owned.values().any(|owned| !owned.is_active())
+    }
+
+    /// What `node` said lately may be lost, or was not listened to.
+    pub fn pull_again(&mut self, ctx: &mut Ctx, node: NodeId) {
+        for &shard in self.owned.keys() {
+            self.pulls.enqueue(node, Scope::All, shard);
+        }
+        let backup = |&shard: &Shard| {
+            ctx.shards.owner_of(shard) == node && ctx.shards.backup_of(shard) == Some(ctx.me)
+        };
+        for shard in Shard::all().filter(backup) {
+            self.pulls.enqueue(node, Scope::Past, shard);
+        }
+        self.pull_more(ctx);
+    }
+
+    /// We are the shard's backup from now on, and are to know what only its owner does.
+    pub(super) fn pull_past(&mut self, ctx: &mut Ctx, shard: Shard) {
+        let owner = ctx.shards.owner_of(shard);
+        self.pulls.enqueue(owner, Scope::Past, shard);
+    }
+
+    /// A node has just started, it says: there is nothing to ask it for.
+    pub fn on_fresh(&mut self, node: NodeId) {
+        if let Some(queued) = self.pulls.queue.get_mut(&node) {
+            let owned = &self.owned;
+            queued.retain(|(scope, shard)| {
+                *scope == Scope::Past || owned.get(shard).is_some_and(|owned| owned.awaits(node))
+            });
+            if queued.is_empty() {
+                self.pulls.queue.remove(&node);
+            }
+        }
+    }
+
+    pub(super) fn pull_more(&mut self, ctx: &mut Ctx) {
+        while self.pulls.running.len() < PULLS_MAX {
+            let (running, deferred) = (&self.pulls.running, &self.pulls.deferred);
+            let is_idle = |node: &&NodeId| !running.contains_key(node) && !deferred.contains_key(node);
+            let Some(&node) = self.pulls.queue.keys().find(is_idle) else { return };
+            self.begin_pull(ctx, node);
+        }
+    }
+
+    fn begin_pull(&mut self, ctx: &mut Ctx, node: NodeId) {
+        let Some((scope, mut shards)) = self.pulls.take(node) else { return };
+        shards.retain(|&shard| match scope {
+            Scope::All => self.owned.contains_key(&shard),
+            Scope::Past => ctx.shards.owner_of(shard) == node && node != ctx.me,
+        });
+        let mut digested = 0;
+        let mut fits = |shard: &Shard| {
+            let fits = digested < DIGESTED_MAX;
+            digested += self.owned.get(shard).map_or(0, |owned| owned.count_of(node));
+            fits
+        };
+        let rest = shards.split_off(shards.iter().take_while(|shard| fits(shard)).count());
+        rest.into_iter().for_each(|shard| self.pulls.enqueue(node, scope, shard));
+        if shards.is_empty() {
+            return;
+        }
+        let pull = Pull {
+            round: ctx.next_number(),
+            scope,
+            shards,
+            next: None,
+            since: None,
+            unchanged: BTreeSet::new(),
+            began: ctx.now,
+            timeout: ANSWER_TIMEOUT,
+        };
+        self.pulls.running.insert(node, pull);
+        self.ask_for_page(ctx, node);
+    }
+
+    /// Asks for the next page, or for the same one again.
+    fn ask_for_page(&self, ctx: &mut Ctx, node: NodeId) {
+        let Some(pull) = self.pulls.running.get(&node) else { return };
+        if node == ctx.me {
+            // In a turn of its own, like anybody else's.
+            return ctx.timers.set(ctx.now + SOON, Timer::OwnInventory);
+        }
+        let query = |&shard: &Shard| ShardQuery { shard, digest: self.digest(shard, node, pull.scope) };
+        let is_open = |shard: &&Shard| pull.next.is_none_or(|next| **shard >= next.shard);
+        let message = PeerMessage::InventoryRequest {
+            round: pull.round,
+            scope: pull.scope,
+            shards: pull.shards.iter().filter(is_open).map(query).collect(),
+            from: pull.next,
+            fresh: self.is_fresh,
+            clock: ctx.clock.read(ctx.now),
+        };
+        ctx.timers.set(ctx.now + pull.timeout, Timer::Pull(node));
+        ctx.send(node, message, None);
+    }
+
+    /// What we are to answer ourselves: round, shards, and where to go on.
+    pub fn own_pull(&self, ctx: &Ctx) -> Option<(u64, Vec<Shard>, Option<Cursor>)> {
+        let pull = self.pulls.running.get(&ctx.me)?;
+        Some((pull.round, pull.shards.clone(), pull.next))
+    }
+
+    /// Stands for the copies in the shard that `node` is known to have; none if that is not to be relied on.
+    fn digest(&self, shard: Shard, node: NodeId, scope: Scope) -> Option<u64> {
+        let owned = self.owned.get(&shard).filter(|_| scope == Scope::All)?;
+        if owned.awaits(node) {
+            return None;
+        }
+        let mut digest = 0;
+        for id in owned.of_node(node) {
+            let entry = owned.entry(id).expect("it is in the index");
+            let contends = entry.contenders.iter().any(|contender| contender.node() == node);
+            let claims = matches!(entry.content, Content::Claimed { claim, .. } if claim.by == node);
+            if contends || claims {
+                return None;
+            }
+            // Parts on their way change all the time, and are of use to nobody for long.
+            if let Some(held) = entry.holders.get(node).filter(|held| held.complete || held.pinned) {
+                digest ^= digest_of(id, held.edition, held.complete, held.pinned);
+            }
+        }
+        Some(digest)
+    }
+
+    pub fn on_pull_timer(&mut self, ctx: &mut Ctx, node: NodeId) {
+        if self.pulls.deferred.remove(&node).is_some() {
+            return self.pull_more(ctx);
+        }
+        let Some(pull) = self.pulls.running.get_mut(&node) else { return };
+        pull.timeout *= 2;
+        match ctx.now >= pull.began + GIVE_UP_AFTER {
+            true => self.give_up_on(ctx, node),
+            false => self.ask_for_page(ctx, node),
+        }
+    }
+
+    /// The connection to `node` is a new one: what was asked before may be lost.
+    pub fn repeat_pull(&self, ctx: &mut Ctx, node: NodeId) {
+        self.ask_for_page(ctx, node);
+    }
+
+    /// Recovering shards wait no longer for what this member knows. It is asked again later, and others meanwhile.
+    fn give_up_on(&mut self, ctx: &mut Ctx, node: NodeId) {
+        let Some(pull) = self.pulls.running.remove(&node) else { return };
+        for &shard in &pull.shards {
+            self.pulls.enqueue(node, pull.scope, shard);
+        }
+        let later = ctx.now + DEFERRED_FOR;
+        self.pulls.deferred.insert(node, later);
+        ctx.timers.set(later, Timer::Pull(node));
+        let awaiting: Vec<_> =
+            self.owned.iter().filter(|(_, owned)| owned.awaits(node)).map(|(&shard, _)| shard).collect();
+        self.pulls.given_up += u64::from(!awaiting.is_empty());
+        for shard in awaiting {
+            self.on_heard(ctx, shard, node);
+        }
+        self.pull_more(ctx);
+    }
+
+    /// Takes in a page. Returns what copies kept here must go, because their writer gave up what it had put.
+    pub fn on_inventory(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        from: NodeId,
+        answer: Answer,
+    ) -> Vec<(ObjectId, Edition)> {
+        let is_current = |pull: &&mut Pull| pull.round == answer.round;
+        let Some(pull) = self.pulls.running.get_mut(&from).filter(is_current) else { return Vec::new() };
+        let since = *pull.since.get_or_insert(answer.since);
+        let scope = pull.scope;
+        pull.unchanged.extend(answer.unchanged);
+        pull.next = answer.next;
+        pull.timeout = ANSWER_TIMEOUT;
+        match scope {
+            Scope::All => self.take_page(ctx, local, from, since, answer.page),
+            Scope::Past => {
+                for (id, stamp) in answer.page.tombstones {
+                    self.on_heard_deleted(ctx, id, stamp);
+                }
+                self.on_backup_ids(ctx, from, answer.page.lost.into_iter().map(|(id, _)| id));
+            }
+        }
+        match answer.next {
+            Some(_) => {
+                self.ask_for_page(ctx, from);
+                Vec::new()
+            }
+            None => self.end_pull(ctx, local, from, since),
+        }
+    }
+
+    fn take_page(&mut self, ctx: &mut Ctx, local: &Copies, from: NodeId, since: u64, page: InventoryPage) {
+        // Deletions first: what they concern is not even looked at.
+        for (id, stamp) in page.tombstones {
+            self.on_heard_deleted(ctx, id, stamp);
+        }
+        for (id, report) in page.copies {
+            if self.owned.contains_key(&id.shard()) {
+                let wants_verdict = report.claim.is_some();
+                let request = DirectoryRequest::Announce { report, payload: None, wants_verdict };
+                self.on_request(ctx, local, from, id, request);
+            }
+        }
+        for (id, claim, stamp) in page.claims {
+            if self.owned.contains_key(&id.shard()) && claim.by == from {
+                match stamp {
+                    Some(stamp) => self.absorb_claim(ctx, local, id, claim, stamp, since),
+                    None => {
+                        let request = DirectoryRequest::Claim { seq: since, claim };
+                        self.on_request(ctx, local, from, id, request);
+                    }
+                }
+            }
+        }
+        for (id, age_ms) in page.lost {
+            self.on_heard_lost(ctx, id, Duration::from_millis(age_ms));
+        }
+    }
+
+    /// A claim that an owner before us accepted, or we ourselves.
+    fn absorb_claim(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        id: ObjectId,
+        claim: Claim,
+        stamp: Stamp,
+        seq: u64,
+    ) {
+        ctx.clock.observe(ctx.now, stamp);
+        if self.tombstones.get(id).is_some_and(|deleted| deleted > stamp) {
+            return self.tell_claim_verdict(ctx, id, claim, Verdict::Deleted);
+        }
+        let entry = self.entry_mut(id);
+        match &mut entry.content {
+            Content::Claimed { claim: known, seq: last, stamp: then, released } if *known == claim => {
+                (*last, *then) = (seq.max(*last), stamp.max(*then));
+                // It was taken for dead.
+                *released = false;
+            }
+            Content::Complete { stamp: known, .. } if *known == stamp => {}
+            Content::None => {
+                self.set_content(id, Content::Claimed { claim, stamp, seq, released: false });
+            }
+            // Another owner accepted another claim: they knew nothing of each other.
+            _ => self.on_claim(ctx, local, id, seq, claim),
+        }
+    }
+
+    /// Deletions in a shard that this node heard of, for another inventory.
+    pub fn tombstones_of(
+        &self,
+        shard: Shard,
+        after: Option<ObjectId>,
+    ) -> impl Iterator<Item = (ObjectId, Stamp)> + '_ {
+        self.tombstones.of_shard(shard, after)
+    }
+
+    /// Objects in a shard that were complete and are lost, as far as this node knows, and how long ago; for their
+    /// backup, also those that nobody but this node could tell of.
+    pub fn losses_of(
+        &self,
+        ctx: &Ctx,
+        scope: Scope,
+        shard: Shard,
+        after: Option<ObjectId>,
+    ) -> Vec<(ObjectId, Duration)> {
+        let of_dead = self.backups.of_dead(ctx, shard, after).map(|id| (id, Duration::ZERO));
+        let owned = self.owned.get(&shard).filter(|_| scope == Scope::Past);
+        let only_here = owned.into_iter().flat_map(|owned| {
+            let told = owned.ids().into_iter().filter(|&id| owned.entry(id).is_some_and(|e| e.backup_told));
+            told.filter(move |&id| after.is_none_or(|after| id > after)).map(|id| (id, Duration::ZERO))
+        });
+        let lost = self.lost.of_shard(ctx.now, shard, after);
+        // In order of ids, so that a page can go on behind any of them.
+        let all: BTreeMap<_, _> = of_dead.chain(only_here).chain(lost).collect();
+        all.into_iter().collect()
+    }
+
+    /// `from` has told all it knows of these shards: what it said before and not again is out of date.
+    fn end_pull(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        from: NodeId,
+        since: u64,
+    ) -> Vec<(ObjectId, Edition)> {
+        let mut taken_back = Vec::new();
+        let Some(pull) = self.pulls.running.remove(&from) else { return taken_back };
+        ctx.timers.clear(Timer::Pull(from));
+        if pull.scope == Scope::All {
+            for &shard in &pull.shards {
+                if !pull.unchanged.contains(&shard) {
+                    self.drop_unrepeated(ctx, local, shard, from, since, &mut taken_back);
+                }
+                self.on_heard(ctx, shard, from);
+            }
+        }
+        self.pull_more(ctx);
+        taken_back
+    }
+
+    fn drop_unrepeated(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        shard: Shard,
+        node: NodeId,
+        since: u64,
+        taken_back: &mut Vec<(ObjectId, Edition)>,
+    ) {
+        let Some(owned) = self.owned.get(&shard) else { return };
+        for id in owned.of_node(node).collect::<Vec<_>>() {
+            let Some(entry) = self.known_entry_mut(id) else { continue };
+            let is_old = |contender: &Contender| match contender {
+                Contender::Copy { node: by, report } => *by == node && report.seq < since,
+                Contender::Claim { seq, claim } => claim.by == node && *seq < since,
+            };
+            entry.contenders.retain(|contender| !is_old(contender));
+            if matches!(entry.content, Content::Claimed { claim, seq, .. } if claim.by == node && seq < since)
+            {
+                entry.release(|claim| claim.by == node);
+            }
+            let held = entry.holders.get(node);
+            match held.map(|held| (held.presumed, held.seq < since, held.edition)) {
+                Some((false, true, edition)) => {
+                    let is_kept = |held: &Held| !held.pinned && held.edition == edition;
+                    if node != ctx.me
+                        && entry.is_pinned_only_at(node)
+                        && entry.holders.get(ctx.me).is_some_and(is_kept)
+                    {
+                        // First, so that nobody takes the object for one that was complete here.
+                        entry.remove_holder(ctx.me);
+                        self.reindex(id, ctx.me);
+                        taken_back.push((id, edition));
+                    }
+                    self.on_withdraw(ctx, local, node, id, since, edition);
+                }
+                // The answer that lent it a sender may be lost.
+                Some((true, ..)) => {
+                    let (ask, sender) = held.map(|held| (held.answered, held.upstream)).expect("seen");
+                    if let Some(sender) = sender.filter(|&sender| entry.holders.contains(sender)) {
+                        self.answer_lend(ctx, id, node, ask, sender);
+                    }
+                }
+                _ => {}
+            }
+            self.end_released_claim(ctx, local, id);
+            self.reindex(id, node);
+            self.drop_if_empty(id);
+        }
+    }
+
+    /// `node` has told all it knows of the shard, or is gone.
+    pub(super) fn on_heard(&mut self, ctx: &mut Ctx, shard: Shard, node: NodeId) {
+        let Some(recovering) = self.owned.get_mut(&shard).and_then(OwnedShard::recovery_mut) else { return };
+        recovering.awaiting.remove(&node);
+        if recovering.awaiting.is_empty() {
+            self.activate_soon(ctx, shard);
+        }
+    }
+
+    pub(super) fn recovery_node_down(&mut self, ctx: &mut Ctx, node: NodeId) {
+        self.pulls.queue.remove(&node);
+        self.pulls.running.remove(&node);
+        self.pulls.deferred.remove(&node);
+        ctx.timers.clear(Timer::Pull(node));
+        let awaiting: Vec<_> =
+            self.owned.iter().filter(|(_, owned)| owned.awaits(node)).map(|(&shard, _)| shard).collect();
+        for shard in awaiting {
+            self.on_heard(ctx, shard, node);
+        }
+        self.pull_more(ctx);
+    }
+
+    /// Keeps a request until its shard is active, or gives it back if it need not wait.
+    pub(super) fn hold(
+        &mut self,
+        ctx: &mut Ctx,
+        origin: NodeId,
+        id: ObjectId,
+        request: DirectoryRequest,
+    ) -> Option<DirectoryRequest> {
+        let waits = match &request {
+            // A copy whose content was accepted is a fact, whoever else has still to be heard.
+            DirectoryRequest::Announce { report: CopyReport { stamp: Some(_), .. }, .. } => false,
+            DirectoryRequest::Withdraw { .. }
+            | DirectoryRequest::Unask { .. }
+            | DirectoryRequest::Unsubscribe
+            | DirectoryRequest::ReleaseClaim { .. } => false,
+            _ => true,
+        };
+        let recovering = self.owned.get_mut(&id.shard()).and_then(OwnedShard::recovery_mut)?;
+        let of_id = recovering.held.entry(id).or_default();
+        let before = of_id.len();
+        // The newest word of a node on one matter takes the place of the one before.
+        of_id.retain(|(by, known)| *by != origin || !is_superseded_by(known, &request));
+        self.pulls.held -= before - of_id.len();
+        let full = self.pulls.held >= HELD_MAX;
+        if waits && !full {
+            of_id.push((origin, Self::without_payload(request)));
+            self.pulls.held += 1;
+            self.pulls.demanded.insert(id.shard());
+            self.pull_more(ctx);
+            return None;
+        }
+        if of_id.is_empty() {
+            recovering.held.remove(&id);
+        }
+        self.pulls.held_dropped += u64::from(waits);
+        (!waits).then_some(request)
+    }
+
+    /// So many requests wait no longer.
+    pub(super) fn note_released(&mut self, count: usize) {
+        self.pulls.held -= count;
+    }
+}
+
+/// Whether the later request of the same node makes the earlier one needless.
+fn is_superseded_by(earlier: &DirectoryRequest, later: &DirectoryRequest) -> bool {
+    use DirectoryRequest::{Announce, Ask, Claim, ReleaseClaim, Subscribe, Unask, Unsubscribe, Withdraw};
+    match (earlier, later) {
+        (Announce { report, .. }, Announce { report: newer, .. }) => report.edition == newer.edition,
+        (Announce { report, .. }, Withdraw { edition, .. }) => report.edition == *edition,
+        (Ask { .. }, Ask { .. }) => true,
+        (Ask { ask, .. }, Unask { ask: taken_back }) => ask == taken_back,
+        (Subscribe { .. }, Subscribe { .. } | Unsubscribe) => true,
+        (Claim { claim, .. }, Claim { claim: other, .. } | ReleaseClaim { claim: other }) => claim == other,
+        (earlier, later) => earlier == later,
+    }
+}
+
+/// A copy's part in the digest of its shard.
+pub(crate) fn digest_of(id: ObjectId, edition: Edition, complete: bool, pinned: bool) -> u64 {
+    let (low, high) = id.0.split_at(8);
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+    let flags = u64::from(complete) | u64::from(pinned) << 1;
+    let edition = mix64(edition.writing ^ mix64(u64::from(edition.attempt) << 2 | flags));
+    mix64(word(low) ^ mix64(word(high) ^ edition))
+}

@@ -1,0 +1,226 @@
+//! Whom to send to whom: the broadcast tree grows by these choices [paper 3.4.1, 3.5.1].
+//!
+//! Small objects go with the owner's answer, as long as its link has not too much of that to carry.
+//! A receiver gets one sender; a sender serves one receiver of the object at a time (a few, where a
+//! hop costs more than a copy), and no more before all others have served as many; near the source before far;
+//! and never a sender whose own upstream chain contains the asker.
+//!
+//! What a choice costs: a step for each copy that is lent to nobody and cannot be used, and one for each hop
+//! between the chosen one and a source.
+
+use std::time::Duration;
+
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage};
+use hoplite_words::{limits, CopyId, NodeId, ObjectId};
+
+use super::asks::Ask;
+use super::entry::Entry;
+use super::holders::Held;
+use super::Directory;
+use crate::copies::Copies;
+use crate::cost;
+use crate::ctx::Ctx;
+use crate::timers::Timer;
+
+/// How much the owner's link may have to carry of small objects that it sends for an answer; those who ask
+/// then get them from others who have them. To be lent one takes about as long.
+const INLINE_LINK_TIME: Duration = Duration::from_millis(1);
+
+/// How an ask is answered.
+enum Choice {
+    Inline(CopyId),
+    Lend(NodeId),
+    /// We have what we asked for ourselves; our word that we ask no more is on its way.
+    Drop,
+    /// Not now; perhaps then.
+    Wait(Option<Duration>),
+}
+
+impl Directory {
+    /// Answers every ask on `id` that can be answered now.
+    pub fn serve_asks(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId) {
+        if !self.is_active(id.shard()) {
+            return;
+        }
+        let inline = local.small_sealed(id);
+        let mut passed = 0;
+        let mut next_try: Option<Duration> = None;
+        while let Some((number, ask)) = self.entry(id).and_then(|entry| entry.asks.next_behind(passed)) {
+            let ask = ask.clone();
+            let choice = self.choose(ctx, id, inline, &ask);
+            if let Choice::Wait(due) = choice {
+                let earlier = [due, next_try].into_iter().flatten().min();
+                next_try = earlier.filter(|&due| due > ctx.now);
+                passed = number;
+                continue;
+            }
+            let entry = self.known_entry_mut(id).expect("it has an ask");
+            entry.asks.remove(ask.node);
+            match choice {
+                Choice::Inline(copy) => self.answer_inline(ctx, local, id, ask.node, ask.ask, copy),
+                Choice::Lend(sender) => {
+                    entry.lend(sender, &ask);
+                    self.answer_lend(ctx, id, ask.node, ask.ask, sender);
+                    // Those before it may now stream behind it.
+                    passed = 0;
+                }
+                Choice::Drop | Choice::Wait(_) => {}
+            }
+            self.reindex(id, ask.node);
+        }
+        if let Some(due) = next_try {
+            ctx.timers.set(due, Timer::Asks(id));
+        }
+        self.drop_if_empty(id);
+    }
+
+    fn choose(&self, ctx: &Ctx, id: ObjectId, inline: Option<CopyId>, ask: &Ask) -> Choice {
+        if inline.is_some() && ask.node == ctx.me {
+            return Choice::Drop;
+        }
+        let link_free_at = ctx.links.answers_until.saturating_sub(INLINE_LINK_TIME);
+        if let Some(copy) = inline.filter(|_| link_free_at <= ctx.now) {
+            return Choice::Inline(copy);
+        }
+        let Some(entry) = self.entry(id) else { return Choice::Wait(None) };
+        let fanout = fanout_of(ctx, entry);
+        // Our own link is the one that has too much to carry.
+        let besides = inline.map(|_| ctx.me);
+        match entry.choose_sender(ctx, ask, fanout, besides) {
+            Some(sender) => Choice::Lend(sender),
+            None => {
+                let link_free = inline.map(|_| link_free_at);
+                let distrust = ask.distrust.map(|(_, until)| until).filter(|&until| until > ctx.now);
+                Choice::Wait([distrust, link_free].into_iter().flatten().min())
+            }
+        }
+    }
+
+    /// Sends an asker the object itself. It need not report its copy: that counts from now on, as if it had been
+    /// reported with the question. If the asker does not keep it, it says so.
+    fn answer_inline(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        id: ObjectId,
+        asker: NodeId,
+        ask: u64,
+        copy: CopyId,
+    ) {
+        let held = &local.table[&copy];
+        let (edition, size, header, stamp) =
+            (held.edition, held.extent.size, held.header.clone(), held.stamp);
+        ctx.links.on_answer(ctx.now, size);
+        let payload = Default::default();
+        let answer = DirectoryAnswer::Inline { ask, edition, header: header.clone(), payload, stamp };
+        ctx.send(asker, PeerMessage::Answer { id, answer }, Some(copy));
+        let report = CopyReport {
+            seq: ask,
+            edition,
+            size,
+            header,
+            complete: true,
+            pinned: false,
+            upstream: None,
+            leaving: false,
+            stamp,
+            claim: None,
+        };
+        // What the backup was told still counts: the answer may get lost.
+        if self.entry_mut(id).take_report(asker, report.clone()) {
+            self.reindex(id, asker);
+            self.tell_subscribers(ctx, local, id, asker, &report);
+        }
+    }
+
+    /// Tells an asker which sender it is lent.
+    pub(super) fn answer_lend(&self, ctx: &mut Ctx, id: ObjectId, asker: NodeId, ask: u64, sender: NodeId) {
+        let entry = self.entry(id).expect("it has holders");
+        let held = entry.holders.get(sender).expect("chosen from them");
+        let CopyReport { edition, size, header, stamp, .. } = entry.report_of(held);
+        self.answer(ctx, asker, id, DirectoryAnswer::Lend { ask, sender, edition, size, header, stamp });
+    }
+
+    /// Owners that knew nothing of each other may have lent senders in a ring. If `reporter` turns out to sit in
+    /// one, it is to ask for another sender.
+    pub(super) fn break_cycle(&self, ctx: &mut Ctx, id: ObjectId, reporter: NodeId) {
+        let Some(entry) = self.entry(id).filter(|entry| entry.holders.is_in_cycle(reporter)) else { return };
+        let held = entry.holders.get(reporter).expect("it is in a ring");
+        if let (edition, Some(sender)) = (held.edition, held.upstream) {
+            self.answer(ctx, reporter, id, DirectoryAnswer::AskAgain { edition, sender });
+        }
+    }
+}
+
+/// How many receivers a copy may be lent to at once.
+fn fanout_of(ctx: &Ctx, entry: &Entry) -> usize {
+    let (latency_s, bytes_per_s) = ctx.links.typical();
+    entry.size().map_or(1, |size| cost::fanout(size, latency_s, bytes_per_s))
+}
+
+impl Entry {
+    /// The best sender for an ask, if one is free, `besides` this one.
+    fn choose_sender(&self, ctx: &Ctx, ask: &Ask, fanout: usize, besides: Option<NodeId>) -> Option<NodeId> {
+        let distrusted = ask.distrust.filter(|&(_, until)| until > ctx.now).map(|(sender, _)| sender);
+        // Continuing an edition spares the bytes we have; any other means starting over. One that leads
+        // to no source any more is no reason to wait.
+        let continues = |held: &Held| Some(held.edition) == ask.have;
+        let source = |(node, held): (NodeId, &Held)| {
+            node != ask.node && continues(held) && self.holders.leads_to_source(node, ask.node)
+        };
+        let any_continues = ask.have.is_some() && self.holders.iter().any(source);
+        // Streaming behind a small object is not worth it: it is there in one piece or not.
+        let is_large = self.size().is_some_and(|size| size > limits::INLINE_BYTES_MAX);
+        let is_eligible = |&(node, held): &(NodeId, &Held)| {
+            node != ask.node
+                && ![distrusted, besides].contains(&Some(node))
+                && (!any_continues || continues(held))
+                && (held.complete || is_large)
+                && self.holders.leads_to_source(node, ask.node)
+        };
+        if fanout == 1 {
+            return self.holders.free().find(is_eligible).map(|(node, _)| node);
+        }
+        let open = self.holders.iter().filter(|(_, held)| held.lent.len() < fanout);
+        // Its link is that of all its objects, of which we know nothing (docs/decisions/0015).
+        let rank = |&(node, held): &(NodeId, &Held)| {
+            ((held.served + held.lent.len()) / fanout, held.depth, held.lent.len(), node)
+        };
+        open.filter(is_eligible).min_by_key(rank).map(|(node, _)| node)
+    }
+
+    /// Notes that `sender` now sends to the asker, and counts that as a partial copy at once, so that the next
+    /// asker can stream behind it.
+    fn lend(&mut self, sender: NodeId, ask: &Ask) {
+        let receiver = ask.node;
+        let from = self.holders.get(sender).expect("chosen from the holders");
+        let partial = Held {
+            seq: 0,
+            edition: from.edition,
+            complete: false,
+            pinned: false,
+            upstream: Some(sender),
+            leaving: false,
+            stamp: from.stamp,
+            claim: None,
+            presumed: true,
+            answered: ask.ask,
+            lent: Default::default(),
+            served: 0,
+            depth: 0,
+        };
+        match self.holders.get(receiver) {
+            // An old ask of a node that has its own copy by now: what it reported itself stands.
+            Some(known) if known.is_alive() => {}
+            Some(_) => {
+                self.holders.change(receiver, |known| {
+                    let (seq, presumed) = (known.seq, known.presumed);
+                    let (lent, served) = (std::mem::take(&mut known.lent), known.served);
+                    *known = Held { seq, presumed, lent, served, ..partial };
+                });
+            }
+            None => self.holders.insert(receiver, partial),
+        }
+        self.holders.note_lent(sender, receiver);
+    }
+}

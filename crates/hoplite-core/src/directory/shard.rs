@@ -1,0 +1,130 @@
+//! One shard that is owned here, and which of its entries a node is involved in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoplite_words::peer::DirectoryRequest;
+use hoplite_words::{NodeId, ObjectId};
+
+use super::entry::Entry;
+
+/// Requests that wait in all recovering shards together, about 200 bytes each. Those dropped are repeated by
+/// whoever misses an answer.
+pub(super) const HELD_MAX: usize = 65_536;
+
+/// What waits until the shard is active.
+#[derive(Debug, Default)]
+pub(super) struct Recovering {
+    /// Whose inventory is still to come.
+    pub awaiting: BTreeSet<NodeId>,
+    /// Requests in order of arrival, by object.
+    pub held: BTreeMap<ObjectId, Vec<(NodeId, DirectoryRequest)>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct OwnedShard {
+    entries: BTreeMap<ObjectId, Box<Entry>>,
+    by_node: BTreeMap<NodeId, BTreeSet<ObjectId>>,
+    recovering: Option<Box<Recovering>>,
+}
+
+impl OwnedShard {
+    /// Others may know of its objects.
+    pub fn recovering(awaiting: BTreeSet<NodeId>) -> Self {
+        let recovering = Recovering { awaiting, held: BTreeMap::new() };
+        OwnedShard { recovering: Some(Box::new(recovering)), ..OwnedShard::default() }
+    }
+
+    pub fn is_active(&self) -> bool {
+        self.recovering.is_none()
+    }
+
+    pub fn recovery_mut(&mut self) -> Option<&mut Recovering> {
+        self.recovering.as_deref_mut()
+    }
+
+    pub fn awaits(&self, node: NodeId) -> bool {
+        self.recovering.as_ref().is_some_and(|recovering| recovering.awaiting.contains(&node))
+    }
+
+    /// It was active and others may know better now: `awaiting` are asked once more.
+    pub fn recover_again(&mut self, awaiting: BTreeSet<NodeId>) {
+        self.recovering.get_or_insert_default().awaiting.extend(awaiting);
+    }
+
+    /// Everyone has been heard: what was held waits no longer.
+    pub fn activate(&mut self) -> Vec<(ObjectId, NodeId, DirectoryRequest)> {
+        let held = self.recovering.take().map(|recovering| recovering.held).unwrap_or_default();
+        let of_id = |(id, requests): (ObjectId, Vec<(NodeId, DirectoryRequest)>)| {
+            requests.into_iter().map(move |(origin, request)| (id, origin, request))
+        };
+        held.into_iter().flat_map(of_id).collect()
+    }
+
+    pub fn held_count(&self) -> usize {
+        self.recovering.as_ref().map_or(0, |recovering| recovering.held.values().map(Vec::len).sum())
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn entry(&self, id: ObjectId) -> Option<&Entry> {
+        self.entries.get(&id).map(|entry| &**entry)
+    }
+
+    pub fn known_mut(&mut self, id: ObjectId) -> Option<&mut Entry> {
+        self.entries.get_mut(&id).map(|entry| &mut **entry)
+    }
+
+    pub fn entry_mut(&mut self, id: ObjectId) -> &mut Entry {
+        self.entries.entry(id).or_default()
+    }
+
+    pub fn ids(&self) -> Vec<ObjectId> {
+        self.entries.keys().copied().collect()
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.by_node.keys().copied()
+    }
+
+    /// Ids of entries in which the node is involved.
+    pub fn of_node(&self, node: NodeId) -> impl Iterator<Item = ObjectId> + '_ {
+        self.by_node.get(&node).into_iter().flatten().copied()
+    }
+
+    pub fn count_of(&self, node: NodeId) -> usize {
+        self.by_node.get(&node).map_or(0, |ids| ids.len())
+    }
+
+    pub fn reindex(&mut self, id: ObjectId, node: NodeId) {
+        if self.entries.get(&id).is_some_and(|entry| entry.involves(node)) {
+            self.by_node.entry(node).or_default().insert(id);
+        } else if let Some(ids) = self.by_node.get_mut(&node) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_node.remove(&node);
+            }
+        }
+    }
+
+    /// Takes an entry out, with all that points to it.
+    pub fn take(&mut self, id: ObjectId) -> Option<Entry> {
+        let entry = self.entries.remove(&id)?;
+        let nodes: BTreeSet<_> = entry.nodes().collect();
+        nodes.into_iter().for_each(|node| self.reindex(id, node));
+        Some(*entry)
+    }
+
+    /// Whether the index says what the entries do.
+    #[cfg(debug_assertions)]
+    pub fn is_index_right(&self) -> bool {
+        let mut right: BTreeMap<NodeId, BTreeSet<ObjectId>> = BTreeMap::new();
+        for (&id, entry) in &self.entries {
+            for node in entry.nodes() {
+                right.entry(node).or_default().insert(id);
+            }
+        }
+        right == self.by_node
+    }
+}

@@ -1,0 +1,212 @@
+//! Work that a change of members leaves behind, done in short turns so that nothing else waits for it: a turn
+//! takes about a millisecond, whatever the number of objects.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+use std::time::Duration;
+
+use hoplite_words::peer::DirectoryRequest;
+use hoplite_words::{NodeId, ObjectId, Shard};
+
+use super::entry::Entry;
+use super::recovery::SOON;
+use super::shard::OwnedShard;
+use super::Directory;
+use crate::copies::Copies;
+use crate::ctx::Ctx;
+use crate::timers::Timer;
+
+/// Entries that one turn looks at.
+const ENTRIES_PER_TURN: usize = 256;
+
+/// How long somebody who is no member may be involved in entries: by then it is one, or it died before.
+const STRANGERS_FOR: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Default)]
+pub(super) struct Sweeps {
+    /// Recovered shards whose entries are to be looked after.
+    activate: VecDeque<Shard>,
+    /// Nodes that are gone, and the last shard that was looked at for each.
+    forget: BTreeMap<NodeId, Option<Shard>>,
+    /// Shards of others now.
+    discard: Vec<OwnedShard>,
+    /// The shard whose backup was told last, of all that are to be told again.
+    renew: Option<Option<Shard>>,
+}
+
+impl Sweeps {
+    pub fn is_empty(&self) -> bool {
+        self.activate.is_empty() && self.forget.is_empty() && self.discard.is_empty() && self.renew.is_none()
+    }
+}
+
+impl Directory {
+    fn work_soon(&self, ctx: &mut Ctx) {
+        if !ctx.timers.is_set(Timer::Work) {
+            ctx.timers.set(ctx.now + SOON, Timer::Work);
+        }
+    }
+
+    pub(super) fn activate_soon(&mut self, ctx: &mut Ctx, shard: Shard) {
+        self.sweeps.activate.push_back(shard);
+        self.work_soon(ctx);
+    }
+
+    pub(super) fn sweep_node(&mut self, ctx: &mut Ctx, node: NodeId) {
+        self.pins_node_down(ctx, node);
+        self.sweeps.forget.insert(node, None);
+        self.work_soon(ctx);
+    }
+
+    /// It lives: what it says itself now stands.
+    pub fn on_node_up(&mut self, node: NodeId) {
+        self.sweeps.forget.remove(&node);
+    }
+
+    pub(super) fn discard(&mut self, ctx: &mut Ctx, owned: OwnedShard) {
+        self.sweeps.discard.push(owned);
+        self.work_soon(ctx);
+    }
+
+    pub(super) fn sweep_backups(&mut self, ctx: &mut Ctx, after: Option<Shard>) {
+        self.sweeps.renew = Some(after);
+        self.work_soon(ctx);
+    }
+
+    /// One turn.
+    pub fn work(&mut self, ctx: &mut Ctx, local: &Copies) {
+        let mut left = ENTRIES_PER_TURN;
+        while left > 0 && !self.sweeps.is_empty() {
+            let done = self.work_on(ctx, local, left);
+            left = left.saturating_sub(done + 1);
+        }
+        if !self.sweeps.is_empty() {
+            self.work_soon(ctx);
+        }
+    }
+
+    /// Does a piece of it; says how many entries that were.
+    fn work_on(&mut self, ctx: &mut Ctx, local: &Copies, most: usize) -> usize {
+        if let Some(shard) = self.sweeps.activate.pop_front() {
+            return self.activate(ctx, local, shard);
+        }
+        if let Some((&node, &after)) = self.sweeps.forget.first_key_value() {
+            return self.forget_some(ctx, local, node, after, most);
+        }
+        if let Some(owned) = self.sweeps.discard.pop() {
+            return owned.len();
+        }
+        let Some(after) = self.sweeps.renew.take() else { return 0 };
+        let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let next = self.owned.range(behind).next().map(|(&shard, owned)| (shard, owned.len()));
+        let Some((shard, entries)) = next else { return 0 };
+        self.renew_backups(ctx, shard);
+        self.sweeps.renew = Some(Some(shard));
+        entries
+    }
+
+    fn forget_some(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        node: NodeId,
+        after: Option<Shard>,
+        most: usize,
+    ) -> usize {
+        let behind = (after.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded);
+        let mut ids = Vec::new();
+        let mut last = None;
+        for (&shard, owned) in self.owned.range(behind) {
+            ids.extend(owned.of_node(node).take(most - ids.len()));
+            last = Some(shard);
+            if ids.len() >= most {
+                break;
+            }
+        }
+        match (ids.len() >= most, last) {
+            (true, Some(shard)) => drop(self.sweeps.forget.insert(node, Some(shard))),
+            _ => drop(self.sweeps.forget.remove(&node)),
+        }
+        for &id in &ids {
+            self.forget_node(ctx, local, id, node);
+        }
+        ids.len()
+    }
+
+    /// An entry that is looked at names nobody who is gone.
+    pub(super) fn sweep_entry(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId) {
+        if self.sweeps.forget.is_empty() {
+            return;
+        }
+        let Some(entry) = self.entry(id) else { return };
+        let gone = self.sweeps.forget.keys().copied().filter(|&node| entry.involves(node));
+        for node in gone.collect::<Vec<_>>() {
+            self.forget_node(ctx, local, id, node);
+        }
+    }
+
+    /// All that others know of the shard is known here: what follows from it, and what waited for it.
+    fn activate(&mut self, ctx: &mut Ctx, local: &Copies, shard: Shard) -> usize {
+        let Some(owned) = self.owned.get_mut(&shard) else { return 0 };
+        let is_due = |owned: &mut OwnedShard| {
+            owned.recovery_mut().is_some_and(|recovering| recovering.awaiting.is_empty())
+        };
+        if !is_due(owned) {
+            return 0;
+        }
+        let held = owned.activate();
+        let ids = owned.ids();
+        self.pulls.demanded.remove(&shard);
+        let done = held.len() + ids.len();
+        self.note_released(held.len());
+        // Writers first: parts of what they write are no orphans.
+        let is_report = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Announce { .. });
+        let (reports, others): (Vec<_>, Vec<_>) =
+            held.into_iter().partition(|(_, _, request)| is_report(request));
+        for (id, origin, request) in reports {
+            self.on_request(ctx, local, origin, id, request);
+        }
+        for id in ids {
+            self.look_after(ctx, local, id);
+        }
+        self.note_lost_of_dead(ctx, shard);
+        for (id, origin, request) in others {
+            let asks = matches!(request, DirectoryRequest::Ask { .. });
+            self.on_request(ctx, local, origin, id, request);
+            if asks {
+                self.infer_loss(ctx, id);
+            }
+        }
+        done
+    }
+
+    fn look_after(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId) {
+        let claimant = self.entry(id).and_then(Entry::claimant);
+        if let Some(gone) = claimant.filter(|&node| !ctx.shards.contains(node)) {
+            self.entry_mut(id).release(|_| true);
+            self.reindex(id, gone);
+        }
+        self.end_released_claim(ctx, local, id);
+        self.drop_orphans(ctx, id);
+        self.note_if_lost(ctx, id);
+        self.infer_loss(ctx, id);
+        self.secure(ctx, id);
+        self.tell_backup(ctx, id);
+        self.settle_contenders(ctx, local, id);
+        self.serve_asks(ctx, local, id);
+        self.drop_if_empty(id);
+    }
+
+    pub(super) fn note_stranger(&self, ctx: &mut Ctx) {
+        if !ctx.timers.is_set(Timer::Strangers) {
+            ctx.timers.set(ctx.now + STRANGERS_FOR, Timer::Strangers);
+        }
+    }
+
+    /// Who reported or asked and is still no member died before we knew it. If it lives, it is asked to say
+    /// everything again when it comes up.
+    pub fn strangers(&self, ctx: &Ctx) -> BTreeSet<NodeId> {
+        let involved = self.owned.values().flat_map(OwnedShard::nodes);
+        involved.filter(|&node| !ctx.shards.contains(node)).collect()
+    }
+}

@@ -1,0 +1,246 @@
+//! What this node knows of some shards, told to their owner page by page.
+//!
+//! Copies first, then claims of reductions called here, then deletions and losses; each in the order of shards
+//! and ids, so that a page can go on where the one before ended.
+
+use std::collections::BTreeMap;
+
+use hoplite_words::peer::{Cursor, InventoryPage, PeerMessage, Scope, ShardQuery};
+use hoplite_words::{Claim, CopyId, NodeId, ObjectId, Shard, Stamp};
+
+use crate::copies::Copy;
+use crate::directory::{digest_of, Answer, DIGESTED_MAX, SHARDS_PER_PULL};
+use crate::Core;
+
+/// Items of one page: a millisecond's work or two, on either side.
+const ITEMS_PER_PAGE: usize = 512;
+
+/// Bytes of one page, about: headers may be long.
+const BYTES_PER_PAGE: usize = 256 << 10;
+
+/// What an item takes besides its header.
+const ITEM_BYTES: usize = 100;
+
+const COPIES: u8 = 0;
+const CLAIMS: u8 = 1;
+const TOMBSTONES: u8 = 2;
+const LOSSES: u8 = 3;
+
+/// No id comes behind it.
+const LAST: ObjectId = ObjectId([u8::MAX; ObjectId::LEN]);
+
+/// Targets that reductions called here want to make, and when their claims were accepted.
+type ClaimsByShard = BTreeMap<Shard, Vec<(ObjectId, Claim, Option<Stamp>)>>;
+
+/// A page in the making.
+struct Filling {
+    page: InventoryPage,
+    items: usize,
+    bytes: usize,
+    last: Option<Cursor>,
+}
+
+impl Filling {
+    fn is_full(&self) -> bool {
+        self.items >= ITEMS_PER_PAGE || self.bytes >= BYTES_PER_PAGE
+    }
+
+    fn note(&mut self, shard: Shard, section: u8, after: ObjectId, bytes: usize) {
+        self.items += 1;
+        self.bytes += ITEM_BYTES + bytes;
+        self.last = Some(Cursor { shard, section, after });
+    }
+}
+
+impl Core {
+    /// Another node asks, who owns these shards or is their backup.
+    #[expect(clippy::too_many_arguments, reason = "what the question consists of")]
+    pub(crate) fn on_inventory_request(
+        &mut self,
+        from: NodeId,
+        round: u64,
+        scope: Scope,
+        shards: Vec<ShardQuery>,
+        cursor: Option<Cursor>,
+        fresh: bool,
+        clock: Stamp,
+    ) {
+        if shards.len() > SHARDS_PER_PULL {
+            return;
+        }
+        self.ctx.clock.observe(self.ctx.now, clock);
+        if fresh {
+            self.needs_pull.remove(&from);
+            self.directory.on_fresh(from);
+        }
+        if scope == Scope::All {
+            self.note_owner(from, &shards);
+        }
+        let since = self.next_number();
+        self.last_inventory = since;
+        let (page, unchanged, next) = self.inventory_page(from, scope, &shards, cursor);
+        let clock = self.ctx.clock.read(self.ctx.now);
+        self.send(from, PeerMessage::Inventory { round, since, page, unchanged, next, clock }, None);
+    }
+
+    /// What is here of our own shards.
+    pub(crate) fn take_own_inventory(&mut self) {
+        let Some((round, shards, cursor)) = self.directory.own_pull(&self.ctx) else { return };
+        let shards: Vec<_> = shards.into_iter().map(|shard| ShardQuery { shard, digest: None }).collect();
+        let since = self.next_number();
+        let me = self.ctx.me;
+        let (page, unchanged, next) = self.inventory_page(me, Scope::All, &shards, cursor);
+        let answer = Answer { round, since, page, unchanged, next };
+        self.take_page(me, answer);
+    }
+
+    /// A page from `cursor` on, the shards that need none, and where the next page begins.
+    fn inventory_page(
+        &mut self,
+        to: NodeId,
+        scope: Scope,
+        shards: &[ShardQuery],
+        cursor: Option<Cursor>,
+    ) -> (InventoryPage, Vec<Shard>, Option<Cursor>) {
+        let mut filling = Filling { page: InventoryPage::default(), items: 0, bytes: 0, last: None };
+        let mut unchanged = Vec::new();
+        let mut digested = 0;
+        let claims = self.claims_by_shard();
+        for query in shards.iter().filter(|query| cursor.is_none_or(|at| query.shard >= at.shard)) {
+            let at = cursor.filter(|at| at.shard == query.shard);
+            if digested >= DIGESTED_MAX {
+                return (filling.page, unchanged, filling.last);
+            }
+            if scope == Scope::Past {
+                digested += self.directory.entries_in(query.shard);
+            }
+            let mut is_known = false;
+            if let Some(known) = query.digest.filter(|_| at.is_none()) {
+                let (digest, count) = self.digest(query.shard);
+                digested += count;
+                is_known = digest == known;
+            }
+            let first = match (scope, is_known) {
+                (Scope::Past, _) => TOMBSTONES,
+                (Scope::All, true) => {
+                    unchanged.push(query.shard);
+                    TOMBSTONES
+                }
+                (Scope::All, false) => COPIES,
+            };
+            for section in first.max(at.map_or(0, |at| at.section))..=LOSSES {
+                let after = at.filter(|at| at.section == section).map(|at| at.after);
+                match section {
+                    CLAIMS => self.fill_claims(&mut filling, to, query.shard, &claims, after),
+                    _ => self.fill(&mut filling, to, scope, query.shard, section, after),
+                }
+                if filling.is_full() {
+                    return (filling.page, unchanged, filling.last);
+                }
+            }
+            filling.last = Some(Cursor { shard: query.shard, section: LOSSES, after: LAST });
+        }
+        (filling.page, unchanged, None)
+    }
+
+    fn fill(
+        &mut self,
+        filling: &mut Filling,
+        to: NodeId,
+        scope: Scope,
+        shard: Shard,
+        section: u8,
+        after: Option<ObjectId>,
+    ) {
+        match section {
+            COPIES => self.fill_copies(filling, to, shard, after),
+            TOMBSTONES => {
+                for (id, stamp) in self.directory.tombstones_of(shard, after) {
+                    if filling.is_full() {
+                        return;
+                    }
+                    filling.note(shard, section, id, 0);
+                    filling.page.tombstones.push((id, stamp));
+                }
+            }
+            _ => {
+                for (id, age) in self.directory.losses_of(&self.ctx, scope, shard, after) {
+                    if filling.is_full() {
+                        return;
+                    }
+                    filling.note(shard, section, id, 0);
+                    filling.page.lost.push((id, age.as_millis() as u64));
+                }
+            }
+        }
+    }
+
+    fn fill_claims(
+        &mut self,
+        filling: &mut Filling,
+        to: NodeId,
+        shard: Shard,
+        claims: &ClaimsByShard,
+        after: Option<ObjectId>,
+    ) {
+        let of_shard = claims.get(&shard).into_iter().flatten();
+        for &(id, claim, stamp) in of_shard.filter(|(id, ..)| after.is_none_or(|after| *id > after)) {
+            filling.note(shard, CLAIMS, id, 0);
+            filling.page.claims.push((id, claim, stamp));
+            self.ask_for_verdict_of(id, to);
+        }
+    }
+
+    fn fill_copies(&mut self, filling: &mut Filling, to: NodeId, shard: Shard, after: Option<ObjectId>) {
+        let room = ITEMS_PER_PAGE.saturating_sub(filling.items);
+        let copies: Vec<_> = self.copies.public_in(shard, after).take(room).map(|(id, _)| id).collect();
+        for id in copies {
+            if filling.is_full() {
+                return;
+            }
+            let complete = self.is_whole(id);
+            let (object, report) = self.report(id, to, complete);
+            let header = report.header.descr.len() + report.header.shape.len() * 9;
+            filling.note(shard, COPIES, object, header);
+            filling.page.copies.push((object, report));
+            self.expect_verdict_from(id, to);
+        }
+    }
+
+    /// All bytes of the copy are here, so that the directory may count it as complete.
+    pub(crate) fn is_whole(&self, id: CopyId) -> bool {
+        self.copies.table[&id].is_sealed() || self.writes.is_written(id)
+    }
+
+    /// Stands for the copies in a shard, as its owner should know them; and how many there are.
+    fn digest(&self, shard: Shard) -> (u64, usize) {
+        let counts = |(_, copy): &(CopyId, &Copy)| copy.is_sealed() || copy.pinned;
+        let copies = self.copies.public_in(shard, None).filter(counts);
+        copies.fold((0, 0), |(digest, count), (id, copy)| {
+            let of_copy = digest_of(copy.object, copy.edition, self.is_whole(id), copy.pinned);
+            (digest ^ of_copy, count + 1)
+        })
+    }
+
+    fn claims_by_shard(&self) -> ClaimsByShard {
+        let mut claims = ClaimsByShard::new();
+        for (&number, reduction) in &self.reductions {
+            let target = reduction.target();
+            let claim = (target, self.claim_of(number), reduction.stamp());
+            claims.entry(target.shard()).or_default().push(claim);
+        }
+        claims.values_mut().for_each(|of_shard| of_shard.sort());
+        claims
+    }
+
+    pub(crate) fn on_inventory(&mut self, from: NodeId, answer: Answer, clock: Stamp) {
+        self.ctx.clock.observe(self.ctx.now, clock);
+        self.take_page(from, answer);
+    }
+
+    fn take_page(&mut self, from: NodeId, answer: Answer) {
+        for (id, edition) in self.directory.on_inventory(&mut self.ctx, &self.copies, from, answer) {
+            self.drop_kept(id, edition);
+        }
+    }
+}

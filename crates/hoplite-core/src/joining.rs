@@ -1,0 +1,95 @@
+//! A node that starts beside others asks no owner for anything before it knows all members, and what they know
+//! of the shards that it owns from now on.
+//!
+//! ```text
+//!  seeds ──first member──▶ MembersRequest ──Members──▶ shards recovered ──▶ joined: open questions are asked
+//!    └── nobody for START_ALONE ──────────────────────────────────────────────▲
+//! ```
+//! So what it accepts as an owner contradicts nobody, and all members know a node that writes something.
+
+use std::time::Duration;
+
+use hoplite_words::peer::PeerMessage;
+use hoplite_words::NodeId;
+
+use crate::timers::Timer;
+use crate::Core;
+
+/// How long a node that reaches none of its seeds waits until it goes on by itself. Members that it finds later
+/// are met like those of the other side of a split.
+const START_ALONE: Duration = Duration::from_secs(2);
+
+/// How long the answer with all members may take; then another one is asked.
+const MEMBERS_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Members that are asked before those that are known count as all.
+const TRIES_MAX: u32 = 8;
+
+#[derive(Debug, Default)]
+pub(crate) struct Joining {
+    /// The first timer is set.
+    has_begun: bool,
+    /// A member was asked for all members, and has not answered.
+    is_asking: bool,
+    tries: u32,
+    knows_members: bool,
+}
+
+impl Core {
+    /// Somebody came up: perhaps the first member that we hear of.
+    pub(crate) fn ask_for_members(&mut self, node: NodeId) {
+        let Some(joining) = &mut self.joining else { return };
+        if !joining.knows_members && !joining.is_asking {
+            joining.is_asking = true;
+            joining.tries += 1;
+            self.ctx.timers.set(self.ctx.now + MEMBERS_TIMEOUT, Timer::Join);
+            self.send(node, PeerMessage::MembersRequest, None);
+        }
+    }
+
+    pub(crate) fn on_members_request(&mut self, from: NodeId) {
+        let members = self.members.with_lives();
+        self.send(from, PeerMessage::Members { members }, None);
+    }
+
+    pub(crate) fn on_members(&mut self, members: Vec<(NodeId, u32)>) {
+        let changes = self.members.on_heard(self.ctx.now, members);
+        self.on_member_changes(changes);
+        self.know_members();
+    }
+
+    pub(crate) fn on_join_timer(&mut self) {
+        let Some(joining) = self.joining.as_mut().filter(|joining| !joining.knows_members) else { return };
+        joining.is_asking = false;
+        let tries = joining.tries as usize;
+        let count = self.ctx.shards.len() - 1;
+        let next = self.ctx.shards.neighbours(count).nth(tries % count.max(1));
+        match next.filter(|_| tries < TRIES_MAX as usize) {
+            Some(node) => self.ask_for_members(node),
+            None => self.know_members(),
+        }
+    }
+
+    fn know_members(&mut self) {
+        let Some(joining) = self.joining.as_mut().filter(|joining| !joining.knows_members) else { return };
+        joining.knows_members = true;
+        self.ctx.timers.clear(Timer::Join);
+        self.directory.start(&mut self.ctx);
+    }
+
+    /// Takes part, once what others know of our shards is known here.
+    pub(crate) fn take_part_when_joined(&mut self) {
+        let Some(joining) = &mut self.joining else { return };
+        if !std::mem::replace(&mut joining.has_begun, true) {
+            self.ctx.timers.set(self.ctx.now + START_ALONE, Timer::Join);
+        }
+        if !joining.knows_members || self.directory.is_recovering() {
+            return;
+        }
+        self.joining = None;
+        self.ctx.has_joined = true;
+        self.directory.no_longer_fresh();
+        self.repeat_questions(|_| true);
+        self.settle();
+    }
+}

@@ -1,0 +1,111 @@
+//! A put of an object that somebody put before: the first content stays, and this put ends well once it is here.
+//!
+//! Until then the bytes of the second put are kept as a *spare*, as long as nobody else needs their room: if the
+//! first content dies before it has come, they are offered as the object's.
+
+use std::collections::BTreeMap;
+
+use hoplite_words::client::{Gauge, Reply};
+use hoplite_words::{CopyId, Error, ErrorKind, Header, ObjectId};
+
+use crate::calls::Pending;
+use crate::copies::Phase;
+use crate::fetch::Want;
+use crate::io::{ClientId, Output};
+use crate::Core;
+
+/// Doomed copies with all their bytes, by the call that wrote them. Each is held by one user.
+#[derive(Debug, Default)]
+pub(crate) struct Spares {
+    by_call: BTreeMap<(ClientId, u64), CopyId>,
+    /// Given up for room.
+    given_up: u64,
+}
+
+impl Spares {
+    pub fn gauge(&self, gauges: &mut Vec<Gauge>) {
+        let (name, value) = ("spare copies of puts".to_owned(), self.by_call.len() as u64);
+        // As many as there is room for.
+        gauges.push(Gauge { name, value, limit: 0, met: self.given_up });
+    }
+}
+
+impl Core {
+    /// All bytes of `copy` are written, and somebody else's content was accepted before: waits until that is here.
+    pub(crate) fn wait_for_first(&mut self, client: ClientId, call: u64, copy: CopyId) {
+        let spare = &self.copies.table[&copy];
+        let (id, size, header) = (spare.object, spare.extent.size, spare.header.clone());
+        self.spares.by_call.insert((client, call), copy);
+        self.replace_pending(client, call, Pending::PutAgain { id, size, header });
+        self.want(id, Want::Call(client, call));
+    }
+
+    /// A complete copy of the object is here: it stays, if it is what this call put.
+    pub(crate) fn keep_first(
+        &mut self,
+        client: ClientId,
+        call: u64,
+        first: CopyId,
+        size: u64,
+        header: &Header,
+    ) {
+        let copy = &self.copies.table[&first];
+        if copy.extent.size != size || copy.header != *header {
+            let message = format!(
+                "{}: {} exists with {} bytes ({:?}), not {size} bytes ({header:?})",
+                self.ctx.me, copy.object, copy.extent.size, copy.header
+            );
+            let error = Error::new(ErrorKind::AlreadyExists, message);
+            return self.finish_call(client, call, Reply::Failed(error));
+        }
+        if !copy.pinned {
+            self.copies.with(first, |copy| copy.pinned = true);
+            self.announce(first, true, false);
+        }
+        self.finish_call(client, call, Reply::Done);
+    }
+
+    /// The first content cannot be had: what this call put takes its place, if it is still here.
+    pub(crate) fn offer_spare(&mut self, client: ClientId, call: u64, id: ObjectId) {
+        let Some(&spare) = self.spares.by_call.get(&(client, call)) else {
+            return self.fail_lost(client, call, id);
+        };
+        let copy = &self.copies.table[&spare];
+        let read_by_others = copy.users > 1 || copy.views > 0;
+        let live = self.copies.live_copy(id).map(|copy| copy.phase);
+        if read_by_others || !matches!(live, None | Some(Phase::Received(None))) {
+            // Whoever is told that the object is lost is told again.
+            return;
+        }
+        self.unwant(id, Want::Call(client, call));
+        if let Some(partial) = self.copies.live(id) {
+            self.withdraw(partial);
+            self.doom(partial);
+        }
+        self.spares.by_call.remove(&(client, call));
+        let bytes = self.copies.table.remove(&spare).expect("its user held it");
+        self.ctx.out.push_back(Output::Close { copy: spare });
+        let new = self.new_writing(client, id, bytes.extent.size, bytes.header);
+        let copy = self.open_at(bytes.extent, new);
+        self.ctx.out.push_back(Output::Filled { copy });
+        self.copies.with(copy, |copy| copy.watermark = copy.extent.size);
+        self.replace_pending(client, call, Pending::Seal);
+        self.begin_write(client, copy, Some(call));
+    }
+
+    /// The call is over: its bytes are not needed any more.
+    pub(crate) fn drop_spare(&mut self, client: ClientId, call: u64) {
+        if let Some(copy) = self.spares.by_call.remove(&(client, call)) {
+            self.remove_user(copy);
+        }
+    }
+
+    /// Gives up the bytes of the oldest call for room; returns whether there were any.
+    pub(crate) fn drop_a_spare(&mut self) -> bool {
+        let oldest = self.spares.by_call.iter().min_by_key(|(_, &copy)| copy).map(|(&key, _)| key);
+        let Some((client, call)) = oldest else { return false };
+        self.spares.given_up += 1;
+        self.drop_spare(client, call);
+        true
+    }
+}

@@ -1,0 +1,195 @@
+//! Anti-entropy: sending again what a broken connection, a death that was none or a change of owners may have
+//! swallowed.
+//!
+//! | when | what |
+//! |---|---|
+//! | a shard has a new owner | that owner pulls inventories (`directory::recovery`); we ask it our open questions |
+//! | a connection broke, a node came back | both sides pull each other's inventory, and repeat open questions, deletions, pins and seats |
+//! | a node was held for dead | it is asked to do the same |
+//! | a question stays open | that question, ever more rarely |
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::time::Duration;
+
+use hoplite_words::peer::{PeerMessage, ShardQuery};
+use hoplite_words::{NodeId, ObjectId, Shard};
+
+use crate::shards::{Moved, ShardSet};
+use crate::timers::Timer;
+use crate::Core;
+
+/// How soon open questions are asked again. Answers normally come in a round trip; this only mends
+/// what was lost without anyone noticing, so it doubles each time up to the longest.
+pub(crate) const REFRESH_MIN: Duration = Duration::from_secs(1);
+const REFRESH_MAX: Duration = Duration::from_secs(8);
+
+/// Subscriptions that are repeated in one turn. There may be many, and hardly ever is one lost unnoticed.
+const WATCHED_PER_TURN: usize = 256;
+const WATCHED_PAUSE: Duration = Duration::from_millis(5);
+
+/// How soon after its connection broke a peer is told again what it may have missed.
+const RESYNC_AFTER: Duration = Duration::from_millis(50);
+
+impl Core {
+    /// Some shards have other owners or backups.
+    pub(crate) fn on_owners_moved(&mut self, moved: &Moved) {
+        self.directory.on_moved(&mut self.ctx, moved);
+        if !moved.owners.is_empty() {
+            self.repeat_questions(|id| moved.owners.contains(id.shard()));
+        }
+        let mut owners: BTreeSet<_> =
+            moved.claims_over.iter().map(|shard| self.ctx.shards.owner_of(shard)).collect();
+        owners.remove(&self.ctx.me);
+        for owner in owners {
+            self.needs_resync.insert(owner);
+            self.resync_soon(owner);
+        }
+    }
+
+    /// Another node says that it owns these shards: it has heard of a change of members before us.
+    pub(crate) fn note_owner(&mut self, node: NodeId, queries: &[ShardQuery]) {
+        if !self.ctx.shards.contains(node) && !self.departed.contains(&node) {
+            let changes = self.members.on_heard(self.ctx.now, vec![(node, 0)]);
+            self.on_member_changes(changes);
+        }
+        let mut owners = ShardSet::default();
+        for &ShardQuery { shard, .. } in queries {
+            if self.ctx.shards.note_claimed(self.ctx.now, shard, node) {
+                owners.insert(shard);
+            }
+        }
+        if !owners.is_empty() {
+            self.on_owners_moved(&Moved { owners, ..Moved::default() });
+            self.arm_refresh();
+        }
+    }
+
+    /// Asks everything again that is unanswered, of these objects; owners take repetitions as what they are.
+    pub(crate) fn repeat_questions(&mut self, of: impl Fn(ObjectId) -> bool) {
+        for object in self.open_asks().into_iter().filter(|&id| of(id)) {
+            self.repeat_ask(object);
+        }
+        for object in self.subscriptions.open().into_iter().filter(|&id| of(id)) {
+            self.subscribe(object);
+        }
+        self.repeat_verdicts_and_questions(of);
+    }
+
+    fn repeat_verdicts_and_questions(&mut self, of: impl Fn(ObjectId) -> bool) {
+        for (id, request) in self.open_questions().into_iter().filter(|&(id, _)| of(id)) {
+            self.ask_owner(id, request, None);
+        }
+        self.repeat_unjudged(of);
+    }
+
+    /// Makes sure that open questions are repeated until they are answered.
+    pub(crate) fn arm_refresh(&mut self) {
+        if !self.ctx.timers.is_set(Timer::Refresh) {
+            self.refresh_period = REFRESH_MIN;
+            self.ctx.timers.set(self.ctx.now + REFRESH_MIN, Timer::Refresh);
+        }
+    }
+
+    pub(crate) fn on_refresh(&mut self) {
+        self.refresh_period = (self.refresh_period * 2).min(REFRESH_MAX);
+        self.ctx.timers.set(self.ctx.now + self.refresh_period, Timer::Refresh);
+        for object in self.open_asks() {
+            self.repeat_ask(object);
+        }
+        self.repeat_verdicts_and_questions(|_| true);
+        self.repeat_commits();
+        self.repeat_seat_reports(None);
+        self.forget_old_claims();
+        self.refresh_watched(ObjectId([0; ObjectId::LEN]));
+        if !self.has_open_questions() {
+            self.ctx.timers.clear(Timer::Refresh);
+        }
+    }
+
+    fn has_open_questions(&self) -> bool {
+        !self.open_asks().is_empty()
+            || self.subscriptions.has_open()
+            || !self.open_questions().is_empty()
+            || self.has_unjudged()
+            || self.has_commits()
+            || self.seats.has_reports()
+            || self.ctx.shards.has_claimed()
+    }
+
+    /// Subscribes again to what is watched, a few at a time.
+    pub(crate) fn refresh_watched(&mut self, from: ObjectId) {
+        let watched = self.subscriptions.open_from(Bound::Included(from), WATCHED_PER_TURN + 1);
+        for &object in watched.iter().take(WATCHED_PER_TURN) {
+            self.subscribe(object);
+        }
+        if let Some(&next) = watched.get(WATCHED_PER_TURN) {
+            self.ctx.timers.set(self.ctx.now + WATCHED_PAUSE, Timer::RefreshWatched(next));
+        }
+    }
+
+    /// Who said that it owns shards was right by now, or it was not.
+    fn forget_old_claims(&mut self) {
+        let moved = self.ctx.shards.forget_old_claims(self.ctx.now);
+        self.on_owners_moved(&moved);
+    }
+
+    /// Something was lost, or may have been: open questions do not wait as long as they last did.
+    fn hasten_refresh(&mut self) {
+        if self.ctx.timers.is_set(Timer::Refresh) {
+            self.ctx.timers.clear(Timer::Refresh);
+            self.arm_refresh();
+        }
+    }
+
+    /// The control connection to a peer broke: what we said last may not have arrived.
+    pub(crate) fn on_peer_broken(&mut self, node: NodeId) {
+        // A sender we were lent may be no member any more, or not yet.
+        if self.ctx.shards.contains(node) {
+            // That we asked it to say everything again may be lost with the rest.
+            self.needs_resync.insert(node);
+            self.needs_pull.insert(node);
+            if !self.ctx.timers.is_set(Timer::Resync(node)) {
+                self.resync_soon(node);
+                // So that the driver dials at once: whoever refuses is gone, not only cut off.
+                self.ping(node);
+            }
+        }
+        self.seats_peer_broken(node);
+        for transfer in self.fetches.transfers_from(node) {
+            // Our pull may be lost; the directory names the same sender again if it is well.
+            self.on_pull_refused(transfer);
+        }
+    }
+
+    /// Tells a node again what it may have missed, once the connection to it has settled.
+    pub(crate) fn resync_soon(&mut self, node: NodeId) {
+        self.ctx.timers.set(self.ctx.now + RESYNC_AFTER, Timer::Resync(node));
+        self.hasten_refresh();
+    }
+
+    pub(crate) fn on_resync(&mut self, node: NodeId) {
+        if self.needs_resync.remove(&node) {
+            let epoch = self.seats.fence_of(node);
+            self.send(node, PeerMessage::ResyncRequest { epoch }, None);
+        }
+        if self.needs_pull.remove(&node) {
+            self.directory.repeat_pull(&mut self.ctx, node);
+            self.directory.pull_again(&mut self.ctx, node);
+        }
+        let owned: Vec<_> = Shard::all().filter(|&shard| self.ctx.shards.owner_of(shard) == node).collect();
+        let mut theirs = ShardSet::default();
+        owned.into_iter().for_each(|shard| theirs.insert(shard));
+        self.repeat_questions(|id| theirs.contains(id.shard()));
+        self.directory.repeat_answers(&mut self.ctx, node);
+        self.repeat_seats(node);
+        self.repeat_seat_reports(Some(node));
+    }
+
+    /// Who is involved in objects here and never became a member died before we knew it.
+    pub(crate) fn forget_strangers(&mut self) {
+        for node in self.directory.strangers(&self.ctx) {
+            self.on_node_down(node, None);
+        }
+    }
+}

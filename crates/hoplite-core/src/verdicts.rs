@@ -1,0 +1,152 @@
+//! The owners' words on what is written and reduced here: whose bytes are the object's.
+
+use hoplite_words::peer::{DirectoryRequest, PeerMessage, Verdict};
+use hoplite_words::{Claim, CopyId, Edition, NodeId, ObjectId, Stamp};
+
+use crate::copies::Copy;
+use crate::Core;
+
+impl Core {
+    /// The directory's word on a copy of ours.
+    pub(crate) fn on_verdict(&mut self, from: NodeId, id: ObjectId, edition: Edition, verdict: Verdict) {
+        if let Some(copy) = self.writes.of_edition(edition) {
+            // Only from whom we asked last: an owner that took over decides anew, if it has not heard of the
+            // verdict of the one before from us.
+            if self.writes.asked(copy) == Some(from) {
+                self.judge_write(copy, verdict);
+            }
+        } else if !self.judge_seat(from, edition, verdict) {
+            match verdict {
+                Verdict::Accepted(stamp) => self.on_late_acceptance(from, id, edition, stamp),
+                _ => self.drop_rejected(id, edition, verdict),
+            }
+        }
+    }
+
+    /// An owner has accepted what is complete here already, or what was given up before it heard of it.
+    fn on_late_acceptance(&mut self, from: NodeId, id: ObjectId, edition: Edition, stamp: Stamp) {
+        match self.copies.live(id).filter(|copy| self.copies.table[copy].edition == edition) {
+            Some(copy) if self.copies.table[&copy].is_sealed() => {
+                self.copies.with(copy, |copy| copy.stamp = copy.stamp.max(Some(stamp)));
+            }
+            Some(_) => {}
+            None => {
+                let seq = self.next_number();
+                let request = DirectoryRequest::Withdraw { seq, edition };
+                let message = PeerMessage::Directory { origin: self.ctx.me, hops: 0, id, request };
+                self.send(from, message, None);
+            }
+        }
+    }
+
+    /// A copy that cannot stand: part of a writing that was given up, or another content than the one that its
+    /// owner takes for the object's. What is complete is never given up for the first.
+    fn drop_rejected(&mut self, id: ObjectId, edition: Edition, verdict: Verdict) {
+        let stands = |copy: &Copy| match verdict {
+            Verdict::Accepted(_) => true,
+            Verdict::Abandoned | Verdict::Deleted => copy.is_sealed(),
+            Verdict::Exists(stamp) => copy.stamp.is_some_and(|own| own >= stamp),
+            Verdict::OtherKind(_) => false,
+        };
+        let Some(copy) = self.copies.live(id) else { return };
+        let known = &self.copies.table[&copy];
+        if known.public && known.edition == edition && !stands(known) {
+            // Who put it here was promised that the object stays here, whatever its bytes turn out to be.
+            let stays = known.is_sealed() && known.pinned && matches!(verdict, Verdict::Exists(_));
+            // Whoever wants the object asks anew, for any edition.
+            self.drop_fetch(id);
+            self.withdraw(copy);
+            self.doom(copy);
+            if stays {
+                self.on_pin(id);
+            }
+        }
+    }
+
+    /// This copy was told to `node` as one that it is to judge: it is the owner by now.
+    pub(crate) fn expect_verdict_from(&mut self, copy: CopyId, node: NodeId) {
+        self.writes.expect_verdict_from(copy, node);
+        self.seats.expect_verdict_from(copy, node);
+    }
+
+    pub(crate) fn has_unjudged(&self) -> bool {
+        self.writes.has_unjudged()
+            || self.seats.has_unjudged()
+            || self.reductions.values().any(|reduction| reduction.stamp().is_none())
+    }
+
+    /// Asks again for every verdict on these objects that is still to come.
+    pub(crate) fn repeat_unjudged(&mut self, of: impl Fn(ObjectId) -> bool) {
+        let mut copies = self.writes.unjudged();
+        copies.extend(self.seats.unjudged());
+        for copy in copies {
+            let known = &self.copies.table[&copy];
+            if !known.doomed && of(known.object) {
+                self.ask_for_verdict(copy);
+            }
+        }
+        let unjudged = self.reductions.iter().filter(|(_, reduction)| reduction.stamp().is_none());
+        let numbers: Vec<_> = unjudged.map(|(&number, _)| number).collect();
+        for number in numbers {
+            if of(self.reductions[&number].target()) {
+                self.claim_target(number);
+            }
+        }
+    }
+
+    /// Others held us for dead: what owners had accepted of us, and is not sealed yet, they may have given away.
+    pub(crate) fn ask_for_all_verdicts_again(&mut self) {
+        for copy in self.writes.forget_verdicts() {
+            self.copies.with(copy, |copy| copy.stamp = None);
+        }
+        self.reductions.values_mut().for_each(|reduction| reduction.forget_verdict());
+        self.repeat_unjudged(|_| true);
+    }
+
+    /// Announces a copy whose content no owner has accepted yet, and wants to hear.
+    pub(crate) fn ask_for_verdict(&mut self, copy: CopyId) {
+        // Our own directory answers with our sealed copy; another owner needs the bytes right away.
+        let owner = self.ctx.shards.owner(self.copies.table[&copy].object);
+        let complete = self.writes.is_written(copy) && owner != self.ctx.me;
+        self.announce(copy, complete, true);
+        self.expect_verdict_from(copy, owner);
+        self.arm_refresh();
+    }
+
+    /// Asks the target's owner for the right to make it.
+    pub(crate) fn claim_target(&mut self, number: u64) {
+        self.directory.no_longer_fresh();
+        let seq = self.next_number();
+        let claim = self.claim_of(number);
+        let Some(target) = self.reductions.get(&number).map(|reduction| reduction.target()) else { return };
+        let owner = self.ctx.ask_owner(target, DirectoryRequest::Claim { seq, claim }, None);
+        if let Some(reduction) = self.reductions.get_mut(&number) {
+            reduction.expect_verdict_from(owner);
+        }
+        self.arm_refresh();
+    }
+
+    /// `node` was told of our claims to this target: it is the owner by now.
+    pub(crate) fn ask_for_verdict_of(&mut self, target: ObjectId, node: NodeId) {
+        for reduction in self.reductions.values_mut().filter(|reduction| reduction.target() == target) {
+            reduction.expect_verdict_from(node);
+        }
+    }
+
+    /// The owner's word on a reduction's claim to its target.
+    pub(crate) fn on_claim_verdict(&mut self, from: NodeId, id: ObjectId, claim: Claim, verdict: Verdict) {
+        let is_it = |number: u64| self.claim_of(number) == claim;
+        let of_target = self.reductions.iter().filter(|(_, reduction)| reduction.target() == id);
+        let found = of_target.map(|(&number, _)| number).find(|&number| is_it(number));
+        let Some(number) = found else {
+            // It is over; the owner need not keep the right for us.
+            if matches!(verdict, Verdict::Accepted(_)) {
+                self.ask_owner(id, DirectoryRequest::ReleaseClaim { claim }, None);
+            }
+            return;
+        };
+        if self.reductions[&number].asked() == Some(from) {
+            self.on_target_judged(number, verdict);
+        }
+    }
+}

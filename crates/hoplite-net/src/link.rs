@@ -1,0 +1,176 @@
+//! One control connection dialled here, from its first try to its end.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_words::peer::{PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
+use hoplite_words::NodeId;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tracing::{debug, info};
+
+use crate::control::{ControlEvent, LinkEnd};
+use crate::dial::dial;
+use crate::hello::LastWords;
+use crate::outbox::Outbox;
+use crate::shortage::{is_shortage, Shortage};
+
+/// How long this host may lack what a connection takes before what was to be said on it is given up. Peers that
+/// wait for it ask their own questions after a second or two; giving up makes all of them say everything again.
+pub const SHORTAGE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Pauses between two tries meanwhile.
+const SHORTAGE_PAUSE_MIN: Duration = Duration::from_millis(5);
+const SHORTAGE_PAUSE_MAX: Duration = Duration::from_millis(320);
+
+/// How long a peer may take to read what was said before goodbye. What is said next waits for it.
+const PARTING_MAX: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(crate) struct LinkRun {
+    pub(crate) me: NodeId,
+    pub(crate) to: NodeId,
+    pub(crate) generation: u64,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) shortage: Arc<Shortage>,
+    /// What is last in the outbox is goodbye.
+    pub(crate) parting: Arc<AtomicBool>,
+}
+
+/// Why a link ended, other than by our own will.
+#[derive(Debug, thiserror::Error)]
+enum LinkError {
+    #[error("the peer closed it")]
+    Closed,
+    #[error("turned away: {:?} answers there{}", .0.node, other_version(.0.version))]
+    Refused(PeerRefusal),
+    #[error("the peer did not read all of it within {PARTING_MAX:?}")]
+    Unread,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+fn other_version(version: u32) -> String {
+    match version {
+        PEER_PROTOCOL_VERSION => String::new(),
+        other => format!(", which speaks protocol version {other} and not {PEER_PROTOCOL_VERSION}"),
+    }
+}
+
+impl LinkError {
+    fn proves_gone(&self, to: NodeId) -> bool {
+        match self {
+            // Whoever announces another address may just be reached through the one we dialled.
+            LinkError::Refused(by) => by.node.addr == to.addr && by.node.incarnation != to.incarnation,
+            LinkError::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+            LinkError::Closed | LinkError::Unread => false,
+        }
+    }
+}
+
+impl LinkRun {
+    pub(crate) async fn run(self, pause: Duration, events: mpsc::Sender<ControlEvent>) {
+        let mut made = None;
+        let outcome = tokio::select! {
+            biased;
+            () = self.outbox.closed() => Ok(()),
+            outcome = self.carry(pause, &mut made) => outcome,
+        };
+        // Before the event, so that nothing more is queued for a link that is gone.
+        self.outbox.close();
+        match &outcome {
+            Ok(()) => debug!(peer = %self.to, "control connection closed"),
+            Err(error) => info!(peer = %self.to, %error, "control connection lost"),
+        }
+        let up = match &outcome {
+            Err(LinkError::Refused(_)) => None,
+            // The peer's kernel took the call, and then there was nobody to take the hello.
+            Err(LinkError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset && made.is_none() => {
+                Some(Duration::ZERO)
+            }
+            _ => made.map(|made: Instant| made.elapsed()),
+        };
+        // Unless it was given up: then it was not carried to its end.
+        let parted = outcome.is_ok() && made.is_some() && self.parting.load(Ordering::Acquire);
+        let gone = outcome.is_err_and(|error| error.proves_gone(self.to));
+        let end = LinkEnd { node: self.to, gone, generation: self.generation, up, parted };
+        let _ = events.send(ControlEvent::LinkBroken(end)).await;
+    }
+
+    async fn carry(&self, pause: Duration, made: &mut Option<Instant>) -> Result<(), LinkError> {
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+        let mut stream = self.dial().await?;
+        debug!(peer = %self.to, "control connection made");
+        *made = Some(Instant::now());
+        let mut words = LastWords::default();
+        let mut outcome = self.write_frames(&mut stream, &mut words).await;
+        if outcome.is_ok() && self.parting.load(Ordering::Acquire) {
+            outcome = part(&mut stream, &mut words).await;
+        }
+        if outcome.is_err() {
+            // It may have been said before a write of ours failed.
+            let _ = words.hear(&stream);
+        }
+        match words.refusal() {
+            Some(refusal) => Err(LinkError::Refused(refusal)),
+            None => outcome,
+        }
+    }
+
+    /// What this host lacks for a connection may be there in a moment; the peer has nothing to do with it.
+    async fn dial(&self) -> Result<TcpStream, LinkError> {
+        let mut waiting = None;
+        let mut pause = SHORTAGE_PAUSE_MIN;
+        loop {
+            let error = match dial(self.me, self.to, Purpose::Control).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) if is_shortage(&error) => error,
+                Err(error) => return Err(error.into()),
+            };
+            let freed = self.shortage.on_error(&error, "no control connection");
+            let (since, _counted) = waiting.get_or_insert_with(|| (Instant::now(), self.shortage.waiting()));
+            if since.elapsed() >= SHORTAGE_PATIENCE {
+                return Err(error.into());
+            }
+            if !freed {
+                tokio::time::sleep(pause).await;
+                pause = (2 * pause).min(SHORTAGE_PAUSE_MAX);
+            }
+        }
+    }
+
+    async fn write_frames(&self, stream: &mut TcpStream, words: &mut LastWords) -> Result<(), LinkError> {
+        loop {
+            let frames = tokio::select! {
+                biased;
+                ended = words.listen(stream) => {
+                    return Err(ended.map_or_else(LinkError::Io, |()| LinkError::Closed));
+                }
+                frames = self.outbox.take() => frames,
+            };
+            match frames {
+                Some(frames) => stream.write_all(&frames).await?,
+                None => return Ok(()),
+            }
+            if self.parting.load(Ordering::Acquire) && self.outbox.is_empty() {
+                // That was goodbye: the peer closes it now, and that is no end to be surprised at.
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Waits until the peer has read all.
+async fn part(stream: &mut TcpStream, words: &mut LastWords) -> Result<(), LinkError> {
+    stream.shutdown().await?;
+    match tokio::time::timeout(PARTING_MAX, words.listen(stream)).await {
+        Ok(ended) => Ok(ended?),
+        Err(_) => Err(LinkError::Unread),
+    }
+}

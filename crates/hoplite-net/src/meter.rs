@@ -1,0 +1,89 @@
+//! How full something bounded is: counted where it fills, read by whoever reports it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use hoplite_words::client::Gauge;
+
+/// One bounded table, queue or number of connections, shared between tasks and threads.
+#[derive(Debug)]
+pub struct Meter {
+    name: &'static str,
+    limit: u64,
+    value: AtomicU64,
+    met: AtomicU64,
+}
+
+impl Meter {
+    /// Empty. A `limit` of 0 says that only `met` counts: what should never happen.
+    pub fn new(name: &'static str, limit: usize) -> Arc<Meter> {
+        let (value, met) = Default::default();
+        Arc::new(Meter { name, limit: limit as u64, value, met })
+    }
+
+    /// A place, if one is left; else the limit was met.
+    pub fn hold(self: &Arc<Self>) -> Option<Held> {
+        let more = |value: u64| (value < self.limit).then_some(value + 1);
+        if self.value.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            self.on_met();
+            return None;
+        }
+        Some(Held(self.clone()))
+    }
+
+    /// Counts one more, limit or not, until the result is dropped.
+    pub fn count(self: &Arc<Self>) -> Held {
+        self.value.fetch_add(1, Ordering::Relaxed);
+        Held(self.clone())
+    }
+
+    /// Something was refused, dropped or ended early.
+    pub fn on_met(&self) {
+        self.met.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How much there is, where that is not counted by [`Held`]s.
+    pub fn set(&self, value: usize) {
+        self.value.store(value as u64, Ordering::Relaxed);
+    }
+
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    pub fn gauge(&self) -> Gauge {
+        Gauge {
+            name: self.name.to_owned(),
+            value: self.value.load(Ordering::Relaxed),
+            limit: self.limit,
+            met: self.met.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// One of what a [`Meter`] counts; dropped when that is gone.
+#[derive(Debug)]
+pub struct Held(Arc<Meter>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.value.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_counts_until_it_is_dropped_and_the_limit_is_kept() {
+        let meter = Meter::new("places", 2);
+        let (first, _second) = (meter.hold().unwrap(), meter.hold().unwrap());
+        assert!(meter.hold().is_none());
+        let Gauge { value, limit, met, .. } = meter.gauge();
+        assert_eq!((value, limit, met), (2, 2, 1));
+        drop(first);
+        assert!(meter.hold().is_some());
+        assert_eq!(meter.gauge().value, 1);
+    }
+}

@@ -1,0 +1,81 @@
+//! Control connections that are closed because nobody needs them just now.
+//!
+//! Goodbye is the last frame on one. The peer closes it in answer, when it has read it; until then nothing is said on
+//! a new one, which might overtake it. To neither side is it a connection that broke.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_words::peer::PeerMessage;
+use hoplite_words::NodeId;
+use tokio::time::Instant;
+
+use crate::control::{ControlLinks, Link, LinkEnd, LinkState, CONTROL_OUTBOX_BYTES_MAX};
+use crate::outbox::Outbox;
+
+/// Links kept although nothing is said on them: all of a small cluster's, where each also shows that its peer lives.
+/// In a large one most would be used once in an hour, and cost a descriptor on either side.
+pub const CONTROL_IDLE_MAX: usize = 64;
+
+/// A link on which nothing was said for so long is idle. Dialling it again costs two round trips.
+pub const CONTROL_IDLE_AFTER: Duration = Duration::from_secs(10);
+
+/// How often idle links are looked for.
+const CONTROL_IDLE_LOOK: Duration = Duration::from_secs(1);
+
+impl ControlLinks {
+    /// Closes links that are idle, beyond [`CONTROL_IDLE_MAX`] of them: those that have been so for longest. To be
+    /// called now and then; it looks once in a while. Must be called inside a runtime.
+    pub fn part_from_idle(&mut self) {
+        let now = Instant::now();
+        if now.duration_since(self.looked) < CONTROL_IDLE_LOOK {
+            return;
+        }
+        self.looked = now;
+        let idle = |link: &Link| link.is_idle(now);
+        let mut idle: Vec<_> =
+            self.links.iter().filter(|(_, link)| idle(link)).map(|(&node, link)| (link.used, node)).collect();
+        idle.sort_unstable();
+        let too_many = idle.len().saturating_sub(CONTROL_IDLE_MAX);
+        self.idle.set(idle.len() - too_many);
+        for &(_, node) in &idle[..too_many] {
+            self.part(node);
+        }
+    }
+
+    fn part(&mut self, node: NodeId) {
+        let Some(link) = self.links.get_mut(&node) else { return };
+        match std::mem::replace(&mut link.state, LinkState::Broken) {
+            LinkState::Open(outbox, run) => {
+                run.parting.store(true, Ordering::Release);
+                // Of one that is broken already, the event is on its way.
+                let _ = outbox.push(&PeerMessage::Goodbye);
+                outbox.finish();
+                self.idle.on_met();
+                link.state = LinkState::Parting(Arc::new(Outbox::new(CONTROL_OUTBOX_BYTES_MAX)), run);
+            }
+            other => link.state = other,
+        }
+    }
+
+    pub(crate) fn on_parted(&mut self, end: &LinkEnd) {
+        let Some(link) = self.links.get_mut(&end.node).filter(|link| link.generation == end.generation)
+        else {
+            return;
+        };
+        match std::mem::replace(&mut link.state, LinkState::Broken) {
+            LinkState::Parting(outbox, _) if outbox.is_empty() => drop(self.links.remove(&end.node)),
+            LinkState::Parting(outbox, _) => self.open(end.node, outbox),
+            other => link.state = other,
+        }
+    }
+}
+
+impl Link {
+    fn is_idle(&self, now: Instant) -> bool {
+        let since = now.duration_since(self.used);
+        let is_empty = matches!(&self.state, LinkState::Open(outbox, _) if outbox.is_empty());
+        is_empty && since >= CONTROL_IDLE_AFTER
+    }
+}

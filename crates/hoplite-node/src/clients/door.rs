@@ -1,0 +1,194 @@
+//! Who is let in, and who is turned away in words: a caller that hears nothing takes the node for dead.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use hoplite_core::io::ClientId;
+use hoplite_net::{is_shortage, read_frame, FrameError, Held};
+use hoplite_store::pass_fd::send_with_fd;
+use hoplite_wire::encode;
+use hoplite_words::client::{Answer, Call, Reply, Request, CLIENT_PROTOCOL_VERSION};
+use hoplite_words::{Error, ErrorKind};
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tracing::debug;
+
+use super::{Host, GREETING_MAX};
+
+/// How long a client may take for its hello, which it sends at once; a process that is starved may take longer than
+/// one would think.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pause after `accept` failed: descriptors have run out, and some may be closed meanwhile.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a caller for whom there is no descriptor may take to hear that. Others wait behind it.
+const REFUSAL_LINGER: Duration = Duration::from_millis(100);
+
+/// Accepts clients for ever.
+pub async fn serve(listener: UnixListener, host: Host) {
+    let greeting = std::sync::Arc::new(Semaphore::new(GREETING_MAX));
+    let mut reserve = Reserve::new();
+    let mut numbers = 0;
+    loop {
+        if greeting.available_permits() == 0 {
+            host.meters.greeting.on_met();
+        }
+        let permit = greeting.clone().acquire_owned().await.expect("never closed");
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => match host.accept_without(&listener, &mut reserve, &error).await {
+                Some(stream) => stream,
+                None => continue,
+            },
+        };
+        numbers += 1;
+        let (host, client) = (host.clone(), ClientId(numbers));
+        let greeted = (permit, host.meters.greeting.count());
+        tokio::spawn(async move {
+            if let Some((stream, _seat)) = host.greet(client, stream, greeted).await {
+                host.attend(client, stream).await;
+            }
+        });
+    }
+}
+
+/// A descriptor that is kept for the moment when there is no other one: with it, a caller can be told.
+#[derive(Debug)]
+struct Reserve(Option<File>);
+
+impl Reserve {
+    fn new() -> Self {
+        let mut reserve = Reserve(None);
+        reserve.fill();
+        reserve
+    }
+
+    /// Whether it is there again.
+    fn fill(&mut self) -> bool {
+        if self.0.is_none() {
+            self.0 = File::open("/dev/null").ok();
+        }
+        self.0.is_some()
+    }
+}
+
+impl Host {
+    /// The client's connection and its seat, if it is let in; `greeted` counts it until that is decided.
+    async fn greet<T>(
+        &self,
+        client: ClientId,
+        mut stream: UnixStream,
+        greeted: T,
+    ) -> Option<(UnixStream, Held)> {
+        let welcomed = tokio::time::timeout(HELLO_TIMEOUT, self.welcome(&mut stream)).await;
+        drop(greeted);
+        match welcomed {
+            Ok(Ok((pid, seat))) => {
+                debug!(client = client.0, pid, "client joined");
+                return Some((stream, seat));
+            }
+            Ok(Err(error)) => debug!(client = client.0, %error, "client turned away"),
+            Err(_) => debug!(client = client.0, "client turned away: no hello"),
+        }
+        None
+    }
+
+    /// Answers the hello; gives the client's process id and its seat.
+    async fn welcome(&self, stream: &mut UnixStream) -> Result<(u32, Held), FrameError> {
+        let Call { call, request } = read_frame(stream).await?;
+        let refusal = match request {
+            Request::Hello { version: CLIENT_PROTOCOL_VERSION, pid } => match self.meters.clients.hold() {
+                Some(seat) => {
+                    let reply = Reply::Welcome {
+                        version: CLIENT_PROTOCOL_VERSION,
+                        node: self.node,
+                        arena_bytes: self.arena.bytes(),
+                    };
+                    self.send_welcome(stream, &Answer { call, reply }).await?;
+                    return Ok((pid, seat));
+                }
+                None => self.is_full(),
+            },
+            Request::Hello { version, .. } => Error::new(
+                ErrorKind::VersionMismatch,
+                format!(
+                    "the client speaks protocol version {version}, the node {} version \
+                     {CLIENT_PROTOCOL_VERSION}: use the same release of both",
+                    self.node
+                ),
+            ),
+            _ => Error::new(ErrorKind::BadArgument, "the first call of a connection must be Hello"),
+        };
+        let error = io::Error::new(io::ErrorKind::InvalidData, refusal.message.clone());
+        refuse(stream, call, refusal).await?;
+        Err(error.into())
+    }
+
+    fn is_full(&self) -> Error {
+        let clients_max = self.meters.clients.limit();
+        let message = format!(
+            "node {} has {clients_max} clients already, and takes no more at a time (`hoplited --clients-max`, and \
+             four descriptors of its limit for each)",
+            self.node
+        );
+        Error::new(ErrorKind::LimitReached, message)
+    }
+
+    /// The arena's descriptor goes with the first byte of the frame.
+    async fn send_welcome(&self, stream: &mut UnixStream, welcome: &Answer) -> io::Result<()> {
+        let mut frame = BytesMut::new();
+        encode(welcome, &mut frame);
+        let socket = stream.as_fd();
+        let sent =
+            stream.async_io(Interest::WRITABLE, || send_with_fd(socket, &frame, self.arena.fd())).await?;
+        frame.advance(sent);
+        stream.write_all(&frame).await
+    }
+
+    /// Nobody could be accepted. Callers wait in the kernel's queue; if it is descriptors that are missing, the first
+    /// one is told so, unless there are some again.
+    async fn accept_without(
+        &self,
+        listener: &UnixListener,
+        reserve: &mut Reserve,
+        error: &io::Error,
+    ) -> Option<UnixStream> {
+        if self.shortage.on_error(error, "cannot accept a client") {
+            return None;
+        }
+        if !is_shortage(error) || reserve.0.take().is_none() {
+            debug!(%error, "cannot accept a client");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            reserve.fill();
+            return None;
+        }
+        // The kernel looks for a descriptor first: perhaps nobody has called.
+        let accepted = tokio::time::timeout(ACCEPT_PAUSE, listener.accept()).await;
+        let has_room = reserve.fill();
+        let Ok(Ok((mut stream, _))) = accepted else { return None };
+        if has_room {
+            return Some(stream);
+        }
+        let message = format!("node {} has no descriptor left for a client: {error}", self.node);
+        let refusing = async {
+            refuse(&mut stream, 0, Error::new(ErrorKind::LimitReached, message)).await?;
+            // Its hello: who says it to a connection that is closed may not hear the answer.
+            read_frame::<Call>(&mut stream).await
+        };
+        let _ = tokio::time::timeout(REFUSAL_LINGER, refusing).await;
+        drop(stream);
+        reserve.fill();
+        None
+    }
+}
+
+async fn refuse(stream: &mut UnixStream, call: u64, refusal: Error) -> io::Result<()> {
+    let mut frame = BytesMut::new();
+    encode(&Answer { call, reply: Reply::Failed(refusal) }, &mut frame);
+    stream.write_all(&frame).await
+}

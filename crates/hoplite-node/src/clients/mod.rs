@@ -1,0 +1,207 @@
+//! The Unix socket for clients: one task per connection, answers queued with a bound.
+//!
+//! | file | what |
+//! |---|---|
+//! | `door` | who is let in, and who is turned away in words |
+//! | `life` | whether the process of a client still runs |
+
+mod door;
+mod life;
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Buf;
+use hoplite_core::io::ClientId;
+use hoplite_net::{FrameError, Meter, Outbox, Shortage};
+use hoplite_store::Arena;
+use hoplite_wire::{decode, Deframer};
+use hoplite_words::client::{Call, Gauge, Request};
+use hoplite_words::NodeId;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use tokio::io::unix::AsyncFd;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tracing::{debug, warn};
+
+pub use door::serve;
+use life::Life;
+
+/// Bytes of answers that may wait for one client: several of the longest (`IDS_MAX` ids ready). A
+/// client this far behind does not read at all.
+pub const CLIENT_OUTBOX_BYTES_MAX: usize = 16 << 20;
+
+/// Clients at a time, unless told otherwise: many times the processors of any host, and two descriptors each.
+pub const CLIENTS_MAX: usize = 4096;
+
+/// Callers whose hello is awaited; more wait in the kernel's queue.
+const GREETING_MAX: usize = 256;
+
+/// Read at once: several calls, or the largest small object.
+const READ_BYTES: usize = 128 << 10;
+
+/// What happens on clients' connections.
+#[derive(Debug)]
+pub enum ClientEvent {
+    /// Welcomed; answers go into the outbox.
+    Joined {
+        client: ClientId,
+        outbox: Arc<Outbox>,
+    },
+    Called {
+        client: ClientId,
+        call: u64,
+        request: Request,
+    },
+    /// The connection is over, after `Joined`.
+    Gone {
+        client: ClientId,
+    },
+}
+
+/// How many clients there are, and callers that may become some.
+#[derive(Clone, Debug)]
+pub struct Meters {
+    clients: Arc<Meter>,
+    greeting: Arc<Meter>,
+}
+
+impl Default for Meters {
+    fn default() -> Self {
+        Meters::new(CLIENTS_MAX)
+    }
+}
+
+impl Meters {
+    pub fn new(clients_max: usize) -> Self {
+        let clients = Meter::new("clients", clients_max);
+        Meters { clients, greeting: Meter::new("clients whose hello is awaited", GREETING_MAX) }
+    }
+
+    pub fn gauges(&self) -> [Gauge; 2] {
+        [self.clients.gauge(), self.greeting.gauge()]
+    }
+}
+
+/// What every connection needs to know.
+#[derive(Clone, Debug)]
+pub struct Host {
+    pub node: NodeId,
+    pub arena: Arc<Arena>,
+    pub events: mpsc::Sender<ClientEvent>,
+    pub meters: Meters,
+    pub shortage: Arc<Shortage>,
+}
+
+impl Host {
+    /// Serves a client that was welcomed, to its end.
+    async fn attend(&self, client: ClientId, stream: UnixStream) {
+        let outbox = Arc::new(Outbox::new(CLIENT_OUTBOX_BYTES_MAX));
+        if self.events.send(ClientEvent::Joined { client, outbox: outbox.clone() }).await.is_err() {
+            return;
+        }
+        let ended = self.converse(client, stream, &outbox).await;
+        outbox.close();
+        match ended {
+            Ok(()) | Err(FrameError::Closed) => debug!(client = client.0, "client left"),
+            Err(FrameError::Io(error)) => debug!(client = client.0, %error, "client lost"),
+            Err(error) => warn!(client = client.0, %error, "the client sent what is no call; dropped"),
+        }
+        let _ = self.events.send(ClientEvent::Gone { client }).await;
+    }
+
+    async fn converse(
+        &self,
+        client: ClientId,
+        stream: UnixStream,
+        outbox: &Outbox,
+    ) -> Result<(), FrameError> {
+        let life = Life::of(&stream);
+        let socket = stream.into_std()?;
+        // For reading only: else every answer that the client takes would wake this process, to tell that
+        // there is room for more.
+        let socket = watch(socket, Interest::READABLE)?;
+        tokio::select! {
+            ended = self.relay_calls(client, &socket, &life) => ended,
+            ended = write_answers(outbox, socket.get_ref()) => ended.map_err(FrameError::Io),
+            () = outbox.closed() => Ok(()),
+        }
+    }
+
+    /// Until the client closes the connection, or its process has ended and all that it said is read: a child
+    /// that it forked may have the connection open for ever.
+    async fn relay_calls(
+        &self,
+        client: ClientId,
+        socket: &AsyncFd<StdUnixStream>,
+        life: &Life,
+    ) -> Result<(), FrameError> {
+        let mut deframer = Deframer::new();
+        let mut scratch = vec![0; READ_BYTES].into_boxed_slice();
+        let mut end = pin!(life.end());
+        let mut has_ended = false;
+        loop {
+            while let Some(frame) = deframer.next_frame()? {
+                let Call { call, request } = decode(&frame)?;
+                if self.events.send(ClientEvent::Called { client, call, request }).await.is_err() {
+                    return Ok(());
+                }
+            }
+            let mut ready = None;
+            if !has_ended {
+                tokio::select! {
+                    biased;
+                    () = &mut end => has_ended = true,
+                    readable = socket.readable() => ready = Some(readable?),
+                }
+            }
+            let received = rustix::net::recv(socket.get_ref(), &mut scratch[..], RecvFlags::DONTWAIT);
+            let is_all = match received {
+                Ok((0, _)) => return Err(FrameError::Closed),
+                Ok((received, _)) => {
+                    deframer.push(&scratch[..received]);
+                    // That was all: a look that finds nothing is spared.
+                    received < scratch.len()
+                }
+                Err(Errno::AGAIN) if has_ended => return Err(FrameError::Closed),
+                Err(Errno::AGAIN) => true,
+                Err(Errno::INTR) => false,
+                Err(error) => return Err(io::Error::from(error).into()),
+            };
+            if let Some(mut ready) = ready.filter(|_| is_all) {
+                ready.clear_ready();
+            }
+        }
+    }
+}
+
+async fn write_answers(outbox: &Outbox, socket: &StdUnixStream) -> io::Result<()> {
+    while let Some(mut answers) = outbox.take().await {
+        while !answers.is_empty() {
+            match rustix::net::send(socket, &answers, SendFlags::NOSIGNAL) {
+                Ok(sent) => answers.advance(sent),
+                Err(Errno::AGAIN) => room(socket).await?,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the client has taken some of what lies in its socket.
+async fn room(socket: &StdUnixStream) -> io::Result<()> {
+    let watched = watch(socket.try_clone()?, Interest::WRITABLE)?;
+    let room = watched.writable().await;
+    room.map(drop)
+}
+
+#[allow(deprecated, reason = "what replaces it is unsafe, for types that do not own their descriptor")]
+fn watch<T: AsRawFd>(socket: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    AsyncFd::with_interest(socket, interest)
+}
