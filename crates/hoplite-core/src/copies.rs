@@ -18,6 +18,7 @@ use hoplite_words::{limits, Claim, CopyId, Edition, Header, NodeId, ObjectId, Sh
 
 use crate::arena::{footprint, Arena};
 use crate::io::{ClientId, Event, Extent, FoldId, Output};
+use crate::shard_table::ShardCounts;
 use crate::Core;
 use hoplite_words::TransferId;
 
@@ -86,6 +87,7 @@ pub(crate) struct Copies {
     pub table: BTreeMap<CopyId, Copy>,
     /// The one live (not doomed) copy of an object.
     by_object: BTreeMap<(Shard, ObjectId), CopyId>,
+    counts: ShardCounts,
     /// Evictable copies by last use.
     lru: BTreeSet<(u64, CopyId)>,
     evictable_bytes: u64,
@@ -111,6 +113,7 @@ impl Copies {
             arena: Arena::new(bytes),
             table: BTreeMap::new(),
             by_object: BTreeMap::new(),
+            counts: ShardCounts::default(),
             lru: BTreeSet::new(),
             evictable_bytes: 0,
             evicted: 0,
@@ -164,17 +167,33 @@ impl Copies {
 
     /// The copy goes by no id any more.
     pub fn forget_object_of(&mut self, id: CopyId) {
-        let object = self.table[&id].object;
-        self.by_object.remove(&(object.shard(), object));
+        self.unname(self.table[&id].object);
+    }
+
+    fn name(&mut self, object: ObjectId, id: CopyId) {
+        if self.by_object.insert((object.shard(), object), id).is_none() {
+            self.counts.add(object.shard());
+        }
+    }
+
+    fn unname(&mut self, object: ObjectId) {
+        if self.by_object.remove(&(object.shard(), object)).is_some() {
+            self.counts.remove(object.shard());
+        }
+    }
+
+    /// How many objects of a shard have a live copy here.
+    pub fn count_in(&self, shard: Shard) -> usize {
+        self.counts.of(shard)
     }
 
     /// The copy goes by another id from now on.
     pub fn rename(&mut self, id: CopyId, object: ObjectId) {
         let copy = self.table.get_mut(&id).expect("a live copy id");
         debug_assert!(!copy.is_sealed(), "clients may keep what is sealed, by its id");
-        self.by_object.remove(&(copy.object.shard(), copy.object));
-        copy.object = object;
-        self.by_object.insert((object.shard(), object), id);
+        let before = std::mem::replace(&mut copy.object, object);
+        self.unname(before);
+        self.name(object, id);
     }
 
     /// The owner counts the copy as complete without being told.
@@ -231,7 +250,7 @@ impl Core {
             windows: Vec::new(),
             within: None,
         };
-        self.copies.by_object.insert((new.object.shard(), new.object), id);
+        self.copies.name(new.object, id);
         self.copies.table.insert(id, copy);
         self.ctx.out.push_back(Output::Open { copy: id, extent });
         id
@@ -291,7 +310,7 @@ impl Core {
     pub(crate) fn doom(&mut self, id: CopyId) {
         let Some(copy) = self.copies.table.get(&id).filter(|copy| !copy.doomed) else { return };
         let (object, phase, public) = (copy.object, copy.phase, copy.public);
-        self.copies.by_object.remove(&(object.shard(), object));
+        self.copies.unname(object);
         self.copies.with(id, |copy| copy.doomed = true);
         self.ctx.out.push_back(match phase {
             Phase::Sealed => Output::Removed { object },

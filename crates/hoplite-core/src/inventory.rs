@@ -153,7 +153,8 @@ impl Core {
         after: Option<ObjectId>,
     ) {
         match section {
-            COPIES => self.fill_copies(filling, to, shard, after),
+            COPIES if self.copies.count_in(shard) > 0 => self.fill_copies(filling, to, shard, after),
+            COPIES => {}
             TOMBSTONES => {
                 for (id, stamp) in self.directory.tombstones_of(shard, after) {
                     if filling.is_full() {
@@ -214,6 +215,9 @@ impl Core {
 
     /// Stands for the copies in a shard, as its owner should know them; and how many there are.
     fn digest(&self, shard: Shard) -> (u64, usize) {
+        if self.copies.count_in(shard) == 0 {
+            return (0, 0);
+        }
         let counts = |(_, copy): &(CopyId, &Copy)| copy.is_sealed() || copy.pinned;
         let copies = self.copies.public_in(shard, None).filter(counts);
         copies.fold((0, 0), |(digest, count), (id, copy)| {

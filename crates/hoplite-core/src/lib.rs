@@ -31,6 +31,7 @@ mod reduce;
 mod resync;
 mod room;
 mod serve;
+mod shard_table;
 mod shards;
 mod subscriptions;
 mod timers;

@@ -36,6 +36,11 @@ impl Core {
         }
         match message {
             PeerMessage::Directory { origin, hops, id, request } => {
+                if hops > 0 && self.ctx.shards.has_claimed() {
+                    // Who passes it on here no longer owns what it may have said it did.
+                    let moved = self.ctx.shards.forget_claim(id.shard(), from);
+                    self.on_owners_moved(&moved);
+                }
                 self.on_directory(origin, hops, id, request)
             }
             PeerMessage::Answer { id, answer } => self.on_answer(from, id, answer),

@@ -13,7 +13,7 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use hoplite_words::peer::{PeerMessage, ShardQuery};
-use hoplite_words::{NodeId, ObjectId, Shard};
+use hoplite_words::{NodeId, ObjectId};
 
 use crate::shards::{Moved, ShardSet};
 use crate::timers::Timer;
@@ -177,9 +177,7 @@ impl Core {
             self.directory.repeat_pull(&mut self.ctx, node);
             self.directory.pull_again(&mut self.ctx, node);
         }
-        let owned: Vec<_> = Shard::all().filter(|&shard| self.ctx.shards.owner_of(shard) == node).collect();
-        let mut theirs = ShardSet::default();
-        owned.into_iter().for_each(|shard| theirs.insert(shard));
+        let theirs = self.ctx.shards.owned_by(node);
         self.repeat_questions(|id| theirs.contains(id.shard()));
         self.directory.repeat_answers(&mut self.ctx, node);
         self.repeat_seats(node);

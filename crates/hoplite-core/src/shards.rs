@@ -10,6 +10,8 @@ use std::time::Duration;
 use hoplite_words::limits::SHARDS;
 use hoplite_words::{mix64, NodeId, ObjectId, Shard};
 
+use crate::shard_table::ShardTable;
+
 /// Some of all shards.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ShardSet(Box<[u64; SHARDS / 64]>);
@@ -22,7 +24,15 @@ impl Default for ShardSet {
 
 impl ShardSet {
     pub fn insert(&mut self, shard: Shard) {
-        self.0[shard.index() / 64] |= 1 << (shard.index() % 64);
+        self.set(shard, true);
+    }
+
+    fn set(&mut self, shard: Shard, to: bool) {
+        let bit = 1 << (shard.index() % 64);
+        match to {
+            true => self.0[shard.index() / 64] |= bit,
+            false => self.0[shard.index() / 64] &= !bit,
+        }
     }
 
     pub fn contains(&self, shard: Shard) -> bool {
@@ -34,7 +44,11 @@ impl ShardSet {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = Shard> + '_ {
-        Shard::all().filter(|&shard| self.contains(shard))
+        let words = self.0.iter().enumerate().filter(|(_, &word)| word != 0);
+        words.flat_map(|(at, &word)| {
+            let bits = (0..64).filter(move |bit| word & 1 << bit != 0);
+            bits.map(move |bit| Shard((at * 64 + bit) as u16))
+        })
     }
 }
 
@@ -70,7 +84,8 @@ pub(crate) struct Shards {
     backups: Vec<Slot>,
     /// Shards of which another node has said that it owns them, although we know of nothing that gave them to
     /// it: it has heard of a change of members before us.
-    claimed: BTreeMap<Shard, (NodeId, Duration)>,
+    claimed: ShardTable<(NodeId, Duration)>,
+    claims: usize,
 }
 
 /// How long that is believed: by then we have heard of the change, or it was none.
@@ -86,7 +101,8 @@ impl Shards {
             by_node: BTreeMap::from([(me, 0)]),
             owners: vec![0; SHARDS],
             backups: vec![NOBODY; SHARDS],
-            claimed: BTreeMap::new(),
+            claimed: ShardTable::default(),
+            claims: 0,
         }
     }
 
@@ -150,6 +166,17 @@ impl Shards {
         Moved { owners: claims_over.clone(), claims_over, ..Moved::default() }
     }
 
+    /// The node takes us for the shard's owner: what it said before counts no longer.
+    pub fn forget_claim(&mut self, shard: Shard, node: NodeId) -> Moved {
+        let mut claims_over = ShardSet::default();
+        if self.claimed.get(shard).is_some_and(|&(by, _)| by == node) {
+            self.claimed.remove(shard);
+            self.claims -= 1;
+            claims_over.insert(shard);
+        }
+        Moved { owners: claims_over.clone(), claims_over, ..Moved::default() }
+    }
+
     /// What nodes said long ago they owned.
     pub fn forget_old_claims(&mut self, now: Duration) -> Moved {
         let claims_over = self.forget_claims(|_, _, until| until <= now);
@@ -158,18 +185,19 @@ impl Shards {
 
     fn forget_claims(&mut self, is_over: impl Fn(Shard, NodeId, Duration) -> bool) -> ShardSet {
         let mut forgotten = ShardSet::default();
-        self.claimed.retain(|&shard, &mut (by, until)| {
-            let over = is_over(shard, by, until);
-            if over {
-                forgotten.insert(shard);
+        if self.has_claimed() {
+            let over = self.claimed.iter().filter(|&(shard, &(by, until))| is_over(shard, by, until));
+            over.for_each(|(shard, _)| forgotten.insert(shard));
+            for shard in forgotten.iter() {
+                self.claimed.remove(shard);
+                self.claims -= 1;
             }
-            !over
-        });
+        }
         forgotten
     }
 
     pub fn has_claimed(&self) -> bool {
-        !self.claimed.is_empty()
+        self.claims > 0
     }
 
     fn heaviest(&self, shard: Shard, eligible: impl Fn(Slot) -> bool) -> Slot {
@@ -214,10 +242,27 @@ impl Shards {
     }
 
     pub fn owner_of(&self, shard: Shard) -> NodeId {
-        match self.claimed.get(&shard) {
+        match self.claimed.get(shard) {
             Some(&(by, _)) => by,
             None => self.node(self.owners[shard.index()]).expect("we are a member ourselves"),
         }
+    }
+
+    /// What the node owns.
+    pub fn owned_by(&self, node: NodeId) -> ShardSet {
+        let mut owned = ShardSet::default();
+        if let Some(&slot) = self.by_node.get(&node) {
+            for (word, owners) in owned.0.iter_mut().zip(self.owners.chunks_exact(64)) {
+                let bits = owners.iter().enumerate().map(|(bit, &owner)| u64::from(owner == slot) << bit);
+                *word = bits.sum();
+            }
+        }
+        if self.has_claimed() {
+            for (shard, &(by, _)) in self.claimed.iter() {
+                owned.set(shard, by == node);
+            }
+        }
+        owned
     }
 
     pub fn is_mine(&self, shard: Shard) -> bool {
@@ -234,10 +279,11 @@ impl Shards {
         if self.owner_of(shard) == by {
             return false;
         }
-        match self.node(self.owners[shard.index()]) == Some(by) {
-            true => self.claimed.remove(&shard),
-            false => self.claimed.insert(shard, (by, now + CLAIMED_FOR)),
-        };
+        self.claims -= usize::from(self.claimed.remove(shard).is_some());
+        if self.node(self.owners[shard.index()]) != Some(by) {
+            self.claimed.insert(shard, (by, now + CLAIMED_FOR));
+            self.claims += 1;
+        }
         true
     }
 
@@ -323,6 +369,20 @@ mod tests {
         assert!(shards.note_claimed(NOW, shard, node(9)));
         shards.remove(node(1));
         assert!([node(0), node(2)].contains(&shards.owner_of(shard)), "what we learn ourselves is newer");
+    }
+
+    #[test]
+    fn what_a_node_owns_is_what_it_is_the_owner_of() {
+        let mut shards = cluster(0..7);
+        let claimed = Shard::all().find(|&shard| shards.owner_of(shard) == node(1)).unwrap();
+        shards.note_claimed(NOW, claimed, node(2));
+        for port in 0..7 {
+            let owned: Vec<_> = shards.owned_by(node(port)).iter().collect();
+            let expected: Vec<_> = Shard::all().filter(|&shard| shards.owner_of(shard) == node(port)).collect();
+            assert_eq!(owned, expected);
+        }
+        assert!(shards.forget_claim(claimed, node(2)).owners.contains(claimed));
+        assert!(shards.owned_by(node(1)).contains(claimed));
     }
 
     #[test]

@@ -53,6 +53,10 @@ impl Backups {
         self.told.remove(id);
     }
 
+    pub fn has_of(&self, shard: Shard) -> bool {
+        self.told.has_of(shard)
+    }
+
     /// What dead owners told of a shard.
     pub fn of_dead<'a>(
         &'a self,
@@ -121,7 +125,7 @@ impl Directory {
 
     /// What backups were told is about to be forgotten there: one shard's ids are sent again.
     pub(super) fn renew_backups(&mut self, ctx: &mut Ctx, shard: Shard) {
-        let Some(owned) = self.owned.get(&shard).filter(|owned| owned.is_active()) else { return };
+        let Some(owned) = self.owned.get(shard).filter(|owned| owned.is_active()) else { return };
         let told = owned.ids().into_iter().filter(|&id| owned.entry(id).is_some_and(|e| e.backup_told));
         let lost = self.lost.of_shard(ctx.now, shard, None).map(|(id, _)| id);
         self.backups.unsent.extend(told.chain(lost));

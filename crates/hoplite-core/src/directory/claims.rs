@@ -87,7 +87,7 @@ impl Directory {
 
     /// A coordinator wants to make the object.
     pub(super) fn on_claim(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId, seq: u64, claim: Claim) {
-        if self.tombstones.contains(id) {
+        if self.deleted_at(id).is_some() {
             return self.tell_claim_verdict(ctx, id, claim, Verdict::Deleted);
         }
         let entry = self.entry_mut(id);
@@ -126,6 +126,7 @@ impl Directory {
             return;
         }
         entry.content = Content::None;
+        self.tell_if_deleted(ctx, id);
         self.drop_orphans(ctx, id);
         self.settle_contenders(ctx, local, id);
     }
@@ -162,7 +163,7 @@ impl Directory {
 
     /// A coordinator says that its target was complete, and is gone.
     pub(super) fn on_mark_lost(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId, claim: Claim) {
-        if self.tombstones.contains(id) {
+        if self.deleted_at(id).is_some() {
             return;
         }
         let entry = self.entry_mut(id);
@@ -286,7 +287,7 @@ fn entry_of(directory: &mut Directory, id: ObjectId) -> &mut Entry {
 
 impl Entry {
     /// When this very claim was accepted.
-    fn accepted_under(&self, claim: Claim) -> Option<Stamp> {
+    pub(super) fn accepted_under(&self, claim: Claim) -> Option<Stamp> {
         match self.content {
             Content::Claimed { claim: known, stamp, .. } if known == claim => Some(stamp),
             Content::Complete { stamp, by: Some(known) } if known == claim => Some(stamp),

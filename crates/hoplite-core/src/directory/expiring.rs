@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use hoplite_words::{ObjectId, Shard};
 
+use crate::shard_table::ShardCounts;
+
 /// How many are forgotten in one turn of the loop: less than a millisecond's work.
 const FORGOTTEN_PER_TURN: usize = 4096;
 
@@ -19,12 +21,18 @@ pub(super) struct Expiring<V, const MAX: usize> {
     table: BTreeMap<(Shard, ObjectId), V>,
     /// By the second in which they end. An id may be in several lists, if it was remembered again.
     due: BTreeMap<u64, Vec<ObjectId>>,
+    counts: ShardCounts,
     dropped: u64,
 }
 
 impl<V, const MAX: usize> Default for Expiring<V, MAX> {
     fn default() -> Self {
-        Expiring { table: BTreeMap::new(), due: BTreeMap::new(), dropped: 0 }
+        Expiring {
+            table: BTreeMap::new(),
+            due: BTreeMap::new(),
+            counts: ShardCounts::default(),
+            dropped: 0,
+        }
     }
 }
 
@@ -39,7 +47,9 @@ impl<V, const MAX: usize> Expiring<V, MAX> {
             }
         }
         self.due.entry(second).or_default().push(id);
-        self.table.insert((id.shard(), id), value);
+        if self.table.insert((id.shard(), id), value).is_none() {
+            self.counts.add(id.shard());
+        }
         while self.table.len() > MAX {
             self.drop_first();
         }
@@ -47,16 +57,17 @@ impl<V, const MAX: usize> Expiring<V, MAX> {
 
     fn drop_first(&mut self) {
         let Some(mut first) = self.due.first_entry() else { return };
-        if let Some(id) = first.get_mut().pop() {
-            self.dropped += u64::from(self.table.remove(&(id.shard(), id)).is_some());
-        }
+        let id = first.get_mut().pop();
         if first.get().is_empty() {
             first.remove();
         }
+        self.dropped += u64::from(id.and_then(|id| self.remove(id)).is_some());
     }
 
     pub fn remove(&mut self, id: ObjectId) -> Option<V> {
-        self.table.remove(&(id.shard(), id))
+        let removed = self.table.remove(&(id.shard(), id))?;
+        self.counts.remove(id.shard());
+        Some(removed)
     }
 
     pub fn get(&self, id: ObjectId) -> Option<&V> {
@@ -74,6 +85,11 @@ impl<V, const MAX: usize> Expiring<V, MAX> {
     /// How many were forgotten because there were too many.
     pub fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    /// Whether there are any of a shard.
+    pub fn has_of(&self, shard: Shard) -> bool {
+        self.counts.of(shard) > 0
     }
 
     /// Those of a shard, behind `after`, in order.
@@ -94,9 +110,8 @@ impl<V, const MAX: usize> Expiring<V, MAX> {
             }
             match first.get_mut().pop() {
                 Some(id) => {
-                    let key = (id.shard(), id);
-                    if self.table.get(&key).is_some_and(&is_over) {
-                        self.table.remove(&key);
+                    if self.get(id).is_some_and(&is_over) {
+                        self.remove(id);
                     }
                 }
                 None => drop(first.remove()),

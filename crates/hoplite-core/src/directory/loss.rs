@@ -28,6 +28,10 @@ impl LostIds {
         self.0.contains(id)
     }
 
+    pub fn has_of(&self, shard: Shard) -> bool {
+        self.0.has_of(shard)
+    }
+
     pub fn remove(&mut self, id: ObjectId) {
         self.0.remove(id);
     }

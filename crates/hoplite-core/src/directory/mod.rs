@@ -37,6 +37,7 @@ use hoplite_words::{Blob, Edition, NodeId, ObjectId, Shard};
 
 use crate::copies::Copies;
 use crate::ctx::Ctx;
+use crate::shard_table::ShardTable;
 use crate::shards::Moved;
 use backups::Backups;
 use entry::{Content, Entry};
@@ -58,7 +59,7 @@ pub(crate) enum Effect {
 
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    owned: BTreeMap<Shard, OwnedShard>,
+    owned: ShardTable<OwnedShard>,
     tombstones: Tombstones,
     lost: LostIds,
     backups: Backups,
@@ -90,7 +91,7 @@ impl Directory {
     /// The members are known now.
     pub fn start(&mut self, ctx: &mut Ctx) {
         let me = ctx.me;
-        let owned: Vec<_> = self.owned.keys().copied().collect();
+        let owned: Vec<_> = self.owned.keys().collect();
         owned.into_iter().for_each(|shard| self.on_heard(ctx, shard, me));
     }
 
@@ -120,11 +121,11 @@ impl Directory {
     }
 
     pub fn entries_in(&self, shard: Shard) -> usize {
-        self.owned.get(&shard).map_or(0, OwnedShard::len)
+        self.owned.get(shard).map_or(0, OwnedShard::len)
     }
 
     fn entry(&self, id: ObjectId) -> Option<&Entry> {
-        self.owned.get(&id.shard())?.entry(id)
+        self.owned.get(id.shard())?.entry(id)
     }
 
     /// The entry, new if need be. Only for ids that are owned here.
@@ -133,21 +134,21 @@ impl Directory {
     }
 
     fn known_entry_mut(&mut self, id: ObjectId) -> Option<&mut Entry> {
-        self.owned.get_mut(&id.shard())?.known_mut(id)
+        self.owned.get_mut(id.shard())?.known_mut(id)
     }
 
     fn shard_mut(&mut self, shard: Shard) -> &mut OwnedShard {
-        self.owned.get_mut(&shard).expect("it is owned here")
+        self.owned.get_mut(shard).expect("it is owned here")
     }
 
     /// Whether all there is of these ids is known here.
     fn is_active(&self, shard: Shard) -> bool {
-        self.owned.get(&shard).is_some_and(OwnedShard::is_active)
+        self.owned.get(shard).is_some_and(OwnedShard::is_active)
     }
 
     /// Brings the index in step after `node` came into the entry of `id`, or went.
     fn reindex(&mut self, id: ObjectId, node: NodeId) {
-        if let Some(shard) = self.owned.get_mut(&id.shard()) {
+        if let Some(shard) = self.owned.get_mut(id.shard()) {
             shard.reindex(id, node);
         }
     }
@@ -170,7 +171,7 @@ impl Directory {
 
     /// Takes an entry out, with all that points to it.
     fn take_entry(&mut self, id: ObjectId) -> Option<Entry> {
-        let entry = self.owned.get_mut(&id.shard())?.take(id)?;
+        let entry = self.owned.get_mut(id.shard())?.take(id)?;
         if let Some(keeper) = entry.keeper.as_ref().and_then(|keeper| keeper.node) {
             self.forget_keeper(keeper, id);
         }
@@ -234,7 +235,7 @@ impl Directory {
     /// Members changed, and with them who owns what.
     pub fn on_moved(&mut self, ctx: &mut Ctx, moved: &Moved) {
         for shard in moved.owners.iter() {
-            match (ctx.shards.is_mine(shard), self.owned.contains_key(&shard)) {
+            match (ctx.shards.is_mine(shard), self.owned.contains(shard)) {
                 (true, false) => self.begin_recovery(ctx, shard),
                 (false, true) => self.give_shard_up(ctx, shard),
                 (true, true) | (false, false) => {}
@@ -250,7 +251,7 @@ impl Directory {
     pub fn on_member_up(&mut self, ctx: &mut Ctx, node: NodeId) {
         self.on_node_up(node);
         let recovering: Vec<_> =
-            self.owned.iter().filter(|(_, owned)| !owned.is_active()).map(|(&shard, _)| shard).collect();
+            self.owned.iter().filter(|(_, owned)| !owned.is_active()).map(|(shard, _)| shard).collect();
         for shard in recovering {
             self.await_also(shard, node);
         }
@@ -273,7 +274,7 @@ impl Directory {
     /// What is remembered besides the shards themselves, in words.
     pub fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
-        for (shard, owned) in &self.owned {
+        for (shard, owned) in self.owned.iter() {
             if owned.len() > 0 || !owned.is_active() || owned.nodes().next().is_some() {
                 left.push(format!("{shard:?}: {owned:?}"));
             }
@@ -295,6 +296,6 @@ impl Directory {
     /// What is wrong with the indexes, if anything is.
     #[cfg(debug_assertions)]
     pub fn wrong_index(&self) -> Option<Shard> {
-        self.owned.iter().find(|(_, owned)| !owned.is_index_right()).map(|(&shard, _)| shard)
+        self.owned.iter().find(|(_, owned)| !owned.is_index_right()).map(|(shard, _)| shard)
     }
 }

@@ -35,7 +35,7 @@ impl Directory {
         failed: Option<NodeId>,
     ) {
         self.on_not_taken(ctx, local, origin, id, ask);
-        if self.tombstones.contains(id) {
+        if self.deleted_at(id).is_some() {
             return self.tell_deleted(ctx, origin, id);
         }
         let entry = self.entry_mut(id);
@@ -86,7 +86,7 @@ impl Directory {
         id: ObjectId,
         bytes_max: Option<u64>,
     ) {
-        if self.tombstones.contains(id) {
+        if self.deleted_at(id).is_some() {
             return self.tell_deleted(ctx, origin, id);
         }
         let entry = self.entry_mut(id);
@@ -131,7 +131,7 @@ impl Directory {
             token,
             size: entry.filter(|entry| !entry.holders.is_empty()).and_then(Entry::size),
             copies: holders.take(LOCATED_MAX).map(location).collect(),
-            deleted: self.tombstones.contains(id),
+            deleted: self.deleted_at(id).is_some(),
         };
         self.answer(ctx, origin, id, answer);
     }

@@ -28,6 +28,7 @@ use super::shard::{OwnedShard, HELD_MAX};
 use super::Directory;
 use crate::copies::Copies;
 use crate::ctx::Ctx;
+use crate::shard_table::ShardTable;
 use crate::timers::Timer;
 
 /// Shards in one request: there are often few objects, and then round trips are what takes time.
@@ -72,7 +73,7 @@ pub(super) struct Pulls {
 struct Pull {
     round: u64,
     scope: Scope,
-    shards: Vec<Shard>,
+    shards: BTreeSet<Shard>,
     next: Option<Cursor>,
     /// From the first page.
     since: Option<u64>,
@@ -115,8 +116,23 @@ impl Pulls {
         if queued.is_empty() {
             self.queue.remove(&node);
         }
-        shards.sort_unstable();
         Some((scope, shards))
+    }
+
+    /// Another node owns the shard: nobody is asked about it. If it comes back, all of it is asked for anew.
+    fn forget_shard(&mut self, shard: Shard) {
+        self.demanded.remove(&shard);
+        for pull in self.running.values_mut() {
+            pull.shards.remove(&shard);
+        }
+    }
+
+    /// What was told so far may be out of date: those that are being asked are asked anew.
+    fn restart(&mut self, ctx: &mut Ctx) {
+        for (node, pull) in std::mem::take(&mut self.running) {
+            ctx.timers.clear(Timer::Pull(node));
+            pull.shards.into_iter().for_each(|shard| self.enqueue(node, pull.scope, shard));
+        }
     }
 }
 
@@ -136,7 +152,8 @@ impl Directory {
         if members.is_empty() {
             return;
         }
-        for (&shard, owned) in &mut self.owned {
+        self.pulls.restart(ctx);
+        for (shard, owned) in self.owned.iter_mut() {
             owned.recover_again(members.clone());
             for &member in &members {
                 self.pulls.enqueue(member, Scope::All, shard);
@@ -147,20 +164,20 @@ impl Directory {
 
     /// `node` may know of the shard, too, which is still being recovered.
     pub(super) fn await_also(&mut self, shard: Shard, node: NodeId) {
-        if let Some(owned) = self.owned.get_mut(&shard) {
+        if let Some(owned) = self.owned.get_mut(shard) {
             owned.recover_again(BTreeSet::from([node]));
             self.pulls.enqueue(node, Scope::All, shard);
         }
     }
 
     pub(super) fn give_shard_up(&mut self, ctx: &mut Ctx, shard: Shard) {
-        if let Some(owned) = self.owned.remove(&shard) {
+        if let Some(owned) = self.owned.remove(shard) {
             self.note_released(owned.held_count());
             for ids in self.pinning.values_mut() {
                 ids.retain(|id| id.shard() != shard);
             }
             self.pinning.retain(|_, ids| !ids.is_empty());
-            self.pulls.demanded.remove(&shard);
+            self.pulls.forget_shard(shard);
             self.give_deletions_up(|other| other != shard);
             self.discard(ctx, owned);
         }
@@ -173,13 +190,11 @@ impl Directory {
 
     /// What `node` said lately may be lost, or was not listened to.
     pub fn pull_again(&mut self, ctx: &mut Ctx, node: NodeId) {
-        for &shard in self.owned.keys() {
+        for shard in self.owned.keys() {
             self.pulls.enqueue(node, Scope::All, shard);
         }
-        let backup = |&shard: &Shard| {
-            ctx.shards.owner_of(shard) == node && ctx.shards.backup_of(shard) == Some(ctx.me)
-        };
-        for shard in Shard::all().filter(backup) {
+        let theirs = ctx.shards.owned_by(node);
+        for shard in theirs.iter().filter(|&shard| ctx.shards.backup_of(shard) == Some(ctx.me)) {
             self.pulls.enqueue(node, Scope::Past, shard);
         }
         self.pull_more(ctx);
@@ -196,7 +211,7 @@ impl Directory {
         if let Some(queued) = self.pulls.queue.get_mut(&node) {
             let owned = &self.owned;
             queued.retain(|(scope, shard)| {
-                *scope == Scope::Past || owned.get(shard).is_some_and(|owned| owned.awaits(node))
+                *scope == Scope::Past || owned.get(*shard).is_some_and(|owned| owned.awaits(node))
             });
             if queued.is_empty() {
                 self.pulls.queue.remove(&node);
@@ -215,14 +230,11 @@ impl Directory {
 
     fn begin_pull(&mut self, ctx: &mut Ctx, node: NodeId) {
         let Some((scope, mut shards)) = self.pulls.take(node) else { return };
-        shards.retain(|&shard| match scope {
-            Scope::All => self.owned.contains_key(&shard),
-            Scope::Past => ctx.shards.owner_of(shard) == node && node != ctx.me,
-        });
+        shards.retain(|&shard| is_wanted(&self.owned, ctx, node, scope, shard));
         let mut digested = 0;
         let mut fits = |shard: &Shard| {
             let fits = digested < DIGESTED_MAX;
-            digested += self.owned.get(shard).map_or(0, |owned| owned.count_of(node));
+            digested += self.owned.get(*shard).map_or(0, |owned| owned.count_of(node));
             fits
         };
         let rest = shards.split_off(shards.iter().take_while(|shard| fits(shard)).count());
@@ -233,7 +245,7 @@ impl Directory {
         let pull = Pull {
             round: ctx.next_number(),
             scope,
-            shards,
+            shards: shards.into_iter().collect(),
             next: None,
             since: None,
             unchanged: BTreeSet::new(),
@@ -245,8 +257,11 @@ impl Directory {
     }
 
     /// Asks for the next page, or for the same one again.
-    fn ask_for_page(&self, ctx: &mut Ctx, node: NodeId) {
-        let Some(pull) = self.pulls.running.get(&node) else { return };
+    fn ask_for_page(&mut self, ctx: &mut Ctx, node: NodeId) {
+        let Some(pull) = self.pulls.running.get_mut(&node) else { return };
+        // Who is asked takes us for the owner, or itself.
+        pull.shards.retain(|&shard| is_wanted(&self.owned, ctx, node, pull.scope, shard));
+        let pull = &self.pulls.running[&node];
         if node == ctx.me {
             // In a turn of its own, like anybody else's.
             return ctx.timers.set(ctx.now + SOON, Timer::OwnInventory);
@@ -268,12 +283,12 @@ impl Directory {
     /// What we are to answer ourselves: round, shards, and where to go on.
     pub fn own_pull(&self, ctx: &Ctx) -> Option<(u64, Vec<Shard>, Option<Cursor>)> {
         let pull = self.pulls.running.get(&ctx.me)?;
-        Some((pull.round, pull.shards.clone(), pull.next))
+        Some((pull.round, pull.shards.iter().copied().collect(), pull.next))
     }
 
     /// Stands for the copies in the shard that `node` is known to have; none if that is not to be relied on.
     fn digest(&self, shard: Shard, node: NodeId, scope: Scope) -> Option<u64> {
-        let owned = self.owned.get(&shard).filter(|_| scope == Scope::All)?;
+        let owned = self.owned.get(shard).filter(|_| scope == Scope::All)?;
         if owned.awaits(node) {
             return None;
         }
@@ -306,7 +321,7 @@ impl Directory {
     }
 
     /// The connection to `node` is a new one: what was asked before may be lost.
-    pub fn repeat_pull(&self, ctx: &mut Ctx, node: NodeId) {
+    pub fn repeat_pull(&mut self, ctx: &mut Ctx, node: NodeId) {
         self.ask_for_page(ctx, node);
     }
 
@@ -320,7 +335,7 @@ impl Directory {
         self.pulls.deferred.insert(node, later);
         ctx.timers.set(later, Timer::Pull(node));
         let awaiting: Vec<_> =
-            self.owned.iter().filter(|(_, owned)| owned.awaits(node)).map(|(&shard, _)| shard).collect();
+            self.owned.iter().filter(|(_, owned)| owned.awaits(node)).map(|(shard, _)| shard).collect();
         self.pulls.given_up += u64::from(!awaiting.is_empty());
         for shard in awaiting {
             self.on_heard(ctx, shard, node);
@@ -367,14 +382,14 @@ impl Directory {
             self.on_heard_deleted(ctx, id, stamp);
         }
         for (id, report) in page.copies {
-            if self.owned.contains_key(&id.shard()) {
+            if self.owned.contains(id.shard()) {
                 let wants_verdict = report.claim.is_some();
                 let request = DirectoryRequest::Announce { report, payload: None, wants_verdict };
                 self.on_request(ctx, local, from, id, request);
             }
         }
         for (id, claim, stamp) in page.claims {
-            if self.owned.contains_key(&id.shard()) && claim.by == from {
+            if self.owned.contains(id.shard()) && claim.by == from {
                 match stamp {
                     Some(stamp) => self.absorb_claim(ctx, local, id, claim, stamp, since),
                     None => {
@@ -400,7 +415,7 @@ impl Directory {
         seq: u64,
     ) {
         ctx.clock.observe(ctx.now, stamp);
-        if self.tombstones.get(id).is_some_and(|deleted| deleted > stamp) {
+        if self.deleted_at(id).is_some_and(|deleted| deleted > stamp) {
             return self.tell_claim_verdict(ctx, id, claim, Verdict::Deleted);
         }
         let entry = self.entry_mut(id);
@@ -425,7 +440,8 @@ impl Directory {
         shard: Shard,
         after: Option<ObjectId>,
     ) -> impl Iterator<Item = (ObjectId, Stamp)> + '_ {
-        self.tombstones.of_shard(shard, after)
+        let any = self.tombstones.has_of(shard);
+        any.then(|| self.tombstones.of_shard(shard, after)).into_iter().flatten()
     }
 
     /// Objects in a shard that were complete and are lost, as far as this node knows, and how long ago; for their
@@ -437,8 +453,11 @@ impl Directory {
         shard: Shard,
         after: Option<ObjectId>,
     ) -> Vec<(ObjectId, Duration)> {
+        let owned = self.owned.get(shard).filter(|owned| scope == Scope::Past && owned.len() > 0);
+        if owned.is_none() && !self.lost.has_of(shard) && !self.backups.has_of(shard) {
+            return Vec::new();
+        }
         let of_dead = self.backups.of_dead(ctx, shard, after).map(|id| (id, Duration::ZERO));
-        let owned = self.owned.get(&shard).filter(|_| scope == Scope::Past);
         let only_here = owned.into_iter().flat_map(|owned| {
             let told = owned.ids().into_iter().filter(|&id| owned.entry(id).is_some_and(|e| e.backup_told));
             told.filter(move |&id| after.is_none_or(|after| id > after)).map(|id| (id, Duration::ZERO))
@@ -481,7 +500,7 @@ impl Directory {
         since: u64,
         taken_back: &mut Vec<(ObjectId, Edition)>,
     ) {
-        let Some(owned) = self.owned.get(&shard) else { return };
+        let Some(owned) = self.owned.get(shard) else { return };
         for id in owned.of_node(node).collect::<Vec<_>>() {
             let Some(entry) = self.known_entry_mut(id) else { continue };
             let is_old = |contender: &Contender| match contender {
@@ -525,7 +544,7 @@ impl Directory {
 
     /// `node` has told all it knows of the shard, or is gone.
     pub(super) fn on_heard(&mut self, ctx: &mut Ctx, shard: Shard, node: NodeId) {
-        let Some(recovering) = self.owned.get_mut(&shard).and_then(OwnedShard::recovery_mut) else { return };
+        let Some(recovering) = self.owned.get_mut(shard).and_then(OwnedShard::recovery_mut) else { return };
         recovering.awaiting.remove(&node);
         if recovering.awaiting.is_empty() {
             self.activate_soon(ctx, shard);
@@ -538,7 +557,7 @@ impl Directory {
         self.pulls.deferred.remove(&node);
         ctx.timers.clear(Timer::Pull(node));
         let awaiting: Vec<_> =
-            self.owned.iter().filter(|(_, owned)| owned.awaits(node)).map(|(&shard, _)| shard).collect();
+            self.owned.iter().filter(|(_, owned)| owned.awaits(node)).map(|(shard, _)| shard).collect();
         for shard in awaiting {
             self.on_heard(ctx, shard, node);
         }
@@ -562,7 +581,7 @@ impl Directory {
             | DirectoryRequest::ReleaseClaim { .. } => false,
             _ => true,
         };
-        let recovering = self.owned.get_mut(&id.shard()).and_then(OwnedShard::recovery_mut)?;
+        let recovering = self.owned.get_mut(id.shard()).and_then(OwnedShard::recovery_mut)?;
         let of_id = recovering.held.entry(id).or_default();
         let before = of_id.len();
         // The newest word of a node on one matter takes the place of the one before.
@@ -586,6 +605,20 @@ impl Directory {
     /// So many requests wait no longer.
     pub(super) fn note_released(&mut self, count: usize) {
         self.pulls.held -= count;
+    }
+}
+
+/// Whether `node` is still to be asked about the shard.
+fn is_wanted(
+    owned: &ShardTable<OwnedShard>,
+    ctx: &Ctx,
+    node: NodeId,
+    scope: Scope,
+    shard: Shard,
+) -> bool {
+    match scope {
+        Scope::All => owned.contains(shard),
+        Scope::Past => ctx.shards.owner_of(shard) == node && node != ctx.me,
     }
 }
 

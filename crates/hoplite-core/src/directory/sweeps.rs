@@ -2,7 +2,6 @@
 //! takes about a millisecond, whatever the number of objects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
 use std::time::Duration;
 
 use hoplite_words::peer::DirectoryRequest;
@@ -97,8 +96,8 @@ impl Directory {
             return owned.len();
         }
         let Some(after) = self.sweeps.renew.take() else { return 0 };
-        let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let next = self.owned.range(behind).next().map(|(&shard, owned)| (shard, owned.len()));
+        let behind = after.map_or(0, |shard| shard.index() + 1);
+        let next = self.owned.from(behind).next().map(|(shard, owned)| (shard, owned.len()));
         let Some((shard, entries)) = next else { return 0 };
         self.renew_backups(ctx, shard);
         self.sweeps.renew = Some(Some(shard));
@@ -113,10 +112,9 @@ impl Directory {
         after: Option<Shard>,
         most: usize,
     ) -> usize {
-        let behind = (after.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded);
         let mut ids = Vec::new();
         let mut last = None;
-        for (&shard, owned) in self.owned.range(behind) {
+        for (shard, owned) in self.owned.from(after.map_or(0, Shard::index)) {
             ids.extend(owned.of_node(node).take(most - ids.len()));
             last = Some(shard);
             if ids.len() >= most {
@@ -147,7 +145,7 @@ impl Directory {
 
     /// All that others know of the shard is known here: what follows from it, and what waited for it.
     fn activate(&mut self, ctx: &mut Ctx, local: &Copies, shard: Shard) -> usize {
-        let Some(owned) = self.owned.get_mut(&shard) else { return 0 };
+        let Some(owned) = self.owned.get_mut(shard) else { return 0 };
         let is_due = |owned: &mut OwnedShard| {
             owned.recovery_mut().is_some_and(|recovering| recovering.awaiting.is_empty())
         };

@@ -12,6 +12,7 @@ use hoplite_words::client::Gauge;
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, Verdict};
 use hoplite_words::{limits, NodeId, ObjectId, Shard, Stamp};
 
+use super::entry::{Content, Entry};
 use super::expiring::Expiring;
 use super::Directory;
 use crate::ctx::Ctx;
@@ -50,6 +51,10 @@ impl Tombstones {
 
     pub fn len(&self) -> usize {
         self.table.len()
+    }
+
+    pub fn has_of(&self, shard: Shard) -> bool {
+        self.table.has_of(shard)
     }
 
     pub fn of_shard(
@@ -105,6 +110,21 @@ impl Directory {
         !self.tombstones.deletions.is_empty()
     }
 
+    /// When the object was deleted, unless something that was accepted since is in the making.
+    pub(super) fn deleted_at(&self, id: ObjectId) -> Option<Stamp> {
+        let deleted = self.tombstones.get(id)?;
+        let later = self.entry(id).and_then(Entry::stamp).is_some_and(|accepted| accepted > deleted);
+        (!later).then_some(deleted)
+    }
+
+    /// What was accepted after the object's deletion came to nothing: the deletion counts again, also for those
+    /// who have asked since.
+    pub(super) fn tell_if_deleted(&mut self, ctx: &mut Ctx, id: ObjectId) {
+        if let Some(stamp) = self.deleted_at(id) {
+            self.tell_everyone_deleted(ctx, id, stamp);
+        }
+    }
+
     /// A call deletes the id.
     pub(super) fn on_delete(&mut self, ctx: &mut Ctx, origin: NodeId, id: ObjectId, token: u64) {
         let deletions = &self.tombstones.deletions;
@@ -112,7 +132,7 @@ impl Directory {
             self.tombstones.put_off += 1;
             return;
         }
-        if !self.tombstones.contains(id) {
+        if self.deleted_at(id).is_none() {
             let stamp = ctx.clock.tick(ctx.now);
             self.bury(ctx, id, stamp);
         }
@@ -125,9 +145,12 @@ impl Directory {
 
     /// The id is deleted: everyone who has to do with it is told, and nothing is kept of it but that.
     fn bury(&mut self, ctx: &mut Ctx, id: ObjectId, stamp: Stamp) {
-        if !self.tombstones.insert(ctx, id, stamp) {
-            return;
+        if self.tombstones.insert(ctx, id, stamp) {
+            self.tell_everyone_deleted(ctx, id, stamp);
         }
+    }
+
+    fn tell_everyone_deleted(&mut self, ctx: &mut Ctx, id: ObjectId, stamp: Stamp) {
         self.lost.remove(id);
         self.backups.remove(id);
         let backup = ctx.shards.backup_of(id.shard()).filter(|_| ctx.shards.is_mine(id.shard()));
@@ -144,13 +167,14 @@ impl Directory {
 
     /// Somebody says that the object was deleted then.
     pub fn on_heard_deleted(&mut self, ctx: &mut Ctx, id: ObjectId, stamp: Stamp) {
-        let later = self.entry(id).and_then(|entry| entry.stamp()).is_some_and(|known| known > stamp);
-        if later {
-            return;
-        }
-        match self.entry(id).is_some() {
-            true => self.bury(ctx, id, stamp),
-            false => {
+        match self.entry(id).map(|entry| entry.content) {
+            Some(Content::Complete { stamp: accepted, .. }) if accepted > stamp => {}
+            // It counts if that comes to nothing.
+            Some(Content::Claimed { stamp: accepted, .. }) if accepted > stamp => {
+                self.tombstones.insert(ctx, id, stamp);
+            }
+            Some(_) => self.bury(ctx, id, stamp),
+            None => {
                 self.lost.remove(id);
                 self.backups.remove(id);
                 self.tombstones.insert(ctx, id, stamp);
@@ -158,8 +182,8 @@ impl Directory {
         }
     }
 
-    /// Refuses what was accepted before its id was deleted, or not at all. What was accepted later ends the
-    /// tombstone.
+    /// Refuses what was accepted before its id was deleted, or not at all. What was accepted later, and is complete,
+    /// ends the tombstone.
     pub(super) fn refuse_deleted(
         &mut self,
         ctx: &mut Ctx,
@@ -169,8 +193,12 @@ impl Directory {
         wants_verdict: bool,
     ) -> bool {
         let Some(deleted) = self.tombstones.get(id) else { return false };
-        if report.stamp.is_some_and(|stamp| stamp > deleted) {
-            self.tombstones.table.remove(id);
+        let entry = self.entry(id);
+        let accepted = report.claim.and_then(|claim| entry.and_then(|entry| entry.accepted_under(claim)));
+        if report.stamp.max(accepted).is_some_and(|stamp| stamp > deleted) {
+            if report.complete {
+                self.tombstones.table.remove(id);
+            }
             return false;
         }
         match wants_verdict {
