@@ -583,6 +583,10 @@ impl Directory {
         };
         let recovering = self.owned.get_mut(id.shard()).and_then(OwnedShard::recovery_mut)?;
         let of_id = recovering.held.entry(id).or_default();
+        if of_id.iter().any(|(by, known)| *by == origin && is_outdated_by(&request, known)) {
+            // It came by way of others.
+            return None;
+        }
         let before = of_id.len();
         // The newest word of a node on one matter takes the place of the one before.
         of_id.retain(|(by, known)| *by != origin || !is_superseded_by(known, &request));
@@ -633,6 +637,18 @@ fn is_superseded_by(earlier: &DirectoryRequest, later: &DirectoryRequest) -> boo
         (Subscribe { .. }, Subscribe { .. } | Unsubscribe) => true,
         (Claim { claim, .. }, Claim { claim: other, .. } | ReleaseClaim { claim: other }) => claim == other,
         (earlier, later) => earlier == later,
+    }
+}
+
+/// Whether the node has said the later one after the other, about the same copy or claim.
+fn is_outdated_by(request: &DirectoryRequest, later: &DirectoryRequest) -> bool {
+    use DirectoryRequest::{Announce, Claim};
+    match (request, later) {
+        (Announce { report, .. }, Announce { report: newer, .. }) => {
+            report.edition == newer.edition && report.seq < newer.seq
+        }
+        (Claim { claim, seq }, Claim { claim: other, seq: newer }) => claim == other && seq < newer,
+        _ => false,
     }
 }
 

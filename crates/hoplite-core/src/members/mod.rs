@@ -3,6 +3,7 @@
 //! - here: datagrams and timers in, changes out
 //! - `identity`: a node as gossip sees it
 //! - `lateness`: who did not run, or heard nobody, blames nobody for it
+//! - `suspicion`: suspects are told, so that they can show that they live
 //! - `parted`: coming back after others held us for dead, or we them
 //! - `knocks`: getting in, and finding lost members again
 
@@ -10,6 +11,7 @@ mod identity;
 mod knocks;
 mod lateness;
 mod parted;
+mod suspicion;
 #[cfg(test)]
 mod tests;
 
@@ -122,12 +124,15 @@ impl Members {
             Some(header) if (deaf && declared) || self.gives_way(&header) => self.start_over(header.src),
             _ => Vec::new(),
         };
+        let mut changes = before;
         if deaf {
             self.postpone(deaf_for);
+            changes.extend(self.tell_suspects_since(0));
         }
         // Foca answers malformed or misaddressed packets with an error; anyone can send those.
         let _ = self.foca.handle_data(bytes, &mut self.runtime);
-        before.into_iter().chain(self.drain(now)).collect()
+        changes.extend(self.drain(now));
+        changes
     }
 
     pub fn on_time(&mut self, now: Duration) -> Vec<Change> {
@@ -138,9 +143,12 @@ impl Members {
                 break;
             }
             let timer = self.timers.remove(&(due, number)).expect("just seen");
+            let (suspect, before) = (suspicion::ended_by(&timer), self.timer_count);
             // A timer of a past epoch is refused by its token; nothing to do about it.
             let _ = self.foca.handle_timer(timer, &mut self.runtime);
-            let news = self.drain(now);
+            let mut news = self.drain(now);
+            self.spare_the_living(suspect, &mut news);
+            news.extend(self.tell_suspects_since(before));
             if news.iter().any(|change| matches!(change, Change::Down(_))) {
                 self.declared = true;
                 // Many may wait for this: it does not wait for the next round.

@@ -37,6 +37,12 @@ fn run(nodes: &mut [(NodeId, Members)], from: Duration, until: Duration) -> Vec<
     seen
 }
 
+/// Runs gossip while nobody hears anybody.
+fn run_apart(nodes: &mut [(NodeId, Members)], from: Duration, until: Duration) -> Vec<(NodeId, Change)> {
+    let apart = nodes.chunks_mut(1);
+    apart.flat_map(|alone| run(alone, from, until)).collect()
+}
+
 #[test]
 fn everyone_learns_of_everyone_through_one_seed_and_of_a_death() {
     let mut nodes: Vec<_> = (1..=5).map(|port| member(port, (port > 1).then_some(1))).collect();
@@ -65,6 +71,16 @@ fn a_member_that_was_declared_dead_comes_back() {
         });
         assert_eq!(last, Some(&(*node, Change::Up(paused))));
     }
+}
+
+#[test]
+fn who_shows_in_time_that_it_lives_is_not_told_that_it_is_dead() {
+    let mut nodes: Vec<_> = (1..=2).map(|port| member(port, (port > 1).then_some(1))).collect();
+    run(&mut nodes, Duration::ZERO, Duration::from_secs(10));
+    let suspected = run_apart(&mut nodes, Duration::from_secs(10), Duration::from_millis(10_350));
+    assert_eq!(suspected, [], "cut off for a moment: suspected, and not given up yet");
+    let seen = run(&mut nodes, Duration::from_millis(10_350), Duration::from_secs(20));
+    assert_eq!(seen, []);
 }
 
 #[test]
