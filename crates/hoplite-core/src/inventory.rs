@@ -111,9 +111,7 @@ impl Core {
             if digested >= DIGESTED_MAX {
                 return (filling.page, unchanged, filling.last);
             }
-            if scope == Scope::Past {
-                digested += self.directory.entries_in(query.shard);
-            }
+            digested += self.directory.entries_in(query.shard);
             let mut is_known = false;
             if let Some(known) = query.digest.filter(|_| at.is_none()) {
                 let (digest, count) = self.digest(query.shard);

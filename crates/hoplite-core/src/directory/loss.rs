@@ -17,7 +17,7 @@ use crate::timers::Timer;
 const LOST_MAX: usize = 1 << 20;
 
 /// How long that is.
-const LOST_TTL: Duration = limits::TOMBSTONE_TTL;
+pub(super) const LOST_TTL: Duration = limits::TOMBSTONE_TTL;
 
 /// With the second of this node's clock in which each is forgotten.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl LostIds {
         self.0.remove(id);
     }
 
-    fn insert(&mut self, ctx: &mut Ctx, id: ObjectId, ttl: Duration) {
+    pub fn insert(&mut self, ctx: &mut Ctx, id: ObjectId, ttl: Duration) {
         let until = ctx.now + ttl.min(LOST_TTL);
         self.0.insert(id, until.as_secs() as u32, until);
         self.expire(ctx);

@@ -120,8 +120,9 @@ impl Directory {
         gauges.push(gauge("undeliverable requests", 0, 0, self.undeliverable));
     }
 
+    /// Entries that are looked at for the losses in a shard.
     pub fn entries_in(&self, shard: Shard) -> usize {
-        self.owned.get(shard).map_or(0, OwnedShard::len)
+        self.owned.get(shard).map_or(0, OwnedShard::len) + self.discarded_in(shard)
     }
 
     fn entry(&self, id: ObjectId) -> Option<&Entry> {

@@ -179,7 +179,7 @@ impl Directory {
             self.pinning.retain(|_, ids| !ids.is_empty());
             self.pulls.forget_shard(shard);
             self.give_deletions_up(|other| other != shard);
-            self.discard(ctx, owned);
+            self.discard(ctx, shard, owned);
         }
     }
 
@@ -454,9 +454,11 @@ impl Directory {
         after: Option<ObjectId>,
     ) -> Vec<(ObjectId, Duration)> {
         let owned = self.owned.get(shard).filter(|owned| scope == Scope::Past && owned.len() > 0);
-        if owned.is_none() && !self.lost.has_of(shard) && !self.backups.has_of(shard) {
+        let any = self.lost.has_of(shard) || self.backups.has_of(shard) || self.discarded_in(shard) > 0;
+        if owned.is_none() && !any {
             return Vec::new();
         }
+        let discarded = self.lost_of_discarded(ctx, shard, after).map(|id| (id, Duration::ZERO));
         let of_dead = self.backups.of_dead(ctx, shard, after).map(|id| (id, Duration::ZERO));
         let only_here = owned.into_iter().flat_map(|owned| {
             let told = owned.ids().into_iter().filter(|&id| owned.entry(id).is_some_and(|e| e.backup_told));
@@ -464,7 +466,7 @@ impl Directory {
         });
         let lost = self.lost.of_shard(ctx.now, shard, after);
         // In order of ids, so that a page can go on behind any of them.
-        let all: BTreeMap<_, _> = of_dead.chain(only_here).chain(lost).collect();
+        let all: BTreeMap<_, _> = of_dead.chain(only_here).chain(discarded).chain(lost).collect();
         all.into_iter().collect()
     }
 

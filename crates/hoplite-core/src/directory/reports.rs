@@ -4,7 +4,8 @@ use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage, Verdict};
 use hoplite_words::{Blob, CopyId, Edition, NodeId, ObjectId};
 
 use super::claims::Judgement;
-use super::entry::Content;
+use super::entry::{Content, Entry};
+use super::loss::LOST_TTL;
 use super::{Directory, Effect};
 use crate::copies::Copies;
 use crate::ctx::Ctx;
@@ -184,6 +185,13 @@ impl Directory {
     pub(super) fn after_removal(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId, node: NodeId) {
         self.reindex(id, node);
         if !self.is_active(id.shard()) {
+            let lost = |entry: &Entry| {
+                matches!(entry.content, Content::Complete { .. }) && !entry.holders.any_alive()
+            };
+            if self.entry(id).is_some_and(lost) {
+                // Unless somebody is still to report a copy.
+                self.lost.insert(ctx, id, LOST_TTL);
+            }
             return self.drop_if_empty(id);
         }
         self.tell_subscribers_gone(ctx, id, node);
@@ -208,7 +216,7 @@ impl Directory {
     ) {
         let held = self.entry(id).and_then(|entry| entry.holders.get(origin));
         let Some(held) = held else { return };
-        if held.complete && !held.pinned && held.seq <= ask {
+        if held.complete && held.seq <= ask {
             let edition = held.edition;
             self.on_withdraw(ctx, local, origin, id, ask, edition);
         }
@@ -234,7 +242,7 @@ impl super::entry::Contender {
     }
 }
 
-impl super::entry::Entry {
+impl Entry {
     /// The writer of `edition` gave it up. If the object was only ever complete in its word, it never was.
     fn take_back(&mut self, origin: NodeId, edition: Edition, claim: Option<hoplite_words::Claim>) {
         let is_its = |claim: hoplite_words::Claim| claim.by == origin && claim.number == edition.writing;

@@ -1,11 +1,14 @@
 //! One shard that is owned here, and which of its entries a node is involved in.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::{NodeId, ObjectId};
 
-use super::entry::Entry;
+use super::entry::{Content, Entry};
+use super::holders::Held;
+use crate::ctx::Ctx;
 
 /// Requests that wait in all recovering shards together, about 200 bytes each. Those dropped are repeated by
 /// whoever misses an answer.
@@ -106,6 +109,20 @@ impl OwnedShard {
                 self.by_node.remove(&node);
             }
         }
+    }
+
+    /// Objects behind `after` of which every complete copy was on a node that is no member.
+    pub fn lost_with_strangers<'a>(
+        &'a self,
+        ctx: &'a Ctx,
+        after: Option<ObjectId>,
+    ) -> impl Iterator<Item = ObjectId> + 'a {
+        let is_lost = |entry: &Entry| {
+            let stands = |(node, held): (NodeId, &Held)| held.is_alive() && ctx.shards.contains(node);
+            matches!(entry.content, Content::Complete { .. }) && !entry.holders.iter().any(stands)
+        };
+        let behind = self.entries.range((after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        behind.filter(move |(_, entry)| is_lost(entry)).map(|(&id, _)| id)
     }
 
     /// Takes an entry out, with all that points to it.

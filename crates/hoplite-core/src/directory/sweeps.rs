@@ -8,6 +8,7 @@ use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::{NodeId, ObjectId, Shard};
 
 use super::entry::Entry;
+use super::loss::LOST_TTL;
 use super::recovery::SOON;
 use super::shard::OwnedShard;
 use super::Directory;
@@ -27,8 +28,9 @@ pub(super) struct Sweeps {
     activate: VecDeque<Shard>,
     /// Nodes that are gone, and the last shard that was looked at for each.
     forget: BTreeMap<NodeId, Option<Shard>>,
-    /// Shards of others now.
-    discard: Vec<OwnedShard>,
+    /// Shards of others now. What is lost of them by the death of nodes that were not forgotten in time is to be
+    /// remembered.
+    discard: BTreeMap<Shard, OwnedShard>,
     /// The shard whose backup was told last, of all that are to be told again.
     renew: Option<Option<Shard>>,
 }
@@ -62,9 +64,32 @@ impl Directory {
         self.sweeps.forget.remove(&node);
     }
 
-    pub(super) fn discard(&mut self, ctx: &mut Ctx, owned: OwnedShard) {
-        self.sweeps.discard.push(owned);
+    pub(super) fn discard(&mut self, ctx: &mut Ctx, shard: Shard, owned: OwnedShard) {
+        if let Some(earlier) = self.sweeps.discard.insert(shard, owned) {
+            self.forget_shard(ctx, &earlier);
+        }
         self.work_soon(ctx);
+    }
+
+    fn forget_shard(&mut self, ctx: &mut Ctx, owned: &OwnedShard) {
+        for id in owned.lost_with_strangers(ctx, None).collect::<Vec<_>>() {
+            self.lost.insert(ctx, id, LOST_TTL);
+        }
+    }
+
+    /// What is lost of a shard that we owned until a moment ago.
+    pub(super) fn lost_of_discarded<'a>(
+        &'a self,
+        ctx: &'a Ctx,
+        shard: Shard,
+        after: Option<ObjectId>,
+    ) -> impl Iterator<Item = ObjectId> + 'a {
+        self.sweeps.discard.get(&shard).into_iter().flat_map(move |owned| owned.lost_with_strangers(ctx, after))
+    }
+
+    /// Entries of a shard that we owned until a moment ago.
+    pub(super) fn discarded_in(&self, shard: Shard) -> usize {
+        self.sweeps.discard.get(&shard).map_or(0, OwnedShard::len)
     }
 
     pub(super) fn sweep_backups(&mut self, ctx: &mut Ctx, after: Option<Shard>) {
@@ -92,7 +117,8 @@ impl Directory {
         if let Some((&node, &after)) = self.sweeps.forget.first_key_value() {
             return self.forget_some(ctx, local, node, after, most);
         }
-        if let Some(owned) = self.sweeps.discard.pop() {
+        if let Some((_, owned)) = self.sweeps.discard.pop_first() {
+            self.forget_shard(ctx, &owned);
             return owned.len();
         }
         let Some(after) = self.sweeps.renew.take() else { return 0 };
