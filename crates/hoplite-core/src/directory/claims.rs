@@ -167,13 +167,17 @@ impl Directory {
         }
         let entry = self.entry_mut(id);
         entry.release(|known| known == claim);
+        let is_made_again = matches!(entry.content, Content::Claimed { claim: other, .. } if other != claim);
         if !entry.holders.any_alive() {
-            self.set_content(id, Content::None);
+            if !is_made_again {
+                self.set_content(id, Content::None);
+            }
             self.remember_lost(ctx, id);
         }
         self.reindex(id, claim.by);
         self.end_released_claim(ctx, local, id);
         self.tell_if_lost(ctx, id, None);
+        self.settle_contenders(ctx, local, id);
         self.drop_if_empty(id);
     }
 
