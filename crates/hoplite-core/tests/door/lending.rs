@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::{limits, Edition, NodeId, ObjectId};
+use hoplite_words::{limits, Edition, NodeId, ObjectId, Stamp};
 use proptest::prelude::*;
 
 use crate::node::{node, Node, ME};
-use crate::requests::{edition, put_report, received_report};
+use crate::requests::{announce, announce_unjudged, edition, put_report, received_report, writing_report};
 
 /// The nodes that take part, the directory's own not among them.
 const NODES: std::ops::RangeInclusive<u16> = 2..=7;
@@ -21,10 +21,22 @@ const DISTRUST: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Doing {
     Nothing,
+    /// Its put waits for what becomes of another.
+    Contending(Edition),
     Writing(Edition),
-    Asking { ask: u64, have: Option<Edition>, distrust: Option<(u16, Duration)> },
-    Receiving { from: u16, edition: Edition },
-    Holding { edition: Edition, pinned: bool },
+    Asking {
+        ask: u64,
+        have: Option<Edition>,
+        distrust: Option<(u16, Duration)>,
+    },
+    Receiving {
+        from: u16,
+        edition: Edition,
+    },
+    Holding {
+        edition: Edition,
+        pinned: bool,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -48,6 +60,8 @@ enum Reaction {
     BreakOff { receiver: u16, from: u16, edition: Edition },
     /// Its half of this edition is of no use.
     Drop { receiver: u16, edition: Edition },
+    /// It has dropped what it had of the deleted object.
+    HaveHeard { number: u16 },
 }
 
 struct World {
@@ -63,12 +77,16 @@ struct World {
     watched: BTreeMap<NodeId, CopyReport>,
     /// What the nodes have reported.
     reported: BTreeMap<NodeId, CopyReport>,
+    /// What those who want to write have said of it.
+    proposed: BTreeMap<u16, CopyReport>,
+    /// When the owner has accepted each writing.
+    stamps: BTreeMap<Edition, Stamp>,
     reactions: VecDeque<Reaction>,
 }
 
 impl World {
     fn new(size: u64, latency: Duration) -> Self {
-        let mut owner = crate::losses::settled(WATCHER);
+        let mut owner = Node::among(WATCHER, 8 << 20);
         owner.measure(latency);
         let fanout = hoplite_core::fanout(size, latency.as_secs_f64(), 1e9);
         let id = owner.id_owned_by(ME);
@@ -84,6 +102,8 @@ impl World {
             was_complete: false,
             watched: BTreeMap::new(),
             reported: BTreeMap::new(),
+            proposed: BTreeMap::new(),
+            stamps: BTreeMap::new(),
             reactions: VecDeque::new(),
         }
     }
@@ -94,12 +114,12 @@ impl World {
     }
 
     fn announce(&mut self, from: u16, report: CopyReport) {
+        let report = CopyReport { stamp: self.stamps.get(&report.edition).copied(), ..report };
         if !self.deleted {
             self.reported.insert(node(from), report.clone());
             self.was_complete |= report.complete;
         }
-        let request = DirectoryRequest::Announce { report, payload: None, wants_verdict: false };
-        self.say(from, request);
+        self.say(from, announce(report));
     }
 
     fn withdraw(&mut self, from: u16, edition: Edition) {
@@ -122,14 +142,15 @@ impl World {
 
     fn hear_answers(&mut self) {
         for (to, message) in self.owner.take_mail() {
-            if matches!(message, PeerMessage::Remember { .. }) {
+            if matches!(message, PeerMessage::BackupIds { .. }) {
                 continue;
             }
             let PeerMessage::Answer { id, answer } = message else { panic!("{message:?}") };
             assert_eq!(id, self.id);
             let number = to.addr.port();
             match answer {
-                DirectoryAnswer::Lend { ask, sender, edition, .. } => {
+                DirectoryAnswer::Lend { ask, sender, edition, stamp, .. } => {
+                    assert_eq!(stamp, self.stamps.get(&edition).copied());
                     self.on_lend(number, ask, sender, edition)
                 }
                 DirectoryAnswer::Copy { node, report, .. } => {
@@ -150,11 +171,9 @@ impl World {
                     } else {
                         self.doing.insert(number, Doing::Nothing);
                     }
+                    self.reactions.push_back(Reaction::HaveHeard { number });
                 }
-                DirectoryAnswer::Verdict { edition, verdict } => {
-                    assert_eq!(verdict, Verdict::Deleted);
-                    self.reactions.push_back(Reaction::Drop { receiver: number, edition });
-                }
+                DirectoryAnswer::Verdict { edition, verdict } => self.on_verdict(number, edition, verdict),
                 // A node may know better: it evicts what it was asked to keep at the same moment.
                 DirectoryAnswer::Pin => {
                     assert!(matches!(self.doing[&number], Doing::Holding { .. }), "{:?}", self.doing)
@@ -165,6 +184,30 @@ impl World {
         }
     }
 
+    fn on_verdict(&mut self, number: u16, edition: Edition, verdict: Verdict) {
+        let is_complete = |doing: &Doing| matches!(doing, Doing::Holding { .. });
+        let is_written = |doing: &Doing| matches!(doing, Doing::Writing(_));
+        match (verdict, self.doing[&number]) {
+            (Verdict::Accepted(stamp), Doing::Contending(contending)) => {
+                assert_eq!(contending, edition);
+                let stands = |doing: &Doing| is_complete(doing) || is_written(doing);
+                assert!(!self.doing.values().any(stands), "two contents in {:?}", self.doing);
+                assert!(self.stamps.values().all(|&earlier| earlier < stamp));
+                self.stamps.insert(edition, stamp);
+                self.doing.insert(number, Doing::Writing(edition));
+                let report = self.proposed.remove(&number).expect("it said so");
+                self.reported.insert(node(number), CopyReport { stamp: Some(stamp), ..report });
+            }
+            (Verdict::Exists(stamp), Doing::Contending(_)) => {
+                assert!(self.doing.values().any(is_complete), "nobody has it in {:?}", self.doing);
+                assert!(self.stamps.values().any(|&known| known == stamp));
+                self.doing.insert(number, Doing::Nothing);
+            }
+            (Verdict::Abandoned, _) => self.reactions.push_back(Reaction::Drop { receiver: number, edition }),
+            other => panic!("{other:?} of {edition:?} in {:?}", self.doing),
+        }
+    }
+
     fn is_lost(&self) -> bool {
         let source = |doing: &Doing| matches!(doing, Doing::Writing(_) | Doing::Holding { .. });
         self.was_complete && !self.doing.values().any(source)
@@ -172,7 +215,7 @@ impl World {
 
     fn edition_at(&self, number: u16) -> Option<Edition> {
         match self.doing[&number] {
-            Doing::Nothing => None,
+            Doing::Nothing | Doing::Contending(_) => None,
             Doing::Asking { have, .. } => have,
             Doing::Writing(edition) | Doing::Receiving { edition, .. } | Doing::Holding { edition, .. } => {
                 Some(edition)
@@ -189,7 +232,7 @@ impl World {
                 _ if at == asker || self.edition_at(at) != edition => return false,
                 Doing::Writing(_) | Doing::Holding { .. } => return true,
                 Doing::Receiving { from, .. } => at = from,
-                Doing::Asking { .. } | Doing::Nothing => return false,
+                Doing::Asking { .. } | Doing::Nothing | Doing::Contending(_) => return false,
             }
         }
     }
@@ -261,6 +304,11 @@ impl World {
                     }
                 }
                 Reaction::Drop { receiver, edition } => self.drop_half(receiver, edition),
+                Reaction::HaveHeard { number } => {
+                    let id = self.id;
+                    self.owner.hear(number, PeerMessage::DeletionHeard { id });
+                    self.hear_answers();
+                }
             }
         }
     }
@@ -284,19 +332,22 @@ impl World {
         match *step {
             Step::Put(number) if self.doing[&number] == Doing::Nothing && !self.deleted => {
                 let edition = edition(self.next());
-                self.doing.insert(number, Doing::Writing(edition));
+                self.doing.insert(number, Doing::Contending(edition));
                 let seq = self.next();
-                self.announce(number, put_report(seq, edition, self.size, false));
+                let report = writing_report(number, seq, edition, self.size);
+                self.proposed.insert(number, report.clone());
+                self.say(number, announce_unjudged(number, report));
+                self.check_contenders();
             }
             Step::Finish(number) => {
                 if let Doing::Writing(edition) = self.doing[&number] {
                     self.doing.insert(number, Doing::Holding { edition, pinned: true });
                     let seq = self.next();
-                    self.announce(number, put_report(seq, edition, self.size, true));
+                    self.announce(number, put_report(seq, edition, self.size));
                 }
             }
             Step::Abort(number) => {
-                if let Doing::Writing(edition) = self.doing[&number] {
+                if let Doing::Writing(edition) | Doing::Contending(edition) = self.doing[&number] {
                     self.doing.insert(number, Doing::Nothing);
                     self.withdraw(number, edition);
                     self.break_all(number);
@@ -347,7 +398,16 @@ impl World {
         }
     }
 
+    /// A put waits only while another one is being written.
+    fn check_contenders(&self) {
+        let waits = |doing: &Doing| matches!(doing, Doing::Contending(_));
+        let stands = |doing: &Doing| matches!(doing, Doing::Writing(_));
+        let doing = || self.doing.values();
+        assert!(!doing().any(waits) || doing().any(stands), "nobody writes in {:?}", self.doing);
+    }
+
     fn check(&mut self) {
+        self.check_contenders();
         for (&asker, doing) in &self.doing {
             if let Doing::Asking { .. } = doing {
                 let free = NODES.into_iter().find(|&sender| self.may_lend(sender, asker));

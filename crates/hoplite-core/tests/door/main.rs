@@ -1,12 +1,14 @@
 //! The core through its public door: scripted clients and peers, and a driver that keeps books.
 
+mod asks;
+mod backups;
 mod crashes;
 mod crowded;
-mod deletes;
 mod directory;
 mod full_store;
 mod gets;
 mod inline;
+mod inventory;
 mod leaving;
 mod lending;
 mod losses;
@@ -17,10 +19,9 @@ mod puts;
 mod reduces;
 mod repeats;
 mod requests;
-mod said;
 mod serving;
 mod small;
 mod stalls;
 mod stripes;
+mod tombstones;
 mod waits;
-mod witnesses;

@@ -1,5 +1,6 @@
 //! One core behind its public door, with a driver that keeps books instead of moving bytes, and
-//! peers that say what the test makes them say.
+//! peers that say what the test makes them say. By themselves these only gossip, and say that they know of
+//! nothing when they are asked for an inventory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,14 +8,20 @@ use std::time::Duration;
 use hoplite_core::io::{Broken, ClientId, Event, Extent, FoldId, FoldInputs, FoldRule, SendId};
 use hoplite_core::{Config, Core, Input, Output};
 use hoplite_words::client::{Reply, Request, Status};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seal};
-use hoplite_words::{Connections, CopyId, Edition, NodeId, ObjectId, ReductionId, TransferId};
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Seal};
+use hoplite_words::{Connections, CopyId, Edition, NodeId, ObjectId, ReductionId, Stamp, TransferId};
 
 /// The core under test has this number among the nodes.
 pub const ME: u16 = 1;
 
 /// The client most tests speak for.
 pub const CLIENT: ClientId = ClientId(1);
+
+/// How often gossip has its turn while time passes.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Longer than a newcomer and the others take to tell each other all they know.
+const WELCOME: Duration = Duration::from_millis(200);
 
 pub fn node(number: u16) -> NodeId {
     NodeId { addr: ([10, 0, 0, 1], number).into(), incarnation: 1 }
@@ -66,15 +73,17 @@ pub struct Node {
     pub removed: Vec<ObjectId>,
     /// The core has said goodbye.
     pub left: bool,
+    /// Members that are asked for their inventory, or for all members, answer at once: they know of nothing, and
+    /// take nothing back. Otherwise the question is in the mail.
+    pub members_answer: bool,
     /// Other members: real cores of which only the gossip is let through.
     gossips: BTreeMap<NodeId, Core>,
 }
 
 impl Node {
-    /// A cluster of one: it owns every directory entry.
-    pub fn alone(store_bytes: u64) -> Self {
-        let mut alone = Node {
-            core: Core::new(Config::new(node(ME), store_bytes, 1)),
+    fn new(config: Config) -> Self {
+        Node {
+            core: Core::new(config),
             now: Duration::from_secs(1),
             last_call: 0,
             replies: BTreeMap::new(),
@@ -87,8 +96,14 @@ impl Node {
             arrived: BTreeMap::new(),
             removed: Vec::new(),
             left: false,
+            members_answer: true,
             gossips: BTreeMap::new(),
-        };
+        }
+    }
+
+    /// A cluster of one: it owns every directory entry.
+    pub fn alone(store_bytes: u64) -> Self {
+        let mut alone = Node::new(Config::new(node(ME), store_bytes, 1));
         alone.handle(Input::Tick);
         alone
     }
@@ -99,8 +114,28 @@ impl Node {
         for number in ME + 1..=last {
             among.join(number);
         }
+        among.wait(WELCOME);
         among.mail.clear();
         among
+    }
+
+    /// A node that starts beside the members `2..=last`, of which it has heard nothing yet.
+    pub fn starting_beside(last: u16, store_bytes: u64) -> Self {
+        let mut config = Config::new(node(ME), store_bytes, 1);
+        config.seeds = vec![node(2).addr];
+        let mut starting = Node::new(config);
+        starting.members_answer = false;
+        starting.gossips.insert(node(2), Core::new(Config::new(node(2), 0, 2)));
+        for number in 3..=last {
+            let mut config = Config::new(node(number), 0, u64::from(number));
+            config.seeds = vec![node(2).addr];
+            starting.gossips.insert(node(number), Core::new(config));
+        }
+        for _ in 0..100 {
+            starting.now += TICK;
+            starting.let_others_gossip();
+        }
+        starting
     }
 
     /// Another member comes up; returns once we know of it.
@@ -109,7 +144,7 @@ impl Node {
         config.seeds = vec![node(ME).addr];
         self.gossips.insert(node(number), Core::new(config));
         while !self.status().members.contains(&node(number)) {
-            self.wait(Duration::from_millis(10));
+            self.wait(TICK);
         }
     }
 
@@ -117,13 +152,21 @@ impl Node {
     pub fn wait(&mut self, time: Duration) {
         let until = self.now + time;
         while self.now < until {
-            self.now = (self.now + Duration::from_millis(10)).min(until);
-            self.handle(Input::Tick);
-            let numbers: Vec<_> = self.gossips.keys().copied().collect();
-            for number in numbers {
-                self.gossip(number, Input::Tick);
+            let next = (self.now + TICK).min(until);
+            // What is due between two turns of gossip is not late.
+            while let Some(due) = self.core.next_deadline().filter(|&due| self.now < due && due < next) {
+                self.now = due;
+                self.handle(Input::Tick);
             }
+            self.now = next;
+            self.handle(Input::Tick);
+            self.let_others_gossip();
         }
+    }
+
+    fn let_others_gossip(&mut self) {
+        let members: Vec<_> = self.gossips.keys().copied().collect();
+        members.into_iter().for_each(|member| self.gossip(member, Input::Tick));
     }
 
     fn gossip(&mut self, member: NodeId, input: Input) {
@@ -155,12 +198,33 @@ impl Node {
         self.handle(Input::Measured { peer: node(2), bytes_per_s: 1_000_000_000 });
     }
 
-    /// A member falls silent; returns once we have noticed.
+    /// A member falls silent; returns once we have noticed, and if the others answer, when we know all that they
+    /// know of the shards that are ours now.
     pub fn kill(&mut self, number: u16) {
         self.gossips.remove(&node(number)).expect("it lives");
         while self.status().members.contains(&node(number)) {
-            self.wait(Duration::from_millis(10));
+            self.wait(TICK);
         }
+        self.recover();
+    }
+
+    /// The same for a process that is gone, of which we hear at once.
+    pub fn crash(&mut self, number: u16) {
+        self.gossips.remove(&node(number)).expect("it lives");
+        self.handle(Input::PeerGone { node: node(number) });
+        self.recover();
+    }
+
+    fn recover(&mut self) {
+        self.wait(TICK);
+        while self.members_answer && self.gauge("recovering shards") > 0 {
+            self.wait(TICK);
+        }
+    }
+
+    pub fn gauge(&mut self, name: &str) -> u64 {
+        let gauges = self.status().gauges;
+        gauges.iter().find(|gauge| gauge.name == name).expect("there is such a gauge").value
     }
 
     /// One input, and everything that follows from it without a test's doing.
@@ -188,6 +252,7 @@ impl Node {
                 assert_eq!(before, None, "call {call} was answered twice");
             }
             Output::Peer { message: PeerMessage::Ping { .. } | PeerMessage::Pong { .. }, .. } => {}
+            Output::Peer { to, message, .. } if self.answer_by_itself(to, &message, ended) => {}
             Output::Peer { to, mut message, attach } => {
                 if let Some(copy) = attach {
                     let size = self.copies[&copy].extent.size;
@@ -243,6 +308,33 @@ impl Node {
             }
             Output::Datagram { .. } => unreachable!("taken out before"),
         }
+    }
+
+    /// Whether a member has answered without a test's doing.
+    fn answer_by_itself(&self, to: NodeId, question: &PeerMessage, inputs: &mut VecDeque<Input>) -> bool {
+        let message = match question {
+            PeerMessage::InventoryRequest { round, shards, .. } => {
+                let digested = shards.iter().filter(|query| query.digest.is_some());
+                PeerMessage::Inventory {
+                    round: *round,
+                    since: 0,
+                    page: InventoryPage::default(),
+                    unchanged: digested.map(|query| query.shard).collect(),
+                    next: None,
+                    clock: Stamp::from_ms(0),
+                }
+            }
+            PeerMessage::MembersRequest => {
+                let members = self.gossips.keys().map(|&member| (member, 0));
+                PeerMessage::Members { members: members.collect() }
+            }
+            _ => return false,
+        };
+        let answers = self.members_answer && self.gossips.contains_key(&to);
+        if answers {
+            inputs.push_back(Input::Peer { from: to, message });
+        }
+        answers
     }
 
     fn open(&mut self, copy: CopyId, extent: Extent) {
@@ -313,6 +405,16 @@ impl Node {
         std::mem::take(&mut self.mail)
     }
 
+    /// Takes the answers about `id` that were sent so far, each with its receiver.
+    pub fn take_answers(&mut self, id: ObjectId) -> Vec<(u16, DirectoryAnswer)> {
+        let mail = self.take_mail().into_iter();
+        mail.filter_map(|(to, message)| match message {
+            PeerMessage::Answer { id: about, answer } if about == id => Some((to.addr.port(), answer)),
+            _ => None,
+        })
+        .collect()
+    }
+
     /// Takes the directory requests about `id` that were sent so far.
     pub fn take_requests(&mut self, id: ObjectId) -> Vec<DirectoryRequest> {
         let mail = self.take_mail().into_iter();
@@ -334,10 +436,9 @@ impl Node {
         let call = self.ask_as(ClientId(0), Request::Locate { id, timeout_ms: None });
         self.ask_as(ClientId(0), Request::Cancel { call });
         let asked = self.take_mail().into_iter().find(|(_, message)| is_locate(message));
-        match self.replies.remove(&(ClientId(0), call)) {
-            Some(_) => ME,
-            None => asked.expect("somebody owns it").0.addr.port(),
-        }
+        self.replies.remove(&(ClientId(0), call));
+        // While we recover its shard we do not answer ourselves, either.
+        asked.map_or(ME, |(owner, _)| owner.addr.port())
     }
 
     /// Which writing of which object a copy is.
@@ -380,6 +481,13 @@ impl Node {
         assert_eq!(counts, (0, 0, 0, 0, 0), "copies, bytes, entries, transfers, reductions");
         assert!(self.copies.is_empty() && self.receives.is_empty() && self.sends.is_empty());
         assert!(self.folds.is_empty());
+        self.assert_consistent();
+    }
+
+    /// Nothing contradicts itself here.
+    pub fn assert_consistent(&self) {
+        #[cfg(debug_assertions)]
+        assert_eq!(self.core.contradictions(), None);
     }
 }
 

@@ -9,7 +9,7 @@ use hoplite_words::{CopyId, Edition, FoldOrder, NodeId, ObjectId, ReductionId, T
 use crate::crashes::{reduction, root_seat};
 use crate::node::{node, Node, Opened, ME};
 use crate::puts::{put, viewed};
-use crate::requests::{announce, array, delete, edition, get, object, put_report, reduce};
+use crate::requests::{accepted, announce, array, delete, deleted, edition, get, object, put_report, reduce};
 use crate::serving::send_at;
 
 const NODES: std::ops::RangeInclusive<u16> = 2..=5;
@@ -33,7 +33,7 @@ impl Called {
         let ids: Vec<_> = ids.take(200).collect();
         let sources: Vec<_> = ids.into_iter().filter(|&id| at.owner_of(id) == ME).take(4).collect();
         for (from, &source) in NODES.zip(&sources) {
-            at.request(from, source, announce(put_report(1, edition(u64::from(from)), LARGE, true)));
+            at.request(from, source, announce(put_report(1, edition(u64::from(from)), LARGE)));
         }
         at.take_mail();
         let Request::Reduce { target, sources, num_objects, op, order, timeout_ms, .. } =
@@ -229,6 +229,14 @@ const PART: u64 = (WHOLE / 3).next_multiple_of(64);
 
 impl Seated {
     fn new(root: bool) -> Self {
+        let mut seated = Self::unjudged(root);
+        let word = accepted(seated.whole.edition);
+        seated.at.answer(2, seated.target, word);
+        seated
+    }
+
+    /// Its owner has not heard yet that the target is made here.
+    fn unjudged(root: bool) -> Self {
         let mut at = Node::among(3, 64 << 20);
         let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
         put(&mut at, source, WHOLE);
@@ -309,7 +317,8 @@ impl Seated {
 
     fn ends_empty(mut self) {
         self.at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
-        self.at.answer(2, self.target, hoplite_words::peer::DirectoryAnswer::Deleted { ttl_ms: 60_000 });
+        let gone = deleted(&self.at);
+        self.at.answer(2, self.target, gone);
         self.at.ask(delete(self.source));
         self.at.assert_empty();
     }
@@ -353,6 +362,30 @@ fn the_root_says_when_it_has_every_part_and_seals_with_the_commit() {
     assert_eq!(left, 2, "the source and the target: windows and sums are gone");
     seated.at.ask(Request::Release { copy });
     seated.ends_empty();
+}
+
+#[test]
+fn a_target_of_parts_is_sealed_when_its_owner_has_accepted_it() {
+    for root in [true, false] {
+        let mut seated = Seated::unjudged(root);
+        seated.sum_up();
+        seated.arrive(1);
+        seated.arrive(3);
+        assert!(!seated.said(|message| matches!(message, PeerMessage::RootDone { .. })));
+        if !root {
+            // The root's owner was faster.
+            seated.commit();
+        }
+        let copy = seated.copy_of(seated.target);
+        assert_eq!(seated.at.copies[&copy].sealed, None);
+        let word = accepted(seated.whole.edition);
+        seated.at.answer(2, seated.target, word);
+        match root {
+            true => assert!(seated.said(|message| matches!(message, PeerMessage::RootDone { .. }))),
+            false => assert!(seated.at.copies[&copy].sealed.is_some()),
+        }
+        seated.ends_empty();
+    }
 }
 
 #[test]
@@ -427,7 +460,8 @@ fn after_the_commit_nothing_of_the_coordinator_takes_the_parts_away() {
 #[test]
 fn a_deleted_target_takes_its_windows_along() {
     let mut seated = Seated::new(true);
-    seated.at.answer(2, seated.target, hoplite_words::peer::DirectoryAnswer::Deleted { ttl_ms: 60_000 });
+    let gone = deleted(&seated.at);
+    seated.at.answer(2, seated.target, gone);
     assert!(seated.at.receives.is_empty());
     seated.ends_empty();
 }
