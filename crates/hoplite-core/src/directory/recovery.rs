@@ -77,7 +77,8 @@ struct Pull {
     /// From the first page.
     since: Option<u64>,
     unchanged: BTreeSet<Shard>,
-    began: Duration,
+    /// When it was asked first, or its last page came.
+    heard: Duration,
     timeout: Duration,
 }
 
@@ -237,7 +238,7 @@ impl Directory {
             next: None,
             since: None,
             unchanged: BTreeSet::new(),
-            began: ctx.now,
+            heard: ctx.now,
             timeout: ANSWER_TIMEOUT,
         };
         self.pulls.running.insert(node, pull);
@@ -261,7 +262,8 @@ impl Directory {
             fresh: self.is_fresh,
             clock: ctx.clock.read(ctx.now),
         };
-        ctx.timers.set(ctx.now + pull.timeout, Timer::Pull(node));
+        let due = (ctx.now + pull.timeout).min(pull.heard + GIVE_UP_AFTER);
+        ctx.timers.set(due, Timer::Pull(node));
         ctx.send(node, message, None);
     }
 
@@ -299,7 +301,7 @@ impl Directory {
         }
         let Some(pull) = self.pulls.running.get_mut(&node) else { return };
         pull.timeout *= 2;
-        match ctx.now >= pull.began + GIVE_UP_AFTER {
+        match ctx.now >= pull.heard + GIVE_UP_AFTER {
             true => self.give_up_on(ctx, node),
             false => self.ask_for_page(ctx, node),
         }
@@ -343,6 +345,7 @@ impl Directory {
         pull.unchanged.extend(answer.unchanged);
         pull.next = answer.next;
         pull.timeout = ANSWER_TIMEOUT;
+        pull.heard = ctx.now;
         match scope {
             Scope::All => self.take_page(ctx, local, from, since, answer.page),
             Scope::Past => {
