@@ -55,6 +55,9 @@ pub(crate) const SOON: Duration = Duration::from_micros(100);
 /// What is still to be asked, and of whom.
 #[derive(Debug, Default)]
 pub(super) struct Pulls {
+    /// Not all members are known yet. Whoever is asked about a shard takes us for its owner, which we may turn out
+    /// not to be: nobody is asked before.
+    awaits_members: bool,
     queue: BTreeMap<NodeId, BTreeSet<(Scope, Shard)>>,
     running: BTreeMap<NodeId, Pull>,
     /// Somebody waits for these.
@@ -93,6 +96,14 @@ pub(crate) struct Answer {
 }
 
 impl Pulls {
+    pub fn of_joiner() -> Self {
+        Pulls { awaits_members: true, ..Pulls::default() }
+    }
+
+    pub fn on_members_known(&mut self) {
+        self.awaits_members = false;
+    }
+
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.running.is_empty() && self.demanded.is_empty() && self.held == 0
     }
@@ -206,7 +217,7 @@ impl Directory {
     }
 
     pub(super) fn pull_more(&mut self, ctx: &mut Ctx) {
-        while self.pulls.running.len() < PULLS_MAX {
+        while self.pulls.running.len() < PULLS_MAX && !self.pulls.awaits_members {
             let (running, deferred) = (&self.pulls.running, &self.pulls.deferred);
             let is_idle = |node: &&NodeId| !running.contains_key(node) && !deferred.contains_key(node);
             let Some(&node) = self.pulls.queue.keys().find(is_idle) else { return };
@@ -217,7 +228,7 @@ impl Directory {
     fn begin_pull(&mut self, ctx: &mut Ctx, node: NodeId) {
         let Some((scope, mut shards)) = self.pulls.take(node) else { return };
         shards.retain(|&shard| match scope {
-            Scope::All => self.owned.contains_key(&shard),
+            Scope::All => self.owned.contains_key(&shard) && ctx.shards.is_mine(shard),
             Scope::Past => ctx.shards.owner_of(shard) == node && node != ctx.me,
         });
         let mut digested = 0;
