@@ -119,14 +119,13 @@ impl Node {
         among
     }
 
-    /// A node that starts beside the members `2..=last`, of which it has heard nothing yet.
+    /// A node that starts beside the members `2..=last`, of which it has heard nothing yet. Node 2 is its seed.
     pub fn starting_beside(last: u16, store_bytes: u64) -> Self {
         let mut config = Config::new(node(ME), store_bytes, 1);
         config.seeds = vec![node(2).addr];
         let mut starting = Node::new(config);
         starting.members_answer = false;
-        starting.gossips.insert(node(2), Core::new(Config::new(node(2), 0, 2)));
-        for number in 3..=last {
+        for number in 2..=last {
             let mut config = Config::new(node(number), 0, u64::from(number));
             config.seeds = vec![node(2).addr];
             starting.gossips.insert(node(number), Core::new(config));
