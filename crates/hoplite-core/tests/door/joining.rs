@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope};
-use hoplite_words::{NodeId, ObjectId};
+use hoplite_words::{NodeId, ObjectId, Stamp};
 
 use crate::node::{node, Node, ME};
 use crate::puts::created;
@@ -207,7 +207,7 @@ fn a_member_that_has_just_started_is_not_asked_for_its_inventory() {
         at.members_answer = false;
         at.take_mail();
         at.join(3);
-        let (scope, clock) = (Scope::All, hoplite_words::Stamp::from_ms(0));
+        let (scope, clock) = (Scope::All, Stamp::from_ms(0));
         at.hear(
             3,
             PeerMessage::InventoryRequest { round: 1, scope, shards: vec![], from: None, fresh, clock },

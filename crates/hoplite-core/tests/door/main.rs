@@ -2,6 +2,7 @@
 
 mod asks;
 mod backups;
+mod claims;
 mod crashes;
 mod crowded;
 mod directory;
@@ -21,6 +22,7 @@ mod recovery;
 mod reduces;
 mod repeats;
 mod requests;
+mod resync;
 mod serving;
 mod small;
 mod stalls;

@@ -76,6 +76,8 @@ pub struct Node {
     /// Members that are asked for their inventory, or for all members, answer at once: they know of nothing, and
     /// take nothing back. Otherwise the question is in the mail.
     pub members_answer: bool,
+    /// No gossip comes through to us, or from us.
+    pub cut_off: bool,
     /// Other members: real cores of which only the gossip is let through.
     gossips: BTreeMap<NodeId, Core>,
 }
@@ -97,6 +99,7 @@ impl Node {
             removed: Vec::new(),
             left: false,
             members_answer: true,
+            cut_off: false,
             gossips: BTreeMap::new(),
         }
     }
@@ -130,10 +133,7 @@ impl Node {
             config.seeds = vec![node(2).addr];
             starting.gossips.insert(node(number), Core::new(config));
         }
-        for _ in 0..100 {
-            starting.now += TICK;
-            starting.let_others_gossip();
-        }
+        starting.pause(Duration::from_secs(1));
         starting
     }
 
@@ -163,6 +163,17 @@ impl Node {
         }
     }
 
+    /// We do not run for this long, and nobody hears us.
+    pub fn pause(&mut self, time: Duration) {
+        self.cut_off = true;
+        let until = self.now + time;
+        while self.now < until {
+            self.now += TICK;
+            self.let_others_gossip();
+        }
+        self.cut_off = false;
+    }
+
     fn let_others_gossip(&mut self) {
         let members: Vec<_> = self.gossips.keys().copied().collect();
         members.into_iter().for_each(|member| self.gossip(member, Input::Tick));
@@ -184,7 +195,9 @@ impl Node {
 
     fn deliver(&mut self, to: std::net::SocketAddr, bytes: Vec<u8>) {
         if to == node(ME).addr {
-            self.handle(Input::Datagram { bytes });
+            if !self.cut_off {
+                self.handle(Input::Datagram { bytes });
+            }
         } else if let Some(&member) = self.gossips.keys().find(|member| member.addr == to) {
             self.gossip(member, Input::Datagram { bytes });
         }
@@ -239,7 +252,9 @@ impl Node {
                 }
             }
             for (to, bytes) in datagrams {
-                self.deliver(to, bytes);
+                if !self.cut_off {
+                    self.deliver(to, bytes);
+                }
             }
         }
     }
