@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
 use hoplite_words::{limits, Blob, ErrorKind, ObjectId};
 
 use crate::losses::get_or_lost;
@@ -195,9 +195,7 @@ fn who_read_a_small_put_before_it_was_given_up_has_it() {
     let id = at.id_owned_by(ME);
     small_put(&mut at, id, 5);
     let stamp = at.take_answers(id).into_iter().find_map(|(_, answer)| match answer {
-        DirectoryAnswer::Verdict { verdict: hoplite_words::peer::Verdict::Accepted(stamp), .. } => {
-            Some(stamp)
-        }
+        DirectoryAnswer::Verdict { verdict: Verdict::Accepted(stamp), .. } => Some(stamp),
         _ => None,
     });
     let report = CopyReport { stamp, ..received_report(1, edition(5), SMALL, None) };

@@ -5,7 +5,7 @@ use hoplite_words::{Claim, Edition, ObjectId, Stamp};
 
 use crate::node::{node, Node, ME};
 use crate::requests::{
-    announce, announce_unjudged, array, claim_of, edition, put_report, received_report, verdict,
+    announce, announce_unjudged, array, ask, claim_of, edition, put_report, received_report, verdict,
     writing_report, SIZE,
 };
 
@@ -288,7 +288,7 @@ fn of_two_complete_contents_the_one_that_was_accepted_later_stays() {
         assert!(answers.contains(&refused), "{answers:?}");
         let gone = (4, DirectoryAnswer::CopyGone { node: node(2) });
         assert_eq!(answers.contains(&gone), !later_first, "the watcher knew of it");
-        owner.request(5, crate::requests::ask(1));
+        owner.request(5, ask(1));
         assert_eq!(owner.at.status().entries, 1);
     }
 }

@@ -5,16 +5,16 @@ use std::time::Duration;
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, Verdict};
-use hoplite_words::{Blob, Edition, FoldOrder, ObjectId, Shard, Stamp};
+use hoplite_words::{Blob, Claim, ErrorKind, FoldOrder, NodeId, ObjectId, Shard, Stamp};
 
 use crate::gets::lend;
-use crate::inventory::digest_of;
+use crate::inventory::{digest_of, take_inventory};
 use crate::losses::get_or_lost;
 use crate::node::{node, Node, ME};
 use crate::puts::{announced, created, failed, put};
 use crate::recovery::{copies, take_asked, Asked};
 use crate::requests::{
-    accepted, announce, announce_unjudged, claim_of, create, delete, edition, get, object, put_report,
+    accepted, announce, announce_unjudged, ask, claim_of, create, delete, edition, get, object, put_report,
     put_small, received_report, reduce, unjudged, verdict, writing_report, SIZE, SMALL,
 };
 
@@ -172,7 +172,7 @@ fn a_small_put_that_is_not_repeated_was_given_up() {
 fn a_receiver_that_tells_of_no_copy_is_told_its_sender_again() {
     let (mut at, id, asked) = broken_after(|at, id| {
         at.request(3, id, announce(put_report(5, edition(5), SIZE)));
-        at.request(2, id, crate::requests::ask(4));
+        at.request(2, id, ask(4));
     });
     tell(&mut at, &asked, 6, InventoryPage::default());
     let lent = at.take_answers(id);
@@ -194,7 +194,7 @@ fn open_questions_are_asked_again_on_a_new_connection() {
     let first = at.take_mail();
     break_connection(&mut at, 2);
     let again = at.take_mail();
-    let about = |mail: &[(hoplite_words::NodeId, PeerMessage)], id: ObjectId| -> Vec<_> {
+    let about = |mail: &[(NodeId, PeerMessage)], id: ObjectId| -> Vec<_> {
         let requests = mail.iter().filter_map(|(_, message)| match message {
             PeerMessage::Directory { id: about, request, .. } if *about == id => {
                 Some(std::mem::discriminant(request))
@@ -220,7 +220,7 @@ fn a_loss_that_was_not_heard_is_asked_for_again() {
     let again = at.take_requests(id);
     assert!(matches!(again[..], [DirectoryRequest::Ask { .. }]), "{again:?}");
     at.answer(2, id, DirectoryAnswer::Lost);
-    assert_eq!(failed(&at, call), hoplite_words::ErrorKind::Lost);
+    assert_eq!(failed(&at, call), ErrorKind::Lost);
 }
 
 #[test]
@@ -344,13 +344,13 @@ fn a_node_that_was_held_for_dead_asks_for_its_verdicts_again() {
     };
     assert!(mail.iter().any(claims_again));
     at.answer(2, id, verdict(writing, Verdict::OtherKind(7)));
-    assert_eq!(failed(&at, seal), hoplite_words::ErrorKind::AlreadyExists);
+    assert_eq!(failed(&at, seal), ErrorKind::AlreadyExists);
     at.answer(3, target, DirectoryAnswer::ClaimVerdict { claim, verdict: Verdict::Exists(stamp) });
-    assert_eq!(failed(&at, call), hoplite_words::ErrorKind::AlreadyExists);
+    assert_eq!(failed(&at, call), ErrorKind::AlreadyExists);
 }
 
 /// By which rights reductions here have asked for the target.
-pub fn claims(at: &mut Node, target: ObjectId) -> Vec<hoplite_words::Claim> {
+pub fn claims(at: &mut Node, target: ObjectId) -> Vec<Claim> {
     let requests = at.take_requests(target).into_iter();
     let claims = requests.filter_map(|request| match request {
         DirectoryRequest::Claim { claim, .. } => Some(claim),
@@ -365,9 +365,9 @@ fn a_node_that_was_held_for_dead_keeps_what_is_sealed() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     at.ask(get(id));
-    let transfer = lend(&mut at, 2, id, 3, Edition { writing: 5, attempt: 0 }, SIZE);
+    let transfer = lend(&mut at, 2, id, 3, edition(5), SIZE);
     at.end_receive(transfer);
     stand_still(&mut at);
-    let told = crate::inventory::take_inventory(&mut at, 2, &[id.shard()]);
+    let told = take_inventory(&mut at, 2, &[id.shard()]);
     assert!(matches!(&told.page.copies[..], [(_, report)] if report.stamp == Some(Stamp::from_ms(5))));
 }
