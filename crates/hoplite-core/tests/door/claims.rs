@@ -298,18 +298,18 @@ fn of_two_complete_contents_the_one_that_was_accepted_later_stays() {
 fn a_complete_content_stays_before_one_that_is_being_written() {
     let writing = || announce(writing_report(3, 1, edition(6), SIZE));
     let complete = || announce(put_report(1, edition(5), SIZE));
-    let refused = (3, verdict(edition(6), Verdict::Exists(Stamp::from_ms(5))));
+    let refused = || (3, verdict(edition(6), Verdict::Exists(Stamp::from_ms(5))));
 
     let mut owner = Owner::new();
     owner.request(2, complete());
-    assert_eq!(owner.request(3, writing()), [refused.clone()]);
+    assert_eq!(owner.request(3, writing()), [refused()]);
 
     let mut owner = Owner::new();
     owner.request(3, writing());
     owner.request(4, announce(received_report(1, edition(6), SIZE, Some(node(3)))));
     let abandoned = (4, verdict(edition(6), Verdict::Abandoned));
-    assert_eq!(owner.request(2, complete()), [refused.clone(), abandoned]);
-    assert_eq!(owner.request(3, writing()), [refused], "and it is not taken for the other one");
+    assert_eq!(owner.request(2, complete()), [refused(), abandoned]);
+    assert_eq!(owner.request(3, writing()), [refused()], "and it is not taken for the other one");
 }
 
 /// The same copy was told to two owners, one after the other.

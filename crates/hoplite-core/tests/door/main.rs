@@ -1,6 +1,7 @@
 //! The core through its public door: scripted clients and peers, and a driver that keeps books.
 
 mod asks;
+mod assembly;
 mod backups;
 mod claims;
 mod crashes;

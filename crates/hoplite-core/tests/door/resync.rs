@@ -235,15 +235,11 @@ fn a_backup_asks_its_owner_again_on_a_new_connection() {
         tell(&mut at, &all, 0, InventoryPage::default());
         asked = take_asked(&mut at);
     }
-    let lost = vec![(theirs, 0)];
     while let Some(past) = asked.first().cloned() {
         assert_eq!(past.scope, Scope::Past);
         assert!(past.shards.iter().all(|query| query.digest.is_none()));
-        let page = InventoryPage {
-            lost: lost.iter().copied().filter(|_| past.is_about(theirs.shard())).collect(),
-            ..Default::default()
-        };
-        tell(&mut at, &past, 0, page);
+        let lost = if past.is_about(theirs.shard()) { vec![(theirs, 0)] } else { Vec::new() };
+        tell(&mut at, &past, 0, InventoryPage { lost, ..InventoryPage::default() });
         asked = take_asked(&mut at);
     }
     assert_eq!(at.gauge("backup ids"), 1);

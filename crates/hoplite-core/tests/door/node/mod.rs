@@ -2,26 +2,22 @@
 //! peers that say what the test makes them say. By themselves these only gossip, and say that they know of
 //! nothing when they are asked for an inventory.
 
+mod members;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use hoplite_core::io::{Broken, ClientId, Event, Extent, FoldId, FoldInputs, FoldRule, SendId};
 use hoplite_core::{Config, Core, Input, Output};
 use hoplite_words::client::{Reply, Request, Status};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Seal};
-use hoplite_words::{Connections, CopyId, Edition, NodeId, ObjectId, ReductionId, Stamp, TransferId};
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seal};
+use hoplite_words::{Connections, CopyId, Edition, NodeId, ObjectId, ReductionId, TransferId};
 
 /// The core under test has this number among the nodes.
 pub const ME: u16 = 1;
 
 /// The client most tests speak for.
 pub const CLIENT: ClientId = ClientId(1);
-
-/// How often gossip has its turn while time passes.
-const TICK: Duration = Duration::from_millis(10);
-
-/// Longer than a newcomer and the others take to tell each other all they know.
-const WELCOME: Duration = Duration::from_millis(200);
 
 pub fn node(number: u16) -> NodeId {
     NodeId { addr: ([10, 0, 0, 1], number).into(), incarnation: 1 }
@@ -111,127 +107,11 @@ impl Node {
         alone
     }
 
-    /// A cluster in which the nodes `2..=last` are members besides us.
-    pub fn among(last: u16, store_bytes: u64) -> Self {
-        let mut among = Node::alone(store_bytes);
-        for number in ME + 1..=last {
-            among.join(number);
-        }
-        among.wait(WELCOME);
-        among.mail.clear();
-        among
-    }
-
-    /// A node that starts beside the members `2..=last`, of which it has heard nothing yet. Node 2 is its seed.
-    pub fn starting_beside(last: u16, store_bytes: u64) -> Self {
-        let mut config = Config::new(node(ME), store_bytes, 1);
-        config.seeds = vec![node(2).addr];
-        let mut starting = Node::new(config);
-        starting.members_answer = false;
-        for number in 2..=last {
-            let mut config = Config::new(node(number), 0, u64::from(number));
-            config.seeds = vec![node(2).addr];
-            starting.gossips.insert(node(number), Core::new(config));
-        }
-        starting.pause(Duration::from_secs(1));
-        starting
-    }
-
-    /// Another member comes up; returns once we know of it.
-    pub fn join(&mut self, number: u16) {
-        let mut config = Config::new(node(number), 0, u64::from(number));
-        config.seeds = vec![node(ME).addr];
-        self.gossips.insert(node(number), Core::new(config));
-        while !self.status().members.contains(&node(number)) {
-            self.wait(TICK);
-        }
-    }
-
-    /// Lets time pass, gossip included.
-    pub fn wait(&mut self, time: Duration) {
-        let until = self.now + time;
-        while self.now < until {
-            let next = (self.now + TICK).min(until);
-            // What is due between two turns of gossip is not late.
-            while let Some(due) = self.core.next_deadline().filter(|&due| self.now < due && due < next) {
-                self.now = due;
-                self.handle(Input::Tick);
-            }
-            self.now = next;
-            self.handle(Input::Tick);
-            self.let_others_gossip();
-        }
-    }
-
-    /// We do not run for this long, and nobody hears us.
-    pub fn pause(&mut self, time: Duration) {
-        self.cut_off = true;
-        let until = self.now + time;
-        while self.now < until {
-            self.now += TICK;
-            self.let_others_gossip();
-        }
-        self.cut_off = false;
-    }
-
-    fn let_others_gossip(&mut self) {
-        let members: Vec<_> = self.gossips.keys().copied().collect();
-        members.into_iter().for_each(|member| self.gossip(member, Input::Tick));
-    }
-
-    fn gossip(&mut self, member: NodeId, input: Input) {
-        let Some(core) = self.gossips.get_mut(&member) else { return };
-        core.handle(self.now, input);
-        let mut datagrams = Vec::new();
-        while let Some(output) = core.poll_output() {
-            if let Output::Datagram { to, bytes } = output {
-                datagrams.push((to, bytes));
-            }
-        }
-        for (to, bytes) in datagrams {
-            self.deliver(to, bytes);
-        }
-    }
-
-    fn deliver(&mut self, to: std::net::SocketAddr, bytes: Vec<u8>) {
-        if to == node(ME).addr {
-            if !self.cut_off {
-                self.handle(Input::Datagram { bytes });
-            }
-        } else if let Some(&member) = self.gossips.keys().find(|member| member.addr == to) {
-            self.gossip(member, Input::Datagram { bytes });
-        }
-    }
-
     /// The core learns that its links have this latency and carry 1 GB/s.
     pub fn measure(&mut self, latency: Duration) {
         let sent_ns = (self.now - 2 * latency).as_nanos() as u64;
         self.hear(2, PeerMessage::Pong { sent_ns });
         self.handle(Input::Measured { peer: node(2), bytes_per_s: 1_000_000_000 });
-    }
-
-    /// A member falls silent; returns once we have noticed, and if the others answer, when we know all that they
-    /// know of the shards that are ours now.
-    pub fn kill(&mut self, number: u16) {
-        self.gossips.remove(&node(number)).expect("it lives");
-        while self.status().members.contains(&node(number)) {
-            self.wait(TICK);
-        }
-        self.recover();
-    }
-
-    /// The same for a process that is gone, of which we hear at once.
-    pub fn crash(&mut self, number: u16) {
-        self.gossips.remove(&node(number)).expect("it lives");
-        self.handle(Input::PeerGone { node: node(number) });
-        self.recover();
-    }
-
-    fn recover(&mut self) {
-        self.wait(TICK);
-        while self.members_answer && self.gauge("recovering shards") > 0 {
-            self.wait(TICK);
-        }
     }
 
     pub fn gauge(&mut self, name: &str) -> u64 {
@@ -322,33 +202,6 @@ impl Node {
             }
             Output::Datagram { .. } => unreachable!("taken out before"),
         }
-    }
-
-    /// Whether a member has answered without a test's doing.
-    fn answer_by_itself(&self, to: NodeId, question: &PeerMessage, inputs: &mut VecDeque<Input>) -> bool {
-        let message = match question {
-            PeerMessage::InventoryRequest { round, shards, .. } => {
-                let digested = shards.iter().filter(|query| query.digest.is_some());
-                PeerMessage::Inventory {
-                    round: *round,
-                    since: 0,
-                    page: InventoryPage::default(),
-                    unchanged: digested.map(|query| query.shard).collect(),
-                    next: None,
-                    clock: Stamp::from_ms(0),
-                }
-            }
-            PeerMessage::MembersRequest => {
-                let members = self.gossips.keys().map(|&member| (member, 0));
-                PeerMessage::Members { members: members.collect() }
-            }
-            _ => return false,
-        };
-        let answers = self.members_answer && self.gossips.contains_key(&to);
-        if answers {
-            inputs.push_back(Input::Peer { from: to, message });
-        }
-        answers
     }
 
     fn open(&mut self, copy: CopyId, extent: Extent) {
