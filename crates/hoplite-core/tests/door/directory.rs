@@ -1,10 +1,14 @@
 //! What a shard owner takes from whom.
 
+use std::time::Duration;
+
+use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::ObjectId;
+use hoplite_words::{limits, ObjectId};
 
 use crate::node::{node, Node, ME};
+use crate::recovery::id_moving;
 use crate::requests::{
     announce, announce_unjudged, ask, edition, object, put_report, received_report, verdict, writing_report,
     SIZE,
@@ -97,4 +101,67 @@ fn a_report_gives_back_the_sender_it_does_not_name() {
         _ => None,
     });
     assert_eq!(next, lent, "the complete copy that is free");
+}
+
+/// Node 2 knows before us that node 3 is dead, or has an old view.
+#[test]
+fn what_went_on_to_an_owner_that_dies_is_handled_again() {
+    let mut at = Node::among(3, 8 << 20);
+    let id = id_moving(&mut at, 3, ME, 3);
+    at.take_mail();
+    let locate = DirectoryRequest::Locate { token: 7 };
+    at.request(2, id, locate.clone());
+    let on = PeerMessage::Directory { origin: node(2), hops: 1, id, request: locate };
+    assert_eq!(at.take_mail(), [(node(3), on)]);
+    at.crash(3);
+    assert!(matches!(at.take_answers(id)[..], [(2, DirectoryAnswer::Located { token: 7, .. })]));
+}
+
+#[test]
+fn what_goes_round_among_nodes_that_do_not_agree_is_dropped() {
+    let mut at = Node::among(2, 8 << 20);
+    let id = at.id_owned_by(2);
+    for hops in [limits::FORWARD_HOPS_MAX - 1, limits::FORWARD_HOPS_MAX] {
+        at.hear(2, PeerMessage::Directory { origin: node(2), hops, id, request: ask(1) });
+        let went_on = !at.take_mail().is_empty();
+        assert_eq!(went_on, hops < limits::FORWARD_HOPS_MAX);
+    }
+}
+
+/// It died before we heard that it was one.
+#[test]
+fn what_somebody_says_who_never_becomes_a_member_is_forgotten() {
+    let mut at = Node::among(2, 8 << 20);
+    let id = at.id_owned_by(ME);
+    at.request(9, id, announce(put_report(1, edition(5), SIZE)));
+    at.request(9, id, DirectoryRequest::Subscribe { bytes_max: None });
+    assert_eq!(at.status().entries, 1);
+    at.wait(Duration::from_millis(2100));
+    assert_eq!((at.status().entries, at.gauge("lost ids")), (0, 1));
+    at.request(9, id, announce(put_report(2, edition(5), SIZE)));
+    assert_eq!(at.status().entries, 0, "its word came by way of others");
+}
+
+/// The others have to wait for their turn.
+#[test]
+fn of_many_copies_of_a_dead_node_none_is_lent_any_more() {
+    let mut at = Node::alone(8 << 20);
+    let ids: Vec<_> = (0..1000).map(|number| object(&format!("copy {number}"))).collect();
+    at.join(2);
+    let ours: Vec<_> = ids.into_iter().filter(|&id| at.owner_of(id) == ME).collect();
+    at.join(3);
+    let ours: Vec<_> = ours.into_iter().filter(|&id| at.owner_of(id) == ME).collect();
+    assert!(ours.len() > 300, "more than one turn has time for");
+    for &id in &ours {
+        at.request(2, id, announce(put_report(1, edition(5), SIZE)));
+    }
+    at.handle(Input::PeerGone { node: node(2) });
+    assert!(at.status().entries > 0);
+    let last = *ours.last().expect("many");
+    at.take_mail();
+    at.request(3, last, ask(1));
+    assert_eq!(at.take_answers(last), [(3, DirectoryAnswer::Lost)]);
+    at.wait(Duration::from_millis(20));
+    assert_eq!(at.status().entries, 1, "only that it is asked for");
+    at.assert_consistent();
 }

@@ -6,12 +6,13 @@ use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{
     Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, Seat, ShardQuery, Verdict,
 };
-use hoplite_words::{mix64, Blob, Edition, Encoding, FoldOrder, Header, ObjectId, Shard, Stamp};
+use hoplite_words::{limits, mix64, Blob, Edition, Encoding, FoldOrder, Header, ObjectId, Shard, Stamp};
 
 use crate::crashes::{reduction, root_seat};
 use crate::gets::lend;
 use crate::node::{node, Node, ME};
 use crate::puts::{announced, created, put};
+use crate::recovery::id_moving;
 use crate::requests::{
     accepted, announce, create, edition, get, object, put_report, put_small, reduce, SIZE,
 };
@@ -160,10 +161,7 @@ fn long_headers_make_short_pages() {
 #[test]
 fn copies_claims_deletions_and_losses_follow_one_another_over_the_pages() {
     let mut at = Node::among(3, STORE);
-    let mut without = Node::among(2, 0);
-    let mut ids = (0..).map(|number| object(&format!("moved {number}")));
-    let id = ids.find(|&id| at.owner_of(id) == 3 && without.owner_of(id) == 2).expect("hashing is even");
-    let shard = id.shard();
+    let shard = id_moving(&mut at, 3, 2, 3).shard();
     let ids = ids_of(shard, ITEMS + 8);
     let (copies, rest) = ids.split_at(ITEMS - 2);
     let (target, deleted, lost) = (rest[0], &rest[1..4], &rest[4..6]);
@@ -364,6 +362,15 @@ fn clocks_are_told_and_heard_with_every_inventory() {
     let (round, scope, shards) = (1, Scope::All, Vec::new());
     at.hear(2, PeerMessage::InventoryRequest { round, scope, shards, from: None, fresh: false, clock });
     assert!(take_inventory(&mut at, 2, &[]).clock >= clock);
+}
+
+#[test]
+fn a_question_about_a_shard_that_there_is_not_is_not_answered() {
+    let mut at = Node::among(2, STORE);
+    for scope in [Scope::All, Scope::Past] {
+        let none = Shard(limits::SHARDS as u16);
+        assert!(ask_for_page(&mut at, 2, scope, without_digest(&[none]), None).is_none());
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A new owner hears of everything that is known of its shards before it decides.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hoplite_words::client::Request;
@@ -65,12 +66,12 @@ pub fn copies(reports: &[(ObjectId, CopyReport)]) -> InventoryPage {
     InventoryPage { copies: reports.to_vec(), ..InventoryPage::default() }
 }
 
-/// An id that is ours without this owner.
-pub fn inherited_from(at: &mut Node, owner: u16, last: u16) -> ObjectId {
+/// An id of `owner`, of the members `2..=last`, that is another one's without it.
+pub fn id_moving(at: &mut Node, owner: u16, next: u16, last: u16) -> ObjectId {
     let mut others = Node::alone(0);
     (2..=last).filter(|&number| number != owner).for_each(|number| others.join(number));
     let ids = (0..).map(|number| object(&format!("inherited {number}")));
-    let mut fitting = ids.filter(|&id| at.owner_of(id) == owner && others.owner_of(id) == ME);
+    let mut fitting = ids.filter(|&id| at.owner_of(id) == owner && others.owner_of(id) == next);
     fitting.next().expect("hashing is even")
 }
 
@@ -89,7 +90,7 @@ impl Inherited {
     /// While node 3 was the owner, we were told something.
     fn told_before(tell: impl FnOnce(&mut Node, ObjectId)) -> Self {
         let mut at = Node::among(3, 8 << 20);
-        let id = inherited_from(&mut at, 3, 3);
+        let id = id_moving(&mut at, 3, ME, 3);
         tell(&mut at, id);
         at.take_mail();
         at.members_answer = false;
@@ -121,7 +122,7 @@ impl Inherited {
 fn a_new_owner_asks_for_the_shards_that_are_new_to_it_and_knows_nothing_yet() {
     let mut at = Node::among(3, 8 << 20);
     let ours = at.id_owned_by(ME);
-    let inherited: Vec<_> = (0..3).map(|_| inherited_from(&mut at, 3, 3)).collect();
+    let inherited = id_moving(&mut at, 3, ME, 3);
     at.take_mail();
     at.members_answer = false;
     at.crash(3);
@@ -130,7 +131,7 @@ fn a_new_owner_asks_for_the_shards_that_are_new_to_it_and_knows_nothing_yet() {
     assert_eq!((asked.of, asked.scope, asked.from, asked.fresh), (2, Scope::All, None, false));
     assert!(asked.shards.iter().all(|query| query.digest.is_none()));
     assert!(asked.shards.windows(2).all(|two| two[0].shard < two[1].shard), "in order");
-    assert!(inherited.iter().all(|id| asked.is_about(id.shard())));
+    assert!(asked.is_about(inherited.shard()));
     assert!(!asked.is_about(ours.shard()));
     assert_eq!(at.gauge("recovering shards"), asked.shards.len() as u64);
 }
@@ -381,4 +382,30 @@ fn of_two_claims_that_no_owner_has_accepted_one_is() {
         .collect();
     assert_eq!(accepted, [ours]);
     assert_eq!(told.len(), 1, "the other waits: {told:?}");
+}
+
+/// Whoever misses an answer asks again.
+#[test]
+fn of_too_many_requests_that_wait_the_last_are_dropped() {
+    const HELD_MAX: u64 = 65_536;
+    let mut inherited = Inherited::new();
+    let shards: BTreeSet<_> = inherited.asked.shards.iter().map(|query| query.shard).collect();
+    let ids = (0u128..).map(|number| ObjectId(number.to_le_bytes()));
+    for id in ids.filter(|id| shards.contains(&id.shard())).take(HELD_MAX as usize + 5) {
+        inherited.at.request(2, id, DirectoryRequest::Locate { token: 1 });
+    }
+    let held = inherited.at.status().gauges.into_iter().find(|gauge| gauge.name == "held requests");
+    let held = held.expect("there is such a gauge");
+    assert_eq!((held.value, held.limit, held.met), (HELD_MAX, HELD_MAX, 5));
+    inherited.request(2, announce(put_report(9, edition(5), SIZE)));
+    assert_eq!(inherited.at.status().entries, 1, "what need not wait is taken");
+    answer(&mut inherited.at, &inherited.asked, InventoryPage::default());
+    while inherited.at.gauge("recovering shards") > 0 {
+        inherited.at.wait(MOMENT);
+    }
+    let located = inherited.at.take_mail();
+    let is_located = |(_, message): &&(_, PeerMessage)| {
+        matches!(message, PeerMessage::Answer { answer: DirectoryAnswer::Located { .. }, .. })
+    };
+    assert_eq!(located.iter().filter(is_located).count() as u64, HELD_MAX);
 }

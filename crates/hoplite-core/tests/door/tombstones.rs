@@ -10,6 +10,7 @@ use hoplite_words::{limits, ErrorKind, ObjectId, Stamp};
 
 use crate::node::{node, Node, ME};
 use crate::puts::{announced, created, failed};
+use crate::recovery::id_moving;
 use crate::requests::{
     accepted, announce, announce_unjudged, ask, claim_of, create, delete, edition, get, object, put_report,
     verdict, writing_report, SIZE,
@@ -224,6 +225,25 @@ fn put_at(at: &mut Node, id: ObjectId) {
     at.answer(2, id, accepted(writing));
     let seal = at.ask(Request::Seal { copy, timeout_ms: None });
     assert_eq!(at.reply(seal), Some(&Reply::Done));
+}
+
+#[test]
+fn a_delete_follows_its_object_to_a_new_owner() {
+    for next in [ME, 2] {
+        let mut at = Node::among(3, 8 << 20);
+        let id = id_moving(&mut at, 3, next, 3);
+        let call = at.ask(delete(id));
+        at.take_mail();
+        at.crash(3);
+        if next == 2 {
+            let again = at.take_requests(id);
+            let Some(&DirectoryRequest::Delete { token }) = again.last() else { panic!("{again:?}") };
+            at.answer(2, id, DirectoryAnswer::DeleteDone { token });
+        } else {
+            at.hear(2, PeerMessage::DeletionHeard { id });
+        }
+        assert_eq!(at.reply(call), Some(&Reply::Done));
+    }
 }
 
 #[test]
