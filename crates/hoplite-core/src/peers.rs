@@ -37,8 +37,10 @@ impl Core {
         match message {
             PeerMessage::Directory { origin, hops, id, request } => {
                 if hops > 0 && self.ctx.shards.has_claimed() {
-                    // Who passes it on here no longer owns what it may have said it did.
-                    let moved = self.ctx.shards.forget_claim(id.shard(), from);
+                    // Who passes it on here no longer owns what it may have said it did. And what goes round among
+                    // several, nobody owns who said so.
+                    let by = (hops < 2).then_some(from);
+                    let moved = self.ctx.shards.forget_claim(id.shard(), by);
                     self.on_owners_moved(&moved);
                 }
                 self.on_directory(origin, hops, id, request)

@@ -166,10 +166,10 @@ impl Shards {
         Moved { owners: claims_over.clone(), claims_over, ..Moved::default() }
     }
 
-    /// The node takes us for the shard's owner: what it said before counts no longer.
-    pub fn forget_claim(&mut self, shard: Shard, node: NodeId) -> Moved {
+    /// What a node said of the shard counts no longer: `node` said so, or anybody.
+    pub fn forget_claim(&mut self, shard: Shard, node: Option<NodeId>) -> Moved {
         let mut claims_over = ShardSet::default();
-        if self.claimed.get(shard).is_some_and(|&(by, _)| by == node) {
+        if self.claimed.get(shard).is_some_and(|&(by, _)| node.is_none_or(|node| node == by)) {
             self.claimed.remove(shard);
             self.claims -= 1;
             claims_over.insert(shard);
@@ -274,9 +274,11 @@ impl Shards {
         self.node(self.backups[shard.index()])
     }
 
-    /// Another node says that it owns the shard. False if we knew.
+    /// Another node says that it owns the shard. False if we knew; or know better: a member that asks us knows us,
+    /// and if the shard is ours by all we know, it said so before it did.
     pub fn note_claimed(&mut self, now: Duration, shard: Shard, by: NodeId) -> bool {
-        if self.owner_of(shard) == by {
+        let is_ours = self.node(self.owners[shard.index()]) == Some(self.me) && self.contains(by);
+        if self.owner_of(shard) == by || is_ours {
             return false;
         }
         self.claims -= usize::from(self.claimed.remove(shard).is_some());
@@ -378,10 +380,11 @@ mod tests {
         shards.note_claimed(NOW, claimed, node(2));
         for port in 0..7 {
             let owned: Vec<_> = shards.owned_by(node(port)).iter().collect();
-            let expected: Vec<_> = Shard::all().filter(|&shard| shards.owner_of(shard) == node(port)).collect();
+            let expected: Vec<_> =
+                Shard::all().filter(|&shard| shards.owner_of(shard) == node(port)).collect();
             assert_eq!(owned, expected);
         }
-        assert!(shards.forget_claim(claimed, node(2)).owners.contains(claimed));
+        assert!(shards.forget_claim(claimed, Some(node(2))).owners.contains(claimed));
         assert!(shards.owned_by(node(1)).contains(claimed));
     }
 

@@ -168,13 +168,17 @@ impl Directory {
         }
         let entry = self.entry_mut(id);
         entry.release(|known| known == claim);
+        let is_made_again = matches!(entry.content, Content::Claimed { claim: other, .. } if other != claim);
         if !entry.holders.any_alive() {
-            self.set_content(id, Content::None);
+            if !is_made_again {
+                self.set_content(id, Content::None);
+            }
             self.remember_lost(ctx, id);
         }
         self.reindex(id, claim.by);
         self.end_released_claim(ctx, local, id);
         self.tell_if_lost(ctx, id, None);
+        self.settle_contenders(ctx, local, id);
         self.drop_if_empty(id);
     }
 
@@ -203,7 +207,7 @@ impl Directory {
             Content::Claimed { claim, stamp, seq, released }
         });
         let complete = Content::Complete { stamp, by: None };
-        let mut outdated = None;
+        let mut is_new = false;
         let content = match (entry.content, report.complete) {
             // Two owners may have accepted the same claim, one after the other.
             (Content::Claimed { claim, stamp: then, seq, released }, false)
@@ -219,10 +223,9 @@ impl Directory {
             (Content::Complete { stamp: known, .. }, _) if entry.holders.any_alive() && known > stamp => {
                 return Judgement::Refused(Verdict::Exists(known));
             }
-            // What is complete beats what is not.
-            (Content::Claimed { .. }, true) | (Content::None, true) => complete,
-            (Content::Complete { .. }, true) => {
-                outdated = Some(stamp);
+            // What is complete beats what is not, and the later one what was accepted before.
+            (_, true) => {
+                is_new = true;
                 complete
             }
             (standing, false) if entry.is_alive() && standing != Content::None => {
@@ -245,27 +248,22 @@ impl Directory {
             }
         };
         self.set_content(id, content);
-        if let Some(stamp) = outdated {
-            self.refuse_older(ctx, id, stamp);
+        if is_new {
+            self.refuse_others(ctx, id, report.edition, stamp);
         }
         Judgement::Accepted(stamp)
     }
 
-    /// Two contents came to be while their owners knew nothing of each other. The later one stays.
-    fn refuse_older(&mut self, ctx: &mut Ctx, id: ObjectId, stamp: Stamp) {
+    /// Two contents came to be while their owners knew nothing of each other, or one and a half. One stays.
+    fn refuse_others(&mut self, ctx: &mut Ctx, id: ObjectId, stays: Edition, stamp: Stamp) {
         let Some(entry) = self.known_entry_mut(id) else { return };
-        let older = |held: &Held| held.stamp.is_none_or(|known| known < stamp);
-        let older: Vec<_> = entry
-            .holders
-            .iter()
-            .filter(|(_, held)| older(held))
-            .map(|(node, held)| (node, held.edition))
-            .collect();
-        for (node, edition) in older {
+        let others = entry.holders.iter().filter(|(_, held)| held.edition != stays);
+        let others: Vec<_> = others.map(|(node, held)| (node, held.edition, held.is_alive())).collect();
+        for (node, edition, is_alive) in others {
             entry_of(self, id).remove_holder(node);
             self.reindex(id, node);
             self.tell_subscribers_gone(ctx, id, node);
-            let verdict = Verdict::Exists(stamp);
+            let verdict = if is_alive { Verdict::Exists(stamp) } else { Verdict::Abandoned };
             self.answer(ctx, node, id, DirectoryAnswer::Verdict { edition, verdict });
         }
     }

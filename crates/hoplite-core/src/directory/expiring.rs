@@ -27,12 +27,7 @@ pub(super) struct Expiring<V, const MAX: usize> {
 
 impl<V, const MAX: usize> Default for Expiring<V, MAX> {
     fn default() -> Self {
-        Expiring {
-            table: BTreeMap::new(),
-            due: BTreeMap::new(),
-            counts: ShardCounts::default(),
-            dropped: 0,
-        }
+        Expiring { table: BTreeMap::new(), due: BTreeMap::new(), counts: ShardCounts::default(), dropped: 0 }
     }
 }
 

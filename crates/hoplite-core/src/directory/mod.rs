@@ -85,7 +85,7 @@ impl Directory {
     pub fn joining(me: NodeId) -> Self {
         let recovering = || OwnedShard::recovering(BTreeSet::from([me]));
         let owned = Shard::all().map(|shard| (shard, recovering())).collect();
-        Directory { owned, is_fresh: true, ..Directory::default() }
+        Directory { owned, is_fresh: true, pulls: Pulls::of_joiner(), ..Directory::default() }
     }
 
     /// The members are known now.
@@ -93,6 +93,8 @@ impl Directory {
         let me = ctx.me;
         let owned: Vec<_> = self.owned.keys().collect();
         owned.into_iter().for_each(|shard| self.on_heard(ctx, shard, me));
+        self.pulls.on_members_known();
+        self.pull_more(ctx);
     }
 
     /// From now on there may be objects here, or claims to some.
@@ -251,8 +253,9 @@ impl Directory {
     /// Somebody came up. What it knows of our shards is to be heard before those are active that are not yet.
     pub fn on_member_up(&mut self, ctx: &mut Ctx, node: NodeId) {
         self.on_node_up(node);
-        let recovering: Vec<_> =
-            self.owned.iter().filter(|(_, owned)| !owned.is_active()).map(|(shard, _)| shard).collect();
+        // Some may be its own from now on; those we are about to give up.
+        let recovering = self.owned.iter().filter(|(_, owned)| !owned.is_active()).map(|(shard, _)| shard);
+        let recovering: Vec<_> = recovering.filter(|&shard| ctx.shards.is_mine(shard)).collect();
         for shard in recovering {
             self.await_also(shard, node);
         }

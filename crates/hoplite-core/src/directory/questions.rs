@@ -42,14 +42,14 @@ impl Directory {
         if let Some(sender) = entry.answered_with(origin, ask) {
             return self.answer_lend(ctx, id, origin, ask, sender);
         }
-        let distrust = failed.map(|sender| (sender, ctx.now + DISTRUST));
-        let fresh = entry.add_ask(Ask { node: origin, ask, have, distrust });
-        self.reindex(id, origin);
         if let Some(gone) = failed.filter(|&node| !ctx.shards.contains(node)) {
             // It died, or did before we knew it: nobody will withdraw what it said. If it lives, it says
-            // so again when it comes up.
+            // so again when it comes up. First, since what the asker has may be all that is left of the object.
             self.forget_node(ctx, local, id, gone);
         }
+        let distrust = failed.map(|sender| (sender, ctx.now + DISTRUST));
+        let fresh = self.entry_mut(id).add_ask(Ask { node: origin, ask, have, distrust });
+        self.reindex(id, origin);
         // Also where we said so before: that word may be lost.
         self.tell_if_lost(ctx, id, Some(origin));
         self.serve_asks(ctx, local, id);

@@ -56,6 +56,9 @@ pub(crate) const SOON: Duration = Duration::from_micros(100);
 /// What is still to be asked, and of whom.
 #[derive(Debug, Default)]
 pub(super) struct Pulls {
+    /// Not all members are known yet. Whoever is asked about a shard takes us for its owner, which we may turn out
+    /// not to be: nobody is asked before.
+    awaits_members: bool,
     queue: BTreeMap<NodeId, BTreeSet<(Scope, Shard)>>,
     running: BTreeMap<NodeId, Pull>,
     /// Somebody waits for these.
@@ -78,7 +81,8 @@ struct Pull {
     /// From the first page.
     since: Option<u64>,
     unchanged: BTreeSet<Shard>,
-    began: Duration,
+    /// When it was asked first, or its last page came.
+    heard: Duration,
     timeout: Duration,
 }
 
@@ -93,6 +97,14 @@ pub(crate) struct Answer {
 }
 
 impl Pulls {
+    pub fn of_joiner() -> Self {
+        Pulls { awaits_members: true, ..Pulls::default() }
+    }
+
+    pub fn on_members_known(&mut self) {
+        self.awaits_members = false;
+    }
+
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.running.is_empty() && self.demanded.is_empty() && self.held == 0
     }
@@ -220,7 +232,7 @@ impl Directory {
     }
 
     pub(super) fn pull_more(&mut self, ctx: &mut Ctx) {
-        while self.pulls.running.len() < PULLS_MAX {
+        while self.pulls.running.len() < PULLS_MAX && !self.pulls.awaits_members {
             let (running, deferred) = (&self.pulls.running, &self.pulls.deferred);
             let is_idle = |node: &&NodeId| !running.contains_key(node) && !deferred.contains_key(node);
             let Some(&node) = self.pulls.queue.keys().find(is_idle) else { return };
@@ -249,7 +261,7 @@ impl Directory {
             next: None,
             since: None,
             unchanged: BTreeSet::new(),
-            began: ctx.now,
+            heard: ctx.now,
             timeout: ANSWER_TIMEOUT,
         };
         self.pulls.running.insert(node, pull);
@@ -276,7 +288,8 @@ impl Directory {
             fresh: self.is_fresh,
             clock: ctx.clock.read(ctx.now),
         };
-        ctx.timers.set(ctx.now + pull.timeout, Timer::Pull(node));
+        let due = (ctx.now + pull.timeout).min(pull.heard + GIVE_UP_AFTER);
+        ctx.timers.set(due, Timer::Pull(node));
         ctx.send(node, message, None);
     }
 
@@ -314,7 +327,7 @@ impl Directory {
         }
         let Some(pull) = self.pulls.running.get_mut(&node) else { return };
         pull.timeout *= 2;
-        match ctx.now >= pull.began + GIVE_UP_AFTER {
+        match ctx.now >= pull.heard + GIVE_UP_AFTER {
             true => self.give_up_on(ctx, node),
             false => self.ask_for_page(ctx, node),
         }
@@ -358,6 +371,7 @@ impl Directory {
         pull.unchanged.extend(answer.unchanged);
         pull.next = answer.next;
         pull.timeout = ANSWER_TIMEOUT;
+        pull.heard = ctx.now;
         match scope {
             Scope::All => self.take_page(ctx, local, from, since, answer.page),
             Scope::Past => {
@@ -615,15 +629,9 @@ impl Directory {
 }
 
 /// Whether `node` is still to be asked about the shard.
-fn is_wanted(
-    owned: &ShardTable<OwnedShard>,
-    ctx: &Ctx,
-    node: NodeId,
-    scope: Scope,
-    shard: Shard,
-) -> bool {
+fn is_wanted(owned: &ShardTable<OwnedShard>, ctx: &Ctx, node: NodeId, scope: Scope, shard: Shard) -> bool {
     match scope {
-        Scope::All => owned.contains(shard),
+        Scope::All => owned.contains(shard) && ctx.shards.is_mine(shard),
         Scope::Past => ctx.shards.owner_of(shard) == node && node != ctx.me,
     }
 }

@@ -92,7 +92,10 @@ impl Directory {
         origin: NodeId,
         report: &CopyReport,
     ) {
-        if report.complete {
+        let may_be_taken_back = self
+            .entry(id)
+            .is_some_and(|entry| matches!(entry.content, Content::Complete { by: Some(_), .. }));
+        if report.complete && !may_be_taken_back {
             self.lost.remove(id);
         }
         if report.pinned {

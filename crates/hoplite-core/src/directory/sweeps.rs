@@ -84,7 +84,11 @@ impl Directory {
         shard: Shard,
         after: Option<ObjectId>,
     ) -> impl Iterator<Item = ObjectId> + 'a {
-        self.sweeps.discard.get(&shard).into_iter().flat_map(move |owned| owned.lost_with_strangers(ctx, after))
+        self.sweeps
+            .discard
+            .get(&shard)
+            .into_iter()
+            .flat_map(move |owned| owned.lost_with_strangers(ctx, after))
     }
 
     /// Entries of a shard that we owned until a moment ago.

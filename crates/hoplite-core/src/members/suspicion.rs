@@ -25,12 +25,18 @@ impl Members {
         let known = self.foca.iter_members().find(|member| member.id() == suspect)?;
         // A number that stands for no probe of ours: the answer counts for its sender alone. Nor does the suspect learn
         // anything of us from our incarnation.
-        let header =
-            Header { src: *self.foca.identity(), src_incarnation: 0, dst: *suspect, message: Message::Ping(0) };
+        let header = Header {
+            src: *self.foca.identity(),
+            src_incarnation: 0,
+            dst: *suspect,
+            message: Message::Ping(0),
+        };
         let mut bytes = Vec::new();
         PostcardCodec.encode_header(&header, &mut bytes).ok()?;
         bytes.extend(1u16.to_be_bytes());
-        PostcardCodec.encode_member(&Member::new(*suspect, known.incarnation(), known.state()), &mut bytes).ok()?;
+        PostcardCodec
+            .encode_member(&Member::new(*suspect, known.incarnation(), known.state()), &mut bytes)
+            .ok()?;
         Some(Change::Datagram { to: suspect.addr, bytes })
     }
 

@@ -9,7 +9,7 @@ use hoplite_words::{Edition, FoldOrder, ObjectId, ReductionId};
 use crate::crashes::{reduction, root_seat};
 use crate::node::{node, Node, ME};
 use crate::puts::{put, viewed};
-use crate::requests::{announce, get_partial, put_report, reduce, SIZE};
+use crate::requests::{announce, get_partial, put_report, reduce, writing_report, SIZE};
 
 /// Longer than a seat waits in patience.
 const PATIENCE: Duration = Duration::from_millis(1100);
@@ -52,7 +52,7 @@ fn make_way(at: &mut Node, of: ReductionId, seat: Seat) -> Vec<u64> {
     assert!(at.take_mail().contains(&(node(2), crowded)), "it asks its coordinator");
     at.hear(2, PeerMessage::MakeWay { reduction: of, slot: 0, attempt: 0 });
     let let_go = at.take_mail().into_iter().filter_map(|(_, message)| match message {
-        PeerMessage::SeatFailed { reduction, trouble: SeatTrouble::LetGo, .. } => Some(reduction.number),
+        PeerMessage::SeatFailed { reduction, trouble: SeatTrouble::LetGo(0), .. } => Some(reduction.number),
         _ => None,
     });
     let_go.collect()
@@ -156,8 +156,8 @@ fn a_coordinator_asks_for_room_when_all_sources_are_complete() {
     let mut at = Node::alone(8 << 20);
     let (target, sources) = (crate::requests::object("t"), ["a", "b"].map(crate::requests::object));
     let edition = crate::requests::edition(5);
-    at.request(2, sources[0], announce(put_report(1, edition, SIZE, true)));
-    at.request(3, sources[1], announce(put_report(1, edition, SIZE, false)));
+    at.request(2, sources[0], announce(put_report(1, edition, SIZE)));
+    at.request(3, sources[1], announce(writing_report(3, 1, edition, SIZE)));
     at.ask(reduce(target, &sources, 2, FoldOrder::Fixed));
     let told = at.take_mail().into_iter().find_map(|(to, message)| match message {
         PeerMessage::Seat { reduction, seat } => Some((to, reduction, seat)),
@@ -171,6 +171,6 @@ fn a_coordinator_asks_for_room_when_all_sources_are_complete() {
         at.take_mail().contains(&(node(3), PeerMessage::MakeWay { reduction, slot, attempt }))
     };
     assert!(!asked(&mut at));
-    at.request(3, sources[1], announce(put_report(2, edition, SIZE, true)));
+    at.request(3, sources[1], announce(put_report(2, edition, SIZE)));
     assert!(asked(&mut at));
 }

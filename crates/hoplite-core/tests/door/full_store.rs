@@ -2,13 +2,13 @@ use std::time::Duration;
 
 use hoplite_core::io::Event;
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_words::peer::{DirectoryRequest, PeerMessage};
 use hoplite_words::{CopyId, ErrorKind, ObjectId};
 
 use crate::gets::{last_ask, lend};
 use crate::node::{node, Node};
 use crate::puts::{created, failed, put, viewed};
-use crate::requests::{array, create, delete, edition, get, object, SIZE};
+use crate::requests::{announce, array, create, delete, edition, get, lend_of, object, put_report, SIZE};
 
 /// Room for two objects of `SIZE`.
 const TWO: u64 = 2 * (SIZE + 64);
@@ -131,8 +131,7 @@ fn a_fetch_waits_for_room_and_asks_anew() {
     put(&mut at, mine, TWO - 64);
     let call = at.ask(get(ids[0]));
     let ask = last_ask(&mut at, ids[0]);
-    let (sender, header) = (node(2), array(SIZE));
-    at.answer(2, ids[0], DirectoryAnswer::Lend { ask, sender, edition: edition(5), size: SIZE, header });
+    at.answer(2, ids[0], lend_of(ask, 2, edition(5), SIZE));
     let said = at.take_requests(ids[0]);
     assert!(
         matches!(said[..], [DirectoryRequest::Withdraw { .. }, DirectoryRequest::Subscribe { .. }]),
@@ -152,17 +151,7 @@ fn who_waits_for_room_hears_of_a_deletion() {
     put(&mut at, in_the_way, TWO - 64);
     let mut names = (0..).map(|number| object(&format!("object {number}")));
     let mine = names.find(|&id| id != in_the_way && at.owner_of(id) == 1).expect("one of them");
-    let report = CopyReport {
-        seq: 1,
-        edition: edition(5),
-        size: SIZE,
-        header: array(SIZE),
-        complete: true,
-        pinned: true,
-        upstream: None,
-        leaving: false,
-    };
-    at.request(2, mine, DirectoryRequest::Announce { report, payload: None, wants_verdict: true });
+    at.request(2, mine, announce(put_report(1, edition(5), SIZE)));
     at.hear(2, PeerMessage::Prefetch { id: mine });
     assert!(at.receives.is_empty(), "there is no room");
     let before = at.ask(get(mine));
@@ -178,12 +167,7 @@ fn an_object_larger_than_the_store_fails_its_gets() {
     let ids = ids_owned_by(&mut at, 2, 1);
     let call = at.ask(get(ids[0]));
     let ask = last_ask(&mut at, ids[0]);
-    let (sender, size) = (node(2), 4 * SIZE);
-    at.answer(
-        2,
-        ids[0],
-        DirectoryAnswer::Lend { ask, sender, edition: edition(5), size, header: array(size) },
-    );
+    at.answer(2, ids[0], lend_of(ask, 2, edition(5), 4 * SIZE));
     assert_eq!(failed(&at, call), ErrorKind::StoreFull);
     at.assert_empty();
 }

@@ -3,11 +3,11 @@ use std::time::Duration;
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{Blob, Edition, ErrorKind, ObjectId, TransferId};
+use hoplite_words::{Edition, ErrorKind, ObjectId, TransferId};
 
 use crate::node::{node, Node, CLIENT};
 use crate::puts::{failed, put, viewed};
-use crate::requests::{array, delete, edition, get, get_partial, object, SIZE, SMALL};
+use crate::requests::{delete, deleted, edition, get, get_partial, inline_of, lend_of, object, SIZE, SMALL};
 
 /// The newest question about `id` that was sent.
 pub fn last_ask(at: &mut Node, id: ObjectId) -> u64 {
@@ -21,8 +21,7 @@ pub fn last_ask(at: &mut Node, id: ObjectId) -> u64 {
 /// Owner `owner` answers the last question with this sender; returns the transfer that begins.
 pub fn lend(at: &mut Node, owner: u16, id: ObjectId, sender: u16, edition: Edition, size: u64) -> TransferId {
     let ask = last_ask(at, id);
-    let header = array(size);
-    at.answer(owner, id, DirectoryAnswer::Lend { ask, sender: node(sender), edition, size, header });
+    at.answer(owner, id, lend_of(ask, sender, edition, size));
     let pull = at.mail.iter().rev().find_map(|(to, message)| match message {
         PeerMessage::Pull { transfer, .. } if *to == node(sender) => Some(*transfer),
         _ => None,
@@ -55,9 +54,7 @@ fn a_broken_stream_goes_on_where_it_was_with_another_sender() {
     });
     assert_eq!(failed, Some((Some(edition(5)), Some(node(3)))));
     let DirectoryRequest::Ask { ask, .. } = asked[0] else { panic!("{asked:?}") };
-    let answer =
-        DirectoryAnswer::Lend { ask, sender: node(4), edition: edition(5), size: SIZE, header: array(SIZE) };
-    at.answer(2, id, answer);
+    at.answer(2, id, lend_of(ask, 4, edition(5), SIZE));
     let (&second, receiving) = at.receives.iter().next().expect("it goes on");
     assert_eq!(receiving.from, node(4));
     assert_eq!(offset_pulled(&mut at, second), 300_001, "no byte is fetched twice");
@@ -139,9 +136,7 @@ fn a_lend_after_the_want_is_gone_is_given_back() {
     let ask = last_ask(&mut at, id);
     at.ask(Request::Cancel { call });
     assert_eq!(at.take_requests(id), [DirectoryRequest::Unask { ask }]);
-    let answer =
-        DirectoryAnswer::Lend { ask, sender: node(3), edition: edition(5), size: SIZE, header: array(SIZE) };
-    at.answer(2, id, answer);
+    at.answer(2, id, lend_of(ask, 3, edition(5), SIZE));
     assert!(at.receives.is_empty());
     let said = at.take_requests(id);
     assert!(
@@ -160,9 +155,7 @@ fn a_second_lend_is_answered_with_whom_we_really_listen_to() {
     at.ask(get(id));
     let ask = last_ask(&mut at, id);
     for sender in [3, 4] {
-        let sender = node(sender);
-        let (edition, size, header) = (edition(5), SIZE, array(SIZE));
-        at.answer(2, id, DirectoryAnswer::Lend { ask, sender, edition, size, header });
+        at.answer(2, id, lend_of(ask, sender, edition(5), SIZE));
     }
     assert_eq!(at.receives.len(), 1);
     let said = at.take_requests(id);
@@ -179,11 +172,9 @@ fn a_small_object_comes_with_the_answer() {
     let id = at.id_owned_by(2);
     let call = at.ask(get(id));
     let ask = last_ask(&mut at, id);
-    let payload = Blob(vec![1; SMALL as usize]);
-    let inline = DirectoryAnswer::Inline { ask, edition: edition(5), header: array(SMALL), payload };
-    at.answer(2, id, inline.clone());
+    at.answer(2, id, inline_of(ask, edition(5), SMALL));
     viewed(&at, call);
-    at.answer(2, id, inline);
+    at.answer(2, id, inline_of(ask, edition(5), SMALL));
     assert_eq!(at.status().copies, 1);
 }
 
@@ -242,7 +233,7 @@ fn a_client_that_is_gone_leaves_nothing_behind() {
     at.handle(Input::ClientGone { client: CLIENT });
     let status = at.status();
     assert_eq!((status.copies, status.transfers, status.entries), (1, 0, 0), "the cached copy stays");
-    at.answer(2, id, DirectoryAnswer::Deleted { ttl_ms: 60_000 });
+    at.answer(2, id, deleted(&at));
     at.assert_empty();
 }
 
@@ -280,7 +271,7 @@ fn deleted_ends_every_wait_and_every_stream() {
     let id = at.id_owned_by(2);
     let call = at.ask(get(id));
     lend(&mut at, 2, id, 3, edition(5), SIZE);
-    at.answer(2, id, DirectoryAnswer::Deleted { ttl_ms: 60_000 });
+    at.answer(2, id, deleted(&at));
     assert_eq!(failed(&at, call), ErrorKind::Deleted);
     assert!(at.receives.is_empty());
     at.assert_empty();

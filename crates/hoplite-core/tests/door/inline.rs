@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
+use hoplite_words::client::Request;
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
 use hoplite_words::{Blob, NodeId, ObjectId};
 
 use crate::gets::last_ask;
+use crate::inventory::take_inventory;
 use crate::node::{node, Node, ME};
 use crate::puts::{created, put, viewed};
-use crate::requests::{announce, array, create, edition, get, object, put_report, SIZE, SMALL};
+use crate::requests::{announce, ask, create, edition, get, inline_of, object, put_report, SIZE, SMALL};
 
 const STORE: u64 = 8 << 20;
 
@@ -19,7 +20,7 @@ fn bytes() -> Blob {
 }
 
 fn inline(ask: u64) -> DirectoryAnswer {
-    DirectoryAnswer::Inline { ask, edition: edition(5), header: array(SMALL), payload: bytes() }
+    inline_of(ask, edition(5), SMALL)
 }
 
 /// What was reported of the object since the mail was last taken.
@@ -46,15 +47,9 @@ fn what_the_owner_sent_is_not_reported_to_it() {
     at.answer(2, id, inline(ask));
     viewed(&at, call);
     assert_eq!(at.take_requests(id), []);
-    // But to the next owner it is.
-    at.kill(2);
-    let call = at.ask(Request::Locate { id, timeout_ms: None });
-    at.wait(Duration::from_secs(3));
-    let known = match at.reply(call) {
-        Some(Reply::Located { copies, .. }) => copies.iter().any(|copy| copy.complete),
-        _ => reported(&mut at, id).iter().any(|report| report.complete && !report.pinned),
-    };
-    assert!(known);
+    // But the next owner, who asks, is told.
+    let told = take_inventory(&mut at, 3, &[id.shard()]).page.copies;
+    assert!(matches!(&told[..], [(about, CopyReport { complete: true, pinned: false, .. })] if *about == id));
 }
 
 #[test]
@@ -87,12 +82,10 @@ fn that_its_node_leaves_is_reported() {
 
 /// The owner took what it counted us for out of its books when it heard that this was all.
 #[test]
-fn it_is_reported_if_all_was_said_since_the_question() {
+fn it_is_reported_if_an_inventory_was_told_since_the_question() {
     let mut at = Node::among(3, STORE);
     let (id, _, ask) = asked(&mut at);
-    at.hear(2, PeerMessage::SayAgain);
-    at.wait(Duration::from_millis(100));
-    at.take_mail();
+    take_inventory(&mut at, 2, &[id.shard()]);
     at.answer(2, id, inline(ask));
     assert!(matches!(reported(&mut at, id)[..], [CopyReport { complete: true, .. }]));
 }
@@ -128,16 +121,12 @@ fn bytes_that_there_is_no_room_for_are_given_back() {
 fn owner() -> (Node, ObjectId) {
     let mut at = Node::among(4, STORE);
     let id = at.id_owned_by(ME);
-    let report = put_report(1, edition(5), SMALL, true);
+    let report = put_report(1, edition(5), SMALL);
     let payload = Some(bytes());
     at.request(2, id, DirectoryRequest::Announce { report, payload, wants_verdict: false });
     at.request(4, id, DirectoryRequest::Subscribe { bytes_max: None });
     at.take_mail();
     (at, id)
-}
-
-fn ask(ask: u64) -> DirectoryRequest {
-    DirectoryRequest::Ask { ask, have: None, failed: None }
 }
 
 /// What node 4, which watches the object, was told since: who has a complete copy, and who has none any more.
@@ -175,7 +164,7 @@ fn who_takes_its_question_back_has_not_taken_the_answer() {
     at.request(3, id, ask(7));
     at.request(3, id, DirectoryRequest::Unask { ask: 7 });
     assert_eq!(watched(&mut at), (vec![node(3)], vec![node(3)]));
-    at.request(3, id, announce(CopyReport { pinned: false, ..put_report(9, edition(5), SMALL, true) }));
+    at.request(3, id, announce(CopyReport { pinned: false, ..put_report(9, edition(5), SMALL) }));
     at.request(3, id, DirectoryRequest::Unask { ask: 7 });
     assert_eq!(watched(&mut at), (vec![node(3)], vec![]), "it has another since");
 }
@@ -186,13 +175,8 @@ fn a_question_that_is_repeated_is_answered_again() {
     for _ in 0..2 {
         at.request(3, id, ask(7));
         let sent = |(to, message): &(NodeId, PeerMessage)| {
-            let inline = DirectoryAnswer::Inline {
-                ask: 7,
-                edition: edition(5),
-                header: array(SMALL),
-                payload: Blob(vec![0; SMALL as usize]),
-            };
-            *to == node(3) && *message == PeerMessage::Answer { id, answer: inline }
+            matches!(message, PeerMessage::Answer { id: about, answer: DirectoryAnswer::Inline { ask: 7, stamp: Some(_), .. } }
+                if *about == id && *to == node(3))
         };
         assert!(at.take_mail().iter().any(sent));
     }
@@ -204,7 +188,7 @@ fn who_asks_again_is_told_of_the_loss() {
     let mut at = Node::among(4, SMALL + 128);
     at.wait(Duration::from_secs(10));
     let id = at.id_owned_by(ME);
-    let report = put_report(1, edition(5), SMALL, true);
+    let report = put_report(1, edition(5), SMALL);
     let payload = Some(bytes());
     at.request(2, id, DirectoryRequest::Announce { report, payload, wants_verdict: false });
     at.request(3, id, ask(7));
@@ -235,7 +219,7 @@ fn who_has_what_it_is_told_is_lost_says_so() {
 fn who_asks_when_the_owners_link_is_full_is_lent_one_who_has_the_object() {
     let mut at = Node::alone(STORE);
     let (id, size) = (object("x"), 60_000);
-    let report = put_report(1, edition(2), size, true);
+    let report = put_report(1, edition(2), size);
     let payload = Some(Blob(vec![1; size as usize]));
     at.request(2, id, DirectoryRequest::Announce { report, payload, wants_verdict: false });
     at.take_mail();

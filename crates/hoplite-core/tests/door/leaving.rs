@@ -9,7 +9,7 @@ use hoplite_words::ErrorKind;
 
 use crate::node::{node, Node, ME};
 use crate::puts::{failed, put};
-use crate::requests::{create, edition, object, put_report, received_report, SIZE};
+use crate::requests::{accepted, create, edition, object, put_report, received_report, SIZE};
 
 const WITHIN: Duration = Duration::from_secs(5);
 
@@ -38,8 +38,7 @@ fn what_only_it_holds_is_kept_elsewhere_before_it_leaves() {
     let copy = crate::puts::created(&at, call);
     let call = at.ask(hoplite_words::client::Request::Seal { copy, timeout_ms: None });
     let first = report_of(&mut at, id);
-    let verdict = hoplite_words::peer::Verdict::Accepted;
-    at.answer(2, id, DirectoryAnswer::Verdict { edition: first.edition, verdict });
+    at.answer(2, id, accepted(first.edition));
     assert_eq!(at.reply(call), Some(&Reply::Done));
     at.take_mail();
     at.handle(Input::Leave { within: WITHIN });
@@ -70,7 +69,7 @@ fn it_does_not_wait_for_ever() {
 fn an_owner_brings_what_a_leaver_holds_to_another_node() {
     let mut at = Node::among(4, 8 << 20);
     let id = at.id_owned_by(ME);
-    let mut report = put_report(1, edition(5), SIZE, true);
+    let mut report = put_report(1, edition(5), SIZE);
     let announce = |report| DirectoryRequest::Announce { report, payload: None, wants_verdict: false };
     at.request(3, id, announce(report.clone()));
     at.take_mail();

@@ -10,7 +10,7 @@ use hoplite_words::{Edition, FoldOrder, ObjectId, ReductionId};
 use proptest::prelude::*;
 
 use crate::node::{node, Node};
-use crate::requests::{edition, object, put_report, received_report, reduce, SIZE};
+use crate::requests::{announce, edition, object, put_report, received_report, reduce, writing_report, SIZE};
 
 const NODES: std::ops::RangeInclusive<u16> = 2..=5;
 const SOURCES_MAX: usize = 9;
@@ -102,8 +102,7 @@ impl World {
 
     fn announce(&mut self, index: usize, at: u16, report: CopyReport) {
         self.held.insert((index, at), report.clone());
-        let request = DirectoryRequest::Announce { report, payload: None, wants_verdict: false };
-        self.coordinator.request(at, self.sources[index], request);
+        self.coordinator.request(at, self.sources[index], announce(report));
     }
 
     fn next(&mut self) -> u64 {
@@ -116,7 +115,11 @@ impl World {
         match *step {
             Step::Put { index, at, complete } if !self.held.keys().any(|&(held, _)| held == index % n) => {
                 let (edition, seq) = (edition(self.next()), self.next());
-                self.announce(index % n, at, put_report(seq, edition, SIZE, complete));
+                let report = match complete {
+                    true => put_report(seq, edition, SIZE),
+                    false => writing_report(at, seq, edition, SIZE),
+                };
+                self.announce(index % n, at, report);
             }
             Step::Cache { index, at } if !self.held.contains_key(&(index % n, at)) => {
                 let whole =
@@ -129,7 +132,7 @@ impl World {
             Step::Finish { index, at } => {
                 if let Some(edition) = self.held.get(&(index % n, at)).map(|report| report.edition) {
                     let seq = self.next();
-                    self.announce(index % n, at, put_report(seq, edition, SIZE, true));
+                    self.announce(index % n, at, put_report(seq, edition, SIZE));
                 }
             }
             Step::Vanish { index, at } => {
@@ -311,10 +314,16 @@ impl World {
     /// Everything comes to be; the root finishes, and nothing is left of it all.
     fn finish(&mut self) {
         for index in 0..self.sources.len() {
+            let unfinished = self.held.iter().find(|((held, _), report)| *held == index && !report.complete);
+            if let Some((&(index, at), _)) = unfinished {
+                self.step(&Step::Vanish { index, at });
+            }
             let seq = self.next();
             let edition = edition(self.next());
-            // On a node of its own, beyond all that was reported as bad.
-            self.announce(index, 10 + index as u16, put_report(seq, edition, SIZE, true));
+            // On a node of its own, beyond all that was reported as bad; it was accepted later than what others
+            // have, which is to go.
+            self.held.retain(|&(held, _), _| held != index);
+            self.announce(index, 10 + index as u16, put_report(seq, edition, SIZE));
             self.hear();
             self.check();
         }
@@ -346,6 +355,12 @@ impl World {
         let disbanded = |to| mail.contains(&(to, PeerMessage::Disband { reduction }));
         assert!(told.into_iter().all(disbanded), "{mail:?}");
         self.call = 0;
+        let target = received_report(1, edition, SIZE, None);
+        let stamp = Some(self.seats[&slot].seat.stamp);
+        let target = CopyReport { pinned: true, stamp, ..target };
+        self.coordinator.request(at, object("target"), announce(target));
+        let gone = DirectoryRequest::Withdraw { seq: 2, edition };
+        self.coordinator.request(at, object("target"), gone);
         for (index, at) in self.held.keys().copied().collect::<Vec<_>>() {
             self.step(&Step::Vanish { index, at });
         }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use hoplite_words::client::Request;
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{Blob, ObjectId, TransferId};
+use hoplite_words::{ObjectId, TransferId};
 
-use crate::node::{node, Node};
-use crate::requests::{array, edition, get, object, SIZE};
+use crate::node::Node;
+use crate::requests::{edition, get, inline_of, lend_of, object, SIZE};
 
 const ROOM: u64 = 64 * SIZE;
 
@@ -59,8 +59,7 @@ impl Prefetching {
     }
 
     fn lend(&mut self, number: usize, size: u64) {
-        let (sender, edition, header) = (node(2), edition(5), array(size));
-        self.answer(number, |ask| DirectoryAnswer::Lend { ask, sender, edition, size, header });
+        self.answer(number, |ask| lend_of(ask, 2, edition(5), size));
     }
 
     fn end(&mut self, number: usize) {
@@ -98,12 +97,7 @@ fn as_many_as_have_four_mebibytes_go_together() {
 #[test]
 fn small_objects_come_many_at_a_time() {
     let mut prefetching = Prefetching::of(40);
-    let bytes = |ask| DirectoryAnswer::Inline {
-        ask,
-        edition: edition(5),
-        header: array(8),
-        payload: Blob(vec![1; 8]),
-    };
+    let bytes = |ask| inline_of(ask, edition(5), 8);
     prefetching.answer(0, bytes);
     prefetching.answer(1, bytes);
     assert_eq!(prefetching.asked().len(), 2 + 16);

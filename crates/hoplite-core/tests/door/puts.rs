@@ -1,11 +1,13 @@
 use std::time::Duration;
 
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_words::peer::{DirectoryRequest, PeerMessage, Verdict};
 use hoplite_words::{CopyId, Edition, ErrorKind, ObjectId};
 
 use crate::node::{Node, CLIENT};
-use crate::requests::{create, delete, edition, get, get_partial, object, put_small, reduce, SIZE, SMALL};
+use crate::requests::{
+    accepted, create, delete, edition, get, get_partial, object, put_small, reduce, verdict, SIZE, SMALL,
+};
 
 pub fn created(at: &Node, call: u64) -> CopyId {
     match at.reply(call) {
@@ -37,7 +39,8 @@ pub fn put(at: &mut Node, id: ObjectId, size: u64) -> CopyId {
     copy
 }
 
-fn announced(at: &mut Node, id: ObjectId) -> Edition {
+/// The edition under which what is written here was last announced.
+pub fn announced(at: &mut Node, id: ObjectId) -> Edition {
     let announce = at.take_requests(id).into_iter().find_map(|request| match request {
         DirectoryRequest::Announce { report, .. } => Some(report.edition),
         _ => None,
@@ -77,15 +80,14 @@ fn the_directory_may_speak_before_or_after_the_seal() {
         let call = at.ask(create(id, SIZE));
         let copy = created(&at, call);
         let edition = announced(&mut at, id);
-        let accepted = DirectoryAnswer::Verdict { edition, verdict: Verdict::Accepted };
         let seal = if verdict_first {
-            at.answer(2, id, accepted);
+            at.answer(2, id, accepted(edition));
             at.ask(Request::Seal { copy, timeout_ms: None })
         } else {
             let seal = at.ask(Request::Seal { copy, timeout_ms: None });
             assert_eq!(at.reply(seal), None, "the directory has not accepted it");
             assert!(at.copies[&copy].sealed.is_none());
-            at.answer(2, id, accepted);
+            at.answer(2, id, accepted(edition));
             seal
         };
         assert_eq!(at.reply(seal), Some(&Reply::Done));
@@ -100,15 +102,15 @@ fn the_directory_may_speak_before_or_after_the_seal() {
 #[test]
 fn a_rejected_put_fails_at_its_seal_and_leaves_nothing() {
     for verdict_first in [true, false] {
-        for (verdict, kind) in
-            [(Verdict::Deleted, ErrorKind::Deleted), (Verdict::OtherSize(7), ErrorKind::AlreadyExists)]
+        for (word, kind) in
+            [(Verdict::Deleted, ErrorKind::Deleted), (Verdict::OtherKind(7), ErrorKind::AlreadyExists)]
         {
             let mut at = Node::among(2, 8 << 20);
             let id = at.id_owned_by(2);
             let call = at.ask(create(id, SIZE));
             let copy = created(&at, call);
             let edition = announced(&mut at, id);
-            let rejected = DirectoryAnswer::Verdict { edition, verdict };
+            let rejected = verdict(edition, word);
             let seal = if verdict_first {
                 at.answer(2, id, rejected);
                 assert!(at.copies.contains_key(&copy), "its client may still be writing");
@@ -134,7 +136,7 @@ fn a_verdict_that_was_lost_is_asked_for_again() {
     at.take_mail();
     at.wait(Duration::from_secs(1));
     let edition = announced(&mut at, id);
-    at.answer(2, id, DirectoryAnswer::Verdict { edition, verdict: Verdict::Accepted });
+    at.answer(2, id, accepted(edition));
     assert_eq!(at.reply(call), Some(&Reply::Done));
     at.take_mail();
     at.wait(Duration::from_secs(3));
@@ -230,7 +232,7 @@ fn puts_that_wait_behind_a_broken_fetch_go_one_after_the_other() {
     at.break_receive(transfer, 100);
     let copy = created(&at, first);
     let edition = announced(&mut at, id);
-    at.answer(2, id, DirectoryAnswer::Verdict { edition, verdict: Verdict::Accepted });
+    at.answer(2, id, accepted(edition));
     at.ask_as(two, Request::Seal { copy, timeout_ms: None });
     assert_eq!(at.reply(second), Some(&Reply::Done));
     assert_eq!(viewed(&at, read), copy);
@@ -267,7 +269,7 @@ fn a_seat_never_pushes_out_what_a_client_writes() {
     let reduction = crate::crashes::reduction(2);
     at.hear(2, PeerMessage::Seat { reduction, seat });
     let seal = at.ask(Request::Seal { copy, timeout_ms: None });
-    at.answer(2, target, DirectoryAnswer::Verdict { edition, verdict: Verdict::Accepted });
+    at.answer(2, target, accepted(edition));
     assert_eq!(at.reply(seal), Some(&Reply::Done));
     let read = at.ask(get_partial(target));
     assert_eq!(viewed(&at, read), copy);

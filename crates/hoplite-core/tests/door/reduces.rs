@@ -2,19 +2,18 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{Child, DirectoryRequest, PeerMessage, Seat, SeatTrouble, Source};
+use hoplite_words::peer::{Child, PeerMessage, Seat, SeatTrouble, Source};
 use hoplite_words::{CopyId, Edition, ErrorKind, FoldOrder, ObjectId};
 
 use crate::crashes::{reduction, root_seat};
 use crate::node::{node, Node, ME};
 use crate::puts::{failed, put, viewed};
 use crate::requests::{
-    delete, edition, get, get_partial, object, put_report, put_small, reduce, SIZE, SMALL,
+    announce, delete, edition, get, get_partial, object, put_report, put_small, reduce, SIZE, SMALL,
 };
 
-fn announce(at: &mut Node, from: u16, id: ObjectId, edition: Edition) {
-    let report = put_report(1, edition, SIZE, true);
-    at.request(from, id, DirectoryRequest::Announce { report, payload: None, wants_verdict: false });
+fn put_by(at: &mut Node, from: u16, id: ObjectId, edition: Edition) {
+    at.request(from, id, announce(put_report(1, edition, SIZE)));
 }
 
 /// The seats sent to others since the mail was last taken.
@@ -90,8 +89,7 @@ fn a_small_target_that_is_waited_for_is_not_fetched() {
     let (&fold, folding) = at.folds.iter().next().expect("it folds");
     let out = folding.out;
     // Another node has put the target meanwhile; the directory has somebody to lend now.
-    let report = put_report(1, edition(99), SMALL, true);
-    at.request(2, target, DirectoryRequest::Announce { report, payload: None, wants_verdict: false });
+    at.request(2, target, announce(put_report(1, edition(99), SMALL)));
     assert!(!at.copies[&out].aborted);
     at.end_fold(fold);
     assert_eq!(sources_in(&at, call), [source]);
@@ -103,8 +101,8 @@ fn the_callers_node_is_the_root_if_it_has_a_source() {
     let mut at = Node::alone(8 << 20);
     let (target, sources) = (object("t"), ["a", "b", "c"].map(object));
     let mine = put(&mut at, sources[0], SIZE);
-    announce(&mut at, 2, sources[1], edition(2));
-    announce(&mut at, 3, sources[2], edition(3));
+    put_by(&mut at, 2, sources[1], edition(2));
+    put_by(&mut at, 3, sources[2], edition(3));
     let call = at.ask(reduce(target, &sources, 3, FoldOrder::Arrival));
     let roots: Vec<_> = take_seats(&mut at).into_iter().filter(|(_, seat)| seat.root).collect();
     assert!(roots.is_empty(), "{roots:?}");
@@ -119,8 +117,8 @@ fn a_target_that_exists_fails_the_reduction_even_if_it_was_watched_before() {
     for watched in [true, false] {
         let mut at = Node::alone(8 << 20);
         let (target, source, other) = (object("t"), object("a"), object("never"));
-        announce(&mut at, 2, target, edition(9));
-        announce(&mut at, 2, source, edition(8));
+        put_by(&mut at, 2, target, edition(9));
+        put_by(&mut at, 2, source, edition(8));
         if watched {
             at.ask(Request::Wait {
                 ids: vec![target, other],

@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_words::client::Reply;
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage, Seat, SeatTrouble, Verdict};
 use hoplite_words::{ErrorKind, FoldOrder, ObjectId, ReductionId};
 
 use crate::crashes::{reduction, root_seat};
+use crate::losses::get_or_lost;
 use crate::node::{node, Node, ME};
 use crate::puts::{failed, put};
 use crate::reduces::take_seats;
-use crate::requests::{delete, edition, put_report, received_report, reduce, SIZE};
+use crate::requests::{
+    accepted, announce, announce_unjudged, delete, edition, put_report, received_report, reduce, SIZE,
+};
 
 /// Longer than any pause between two repetitions.
 const A_WHILE: Duration = Duration::from_secs(9);
@@ -23,7 +26,7 @@ fn called() -> (Node, u64, ObjectId, u16, Seat) {
     let sources = [ObjectId::from_name("a source"), ObjectId::from_name("another")];
     let call = at.ask(reduce(target, &sources, 2, FoldOrder::Arrival));
     for (source, holder) in sources.into_iter().zip([2, 3]) {
-        let report = put_report(5, edition(u64::from(holder)), SIZE, true);
+        let report = put_report(5, edition(u64::from(holder)), SIZE);
         for owner in [2, 3] {
             at.answer(
                 owner,
@@ -31,8 +34,7 @@ fn called() -> (Node, u64, ObjectId, u16, Seat) {
                 DirectoryAnswer::Copy { node: node(holder), report: report.clone(), payload: None },
             );
         }
-        let announce = DirectoryRequest::Announce { report, payload: None, wants_verdict: false };
-        at.request(holder, source, announce);
+        at.request(holder, source, announce(report));
     }
     at.wait(Duration::from_millis(100));
     let seats = take_seats(&mut at);
@@ -85,7 +87,9 @@ fn a_committed_target_that_dies_with_its_root_is_lost() {
     assert_eq!(at.reply(call), None, "others may say that they have it");
     at.wait(Duration::from_secs(2));
     assert_eq!(failed(&at, call), ErrorKind::Lost);
-    assert!(at.status().tombstones > 0, "{target} is remembered as lost");
+    assert_eq!(at.gauge("lost ids"), 1);
+    let read = at.ask(get_or_lost(target));
+    assert_eq!(failed(&at, read), ErrorKind::Lost);
 }
 
 #[test]
@@ -94,10 +98,10 @@ fn a_committed_target_that_others_have_survives_its_root() {
     commit(&mut at, root, &seat);
     let other = if root == 2 { 3 } else { 2 };
     let report = received_report(1, seat.edition, SIZE, None);
-    at.request(other, target, DirectoryRequest::Announce { report, payload: None, wants_verdict: false });
-    assert!(matches!(at.reply(call), Some(Reply::Reduced { .. })));
+    at.request(other, target, announce(CopyReport { stamp: Some(seat.stamp), ..report }));
+    assert_eq!(at.reply(call), None, "the root is still to say that it has sealed");
     at.kill(root);
-    at.wait(Duration::from_secs(2));
+    assert!(matches!(at.reply(call), Some(Reply::Reduced { .. })));
     assert_eq!(at.status().reductions, 0);
 }
 
@@ -107,7 +111,7 @@ fn after_the_commit_nothing_starts_over() {
     let id = commit(&mut at, root, &seat);
     at.take_mail();
     let (slot, attempt) = (seat.slot, seat.attempt);
-    at.hear(root, PeerMessage::SeatFailed { reduction: id, slot, attempt, trouble: SeatTrouble::LetGo });
+    at.hear(root, PeerMessage::SeatFailed { reduction: id, slot, attempt, trouble: SeatTrouble::LetGo(0) });
     assert!(take_seats(&mut at).is_empty());
     at.hear(root, PeerMessage::Committed { reduction: id, sealed: false });
     assert_eq!(at.reply(call), None, "the target's owner may say why");
@@ -125,15 +129,20 @@ fn a_root_that_gave_up_a_deleted_target_is_no_loss() {
 }
 
 #[test]
-fn a_root_that_gave_up_what_another_has_put_is_no_loss() {
+fn a_put_that_waited_behind_a_committed_target_takes_its_place_when_that_is_lost() {
     let (mut at, call, target, root, seat) = called();
     let id = commit(&mut at, root, &seat);
-    let report = put_report(9, edition(99), SIZE, true);
-    let announced = DirectoryRequest::Announce { report, payload: None, wants_verdict: false };
-    at.request(if root == 2 { 3 } else { 2 }, target, announced);
-    assert_eq!(at.reply(call), None, "its own may be sealed");
+    let other = if root == 2 { 3 } else { 2 };
+    at.request(other, target, announce_unjudged(other, put_report(9, edition(99), SIZE)));
+    assert_eq!(at.take_answers(target), [], "the root may have sealed it");
     at.hear(root, PeerMessage::Committed { reduction: id, sealed: false });
-    assert_eq!(failed(&at, call), ErrorKind::AlreadyExists);
+    at.wait(Duration::from_secs(2));
+    assert_eq!(failed(&at, call), ErrorKind::Lost);
+    let answers = at.take_answers(target);
+    let accepted = |(to, answer): &(u16, DirectoryAnswer)| {
+        *to == other && matches!(answer, DirectoryAnswer::Verdict { verdict: Verdict::Accepted(_), .. })
+    };
+    assert!(answers.iter().any(accepted), "{answers:?}");
 }
 
 #[test]
@@ -152,7 +161,7 @@ fn who_holds_a_seat_of_what_is_over_is_told_so() {
     for message in [
         PeerMessage::SeatHeld { reduction: over, slot: 0, attempt: 0 },
         PeerMessage::RootDone { reduction: over, slot: 0, attempt: 0 },
-        PeerMessage::SeatFailed { reduction: over, slot: 0, attempt: 0, trouble: SeatTrouble::LetGo },
+        PeerMessage::SeatFailed { reduction: over, slot: 0, attempt: 0, trouble: SeatTrouble::LetGo(0) },
     ] {
         at.hear(2, message);
         assert_eq!(at.take_mail(), [(node(2), PeerMessage::Disband { reduction: over })]);
@@ -171,11 +180,15 @@ fn seated() -> (Node, Seat) {
 }
 
 #[test]
-fn a_finished_root_says_so_until_it_hears_the_commit() {
-    let (mut at, _) = seated();
+fn a_finished_root_says_so_once_its_owner_has_accepted_it_and_until_it_hears_the_commit() {
+    let (mut at, seat) = seated();
     let &fold = at.folds.keys().next().expect("it folds");
     at.end_fold(fold);
     let done = (node(2), PeerMessage::RootDone { reduction: reduction(2), slot: 0, attempt: 0 });
+    assert!(!at.take_mail().contains(&done), "a deletion might not wait for us");
+    at.answer(2, seat.out, accepted(seat.edition));
+    assert!(!at.take_mail().contains(&done), "that was not the owner");
+    at.answer(3, seat.out, accepted(seat.edition));
     assert!(at.take_mail().contains(&done));
     at.wait(A_WHILE);
     assert!(at.take_mail().contains(&done));
@@ -191,26 +204,6 @@ fn a_running_seat_is_reported_and_ends_when_nobody_knows_of_it() {
     assert_eq!(at.status().reductions, 0);
 }
 
-/// What was summed up before may have been read: the same attempt would be other bytes.
-#[test]
-fn a_seat_let_go_is_not_begun_again_under_the_same_attempt() {
-    let (mut at, seat) = seated();
-    at.kill(2);
-    assert_eq!(at.folds.len(), 0);
-    at.join(2);
-    at.wait(Duration::from_millis(100));
-    let trouble = SeatTrouble::LetGo;
-    let let_go = (node(2), PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, trouble });
-    assert!(at.take_mail().contains(&let_go), "the coordinator that came back is told");
-    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat: seat.clone() });
-    assert_eq!(at.folds.len(), 0);
-    assert!(at.take_mail().contains(&let_go));
-    let edition = hoplite_words::Edition { attempt: 1, ..seat.edition };
-    let next = Seat { attempt: 1, version: 2, edition, ..seat };
-    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat: next });
-    assert_eq!(at.folds.len(), 1);
-}
-
 #[test]
 fn an_older_word_about_a_seat_changes_nothing() {
     let mut at = Node::among(3, 8 << 20);
@@ -223,36 +216,4 @@ fn an_older_word_about_a_seat_changes_nothing() {
     }
     let folding = at.folds.values().next().expect("it goes on");
     assert!(!folding.rule.open);
-}
-
-/// Whom we asked to say everything again.
-fn asked_again(at: &mut Node) -> Vec<u16> {
-    let mail = at.take_mail().into_iter();
-    mail.filter(|(_, message)| *message == PeerMessage::SayAgain).map(|(to, _)| to.addr.port()).collect()
-}
-
-/// What a member says before we know that it is back is taken for out of date; that we ask for it may get lost.
-#[test]
-fn a_member_that_came_back_is_asked_to_say_all_again_also_on_the_next_connection() {
-    let mut at = Node::among(3, 16 << 20);
-    at.kill(3);
-    at.take_mail();
-    at.join(3);
-    at.wait(Duration::from_millis(100));
-    assert_eq!(asked_again(&mut at), [3]);
-    at.wait(A_WHILE);
-    assert_eq!(asked_again(&mut at), []);
-    at.handle(Input::PeerBroken { node: node(3) });
-    at.handle(Input::PeerBroken { node: node(3) });
-    at.wait(Duration::from_millis(100));
-    assert_eq!(asked_again(&mut at), [3]);
-}
-
-#[test]
-fn a_member_that_died_is_not_asked_for_anything() {
-    let mut at = Node::among(3, 16 << 20);
-    at.handle(Input::PeerBroken { node: node(3) });
-    at.handle(Input::PeerGone { node: node(3) });
-    at.wait(Duration::from_millis(100));
-    assert_eq!(asked_again(&mut at), []);
 }

@@ -1,8 +1,10 @@
 //! Requests, reports and editions as tests write them.
 
 use hoplite_words::client::Request;
-use hoplite_words::peer::{CopyReport, DirectoryRequest};
-use hoplite_words::{Dtype, Edition, FoldOrder, Header, NodeId, ObjectId, Op};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
+use hoplite_words::{Blob, Claim, Dtype, Edition, FoldOrder, Header, NodeId, ObjectId, Op, Stamp};
+
+use crate::node::{node, Node};
 
 /// Large enough to be streamed.
 pub const SIZE: u64 = 1 << 20;
@@ -27,7 +29,7 @@ pub fn create(id: ObjectId, size: u64) -> Request {
 }
 
 pub fn put_small(id: ObjectId, size: u64) -> Request {
-    let payload = hoplite_words::Blob(vec![0; size as usize]);
+    let payload = Blob(vec![0; size as usize]);
     Request::PutSmall { id, header: array(size), payload, timeout_ms: None }
 }
 
@@ -56,26 +58,84 @@ pub fn reduce(target: ObjectId, sources: &[ObjectId], k: u32, order: FoldOrder) 
     }
 }
 
-/// A report of a pinned copy: a put.
-pub fn put_report(seq: u64, edition: Edition, size: u64, complete: bool) -> CopyReport {
+/// When owners have accepted a writing, in these tests: before they begin, and later for larger numbers.
+pub fn stamp_of(edition: Edition) -> Stamp {
+    Stamp::from_ms(edition.writing % 1000)
+}
+
+/// By which right a client of that node writes.
+pub fn claim_of(by: u16, edition: Edition) -> Claim {
+    Claim { number: edition.writing, by: node(by) }
+}
+
+/// A report of a pinned copy: a put that an owner has accepted.
+pub fn put_report(seq: u64, edition: Edition, size: u64) -> CopyReport {
     CopyReport {
         seq,
         edition,
         size,
         header: array(size),
-        complete,
+        complete: true,
         pinned: true,
         upstream: None,
         leaving: false,
+        stamp: Some(stamp_of(edition)),
+        claim: None,
     }
+}
+
+/// The report of node `by` of what it is writing, which an owner has accepted.
+pub fn writing_report(by: u16, seq: u64, edition: Edition, size: u64) -> CopyReport {
+    let claim = Some(claim_of(by, edition));
+    CopyReport { complete: false, claim, ..put_report(seq, edition, size) }
+}
+
+/// The same report of node `by` before any owner has accepted its writing.
+pub fn unjudged(by: u16, report: CopyReport) -> CopyReport {
+    CopyReport { stamp: None, claim: Some(claim_of(by, report.edition)), ..report }
 }
 
 /// A report of a copy that is, or was, received.
 pub fn received_report(seq: u64, edition: Edition, size: u64, upstream: Option<NodeId>) -> CopyReport {
     let complete = upstream.is_none();
-    CopyReport { seq, edition, size, header: array(size), complete, pinned: false, upstream, leaving: false }
+    CopyReport { complete, pinned: false, upstream, ..put_report(seq, edition, size) }
 }
 
 pub fn announce(report: CopyReport) -> DirectoryRequest {
     DirectoryRequest::Announce { report, payload: None, wants_verdict: false }
+}
+
+/// A node asks whether what it writes may be the object's content.
+pub fn announce_unjudged(by: u16, report: CopyReport) -> DirectoryRequest {
+    DirectoryRequest::Announce { report: unjudged(by, report), payload: None, wants_verdict: true }
+}
+
+pub fn ask(ask: u64) -> DirectoryRequest {
+    DirectoryRequest::Ask { ask, have: None, failed: None }
+}
+
+/// The word of an owner that `sender` has this edition to send.
+pub fn lend_of(ask: u64, sender: u16, edition: Edition, size: u64) -> DirectoryAnswer {
+    let (header, stamp) = (array(size), Some(stamp_of(edition)));
+    DirectoryAnswer::Lend { ask, sender: node(sender), edition, size, header, stamp }
+}
+
+/// The object itself, in answer to an ask.
+pub fn inline_of(ask: u64, edition: Edition, size: u64) -> DirectoryAnswer {
+    let payload = Blob(vec![1; size as usize]);
+    DirectoryAnswer::Inline { ask, edition, header: array(size), payload, stamp: Some(stamp_of(edition)) }
+}
+
+/// The word of an owner on a copy of that edition.
+pub fn verdict(edition: Edition, verdict: Verdict) -> DirectoryAnswer {
+    DirectoryAnswer::Verdict { edition, verdict }
+}
+
+pub fn accepted(edition: Edition) -> DirectoryAnswer {
+    verdict(edition, Verdict::Accepted(stamp_of(edition)))
+}
+
+/// The word of an owner that the object was deleted a moment ago, later than all that was written.
+pub fn deleted(at: &Node) -> DirectoryAnswer {
+    DirectoryAnswer::Deleted { stamp: Stamp::from_ms(at.now.as_millis() as u64 + 1000) }
 }

@@ -6,7 +6,9 @@ use hoplite_words::{limits, Blob, FoldOrder, NodeId, ObjectId};
 
 use crate::gets::last_ask;
 use crate::node::{node, Node, ME};
-use crate::requests::{announce, array, edition, object, put_report, received_report, reduce, SIZE, SMALL};
+use crate::requests::{
+    announce, edition, inline_of, object, put_report, received_report, reduce, SIZE, SMALL,
+};
 
 const STORE: u64 = 8 << 20;
 
@@ -27,7 +29,7 @@ fn told(at: &mut Node) -> Vec<(NodeId, NodeId, bool)> {
 
 fn announced(at: &mut Node, from: u16, id: ObjectId, size: u64) {
     let payload = bytes(size).filter(|_| size == SMALL);
-    let report = put_report(1, edition(u64::from(from)), size, true);
+    let report = put_report(1, edition(u64::from(from)), size);
     at.request(from, id, DirectoryRequest::Announce { report, payload, wants_verdict: false });
 }
 
@@ -41,8 +43,8 @@ fn who_wants_the_bytes_is_told_nothing_once_it_has_them() {
     announced(&mut at, 2, id, SMALL);
     let (mine, put) = (node(ME), node(2));
     // Node 2 put it, and node 4 did not ask for it; the owner's own copy is only told of.
-    let of_the_put = [(2, false), (3, true), (4, false)].map(|(watcher, bytes)| (node(watcher), put, bytes));
-    let of_mine = [2, 4].map(|watcher| (node(watcher), mine, false));
+    let of_the_put = [(3, true), (4, false), (2, false)].map(|(watcher, bytes)| (node(watcher), put, bytes));
+    let of_mine = [4, 2].map(|watcher| (node(watcher), mine, false));
     assert_eq!(told(&mut at), [&of_the_put[..], &of_mine].concat());
     for _ in 0..2 {
         // Who asks once more has missed them.
@@ -50,7 +52,7 @@ fn who_wants_the_bytes_is_told_nothing_once_it_has_them() {
         assert_eq!(told(&mut at), [(node(5), mine, false), (node(5), put, true)]);
     }
     at.request(6, id, announce(received_report(1, edition(2), SMALL, None)));
-    assert_eq!(told(&mut at), [2, 4].map(|watcher| (node(watcher), node(6), false)));
+    assert_eq!(told(&mut at), [4, 2].map(|watcher| (node(watcher), node(6), false)));
 }
 
 #[test]
@@ -96,7 +98,7 @@ fn called(
 }
 
 fn source_report(index: usize) -> CopyReport {
-    put_report(1, edition(10 + index as u64), SMALL, true)
+    put_report(1, edition(10 + index as u64), SMALL)
 }
 
 fn asked_for(at: &mut Node) -> Vec<ObjectId> {
@@ -179,8 +181,8 @@ fn one_that_came_without_its_bytes_is_asked_for() {
     let (mut at, call, sources) = called(STORE, 2, 2, |index| bytes(SMALL).filter(|_| index == 0));
     assert!(at.folds.is_empty());
     let other = sources[1];
-    let (ask, header, payload) = (last_ask(&mut at, other), array(SMALL), Blob(vec![1; SMALL as usize]));
-    at.answer(2, other, DirectoryAnswer::Inline { ask, edition: edition(11), header, payload });
+    let ask = last_ask(&mut at, other);
+    at.answer(2, other, inline_of(ask, edition(11), SMALL));
     assert_eq!(end(&mut at, call), sources);
 }
 
@@ -208,7 +210,7 @@ fn the_target_has_room_although_more_came_than_are_needed() {
 #[test]
 fn what_is_too_much_for_one_link_goes_by_a_tree() {
     let size = 20_000;
-    let report = |index: usize| put_report(1, edition(10 + index as u64), size, true);
+    let report = |index: usize| put_report(1, edition(10 + index as u64), size);
     let seats = |count: usize| {
         let mut at = Node::among(3, STORE);
         let sources: Vec<_> = (0..count).map(|index| object(&format!("source {index}"))).collect();
@@ -249,7 +251,7 @@ fn bytes_that_came_for_another_sum_do_not_end_the_news() {
         at.ask(reduce(object(name), sources, sources.len() as u32, FoldOrder::Arrival));
     }
     at.take_mail();
-    let report = put_report(1, edition(10), size, true);
+    let report = put_report(1, edition(10), size);
     at.answer(2, source, DirectoryAnswer::Copy { node: node(2), report, payload: bytes(size) });
     let again = at.take_requests(source);
     let watches = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Subscribe { bytes_max: Some(most) } if *most < size);

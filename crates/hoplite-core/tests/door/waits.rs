@@ -6,7 +6,7 @@ use hoplite_words::{ErrorKind, ObjectId};
 
 use crate::node::{node, Node, ME};
 use crate::puts::{failed, put};
-use crate::requests::{delete, edition, object, put_report, SIZE};
+use crate::requests::{announce, delete, edition, object, put_report, SIZE};
 
 fn wait(ids: &[ObjectId], count: u32) -> Request {
     Request::Wait { ids: ids.to_vec(), count, timeout_ms: None, fail_if_lost: false, known_lost: Vec::new() }
@@ -19,11 +19,7 @@ fn the_first_ones_ready_are_told_in_the_order_of_the_list() {
     let call = at.ask(wait(&ids, 2));
     put(&mut at, ids[2], SIZE);
     assert_eq!(at.reply(call), None);
-    let announce = DirectoryRequest::Announce {
-        report: put_report(1, edition(5), SIZE, true),
-        payload: None,
-        wants_verdict: false,
-    };
+    let announce = announce(put_report(1, edition(5), SIZE));
     at.request(2, ids[0], announce);
     assert_eq!(at.reply(call), Some(&Reply::Ready { ids: vec![ids[0], ids[2]] }));
     at.request(2, ids[0], DirectoryRequest::Withdraw { seq: 2, edition: edition(5) });
@@ -36,11 +32,7 @@ fn the_first_ones_ready_are_told_in_the_order_of_the_list() {
 fn an_answered_wait_watches_nothing() {
     let mut at = Node::alone(8 << 20);
     let ids = ["a", "b", "c"].map(object);
-    let announce = DirectoryRequest::Announce {
-        report: put_report(1, edition(5), SIZE, true),
-        payload: None,
-        wants_verdict: false,
-    };
+    let announce = announce(put_report(1, edition(5), SIZE));
     at.request(2, ids[0], announce);
     let first = at.ask(wait(&ids[..2], 2));
     let second = at.ask(wait(&[ids[0], ids[2]], 1));
@@ -81,13 +73,9 @@ fn a_wait_follows_its_objects_to_a_new_owner() {
     at.kill(3);
     let mail = at.take_mail();
     let to_two = mail.iter().any(|(to, _)| *to == node(2));
-    let announce = DirectoryRequest::Announce {
-        report: put_report(1, edition(5), SIZE, true),
-        payload: None,
-        wants_verdict: false,
-    };
+    let announce = announce(put_report(1, edition(5), SIZE));
     if to_two {
-        let report = put_report(1, edition(5), SIZE, true);
+        let report = put_report(1, edition(5), SIZE);
         let answer = hoplite_words::peer::DirectoryAnswer::Copy { node: node(2), report, payload: None };
         at.answer(2, id, answer);
     } else {
@@ -131,7 +119,7 @@ fn a_wait_without_patience_hears_its_owners_first() {
     let call = at.ask(poll(&ids, 3));
     let asked = polled(&mut at);
     let [(2, first), (3, second)] = asked[..] else { panic!("{asked:?}") };
-    let report = put_report(1, edition(5), SIZE, true);
+    let report = put_report(1, edition(5), SIZE);
     at.answer(2, ids[0], DirectoryAnswer::Copy { node: node(2), report, payload: None });
     at.answer(2, ids[0], located(first));
     assert_eq!(at.reply(call), None, "the other owner may know more");

@@ -111,6 +111,18 @@ impl<T: Draw> Draw for Vec<T> {
     }
 }
 
+impl<A: Draw, B: Draw> Draw for (A, B) {
+    fn draw(from: &mut dyn Source) -> Self {
+        (A::draw(from), B::draw(from))
+    }
+}
+
+impl<A: Draw, B: Draw, C: Draw> Draw for (A, B, C) {
+    fn draw(from: &mut dyn Source) -> Self {
+        (A::draw(from), B::draw(from), C::draw(from))
+    }
+}
+
 impl Draw for ObjectId {
     fn draw(from: &mut dyn Source) -> Self {
         let mut id = [0; ObjectId::LEN];

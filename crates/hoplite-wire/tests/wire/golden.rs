@@ -12,7 +12,7 @@ use hoplite_wire::{decode, encode, Deframer};
 use hoplite_words::client::{Answer, Call, Reply, Request};
 use hoplite_words::peer::{
     BulkFrame, BulkHead, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage, PeerRefusal, Purpose,
-    Seal, SeatTrouble, Verdict,
+    Scope, Seal, SeatTrouble, Verdict,
 };
 use hoplite_words::{Dtype, Encoding, ErrorKind, FoldOrder, Op};
 use minicbor::{Decode, Encode};
@@ -81,6 +81,7 @@ fn all() -> Vec<Frame> {
     variants::<Verdict>(&mut frames);
     variants::<SeatTrouble>(&mut frames);
     variants::<Purpose>(&mut frames);
+    variants::<Scope>(&mut frames);
     variants::<Dtype>(&mut frames);
     variants::<Op>(&mut frames);
     variants::<FoldOrder>(&mut frames);

@@ -3,12 +3,13 @@
 
 use hoplite_words::client::{Answer, Call, Gauge, Link, Location, Reply, Request, Status};
 use hoplite_words::peer::{
-    BulkFrame, BulkHead, BundlePart, Child, CopyReport, DirectoryAnswer, DirectoryRequest, PeerHello,
-    PeerMessage, PeerRefusal, Purpose, Seal, Seat, SeatTrouble, Source as SeatSource, Verdict,
+    BulkFrame, BulkHead, BundlePart, Child, CopyReport, Cursor, DirectoryAnswer, DirectoryRequest,
+    InventoryPage, PeerHello, PeerMessage, PeerRefusal, Purpose, Scope, Seal, Seat, SeatTrouble, ShardQuery,
+    Source as SeatSource, Verdict,
 };
 use hoplite_words::{
-    CopyId, Dtype, Edition, Encoding, Error, ErrorKind, FoldOrder, Header, NodeId, Op, ReductionId,
-    TransferId,
+    Claim, CopyId, Dtype, Edition, Encoding, Error, ErrorKind, FoldOrder, Header, NodeId, Op, ReductionId,
+    Shard, Stamp, TransferId,
 };
 
 use crate::draw::{Draw, Source, Variants};
@@ -57,6 +58,9 @@ draw_struct! {
     CopyId { 0 }
     TransferId { 0 }
     ReductionId { coordinator, number }
+    Shard { 0 }
+    Stamp { 0 }
+    Claim { number, by }
     Header { encoding, dtype, shape, descr }
     Error { kind, message, object }
     Call { call, request }
@@ -73,12 +77,13 @@ draw_struct! {
     PeerRefusal { version, node }
     BulkHead { transfer, offset, size }
     Seal { sources }
-    CopyReport { seq, edition, size, header, complete, pinned, upstream, leaving }
+    CopyReport { seq, edition, size, header, complete, pinned, upstream, leaving, stamp, claim }
+    ShardQuery { shard, digest }
+    Cursor { shard, section, after }
+    InventoryPage { copies, claims, tombstones, lost }
     Seat {
         slot, attempt, out, edition, root, size, header, dtype, op, divide_by, sources, children, open, version,
-        lacking,
-        offset,
-        part_bytes
+        lacking, offset, part_bytes, claim, stamp, epoch
     }
     SeatSource { id, edition }
     Child { slot, node, id, edition }
@@ -95,8 +100,9 @@ draw_enum! {
         TimedOut, Deleted, Lost, StoreFull, AlreadyExists, Mismatch, BadArgument, NodeUnreachable, Aborted,
         VersionMismatch, Internal, LimitReached
     }
-    Verdict { Accepted, Deleted, OtherSize { 0 } }
-    SeatTrouble { Child { 0 }, Source { 0 }, NoRoom, Taken, LetGo }
+    Scope { All, Past }
+    Verdict { Accepted { 0 }, Deleted, OtherKind { 0 }, Exists { 0 }, Abandoned }
+    SeatTrouble { Child { 0 }, Source { 0 }, NoRoom, Taken, LetGo { 0 }, Refused }
     Request {
         Hello { version, pid },
         Create { id, size, header, timeout_ms },
@@ -144,13 +150,16 @@ draw_enum! {
         Committed { reduction, sealed },
         Check { transfer },
         Checked { transfer, watermark },
-        SayAgain,
+        ResyncRequest { epoch },
         DeletionHeard { id },
-        Remember { ids },
-        AllSaid { since, members },
+        BackupIds { ids },
+        InventoryRequest { round, scope, shards, from, fresh, clock },
         SeatCrowded { reduction, slot, attempt },
         MakeWay { reduction, slot, attempt },
         Goodbye,
+        Inventory { round, since, page, unchanged, next, clock },
+        MembersRequest,
+        Members { members },
     }
     DirectoryRequest {
         Announce { report, payload, wants_verdict },
@@ -161,15 +170,17 @@ draw_enum! {
         Unsubscribe,
         Delete { token },
         Locate { token },
-        Bury { ttl_ms },
-        Mourn { ttl_ms },
+        Claim { seq, claim },
+        ReleaseClaim { claim },
+        MarkLost { claim },
         Bring { nodes },
+        PinRefused,
     }
     DirectoryAnswer {
         Verdict { edition, verdict },
-        Lend { ask, sender, edition, size, header },
-        Inline { ask, edition, header, payload },
-        Deleted { ttl_ms },
+        Lend { ask, sender, edition, size, header, stamp },
+        Inline { ask, edition, header, payload, stamp },
+        Deleted { stamp },
         Lost,
         Copy { node, report, payload },
         CopyGone { node },
@@ -179,5 +190,6 @@ draw_enum! {
         AskAgain { edition, sender },
         NotYet { ask, copies },
         Holders { nodes },
+        ClaimVerdict { claim, verdict },
     }
 }

@@ -1,5 +1,8 @@
 //! One core behind its public door, with a driver that keeps books instead of moving bytes, and
-//! peers that say what the test makes them say.
+//! peers that say what the test makes them say. By themselves these only gossip, and say that they know of
+//! nothing when they are asked for an inventory.
+
+mod members;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -66,15 +69,19 @@ pub struct Node {
     pub removed: Vec<ObjectId>,
     /// The core has said goodbye.
     pub left: bool,
+    /// Members that are asked for their inventory, or for all members, answer at once: they know of nothing, and
+    /// take nothing back. Otherwise the question is in the mail.
+    pub members_answer: bool,
+    /// No gossip comes through to us, or from us.
+    pub cut_off: bool,
     /// Other members: real cores of which only the gossip is let through.
     gossips: BTreeMap<NodeId, Core>,
 }
 
 impl Node {
-    /// A cluster of one: it owns every directory entry.
-    pub fn alone(store_bytes: u64) -> Self {
-        let mut alone = Node {
-            core: Core::new(Config::new(node(ME), store_bytes, 1)),
+    fn new(config: Config) -> Self {
+        Node {
+            core: Core::new(config),
             now: Duration::from_secs(1),
             last_call: 0,
             replies: BTreeMap::new(),
@@ -87,65 +94,17 @@ impl Node {
             arrived: BTreeMap::new(),
             removed: Vec::new(),
             left: false,
+            members_answer: true,
+            cut_off: false,
             gossips: BTreeMap::new(),
-        };
+        }
+    }
+
+    /// A cluster of one: it owns every directory entry.
+    pub fn alone(store_bytes: u64) -> Self {
+        let mut alone = Node::new(Config::new(node(ME), store_bytes, 1));
         alone.handle(Input::Tick);
         alone
-    }
-
-    /// A cluster in which the nodes `2..=last` are members besides us.
-    pub fn among(last: u16, store_bytes: u64) -> Self {
-        let mut among = Node::alone(store_bytes);
-        for number in ME + 1..=last {
-            among.join(number);
-        }
-        among.mail.clear();
-        among
-    }
-
-    /// Another member comes up; returns once we know of it.
-    pub fn join(&mut self, number: u16) {
-        let mut config = Config::new(node(number), 0, u64::from(number));
-        config.seeds = vec![node(ME).addr];
-        self.gossips.insert(node(number), Core::new(config));
-        while !self.status().members.contains(&node(number)) {
-            self.wait(Duration::from_millis(10));
-        }
-    }
-
-    /// Lets time pass, gossip included.
-    pub fn wait(&mut self, time: Duration) {
-        let until = self.now + time;
-        while self.now < until {
-            self.now = (self.now + Duration::from_millis(10)).min(until);
-            self.handle(Input::Tick);
-            let numbers: Vec<_> = self.gossips.keys().copied().collect();
-            for number in numbers {
-                self.gossip(number, Input::Tick);
-            }
-        }
-    }
-
-    fn gossip(&mut self, member: NodeId, input: Input) {
-        let Some(core) = self.gossips.get_mut(&member) else { return };
-        core.handle(self.now, input);
-        let mut datagrams = Vec::new();
-        while let Some(output) = core.poll_output() {
-            if let Output::Datagram { to, bytes } = output {
-                datagrams.push((to, bytes));
-            }
-        }
-        for (to, bytes) in datagrams {
-            self.deliver(to, bytes);
-        }
-    }
-
-    fn deliver(&mut self, to: std::net::SocketAddr, bytes: Vec<u8>) {
-        if to == node(ME).addr {
-            self.handle(Input::Datagram { bytes });
-        } else if let Some(&member) = self.gossips.keys().find(|member| member.addr == to) {
-            self.gossip(member, Input::Datagram { bytes });
-        }
     }
 
     /// The core learns that its links have this latency and carry 1 GB/s.
@@ -155,12 +114,9 @@ impl Node {
         self.handle(Input::Measured { peer: node(2), bytes_per_s: 1_000_000_000 });
     }
 
-    /// A member falls silent; returns once we have noticed.
-    pub fn kill(&mut self, number: u16) {
-        self.gossips.remove(&node(number)).expect("it lives");
-        while self.status().members.contains(&node(number)) {
-            self.wait(Duration::from_millis(10));
-        }
+    pub fn gauge(&mut self, name: &str) -> u64 {
+        let gauges = self.status().gauges;
+        gauges.iter().find(|gauge| gauge.name == name).expect("there is such a gauge").value
     }
 
     /// One input, and everything that follows from it without a test's doing.
@@ -176,7 +132,9 @@ impl Node {
                 }
             }
             for (to, bytes) in datagrams {
-                self.deliver(to, bytes);
+                if !self.cut_off {
+                    self.deliver(to, bytes);
+                }
             }
         }
     }
@@ -188,6 +146,7 @@ impl Node {
                 assert_eq!(before, None, "call {call} was answered twice");
             }
             Output::Peer { message: PeerMessage::Ping { .. } | PeerMessage::Pong { .. }, .. } => {}
+            Output::Peer { to, message, .. } if self.answer_by_itself(to, &message, ended) => {}
             Output::Peer { to, mut message, attach } => {
                 if let Some(copy) = attach {
                     let size = self.copies[&copy].extent.size;
@@ -313,6 +272,16 @@ impl Node {
         std::mem::take(&mut self.mail)
     }
 
+    /// Takes the answers about `id` that were sent so far, each with its receiver.
+    pub fn take_answers(&mut self, id: ObjectId) -> Vec<(u16, DirectoryAnswer)> {
+        let mail = self.take_mail().into_iter();
+        mail.filter_map(|(to, message)| match message {
+            PeerMessage::Answer { id: about, answer } if about == id => Some((to.addr.port(), answer)),
+            _ => None,
+        })
+        .collect()
+    }
+
     /// Takes the directory requests about `id` that were sent so far.
     pub fn take_requests(&mut self, id: ObjectId) -> Vec<DirectoryRequest> {
         let mail = self.take_mail().into_iter();
@@ -334,10 +303,9 @@ impl Node {
         let call = self.ask_as(ClientId(0), Request::Locate { id, timeout_ms: None });
         self.ask_as(ClientId(0), Request::Cancel { call });
         let asked = self.take_mail().into_iter().find(|(_, message)| is_locate(message));
-        match self.replies.remove(&(ClientId(0), call)) {
-            Some(_) => ME,
-            None => asked.expect("somebody owns it").0.addr.port(),
-        }
+        self.replies.remove(&(ClientId(0), call));
+        // While we recover its shard we do not answer ourselves, either.
+        asked.map_or(ME, |(owner, _)| owner.addr.port())
     }
 
     /// Which writing of which object a copy is.
@@ -380,6 +348,13 @@ impl Node {
         assert_eq!(counts, (0, 0, 0, 0, 0), "copies, bytes, entries, transfers, reductions");
         assert!(self.copies.is_empty() && self.receives.is_empty() && self.sends.is_empty());
         assert!(self.folds.is_empty());
+        self.assert_consistent();
+    }
+
+    /// Nothing contradicts itself here.
+    pub fn assert_consistent(&self) {
+        #[cfg(debug_assertions)]
+        assert_eq!(self.core.contradictions(), None);
     }
 }
 

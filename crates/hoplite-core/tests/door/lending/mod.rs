@@ -1,15 +1,17 @@
 //! The directory as a sole owner, and nodes that do as they please with one object: every lend is
 //! checked against what is true of them.
 
+mod truth;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::{limits, Edition, NodeId, ObjectId};
+use hoplite_words::{Edition, NodeId, ObjectId, Stamp};
 use proptest::prelude::*;
 
 use crate::node::{node, Node, ME};
-use crate::requests::{edition, put_report, received_report};
+use crate::requests::{announce, announce_unjudged, edition, put_report, received_report, writing_report};
 
 /// The nodes that take part, the directory's own not among them.
 const NODES: std::ops::RangeInclusive<u16> = 2..=7;
@@ -21,10 +23,22 @@ const DISTRUST: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Doing {
     Nothing,
+    /// Its put waits for what becomes of another.
+    Contending(Edition),
     Writing(Edition),
-    Asking { ask: u64, have: Option<Edition>, distrust: Option<(u16, Duration)> },
-    Receiving { from: u16, edition: Edition },
-    Holding { edition: Edition, pinned: bool },
+    Asking {
+        ask: u64,
+        have: Option<Edition>,
+        distrust: Option<(u16, Duration)>,
+    },
+    Receiving {
+        from: u16,
+        edition: Edition,
+    },
+    Holding {
+        edition: Edition,
+        pinned: bool,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -48,6 +62,8 @@ enum Reaction {
     BreakOff { receiver: u16, from: u16, edition: Edition },
     /// Its half of this edition is of no use.
     Drop { receiver: u16, edition: Edition },
+    /// It has dropped what it had of the deleted object.
+    HaveHeard { number: u16 },
 }
 
 struct World {
@@ -63,12 +79,16 @@ struct World {
     watched: BTreeMap<NodeId, CopyReport>,
     /// What the nodes have reported.
     reported: BTreeMap<NodeId, CopyReport>,
+    /// What those who want to write have said of it.
+    proposed: BTreeMap<u16, CopyReport>,
+    /// When the owner has accepted each writing.
+    stamps: BTreeMap<Edition, Stamp>,
     reactions: VecDeque<Reaction>,
 }
 
 impl World {
     fn new(size: u64, latency: Duration) -> Self {
-        let mut owner = crate::losses::settled(WATCHER);
+        let mut owner = Node::among(WATCHER, 8 << 20);
         owner.measure(latency);
         let fanout = hoplite_core::fanout(size, latency.as_secs_f64(), 1e9);
         let id = owner.id_owned_by(ME);
@@ -84,6 +104,8 @@ impl World {
             was_complete: false,
             watched: BTreeMap::new(),
             reported: BTreeMap::new(),
+            proposed: BTreeMap::new(),
+            stamps: BTreeMap::new(),
             reactions: VecDeque::new(),
         }
     }
@@ -94,12 +116,12 @@ impl World {
     }
 
     fn announce(&mut self, from: u16, report: CopyReport) {
+        let report = CopyReport { stamp: self.stamps.get(&report.edition).copied(), ..report };
         if !self.deleted {
             self.reported.insert(node(from), report.clone());
             self.was_complete |= report.complete;
         }
-        let request = DirectoryRequest::Announce { report, payload: None, wants_verdict: false };
-        self.say(from, request);
+        self.say(from, announce(report));
     }
 
     fn withdraw(&mut self, from: u16, edition: Edition) {
@@ -122,14 +144,15 @@ impl World {
 
     fn hear_answers(&mut self) {
         for (to, message) in self.owner.take_mail() {
-            if matches!(message, PeerMessage::Remember { .. }) {
+            if matches!(message, PeerMessage::BackupIds { .. }) {
                 continue;
             }
             let PeerMessage::Answer { id, answer } = message else { panic!("{message:?}") };
             assert_eq!(id, self.id);
             let number = to.addr.port();
             match answer {
-                DirectoryAnswer::Lend { ask, sender, edition, .. } => {
+                DirectoryAnswer::Lend { ask, sender, edition, stamp, .. } => {
+                    assert_eq!(stamp, self.stamps.get(&edition).copied());
                     self.on_lend(number, ask, sender, edition)
                 }
                 DirectoryAnswer::Copy { node, report, .. } => {
@@ -150,11 +173,9 @@ impl World {
                     } else {
                         self.doing.insert(number, Doing::Nothing);
                     }
+                    self.reactions.push_back(Reaction::HaveHeard { number });
                 }
-                DirectoryAnswer::Verdict { edition, verdict } => {
-                    assert_eq!(verdict, Verdict::Deleted);
-                    self.reactions.push_back(Reaction::Drop { receiver: number, edition });
-                }
+                DirectoryAnswer::Verdict { edition, verdict } => self.on_verdict(number, edition, verdict),
                 // A node may know better: it evicts what it was asked to keep at the same moment.
                 DirectoryAnswer::Pin => {
                     assert!(matches!(self.doing[&number], Doing::Holding { .. }), "{:?}", self.doing)
@@ -165,59 +186,28 @@ impl World {
         }
     }
 
-    fn is_lost(&self) -> bool {
-        let source = |doing: &Doing| matches!(doing, Doing::Writing(_) | Doing::Holding { .. });
-        self.was_complete && !self.doing.values().any(source)
-    }
-
-    fn edition_at(&self, number: u16) -> Option<Edition> {
-        match self.doing[&number] {
-            Doing::Nothing => None,
-            Doing::Asking { have, .. } => have,
-            Doing::Writing(edition) | Doing::Receiving { edition, .. } | Doing::Holding { edition, .. } => {
-                Some(edition)
+    fn on_verdict(&mut self, number: u16, edition: Edition, verdict: Verdict) {
+        let is_complete = |doing: &Doing| matches!(doing, Doing::Holding { .. });
+        let is_written = |doing: &Doing| matches!(doing, Doing::Writing(_));
+        match (verdict, self.doing[&number]) {
+            (Verdict::Accepted(stamp), Doing::Contending(contending)) => {
+                assert_eq!(contending, edition);
+                let stands = |doing: &Doing| is_complete(doing) || is_written(doing);
+                assert!(!self.doing.values().any(stands), "two contents in {:?}", self.doing);
+                assert!(self.stamps.values().all(|&earlier| earlier < stamp));
+                self.stamps.insert(edition, stamp);
+                self.doing.insert(number, Doing::Writing(edition));
+                let report = self.proposed.remove(&number).expect("it said so");
+                self.reported.insert(node(number), CopyReport { stamp: Some(stamp), ..report });
             }
-        }
-    }
-
-    /// Whether bytes of one edition come out of `number`, and none of them by way of `asker`.
-    fn leads_to_a_source(&self, number: u16, asker: u16) -> bool {
-        let edition = self.edition_at(number);
-        let mut at = number;
-        loop {
-            match self.doing[&at] {
-                _ if at == asker || self.edition_at(at) != edition => return false,
-                Doing::Writing(_) | Doing::Holding { .. } => return true,
-                Doing::Receiving { from, .. } => at = from,
-                Doing::Asking { .. } | Doing::Nothing => return false,
+            (Verdict::Exists(stamp), Doing::Contending(_)) => {
+                assert!(self.doing.values().any(is_complete), "nobody has it in {:?}", self.doing);
+                assert!(self.stamps.values().any(|&known| known == stamp));
+                self.doing.insert(number, Doing::Nothing);
             }
+            (Verdict::Abandoned, _) => self.reactions.push_back(Reaction::Drop { receiver: number, edition }),
+            other => panic!("{other:?} of {edition:?} in {:?}", self.doing),
         }
-    }
-
-    fn receivers_of(&self, number: u16) -> Vec<u16> {
-        let of = |doing: &Doing| matches!(doing, Doing::Receiving { from, .. } if *from == number);
-        self.doing.iter().filter(|(_, doing)| of(doing)).map(|(&receiver, _)| receiver).collect()
-    }
-
-    /// How many receive what `number` has now; others have only to notice that they do not.
-    fn served_by(&self, number: u16) -> usize {
-        let same = |receiver: &u16| self.edition_at(*receiver) == self.edition_at(number);
-        self.receivers_of(number).into_iter().filter(same).count()
-    }
-
-    /// Whether `sender` may be lent to `asker` now.
-    fn may_lend(&self, sender: u16, asker: u16) -> bool {
-        let Doing::Asking { have, distrust, .. } = self.doing[&asker] else { return false };
-        let continues =
-            |number: u16| self.edition_at(number) == have && self.leads_to_a_source(number, asker);
-        let whole =
-            self.size > limits::INLINE_BYTES_MAX || matches!(self.doing[&sender], Doing::Holding { .. });
-        sender != asker
-            && whole
-            && self.leads_to_a_source(sender, asker)
-            && self.served_by(sender) < self.fanout
-            && !distrust.is_some_and(|(who, until)| who == sender && until > self.owner.now)
-            && (have.is_none() || continues(sender) || !NODES.into_iter().any(continues))
     }
 
     fn on_lend(&mut self, to: u16, ask: u64, sender: NodeId, edition: Edition) {
@@ -261,6 +251,11 @@ impl World {
                     }
                 }
                 Reaction::Drop { receiver, edition } => self.drop_half(receiver, edition),
+                Reaction::HaveHeard { number } => {
+                    let id = self.id;
+                    self.owner.hear(number, PeerMessage::DeletionHeard { id });
+                    self.hear_answers();
+                }
             }
         }
     }
@@ -284,19 +279,22 @@ impl World {
         match *step {
             Step::Put(number) if self.doing[&number] == Doing::Nothing && !self.deleted => {
                 let edition = edition(self.next());
-                self.doing.insert(number, Doing::Writing(edition));
+                self.doing.insert(number, Doing::Contending(edition));
                 let seq = self.next();
-                self.announce(number, put_report(seq, edition, self.size, false));
+                let report = writing_report(number, seq, edition, self.size);
+                self.proposed.insert(number, report.clone());
+                self.say(number, announce_unjudged(number, report));
+                self.check_contenders();
             }
             Step::Finish(number) => {
                 if let Doing::Writing(edition) = self.doing[&number] {
                     self.doing.insert(number, Doing::Holding { edition, pinned: true });
                     let seq = self.next();
-                    self.announce(number, put_report(seq, edition, self.size, true));
+                    self.announce(number, put_report(seq, edition, self.size));
                 }
             }
             Step::Abort(number) => {
-                if let Doing::Writing(edition) = self.doing[&number] {
+                if let Doing::Writing(edition) | Doing::Contending(edition) = self.doing[&number] {
                     self.doing.insert(number, Doing::Nothing);
                     self.withdraw(number, edition);
                     self.break_all(number);
@@ -345,16 +343,6 @@ impl World {
             let seq = self.next();
             self.announce(number, received_report(seq, edition, self.size, None));
         }
-    }
-
-    fn check(&mut self) {
-        for (&asker, doing) in &self.doing {
-            if let Doing::Asking { .. } = doing {
-                let free = NODES.into_iter().find(|&sender| self.may_lend(sender, asker));
-                assert_eq!(free, None, "{asker} is left waiting in {:?} at {:?}", self.doing, self.owner.now);
-            }
-        }
-        assert_eq!(self.watched, self.reported, "what the watcher knows, and what is true");
     }
 
     /// No more troubles: everyone who asks gets the object if anybody has it.

@@ -1,0 +1,286 @@
+//! A node's side of a striped allreduce: it puts the target together from its parts.
+
+use std::collections::BTreeSet;
+
+use hoplite_words::client::Request;
+use hoplite_words::peer::{Child, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
+use hoplite_words::{CopyId, Edition, ObjectId, TransferId};
+
+use crate::crashes::{reduction, root_seat};
+use crate::node::{node, Node, Opened, ME};
+use crate::puts::{put, viewed};
+use crate::requests::{accepted, array, delete, deleted, get, object};
+use crate::serving::send_at;
+
+/// One of three nodes, seated by node 2, whose target is made of three parts: that of node 3, its own, and
+/// that of node 2, which comes by way of node 3.
+struct Seated {
+    at: Node,
+    target: ObjectId,
+    source: ObjectId,
+    whole: Seat,
+    /// Its own sum.
+    sum: Seat,
+}
+
+const WHOLE: u64 = 6 << 20;
+const PART: u64 = (WHOLE / 3).next_multiple_of(64);
+
+impl Seated {
+    fn new(root: bool) -> Self {
+        let mut seated = Self::unjudged(root);
+        let word = accepted(seated.whole.edition);
+        seated.at.answer(2, seated.target, word);
+        seated
+    }
+
+    /// Its owner has not heard yet that the target is made here.
+    fn unjudged(root: bool) -> Self {
+        let mut at = Node::among(3, 64 << 20);
+        let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
+        put(&mut at, source, WHOLE);
+        let id = reduction(2);
+        let blank = Seat { size: WHOLE, header: array(WHOLE), ..root_seat(&mut at, target, source) };
+        let partial = |slot: u32| Seat {
+            slot,
+            out: ObjectId::partial_sum(id, slot),
+            edition: Edition { writing: u64::from(slot), attempt: 0 },
+            root: false,
+            size: PART,
+            ..blank.clone()
+        };
+        let part = |slot: u32, from: u16, id: ObjectId| {
+            let edition = Edition { writing: u64::from(slot), attempt: 0 };
+            Child { slot, node: node(from), id, edition }
+        };
+        let sum = Seat { offset: PART, ..partial(2) };
+        let whole = Seat {
+            slot: 9,
+            edition: Edition { writing: 9, attempt: 0 },
+            root,
+            sources: Vec::new(),
+            children: vec![
+                part(1, 3, ObjectId::partial_sum(id, 1)),
+                part(2, ME, sum.out),
+                part(3, 3, ObjectId::target_part(id, 3)),
+            ],
+            part_bytes: Some(PART),
+            ..blank.clone()
+        };
+        at.take_mail();
+        at.hear(2, PeerMessage::Prefetch { id: target });
+        for seat in [&sum, &whole] {
+            at.hear(2, PeerMessage::Seat { reduction: id, seat: seat.clone() });
+        }
+        Seated { at, target, source, whole, sum }
+    }
+
+    fn copy_of(&self, id: ObjectId) -> CopyId {
+        let mut copies = self.at.copies.keys().copied();
+        copies.find(|&copy| self.at.identity_of(copy).0 == id).expect("it is open")
+    }
+
+    /// Its own sum is made, and becomes its part of the target.
+    fn sum_up(&mut self) {
+        for out in [self.sum.out, ObjectId::target_part(reduction(2), 2)] {
+            let copy = self.copy_of(out);
+            let fold = *self.at.folds.iter().find(|(_, fold)| fold.out == copy).expect("it folds").0;
+            self.at.end_fold(fold);
+        }
+    }
+
+    fn receive_of(&self, slot: u32) -> TransferId {
+        let copy = self.copy_of(ObjectId::target_part(reduction(2), slot));
+        *self.at.receives.iter().find(|(_, receive)| receive.copy == copy).expect("it comes").0
+    }
+
+    fn arrive(&mut self, slot: u32) {
+        let transfer = self.receive_of(slot);
+        self.at.end_receive(transfer);
+    }
+
+    fn commit(&mut self) {
+        let (id, edition) = (self.target, self.whole.edition);
+        let sources = vec![self.source];
+        self.at.hear(2, PeerMessage::Commit { reduction: reduction(2), attempt: 0, id, edition, sources });
+    }
+
+    /// Committed, while a part is still on its way.
+    fn late() -> Self {
+        let mut seated = Seated::new(false);
+        seated.sum_up();
+        seated.arrive(1);
+        seated.commit();
+        seated
+    }
+
+    fn ends_empty(mut self) {
+        self.at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+        let gone = deleted(&self.at);
+        self.at.answer(2, self.target, gone);
+        self.at.ask(delete(self.source));
+        self.at.assert_empty();
+    }
+
+    fn said(&mut self, wanted: impl Fn(&PeerMessage) -> bool) -> bool {
+        self.at.take_mail().iter().any(|(_, message)| wanted(message))
+    }
+}
+
+#[test]
+fn the_parts_are_windows_of_the_target_and_only_the_sum_is_of_a_range() {
+    let seated = Seated::new(true);
+    let target = seated.at.copies[&seated.copy_of(seated.target)].extent;
+    for (number, size) in [(1, PART), (2, PART), (3, WHOLE - 2 * PART)] {
+        let copy = seated.copy_of(ObjectId::target_part(reduction(2), number));
+        let window = seated.at.copies[&copy].extent;
+        assert!(window.is_window());
+        assert_eq!((window.offset, window.size), (target.offset + u64::from(number - 1) * PART, size));
+    }
+    let sum = seated.copy_of(seated.sum.out);
+    let offsets = seated.at.folds.values().map(|fold| (fold.out == sum, fold.rule.offset));
+    assert_eq!(offsets.collect::<BTreeSet<_>>(), BTreeSet::from([(true, PART), (false, 0)]));
+    seated.ends_empty();
+}
+
+#[test]
+fn the_root_says_when_it_has_every_part_and_seals_with_the_commit() {
+    let mut seated = Seated::new(true);
+    let read = seated.at.ask(get(seated.target));
+    seated.sum_up();
+    seated.arrive(3);
+    assert!(!seated.said(|message| matches!(message, PeerMessage::RootDone { .. })));
+    seated.arrive(1);
+    assert!(seated.said(|message| matches!(message, PeerMessage::RootDone { slot: 9, attempt: 0, .. })));
+    assert_eq!(seated.at.reply(read), None, "nobody seals before the commit");
+    seated.commit();
+    assert!(seated.said(|message| matches!(message, PeerMessage::Committed { sealed: true, .. })));
+    let copy = viewed(&seated.at, read);
+    assert_eq!(seated.at.copies[&copy].sealed.as_ref().expect("sealed").sources, [seated.source]);
+    let left = seated.at.copies.len();
+    assert_eq!(left, 2, "the source and the target: windows and sums are gone");
+    seated.at.ask(Request::Release { copy });
+    seated.ends_empty();
+}
+
+#[test]
+fn a_target_of_parts_is_sealed_when_its_owner_has_accepted_it() {
+    for root in [true, false] {
+        let mut seated = Seated::unjudged(root);
+        seated.sum_up();
+        seated.arrive(1);
+        seated.arrive(3);
+        assert!(!seated.said(|message| matches!(message, PeerMessage::RootDone { .. })));
+        if !root {
+            // The root's owner was faster.
+            seated.commit();
+        }
+        let copy = seated.copy_of(seated.target);
+        assert_eq!(seated.at.copies[&copy].sealed, None);
+        let word = accepted(seated.whole.edition);
+        seated.at.answer(2, seated.target, word);
+        match root {
+            true => assert!(seated.said(|message| matches!(message, PeerMessage::RootDone { .. }))),
+            false => assert!(seated.at.copies[&copy].sealed.is_some()),
+        }
+        seated.ends_empty();
+    }
+}
+
+#[test]
+fn a_neighbour_may_finish_what_it_streams_from_a_window() {
+    let mut seated = Seated::new(false);
+    let id = ObjectId::target_part(reduction(2), 3);
+    let edition = Edition { writing: 3, attempt: 0 };
+    let pull = PeerMessage::Pull { transfer: TransferId(70), id, edition, offset: 0, patient: true };
+    seated.at.hear(3, pull);
+    let (&send, sending) = seated.at.sends.iter().next().expect("it is passed on while it comes");
+    let window = sending.copy;
+    seated.sum_up();
+    seated.arrive(1);
+    seated.arrive(3);
+    seated.commit();
+    assert!(seated.at.sends.contains_key(&send) && seated.at.copies.contains_key(&window));
+    seated.at.end_send(send);
+    assert!(!seated.at.copies.contains_key(&window));
+    seated.ends_empty();
+}
+
+#[test]
+fn a_part_that_breaks_off_before_the_commit_is_the_coordinators_trouble() {
+    let mut seated = Seated::new(false);
+    let transfer = seated.receive_of(3);
+    seated.at.break_receive(transfer, 100);
+    assert!(seated.said(|message| {
+        matches!(message, PeerMessage::SeatFailed { slot: 9, trouble: SeatTrouble::Child(3), .. })
+    }));
+    seated.ends_empty();
+}
+
+#[test]
+fn after_the_commit_who_is_late_goes_on_alone_and_fetches_what_breaks_off() {
+    for breaks in [false, true] {
+        let mut seated = Seated::late();
+        seated.at.take_mail();
+        let transfer = seated.receive_of(3);
+        if breaks {
+            seated.at.break_receive(transfer, 100);
+        } else {
+            seated.at.end_receive(transfer);
+        }
+        let target = seated.target;
+        let asks = seated.at.take_requests(target).iter().any(|r| matches!(r, DirectoryRequest::Ask { .. }));
+        let sealed = seated
+            .at
+            .copies
+            .values()
+            .filter(|copy| copy.sealed.as_ref().is_some_and(|seal| seal.sources == [seated.source]));
+        assert_eq!((asks, sealed.count()), if breaks { (true, 0) } else { (false, 1) });
+        seated.ends_empty();
+    }
+}
+
+/// The coordinator is done once the root has sealed, and disbands a node whose report crossed the commit.
+#[test]
+fn after_the_commit_nothing_of_the_coordinator_takes_the_parts_away() {
+    for dies in [false, true] {
+        let mut seated = Seated::late();
+        if dies {
+            seated.at.kill(2);
+        } else {
+            seated.at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+        }
+        seated.arrive(3);
+        let whole = |copy: &&Opened| copy.sealed.as_ref().is_some_and(|seal| seal.sources == [seated.source]);
+        assert_eq!(seated.at.copies.values().filter(whole).count(), 1);
+    }
+}
+
+#[test]
+fn a_deleted_target_takes_its_windows_along() {
+    let mut seated = Seated::new(true);
+    let gone = deleted(&seated.at);
+    seated.at.answer(2, seated.target, gone);
+    assert!(seated.at.receives.is_empty());
+    seated.ends_empty();
+}
+
+#[test]
+fn the_streams_of_stripes_share_all_connections() {
+    let mut seated = Seated::new(false);
+    let mut ids = (0..).map(|n| object(&format!("large {n}")));
+    let large = ids.find(|&id| seated.at.owner_of(id) == ME).expect("hashing is even");
+    put(&mut seated.at, large, 16 << 20);
+    let learnt: Vec<_> = (80..87).map(|transfer| send_at(&mut seated.at, 3, transfer, large, 1000)).collect();
+    assert_eq!(learnt, [1, 2, 1, 4, 2, 8, 4]);
+    // Partial sums and parts go to the same neighbour.
+    let part = (ObjectId::target_part(reduction(2), 3), 3);
+    for (id, writing) in [(seated.sum.out, 2), part] {
+        let edition = Edition { writing, attempt: 0 };
+        let pull = PeerMessage::Pull { transfer: TransferId(90), id, edition, offset: 0, patient: true };
+        seated.at.hear(3, pull);
+        let (&send, sending) = seated.at.sends.iter().next().expect("it is sent");
+        assert_eq!((sending.connections.get(), sending.group), (8, Some(reduction(2))));
+        seated.at.end_send(send);
+    }
+}

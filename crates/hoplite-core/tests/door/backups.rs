@@ -1,0 +1,211 @@
+//! Objects that only their owner had: its backup knows that they existed.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use hoplite_core::Input;
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_words::{limits, Blob, ErrorKind, ObjectId};
+
+use crate::losses::get_or_lost;
+use crate::node::{node, Node, ME};
+use crate::puts::{failed, put};
+use crate::requests::{
+    announce, delete, deleted, edition, object, put_report, received_report, unjudged, SIZE, SMALL,
+};
+
+const STORE: u64 = 8 << 20;
+
+/// Longer than the pause between two messages to a backup.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// How often a backup is told again.
+const RENEWAL: Duration = Duration::from_secs(limits::TOMBSTONE_TTL.as_secs() / 2);
+
+fn held(seq: u64, size: u64) -> DirectoryRequest {
+    announce(put_report(seq, edition(5), size))
+}
+
+/// Which backups were told of which objects since the last time.
+fn told(at: &mut Node) -> Vec<(u16, Vec<ObjectId>)> {
+    let mail = at.take_mail().into_iter();
+    mail.filter_map(|(to, message)| match message {
+        PeerMessage::BackupIds { ids } => Some((to.addr.port(), ids)),
+        _ => None,
+    })
+    .collect()
+}
+
+/// Passes the time as if nothing was due until its end.
+fn skip(at: &mut Node, time: Duration) {
+    at.now += time;
+    at.handle(Input::Tick);
+    at.wait(MOMENT);
+}
+
+#[test]
+fn an_owner_tells_its_backup_of_what_only_it_has_one_by_one_or_many_together() {
+    let mut at = Node::among(2, STORE);
+    let id = at.id_owned_by(ME);
+    put(&mut at, id, SIZE);
+    assert_eq!(told(&mut at), [(2, vec![id])]);
+    let others: Vec<_> = (0..100).map(|i| object(&format!("next {i}"))).collect();
+    let others: BTreeSet<_> = others.into_iter().filter(|&id| at.owner_of(id) == ME).collect();
+    for &id in &others {
+        put(&mut at, id, SMALL);
+    }
+    assert_eq!(told(&mut at), [], "a moment later, together");
+    at.wait(MOMENT);
+    assert_eq!(told(&mut at), [(2, others.into_iter().collect())]);
+}
+
+#[test]
+fn a_backup_is_told_again_before_it_forgets() {
+    let mut at = Node::among(2, STORE);
+    let id = at.id_owned_by(ME);
+    let mut ids = (0..).map(|number| object(&format!("gone by then {number}")));
+    let other = ids.find(|&other| at.owner_of(other) == ME).expect("hashing is even");
+    put(&mut at, id, SIZE);
+    put(&mut at, other, SIZE);
+    at.ask(delete(other));
+    at.wait(MOMENT);
+    at.take_mail();
+    for _ in 0..3 {
+        skip(&mut at, RENEWAL);
+        assert_eq!(told(&mut at), [(2, vec![id])]);
+    }
+}
+
+#[test]
+fn what_another_node_has_needs_no_backup_until_that_node_dies() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(ME);
+    at.request(3, id, held(1, SIZE));
+    at.wait(MOMENT);
+    assert_eq!(told(&mut at), []);
+    at.kill(3);
+    at.wait(MOMENT);
+    assert_eq!(told(&mut at), [(2, vec![id])], "it is lost, and our death must not make that forgotten");
+}
+
+#[test]
+fn who_asks_the_backup_of_a_dead_owner_is_told_of_the_loss() {
+    let mut at = Node::among(2, STORE);
+    let id = at.id_owned_by(2);
+    at.hear(2, PeerMessage::BackupIds { ids: vec![id] });
+    let before = at.ask(get_or_lost(id));
+    at.kill(2);
+    assert_eq!(failed(&at, before), ErrorKind::Lost);
+    let wait = Request::Wait {
+        ids: vec![id],
+        count: 1,
+        timeout_ms: None,
+        fail_if_lost: true,
+        known_lost: Vec::new(),
+    };
+    for call in [at.ask(get_or_lost(id)), at.ask(wait)] {
+        assert_eq!(failed(&at, call), ErrorKind::Lost, "at once");
+    }
+    skip(&mut at, limits::TOMBSTONE_TTL + Duration::from_secs(2));
+    let forgotten = at.ask(get_or_lost(id));
+    assert_eq!(at.reply(forgotten), None);
+}
+
+#[test]
+fn what_was_deleted_needs_no_backup() {
+    let mut at = Node::among(2, STORE);
+    let (theirs, ours) = (at.id_owned_by(2), at.id_owned_by(ME));
+    at.hear(2, PeerMessage::BackupIds { ids: vec![theirs] });
+    let gone = deleted(&at);
+    at.answer(2, theirs, gone);
+    at.hear(2, PeerMessage::BackupIds { ids: vec![theirs] });
+    put(&mut at, ours, SIZE);
+    at.ask(delete(ours));
+    at.wait(MOMENT);
+    let last = at.take_mail().into_iter().rfind(|(_, message)| match message {
+        PeerMessage::Answer { id, answer: DirectoryAnswer::Deleted { .. } } => *id == ours,
+        message => matches!(message, PeerMessage::BackupIds { .. }),
+    });
+    assert!(matches!(last, Some((to, PeerMessage::Answer { .. })) if to == node(2)), "{last:?}");
+    at.hear(2, PeerMessage::DeletionHeard { id: ours });
+    skip(&mut at, limits::TOMBSTONE_TTL + Duration::from_secs(2));
+    assert_eq!(at.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_backup_forgets_what_is_not_renewed() {
+    let mut at = Node::among(2, STORE);
+    let id = at.id_owned_by(2);
+    at.hear(2, PeerMessage::BackupIds { ids: vec![id] });
+    skip(&mut at, RENEWAL);
+    at.hear(2, PeerMessage::BackupIds { ids: vec![id] });
+    skip(&mut at, RENEWAL);
+    assert_eq!(at.gauge("backup ids"), 1);
+    skip(&mut at, RENEWAL + Duration::from_secs(2));
+    assert_eq!(at.gauge("backup ids"), 0);
+    assert_eq!(at.leftovers(), Vec::<String>::new());
+}
+
+/// A put of node 2 whose bytes come with the question for the verdict.
+fn small_put(at: &mut Node, id: ObjectId, writing: u64) {
+    let report = unjudged(2, put_report(writing, edition(writing), SMALL));
+    let payload = Some(Blob(vec![7; SMALL as usize]));
+    at.request(2, id, DirectoryRequest::Announce { report, payload, wants_verdict: true });
+}
+
+fn give_up(at: &mut Node, id: ObjectId, writing: u64) {
+    at.request(2, id, DirectoryRequest::Withdraw { seq: writing + 1, edition: edition(writing) });
+}
+
+/// The caller of the put was told that its time was up.
+#[test]
+fn a_small_put_that_was_given_up_never_was() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(ME);
+    at.request(3, id, DirectoryRequest::Subscribe { bytes_max: None });
+    small_put(&mut at, id, 5);
+    at.take_mail();
+    give_up(&mut at, id, 5);
+    let gone = [ME, 2].map(|holder| (3, DirectoryAnswer::CopyGone { node: node(holder) }));
+    assert_eq!(at.take_answers(id), gone, "the watcher knows that neither has it");
+    let call = at.ask(get_or_lost(id));
+    at.wait(Duration::from_secs(10));
+    assert_eq!(at.reply(call), None, "it waits for a put");
+    assert_eq!(told(&mut at), []);
+    put(&mut at, id, SIZE);
+    assert!(matches!(at.reply(call), Some(Reply::View { .. })));
+}
+
+#[test]
+fn what_was_lost_before_a_put_that_was_given_up_is_lost_still() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(ME);
+    at.request(3, id, held(1, SMALL));
+    at.kill(3);
+    small_put(&mut at, id, 6);
+    give_up(&mut at, id, 6);
+    let call = at.ask(get_or_lost(id));
+    assert_eq!(failed(&at, call), ErrorKind::Lost);
+}
+
+#[test]
+fn who_read_a_small_put_before_it_was_given_up_has_it() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(ME);
+    small_put(&mut at, id, 5);
+    let stamp = at.take_answers(id).into_iter().find_map(|(_, answer)| match answer {
+        DirectoryAnswer::Verdict { verdict: Verdict::Accepted(stamp), .. } => Some(stamp),
+        _ => None,
+    });
+    let report = CopyReport { stamp, ..received_report(1, edition(5), SMALL, None) };
+    at.request(3, id, announce(report));
+    give_up(&mut at, id, 5);
+    at.take_mail();
+    let call = at.ask(get_or_lost(id));
+    assert_eq!(at.reply(call), None, "it is fetched");
+    assert!(at
+        .mail
+        .iter()
+        .any(|(to, message)| *to == node(3) && matches!(message, PeerMessage::Pull { .. })));
+}

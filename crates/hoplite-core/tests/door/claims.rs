@@ -1,0 +1,355 @@
+//! Whose bytes become an object's content: one claim at a time, and of two contents one.
+
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
+use hoplite_words::{Claim, Edition, ObjectId, Stamp};
+
+use crate::node::{node, Node, ME};
+use crate::requests::{
+    announce, announce_unjudged, array, ask, claim_of, edition, put_report, received_report, verdict,
+    writing_report, SIZE,
+};
+
+/// An owner among seven members, and an object of its own.
+struct Owner {
+    at: Node,
+    id: ObjectId,
+}
+
+impl Owner {
+    fn new() -> Self {
+        let mut at = Node::among(7, 8 << 20);
+        let id = at.id_owned_by(ME);
+        Owner { at, id }
+    }
+
+    /// What was answered to the request.
+    fn request(&mut self, from: u16, request: DirectoryRequest) -> Vec<(u16, DirectoryAnswer)> {
+        self.at.request(from, self.id, request);
+        self.at.assert_consistent();
+        self.at.take_answers(self.id)
+    }
+
+    fn claim(&mut self, claim: Claim) -> Vec<(u16, DirectoryAnswer)> {
+        self.request(claim.by.addr.port(), DirectoryRequest::Claim { seq: 1, claim })
+    }
+
+    fn release(&mut self, claim: Claim) -> Vec<(u16, DirectoryAnswer)> {
+        self.request(claim.by.addr.port(), DirectoryRequest::ReleaseClaim { claim })
+    }
+
+    /// A coordinator's claim is accepted; when.
+    fn accepted(&mut self, claim: Claim) -> Stamp {
+        accepted_in(&self.claim(claim), claim).expect("nobody is in its way")
+    }
+
+    /// What node `root` makes for the reduction that has this claim, complete or not.
+    fn make(
+        &mut self,
+        root: u16,
+        claim: Claim,
+        stamp: Option<Stamp>,
+        complete: bool,
+    ) -> Vec<(u16, DirectoryAnswer)> {
+        let report = root_report(claim, stamp, complete);
+        self.request(root, DirectoryRequest::Announce { report, payload: None, wants_verdict: !complete })
+    }
+}
+
+/// The edition of the target that is made under a claim.
+fn target_of(claim: Claim) -> Edition {
+    edition(claim.number + 100)
+}
+
+fn root_report(claim: Claim, stamp: Option<Stamp>, complete: bool) -> CopyReport {
+    let seq = if complete { 2 } else { 1 };
+    let claim_left = Some(claim).filter(|_| !complete);
+    CopyReport { complete, stamp, claim: claim_left, ..put_report(seq, target_of(claim), SIZE) }
+}
+
+fn accepted_in(answers: &[(u16, DirectoryAnswer)], claim: Claim) -> Option<Stamp> {
+    answers.iter().find_map(|(to, answer)| match answer {
+        DirectoryAnswer::ClaimVerdict { claim: about, verdict: Verdict::Accepted(stamp) }
+            if *about == claim =>
+        {
+            assert_eq!(node(*to), claim.by);
+            Some(*stamp)
+        }
+        _ => None,
+    })
+}
+
+fn refused(claim: Claim, verdict: Verdict) -> (u16, DirectoryAnswer) {
+    (claim.by.addr.port(), DirectoryAnswer::ClaimVerdict { claim, verdict })
+}
+
+fn is_accepted(answers: &[(u16, DirectoryAnswer)], to: u16) -> bool {
+    let accepted = |(told, answer): &(u16, DirectoryAnswer)| {
+        *told == to && matches!(answer, DirectoryAnswer::Verdict { verdict: Verdict::Accepted(_), .. })
+    };
+    answers.iter().any(accepted)
+}
+
+fn two_claims() -> (Claim, Claim) {
+    (claim_of(2, edition(8)), claim_of(3, edition(9)))
+}
+
+#[test]
+fn of_two_coordinators_onto_one_target_one_is_accepted_and_the_other_told_that_it_exists() {
+    let mut owner = Owner::new();
+    let (first, second) = two_claims();
+    let stamp = owner.accepted(first);
+    assert_eq!(owner.claim(second), [], "it waits for what becomes of the first");
+    assert!(is_accepted(&owner.make(4, first, Some(stamp), false), 4));
+    assert_eq!(owner.make(4, first, Some(stamp), true), [refused(second, Verdict::Exists(stamp))]);
+    assert_eq!(owner.claim(second), [refused(second, Verdict::Exists(stamp))]);
+}
+
+#[test]
+fn a_claim_that_is_repeated_is_answered_alike() {
+    let mut owner = Owner::new();
+    let (first, second) = two_claims();
+    let stamp = owner.accepted(first);
+    owner.claim(second);
+    owner.claim(second);
+    assert_eq!(owner.claim(first), [refused(first, Verdict::Accepted(stamp))]);
+    assert!(accepted_in(&owner.release(first), second).is_some_and(|later| later > stamp));
+    assert_eq!(owner.release(second), []);
+    assert_eq!(owner.at.status().entries, 0);
+}
+
+#[test]
+fn a_claim_that_is_released_lets_the_next_one_go_when_nobody_works_under_it() {
+    let mut owner = Owner::new();
+    let (first, second) = two_claims();
+    let stamp = owner.accepted(first);
+    owner.make(4, first, Some(stamp), false);
+    owner.claim(second);
+    assert_eq!(owner.release(first), [], "its root may just be sealing");
+    let withdrawn = DirectoryRequest::Withdraw { seq: 2, edition: target_of(first) };
+    assert!(accepted_in(&owner.request(4, withdrawn), second).is_some());
+}
+
+#[test]
+fn a_target_that_is_sealed_all_the_same_ends_a_released_claim() {
+    let mut owner = Owner::new();
+    let (first, second) = two_claims();
+    let stamp = owner.accepted(first);
+    owner.make(4, first, Some(stamp), false);
+    owner.claim(second);
+    owner.release(first);
+    assert_eq!(owner.make(4, first, Some(stamp), true), [refused(second, Verdict::Exists(stamp))]);
+}
+
+#[test]
+fn a_waiting_claim_can_be_released() {
+    let mut owner = Owner::new();
+    let (first, second) = two_claims();
+    owner.accepted(first);
+    owner.claim(second);
+    owner.release(second);
+    assert_eq!(owner.release(first), []);
+    assert_eq!(owner.at.status().entries, 0);
+}
+
+#[test]
+fn the_claim_of_a_dead_coordinator_ends() {
+    for works in [false, true] {
+        let mut owner = Owner::new();
+        let (first, second) = two_claims();
+        let stamp = owner.accepted(first);
+        if works {
+            owner.make(4, first, Some(stamp), false);
+        }
+        owner.claim(second);
+        owner.at.crash(2);
+        let answers = owner.at.take_answers(owner.id);
+        assert_eq!(accepted_in(&answers, second).is_some(), !works);
+        if works {
+            owner.at.crash(4);
+            let answers = owner.at.take_answers(owner.id);
+            assert!(accepted_in(&answers, second).is_some(), "its root is dead as well");
+        }
+    }
+}
+
+#[test]
+fn nobody_waits_any_more_for_a_claim_of_the_dead() {
+    let mut owner = Owner::new();
+    let (first, second) = two_claims();
+    owner.accepted(first);
+    owner.claim(second);
+    owner.at.crash(3);
+    assert_eq!(owner.release(first), []);
+    assert_eq!(owner.at.status().entries, 0);
+}
+
+#[test]
+fn a_root_that_is_faster_than_its_coordinator_waits_for_it() {
+    let mut owner = Owner::new();
+    let (claim, other) = two_claims();
+    assert_eq!(owner.make(4, claim, None, false), []);
+    assert_eq!(owner.make(5, other, None, false), []);
+    let answers = owner.claim(claim);
+    assert!(accepted_in(&answers, claim).is_some() && is_accepted(&answers, 4));
+    assert!(!is_accepted(&answers, 5), "that works for another one");
+}
+
+#[test]
+fn puts_of_the_same_kind_wait_behind_a_writing_and_are_told_that_it_exists() {
+    let mut owner = Owner::new();
+    let (first, second) = (edition(5), edition(6));
+    let answers = owner.request(2, announce_unjudged(2, writing_report(2, 1, first, SIZE)));
+    let [(2, DirectoryAnswer::Verdict { verdict: Verdict::Accepted(stamp), .. })] = answers[..] else {
+        panic!("{answers:?}")
+    };
+    for complete in [false, true] {
+        let report = CopyReport { complete, ..put_report(1, second, SIZE) };
+        assert_eq!(owner.request(3, announce_unjudged(3, report)), []);
+    }
+    let report = CopyReport { stamp: Some(stamp), ..put_report(2, first, SIZE) };
+    assert_eq!(owner.request(2, announce(report)), [(3, verdict(second, Verdict::Exists(stamp)))]);
+    let late = owner.request(4, announce_unjudged(4, put_report(1, edition(7), SIZE)));
+    assert_eq!(late, [(4, verdict(edition(7), Verdict::Exists(stamp)))]);
+}
+
+#[test]
+fn a_put_of_another_size_or_kind_is_refused_at_once() {
+    for complete in [false, true] {
+        let mut owner = Owner::new();
+        let first = CopyReport { complete, ..put_report(1, edition(5), SIZE) };
+        owner.request(2, announce_unjudged(2, first));
+        let larger = put_report(1, edition(6), 2 * SIZE);
+        let other_kind = CopyReport { header: array(2 * SIZE), ..put_report(1, edition(7), SIZE) };
+        for report in [larger, other_kind] {
+            let refused = verdict(report.edition, Verdict::OtherKind(SIZE));
+            assert_eq!(owner.request(3, announce_unjudged(3, report)), [(3, refused)]);
+        }
+    }
+}
+
+#[test]
+fn a_put_that_is_given_up_or_dies_lets_the_next_one_go() {
+    for dies in [false, true] {
+        let mut owner = Owner::new();
+        owner.request(2, announce_unjudged(2, writing_report(2, 1, edition(5), SIZE)));
+        owner.request(3, announce_unjudged(3, writing_report(3, 1, edition(6), SIZE)));
+        owner.request(4, announce_unjudged(4, writing_report(4, 1, edition(7), SIZE)));
+        let answers = match dies {
+            true => {
+                owner.at.crash(2);
+                owner.at.take_answers(owner.id)
+            }
+            false => owner.request(2, DirectoryRequest::Withdraw { seq: 2, edition: edition(5) }),
+        };
+        assert!(is_accepted(&answers, 3) && !is_accepted(&answers, 4), "in order of arrival: {answers:?}");
+    }
+}
+
+#[test]
+fn claims_and_puts_wait_for_each_other() {
+    let mut owner = Owner::new();
+    let (claim, _) = two_claims();
+    owner.request(4, announce_unjudged(4, writing_report(4, 1, edition(5), SIZE)));
+    assert_eq!(owner.claim(claim), []);
+    owner.request(5, announce_unjudged(5, writing_report(5, 1, edition(6), SIZE)));
+    let answers = owner.request(4, DirectoryRequest::Withdraw { seq: 2, edition: edition(5) });
+    let stamp = accepted_in(&answers, claim).expect("it was the first to wait");
+    assert!(!is_accepted(&answers, 5));
+    owner.make(6, claim, Some(stamp), false);
+    let answers = owner.make(6, claim, Some(stamp), true);
+    assert_eq!(answers, [(5, verdict(edition(6), Verdict::Exists(stamp)))]);
+}
+
+#[test]
+fn a_claim_is_refused_when_the_object_exists() {
+    let mut owner = Owner::new();
+    let (claim, _) = two_claims();
+    owner.request(4, announce(put_report(1, edition(5), SIZE)));
+    assert_eq!(owner.claim(claim), [refused(claim, Verdict::Exists(Stamp::from_ms(5)))]);
+    owner.at.crash(4);
+    owner.at.take_mail();
+    owner.accepted(claim);
+}
+
+/// Their owners knew nothing of each other: the network was split.
+#[test]
+fn of_two_complete_contents_the_one_that_was_accepted_later_stays() {
+    for later_first in [false, true] {
+        let mut owner = Owner::new();
+        let mut reports = [(2, put_report(1, edition(5), SIZE)), (3, put_report(1, edition(6), SIZE))];
+        if later_first {
+            reports.reverse();
+        }
+        owner.request(4, DirectoryRequest::Subscribe { bytes_max: None });
+        let [(first, report), (second, other)] = reports;
+        owner.request(first, announce(report));
+        let answers = owner.request(second, announce(other));
+        let refused = (2, verdict(edition(5), Verdict::Exists(Stamp::from_ms(6))));
+        assert!(answers.contains(&refused), "{answers:?}");
+        let gone = (4, DirectoryAnswer::CopyGone { node: node(2) });
+        assert_eq!(answers.contains(&gone), !later_first, "the watcher knew of it");
+        owner.request(5, ask(1));
+        assert_eq!(owner.at.status().entries, 1);
+    }
+}
+
+/// Also before one that was accepted later.
+#[test]
+fn a_complete_content_stays_before_one_that_is_being_written() {
+    let writing = || announce(writing_report(3, 1, edition(6), SIZE));
+    let complete = || announce(put_report(1, edition(5), SIZE));
+    let refused = || (3, verdict(edition(6), Verdict::Exists(Stamp::from_ms(5))));
+
+    let mut owner = Owner::new();
+    owner.request(2, complete());
+    assert_eq!(owner.request(3, writing()), [refused()]);
+
+    let mut owner = Owner::new();
+    owner.request(3, writing());
+    owner.request(4, announce(received_report(1, edition(6), SIZE, Some(node(3)))));
+    let abandoned = (4, verdict(edition(6), Verdict::Abandoned));
+    assert_eq!(owner.request(2, complete()), [refused(), abandoned]);
+    assert_eq!(owner.request(3, writing()), [refused()], "and it is not taken for the other one");
+}
+
+/// The same copy was told to two owners, one after the other.
+#[test]
+fn of_two_times_at_which_a_content_was_accepted_the_later_counts() {
+    let mut owner = Owner::new();
+    let report =
+        |from_ms: u64| CopyReport { stamp: Some(Stamp::from_ms(from_ms)), ..put_report(1, edition(5), SIZE) };
+    assert_eq!(owner.request(2, announce(report(500))), []);
+    let received = |from_ms: u64| CopyReport {
+        stamp: Some(Stamp::from_ms(from_ms)),
+        ..received_report(1, edition(5), SIZE, None)
+    };
+    let told = owner.request(3, announce(received(400)));
+    assert_eq!(told, [(3, verdict(edition(5), Verdict::Accepted(Stamp::from_ms(500))))]);
+    assert_eq!(owner.request(4, announce(received(600))), []);
+    let claim = two_claims().0;
+    assert_eq!(owner.claim(claim), [refused(claim, Verdict::Exists(Stamp::from_ms(600)))]);
+}
+
+#[test]
+fn a_lost_target_leaves_the_claim_of_whoever_makes_it_again() {
+    let mut owner = Owner::new();
+    let (first, second) = two_claims();
+    owner.accepted(first);
+    owner.release(first);
+    owner.accepted(second);
+    owner.request(4, announce_unjudged(4, put_report(1, edition(5), SIZE)));
+    let answers = owner.request(2, DirectoryRequest::MarkLost { claim: first });
+    assert_eq!(answers, [], "the put still waits");
+    assert!(is_accepted(&owner.release(second), 4));
+}
+
+#[test]
+fn parts_that_nobody_can_complete_are_given_up() {
+    let mut owner = Owner::new();
+    let part = CopyReport { stamp: None, claim: None, ..received_report(1, edition(5), SIZE, Some(node(9))) };
+    assert_eq!(owner.request(2, announce(part)), [(2, verdict(edition(5), Verdict::Abandoned))]);
+    owner.request(3, announce(writing_report(3, 1, edition(6), SIZE)));
+    owner.request(4, announce(received_report(1, edition(6), SIZE, Some(node(3)))));
+    let answers = owner.request(3, DirectoryRequest::Withdraw { seq: 2, edition: edition(6) });
+    assert_eq!(answers, [(4, verdict(edition(6), Verdict::Abandoned))]);
+}

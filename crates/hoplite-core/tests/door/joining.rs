@@ -1,0 +1,258 @@
+//! A node that starts beside others knows the members, and what they know of its shards, before it decides or asks.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope};
+use hoplite_words::{NodeId, ObjectId, Stamp};
+
+use crate::node::{node, Node, ME};
+use crate::puts::created;
+use crate::recovery::{answer, copies, take_asked, Asked};
+use crate::requests::{announce, ask, create, edition, get, object, put_report, SIZE};
+
+const STORE: u64 = 8 << 20;
+
+/// Longer than gossip takes to let somebody in, and shorter than the answer with all members may take.
+const WELCOME: Duration = Duration::from_millis(300);
+
+/// We have heard of one member at least, and have asked it for all.
+fn starting_beside(last: u16) -> Node {
+    let mut at = Node::starting_beside(last, STORE);
+    while asked_for_members(&at.mail).is_empty() {
+        at.wait(Duration::from_millis(1));
+    }
+    at
+}
+
+fn tell_members(at: &mut Node, last: u16) {
+    let members = (2..=last).map(|number| (node(number), 0)).collect();
+    at.hear(2, PeerMessage::Members { members });
+}
+
+/// Says that there is nothing, whatever inventory is asked for; what that was.
+fn answer_all(at: &mut Node) -> Vec<Asked> {
+    let mut all = Vec::new();
+    loop {
+        let asked = take_asked(at);
+        if asked.is_empty() {
+            return all;
+        }
+        asked.iter().for_each(|asked| answer(at, asked, InventoryPage::default()));
+        all.extend(asked);
+    }
+}
+
+fn asked_for_members(mail: &[(NodeId, PeerMessage)]) -> Vec<u16> {
+    let asked = mail.iter().filter(|(_, message)| *message == PeerMessage::MembersRequest);
+    asked.map(|(to, _)| to.addr.port()).collect()
+}
+
+/// An id that is owned by that node when all of `2..=last` are members.
+fn id_owned_by(number: u16, last: u16) -> ObjectId {
+    Node::among(last, 0).id_owned_by(number)
+}
+
+#[test]
+fn it_asks_for_all_members_before_anything_else() {
+    let mut at = starting_beside(3);
+    assert_eq!(asked_for_members(&at.mail), [2]);
+    at.ask(get(id_owned_by(2, 3)));
+    at.ask(get(id_owned_by(ME, 3)));
+    at.wait(WELCOME);
+    let asks = |(_, message): &&(NodeId, PeerMessage)| {
+        matches!(message, PeerMessage::InventoryRequest { .. } | PeerMessage::Directory { .. })
+    };
+    assert_eq!(at.mail.iter().find(asks), None, "whoever is asked takes us for an owner");
+}
+
+#[test]
+fn it_asks_all_members_about_its_own_shards_alone() {
+    let mut at = starting_beside(3);
+    tell_members(&mut at, 3);
+    assert!([2, 3].iter().all(|&number| at.status().members.contains(&node(number))));
+    let asked = answer_all(&mut at);
+    assert!(asked.iter().all(|asked| asked.shards.len() <= 1024));
+    let asked: Vec<_> = asked.into_iter().filter(|asked| asked.scope == Scope::All).collect();
+    let mut others = Node::among(3, 0);
+    for number in 0..200 {
+        let id = object(&format!("object {number}"));
+        let asked_of = asked.iter().filter(|asked| asked.is_about(id.shard())).map(|asked| asked.of);
+        let expected: &[u16] = if others.owner_of(id) == ME { &[2, 3] } else { &[] };
+        // Some twice: what was said before they knew us may be lost.
+        assert_eq!(asked_of.collect::<BTreeSet<_>>(), expected.iter().copied().collect(), "{number}");
+    }
+}
+
+#[test]
+fn questions_of_its_clients_are_asked_when_it_has_joined() {
+    let (theirs, written) = (id_owned_by(2, 2), object("written"));
+    let mut at = starting_beside(2);
+    at.ask(get(theirs));
+    let call = at.ask(create(written, SIZE));
+    created(&at, call);
+    let ours = at.ask(Request::Locate { id: id_owned_by(ME, 2), timeout_ms: None });
+    tell_members(&mut at, 2);
+    let asked = take_asked(&mut at);
+    let (last, first) = asked.split_last().expect("node 2 may know of our shards");
+    first.iter().for_each(|asked| answer(&mut at, asked, InventoryPage::default()));
+    assert_eq!(at.take_requests(theirs), []);
+    assert_eq!(at.reply(ours), None);
+    answer(&mut at, last, InventoryPage::default());
+    while at.gauge("recovering shards") > 0 {
+        let asked = take_asked(&mut at);
+        asked.iter().for_each(|asked| answer(&mut at, asked, InventoryPage::default()));
+    }
+    let questions: Vec<_> = at
+        .take_mail()
+        .into_iter()
+        .filter_map(|(_, message)| match message {
+            PeerMessage::Directory { id, request: DirectoryRequest::Ask { .. }, .. } => Some(id),
+            _ => None,
+        })
+        .collect();
+    assert!(questions.contains(&theirs), "{questions:?}");
+    assert!(matches!(at.reply(ours), Some(Reply::Located { .. })));
+}
+
+#[test]
+fn a_put_waits_for_its_verdict_until_its_node_has_joined() {
+    let theirs = id_owned_by(2, 2);
+    let mut at = starting_beside(2);
+    let call = at.ask(create(theirs, SIZE));
+    let copy = created(&at, call);
+    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
+    at.wait(WELCOME);
+    assert_eq!((at.take_requests(theirs), at.reply(seal)), (vec![], None));
+    tell_members(&mut at, 2);
+    let mut asked = at.mail.clone();
+    answer_all_keeping(&mut at, &mut asked);
+    let announced = asked.iter().any(|(to, message)| {
+        let announces = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Announce { wants_verdict: true, .. });
+        *to == node(2) && matches!(message, PeerMessage::Directory { id, request, .. } if *id == theirs && announces(request))
+    });
+    assert!(announced);
+}
+
+/// As `answer_all`, with all that was said meanwhile.
+fn answer_all_keeping(at: &mut Node, said: &mut Vec<(NodeId, PeerMessage)>) {
+    while !answer_some(at, said).is_empty() {}
+}
+
+fn answer_some(at: &mut Node, said: &mut Vec<(NodeId, PeerMessage)>) -> Vec<Asked> {
+    said.extend(at.mail.iter().cloned());
+    let asked = take_asked(at);
+    asked.iter().for_each(|asked| {
+        answer(at, asked, InventoryPage::default());
+        said.extend(at.mail.iter().cloned());
+    });
+    asked
+}
+
+#[test]
+fn what_others_ask_of_it_is_answered_when_it_knows_what_there_is() {
+    let id = id_owned_by(ME, 2);
+    let mut at = starting_beside(2);
+    at.request(2, id, DirectoryRequest::Locate { token: 7 });
+    tell_members(&mut at, 2);
+    let asked = take_asked(&mut at);
+    let about = asked.iter().find(|asked| asked.is_about(id.shard())).expect("somebody waits for it");
+    answer(&mut at, about, copies(&[(id, put_report(9, edition(5), SIZE))]));
+    let answers = at.take_answers(id);
+    assert!(
+        matches!(&answers[..], [(2, DirectoryAnswer::Located { token: 7, copies, .. })] if copies.len() == 1),
+        "{answers:?}"
+    );
+}
+
+/// A shard of the last ones would be asked about last.
+#[test]
+fn shards_that_somebody_waits_for_come_first() {
+    let mut others = Node::among(2, 0);
+    let ids = (0..).map(|number| object(&format!("wanted {number}")));
+    let mut late = ids.filter(|id| id.shard().index() > 4000);
+    let id = late.find(|&id| others.owner_of(id) == ME).expect("hashing is even");
+    for waits in [false, true] {
+        let mut at = starting_beside(2);
+        if waits {
+            at.request(2, id, ask(1));
+        }
+        at.take_mail();
+        tell_members(&mut at, 2);
+        let asked = take_asked(&mut at);
+        let first = asked.iter().find(|asked| asked.scope == Scope::All).expect("it asks");
+        assert_eq!((first.shards.len(), first.is_about(id.shard())), (1024, waits));
+        assert!(first.shards.windows(2).all(|two| two[0].shard < two[1].shard), "in order, for the cursor");
+    }
+}
+
+#[test]
+fn it_says_that_it_has_nothing_to_tell_as_long_as_that_is_true() {
+    for writes in [false, true] {
+        let mut at = starting_beside(2);
+        if writes {
+            at.ask(create(object("x"), SIZE));
+        }
+        tell_members(&mut at, 2);
+        let asked = take_asked(&mut at);
+        assert!(!asked.is_empty() && asked.iter().all(|asked| asked.fresh != writes));
+    }
+}
+
+#[test]
+fn a_member_that_has_just_started_is_not_asked_for_its_inventory() {
+    for fresh in [true, false] {
+        let mut at = Node::among(2, STORE);
+        at.members_answer = false;
+        at.take_mail();
+        at.join(3);
+        let (scope, clock) = (Scope::All, Stamp::from_ms(0));
+        at.hear(
+            3,
+            PeerMessage::InventoryRequest { round: 1, scope, shards: vec![], from: None, fresh, clock },
+        );
+        at.wait(WELCOME);
+        let asked = answer_all(&mut at).into_iter().any(|asked| asked.of == 3 && asked.scope == Scope::All);
+        assert_eq!(asked, !fresh);
+    }
+}
+
+#[test]
+fn if_one_member_does_not_tell_it_of_all_another_one_is_asked() {
+    let mut at = starting_beside(3);
+    at.wait(Duration::from_millis(1100));
+    let asked = asked_for_members(&at.mail);
+    assert_eq!(asked.len(), 3, "{asked:?}");
+    assert!(asked.contains(&2) && asked.contains(&3), "{asked:?}");
+    at.take_mail();
+    at.wait(Duration::from_secs(5));
+    let asked = asked_for_members(&at.mail);
+    assert_eq!(asked.len(), 5, "eight in all");
+    assert!(!take_asked(&mut at).is_empty(), "those that are known count as all");
+}
+
+#[test]
+fn a_node_that_reaches_nobody_goes_on_alone() {
+    let mut at = Node::starting_beside(1, STORE);
+    let call = at.ask(Request::Locate { id: object("x"), timeout_ms: None });
+    at.wait(Duration::from_millis(1900));
+    assert_eq!(at.reply(call), None);
+    at.wait(Duration::from_millis(200));
+    assert!(at.reply(call).is_some());
+    at.request(7, object("x"), announce(put_report(1, edition(5), SIZE)));
+    assert_eq!(at.status().entries, 1);
+}
+
+#[test]
+fn a_member_tells_a_newcomer_of_all_and_of_itself() {
+    let mut at = Node::among(4, STORE);
+    at.hear(9, PeerMessage::MembersRequest);
+    let told = at.take_mail().into_iter().find_map(|(to, message)| match message {
+        PeerMessage::Members { members } if to == node(9) => Some(members),
+        _ => None,
+    });
+    let mut members: Vec<_> = told.expect("it is answered").iter().map(|(member, _)| *member).collect();
+    members.sort();
+    assert_eq!(members, (ME..=4).map(node).collect::<Vec<_>>());
+}

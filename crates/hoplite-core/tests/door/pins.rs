@@ -1,0 +1,178 @@
+//! One complete copy of each object is made to stay.
+
+use std::time::Duration;
+
+use hoplite_core::Input;
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest};
+use hoplite_words::{CopyId, ObjectId};
+
+use crate::gets::{last_ask, lend};
+use crate::node::{node, Node, ME};
+use crate::puts::{created, put};
+use crate::requests::{announce, create, edition, get, lend_of, object, put_report, received_report, SIZE};
+
+const STORE: u64 = 8 << 20;
+
+/// Longer than the pause after which a peer is told again.
+const SETTLED: Duration = Duration::from_millis(100);
+
+/// Who was told to keep the object since the mail was last taken.
+fn told_to_keep(at: &mut Node, id: ObjectId) -> Vec<u16> {
+    let answers = at.take_answers(id).into_iter();
+    answers.filter(|(_, answer)| *answer == DirectoryAnswer::Pin).map(|(to, _)| to).collect()
+}
+
+/// Node 5 has put an object of ours, of which these have a copy, and is dead. Who is told to keep it.
+fn left_by_its_writer(holders: &[u16]) -> (Node, ObjectId, Vec<u16>) {
+    let mut at = Node::among(5, STORE);
+    let id = at.id_owned_by(ME);
+    at.request(5, id, announce(put_report(1, edition(5), SIZE)));
+    for &holder in holders {
+        at.request(holder, id, announce(received_report(1, edition(5), SIZE, None)));
+    }
+    assert_eq!(told_to_keep(&mut at, id), []);
+    at.crash(5);
+    let keepers = told_to_keep(&mut at, id);
+    (at, id, keepers)
+}
+
+fn kept() -> DirectoryRequest {
+    announce(CopyReport { pinned: true, ..received_report(9, edition(5), SIZE, None) })
+}
+
+#[test]
+fn when_the_node_that_kept_an_object_dies_another_one_is_to_keep_it() {
+    let (mut at, id, keepers) = left_by_its_writer(&[2, 3]);
+    assert_eq!(keepers, [2], "one is enough");
+    at.request(2, id, kept());
+    at.crash(2);
+    assert_eq!(told_to_keep(&mut at, id), [3]);
+}
+
+#[test]
+fn it_is_said_again_on_each_new_connection_until_the_copy_is_reported_as_pinned() {
+    let (mut at, id, _) = left_by_its_writer(&[2, 3]);
+    for _ in 0..3 {
+        at.handle(Input::PeerBroken { node: node(2) });
+        at.wait(SETTLED);
+        assert_eq!(told_to_keep(&mut at, id), [2]);
+    }
+    at.handle(Input::PeerBroken { node: node(3) });
+    at.wait(SETTLED);
+    assert_eq!(told_to_keep(&mut at, id), []);
+    at.request(2, id, kept());
+    at.handle(Input::PeerBroken { node: node(2) });
+    at.wait(SETTLED);
+    assert_eq!(told_to_keep(&mut at, id), []);
+}
+
+#[test]
+fn a_keeper_that_dies_before_it_has_said_so_is_replaced() {
+    let (mut at, id, _) = left_by_its_writer(&[2, 3]);
+    at.crash(2);
+    assert_eq!(told_to_keep(&mut at, id), [3]);
+}
+
+#[test]
+fn a_keeper_that_has_no_copy_any_more_is_replaced() {
+    let (mut at, id, _) = left_by_its_writer(&[2, 3]);
+    at.request(2, id, DirectoryRequest::Withdraw { seq: 2, edition: edition(5) });
+    assert_eq!(told_to_keep(&mut at, id), [3]);
+}
+
+#[test]
+fn who_has_no_room_to_keep_it_is_not_told_again_while_another_one_is_left() {
+    let (mut at, id, _) = left_by_its_writer(&[2, 3]);
+    at.request(2, id, DirectoryRequest::PinRefused);
+    assert_eq!(told_to_keep(&mut at, id), [3]);
+    at.request(2, id, DirectoryRequest::PinRefused);
+    assert_eq!(told_to_keep(&mut at, id), [], "that is old news");
+    at.request(3, id, DirectoryRequest::PinRefused);
+    assert_eq!(told_to_keep(&mut at, id), [], "nobody is left");
+    at.wait(Duration::from_millis(5100));
+    assert_eq!(told_to_keep(&mut at, id), [2], "it may have room by now");
+}
+
+#[test]
+fn a_node_that_leaves_is_no_keeper() {
+    let (mut at, id, _) = left_by_its_writer(&[2]);
+    at.request(2, id, kept());
+    let leaving = CopyReport { leaving: true, pinned: true, ..received_report(10, edition(5), SIZE, None) };
+    at.request(3, id, announce(received_report(1, edition(5), SIZE, None)));
+    at.request(2, id, announce(leaving));
+    assert_eq!(told_to_keep(&mut at, id), [3]);
+}
+
+/// A copy that came here for a get.
+fn cached(at: &mut Node, id: ObjectId) -> CopyId {
+    let read = at.ask(get(id));
+    let transfer = lend(at, 2, id, 3, edition(5), SIZE);
+    at.end_receive(transfer);
+    let Some(Reply::View { copy, .. }) = at.reply(read).cloned() else { panic!("not here") };
+    at.ask(Request::Release { copy });
+    at.take_mail();
+    copy
+}
+
+#[test]
+fn a_cached_copy_that_is_to_stay_is_not_evicted() {
+    let mut at = Node::among(3, 2 * SIZE);
+    let (id, other) = (at.id_owned_by(2), at.id_owned_by(3));
+    let copy = cached(&mut at, id);
+    at.answer(2, id, DirectoryAnswer::Pin);
+    let said = at.take_requests(id);
+    assert!(matches!(&said[..], [DirectoryRequest::Announce { report, .. }] if report.pinned), "{said:?}");
+    at.answer(2, id, DirectoryAnswer::Pin);
+    assert_eq!(at.take_requests(id), [], "said once");
+    at.ask(create(other, SIZE + SIZE / 2));
+    assert!(at.copies.contains_key(&copy), "there is no room, but it stays");
+}
+
+#[test]
+fn what_is_to_stay_here_and_is_not_here_is_brought() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(2);
+    at.answer(2, id, DirectoryAnswer::Pin);
+    let transfer = lend(&mut at, 2, id, 3, edition(5), SIZE);
+    at.take_mail();
+    at.end_receive(transfer);
+    let said = at.take_requests(id);
+    let kept = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Announce { report, .. } if report.pinned && report.complete);
+    assert!(said.iter().any(kept), "{said:?}");
+}
+
+#[test]
+fn a_node_without_room_refuses_to_keep_an_object() {
+    for store in [2 * SIZE, SIZE / 2] {
+        let mut at = Node::among(3, store);
+        let (id, ours) = (at.id_owned_by(2), at.id_owned_by(ME));
+        if store > SIZE {
+            put(&mut at, ours, SIZE + SIZE / 2);
+        }
+        at.answer(2, id, DirectoryAnswer::Pin);
+        let ask = last_ask(&mut at, id);
+        at.answer(2, id, lend_of(ask, 3, edition(5), SIZE));
+        assert!(at.take_requests(id).contains(&DirectoryRequest::PinRefused));
+        assert!(at.receives.is_empty());
+    }
+}
+
+#[test]
+fn a_node_that_refused_may_keep_it_when_it_is_told_again() {
+    let mut at = Node::among(3, 2 * SIZE);
+    let id = at.id_owned_by(2);
+    let call = at.ask(create(object("in the way"), SIZE + SIZE / 2));
+    let in_the_way = created(&at, call);
+    at.answer(2, id, DirectoryAnswer::Pin);
+    let ask = last_ask(&mut at, id);
+    at.answer(2, id, lend_of(ask, 3, edition(5), SIZE));
+    at.ask(Request::Abort { copy: in_the_way });
+    at.answer(2, id, DirectoryAnswer::Pin);
+    let transfer = lend(&mut at, 2, id, 3, edition(5), SIZE);
+    at.take_mail();
+    at.end_receive(transfer);
+    let said = at.take_requests(id);
+    let kept = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Announce { report, .. } if report.pinned && report.complete);
+    assert!(said.iter().any(kept), "{said:?}");
+}

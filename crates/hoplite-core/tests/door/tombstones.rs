@@ -1,0 +1,264 @@
+//! A delete is done when everyone concerned has heard of it; its tombstone outlives its owner, and ends what was
+//! accepted before it.
+
+use std::time::Duration;
+
+use hoplite_core::Input;
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_words::{limits, ErrorKind, ObjectId, Stamp};
+
+use crate::node::{node, Node, ME};
+use crate::puts::{announced, created, failed};
+use crate::recovery::id_moving;
+use crate::requests::{
+    accepted, announce, announce_unjudged, ask, claim_of, create, delete, edition, get, object, put_report,
+    verdict, writing_report, SIZE,
+};
+
+const TOKEN: u64 = 7;
+
+/// Who was told of the deletion, and who that it is done.
+fn told(at: &mut Node, id: ObjectId) -> (Vec<u16>, Vec<u16>) {
+    let (mut deleted, mut done) = (Vec::new(), Vec::new());
+    for (to, answer) in at.take_answers(id) {
+        match answer {
+            DirectoryAnswer::Deleted { .. } => deleted.push(to),
+            DirectoryAnswer::DeleteDone { token: TOKEN } => done.push(to),
+            _ => {}
+        }
+    }
+    (deleted, done)
+}
+
+/// Node 2 holds an object of ours, node 3 deletes it. Who is told.
+fn deleted_while_held() -> (Node, ObjectId, Vec<u16>) {
+    let mut at = Node::among(4, 8 << 20);
+    let id = at.id_owned_by(ME);
+    at.request(2, id, announce(put_report(1, edition(5), SIZE)));
+    at.take_mail();
+    at.request(3, id, DirectoryRequest::Delete { token: TOKEN });
+    let (deleted, done) = told(&mut at, id);
+    assert!(deleted.contains(&2), "{deleted:?}");
+    assert!(done.is_empty(), "node 2 may still serve it");
+    (at, id, deleted)
+}
+
+#[test]
+fn a_delete_is_done_when_all_have_heard() {
+    let (mut at, id, deleted) = deleted_while_held();
+    for &holder in &deleted {
+        assert_eq!(told(&mut at, id).1, []);
+        at.hear(holder, PeerMessage::DeletionHeard { id });
+    }
+    assert_eq!(told(&mut at, id).1, [3]);
+    at.request(3, id, DirectoryRequest::Delete { token: TOKEN });
+    assert_eq!(told(&mut at, id).1, [3], "asked once more, it is done at once");
+}
+
+#[test]
+fn nobody_waits_for_the_dead_to_hear() {
+    let (mut at, id, deleted) = deleted_while_held();
+    for &holder in deleted.iter().filter(|&&holder| holder != 2) {
+        at.hear(holder, PeerMessage::DeletionHeard { id });
+    }
+    at.kill(2);
+    assert_eq!(told(&mut at, id).1, [3]);
+}
+
+/// Whoever holds, asks, watches or wants to write it, and the backup owner.
+#[test]
+fn everyone_concerned_hears_of_a_deletion_before_it_is_done() {
+    let mut at = Node::among(7, 8 << 20);
+    let id = at.id_owned_by(ME);
+    at.request(2, id, announce(writing_report(2, 1, edition(5), SIZE)));
+    at.request(3, id, ask(1));
+    at.request(4, id, DirectoryRequest::Subscribe { bytes_max: None });
+    at.request(5, id, announce_unjudged(5, writing_report(5, 1, edition(6), SIZE)));
+    let claim = claim_of(6, edition(8));
+    at.request(6, id, DirectoryRequest::Claim { seq: 1, claim });
+    at.take_mail();
+    at.request(7, id, DirectoryRequest::Delete { token: TOKEN });
+    let (deleted, done) = told(&mut at, id);
+    assert_eq!((&deleted[..5], &done[..]), (&[2, 3, 4, 5, 6][..], &[][..]));
+    for concerned in deleted {
+        at.hear(concerned, PeerMessage::DeletionHeard { id });
+    }
+    assert_eq!(told(&mut at, id).1, [7]);
+}
+
+#[test]
+fn a_deletion_is_said_again_to_who_may_have_missed_it() {
+    let (mut at, id, _) = deleted_while_held();
+    at.handle(Input::PeerBroken { node: node(2) });
+    at.wait(Duration::from_millis(100));
+    assert_eq!(told(&mut at, id).0, [2]);
+    at.hear(2, PeerMessage::DeletionHeard { id });
+    at.handle(Input::PeerBroken { node: node(2) });
+    at.wait(Duration::from_millis(100));
+    assert_eq!(told(&mut at, id).0, [], "it has heard");
+}
+
+#[test]
+fn a_tombstone_wins_until_its_time_is_over() {
+    let mut at = Node::alone(8 << 20);
+    let id = object("x");
+    at.request(2, id, DirectoryRequest::Delete { token: 1 });
+    at.take_mail();
+    at.request(2, id, announce(put_report(5, edition(1), SIZE)));
+    at.request(3, id, ask(1));
+    at.request(4, id, DirectoryRequest::Subscribe { bytes_max: None });
+    assert_eq!(told(&mut at, id).0, [2, 3, 4]);
+    at.request(5, id, announce_unjudged(5, put_report(5, edition(2), SIZE)));
+    assert_eq!(at.take_answers(id), [(5, verdict(edition(2), Verdict::Deleted))]);
+    let claim = claim_of(6, edition(8));
+    at.request(6, id, DirectoryRequest::Claim { seq: 1, claim });
+    let refused = DirectoryAnswer::ClaimVerdict { claim, verdict: Verdict::Deleted };
+    assert_eq!(at.take_answers(id), [(6, refused)]);
+    let status = at.status();
+    assert_eq!((status.entries, status.tombstones), (0, 1));
+    at.now += limits::TOMBSTONE_TTL + Duration::from_secs(1);
+    at.handle(Input::Tick);
+    assert_eq!(at.status().tombstones, 0);
+    at.request(2, id, announce(put_report(6, edition(1), SIZE)));
+    assert_eq!(at.status().entries, 1);
+}
+
+/// A clock of others that is ahead, so that the past is long enough.
+fn at_cluster_time(at: &mut Node, ms: u64) {
+    let claim = claim_of(2, edition(99));
+    let other = object("something else");
+    let stamp = Some(Stamp::from_ms(ms));
+    at.request(2, other, announce(CopyReport { stamp, ..writing_report(2, 1, edition(99), SIZE) }));
+    at.request(2, other, DirectoryRequest::ReleaseClaim { claim });
+    at.request(2, other, DirectoryRequest::Withdraw { seq: 2, edition: edition(99) });
+    at.take_mail();
+}
+
+/// Or each change of owners would give it another life.
+#[test]
+fn the_time_of_a_tombstone_counts_from_the_deletion_wherever_it_is_heard_of() {
+    let mut at = Node::alone(8 << 20);
+    let (id, other) = (object("x"), object("y"));
+    at_cluster_time(&mut at, 2_000_000);
+    let ttl = limits::TOMBSTONE_TTL.as_millis() as u64;
+    let deleted_ago = |ms: u64| DirectoryAnswer::Deleted { stamp: Stamp::from_ms(2_000_000 - ms) };
+    at.answer(2, other, deleted_ago(ttl));
+    assert_eq!(at.status().tombstones, 0, "its time is over");
+    at.answer(2, id, deleted_ago(ttl - 1000));
+    assert_eq!(at.status().tombstones, 1);
+    let heard = [other, id].map(|id| (node(2), PeerMessage::DeletionHeard { id }));
+    assert_eq!(at.take_mail(), heard, "either way it is answered");
+    at.wait(Duration::from_secs(3));
+    assert_eq!(at.status().tombstones, 0);
+}
+
+#[test]
+fn what_was_accepted_later_ends_the_tombstone() {
+    let mut at = Node::alone(8 << 20);
+    let id = object("x");
+    at.answer(2, id, DirectoryAnswer::Deleted { stamp: Stamp::from_ms(500) });
+    at.request(2, id, announce(put_report(1, edition(499), SIZE)));
+    assert_eq!((at.status().entries, at.status().tombstones), (0, 1));
+    at.request(3, id, announce(put_report(1, edition(501), SIZE)));
+    assert_eq!((at.status().entries, at.status().tombstones), (1, 0));
+    // The same deletion comes once more, by another way.
+    at.answer(2, id, DirectoryAnswer::Deleted { stamp: Stamp::from_ms(500) });
+    assert_eq!((at.status().entries, at.status().tombstones), (1, 0));
+}
+
+#[test]
+fn a_deletion_leaves_a_copy_that_was_accepted_later() {
+    let mut at = Node::among(2, 8 << 20);
+    let id = at.id_owned_by(2);
+    let call = at.ask(create(id, SIZE));
+    let copy = created(&at, call);
+    let writing = announced(&mut at, id);
+    at.answer(2, id, verdict(writing, Verdict::Accepted(Stamp::from_ms(700))));
+    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
+    assert_eq!(at.reply(seal), Some(&Reply::Done));
+    at.take_mail();
+    at.answer(2, id, DirectoryAnswer::Deleted { stamp: Stamp::from_ms(600) });
+    assert_eq!(at.take_mail(), [(node(2), PeerMessage::DeletionHeard { id })], "or it would be said again");
+    assert!(!at.copies[&copy].aborted && at.removed.is_empty());
+    at.answer(2, id, DirectoryAnswer::Deleted { stamp: Stamp::from_ms(800) });
+    assert_eq!(at.removed, [id]);
+    assert!(!at.copies.contains_key(&copy));
+}
+
+/// All who asked for it are told that it is done, each once.
+#[test]
+fn many_may_delete_the_same_object() {
+    let (mut at, id, deleted) = deleted_while_held();
+    at.request(4, id, DirectoryRequest::Delete { token: TOKEN });
+    at.request(4, id, DirectoryRequest::Delete { token: TOKEN });
+    let ours = at.ask(delete(id));
+    assert_eq!(told(&mut at, id), (vec![], vec![]), "whoever is concerned has been told");
+    for holder in deleted {
+        at.hear(holder, PeerMessage::DeletionHeard { id });
+    }
+    assert_eq!(told(&mut at, id).1, [3, 4]);
+    assert_eq!(at.reply(ours), Some(&Reply::Done));
+}
+
+#[test]
+fn a_deletion_outlives_its_owner_at_all_who_heard_of_it() {
+    let mut at = Node::among(2, 8 << 20);
+    let id = at.id_owned_by(2);
+    put_at(&mut at, id);
+    let stamp = Stamp::from_ms(at.now.as_millis() as u64 + 1000);
+    at.answer(2, id, DirectoryAnswer::Deleted { stamp });
+    at.kill(2);
+    let call = at.ask(get(id));
+    assert_eq!(failed(&at, call), ErrorKind::Deleted);
+    let again = at.ask(create(id, SIZE));
+    let copy = created(&at, again);
+    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
+    assert_eq!(failed(&at, seal), ErrorKind::Deleted);
+}
+
+/// A put of an object that node 2 owns.
+fn put_at(at: &mut Node, id: ObjectId) {
+    let call = at.ask(create(id, SIZE));
+    let copy = created(at, call);
+    let writing = announced(at, id);
+    at.answer(2, id, accepted(writing));
+    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
+    assert_eq!(at.reply(seal), Some(&Reply::Done));
+}
+
+#[test]
+fn a_delete_follows_its_object_to_a_new_owner() {
+    for next in [ME, 2] {
+        let mut at = Node::among(3, 8 << 20);
+        let id = id_moving(&mut at, 3, next, 3);
+        let call = at.ask(delete(id));
+        at.take_mail();
+        at.crash(3);
+        if next == 2 {
+            let again = at.take_requests(id);
+            let Some(&DirectoryRequest::Delete { token }) = again.last() else { panic!("{again:?}") };
+            at.answer(2, id, DirectoryAnswer::DeleteDone { token });
+        } else {
+            at.hear(2, PeerMessage::DeletionHeard { id });
+        }
+        assert_eq!(at.reply(call), Some(&Reply::Done));
+    }
+}
+
+#[test]
+fn an_owner_that_is_one_no_more_answers_no_deletion() {
+    let mut at = Node::among(2, 8 << 20);
+    let ids: Vec<_> = (0..40).map(|number| object(&format!("deleted {number}"))).collect();
+    let ours: Vec<_> = ids.into_iter().filter(|&id| at.owner_of(id) == ME).collect();
+    for &id in &ours {
+        at.request(2, id, announce(put_report(1, edition(5), SIZE)));
+        at.request(2, id, DirectoryRequest::Delete { token: TOKEN });
+    }
+    at.join(3);
+    let moved = ours.iter().copied().find(|&id| at.owner_of(id) == 3).expect("some of them");
+    at.take_mail();
+    at.hear(2, PeerMessage::DeletionHeard { id: moved });
+    assert_eq!(at.take_mail(), [], "who deletes asks the new owner");
+    assert!(at.status().tombstones >= ours.len() as u64, "but it is not forgotten");
+}

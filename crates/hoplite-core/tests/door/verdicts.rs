@@ -1,0 +1,203 @@
+//! What becomes of a copy, or of a reduction, by its owner's word.
+
+use hoplite_core::Input;
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, SeatTrouble, Verdict};
+use hoplite_words::{CopyId, ErrorKind, FoldOrder, ObjectId, Stamp};
+
+use crate::crashes::{reduction, root_seat};
+use crate::gets::{last_ask, lend};
+use crate::inventory::take_inventory;
+use crate::node::{node, Node, CLIENT, ME};
+use crate::puts::{announced, created, failed, put, viewed};
+use crate::reduces::take_seats;
+use crate::requests::{announce, create, edition, get, inline_of, put_report, reduce, verdict, SIZE, SMALL};
+use crate::resync::claims;
+
+const STORE: u64 = 16 << 20;
+
+/// A reduction called here, whose sources are there, onto a target of node 2.
+fn called() -> (Node, u64, ObjectId) {
+    let mut at = Node::among(3, STORE);
+    let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
+    at.request(3, source, announce(put_report(1, edition(5), SIZE)));
+    at.take_mail();
+    let call = at.ask(reduce(target, &[source], 1, FoldOrder::Arrival));
+    (at, call, target)
+}
+
+fn claim_verdict(at: &mut Node, from: u16, target: ObjectId, verdict: Verdict) {
+    let claim = claims(at, target)[0];
+    at.answer(from, target, DirectoryAnswer::ClaimVerdict { claim, verdict });
+}
+
+#[test]
+fn a_reduction_seats_nobody_before_its_targets_owner_has_accepted_its_claim() {
+    let (mut at, call, target) = called();
+    let claim = claims(&mut at, target)[0];
+    let verdict = Verdict::Accepted(Stamp::from_ms(700));
+    let accepted = DirectoryAnswer::ClaimVerdict { claim, verdict };
+    at.answer(3, target, accepted.clone());
+    assert_eq!(take_seats(&mut at), [], "that was not who was asked");
+    at.answer(2, target, accepted);
+    let seats = take_seats(&mut at);
+    let [(3, seat)] = &seats[..] else { panic!("{seats:?}") };
+    assert_eq!((seat.claim, seat.stamp), (claim, Stamp::from_ms(700)));
+    assert_eq!(at.reply(call), None);
+}
+
+#[test]
+fn a_reduction_whose_claim_is_refused_fails_and_gives_it_up() {
+    for (word, kind) in [
+        (Verdict::Exists(Stamp::from_ms(5)), ErrorKind::AlreadyExists),
+        (Verdict::Deleted, ErrorKind::Deleted),
+    ] {
+        let (mut at, call, target) = called();
+        claim_verdict(&mut at, 2, target, word);
+        assert_eq!(failed(&at, call), kind);
+        let said = at.take_requests(target);
+        assert!(matches!(said[..], [DirectoryRequest::ReleaseClaim { .. }]), "{said:?}");
+        assert_eq!(at.status().reductions, 0);
+    }
+}
+
+#[test]
+fn a_claim_that_is_accepted_too_late_is_released() {
+    let (mut at, call, target) = called();
+    let claim = claims(&mut at, target)[0];
+    at.ask(Request::Cancel { call });
+    at.handle(Input::ClientGone { client: CLIENT });
+    at.take_mail();
+    let verdict = Verdict::Accepted(Stamp::from_ms(700));
+    at.answer(2, target, DirectoryAnswer::ClaimVerdict { claim, verdict });
+    assert_eq!(at.take_requests(target), [DirectoryRequest::ReleaseClaim { claim }]);
+}
+
+#[test]
+fn a_put_that_is_accepted_too_late_is_withdrawn() {
+    let mut at = Node::among(2, STORE);
+    let id = at.id_owned_by(2);
+    let call = at.ask(create(id, SIZE));
+    let copy = created(&at, call);
+    let writing = announced(&mut at, id);
+    at.ask(Request::Abort { copy });
+    at.take_mail();
+    at.answer(2, id, verdict(writing, Verdict::Accepted(Stamp::from_ms(700))));
+    let said = at.take_requests(id);
+    assert!(
+        matches!(said[..], [DirectoryRequest::Withdraw { edition, .. }] if edition == writing),
+        "{said:?}"
+    );
+}
+
+/// A cached copy of an object of node 2's, whose content was accepted at 5 ms.
+fn cached() -> (Node, ObjectId, CopyId) {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(2);
+    let call = at.ask(get(id));
+    let transfer = lend(&mut at, 2, id, 3, edition(5), SIZE);
+    at.end_receive(transfer);
+    let copy = viewed(&at, call);
+    at.ask(Request::Release { copy });
+    at.take_mail();
+    (at, id, copy)
+}
+
+#[test]
+fn a_complete_copy_goes_if_a_later_content_exists_and_for_nothing_else() {
+    let (mut at, id, copy) = cached();
+    let harmless = [
+        (edition(5), Verdict::Exists(Stamp::from_ms(4))),
+        (edition(5), Verdict::Exists(Stamp::from_ms(5))),
+        (edition(5), Verdict::Abandoned),
+        (edition(6), Verdict::Exists(Stamp::from_ms(9))),
+    ];
+    for (about, word) in harmless {
+        at.answer(2, id, verdict(about, word));
+        assert!(at.copies.contains_key(&copy), "{word:?}");
+    }
+    at.answer(2, id, verdict(edition(5), Verdict::Exists(Stamp::from_ms(6))));
+    assert!(!at.copies.contains_key(&copy));
+    assert_eq!(at.removed, [id], "clients that have kept it must ask again");
+    let said = at.take_requests(id);
+    assert!(matches!(said[..], [DirectoryRequest::Withdraw { .. }]), "{said:?}");
+}
+
+#[test]
+fn a_content_that_was_accepted_once_more_has_the_later_time() {
+    let (mut at, id, _) = cached();
+    for ms in [600, 400] {
+        at.answer(2, id, verdict(edition(5), Verdict::Accepted(Stamp::from_ms(ms))));
+    }
+    let told = take_inventory(&mut at, 2, &[id.shard()]).page.copies;
+    assert_eq!(told[0].1.stamp, Some(Stamp::from_ms(600)));
+}
+
+#[test]
+fn part_of_what_was_given_up_goes_and_the_object_is_asked_for_anew() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(2);
+    at.ask(get(id));
+    let transfer = lend(&mut at, 2, id, 3, edition(5), SIZE);
+    at.take_mail();
+    at.answer(2, id, verdict(edition(5), Verdict::Abandoned));
+    assert!(!at.receives.contains_key(&transfer));
+    let asks = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Ask { have: None, .. });
+    assert!(at.take_requests(id).iter().any(asks));
+}
+
+/// Its caller was promised that it stays.
+#[test]
+fn a_put_whose_content_had_to_go_brings_the_other_one_and_keeps_it() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(2);
+    let call = at.ask(create(id, SMALL));
+    let copy = created(&at, call);
+    let writing = announced(&mut at, id);
+    at.answer(2, id, verdict(writing, Verdict::Accepted(Stamp::from_ms(700))));
+    at.ask(Request::Seal { copy, timeout_ms: None });
+    at.take_mail();
+    at.answer(2, id, verdict(writing, Verdict::Exists(Stamp::from_ms(800))));
+    assert!(!at.copies.contains_key(&copy));
+    let ask = last_ask(&mut at, id);
+    at.answer(2, id, inline_of(ask, edition(9), SMALL));
+    let kept = |request: &DirectoryRequest| {
+        matches!(request, DirectoryRequest::Announce { report: CopyReport { pinned: true, complete: true, edition: e, .. }, .. }
+            if *e == edition(9))
+    };
+    assert!(at.take_requests(id).iter().any(kept));
+}
+
+#[test]
+fn a_root_that_its_targets_owner_refuses_says_so_and_lets_go() {
+    let mut at = Node::among(2, STORE);
+    let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
+    put(&mut at, source, SIZE);
+    let seat = root_seat(&mut at, target, source);
+    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat: seat.clone() });
+    at.take_mail();
+    at.answer(2, target, verdict(seat.edition, Verdict::Exists(Stamp::from_ms(900))));
+    assert!(at.folds.is_empty());
+    let trouble = SeatTrouble::Refused;
+    let failed = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, trouble };
+    assert!(at.take_mail().contains(&(node(2), failed)));
+    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    assert_eq!(at.status().copies, 1);
+}
+
+#[test]
+fn a_reduction_whose_root_is_refused_fails() {
+    let (mut at, call, target) = called();
+    claim_verdict(&mut at, 2, target, Verdict::Accepted(Stamp::from_ms(700)));
+    let mail = at.take_mail();
+    let seat = mail.into_iter().find_map(|(_, message)| match message {
+        PeerMessage::Seat { reduction, seat } => Some((reduction, seat)),
+        _ => None,
+    });
+    let (reduction, seat) = seat.expect("the root is seated");
+    let (slot, attempt, trouble) = (seat.slot, seat.attempt, SeatTrouble::Refused);
+    at.hear(3, PeerMessage::SeatFailed { reduction, slot, attempt, trouble });
+    assert_eq!(failed(&at, call), ErrorKind::AlreadyExists);
+    let Some(Reply::Failed(error)) = at.reply(call) else { unreachable!("it failed") };
+    assert!(error.message.contains(&target.to_string()), "{error:?}");
+}
