@@ -8,7 +8,7 @@ use hoplite_words::peer::PeerMessage;
 use hoplite_words::{Connections, CopyId, Edition, NodeId, ObjectId, TransferId};
 
 use crate::connections::LARGE_BYTES_MIN;
-use crate::io::{Output, SendId};
+use crate::io::{Broken, Output, SendId};
 use crate::timers::Timer;
 use crate::Core;
 
@@ -36,6 +36,8 @@ struct Sending {
     connections: Connections,
     /// It takes a good part of the link for a while.
     is_large: bool,
+    /// The receiver has said that it wants no more.
+    is_unpulled: bool,
 }
 
 /// Running sends and parked pulls.
@@ -104,7 +106,7 @@ impl Core {
         };
         let is_large = bytes >= LARGE_BYTES_MIN;
         self.sends.sharing |= is_large && self.sends.has_large();
-        self.sends.running.insert(send, Sending { copy, key, connections, is_large });
+        self.sends.running.insert(send, Sending { copy, key, connections, is_large, is_unpulled: false });
         self.sends.by_key.insert(key, send);
         let offset = pull.offset;
         self.ctx.out.push_back(Output::Send { send, to, transfer, copy, offset, connections, group });
@@ -123,6 +125,9 @@ impl Core {
         self.ctx.timers.clear(Timer::Parked(key));
         self.sends.parked.remove(&key);
         if let Some(&send) = self.sends.by_key.get(&key) {
+            if let Some(sending) = self.sends.running.get_mut(&send) {
+                sending.is_unpulled = true;
+            }
             self.ctx.out.push_back(Output::StopSend { send });
         }
     }
@@ -156,9 +161,13 @@ impl Core {
         }
     }
 
-    pub(crate) fn on_send_ended(&mut self, send: SendId) {
-        if let Some(Sending { copy, key, .. }) = self.sends.running.remove(&send) {
+    pub(crate) fn on_send_ended(&mut self, send: SendId, outcome: Result<(), Broken>) {
+        if let Some(Sending { copy, key, is_unpulled, .. }) = self.sends.running.remove(&send) {
             self.sends.by_key.remove(&key);
+            if outcome.is_err() && !is_unpulled && self.ctx.shards.contains(key.to) {
+                // Its connection may never have been made, so that the receiver cannot know.
+                self.send(key.to, PeerMessage::PullRefused { transfer: key.transfer }, None);
+            }
             self.sends.sharing &= self.sends.has_large();
             let object = self.copies.table[&copy].object;
             self.remove_user(copy);

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use hoplite_core::io::{Input, SendId};
+use hoplite_core::io::{Broken, Input, SendId};
 use hoplite_words::client::Request;
 use hoplite_words::peer::{DirectoryRequest, PeerMessage};
 use hoplite_words::{Edition, ObjectId, TransferId};
@@ -43,6 +43,25 @@ fn what_is_here_is_sent_and_what_is_not_is_refused() {
     assert_eq!(refusals(&mut at), 2);
     at.hear(2, PeerMessage::Unpull { transfer: TransferId(1) });
     assert!(at.sends.is_empty());
+}
+
+/// Its connection may never have been made.
+#[test]
+fn a_receiver_is_told_when_its_stream_breaks_off_and_not_when_it_wants_no_more() {
+    let mut at = Node::among(2, 8 << 20);
+    let id = at.id_owned_by(1);
+    put(&mut at, id, SIZE);
+    let here = edition_of(&mut at, id);
+    at.hear(2, pull(1, id, here, false));
+    at.take_mail();
+    let send = send_of(&at, 1);
+    at.sends.remove(&send);
+    at.handle(Input::SendEnded { send, outcome: Err(Broken) });
+    let refused = PeerMessage::PullRefused { transfer: TransferId(1) };
+    assert_eq!(at.take_mail(), [(node(2), refused)]);
+    at.hear(2, pull(2, id, here, false));
+    at.hear(2, PeerMessage::Unpull { transfer: TransferId(2) });
+    assert_eq!((at.sends.len(), refusals(&mut at)), (0, 0));
 }
 
 #[test]
