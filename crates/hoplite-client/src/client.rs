@@ -15,7 +15,7 @@ use crate::calls::{Calls, Lead};
 use crate::handshake::greet;
 use crate::link::{Link, LinkDown, Polled};
 use crate::patience::{deadline, Interrupt};
-use crate::request::{check_limits, Subject};
+use crate::request::Subject;
 use crate::Ticket;
 
 /// The node answers `TimedOut` itself, with what it knows; this is how much later the client stops
@@ -109,7 +109,7 @@ impl Client {
 
     pub(crate) fn submit_about(self: &Arc<Self>, request: Request, subject: Subject) -> Result<Ticket> {
         self.check_process()?;
-        check_limits(&request)?;
+        request.validate()?;
         let call = self.calls.register()?;
         // Made before sending, so that a failure unregisters the call.
         let ticket = Ticket::new(self.clone(), call, subject);

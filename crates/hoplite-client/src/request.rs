@@ -1,10 +1,9 @@
-//! What a request is about, in words, and whether it keeps to the limits.
+//! What a request is about, in words.
 
 use std::fmt;
 
 use hoplite_words::client::Request;
-use hoplite_words::limits::{IDS_MAX, INLINE_BYTES_MAX, SOURCES_MAX};
-use hoplite_words::{Error, ErrorKind, ObjectId, Result};
+use hoplite_words::ObjectId;
 
 /// Names a call in error messages.
 #[derive(Clone, Debug)]
@@ -50,29 +49,4 @@ fn single(ids: &[ObjectId]) -> Option<ObjectId> {
         [id] => Some(*id),
         _ => None,
     }
-}
-
-/// Refuses what the node would refuse, and what would not fit a frame.
-pub(crate) fn check_limits(request: &Request) -> Result<()> {
-    match request {
-        Request::Create { size, header, .. } => header.validate(*size),
-        Request::PutSmall { header, payload, .. } => {
-            within("bytes in one frame", payload.0.len(), INLINE_BYTES_MAX as usize)?;
-            header.validate(payload.0.len() as u64)
-        }
-        Request::Delete { ids, .. } | Request::Wait { ids, .. } => within("ids", ids.len(), IDS_MAX),
-        Request::Prefetch { ids, nodes } => {
-            within("ids", ids.len(), IDS_MAX)?;
-            within("nodes", nodes.len(), IDS_MAX)
-        }
-        Request::Reduce { sources, .. } => within("sources", sources.len(), SOURCES_MAX),
-        _ => Ok(()),
-    }
-}
-
-fn within(what: &str, count: usize, limit: usize) -> Result<()> {
-    if count <= limit {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::BadArgument, format!("{count} {what}, at most {limit} are allowed")))
 }

@@ -48,6 +48,10 @@ impl Arena {
     }
 
     pub fn allocate(&mut self, size: u64) -> Option<Extent> {
+        if !self.could_hold(size) {
+            // What it would take may be more than a number can say.
+            return None;
+        }
         let need = footprint(size);
         let &(length, start) = self.by_length.range((need, 0)..).next()?;
         self.remove_hole(start, length);
@@ -106,6 +110,9 @@ mod tests {
     fn takes_all_and_gives_all_back() {
         let mut arena = Arena::new(1 << 20);
         assert!(arena.could_hold((1 << 20) - 64) && !arena.could_hold((1 << 20) - 63));
+        for absurd in [u64::MAX, u64::MAX - 63, u64::MAX - 127, 1 << 63] {
+            assert!(!arena.could_hold(absurd) && arena.allocate(absurd).is_none());
+        }
         let extent = arena.allocate((1 << 20) - 64).unwrap();
         assert_eq!(extent.offset, 64);
         assert_eq!(arena.allocate(0), None);

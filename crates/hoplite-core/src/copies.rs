@@ -213,7 +213,8 @@ impl Copies {
 
     /// Whether room for `size` bytes could be made by evicting (fragmentation aside).
     pub fn could_make_room(&self, size: u64) -> bool {
-        self.arena.bytes() - self.arena.used() + self.evictable_bytes >= footprint(size)
+        let free = self.arena.bytes() - self.arena.used() + self.evictable_bytes;
+        self.arena.could_hold(size) && free >= footprint(size)
     }
 }
 
@@ -309,6 +310,10 @@ impl Core {
     /// Does not tell the directory (see `withdraw`).
     pub(crate) fn doom(&mut self, id: CopyId) {
         let Some(copy) = self.copies.table.get(&id).filter(|copy| !copy.doomed) else { return };
+        if let Some(whole) = copy.within.filter(|whole| self.copies.table[whole].windows.contains(&id)) {
+            // A whole that lacks a part never comes to be.
+            return self.doom(whole);
+        }
         let (object, phase, public) = (copy.object, copy.phase, copy.public);
         self.copies.unname(object);
         self.copies.with(id, |copy| copy.doomed = true);

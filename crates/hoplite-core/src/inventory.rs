@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use hoplite_words::peer::{Cursor, InventoryPage, PeerMessage, Scope, ShardQuery};
-use hoplite_words::{limits, Claim, CopyId, NodeId, ObjectId, Shard, Stamp};
+use hoplite_words::{Claim, CopyId, NodeId, ObjectId, Shard, Stamp};
 
 use crate::copies::Copy;
 use crate::directory::{digest_of, Answer, DIGESTED_MAX, SHARDS_PER_PULL};
@@ -65,8 +65,7 @@ impl Core {
         fresh: bool,
         clock: Stamp,
     ) {
-        let is_shard = |query: &ShardQuery| query.shard.index() < limits::SHARDS;
-        if shards.len() > SHARDS_PER_PULL || !shards.iter().all(is_shard) {
+        if shards.len() > SHARDS_PER_PULL {
             return;
         }
         self.ctx.clock.observe(self.ctx.now, clock);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::limits::PROGRESS_BLOCK_BYTES;
 use hoplite_words::peer::{PeerMessage, Seal};
-use hoplite_words::{Connections, CopyId, Dtype, NodeId, ObjectId, Op, ReductionId, TransferId};
+use hoplite_words::{Connections, CopyId, Dtype, Error, NodeId, ObjectId, Op, ReductionId, TransferId};
 
 /// A client connection, numbered by the driver; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -233,10 +233,27 @@ pub struct FoldInputs {
 /// Typed account of what the core did; the source of logs, metrics and test assertions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    MemberUp { node: NodeId },
-    MemberDown { node: NodeId },
-    Evicted { copy: CopyId, bytes: u64 },
-    TransferBroken { transfer: TransferId, from: NodeId, bytes: u64, size: u64 },
+    MemberUp {
+        node: NodeId,
+    },
+    MemberDown {
+        node: NodeId,
+    },
+    Evicted {
+        copy: CopyId,
+        bytes: u64,
+    },
+    TransferBroken {
+        transfer: TransferId,
+        from: NodeId,
+        bytes: u64,
+        size: u64,
+    },
+    /// A peer said what cannot be right; nothing came of it.
+    BadMessage {
+        from: NodeId,
+        error: Error,
+    },
 }
 
 /// Puts the bytes of an attached copy where its message carries them.

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use hoplite_words::peer::PeerMessage;
-use hoplite_words::NodeId;
+use hoplite_words::{limits, NodeId};
 
 use crate::timers::Timer;
 use crate::Core;
@@ -48,7 +48,8 @@ impl Core {
     }
 
     pub(crate) fn on_members_request(&mut self, from: NodeId) {
-        let members = self.members.with_lives();
+        let mut members = self.members.with_lives();
+        members.truncate(limits::MEMBERS_MAX);
         self.send(from, PeerMessage::Members { members }, None);
     }
 

@@ -80,6 +80,8 @@ pub struct Core {
     last_inventory: u64,
     /// The daemon is to end by then, and hands over what only it holds.
     leaving: Option<Leaving>,
+    /// Messages that could not be right.
+    bad_messages: u64,
     /// Members that went down: what is still on its way from them is out of date.
     departed: BTreeSet<NodeId>,
     /// Members of whose words some may have been taken for out of date: they are to be asked for them again.
@@ -123,6 +125,7 @@ impl Core {
             refresh_period: resync::REFRESH_MIN,
             last_inventory: 0,
             leaving: None,
+            bad_messages: 0,
             departed: BTreeSet::new(),
             needs_resync: BTreeSet::new(),
             needs_pull: BTreeSet::new(),
@@ -154,7 +157,7 @@ impl Core {
         match input {
             Input::Client { client, call, request } => self.on_request(client, call, request),
             Input::ClientGone { client } => self.on_client_gone(client),
-            Input::Peer { from, message } => self.on_message(from, message),
+            Input::Peer { from, message } => self.on_peer_said(from, message),
             Input::PeerBroken { node } => self.on_peer_broken(node),
             Input::PeerGone { node } => {
                 let changes = self.members.on_gone(now, node);
@@ -297,6 +300,8 @@ impl Core {
         let mut gauges = Vec::new();
         self.directory.gauges(&mut gauges);
         self.spares.gauge(&mut gauges);
+        let name = "messages of peers that cannot be right".to_owned();
+        gauges.push(Gauge { name, value: 0, limit: 0, met: self.bad_messages });
         gauges
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::{Blob, Edition, ErrorKind, NodeId, ObjectId, Stamp};
+use hoplite_words::{Blob, Edition, Error, ErrorKind, NodeId, ObjectId, Stamp};
 
 use crate::copies::{NewCopy, Phase};
 use crate::directory::{Answer, Effect};
@@ -29,6 +29,19 @@ const PING_SOON: Duration = Duration::from_millis(200);
 const DEPARTED_MAX: usize = 1024;
 
 impl Core {
+    /// A message from outside. One that cannot be right is not listened to: it may be anything.
+    pub(crate) fn on_peer_said(&mut self, from: NodeId, message: PeerMessage) {
+        match message.validate() {
+            Ok(()) => self.on_message(from, message),
+            Err(error) => self.on_bad_message(from, error),
+        }
+    }
+
+    pub(crate) fn on_bad_message(&mut self, from: NodeId, error: Error) {
+        self.bad_messages += 1;
+        self.ctx.out.push_back(Output::Event(Event::BadMessage { from, error }));
+    }
+
     pub(crate) fn on_message(&mut self, from: NodeId, message: PeerMessage) {
         if self.departed.contains(&from) {
             // News of its death was faster, or it lives and will be asked to say it again.
@@ -60,7 +73,7 @@ impl Core {
             }
             PeerMessage::Unpull { transfer } => self.on_unpull(PullKey { to: from, transfer }),
             PeerMessage::PullRefused { transfer } => self.on_pull_refused(transfer),
-            PeerMessage::Seat { reduction, seat } => self.on_seat(reduction, seat),
+            PeerMessage::Seat { reduction, seat } => self.on_seat(from, reduction, seat),
             PeerMessage::SeatFailed { reduction, slot, attempt, trouble } => {
                 self.on_seat_failed(from, reduction.number, slot, attempt, trouble);
             }
@@ -83,6 +96,8 @@ impl Core {
             PeerMessage::Ping { sent_ns } => self.send(from, PeerMessage::Pong { sent_ns }, None),
             // Of the connection, not of the node.
             PeerMessage::Goodbye => {}
+            // A stranger's word is heard when it is a member.
+            PeerMessage::ResyncRequest { .. } if !self.ctx.shards.contains(from) => {}
             PeerMessage::ResyncRequest { epoch } => {
                 self.on_epoch(from, epoch);
                 self.needs_pull.insert(from);
@@ -106,6 +121,10 @@ impl Core {
             DirectoryAnswer::Verdict { edition, verdict } => self.on_verdict(from, id, edition, verdict),
             DirectoryAnswer::ClaimVerdict { claim, verdict } => {
                 self.on_claim_verdict(from, id, claim, verdict)
+            }
+            DirectoryAnswer::Lend { sender, .. } if sender == self.ctx.me => {
+                let message = format!("{id} is to be received from who asks for it");
+                self.on_bad_message(from, Error::new(ErrorKind::BadArgument, message));
             }
             DirectoryAnswer::Lend { ask, sender, edition, size, header, stamp } => {
                 self.on_lend(id, ask, sender, Content { edition, size, header, stamp });

@@ -13,9 +13,7 @@ use std::collections::BTreeMap;
 
 use hoplite_words::client::Reply;
 use hoplite_words::peer::{Seal, Verdict};
-use hoplite_words::{
-    limits, mix64, Blob, Claim, CopyId, Edition, Error, ErrorKind, Header, NodeId, ObjectId,
-};
+use hoplite_words::{mix64, Blob, Claim, CopyId, Edition, Error, ErrorKind, Header, NodeId, ObjectId};
 
 use crate::calls::Pending;
 use crate::copies::{NewCopy, Phase};
@@ -131,14 +129,7 @@ impl Core {
         creation: Creation,
         timeout_ms: Option<u64>,
     ) {
-        let Creation { id, size, ref header, ref payload } = creation;
-        if let Err(error) = header.validate(size) {
-            return self.reply(client, call, Reply::Failed(error));
-        }
-        if payload.is_some() && size > limits::INLINE_BYTES_MAX {
-            let message = format!("{size} bytes do not fit into one frame");
-            return self.reply_error(client, call, ErrorKind::BadArgument, message);
-        }
+        let Creation { id, size, .. } = creation;
         if self.leaving.is_some() {
             let message = format!("{}: this node is about to end and takes no more objects", self.ctx.me);
             return self.reply_error(client, call, ErrorKind::NodeUnreachable, message);

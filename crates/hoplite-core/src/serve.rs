@@ -73,6 +73,10 @@ impl Core {
         offset: u64,
         patient: bool,
     ) {
+        if self.sends.by_key.contains_key(&key) || self.sends.parked.contains_key(&key) {
+            // The receiver numbers its transfers, each once.
+            return;
+        }
         let pull = Pull { id, edition, offset };
         let here = self.copies.live(id).filter(|copy| self.copies.table[copy].edition == edition);
         match here {

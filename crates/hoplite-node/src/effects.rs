@@ -235,6 +235,7 @@ impl Node {
                 self.carriers.forget(node);
             }
             Event::Evicted { copy, bytes } => debug!(copy = copy.0, bytes, "evicted"),
+            Event::BadMessage { from, error } => debug!(peer = %from, %error, "not listened to"),
             Event::TransferBroken { transfer, from, bytes, size } => {
                 info!(transfer = transfer.0, peer = %from, bytes, size, "transfer broken");
             }

@@ -4,9 +4,12 @@
 //! each with a number of the client's choice that the reply repeats. Calls are answered in any
 //! order; `Progress`, `Release` and `Cancel` are never answered.
 
+use std::collections::BTreeSet;
+
 use minicbor::{Decode, Encode};
 
-use crate::{Blob, CopyId, Edition, Error, FoldOrder, Header, NodeId, ObjectId, Op};
+use crate::error::ensure;
+use crate::{limits, Blob, CopyId, Edition, Error, FoldOrder, Header, NodeId, ObjectId, Op, Result};
 
 /// Bumped with every change that an older peer would misread.
 pub const CLIENT_PROTOCOL_VERSION: u32 = 5;
@@ -167,6 +170,57 @@ pub enum Request {
         #[n(0)]
         call: u64,
     },
+}
+
+impl Request {
+    /// Checks limits, and that its parts fit together: what every node refuses, whatever it holds.
+    ///
+    /// # Errors
+    /// `BadArgument`, which says what cannot be.
+    pub fn validate(&self) -> Result<()> {
+        match self {
+            Request::Create { size, header, .. } => header.validate(*size),
+            Request::PutSmall { header, payload, .. } => {
+                limits::at_most("bytes in one frame", payload.0.len(), limits::INLINE_BYTES_MAX as usize)?;
+                header.validate(payload.0.len() as u64)
+            }
+            Request::Delete { ids, .. } => limits::at_most("ids", ids.len(), limits::IDS_MAX),
+            Request::Wait { ids, count, known_lost, .. } => {
+                limits::at_most("ids", ids.len(), limits::IDS_MAX)?;
+                limits::at_most("ids known as lost", known_lost.len(), limits::IDS_MAX)?;
+                let distinct = ids.iter().collect::<BTreeSet<_>>().len();
+                ensure(distinct == ids.len() && *count as usize <= ids.len(), || {
+                    format!("wait for {count} of {} ids ({distinct} distinct)", ids.len())
+                })
+            }
+            Request::Prefetch { ids, nodes } => {
+                // Each is a message of its own.
+                let messages = ids.len().saturating_mul(nodes.len().max(1));
+                limits::at_most("ids, counted for each node,", messages, limits::IDS_MAX)
+            }
+            Request::Reduce { target, sources, num_objects, .. } => {
+                limits::at_most("sources", sources.len(), limits::SOURCES_MAX)?;
+                let n = sources.len();
+                ensure((1..=n).contains(&(*num_objects as usize)), || {
+                    format!("cannot reduce the first {num_objects} of {n} sources")
+                })?;
+                let distinct: BTreeSet<_> = sources.iter().collect();
+                ensure(distinct.len() == n, || {
+                    format!("a source is listed more than once ({} distinct of {n})", distinct.len())
+                })?;
+                ensure(!distinct.contains(target), || format!("the target {target} is one of the sources"))
+            }
+            Request::Hello { .. }
+            | Request::Progress { .. }
+            | Request::Seal { .. }
+            | Request::Abort { .. }
+            | Request::Get { .. }
+            | Request::Release { .. }
+            | Request::Locate { .. }
+            | Request::Status
+            | Request::Cancel { .. } => Ok(()),
+        }
+    }
 }
 
 /// One frame from the node.

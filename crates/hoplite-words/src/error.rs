@@ -85,3 +85,11 @@ impl Error {
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// `BadArgument`, unless it holds.
+pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
+    match holds {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::BadArgument, otherwise())),
+    }
+}

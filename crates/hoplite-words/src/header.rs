@@ -2,7 +2,8 @@
 
 use minicbor::{Decode, Encode};
 
-use crate::{limits, Dtype, Error, ErrorKind, Result};
+use crate::error::ensure;
+use crate::{limits, Dtype, Result};
 
 /// How the bytes of an object are to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
@@ -42,24 +43,51 @@ impl Header {
     }
 
     /// Checks limits, and that dtype and shape account for exactly `size` bytes.
+    ///
+    /// # Errors
+    /// `BadArgument`, which says what cannot be.
     pub fn validate(&self, size: u64) -> Result<()> {
-        let bad = |message: String| Err(Error::new(ErrorKind::BadArgument, message));
-        if self.shape.len() > limits::DIMENSIONS_MAX {
-            return bad(format!(
-                "{} dimensions, at most {} are allowed",
-                self.shape.len(),
-                limits::DIMENSIONS_MAX
-            ));
-        }
-        if self.descr.len() > limits::HEADER_BYTES_MAX / 2 {
-            return bad(format!("a dtype descriptor of {} bytes is too long", self.descr.len()));
-        }
-        if let Some(dtype) = self.dtype {
-            let bytes = self.shape.iter().try_fold(dtype.size() as u64, |product, &n| product.checked_mul(n));
-            if bytes != Some(size) {
-                return bad(format!("shape {:?} of {dtype} does not make {size} bytes", self.shape));
+        limits::at_most("dimensions", self.shape.len(), limits::DIMENSIONS_MAX)?;
+        ensure(self.descr.len() <= limits::HEADER_BYTES_MAX / 2, || {
+            format!("a dtype descriptor of {} bytes is too long", self.descr.len())
+        })?;
+        let element = self.dtype.map_or(1, |dtype| dtype.size() as u64);
+        let spanned = self.shape.iter().try_fold(element, |product, &n| product.checked_mul(n.max(1)));
+        // No language has an array of more, also where it is empty for another extent of 0.
+        ensure(spanned.is_some_and(|bytes| bytes <= i64::MAX as u64), || {
+            format!("shape {:?} spans more than an address", self.shape)
+        })?;
+        let Some(dtype) = self.dtype else { return Ok(()) };
+        let bytes: u64 = self.shape.iter().fold(element, |product, &n| product * n);
+        ensure(bytes == size, || format!("shape {:?} of {dtype} does not make {size} bytes", self.shape))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(dtype: Option<Dtype>, shape: &[u64]) -> Header {
+        Header { encoding: Encoding::Array, dtype, shape: shape.to_vec(), ..Header::default() }
+    }
+
+    #[test]
+    fn dtype_and_shape_account_for_the_bytes() {
+        assert!(array(Some(Dtype::F64), &[2, 3]).validate(48).is_ok());
+        assert!(array(Some(Dtype::F64), &[]).validate(8).is_ok());
+        assert!(array(Some(Dtype::F64), &[2, 3]).validate(49).is_err());
+        assert!(array(None, &[2, 3]).validate(49).is_ok(), "only its language knows");
+    }
+
+    #[test]
+    fn what_no_array_can_be_is_refused_also_if_it_is_empty() {
+        let huge = 1 << 62;
+        for shape in [&[huge, 2][..], &[0, huge, 2], &[huge, huge, 0], &[u64::MAX, 0], &[1; 65]] {
+            for dtype in [None, Some(Dtype::U8)] {
+                assert!(array(dtype, shape).validate(0).is_err(), "{shape:?}");
             }
         }
-        Ok(())
+        assert!(array(Some(Dtype::U8), &[0, huge]).validate(0).is_ok());
+        assert!(Header { descr: "x".repeat(8193), ..Header::default() }.validate(0).is_err());
     }
 }

@@ -110,6 +110,9 @@ pub struct Stamp(#[n(0)] pub u64);
 impl Stamp {
     const COUNT_BITS: u32 = 20;
 
+    /// The last that is believed, of the year 2248: as long as no clock is beyond it, no stamp overflows.
+    pub const LATEST: Stamp = Stamp::from_ms((1 << (u64::BITS - Self::COUNT_BITS - 1)) - 1);
+
     pub const fn from_ms(ms: u64) -> Self {
         Stamp(ms << Self::COUNT_BITS)
     }

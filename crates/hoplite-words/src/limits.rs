@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+use crate::error::ensure;
+use crate::Result;
+
+/// Largest object that a node believes in: as much as a process can address. No sum of a few such sizes overflows.
+pub const OBJECT_BYTES_MAX: u64 = 1 << 47;
+
 /// Objects up to this size travel inside directory messages [design §4].
 pub const INLINE_BYTES_MAX: u64 = 64 << 10;
 
@@ -21,6 +27,9 @@ pub const SOURCES_MAX: usize = 4096;
 
 /// Most ids in one delete, wait or prefetch.
 pub const IDS_MAX: usize = 65_536;
+
+/// Most members of a cluster, and so most nodes in one message: more than any that this was tried with.
+pub const MEMBERS_MAX: usize = 4096;
 
 /// Longest control frame: the largest call (`IDS_MAX` ids) fits several times over.
 pub const FRAME_BYTES_MAX: usize = 8 << 20;
@@ -56,3 +65,8 @@ pub const FORWARD_HOPS_MAX: u8 = 4;
 
 /// Longest wait a caller can ask for; longer ones are cut to it (30 days).
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Refuses a list that is too long.
+pub(crate) fn at_most(what: &str, count: usize, limit: usize) -> Result<()> {
+    ensure(count <= limit, || format!("{count} {what}, at most {limit} are allowed"))
+}

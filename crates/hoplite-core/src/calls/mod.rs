@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{DirectoryRequest, PeerMessage};
-use hoplite_words::{limits, CopyId, Error, ErrorKind, Header, ObjectId};
+use hoplite_words::{limits, CopyId, Error, ErrorKind, Header, NodeId, ObjectId};
 
 use crate::fetch::Want;
 use crate::io::ClientId;
@@ -91,6 +91,9 @@ impl Core {
             let message = format!("call {call} is still open");
             return self.reply_error(client, call, ErrorKind::BadArgument, message);
         }
+        if let Err(error) = request.validate() {
+            return self.reply(client, call, Reply::Failed(error));
+        }
         match request {
             Request::Hello { .. } => {
                 self.reply_error(client, call, ErrorKind::BadArgument, "a second Hello".to_owned());
@@ -121,14 +124,7 @@ impl Core {
                 let known_lost = fail_if_lost.then(|| known_lost.into_iter().collect());
                 self.on_wait(client, call, ids, count, known_lost, timeout_ms);
             }
-            Request::Prefetch { ids, nodes } => {
-                let nodes = if nodes.is_empty() { vec![self.ctx.me] } else { nodes };
-                for &id in &ids {
-                    // To ourselves too: messages to ourselves are handled like any other.
-                    nodes.iter().for_each(|&node| self.send(node, PeerMessage::Prefetch { id }, None));
-                }
-                self.reply(client, call, Reply::Done);
-            }
+            Request::Prefetch { ids, nodes } => self.on_prefetch_call(client, call, &ids, nodes),
             Request::Locate { id, timeout_ms } => {
                 let token = self.next_number();
                 self.open_call(client, call, timeout_ms, Pending::Locate { id, token });
@@ -142,6 +138,19 @@ impl Core {
             }
             Request::Cancel { call } => self.cancel_call(client, call),
         }
+    }
+
+    fn on_prefetch_call(&mut self, client: ClientId, call: u64, ids: &[ObjectId], mut nodes: Vec<NodeId>) {
+        if nodes.is_empty() {
+            nodes.push(self.ctx.me);
+        }
+        // It is a hint: who is gone has no use for it, and nobody else is dialled for it.
+        nodes.retain(|&node| self.ctx.shards.contains(node));
+        for &id in ids {
+            // To ourselves too: messages to ourselves are handled like any other.
+            nodes.iter().for_each(|&node| self.send(node, PeerMessage::Prefetch { id }, None));
+        }
+        self.reply(client, call, Reply::Done);
     }
 
     pub(crate) fn reply(&mut self, client: ClientId, call: u64, reply: Reply) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_words::client::{Location, Reply};
 use hoplite_words::peer::DirectoryRequest;
-use hoplite_words::{limits, ErrorKind, ObjectId};
+use hoplite_words::{ErrorKind, ObjectId};
 
 use super::Pending;
 use crate::io::ClientId;
@@ -18,10 +18,6 @@ impl Core {
         ids: Vec<ObjectId>,
         timeout_ms: Option<u64>,
     ) {
-        if ids.len() > limits::IDS_MAX {
-            let message = format!("{} ids in one delete, at most {}", ids.len(), limits::IDS_MAX);
-            return self.reply_error(client, call, ErrorKind::BadArgument, message);
-        }
         if ids.is_empty() {
             return self.reply(client, call, Reply::Done);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hoplite_words::client::Reply;
 use hoplite_words::peer::DirectoryRequest;
-use hoplite_words::{limits, ErrorKind, NodeId, ObjectId};
+use hoplite_words::{ErrorKind, NodeId, ObjectId};
 
 use super::Pending;
 use crate::io::ClientId;
@@ -37,12 +37,7 @@ impl Core {
         known_lost: Option<BTreeSet<ObjectId>>,
         timeout_ms: Option<u64>,
     ) {
-        let distinct: BTreeSet<_> = ids.iter().copied().collect();
         let count = count as usize;
-        if ids.len() > limits::IDS_MAX || distinct.len() < ids.len() || count > ids.len() {
-            let message = format!("wait for {count} of {} ids ({} distinct)", ids.len(), distinct.len());
-            return self.reply_error(client, call, ErrorKind::BadArgument, message);
-        }
         let ready: BTreeSet<_> = ids.iter().copied().filter(|&id| self.copies.sealed(id).is_some()).collect();
         let pending = Pending::Wait { ids: ids.clone(), count, ready, known_lost, poll: None };
         self.open_call(client, call, timeout_ms, pending);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hoplite_words::client::Location;
 use hoplite_words::peer::{DirectoryAnswer, PeerMessage};
-use hoplite_words::{Edition, NodeId, ObjectId};
+use hoplite_words::{limits, Edition, NodeId, ObjectId};
 
 use super::asks::Ask;
 use super::entry::Entry;
@@ -15,9 +15,6 @@ use crate::ctx::Ctx;
 
 /// Holders that an asker is told of who waits for long: enough to explain its wait.
 const EXPLAINED_MAX: usize = 4;
-
-/// Copies that are named in answer to a question where they are.
-const LOCATED_MAX: usize = 65_536;
 
 /// How long an asker is kept from a sender that just failed it, if there is no other.
 const DISTRUST: Duration = Duration::from_millis(100);
@@ -120,7 +117,9 @@ impl Directory {
         let entry = self.entry(id);
         let has_or_asks = |node: &NodeId| entry.is_some_and(|entry| entry.has_or_asks(*node));
         for node in nodes.into_iter().filter(|node| !has_or_asks(node)) {
-            ctx.send(node, PeerMessage::Prefetch { id }, None);
+            if ctx.shards.contains(node) {
+                ctx.send(node, PeerMessage::Prefetch { id }, None);
+            }
         }
     }
 
@@ -130,7 +129,7 @@ impl Directory {
         let answer = DirectoryAnswer::Located {
             token,
             size: entry.filter(|entry| !entry.holders.is_empty()).and_then(Entry::size),
-            copies: holders.take(LOCATED_MAX).map(location).collect(),
+            copies: holders.take(limits::MEMBERS_MAX).map(location).collect(),
             deleted: self.deleted_at(id).is_some(),
         };
         self.answer(ctx, origin, id, answer);

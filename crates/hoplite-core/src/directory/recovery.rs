@@ -364,7 +364,9 @@ impl Directory {
         from: NodeId,
         answer: Answer,
     ) -> Vec<(ObjectId, Edition)> {
-        let is_current = |pull: &&mut Pull| pull.round == answer.round;
+        // A page behind the one before, or the last: else it would be asked for without end.
+        let is_news = |pull: &Pull| answer.next.is_none_or(|next| pull.next < Some(next));
+        let is_current = |pull: &&mut Pull| pull.round == answer.round && is_news(pull);
         let Some(pull) = self.pulls.running.get_mut(&from).filter(is_current) else { return Vec::new() };
         let since = *pull.since.get_or_insert(answer.since);
         let scope = pull.scope;

@@ -79,7 +79,10 @@ impl Tombstones {
 
     fn expire(&mut self, ctx: &mut Ctx) {
         let (clock, now) = (&ctx.clock, ctx.now);
-        let next = self.table.expire(now, |&stamp| clock.age(now, stamp) >= limits::TOMBSTONE_TTL);
+        // One that is ahead of our clock is of nobody's who told us the time: it goes when it is due here.
+        let is_over =
+            |&stamp: &Stamp| clock.age(now, stamp) >= limits::TOMBSTONE_TTL || stamp > clock.read(now);
+        let next = self.table.expire(now, is_over);
         if let Some(next) = next {
             ctx.timers.set(next, Timer::Tombstones);
         }
@@ -133,7 +136,9 @@ impl Directory {
             return;
         }
         if self.deleted_at(id).is_none() {
-            let stamp = ctx.clock.tick(ctx.now);
+            // Not before what it deletes, also where that is of a clock too far ahead to be believed.
+            let known = self.entry(id).and_then(Entry::stamp).unwrap_or(Stamp::from_ms(0));
+            let stamp = ctx.clock.tick(ctx.now).max(known);
             self.bury(ctx, id, stamp);
         }
         let deleters = &mut self.tombstones.deletions.entry(id).or_default().deleters;
@@ -162,6 +167,8 @@ impl Directory {
         }
         if !concerned.is_empty() {
             self.tombstones.deletions.entry(id).or_default().unheard.extend(concerned);
+            // None of them may be a member.
+            self.finish_deletion(ctx, id);
         }
     }
 

@@ -166,11 +166,16 @@ impl Core {
         }
         let Some(copy) = self.copies.live(object) else { return self.drop_fetch(object) };
         let partial = &self.copies.table[&copy];
-        if partial.phase == Phase::Received(None) && partial.views == 0 && partial.users == 0 {
-            // Half a copy without anyone who wants it only takes room.
-            self.drop_fetch(object);
-            self.withdraw(copy);
-            self.doom(copy);
+        match partial.phase {
+            Phase::Received(None) if partial.views == 0 && partial.users == 0 => {
+                // Half a copy without anyone who wants it only takes room.
+                self.drop_fetch(object);
+                self.withdraw(copy);
+                self.doom(copy);
+            }
+            Phase::Received(_) => {}
+            // It came to be here by itself.
+            _ => self.drop_fetch(object),
         }
     }
 

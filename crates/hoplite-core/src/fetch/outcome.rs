@@ -19,6 +19,7 @@ impl Core {
                 Want::Prefetch => {}
             }
         }
+        self.drop_unwanted_fetch(object);
     }
 
     /// The object will not come.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_words::peer::DirectoryRequest;
-use hoplite_words::{limits, ErrorKind, FoldOrder, NodeId, ObjectId, Op};
+use hoplite_words::{FoldOrder, NodeId, ObjectId, Op};
 
 use super::coordinator::{Reduction, TargetRight};
 use super::stripes::STRIPINGS_MAX;
@@ -37,9 +37,6 @@ impl Core {
         request: Request,
         timeout_ms: Option<u64>,
     ) {
-        if let Err(message) = validate(&request) {
-            return self.reply_error(client, call, ErrorKind::BadArgument, message);
-        }
         let number = self.next_number();
         self.open_call(client, call, timeout_ms, Pending::Reduce { number });
         let (_, bytes_per_s) = self.ctx.links.typical();
@@ -105,23 +102,4 @@ impl Core {
             self.advance_reduction(number);
         }
     }
-}
-
-fn validate(request: &Request) -> Result<(), String> {
-    let Request { target, sources, k, .. } = request;
-    let n = sources.len();
-    if n > limits::SOURCES_MAX {
-        return Err(format!("{n} sources, at most {}", limits::SOURCES_MAX));
-    }
-    if *k == 0 || *k as usize > n {
-        return Err(format!("cannot reduce the first {k} of {n} sources"));
-    }
-    let distinct: BTreeSet<_> = sources.iter().collect();
-    if distinct.len() < n {
-        return Err(format!("a source is listed more than once ({} distinct of {n})", distinct.len()));
-    }
-    if distinct.contains(target) {
-        return Err(format!("the target {target} is one of the sources"));
-    }
-    Ok(())
 }

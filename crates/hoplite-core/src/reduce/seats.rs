@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use hoplite_words::peer::{Child, PeerMessage, Seat, SeatTrouble, Verdict};
-use hoplite_words::{CopyId, Edition, NodeId, ObjectId, ReductionId};
+use hoplite_words::{CopyId, Edition, Error, ErrorKind, NodeId, ObjectId, ReductionId};
 
 use super::epochs::Epochs;
 use super::folds::{rule, Fold, FoldFor};
@@ -199,12 +199,16 @@ impl Seats {
 }
 
 impl Core {
-    pub(crate) fn on_seat(&mut self, reduction: ReductionId, seat: Seat) {
+    pub(crate) fn on_seat(&mut self, from: NodeId, reduction: ReductionId, seat: Seat) {
         let key = (reduction, seat.slot);
         match self.seats.running.get_mut(&key) {
             Some(running) if running.seat.version >= seat.version => {
                 // Repeated: perhaps our word about it was lost.
                 return self.say_trouble(key);
+            }
+            Some(running) if running.seat.attempt == seat.attempt && !seat.continues(&running.seat) => {
+                let message = format!("slot {} of {reduction} as another one in one attempt", seat.slot);
+                return self.on_bad_message(from, Error::new(ErrorKind::BadArgument, message));
             }
             Some(running) if running.seat.attempt == seat.attempt => {
                 let told = std::mem::replace(&mut running.seat, seat);
@@ -363,6 +367,8 @@ impl Core {
 
     /// What a seat folds into was doomed (its target was deleted): the seat must not touch it again.
     pub(crate) fn seat_copy_gone(&mut self, gone: CopyId) {
+        // Of one that is committed nothing more is heard from its coordinator.
+        self.seats.running.retain(|_, running| running.needs_coordinator() || running.copy() != Some(gone));
         for running in self.seats.running.values_mut() {
             if running.copy() == Some(gone) {
                 running.state = State::Failed;

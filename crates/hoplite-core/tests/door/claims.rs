@@ -1,11 +1,11 @@
 //! Whose bytes become an object's content: one claim at a time, and of two contents one.
 
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
-use hoplite_words::{Claim, Edition, ObjectId, Stamp};
+use hoplite_words::{Claim, Dtype, Edition, Header, ObjectId, Stamp};
 
 use crate::node::{node, Node, ME};
 use crate::requests::{
-    announce, announce_unjudged, array, ask, claim_of, edition, put_report, received_report, verdict,
+    announce, announce_unjudged, ask, claim_of, edition, put_report, received_report, verdict,
     writing_report, SIZE,
 };
 
@@ -219,7 +219,8 @@ fn a_put_of_another_size_or_kind_is_refused_at_once() {
         let first = CopyReport { complete, ..put_report(1, edition(5), SIZE) };
         owner.request(2, announce_unjudged(2, first));
         let larger = put_report(1, edition(6), 2 * SIZE);
-        let other_kind = CopyReport { header: array(2 * SIZE), ..put_report(1, edition(7), SIZE) };
+        let other_kind =
+            CopyReport { header: Header::array(Dtype::F32, SIZE / 4), ..put_report(1, edition(7), SIZE) };
         for report in [larger, other_kind] {
             let refused = verdict(report.edition, Verdict::OtherKind(SIZE));
             assert_eq!(owner.request(3, announce_unjudged(3, report)), [(3, refused)]);

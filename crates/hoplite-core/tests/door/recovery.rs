@@ -264,9 +264,10 @@ fn a_member_that_does_not_answer_is_given_up_after_five_seconds_and_asked_again_
 #[test]
 fn a_member_that_answers_page_by_page_is_not_given_up() {
     let mut inherited = Inherited::new();
-    for _ in 0..10 {
+    for number in 0..10 {
         inherited.at.wait(Duration::from_millis(900));
-        let next = Some(Cursor { shard: inherited.id.shard(), section: 0, after: inherited.id });
+        let after = ObjectId([number; ObjectId::LEN]);
+        let next = Some(Cursor { shard: inherited.id.shard(), section: 0, after });
         let page = inherited.asked.answer(7, InventoryPage::default(), next);
         inherited.at.hear(2, page);
     }

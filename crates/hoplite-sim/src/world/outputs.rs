@@ -164,6 +164,9 @@ impl World {
             }
             Event::Evicted { .. } => self.stats.evictions += 1,
             Event::TransferBroken { .. } => self.stats.broken_transfers += 1,
+            Event::BadMessage { from, error } => {
+                self.violate(format!("{} said to {} what cannot be: {error}", from, self.name(place)));
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod directory;
 mod seats;
+mod validate;
 
 use minicbor::{Decode, Encode};
 
