@@ -300,6 +300,7 @@ impl Core {
         let mut gauges = Vec::new();
         self.directory.gauges(&mut gauges);
         self.spares.gauge(&mut gauges);
+        gauges.push(self.calls_gauge());
         let name = "messages of peers that cannot be right".to_owned();
         gauges.push(Gauge { name, value: 0, limit: 0, met: self.bad_messages });
         gauges

@@ -223,6 +223,30 @@ impl Request {
     }
 }
 
+impl Request {
+    /// Whether its answer may be a while.
+    pub fn may_wait(&self) -> bool {
+        match self {
+            Request::Create { .. }
+            | Request::PutSmall { .. }
+            | Request::Get { .. }
+            | Request::Delete { .. }
+            | Request::Reduce { .. }
+            | Request::Wait { .. }
+            | Request::Locate { .. } => true,
+            // A seal too, but of an object that was created: to refuse that would lose it.
+            Request::Seal { .. } => false,
+            Request::Hello { .. }
+            | Request::Progress { .. }
+            | Request::Abort { .. }
+            | Request::Release { .. }
+            | Request::Prefetch { .. }
+            | Request::Status
+            | Request::Cancel { .. } => false,
+        }
+    }
+}
+
 /// One frame from the node.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct Answer {

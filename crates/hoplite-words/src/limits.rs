@@ -28,6 +28,10 @@ pub const SOURCES_MAX: usize = 4096;
 /// Most ids in one delete, wait or prefetch.
 pub const IDS_MAX: usize = 65_536;
 
+/// Most calls of one client that are not answered yet: a program that awaits as many at once as it has objects has
+/// fewer, and each takes some hundred bytes of the node.
+pub const CALLS_MAX: usize = 1 << 17;
+
 /// Most members of a cluster, and so most nodes in one message: more than any that this was tried with.
 pub const MEMBERS_MAX: usize = 4096;
 

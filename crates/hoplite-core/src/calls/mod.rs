@@ -13,7 +13,7 @@ mod waits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::client::{Reply, Request};
+use hoplite_words::client::{Gauge, Reply, Request};
 use hoplite_words::peer::{DirectoryRequest, PeerMessage};
 use hoplite_words::{limits, CopyId, Error, ErrorKind, Header, NodeId, ObjectId};
 
@@ -75,6 +75,8 @@ struct Call {
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     pub views: BTreeMap<CopyId, u32>,
+    /// How many of its calls are open.
+    calls: usize,
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +84,8 @@ pub(crate) struct Calls {
     table: BTreeMap<(ClientId, u64), Call>,
     /// Directory questions by token: which call asked.
     tokens: BTreeMap<u64, (ClientId, u64)>,
+    /// Calls of clients that had too many open.
+    pub refused: u64,
 }
 
 impl Core {
@@ -93,6 +97,15 @@ impl Core {
         }
         if let Err(error) = request.validate() {
             return self.reply(client, call, Reply::Failed(error));
+        }
+        if self.clients[&client].calls >= limits::CALLS_MAX && request.may_wait() {
+            let message = format!(
+                "{}: {} calls of this client are open already, and no more may be",
+                self.ctx.me,
+                limits::CALLS_MAX
+            );
+            self.calls.refused += 1;
+            return self.reply_error(client, call, ErrorKind::LimitReached, message);
         }
         match request {
             Request::Hello { .. } => {
@@ -173,6 +186,14 @@ impl Core {
             self.ctx.timers.set(due, Timer::Call(client, call));
         }
         self.calls.table.insert((client, call), Call { since: self.ctx.now, pending });
+        self.clients.entry(client).or_default().calls += 1;
+    }
+
+    /// Of the client that has the most.
+    pub(crate) fn calls_gauge(&self) -> Gauge {
+        let value = self.clients.values().map(|client| client.calls).max().unwrap_or(0) as u64;
+        let (name, limit) = ("open calls of one client".to_owned(), limits::CALLS_MAX as u64);
+        Gauge { name, value, limit, met: self.calls.refused }
     }
 
     pub(crate) fn pending(&self, client: ClientId, call: u64) -> Option<&Pending> {
@@ -199,6 +220,9 @@ impl Core {
     fn forget_call(&mut self, client: ClientId, call: u64) -> bool {
         self.ctx.timers.clear(Timer::Call(client, call));
         let Some(Call { pending, .. }) = self.calls.table.remove(&(client, call)) else { return false };
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.calls -= 1;
+        }
         match pending {
             Pending::Create(Creation { id, .. }) => {
                 self.unwant(id, Want::Call(client, call));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use hoplite_core::io::{ClientId, Event};
 use hoplite_core::{Input, Output};
 use hoplite_words::client::{Gauge, Reply, Request, Status};
+use hoplite_words::limits::CALLS_MAX;
 use hoplite_words::peer::{
     Child, CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, Seat,
     ShardQuery, Source,
@@ -415,6 +416,34 @@ fn partial_sum() -> (ObjectId, Seat) {
 fn assert_fetches_nothing(at: &Node) {
     let left: Vec<_> = at.core.leftovers().into_iter().filter(|left| left.starts_with("fetches")).collect();
     assert!(left.is_empty(), "{left:#?}");
+}
+
+#[test]
+fn far_too_many_calls() {
+    let mut at = Node::new();
+    let client = ClientId(1);
+    let get = |id| Request::Get { id, timeout_ms: None, partial: false, fail_if_lost: false };
+    for call in 0..CALLS_MAX as u64 {
+        at.handle(Input::Client { client, call, request: get(named("x")) });
+    }
+    let refused = |at: &Node| {
+        at.outputs.iter().any(|output| match output {
+            Output::Reply { reply: Reply::Failed(error), .. } => error.kind == ErrorKind::LimitReached,
+            _ => false,
+        })
+    };
+    assert!(!refused(&at));
+    at.handle(Input::Client { client, call: u64::MAX, request: get(named("y")) });
+    assert!(refused(&at));
+    let Gauge { value, limit, met, .. } = gauge(&mut at, "open calls of one client");
+    assert_eq!((value, limit, met), (CALLS_MAX as u64, CALLS_MAX as u64, 1));
+    // Others are not concerned, and one that ends makes room for another.
+    assert!(at.call(get(named("y"))).is_none());
+    at.handle(Input::Client { client, call: u64::MAX, request: Request::Cancel { call: 7 } });
+    at.handle(Input::Client { client, call: u64::MAX, request: get(named("y")) });
+    assert!(!refused(&at));
+    at.handle(Input::ClientGone { client });
+    assert_eq!(gauge(&mut at, "open calls of one client").value, 1);
 }
 
 #[test]

@@ -29,6 +29,7 @@ pub struct Node {
     folds: BTreeMap<FoldId, CopyId>,
     /// The last one to the client that behaves.
     reply: Option<Reply>,
+    calls: u64,
     /// What came of the last input, or of waiting.
     pub outputs: Vec<Output>,
 }
@@ -48,6 +49,7 @@ impl Node {
             sends: BTreeSet::new(),
             folds: BTreeMap::new(),
             reply: None,
+            calls: 0,
             outputs: Vec::new(),
         };
         fresh.handle(Input::Tick);
@@ -124,7 +126,8 @@ impl Node {
     /// What the client that behaves is told at once.
     pub fn call(&mut self, request: Request) -> Option<Reply> {
         self.reply = None;
-        self.handle(Input::Client { client: GOOD_CLIENT, call: 1, request });
+        self.calls += 1;
+        self.handle(Input::Client { client: GOOD_CLIENT, call: self.calls, request });
         self.reply.take()
     }
 
