@@ -67,6 +67,13 @@ impl Receive {
     }
 
     pub(super) fn end(self, outcome: Result<Seal, Broken>) {
+        let outcome = outcome.and_then(|seal| match seal.validate() {
+            Ok(()) => Ok(seal),
+            Err(error) => {
+                warn!(transfer = self.transfer.0, peer = %self.from, %error, "this is no seal");
+                Err(Broken)
+            }
+        });
         let (watermark, size) = (self.copy.watermark(), self.copy.size());
         debug!(transfer = self.transfer.0, peer = %self.from, watermark, size, complete = outcome.is_ok(), "receive ended");
         self.ending.conclude(Input::ReceiveEnded { transfer: self.transfer, watermark, outcome });

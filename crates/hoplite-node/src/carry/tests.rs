@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use hoplite_core::io::{Broken, Input, SendId};
-use hoplite_net::read_frame;
+use hoplite_net::{read_frame, write_frame};
+use hoplite_words::limits::SOURCES_MAX;
 use hoplite_words::peer::{BulkFrame, BulkHead, Seal};
 use hoplite_words::{Connections, ObjectId, TransferId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -76,6 +77,20 @@ async fn every_byte_without_the_trailer_is_not_the_object() {
     head(&mut stream, 1, 0, SIZE as u64).await;
     stream.write_all(&pattern(1, SIZE)).await.unwrap();
     drop(stream);
+    assert_eq!(bench.input().await, broken(1, SIZE as u64));
+    bench.finish().await;
+}
+
+#[tokio::test]
+async fn a_seal_over_too_many_sources_is_none() {
+    let mut bench = Bench::new();
+    let copy = bench.copy(SIZE as u64);
+    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    let mut stream = bench.connect(peer(2)).await;
+    head(&mut stream, 1, 0, SIZE as u64).await;
+    stream.write_all(&pattern(1, SIZE)).await.unwrap();
+    let seal = Seal { sources: vec![ObjectId::from_name("source"); SOURCES_MAX + 1] };
+    write_frame(&mut stream, &seal).await.unwrap();
     assert_eq!(bench.input().await, broken(1, SIZE as u64));
     bench.finish().await;
 }
