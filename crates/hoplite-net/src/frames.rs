@@ -7,12 +7,18 @@ use hoplite_wire::{body_bytes, decode, encode, WireError, FRAME_HEADER_BYTES};
 use minicbor::{Decode, Encode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+/// More than any hello has: who has not said yet who it is gets no more memory.
+pub const HELLO_BYTES_MAX: usize = 1 << 10;
+
 /// Why no frame could be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The connection ended between two frames: the orderly end.
     #[error("the connection was closed")]
     Closed,
+    /// The first frame of a connection is no hello.
+    #[error("a first frame of {bytes} bytes, at most {HELLO_BYTES_MAX} are allowed")]
+    LongHello { bytes: usize },
     #[error(transparent)]
     Wire(#[from] WireError),
     #[error(transparent)]
@@ -27,13 +33,40 @@ pub async fn read_frame<T>(stream: &mut (impl AsyncRead + Unpin)) -> Result<T, F
 where
     T: for<'b> Decode<'b, ()>,
 {
+    let bytes = read_length(stream).await?;
+    read_body(stream, bytes).await
+}
+
+/// As [`read_frame`], the first one of a connection.
+///
+/// # Errors
+/// See [`FrameError`]. Not cancel-safe.
+pub async fn read_hello<T>(stream: &mut (impl AsyncRead + Unpin)) -> Result<T, FrameError>
+where
+    T: for<'b> Decode<'b, ()>,
+{
+    let bytes = read_length(stream).await?;
+    if bytes > HELLO_BYTES_MAX {
+        return Err(FrameError::LongHello { bytes });
+    }
+    read_body(stream, bytes).await
+}
+
+async fn read_length(stream: &mut (impl AsyncRead + Unpin)) -> Result<usize, FrameError> {
     let mut header = [0; FRAME_HEADER_BYTES];
     let first = stream.read(&mut header).await?;
     if first == 0 {
         return Err(FrameError::Closed);
     }
     stream.read_exact(&mut header[first..]).await?;
-    let mut body = vec![0; body_bytes(header)?];
+    Ok(body_bytes(header)?)
+}
+
+async fn read_body<T>(stream: &mut (impl AsyncRead + Unpin), bytes: usize) -> Result<T, FrameError>
+where
+    T: for<'b> Decode<'b, ()>,
+{
+    let mut body = vec![0; bytes];
     stream.read_exact(&mut body).await?;
     Ok(decode(&body)?)
 }

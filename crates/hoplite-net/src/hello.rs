@@ -9,7 +9,7 @@ use hoplite_words::{Connections, NodeId};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::frames::{read_frame, write_frame, FrameError};
+use crate::frames::{read_hello, write_frame, FrameError};
 use crate::socket;
 
 /// How long a caller may take to say who it is; it sends the hello right behind the handshake.
@@ -47,7 +47,7 @@ pub(crate) fn hello(me: NodeId, to: NodeId, purpose: Purpose, part: Option<Bundl
 /// # Errors
 /// See [`Refusal`].
 pub async fn admit(stream: &mut TcpStream, me: NodeId) -> Result<PeerHello, Refusal> {
-    let hello: PeerHello = match tokio::time::timeout(HELLO_TIMEOUT, read_frame(stream)).await {
+    let hello: PeerHello = match tokio::time::timeout(HELLO_TIMEOUT, read_hello(stream)).await {
         Ok(hello) => hello?,
         Err(_) => return Err(Refusal::Silent),
     };

@@ -53,7 +53,7 @@ pub use bundle::{closed_by_peer, Bundle, Detached, CHUNK_BYTES};
 pub use control::{ConnectionId, ControlEvent, ControlLinks, LinkEnd, Overflow, CONTROL_OUTBOX_BYTES_MAX};
 pub use dial::{dial, dial_bundle, dial_bundle_with, BULK_DIAL_TIMEOUT, DIAL_TIMEOUT};
 pub use forming::{BUNDLES_FORMING_MAX, BUNDLE_FORMING_TIMEOUT};
-pub use frames::{read_frame, write_frame, FrameError};
+pub use frames::{read_frame, read_hello, write_frame, FrameError, HELLO_BYTES_MAX};
 pub use gossip::{GossipSocket, DATAGRAM_BYTES_MAX};
 pub use hello::{admit, Refusal, HELLO_TIMEOUT};
 pub use link::SHORTAGE_PATIENCE;

@@ -5,7 +5,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 use hoplite_net::{
     dial, read_frame, write_frame, Arrival, ControlEvent, ControlLinks, ControlReaders, LinkEnd, Listener,
+    HELLO_BYTES_MAX,
 };
+use hoplite_wire::FRAME_HEADER_BYTES;
 use hoplite_words::peer::{PeerHello, PeerMessage, PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
 use hoplite_words::{Connections, NodeId, ObjectId};
 use tokio::io::AsyncReadExt;
@@ -71,6 +73,26 @@ async fn another_protocol_version_is_turned_away() {
     let refusal: PeerRefusal = read_frame(&mut stream).await.unwrap();
     assert_eq!(refusal.version, PEER_PROTOCOL_VERSION);
     assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0, "the connection should be closed");
+    assert!(arrivals.try_recv().is_err());
+}
+
+/// A hello with one more field than is known, and a long one: a stranger gets no memory for that.
+#[tokio::test]
+async fn a_caller_whose_hello_is_too_long_is_turned_away() {
+    let (node, mut arrivals) = listen(7).await;
+    let (version, purpose) = (PEER_PROTOCOL_VERSION, Purpose::Control);
+    let hello = PeerHello { version, from: caller(), to: node, purpose, part: None };
+    let (mut frame, mut field) = (BytesMut::new(), BytesMut::new());
+    hoplite_wire::encode(&hello, &mut frame);
+    hoplite_wire::encode(&"x".repeat(HELLO_BYTES_MAX), &mut field);
+    // An array of one element more.
+    frame[FRAME_HEADER_BYTES] += 1;
+    frame.extend_from_slice(&field[FRAME_HEADER_BYTES..]);
+    let length = u32::try_from(frame.len() - FRAME_HEADER_BYTES).unwrap();
+    frame[..FRAME_HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
+    let mut stream = TcpStream::connect(node.addr).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, &frame).await.unwrap();
+    assert_eq!(stream.read(&mut [0; 1]).await.unwrap_or(0), 0, "the connection should be closed");
     assert!(arrivals.try_recv().is_err());
 }
 

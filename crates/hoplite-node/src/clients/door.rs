@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use hoplite_core::io::ClientId;
-use hoplite_net::{is_shortage, read_frame, FrameError, Held};
+use hoplite_net::{is_shortage, read_hello, FrameError, Held};
 use hoplite_store::pass_fd::send_with_fd;
 use hoplite_wire::encode;
 use hoplite_words::client::{Answer, Call, Reply, Request, CLIENT_PROTOCOL_VERSION};
@@ -100,7 +100,7 @@ impl Host {
 
     /// Answers the hello; gives the client's process id and its seat.
     async fn welcome(&self, stream: &mut UnixStream) -> Result<(u32, Held), FrameError> {
-        let Call { call, request } = read_frame(stream).await?;
+        let Call { call, request } = read_hello(stream).await?;
         let refusal = match request {
             Request::Hello { version: CLIENT_PROTOCOL_VERSION, pid } => match self.meters.clients.hold() {
                 Some(seat) => {
@@ -178,7 +178,7 @@ impl Host {
         let refusing = async {
             refuse(&mut stream, 0, Error::new(ErrorKind::LimitReached, message)).await?;
             // Its hello: who says it to a connection that is closed may not hear the answer.
-            read_frame::<Call>(&mut stream).await
+            read_hello::<Call>(&mut stream).await
         };
         let _ = tokio::time::timeout(REFUSAL_LINGER, refusing).await;
         drop(stream);
