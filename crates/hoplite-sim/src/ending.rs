@@ -194,7 +194,7 @@ impl Run<'_> {
         }
         for client in self.world.clients() {
             if !clients.contains(&client) {
-                self.world.kill_client(client);
+                self.world.kill_client(client, false);
             }
         }
         self.finish()?;

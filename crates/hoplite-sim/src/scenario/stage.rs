@@ -11,7 +11,7 @@ use crate::ending::join;
 use crate::model::Origin;
 use crate::net::NetPlan;
 use crate::task::{Ending, Outcome, Spec, Task, TaskId};
-use crate::world::{Plan, World};
+use crate::world::{Clocks, Means, Plan, World};
 
 /// A block may take this long to become quiet.
 const QUIET_WITHIN: Duration = Duration::from_secs(60);
@@ -72,6 +72,8 @@ impl Stage {
             fold_ahead_bytes: u64::MAX,
             stall_after: Duration::from_secs(1),
             striped_bytes_min: Some(striped),
+            clocks: Clocks::even(nodes),
+            means: Means::default(),
             start_spread: Duration::ZERO,
             calm: false,
             roomy: false,
@@ -215,7 +217,7 @@ impl Stage {
             }
             Command::KillClient { node } => {
                 let client = self.client(node)?;
-                self.world.kill_client(client);
+                self.world.kill_client(client, false);
                 Ok(())
             }
             Command::Kill { node } => {
@@ -268,7 +270,7 @@ impl Stage {
     /// Deletes everything; nothing may be left then.
     pub fn close(mut self) -> Result<(), String> {
         for client in self.clients.values().copied().collect::<Vec<_>>() {
-            self.world.kill_client(client);
+            self.world.kill_client(client, false);
         }
         let Some(node) = (0..self.world.node_count()).find(|node| self.world.is_alive(*node)) else {
             return Ok(());

@@ -15,6 +15,9 @@ use crate::task::{Outcome, Phase, TaskId};
 /// Longest way over the Unix socket.
 const SOCKET_DELAY_MAX: Duration = Duration::from_micros(30);
 
+/// Longest until a node hears that a process which it watches has ended.
+const WATCH_DELAY_MAX: Duration = Duration::from_millis(2);
+
 /// One connection of a client process to its node.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -122,7 +125,8 @@ impl World {
         if session.place != place {
             return self.violate(format!("{client:?} is answered by a node that is not its own"));
         }
-        session.last_to_client = (now + delay).max(session.last_to_client + Duration::from_nanos(1));
+        let said = now + self.nodes[place.index].process.turn;
+        session.last_to_client = (said + delay).max(session.last_to_client + Duration::from_nanos(1));
         let (at, alive) = (session.last_to_client, session.alive);
         let held = match &reply {
             Reply::View { copy, .. } | Reply::Created { copy, .. } => Some(*copy),
@@ -197,8 +201,9 @@ impl World {
         }
     }
 
-    /// The process dies: its memory is gone at once, its node hears a little later.
-    pub fn kill_client(&mut self, client: ClientId) {
+    /// The process dies: its memory is gone at once, its node hears a little later: from its connection, or (`forked`)
+    /// from the kernel, which watches the process, since a child has the connection, too.
+    pub fn kill_client(&mut self, client: ClientId, forked: bool) {
         self.sessions.get_mut(&client).expect("connected").killed = true;
         if !self.sessions[&client].alive {
             return;
@@ -206,7 +211,8 @@ impl World {
         tell!(self, "{} dies", self.client_name(client));
         self.end_session(client);
         let session = self.sessions.get_mut(&client).expect("connected");
-        let at = (self.queue.now() + SOCKET_DELAY_MAX).max(session.last_to_node);
+        let delay = if forked { WATCH_DELAY_MAX } else { SOCKET_DELAY_MAX };
+        let at = (self.queue.now() + delay).max(session.last_to_node);
         self.queue.push(at, Happening::ClientGone { client });
     }
 

@@ -238,7 +238,7 @@ impl World {
             }
             Ending::AbortAt(_) => Request::Abort { copy },
             Ending::HoldAt(_) => return,
-            Ending::DieAt(_) => return self.kill_client(client),
+            Ending::DieAt(_) => return self.kill_client(client, at % 2 == 1),
         };
         self.finish_writing(client, copy);
         let timed = ending == Ending::Seal;
