@@ -251,6 +251,7 @@ impl Core {
             Timer::Asks(object) => self.directory.serve_asks(&mut self.ctx, &self.copies, object),
             Timer::Pin(object) => self.directory.on_pin_timer(&mut self.ctx, object),
             Timer::Pull(node) => self.directory.on_pull_timer(&mut self.ctx, node),
+            Timer::AskAgain(object) => self.on_ask_timer(object),
             Timer::Work => self.directory.work(&mut self.ctx, &self.copies),
             Timer::Tombstones => self.directory.expire_tombstones(&mut self.ctx),
             Timer::LostIds => self.directory.forget_lost(&mut self.ctx),

@@ -32,6 +32,7 @@ use hoplite_words::{NodeId, ObjectId, TransferId};
 use crate::copies::Phase;
 use crate::io::ClientId;
 use crate::subscriptions::Watcher;
+use crate::timers::Timer;
 use crate::Core;
 use prefetch::Turns;
 pub(crate) use receive::{Content, Feeds, Transfer};
@@ -48,6 +49,8 @@ pub(crate) enum Want {
 enum State {
     Asking,
     NoRoom,
+    /// Sender after sender has brought nothing: it asks again in a while.
+    Resting,
     Receiving(TransferId),
 }
 
@@ -69,6 +72,8 @@ pub(crate) struct Fetch {
     lost: bool,
     /// How often in a row a sender that stood still was given up, and where.
     given_up: (u32, u64),
+    /// How often in a row a sender broke off before it had brought anything.
+    in_vain: u32,
 }
 
 /// All fetches and who waits for them.
@@ -190,6 +195,7 @@ impl Core {
             known: None,
             lost: false,
             given_up: (0, 0),
+            in_vain: 0,
         };
         self.fetches.running.insert(object, fetch);
         self.ask_for_sender(object);
@@ -205,6 +211,7 @@ impl Core {
                     self.ask_owner(object, DirectoryRequest::Unask { ask: fetch.ask }, None);
                 }
                 State::NoRoom => self.unwatch(object, Watcher::Fetch),
+                State::Resting => self.ctx.timers.clear(Timer::AskAgain(object)),
                 State::Receiving(_) => {}
             }
             self.refuse_parked(object);

@@ -207,6 +207,7 @@ impl Core {
         let Some(Transfer { from, feeds: Feeds::Copy(id), .. }) = self.fetches.end_transfer(transfer) else {
             return;
         };
+        let before = self.copies.table[&id].watermark;
         let (object, doomed, within) = self.copies.with(id, |copy| {
             copy.watermark = watermark;
             copy.upstream = None;
@@ -224,12 +225,13 @@ impl Core {
                 self.ctx.out.push_back(Output::Event(event));
                 if let Some(fetch) = self.fetches.running.get_mut(&object) {
                     fetch.failed = Some(from);
+                    fetch.in_vain = if watermark > before { 0 } else { fetch.in_vain + 1 };
                     fetch.broken.push_back((from, watermark));
                     if fetch.broken.len() > BROKEN_MAX {
                         fetch.broken.pop_front();
                     }
                 }
-                self.ask_for_sender(object);
+                self.ask_after_break(object);
                 // A put here need not wait for what nobody sends us.
                 self.retry_puts(object);
             }

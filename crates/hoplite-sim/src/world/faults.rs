@@ -289,6 +289,7 @@ impl World {
         self.faults.over = true;
         self.faults.armed.clear();
         self.net.heal();
+        self.plan.means.descriptors_max = usize::MAX;
         for index in 0..self.nodes.len() {
             let place = self.place(index);
             self.nodes[index].process.slow = None;
