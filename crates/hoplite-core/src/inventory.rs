@@ -76,6 +76,9 @@ impl Core {
         }
         if scope == Scope::All {
             self.note_owner(from, &shards);
+            if cursor.is_none() {
+                self.tell_of_newcomers(from);
+            }
         }
         let since = self.next_number();
         self.last_inventory = since;

@@ -56,7 +56,7 @@ use ctx::Ctx;
 use directory::Directory;
 use fetch::Fetches;
 use io::ClientId;
-use joining::Joining;
+use joining::{Joining, Newcomers};
 use leave::Leaving;
 use members::Members;
 use put_again::Spares;
@@ -74,6 +74,7 @@ pub struct Core {
     members: Members,
     /// Until we know the other members, and what they have in our shards.
     joining: Option<Joining>,
+    newcomers: Newcomers,
     /// How long open questions rest before they are asked again.
     refresh_period: Duration,
     /// The number from which on the last inventory of what is here was told to somebody.
@@ -120,6 +121,7 @@ impl Core {
             ctx: Ctx { has_joined: alone, ..Ctx::new(config.node) },
             members,
             joining: (!alone).then(Joining::default),
+            newcomers: Newcomers::default(),
             refresh_period: resync::REFRESH_MIN,
             last_inventory: 0,
             leaving: None,

@@ -201,6 +201,7 @@ impl Core {
         let later = self.copies.live_copy(id).and_then(|copy| copy.stamp).is_some_and(|own| own > stamp);
         if !later {
             self.directory.on_heard_deleted(&mut self.ctx, id, stamp);
+            self.take_pin(id);
             self.drop_fetch(id);
             let message = format!("{}: {id} was deleted", self.ctx.me);
             self.fail_wants(id, ErrorKind::Deleted, &message);
@@ -237,6 +238,7 @@ impl Core {
         }
         if let Some(moved) = self.ctx.shards.insert(node) {
             self.ctx.out.push_back(Output::Event(Event::MemberUp { node }));
+            self.newcomers.note(self.ctx.now, node);
             self.needs_pull.insert(node);
             self.directory.on_member_up(&mut self.ctx, node);
             self.on_owners_moved(&moved);

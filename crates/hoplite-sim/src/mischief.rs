@@ -51,7 +51,8 @@ impl Mischief<'_> {
 
     fn draw_one(&mut self, class: Class) -> (When, Fault) {
         // Faults that no message and no stream has to do with strike at a moment.
-        let free = matches!(class, Class::Client | Class::Delay | Class::Slow | Class::Partition | Class::OneWay);
+        let free =
+            matches!(class, Class::Client | Class::Delay | Class::Slow | Class::Partition | Class::OneWay);
         let (when, whom) = match free {
             true => (self.at(), self.node()),
             false => self.moment(),

@@ -132,7 +132,8 @@ impl Shape {
 
     fn draw_means(&self, dice: &mut Dice) -> Means {
         let us = Duration::from_micros;
-        let (input_time, message_time) = *dice.pick(&[(us(0), us(0)), (us(5), us(2)), (us(5), us(2)), (us(60), us(20))]);
+        let (input_time, message_time) =
+            *dice.pick(&[(us(0), us(0)), (us(5), us(2)), (us(5), us(2)), (us(60), us(20))]);
         let scarce = self.faults.has(Class::Shortage) && dice.percent(25);
         // Lines to and from all others, a client or two, and what is left for streams.
         let steady = 2 * self.nodes + 2 * self.clients / self.nodes;

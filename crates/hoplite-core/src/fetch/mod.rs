@@ -86,7 +86,7 @@ pub(crate) struct Fetches {
     /// Who sent us several streams at a time, until the last of them is over: how fast each was says
     /// little of the link.
     sharing: BTreeSet<NodeId>,
-    /// Objects that are to stay here once they have come.
+    /// Objects that are to stay here once they have come; somebody wants each of them, if only that.
     pins: BTreeSet<ObjectId>,
 }
 
@@ -156,6 +156,7 @@ impl Core {
             wants.remove(&want);
             if wants.is_empty() {
                 self.fetches.wants.remove(&object);
+                self.refuse_pin(object);
                 self.drop_unwanted_fetch(object);
             }
         }
@@ -204,7 +205,6 @@ impl Core {
     /// Forgets the fetch; tells the owner if it still has our question.
     pub(crate) fn drop_fetch(&mut self, object: ObjectId) {
         self.end_turn(object);
-        self.fetches.pins.remove(&object);
         if let Some(fetch) = self.fetches.running.remove(&object) {
             match fetch.state {
                 State::Asking => {

@@ -74,8 +74,8 @@ impl Core {
         self.wait_for_room_to_fetch(object, size);
     }
 
-    /// The object was to be kept here, and there is no room: its owner is to choose another node.
-    fn refuse_pin(&mut self, object: ObjectId) {
+    /// The object was to be kept here, and will not be: its owner is to choose another node.
+    pub(super) fn refuse_pin(&mut self, object: ObjectId) {
         if self.fetches.pins.remove(&object) {
             self.ask_owner(object, DirectoryRequest::PinRefused, None);
         }

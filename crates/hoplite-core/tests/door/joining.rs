@@ -254,5 +254,29 @@ fn a_member_tells_a_newcomer_of_all_and_of_itself() {
     });
     let mut members: Vec<_> = told.expect("it is answered").iter().map(|(member, _)| *member).collect();
     members.sort();
-    assert_eq!(members, (ME..=4).map(node).collect::<Vec<_>>());
+    assert_eq!(members, (ME..=4).chain([9]).map(node).collect::<Vec<_>>(), "it is one from now on");
+}
+
+/// Each of two that join at the same time asks every member: who asks second hears of the other.
+#[test]
+fn newcomers_are_told_of_each_other() {
+    let mut at = Node::among(2, STORE);
+    at.wait(Duration::from_secs(20));
+    let told = |at: &mut Node, newcomer: u16| {
+        let (scope, clock) = (Scope::All, Stamp::from_ms(0));
+        at.take_mail();
+        at.hear(
+            newcomer,
+            PeerMessage::InventoryRequest { round: 1, scope, shards: vec![], from: None, fresh: true, clock },
+        );
+        let told = at.take_mail().into_iter().find_map(|(to, message)| match message {
+            PeerMessage::Members { members } if to == node(newcomer) => Some(members),
+            _ => None,
+        });
+        told.map(|members| members.into_iter().map(|(member, _)| member).collect::<Vec<_>>())
+    };
+    assert_eq!(told(&mut at, 8), None);
+    assert_eq!(told(&mut at, 9), Some(vec![node(8)]));
+    assert_eq!(told(&mut at, 8), Some(vec![node(9)]));
+    assert_eq!(told(&mut at, 2), None, "it is no newcomer");
 }

@@ -25,7 +25,10 @@ impl Drawing<'_> {
                 1 => {
                     let nodes = (0..self.dice.between(0, 2)).map(|_| self.dice.index(self.shape.nodes));
                     let nodes: Vec<_> = nodes.collect();
-                    Spec::Prefetch { ids, nodes: nodes.into_iter().map(|index| self.first_node(index)).collect() }
+                    Spec::Prefetch {
+                        ids,
+                        nodes: nodes.into_iter().map(|index| self.first_node(index)).collect(),
+                    }
                 }
                 2 => Spec::Locate { id: ids[0] },
                 _ => Spec::Status,
