@@ -228,7 +228,7 @@ impl Directory {
     fn begin_pull(&mut self, ctx: &mut Ctx, node: NodeId) {
         let Some((scope, mut shards)) = self.pulls.take(node) else { return };
         shards.retain(|&shard| match scope {
-            Scope::All => self.owned.contains_key(&shard) && ctx.shards.is_mine(shard),
+            Scope::All => self.owned.contains_key(&shard),
             Scope::Past => ctx.shards.owner_of(shard) == node && node != ctx.me,
         });
         let mut digested = 0;
