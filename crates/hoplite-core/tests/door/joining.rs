@@ -87,33 +87,19 @@ fn it_asks_all_members_about_its_own_shards_alone() {
 
 #[test]
 fn questions_of_its_clients_are_asked_when_it_has_joined() {
-    let (theirs, written) = (id_owned_by(2, 2), object("written"));
+    let (theirs, ours) = (id_owned_by(2, 2), id_owned_by(ME, 2));
     let mut at = starting_beside(2);
     at.ask(get(theirs));
-    let call = at.ask(create(written, SIZE));
-    created(&at, call);
-    let ours = at.ask(Request::Locate { id: id_owned_by(ME, 2), timeout_ms: None });
+    let call = at.ask(Request::Locate { id: ours, timeout_ms: None });
     tell_members(&mut at, 2);
     let asked = take_asked(&mut at);
-    let (last, first) = asked.split_last().expect("node 2 may know of our shards");
-    first.iter().for_each(|asked| answer(&mut at, asked, InventoryPage::default()));
-    assert_eq!(at.take_requests(theirs), []);
-    assert_eq!(at.reply(ours), None);
-    answer(&mut at, last, InventoryPage::default());
-    while at.gauge("recovering shards") > 0 {
-        let asked = take_asked(&mut at);
-        asked.iter().for_each(|asked| answer(&mut at, asked, InventoryPage::default()));
-    }
-    let questions: Vec<_> = at
-        .take_mail()
-        .into_iter()
-        .filter_map(|(_, message)| match message {
-            PeerMessage::Directory { id, request: DirectoryRequest::Ask { .. }, .. } => Some(id),
-            _ => None,
-        })
-        .collect();
-    assert!(questions.contains(&theirs), "{questions:?}");
-    assert!(matches!(at.reply(ours), Some(Reply::Located { .. })));
+    at.wait(WELCOME);
+    assert_eq!((at.take_requests(theirs), at.reply(call)), (vec![], None), "node 2 has not answered");
+    at.members_answer = true;
+    asked.iter().for_each(|asked| answer(&mut at, asked, InventoryPage::default()));
+    at.wait(WELCOME);
+    assert!(at.take_requests(theirs).iter().any(|request| matches!(request, DirectoryRequest::Ask { .. })));
+    assert!(matches!(at.reply(call), Some(Reply::Located { .. })));
 }
 
 #[test]
@@ -125,29 +111,11 @@ fn a_put_waits_for_its_verdict_until_its_node_has_joined() {
     let seal = at.ask(Request::Seal { copy, timeout_ms: None });
     at.wait(WELCOME);
     assert_eq!((at.take_requests(theirs), at.reply(seal)), (vec![], None));
+    at.members_answer = true;
     tell_members(&mut at, 2);
-    let mut asked = at.mail.clone();
-    answer_all_keeping(&mut at, &mut asked);
-    let announced = asked.iter().any(|(to, message)| {
-        let announces = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Announce { wants_verdict: true, .. });
-        *to == node(2) && matches!(message, PeerMessage::Directory { id, request, .. } if *id == theirs && announces(request))
-    });
-    assert!(announced);
-}
-
-/// As `answer_all`, with all that was said meanwhile.
-fn answer_all_keeping(at: &mut Node, said: &mut Vec<(NodeId, PeerMessage)>) {
-    while !answer_some(at, said).is_empty() {}
-}
-
-fn answer_some(at: &mut Node, said: &mut Vec<(NodeId, PeerMessage)>) -> Vec<Asked> {
-    said.extend(at.mail.iter().cloned());
-    let asked = take_asked(at);
-    asked.iter().for_each(|asked| {
-        answer(at, asked, InventoryPage::default());
-        said.extend(at.mail.iter().cloned());
-    });
-    asked
+    at.wait(WELCOME);
+    let announces = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Announce { report, wants_verdict: true, .. } if report.complete);
+    assert!(at.take_requests(theirs).iter().any(announces));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a broken connection, or a death that was none, may have swallowed is said and asked again.
+//! What a broken connection, or a death that was none, may have swallowed is repeated.
 
 use std::time::Duration;
 

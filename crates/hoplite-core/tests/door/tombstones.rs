@@ -88,7 +88,7 @@ fn everyone_concerned_hears_of_a_deletion_before_it_is_done() {
 }
 
 #[test]
-fn a_deletion_is_said_again_to_who_may_have_missed_it() {
+fn a_deletion_is_repeated_to_whoever_may_have_missed_it() {
     let (mut at, id, _) = deleted_while_held();
     at.handle(Input::PeerBroken { node: node(2) });
     at.wait(Duration::from_millis(100));
@@ -179,7 +179,7 @@ fn a_deletion_leaves_a_copy_that_was_accepted_later() {
     assert_eq!(at.reply(seal), Some(&Reply::Done));
     at.take_mail();
     at.answer(2, id, DirectoryAnswer::Deleted { stamp: Stamp::from_ms(600) });
-    assert_eq!(at.take_mail(), [(node(2), PeerMessage::DeletionHeard { id })], "or it would be said again");
+    assert_eq!(at.take_mail(), [(node(2), PeerMessage::DeletionHeard { id })], "or it would be repeated");
     assert!(!at.copies[&copy].aborted && at.removed.is_empty());
     at.answer(2, id, DirectoryAnswer::Deleted { stamp: Stamp::from_ms(800) });
     assert_eq!(at.removed, [id]);
