@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_words::peer::{
-    CopyReport, Cursor, DirectoryRequest, InventoryPage, PeerMessage, Scope, ShardQuery, Verdict,
+    CopyReport, Cursor, Deletion, DirectoryRequest, InventoryPage, PeerMessage, Scope, ShardQuery, Verdict,
 };
 use hoplite_words::{mix64, Claim, Edition, NodeId, ObjectId, Shard, Stamp};
 
@@ -375,8 +375,8 @@ impl Directory {
         match scope {
             Scope::All => self.take_page(ctx, local, from, since, answer.page),
             Scope::Past => {
-                for (id, stamp) in answer.page.tombstones {
-                    self.on_heard_deleted(ctx, id, stamp);
+                for (id, deletion) in answer.page.tombstones {
+                    self.on_heard_deleted(ctx, id, deletion);
                 }
                 self.on_backup_ids(ctx, from, answer.page.lost.into_iter().map(|(id, _)| id));
             }
@@ -392,8 +392,8 @@ impl Directory {
 
     fn take_page(&mut self, ctx: &mut Ctx, local: &Copies, from: NodeId, since: u64, page: InventoryPage) {
         // Deletions first: what they concern is not even looked at.
-        for (id, stamp) in page.tombstones {
-            self.on_heard_deleted(ctx, id, stamp);
+        for (id, deletion) in page.tombstones {
+            self.on_heard_deleted(ctx, id, deletion);
         }
         for (id, report) in page.copies {
             if self.owned.contains(id.shard()) {
@@ -451,11 +451,12 @@ impl Directory {
     /// Deletions in a shard that this node heard of, for another inventory.
     pub fn tombstones_of(
         &self,
+        now: Duration,
         shard: Shard,
         after: Option<ObjectId>,
-    ) -> impl Iterator<Item = (ObjectId, Stamp)> + '_ {
+    ) -> impl Iterator<Item = (ObjectId, Deletion)> + '_ {
         let any = self.tombstones.has_of(shard);
-        any.then(|| self.tombstones.of_shard(shard, after)).into_iter().flatten()
+        any.then(|| self.tombstones.of_shard(now, shard, after)).into_iter().flatten()
     }
 
     /// Objects in a shard that were complete and are lost, as far as this node knows, and how long ago; for their

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use hoplite_words::client::Request;
 use hoplite_words::peer::{
-    CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, ShardQuery,
-    Verdict,
+    CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope,
+    ShardQuery, Verdict,
 };
 use hoplite_words::{ErrorKind, ObjectId, Shard, Stamp};
 
@@ -330,7 +330,7 @@ fn losses_that_others_remember_are_remembered_here() {
 fn deletions_that_others_heard_of_stand_here() {
     let mut inherited = Inherited::new();
     let call = inherited.at.ask(get_or_lost(inherited.id));
-    let tombstones = vec![(inherited.id, Stamp::from_ms(700))];
+    let tombstones = vec![(inherited.id, Deletion { stamp: Stamp::from_ms(700), age_ms: 0 })];
     let report = put_report(9, edition(5), SIZE);
     inherited.answer(InventoryPage { tombstones, ..copies(&[(inherited.id, report)]) });
     assert_eq!(failed(&inherited.at, call), ErrorKind::Deleted);

@@ -7,7 +7,7 @@ use minicbor::{Decode, Encode};
 
 use crate::{Edition, NodeId, ObjectId, ReductionId, Shard, Stamp, TransferId};
 pub use directory::{
-    CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, ShardQuery, Verdict,
+    CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, ShardQuery, Verdict,
 };
 pub use seats::{Child, Seat, SeatTrouble, Source};
 
