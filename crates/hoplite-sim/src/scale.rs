@@ -124,7 +124,7 @@ fn put(world: &mut World, cluster: Cluster, node: usize, name: &str) -> Result<O
     let (id, size) = (world.names.id(name), cluster.object_bytes);
     world.model.add(id, Origin::Put { dtype: Some(DTYPE) });
     let pause = Duration::ZERO;
-    let spec = Spec::Put { id, size, dtype: Some(DTYPE), piece: size, pause, ending: Ending::Seal };
+    let spec = Spec::Put { id, size, dtype: Some(DTYPE), piece: size, pause, ending: Ending::Seal, variant: 0 };
     let task = start(world, node, spec);
     finish(world, &[task])?;
     Ok(id)

@@ -136,11 +136,6 @@ impl Drawing<'_> {
             task = task.may_fail(&[ErrorKind::StoreFull]);
         }
         let hampered = self.shape.faults.any();
-        let is_put = matches!(task.spec, Spec::Put { .. } | Spec::PutSmall { .. });
-        if self.shape.room == Room::Tight && hampered && is_put {
-            // Its bytes gave way, as somebody else's were accepted first; and those are lost.
-            task = task.may_fail(&[ErrorKind::Lost]);
-        }
         // Of a reduction, its root may have died with the only copy.
         let says_lost = matches!(
             task.spec,

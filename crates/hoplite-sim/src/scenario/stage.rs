@@ -166,7 +166,7 @@ impl Stage {
                     self.world.model.add(id, Origin::Put { dtype });
                 }
                 let spec = match small {
-                    true => Spec::PutSmall { id, size, dtype },
+                    true => Spec::PutSmall { id, size, dtype, variant: 0 },
                     false => put_spec(id, size, dtype, &options),
                 };
                 self.start(node, &name, spec, options.within)?;
@@ -296,5 +296,6 @@ fn put_spec(id: ObjectId, size: u64, dtype: Option<hoplite_words::Dtype>, option
         (_, Some(at)) => Ending::HoldAt(at),
         _ => Ending::Seal,
     };
-    Spec::Put { id, size, dtype, piece: options.piece.unwrap_or(size.max(1)), pause: options.pause, ending }
+    let piece = options.piece.unwrap_or(size.max(1));
+    Spec::Put { id, size, dtype, piece, pause: options.pause, ending, variant: 0 }
 }

@@ -10,6 +10,7 @@ mod due;
 mod faults;
 mod flows;
 mod folds;
+mod history;
 mod lines;
 mod nodes;
 mod outputs;
@@ -28,6 +29,7 @@ use hoplite_core::Core;
 use hoplite_words::{Edition, NodeId, ObjectId, TransferId};
 
 use crate::dice::Dice;
+use crate::excuse::Excuses;
 use crate::happening::Happening;
 use crate::log::{Log, Topic};
 use crate::model::Model;
@@ -40,6 +42,7 @@ use clients::Session;
 use deferral::Process;
 use faults::{Faults, Leaving};
 use flows::Flow;
+use history::History;
 use lines::Lines;
 use rules::Rules;
 use witnesses::Witnesses;
@@ -181,6 +184,8 @@ pub struct World {
     pub(crate) faults: Faults,
     pub(crate) rules: Rules,
     pub(crate) witnesses: Witnesses,
+    pub(crate) history: History,
+    pub excuses: Excuses,
     pub(crate) nodes: Vec<Node>,
     pub(crate) flows: BTreeMap<FlowId, Flow>,
     pub(crate) sessions: BTreeMap<ClientId, Session>,
@@ -206,6 +211,8 @@ impl World {
             faults: Faults::default(),
             rules: Rules::default(),
             witnesses: Witnesses::default(),
+            history: History::default(),
+            excuses: Excuses::default(),
             nodes: Vec::new(),
             flows: BTreeMap::new(),
             sessions: BTreeMap::new(),

@@ -156,10 +156,12 @@ impl World {
         match event {
             Event::MemberUp { node } => {
                 self.nodes[place.index].members.insert(node);
+                self.note_view(place, None);
             }
             Event::MemberDown { node } => {
                 self.nodes[place.index].members.remove(&node);
                 self.stats.false_deaths += u64::from(self.place_of(node).is_some());
+                self.note_view(place, Some(node));
                 self.close_line(place, node);
                 self.turn_from_line(place, node);
             }
