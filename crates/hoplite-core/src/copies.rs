@@ -382,7 +382,7 @@ impl Core {
         let copy = &self.copies.table[&id];
         let owner = self.ctx.shards.owner(copy.object);
         if copy.stamp.is_none() && !self.ctx.may_ask(owner) {
-            // It is asked for its verdict once we have joined.
+            // It is not told yet, and must not be taken for told.
             return;
         }
         let knows = owner == self.ctx.me || (copy.told == Some(owner) && copy.told_complete);

@@ -59,7 +59,7 @@ impl Ctx {
         }
     }
 
-    /// Whether a question to this owner is asked now.
+    /// Whether questions to this owner are asked by now.
     pub fn may_ask(&self, owner: NodeId) -> bool {
         self.has_joined || owner == self.me
     }

@@ -7,10 +7,11 @@ use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope};
 use hoplite_words::{NodeId, ObjectId, Stamp};
 
+use crate::inventory::take_inventory;
 use crate::node::{node, Node, ME};
 use crate::puts::created;
 use crate::recovery::{answer, copies, take_asked, Asked};
-use crate::requests::{announce, ask, create, edition, get, object, put_report, SIZE};
+use crate::requests::{accepted, announce, ask, create, edition, get, object, put_report, SIZE};
 
 const STORE: u64 = 8 << 20;
 
@@ -116,6 +117,25 @@ fn a_put_waits_for_its_verdict_until_its_node_has_joined() {
     at.wait(WELCOME);
     let announces = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Announce { report, wants_verdict: true, .. } if report.complete);
     assert!(at.take_requests(theirs).iter().any(announces));
+}
+
+/// Its owner has asked for an inventory before it was complete, and nothing is said of it until we have joined.
+#[test]
+fn a_put_that_is_accepted_before_its_node_has_joined_is_reported_when_it_is_complete() {
+    let theirs = id_owned_by(2, 2);
+    let mut at = starting_beside(2);
+    let call = at.ask(create(theirs, SIZE));
+    let copy = created(&at, call);
+    let told = take_inventory(&mut at, 2, &[theirs.shard()]).page.copies;
+    let [(_, report)] = &told[..] else { panic!("{told:?}") };
+    assert!(!report.complete);
+    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
+    // Long enough for open questions to be repeated.
+    at.wait(Duration::from_millis(1100));
+    at.answer(2, theirs, accepted(report.edition));
+    assert_eq!(at.reply(seal), Some(&Reply::Done));
+    let said = at.take_requests(theirs);
+    assert!(matches!(&said[..], [DirectoryRequest::Announce { report, .. }] if report.complete), "{said:?}");
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl Drawing<'_> {
             self.put(thing, &excuses, Ending::DieAt(stop));
         }
         let rivals = *self.dice.pick(&[1, 1, 1, 1, 2, 3]);
-        let differ = self.dice.percent(40);
+        let differ = self.dice.percent(40) && size >= 8;
         for rival in 0..rivals {
             self.put_variant(thing, if differ { rival } else { 0 }, &excuses, Ending::Seal);
         }

@@ -12,7 +12,7 @@ pub use directory::{
 pub use seats::{Child, Seat, SeatTrouble, Source};
 
 /// Bumped with every change that an older peer would misread.
-pub const PEER_PROTOCOL_VERSION: u32 = 11;
+pub const PEER_PROTOCOL_VERSION: u32 = 12;
 
 /// First frame on every connection between nodes.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
