@@ -160,6 +160,16 @@ impl Model {
         same(id, known, bytes).map_err(|how| format!("two sealed contents: {how}"))
     }
 
+    /// What was first sealed under `id`.
+    pub fn content_of(&self, id: ObjectId) -> Option<Rc<[u8]>> {
+        self.contents.get(&id).cloned()
+    }
+
+    /// What was sealed before is gone for good, with all who had it.
+    pub fn replace_content(&mut self, id: ObjectId, bytes: &[u8]) {
+        self.contents.insert(id, bytes.into());
+    }
+
     /// A client was given a view of `id`.
     pub fn on_seen(&mut self, id: ObjectId) {
         self.seen.insert(id);

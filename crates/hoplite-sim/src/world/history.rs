@@ -17,6 +17,7 @@ use hoplite_words::{limits, NodeId, ObjectId};
 
 use super::{Place, World};
 use crate::excuse::Excuse;
+use crate::plane::Stage;
 use crate::task::{Ending, Spec, Task, TaskId};
 
 /// How long after all views are right again owners may still hear of what the other side did.
@@ -257,6 +258,25 @@ impl World {
             self.excuses.count(Excuse::HeldForDead);
         }
         split
+    }
+
+    /// Another content of the object was sealed than before: where the node with the last copy of the first one died,
+    /// it is the object's from now on.
+    pub(super) fn has_lost_content(&mut self, object: ObjectId, bytes: &[u8]) -> bool {
+        let Some(first) = self.model.content_of(object).filter(|_| !self.has_lost_nobody()) else { return false };
+        let living = self.nodes.iter().filter(|node| node.alive);
+        let holds = |node: &super::Node| {
+            let copies = node.plane.copies.values().filter(|held| {
+                held.identity.is_some_and(|(id, _)| id == object) && matches!(held.stage, Stage::Sealed(_))
+            });
+            copies.into_iter().any(|held| *node.bytes(held.extent, 0, held.extent.size) == *first)
+        };
+        if living.into_iter().any(holds) {
+            return false;
+        }
+        self.excuses.count(Excuse::NodeDied);
+        self.model.replace_content(object, bytes);
+        true
     }
 
     /// Of those who made the same thing, not all may have been told that somebody else did.
