@@ -40,12 +40,12 @@ pub struct Failure {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stats { happenings, messages, flows, fanout_max, evictions, assembled, broken_transfers, .. } =
+        let Stats { happenings, messages, flows, fanout_max, evictions, assembled, broken_transfers, from_memory, .. } =
             self.stats;
         write!(
             f,
             "seed {}: {}; {happenings} events, {messages} messages, {flows} streams (up to {fanout_max} from one copy), \
-             {evictions} evictions, {assembled} assembled, {broken_transfers} broken, {} contents judged, log {:016x}",
+             {evictions} evictions, {assembled} assembled, {broken_transfers} broken, {from_memory} from memory, {} contents judged, log {:016x}",
             self.seed, self.shape, self.judged, self.log_hash
         )
     }

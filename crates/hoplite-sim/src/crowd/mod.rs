@@ -130,6 +130,12 @@ impl Drawing<'_> {
         self.add_for(client, at, spec, excuses);
     }
 
+    /// For the client of the last task.
+    fn add_again(&mut self, at: Duration, spec: Spec, excuses: &[ErrorKind]) {
+        let Some(Item::Task { task, .. }) = self.script.items.last() else { return };
+        self.add_for(task.client, at, spec, excuses);
+    }
+
     fn add_for(&mut self, client: ClientId, at: Duration, spec: Spec, excuses: &[ErrorKind]) {
         let mut task = Task::new(client, spec).may_fail(excuses);
         if self.shape.room == Room::Tight {

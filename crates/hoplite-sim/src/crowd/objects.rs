@@ -44,7 +44,13 @@ impl Drawing<'_> {
             let hold = *self.dice.pick(&[0, 0, 100, 20_000].map(Duration::from_micros));
             let partial = self.dice.percent(40);
             let fail_if_lost = self.dice.percent(20);
-            self.add(at, Spec::Get { id: thing.id, partial, fail_if_lost, hold }, excuses);
+            let get = Spec::Get { id: thing.id, partial, fail_if_lost, hold };
+            self.add(at, get.clone(), excuses);
+            if thing.size <= INLINE_BYTES_MAX && self.dice.percent(30) {
+                // Once more by the same client, which may have kept it.
+                let at = self.moment();
+                self.add_again(at, get, excuses);
+            }
         }
     }
 

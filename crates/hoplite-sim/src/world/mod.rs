@@ -170,6 +170,8 @@ pub struct Stats {
     /// Targets of allreduces that were put together from stripes, one for each node.
     pub assembled: u64,
     pub broken_transfers: u64,
+    /// Gets that clients answered themselves.
+    pub from_memory: u64,
     /// How often a node took another one for dead that lived.
     pub false_deaths: u64,
 }

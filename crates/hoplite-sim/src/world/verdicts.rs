@@ -66,7 +66,7 @@ impl World {
     }
 
     /// Sealed bytes of an object, over these sources, can be seen.
-    fn judge_bytes(
+    pub(super) fn judge_bytes(
         &mut self,
         id: ObjectId,
         edition: Option<Edition>,
