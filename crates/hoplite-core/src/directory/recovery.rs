@@ -59,6 +59,8 @@ pub(super) struct Pulls {
     /// Not all members are known yet. Whoever is asked about a shard takes us for its owner, which we may turn out
     /// not to be: nobody is asked before.
     awaits_members: bool,
+    /// We were held for dead, and know nobody yet who could tell us what became of our shards.
+    pub awaits_company: bool,
     queue: BTreeMap<NodeId, BTreeSet<(Scope, Shard)>>,
     running: BTreeMap<NodeId, Pull>,
     /// Somebody waits for these.
@@ -161,11 +163,12 @@ impl Directory {
     /// We were held for dead: others may have owned all of our shards meanwhile.
     pub fn recover_everything(&mut self, ctx: &mut Ctx) {
         let members: BTreeSet<_> = ctx.shards.iter().filter(|&node| node != ctx.me).collect();
+        self.pulls.awaits_company = members.is_empty();
         if members.is_empty() {
             return;
         }
         self.pulls.restart(ctx);
-        for (shard, owned) in self.owned.iter_mut() {
+        for (shard, owned) in self.owned.iter_mut().filter(|&(shard, _)| ctx.shards.is_mine(shard)) {
             owned.recover_again(members.clone());
             for &member in &members {
                 self.pulls.enqueue(member, Scope::All, shard);
@@ -646,7 +649,7 @@ fn is_superseded_by(earlier: &DirectoryRequest, later: &DirectoryRequest) -> boo
         (Ask { .. }, Ask { .. }) => true,
         (Ask { ask, .. }, Unask { ask: taken_back }) => ask == taken_back,
         (Subscribe { .. }, Subscribe { .. } | Unsubscribe) => true,
-        (Claim { claim, .. }, Claim { claim: other, .. } | ReleaseClaim { claim: other }) => claim == other,
+        (Claim { claim, .. }, Claim { claim: other, .. } | ReleaseClaim { claim: other, .. }) => claim == other,
         (earlier, later) => earlier == later,
     }
 }

@@ -202,7 +202,7 @@ fn of_a_question_that_is_repeated_or_taken_back_nothing_is_held() {
     }
     inherited.request(2, DirectoryRequest::Unask { ask: 3 });
     inherited.request(2, DirectoryRequest::Unsubscribe);
-    inherited.request(2, DirectoryRequest::ReleaseClaim { claim });
+    inherited.request(2, DirectoryRequest::ReleaseClaim { claim, made: false });
     inherited.request(2, DirectoryRequest::Withdraw { seq: 9, edition: edition(6) });
     assert_eq!(inherited.at.gauge("held requests"), 1, "a deletion cannot be taken back");
     inherited.answer(InventoryPage::default());
@@ -356,7 +356,7 @@ fn a_claim_that_the_dead_owner_had_accepted_stands() {
     inherited.answer(InventoryPage { claims, ..InventoryPage::default() });
     inherited.request(2, announce_unjudged(2, put_report(9, edition(5), SIZE)));
     assert_eq!(inherited.told(), [], "it was the first");
-    inherited.request(2, DirectoryRequest::ReleaseClaim { claim: first });
+    inherited.request(2, DirectoryRequest::ReleaseClaim { claim: first, made: false });
     let told = inherited.told();
     assert!(
         matches!(told[..], [(2, DirectoryAnswer::ClaimVerdict { claim, .. })] if claim == second),

@@ -130,7 +130,7 @@ fn at_cluster_time(at: &mut Node, ms: u64) {
     let other = object("something else");
     let stamp = Some(Stamp::from_ms(ms));
     at.request(2, other, announce(CopyReport { stamp, ..writing_report(2, 1, edition(99), SIZE) }));
-    at.request(2, other, DirectoryRequest::ReleaseClaim { claim });
+    at.request(2, other, DirectoryRequest::ReleaseClaim { claim, made: false });
     at.request(2, other, DirectoryRequest::Withdraw { seq: 2, edition: edition(99) });
     at.take_mail();
 }

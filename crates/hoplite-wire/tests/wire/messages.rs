@@ -172,7 +172,7 @@ draw_enum! {
         Delete { token },
         Locate { token },
         Claim { seq, claim },
-        ReleaseClaim { claim },
+        ReleaseClaim { claim, made: false },
         MarkLost { claim },
         Bring { nodes },
         PinRefused,

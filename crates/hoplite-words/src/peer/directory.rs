@@ -100,11 +100,14 @@ pub enum DirectoryRequest {
         #[n(1)]
         claim: Claim,
     },
-    /// The reduction that had this claim has failed.
+    /// The reduction that had this claim is over.
     #[n(9)]
     ReleaseClaim {
         #[n(0)]
         claim: Claim,
+        /// Its target was sealed somewhere.
+        #[n(1)]
+        made: bool,
     },
     /// From a coordinator: the object was complete under this claim, and its node died before anybody else had it.
     #[n(10)]
