@@ -172,7 +172,7 @@ draw_enum! {
         Delete { token },
         Locate { token },
         Claim { seq, claim },
-        ReleaseClaim { claim, made: false },
+        ReleaseClaim { claim, made },
         MarkLost { claim },
         Bring { nodes },
         PinRefused,
