@@ -45,11 +45,6 @@ impl Clock {
             self.last = self.last.max(stamp);
         }
     }
-
-    /// How long ago it was.
-    pub fn age(&self, now: Duration, stamp: Stamp) -> Duration {
-        Duration::from_millis(self.now_ms(now).saturating_sub(stamp.ms()))
-    }
 }
 
 #[cfg(test)]
@@ -64,7 +59,6 @@ mod tests {
         let first = clock.tick(SECOND);
         assert_eq!(first.ms(), 1_001_000);
         assert!(clock.tick(SECOND) > first);
-        assert_eq!(clock.age(3 * SECOND, first), 2 * SECOND);
     }
 
     #[test]

@@ -386,6 +386,10 @@ impl Core {
     pub(crate) fn announce(&mut self, id: CopyId, complete: bool, wants_verdict: bool) {
         let copy = &self.copies.table[&id];
         let owner = self.ctx.shards.owner(copy.object);
+        if copy.stamp.is_none() && !self.ctx.may_ask(owner) {
+            // It is not told yet, and must not be taken for told.
+            return;
+        }
         let knows = owner == self.ctx.me || (copy.told == Some(owner) && copy.told_complete);
         let (object, report) = self.report(id, owner, complete);
         // Not what came from the directory: each of many receivers would send it back. Nor what it has had.

@@ -59,11 +59,16 @@ impl Ctx {
         }
     }
 
+    /// Whether questions to this owner are asked by now.
+    pub fn may_ask(&self, owner: NodeId) -> bool {
+        self.has_joined || owner == self.me
+    }
+
     /// Sends a request to the owner of `id` as we see it; says who that is. Before we have joined, questions to
     /// others wait: they are open, and are asked when we have.
     pub fn ask_owner(&mut self, id: ObjectId, request: DirectoryRequest, attach: Option<CopyId>) -> NodeId {
         let owner = self.shards.owner(id);
-        if self.has_joined || owner == self.me || !is_question(&request) {
+        if self.may_ask(owner) || !is_question(&request) {
             let message = PeerMessage::Directory { origin: self.me, hops: 0, id, request };
             self.send(owner, message, attach);
         }

@@ -75,6 +75,9 @@ impl Core {
         }
         if scope == Scope::All {
             self.note_owner(from, &shards);
+            if cursor.is_none() {
+                self.tell_of_newcomers(from);
+            }
         }
         let since = self.next_number();
         self.last_inventory = since;
@@ -154,12 +157,12 @@ impl Core {
             COPIES if self.copies.count_in(shard) > 0 => self.fill_copies(filling, to, shard, after),
             COPIES => {}
             TOMBSTONES => {
-                for (id, stamp) in self.directory.tombstones_of(shard, after) {
+                for (id, deletion) in self.directory.tombstones_of(self.ctx.now, shard, after) {
                     if filling.is_full() {
                         return;
                     }
                     filling.note(shard, section, id, 0);
-                    filling.page.tombstones.push((id, stamp));
+                    filling.page.tombstones.push((id, deletion));
                 }
             }
             _ => {

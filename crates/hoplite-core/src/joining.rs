@@ -5,8 +5,11 @@
 //!  seeds ──first member──▶ MembersRequest ──Members──▶ shards recovered ──▶ joined: open questions are asked
 //!    └── nobody for START_ALONE ──────────────────────────────────────────────▲
 //! ```
-//! So what it accepts as an owner contradicts nobody, and all members know a node that writes something.
+//! So what it accepts as an owner contradicts nobody, and all members know a node that writes something. Two that
+//! join at the same time both ask every member; so one of them is told of the other before it owns anything, and asks
+//! it, too.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use hoplite_words::peer::PeerMessage;
@@ -24,6 +27,31 @@ const MEMBERS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Members that are asked before those that are known count as all.
 const TRIES_MAX: u32 = 8;
+
+/// For how long members are newcomers, and how many are remembered as such: by then all others know them by gossip.
+const NEWCOMERS_FOR: Duration = Duration::from_secs(10);
+const NEWCOMERS_MAX: usize = 64;
+
+/// Members that came up lately.
+#[derive(Debug, Default)]
+pub(crate) struct Newcomers(VecDeque<(NodeId, Duration)>);
+
+impl Newcomers {
+    pub fn note(&mut self, now: Duration, node: NodeId) {
+        self.0.retain(|&(known, until)| known != node && until > now);
+        self.0.push_back((node, now + NEWCOMERS_FOR));
+        if self.0.len() > NEWCOMERS_MAX {
+            self.0.pop_front();
+        }
+    }
+
+    /// If `node` is one of them: the others.
+    fn beside(&self, now: Duration, node: NodeId) -> Vec<(NodeId, u32)> {
+        let recent = || self.0.iter().filter(|(_, until)| *until > now).map(|&(known, _)| known);
+        let others = recent().filter(|&known| known != node && recent().any(|newcomer| newcomer == node));
+        others.map(|node| (node, 0)).collect()
+    }
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Joining {
@@ -47,7 +75,9 @@ impl Core {
         }
     }
 
+    /// A newcomer asks, who is a member from now on.
     pub(crate) fn on_members_request(&mut self, from: NodeId) {
+        self.note_member(from);
         let mut members = self.members.with_lives();
         members.truncate(limits::MEMBERS_MAX);
         self.send(from, PeerMessage::Members { members }, None);
@@ -57,6 +87,22 @@ impl Core {
         let changes = self.members.on_heard(self.ctx.now, members);
         self.on_member_changes(changes);
         self.know_members();
+    }
+
+    /// The node lives, and asks us for something.
+    pub(crate) fn note_member(&mut self, node: NodeId) {
+        if !self.ctx.shards.contains(node) && !self.departed.contains(&node) {
+            let changes = self.members.on_heard(self.ctx.now, vec![(node, 0)]);
+            self.on_member_changes(changes);
+        }
+    }
+
+    /// A newcomer asks for what is known here: it may not have heard of others that join beside it.
+    pub(crate) fn tell_of_newcomers(&mut self, to: NodeId) {
+        let members = self.newcomers.beside(self.ctx.now, to);
+        if !members.is_empty() {
+            self.send(to, PeerMessage::Members { members }, None);
+        }
     }
 
     pub(crate) fn on_join_timer(&mut self) {

@@ -56,7 +56,7 @@ use ctx::Ctx;
 use directory::Directory;
 use fetch::Fetches;
 use io::ClientId;
-use joining::Joining;
+use joining::{Joining, Newcomers};
 use leave::Leaving;
 use members::Members;
 use put_again::Spares;
@@ -74,6 +74,7 @@ pub struct Core {
     members: Members,
     /// Until we know the other members, and what they have in our shards.
     joining: Option<Joining>,
+    newcomers: Newcomers,
     /// How long open questions rest before they are asked again.
     refresh_period: Duration,
     /// The number from which on the last inventory of what is here was told to somebody.
@@ -122,6 +123,7 @@ impl Core {
             ctx: Ctx { has_joined: alone, ..Ctx::new(config.node) },
             members,
             joining: (!alone).then(Joining::default),
+            newcomers: Newcomers::default(),
             refresh_period: resync::REFRESH_MIN,
             last_inventory: 0,
             leaving: None,
@@ -254,6 +256,7 @@ impl Core {
             Timer::Asks(object) => self.directory.serve_asks(&mut self.ctx, &self.copies, object),
             Timer::Pin(object) => self.directory.on_pin_timer(&mut self.ctx, object),
             Timer::Pull(node) => self.directory.on_pull_timer(&mut self.ctx, node),
+            Timer::AskAgain(object) => self.on_ask_timer(object),
             Timer::Work => self.directory.work(&mut self.ctx, &self.copies),
             Timer::Tombstones => self.directory.expire_tombstones(&mut self.ctx),
             Timer::LostIds => self.directory.forget_lost(&mut self.ctx),

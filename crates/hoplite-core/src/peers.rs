@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::{Blob, Edition, Error, ErrorKind, NodeId, ObjectId, Stamp};
+use hoplite_words::peer::{CopyReport, Deletion, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_words::{Blob, Edition, Error, ErrorKind, NodeId, ObjectId};
 
 use crate::copies::{NewCopy, Phase};
 use crate::directory::{Answer, Effect};
@@ -133,7 +133,7 @@ impl Core {
                 let size = payload.0.len() as u64;
                 self.on_inline(from, id, ask, Content { edition, size, header, stamp }, payload);
             }
-            DirectoryAnswer::Deleted { stamp } => self.on_deleted(from, id, stamp),
+            DirectoryAnswer::Deleted { deletion } => self.on_deleted(from, id, deletion),
             DirectoryAnswer::Lost => self.on_lost(id),
             DirectoryAnswer::Copy { node, report, payload } => {
                 self.on_copy_reported(id, node, report, payload);
@@ -216,10 +216,12 @@ impl Core {
 
     /// The object was deleted then: nothing of it stays here, and nobody waits for it any longer. What was
     /// accepted later is another one.
-    fn on_deleted(&mut self, owner: NodeId, id: ObjectId, stamp: Stamp) {
-        let later = self.copies.live_copy(id).and_then(|copy| copy.stamp).is_some_and(|own| own > stamp);
+    fn on_deleted(&mut self, owner: NodeId, id: ObjectId, deletion: Deletion) {
+        let accepted = self.copies.live_copy(id).and_then(|copy| copy.stamp);
+        let later = accepted.is_some_and(|accepted| accepted > deletion.stamp);
         if !later {
-            self.directory.on_heard_deleted(&mut self.ctx, id, stamp);
+            self.directory.on_heard_deleted(&mut self.ctx, id, deletion);
+            self.take_pin(id);
             self.drop_fetch(id);
             let message = format!("{}: {id} was deleted", self.ctx.me);
             self.fail_wants(id, ErrorKind::Deleted, &message);
@@ -256,6 +258,7 @@ impl Core {
         }
         if let Some(moved) = self.ctx.shards.insert(node) {
             self.ctx.out.push_back(Output::Event(Event::MemberUp { node }));
+            self.newcomers.note(self.ctx.now, node);
             self.needs_pull.insert(node);
             self.directory.on_member_up(&mut self.ctx, node);
             self.on_owners_moved(&moved);

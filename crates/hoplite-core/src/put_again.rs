@@ -68,7 +68,11 @@ impl Core {
     /// The first content cannot be had: what this call put takes its place, if it is still here.
     pub(crate) fn offer_spare(&mut self, client: ClientId, call: u64, id: ObjectId) {
         let Some(&spare) = self.spares.by_call.get(&(client, call)) else {
-            return self.fail_lost(client, call, id);
+            let message = format!(
+                "{}: {id} was put elsewhere first, and that is gone; the bytes of this put gave way to others in a full store",
+                self.ctx.me
+            );
+            return self.fail_call(client, call, ErrorKind::StoreFull, &message);
         };
         let copy = &self.copies.table[&spare];
         let read_by_others = copy.users > 1 || copy.views > 0;

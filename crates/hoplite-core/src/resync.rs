@@ -49,10 +49,7 @@ impl Core {
 
     /// Another node says that it owns these shards: it has heard of a change of members before us.
     pub(crate) fn note_owner(&mut self, node: NodeId, queries: &[ShardQuery]) {
-        if !self.ctx.shards.contains(node) && !self.departed.contains(&node) {
-            let changes = self.members.on_heard(self.ctx.now, vec![(node, 0)]);
-            self.on_member_changes(changes);
-        }
+        self.note_member(node);
         let mut owners = ShardSet::default();
         for &ShardQuery { shard, .. } in queries {
             if self.ctx.shards.note_claimed(self.ctx.now, shard, node) {

@@ -43,6 +43,8 @@ pub(crate) enum Timer {
     Pull(NodeId),
     /// Take in what is here of our own shards.
     OwnInventory,
+    /// A fetch whose senders have brought nothing has rested.
+    AskAgain(ObjectId),
     /// Long work goes on.
     Work,
     /// Forget those who are involved in objects here and never became members.

@@ -141,7 +141,7 @@ impl Core {
         let Some(number) = found else {
             // It is over; the owner need not keep the right for us.
             if matches!(verdict, Verdict::Accepted(_)) {
-                self.ask_owner(id, DirectoryRequest::ReleaseClaim { claim }, None);
+                self.ask_owner(id, DirectoryRequest::ReleaseClaim { claim, made: false }, None);
             }
             return;
         };

@@ -64,6 +64,8 @@ impl Run<'_> {
         join(self.world)?;
         self.remake()?;
         settle(self.world)?;
+        self.world.judge_makers();
+        check(self.world)?;
         self.world.judge_promises()?;
         self.world.judge_pins()?;
         self.world.judge_graves()?;
@@ -149,7 +151,7 @@ impl Run<'_> {
         for client in fresh_clients(self.world) {
             for &id in &buried {
                 let get = Spec::Get { id, partial: false, fail_if_lost: false, hold: Duration::ZERO };
-                let put = Spec::PutSmall { id, size: 8, dtype: None };
+                let put = Spec::PutSmall { id, size: 8, dtype: None, variant: 0 };
                 let is_put = all_know && self.world.model.size(id).is_none();
                 for spec in [Some(get), Some(put).filter(|_| is_put)].into_iter().flatten() {
                     let mut task = Task::new(client, spec).may_fail(&[ErrorKind::Deleted]);
@@ -194,7 +196,7 @@ impl Run<'_> {
         }
         for client in self.world.clients() {
             if !clients.contains(&client) {
-                self.world.kill_client(client);
+                self.world.kill_client(client, false);
             }
         }
         self.finish()?;

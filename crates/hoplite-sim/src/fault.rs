@@ -35,10 +35,16 @@ pub enum Class {
     Delay,
     /// Nodes handle everything late, on a slow line.
     Slow,
+    /// Ways are cut in one direction only.
+    OneWay,
+    /// Bulk connections cannot be made.
+    Dial,
+    /// Processes run out of descriptors.
+    Shortage,
 }
 
 impl Class {
-    pub const ALL: [Class; 13] = [
+    pub const ALL: [Class; 16] = [
         Class::Client,
         Class::Kill,
         Class::Host,
@@ -52,6 +58,9 @@ impl Class {
         Class::Stall,
         Class::Delay,
         Class::Slow,
+        Class::OneWay,
+        Class::Dial,
+        Class::Shortage,
     ];
 
     fn name(self) -> &'static str {
@@ -69,13 +78,16 @@ impl Class {
             Class::Stall => "stall",
             Class::Delay => "delay",
             Class::Slow => "slow",
+            Class::OneWay => "oneway",
+            Class::Dial => "dial",
+            Class::Shortage => "shortage",
         }
     }
 }
 
 /// Which classes of faults a run may draw; none by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct FaultSwitches(u16);
+pub struct FaultSwitches(u32);
 
 impl FaultSwitches {
     /// Every class there is.
@@ -143,8 +155,8 @@ pub enum Whom {
 /// One fault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// A client process dies.
-    KillClient { client: usize },
+    /// A client process dies; or, if it has `forked`, its child lives on with its connection.
+    KillClient { client: usize, forked: bool },
     /// The daemon dies, its clients' connections with it; with `host`, nothing answers there any more.
     KillNode { whom: Whom, host: bool, back_after: Option<Duration> },
     /// The daemon is asked to end.
@@ -153,8 +165,9 @@ pub enum Fault {
     RestartNode { node: usize },
     /// The daemon's process stands still.
     Pause { whom: Whom, time: Duration },
-    /// Nodes on the marked side and the others do not reach each other.
-    Partition { side: Vec<bool>, time: Duration },
+    /// Nodes on the marked side and the others do not reach each other; or (`one_way`) only the others do not reach
+    /// them.
+    Partition { side: Vec<bool>, one_way: bool, time: Duration },
     /// Only this node is cut off from all others.
     Isolate { whom: Whom, time: Duration },
     /// The control connection from one to the other breaks; what is under way on it is lost.

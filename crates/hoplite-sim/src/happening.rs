@@ -80,6 +80,11 @@ pub(crate) enum Happening {
         place: Place,
         send: SendId,
     },
+    /// A stream's connection could not be made.
+    DialFailed {
+        place: Place,
+        send: SendId,
+    },
     FoldStep {
         place: Place,
         fold: FoldId,

@@ -3,6 +3,7 @@
 //! - `queue`, `dice`, `log`, `names`: the clock, the chances, the account, the short names
 //! - `net`, `plane`: links, and the copies and jobs of a node's carry plane
 //! - `world`: carries out what cores want and tells them what came of it
+//! - `excuse`: why something goes that a rule forbids
 //! - `task`: what clients do; `model`: what they must find
 //! - `fault`: what may go wrong; `workload`, `crowd`, `mischief`: a seed draws a world, its tasks, its faults
 //! - `script`: the drawn list; `run`, `ending`: play it, and say what went wrong; `minimise`: with fewer items
@@ -13,6 +14,7 @@
 mod crowd;
 mod dice;
 mod ending;
+pub mod excuse;
 pub mod fault;
 mod happening;
 mod log;

@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use clap::Parser;
+use hoplite_sim::excuse::Excuses;
 use hoplite_sim::fault::FaultSwitches;
 use hoplite_sim::minimise::minimise;
 use hoplite_sim::run::{run, Keep, Report};
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
     let keep: Keep = args.keep.clone().map(|keep| keep.into_iter().collect());
     let mut failed = Vec::new();
     let mut judged = 0;
+    let mut excuses = Excuses::default();
     let next = AtomicU64::new(args.seed);
     let end = args.seed + args.seeds;
     let (sender, reports) = mpsc::channel();
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
             while let Some(report) = early.remove(&due) {
                 due += 1;
                 judged += report.judged;
+                excuses.add(&report.excuses);
                 if args.verbose || args.seeds == 1 {
                     println!("{report}");
                 }
@@ -86,6 +89,9 @@ fn main() -> ExitCode {
             }
         }
     });
+    if args.seeds > 1 {
+        print!("{excuses}");
+    }
     if failed.is_empty() {
         println!("{} seeds from {}: all fine, {judged} contents judged", args.seeds, args.seed);
         return ExitCode::SUCCESS;

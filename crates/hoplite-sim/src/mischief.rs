@@ -32,6 +32,7 @@ impl Mischief<'_> {
             Class::Stall,
             Class::Delay,
             Class::Slow,
+            Class::OneWay,
         ];
         let classes: Vec<_> = drawn.into_iter().filter(|class| self.shape.faults.has(*class)).collect();
         if classes.is_empty() || self.dice.percent(5) {
@@ -50,7 +51,8 @@ impl Mischief<'_> {
 
     fn draw_one(&mut self, class: Class) -> (When, Fault) {
         // Faults that no message and no stream has to do with strike at a moment.
-        let free = matches!(class, Class::Client | Class::Delay | Class::Slow | Class::Partition);
+        let free =
+            matches!(class, Class::Client | Class::Delay | Class::Slow | Class::Partition | Class::OneWay);
         let (when, whom) = match free {
             true => (self.at(), self.node()),
             false => self.moment(),
@@ -61,7 +63,10 @@ impl Mischief<'_> {
     fn fault(&mut self, class: Class, whom: Whom) -> Fault {
         let ms = Duration::from_millis;
         match class {
-            Class::Client => Fault::KillClient { client: self.dice.index(self.shape.clients) },
+            Class::Client => Fault::KillClient {
+                client: self.dice.index(self.shape.clients),
+                forked: self.dice.percent(25),
+            },
             Class::Kill | Class::Host => {
                 let back = self.shape.faults.has(Class::Restart) && self.dice.percent(60);
                 let time = self.length(&[1, 100, 1000, 3000]);
@@ -76,12 +81,16 @@ impl Mischief<'_> {
                 };
                 Fault::Leave { whom, within, back_after: back.then_some(time) }
             }
+            Class::Pause if self.dice.percent(3) => {
+                // Longer than anything that is waited for.
+                Fault::Pause { whom, time: self.length(&[90_000]) }
+            }
             Class::Pause => Fault::Pause { whom, time: self.length(&[50, 300, 1500, 5000]) },
             Class::Partition => {
                 let time = self.length(&[50, 500, 3000, 8000]);
                 match self.dice.percent(30) {
                     true => Fault::Isolate { whom, time },
-                    false => Fault::Partition { side: self.side(), time },
+                    false => Fault::Partition { side: self.side(), one_way: false, time },
                 }
             }
             Class::Control => match whom {
@@ -106,7 +115,13 @@ impl Mischief<'_> {
                 factor: self.dice.between(1, 20),
                 time: self.length(&[100, 1000, 4000]),
             },
-            Class::Restart | Class::Datagram => unreachable!("no faults of their own"),
+            Class::OneWay => {
+                let (side, time) = (self.side(), self.length(&[50, 500, 3000, 8000]));
+                Fault::Partition { side, one_way: true, time }
+            }
+            Class::Restart | Class::Datagram | Class::Dial | Class::Shortage => {
+                unreachable!("no faults of their own")
+            }
         }
     }
 
@@ -127,6 +142,10 @@ impl Mischief<'_> {
     fn side(&mut self) -> Vec<bool> {
         let mut side: Vec<bool> = (0..self.shape.nodes).map(|_| self.dice.percent(50)).collect();
         side[0] = true;
+        if self.dice.percent(50) {
+            // One way, it makes a difference which side does not hear the other.
+            side.iter_mut().for_each(|marked| *marked = !*marked);
+        }
         side
     }
 

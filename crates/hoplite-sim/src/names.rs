@@ -15,20 +15,34 @@ pub struct Names {
 
 /// The address of the node with this index.
 pub fn address(index: usize) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, index as u8 + 1], hoplite_words::limits::DEFAULT_PORT))
+    let [high, low] = (index as u16 + 1).to_be_bytes();
+    SocketAddr::from(([10, 0, high, low], hoplite_words::limits::DEFAULT_PORT))
 }
 
 /// The index of the node at this address.
 pub fn index_of(addr: SocketAddr) -> usize {
     match addr {
-        SocketAddr::V4(v4) => usize::from(v4.ip().octets()[3]) - 1,
+        SocketAddr::V4(v4) => {
+            let [_, _, high, low] = v4.ip().octets();
+            usize::from(u16::from_be_bytes([high, low])) - 1
+        }
         SocketAddr::V6(_) => unreachable!("the simulated world speaks IPv4"),
     }
 }
 
+/// Starts of one node that can be told apart, the first one is 1.
+const BOOTS: u64 = 64;
+
+/// Of the `boot`th start of a node, whose clock shows about that time and whose last start had that incarnation.
+/// As the daemon does, it takes a later one than the last, whatever the clock shows.
+pub fn incarnation(boot: u64, wall_ms: u64, last: u64) -> u64 {
+    wall_ms.max(last).next_multiple_of(BOOTS) + boot % BOOTS
+}
+
 /// `n2`, and `n2'` and so on after restarts.
 pub fn node(node: NodeId) -> String {
-    format!("n{}{}", index_of(node.addr) + 1, "'".repeat((node.incarnation as usize).saturating_sub(1)))
+    let restarts = (node.incarnation % BOOTS).saturating_sub(1);
+    format!("n{}{}", index_of(node.addr) + 1, "'".repeat(restarts as usize))
 }
 
 impl Names {

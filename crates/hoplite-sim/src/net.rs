@@ -43,6 +43,20 @@ struct Spike {
     extra: Duration,
 }
 
+#[derive(Debug)]
+struct Cut {
+    /// Which nodes are on the marked side.
+    side: Vec<bool>,
+    /// What the marked side says gets through to the others.
+    one_way: bool,
+}
+
+impl Cut {
+    fn stops(&self, from: usize, to: usize) -> bool {
+        self.side[from] != self.side[to] && !(self.one_way && self.side[from])
+    }
+}
+
 /// The state of all links.
 pub struct Net {
     plan: NetPlan,
@@ -50,8 +64,7 @@ pub struct Net {
     dice: Vec<Vec<Dice>>,
     egress_free: Vec<Duration>,
     ingress_free: Vec<Duration>,
-    /// Which nodes are on the marked side of each cut.
-    cuts: BTreeMap<TroubleId, Vec<bool>>,
+    cuts: BTreeMap<TroubleId, Cut>,
     spikes: BTreeMap<TroubleId, Spike>,
     /// Hosts without power.
     dark: Vec<bool>,
@@ -125,18 +138,23 @@ impl Net {
         (self.plan.bytes_per_s[node] / self.slowness[node]).max(1)
     }
 
-    /// Whether nothing gets from one node to the other, nor back.
-    pub fn is_cut(&self, one: usize, other: usize) -> bool {
-        self.dark[one] || self.dark[other] || self.cuts.values().any(|side| side[one] != side[other])
+    /// Whether nothing gets from one node to the other.
+    pub fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.dark[from] || self.dark[to] || self.cuts.values().any(|cut| cut.stops(from, to))
     }
 
-    pub fn cut(&mut self, id: TroubleId, side: Vec<bool>) {
-        self.cuts.insert(id, side);
+    /// Whether two nodes cannot speak with each other.
+    pub fn is_apart(&self, one: usize, other: usize) -> bool {
+        self.is_cut(one, other) || self.is_cut(other, one)
+    }
+
+    pub fn cut(&mut self, id: TroubleId, side: Vec<bool>, one_way: bool) {
+        self.cuts.insert(id, Cut { side, one_way });
     }
 
     /// Which pairs a cut that still stands separates.
     pub fn separates(&self, id: TroubleId, one: usize, other: usize) -> bool {
-        self.cuts.get(&id).is_some_and(|side| side[one] != side[other])
+        self.cuts.get(&id).is_some_and(|cut| cut.side[one] != cut.side[other])
     }
 
     pub fn delay(&mut self, id: TroubleId, from: usize, to: usize, lane: Lane, extra: Duration) {

@@ -102,6 +102,8 @@ pub struct Plane {
     pub receives: BTreeMap<TransferId, Receive>,
     pub sends: BTreeMap<SendId, Send>,
     pub folds: BTreeMap<FoldId, Fold>,
+    /// How many complete copies of each object have gone from here: what clients have kept of it counts no longer.
+    pub removals: BTreeMap<ObjectId, u64>,
     /// Where the copy closed last lay, if it had all its bytes and no other was opened there since.
     left_full: Option<Extent>,
 }
@@ -184,6 +186,7 @@ impl Plane {
 
     /// Clients keep nothing of `object` any longer.
     pub fn remove(&mut self, object: ObjectId) {
+        *self.removals.entry(object).or_default() += 1;
         self.copies_of(object).for_each(|held| held.kept = false);
     }
 

@@ -8,6 +8,7 @@ use std::sync::Once;
 use crate::crowd::Drawing;
 use crate::dice::Dice;
 use crate::ending::Run;
+use crate::excuse::Excuses;
 use crate::fault::FaultSwitches;
 use crate::script::Script;
 use crate::workload::Shape;
@@ -25,6 +26,7 @@ pub struct Report {
     pub kept: Vec<usize>,
     pub stats: Stats,
     pub judged: u64,
+    pub excuses: Excuses,
     /// Equal for runs that were equal line by line.
     pub log_hash: u64,
     pub log_lines: u64,
@@ -38,12 +40,21 @@ pub struct Failure {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stats { happenings, messages, flows, fanout_max, evictions, assembled, broken_transfers, .. } =
-            self.stats;
+        let Stats {
+            happenings,
+            messages,
+            flows,
+            fanout_max,
+            evictions,
+            assembled,
+            broken_transfers,
+            from_memory,
+            ..
+        } = self.stats;
         write!(
             f,
             "seed {}: {}; {happenings} events, {messages} messages, {flows} streams (up to {fanout_max} from one copy), \
-             {evictions} evictions, {assembled} assembled, {broken_transfers} broken, {} contents judged, log {:016x}",
+             {evictions} evictions, {assembled} assembled, {broken_transfers} broken, {from_memory} from memory, {} contents judged, log {:016x}",
             self.seed, self.shape, self.judged, self.log_hash
         )
     }
@@ -80,6 +91,7 @@ pub fn run(seed: u64, faults: FaultSwitches, keep: &Keep, tail_lines: usize) -> 
         items: items.iter().map(|item| world.names.readable(item)).collect(),
         stats: world.stats,
         judged: world.model.judged,
+        excuses: world.excuses.clone(),
         log_hash: world.log.hash(),
         log_lines: world.log.lines(),
         failure: violation

@@ -11,7 +11,7 @@ use crate::ending::join;
 use crate::model::Origin;
 use crate::net::NetPlan;
 use crate::task::{Ending, Outcome, Spec, Task, TaskId};
-use crate::world::{Plan, World};
+use crate::world::{Clocks, Means, Plan, World};
 
 /// As `hoplite-node`'s carry plane cuts objects.
 const GRAINS_PER_OBJECT: u64 = 512;
@@ -72,6 +72,8 @@ fn plan(cluster: Cluster) -> Plan {
         fold_ahead_bytes: u64::MAX,
         striped_bytes_min: None,
         stall_after: Duration::from_secs(1),
+        clocks: Clocks::even(cluster.nodes),
+        means: Means::default(),
         start_spread: Duration::ZERO,
         calm: true,
         roomy: true,
@@ -122,7 +124,8 @@ fn put(world: &mut World, cluster: Cluster, node: usize, name: &str) -> Result<O
     let (id, size) = (world.names.id(name), cluster.object_bytes);
     world.model.add(id, Origin::Put { dtype: Some(DTYPE) });
     let pause = Duration::ZERO;
-    let spec = Spec::Put { id, size, dtype: Some(DTYPE), piece: size, pause, ending: Ending::Seal };
+    let spec =
+        Spec::Put { id, size, dtype: Some(DTYPE), piece: size, pause, ending: Ending::Seal, variant: 0 };
     let task = start(world, node, spec);
     finish(world, &[task])?;
     Ok(id)

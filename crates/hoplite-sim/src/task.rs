@@ -32,11 +32,14 @@ pub enum Spec {
         piece: u64,
         pause: Duration,
         ending: Ending,
+        /// Which of several contents of this size.
+        variant: u8,
     },
     PutSmall {
         id: ObjectId,
         size: u64,
         dtype: Option<Dtype>,
+        variant: u8,
     },
     /// Get, keep the view for a while, release it. A partial get is read as it grows.
     Get {
@@ -146,6 +149,18 @@ pub struct Task {
 }
 
 impl Spec {
+    /// Every object it is about, once.
+    pub fn objects(&self) -> Vec<ObjectId> {
+        match self {
+            Spec::Put { id, .. } | Spec::PutSmall { id, .. } | Spec::Get { id, .. } | Spec::Locate { id } => {
+                vec![*id]
+            }
+            Spec::Delete { ids } | Spec::Wait { ids, .. } => ids.clone(),
+            Spec::Reduce { target, sources, .. } => sources.iter().chain([target]).copied().collect(),
+            Spec::Prefetch { .. } | Spec::Status => Vec::new(),
+        }
+    }
+
     /// Whether it waits for this object to come.
     pub fn gets(&self, object: ObjectId) -> bool {
         matches!(self, Spec::Get { id, .. } if *id == object)

@@ -8,7 +8,7 @@ use hoplite_words::limits::INLINE_BYTES_MAX;
 use crate::dice::Dice;
 use crate::fault::{Class, FaultSwitches};
 use crate::net::NetPlan;
-use crate::world::Plan;
+use crate::world::{Clocks, Means, Plan, WALL_MS};
 
 /// Fine enough that even the smallest bulk object is several grains.
 const GRAINS: [u64; 3] = [8 << 10, 16 << 10, 32 << 10];
@@ -45,6 +45,7 @@ pub struct Shape {
     /// Tasks start while nodes still join.
     pub early: bool,
     pub faults: FaultSwitches,
+    pub clocks: Clocks,
 }
 
 impl fmt::Display for Shape {
@@ -84,6 +85,7 @@ impl Shape {
             span: *dice.pick(&[1, 10, 100, 600].map(Duration::from_millis)),
             early: dice.percent(15),
             faults,
+            clocks: draw_clocks(dice, nodes, faults),
         }
     }
 
@@ -117,12 +119,34 @@ impl Shape {
             window_bytes,
             fold_ahead_bytes: if in_step { window_bytes } else { u64::MAX },
             stall_after: Duration::from_millis(*dice.pick(&[100, 300, 1000]) + queue_ms),
+            clocks: self.clocks.clone(),
+            means: self.draw_means(dice),
             start_spread: Duration::from_millis(dice.between(0, 50)),
             striped_bytes_min: Some(if dice.percent(80) { INLINE_BYTES_MAX } else { OBJECT_BYTES_MAX / 2 }),
             roomy: self.room == Room::Plenty,
             calm: !self.faults.any() && !self.early && self.room == Room::Plenty,
             tail_lines: 0,
             keep_talk: false,
+        }
+    }
+
+    fn draw_means(&self, dice: &mut Dice) -> Means {
+        let us = Duration::from_micros;
+        let (input_time, message_time) =
+            *dice.pick(&[(us(0), us(0)), (us(5), us(2)), (us(5), us(2)), (us(60), us(20))]);
+        let scarce = self.faults.has(Class::Shortage) && dice.percent(25);
+        // Lines to and from all others, a client or two, and what is left for streams.
+        let steady = 2 * self.nodes + 2 * self.clients / self.nodes;
+        Means {
+            input_time,
+            message_time,
+            outbox_max: if self.faults.has(Class::Control) && dice.percent(15) {
+                dice.between(200, 2000) as usize
+            } else {
+                usize::MAX
+            },
+            descriptors_max: if scarce { steady + dice.between(0, 8) as usize } else { usize::MAX },
+            failing_dials: if self.faults.has(Class::Dial) { *dice.pick(&[0, 5, 20]) } else { 0 },
         }
     }
 
@@ -149,4 +173,12 @@ impl Shape {
         }
         plan
     }
+}
+
+/// Mostly in step; else seconds or hours apart.
+fn draw_clocks(dice: &mut Dice, nodes: usize, faults: FaultSwitches) -> Clocks {
+    let apart_ms = *dice.pick(&[0, 20, 20, 5_000, 3_600_000]);
+    let wall_ms = (0..nodes).map(|_| WALL_MS + dice.between(0, apart_ms)).collect();
+    let steps = faults.has(Class::Restart) && dice.percent(30);
+    Clocks { wall_ms, steps_ms: if steps { *dice.pick(&[1_000, 3_600_000]) } else { 0 } }
 }

@@ -107,13 +107,33 @@ impl Directory {
         self.drop_if_empty(id);
     }
 
-    pub(super) fn on_release_claim(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId, claim: Claim) {
+    pub(super) fn on_release_claim(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        id: ObjectId,
+        claim: Claim,
+        made: bool,
+    ) {
         let Some(entry) = self.known_entry_mut(id) else { return };
         let is_it = |contender: &Contender| matches!(contender, Contender::Claim { claim: known, .. } if *known == claim);
         entry.contenders.retain(|contender| !is_it(contender));
-        entry.release(|known| known == claim);
-        self.reindex(id, claim.by);
-        self.end_released_claim(ctx, local, id);
+        let stands = match entry.content {
+            Content::Claimed { claim: known, stamp, .. } if known == claim => Some(stamp),
+            _ => None,
+        };
+        match stands.filter(|_| made && entry.is_worked_on(claim)) {
+            // Whoever sealed it may die before it says so: then it is lost, not given up.
+            Some(stamp) => {
+                self.set_content(id, Content::Complete { stamp, by: None });
+                self.settle_contenders(ctx, local, id);
+            }
+            None => {
+                entry.release(|known| known == claim);
+                self.reindex(id, claim.by);
+                self.end_released_claim(ctx, local, id);
+            }
+        }
         self.drop_if_empty(id);
     }
 
@@ -121,8 +141,7 @@ impl Directory {
     pub(super) fn end_released_claim(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId) {
         let Some(entry) = self.known_entry_mut(id) else { return };
         let Content::Claimed { claim, released: true, .. } = entry.content else { return };
-        let works = |(_, held): (NodeId, &Held)| held.is_sealer() && held.claim == Some(claim);
-        if entry.holders.iter().any(works) {
+        if entry.is_worked_on(claim) {
             return;
         }
         entry.content = Content::None;
@@ -306,6 +325,11 @@ impl Entry {
             }
             _ => None,
         }
+    }
+
+    /// Whether some node may yet seal the object under this claim.
+    fn is_worked_on(&self, claim: Claim) -> bool {
+        self.holders.iter().any(|(_, held)| held.is_sealer() && held.claim == Some(claim))
     }
 
     /// The claimant is gone, or has given its claim up.

@@ -219,7 +219,9 @@ impl Directory {
             DirectoryRequest::Delete { token } => self.on_delete(ctx, origin, id, token),
             DirectoryRequest::Locate { token } => self.on_locate(ctx, origin, id, token),
             DirectoryRequest::Claim { seq, claim } => self.on_claim(ctx, local, id, seq, claim),
-            DirectoryRequest::ReleaseClaim { claim } => self.on_release_claim(ctx, local, id, claim),
+            DirectoryRequest::ReleaseClaim { claim, made } => {
+                self.on_release_claim(ctx, local, id, claim, made);
+            }
             DirectoryRequest::MarkLost { claim } => self.on_mark_lost(ctx, local, id, claim),
             DirectoryRequest::Bring { nodes } => self.on_bring(ctx, id, nodes),
             DirectoryRequest::PinRefused => self.on_pin_refused(ctx, origin, id),
@@ -253,6 +255,9 @@ impl Directory {
     /// Somebody came up. What it knows of our shards is to be heard before those are active that are not yet.
     pub fn on_member_up(&mut self, ctx: &mut Ctx, node: NodeId) {
         self.on_node_up(node);
+        if self.pulls.awaits_company {
+            return self.recover_everything(ctx);
+        }
         // Some may be its own from now on; those we are about to give up.
         let recovering = self.owned.iter().filter(|(_, owned)| !owned.is_active()).map(|(shard, _)| shard);
         let recovering: Vec<_> = recovering.filter(|&shard| ctx.shards.is_mine(shard)).collect();

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_words::peer::{
-    CopyReport, Cursor, DirectoryRequest, InventoryPage, PeerMessage, Scope, ShardQuery, Verdict,
+    CopyReport, Cursor, Deletion, DirectoryRequest, InventoryPage, PeerMessage, Scope, ShardQuery, Verdict,
 };
 use hoplite_words::{mix64, Claim, Edition, NodeId, ObjectId, Shard, Stamp};
 
@@ -59,6 +59,8 @@ pub(super) struct Pulls {
     /// Not all members are known yet. Whoever is asked about a shard takes us for its owner, which we may turn out
     /// not to be: nobody is asked before.
     awaits_members: bool,
+    /// We were held for dead, and know nobody yet who could tell us what became of our shards.
+    pub awaits_company: bool,
     queue: BTreeMap<NodeId, BTreeSet<(Scope, Shard)>>,
     running: BTreeMap<NodeId, Pull>,
     /// Somebody waits for these.
@@ -161,11 +163,12 @@ impl Directory {
     /// We were held for dead: others may have owned all of our shards meanwhile.
     pub fn recover_everything(&mut self, ctx: &mut Ctx) {
         let members: BTreeSet<_> = ctx.shards.iter().filter(|&node| node != ctx.me).collect();
+        self.pulls.awaits_company = members.is_empty();
         if members.is_empty() {
             return;
         }
         self.pulls.restart(ctx);
-        for (shard, owned) in self.owned.iter_mut() {
+        for (shard, owned) in self.owned.iter_mut().filter(|&(shard, _)| ctx.shards.is_mine(shard)) {
             owned.recover_again(members.clone());
             for &member in &members {
                 self.pulls.enqueue(member, Scope::All, shard);
@@ -377,8 +380,8 @@ impl Directory {
         match scope {
             Scope::All => self.take_page(ctx, local, from, since, answer.page),
             Scope::Past => {
-                for (id, stamp) in answer.page.tombstones {
-                    self.on_heard_deleted(ctx, id, stamp);
+                for (id, deletion) in answer.page.tombstones {
+                    self.on_heard_deleted(ctx, id, deletion);
                 }
                 self.on_backup_ids(ctx, from, answer.page.lost.into_iter().map(|(id, _)| id));
             }
@@ -394,8 +397,8 @@ impl Directory {
 
     fn take_page(&mut self, ctx: &mut Ctx, local: &Copies, from: NodeId, since: u64, page: InventoryPage) {
         // Deletions first: what they concern is not even looked at.
-        for (id, stamp) in page.tombstones {
-            self.on_heard_deleted(ctx, id, stamp);
+        for (id, deletion) in page.tombstones {
+            self.on_heard_deleted(ctx, id, deletion);
         }
         for (id, report) in page.copies {
             if self.owned.contains(id.shard()) {
@@ -453,11 +456,12 @@ impl Directory {
     /// Deletions in a shard that this node heard of, for another inventory.
     pub fn tombstones_of(
         &self,
+        now: Duration,
         shard: Shard,
         after: Option<ObjectId>,
-    ) -> impl Iterator<Item = (ObjectId, Stamp)> + '_ {
+    ) -> impl Iterator<Item = (ObjectId, Deletion)> + '_ {
         let any = self.tombstones.has_of(shard);
-        any.then(|| self.tombstones.of_shard(shard, after)).into_iter().flatten()
+        any.then(|| self.tombstones.of_shard(now, shard, after)).into_iter().flatten()
     }
 
     /// Objects in a shard that were complete and are lost, as far as this node knows, and how long ago; for their
@@ -647,7 +651,9 @@ fn is_superseded_by(earlier: &DirectoryRequest, later: &DirectoryRequest) -> boo
         (Ask { .. }, Ask { .. }) => true,
         (Ask { ask, .. }, Unask { ask: taken_back }) => ask == taken_back,
         (Subscribe { .. }, Subscribe { .. } | Unsubscribe) => true,
-        (Claim { claim, .. }, Claim { claim: other, .. } | ReleaseClaim { claim: other }) => claim == other,
+        (Claim { claim, .. }, Claim { claim: other, .. } | ReleaseClaim { claim: other, .. }) => {
+            claim == other
+        }
         (earlier, later) => earlier == later,
     }
 }

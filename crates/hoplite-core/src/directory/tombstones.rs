@@ -1,15 +1,17 @@
 //! Deleted ids: at their owner, and at all who heard of the deletion.
 //!
 //! A tombstone says when the object was deleted, by the cluster's clock, and stands for a fixed time from then
-//! on, wherever and whenever it is heard of. What was accepted later is another object, and stays.
+//! on, wherever and whenever it is heard of. What was accepted later is another object, and stays. How long it stands
+//! each node counts by itself, since the cluster's clock may jump.
 //!
 //! A delete is done when everyone concerned has heard: whoever holds the object, waits for it or may yet seal
 //! it, and the backup owner. So a get begun afterwards finds the object nowhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use hoplite_words::client::Gauge;
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, Verdict};
+use hoplite_words::peer::{CopyReport, Deletion, DirectoryAnswer, Verdict};
 use hoplite_words::{limits, NodeId, ObjectId, Shard, Stamp};
 
 use super::entry::{Content, Entry};
@@ -25,16 +27,39 @@ const TOMBSTONES_MAX: usize = 1 << 20;
 /// Deletes under way at one owner, about 150 bytes each. One more waits until it is asked for again.
 const DELETIONS_MAX: usize = 1 << 18;
 
+/// When the object was deleted, and the second of this node's clock in which that is forgotten; in 12 bytes.
+#[derive(Debug, Clone, Copy)]
+struct Tombstone {
+    stamp: [u32; 2],
+    until: u32,
+}
+
+impl Tombstone {
+    fn new(stamp: Stamp, until: Duration) -> Self {
+        Tombstone { stamp: [(stamp.0 >> 32) as u32, stamp.0 as u32], until: until.as_secs() as u32 }
+    }
+
+    fn stamp(self) -> Stamp {
+        Stamp(u64::from(self.stamp[0]) << 32 | u64::from(self.stamp[1]))
+    }
+
+    fn deletion(self, now: Duration) -> Deletion {
+        let left = Duration::from_secs(self.until.into()).saturating_sub(now);
+        let age = limits::TOMBSTONE_TTL.saturating_sub(left);
+        Deletion { stamp: self.stamp(), age_ms: age.as_millis() as u64 }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Tombstones {
-    table: Expiring<Stamp, TOMBSTONES_MAX>,
+    table: Expiring<Tombstone, TOMBSTONES_MAX>,
     /// Those that not everyone has heard of.
-    deletions: BTreeMap<ObjectId, Deletion>,
+    deletions: BTreeMap<ObjectId, UnderWay>,
     put_off: u64,
 }
 
 #[derive(Debug, Default)]
-struct Deletion {
+struct UnderWay {
     unheard: BTreeSet<NodeId>,
     /// Whom to tell when it is done.
     deleters: Vec<(NodeId, u64)>,
@@ -42,7 +67,11 @@ struct Deletion {
 
 impl Tombstones {
     pub fn get(&self, id: ObjectId) -> Option<Stamp> {
-        self.table.get(id).copied()
+        self.table.get(id).map(|tombstone| tombstone.stamp())
+    }
+
+    fn deletion(&self, now: Duration, id: ObjectId) -> Option<Deletion> {
+        self.table.get(id).map(|tombstone| tombstone.deletion(now))
     }
 
     pub fn contains(&self, id: ObjectId) -> bool {
@@ -59,31 +88,29 @@ impl Tombstones {
 
     pub fn of_shard(
         &self,
+        now: Duration,
         shard: Shard,
         after: Option<ObjectId>,
-    ) -> impl Iterator<Item = (ObjectId, Stamp)> + '_ {
-        self.table.of_shard(shard, after).map(|(id, &stamp)| (id, stamp))
+    ) -> impl Iterator<Item = (ObjectId, Deletion)> + '_ {
+        self.table.of_shard(shard, after).map(move |(id, tombstone)| (id, tombstone.deletion(now)))
     }
 
     /// Remembers a deletion, if its time is not over; false if it is, or was known.
-    fn insert(&mut self, ctx: &mut Ctx, id: ObjectId, stamp: Stamp) -> bool {
+    fn insert(&mut self, ctx: &mut Ctx, id: ObjectId, Deletion { stamp, age_ms }: Deletion) -> bool {
         ctx.clock.observe(ctx.now, stamp);
-        let age = ctx.clock.age(ctx.now, stamp);
-        if age >= limits::TOMBSTONE_TTL || self.get(id).is_some_and(|known| known >= stamp) {
+        let left = limits::TOMBSTONE_TTL.saturating_sub(Duration::from_millis(age_ms));
+        if left.is_zero() || self.get(id).is_some_and(|known| known >= stamp) {
             return false;
         }
-        self.table.insert(id, stamp, ctx.now + limits::TOMBSTONE_TTL - age);
+        let until = ctx.now + left;
+        self.table.insert(id, Tombstone::new(stamp, until), until);
         self.expire(ctx);
         true
     }
 
     fn expire(&mut self, ctx: &mut Ctx) {
-        let (clock, now) = (&ctx.clock, ctx.now);
-        // One that is ahead of our clock is of nobody's who told us the time: it goes when it is due here.
-        let is_over =
-            |&stamp: &Stamp| clock.age(now, stamp) >= limits::TOMBSTONE_TTL || stamp > clock.read(now);
-        let next = self.table.expire(now, is_over);
-        if let Some(next) = next {
+        let second = ctx.now.as_secs() as u32;
+        if let Some(next) = self.table.expire(ctx.now, |tombstone| tombstone.until < second) {
             ctx.timers.set(next, Timer::Tombstones);
         }
     }
@@ -123,8 +150,8 @@ impl Directory {
     /// What was accepted after the object's deletion came to nothing: the deletion counts again, also for those
     /// who have asked since.
     pub(super) fn tell_if_deleted(&mut self, ctx: &mut Ctx, id: ObjectId) {
-        if let Some(stamp) = self.deleted_at(id) {
-            self.tell_everyone_deleted(ctx, id, stamp);
+        if self.deleted_at(id).is_some() {
+            self.tell_everyone_deleted(ctx, id);
         }
     }
 
@@ -139,7 +166,7 @@ impl Directory {
             // Not before what it deletes, also where that is of a clock too far ahead to be believed.
             let known = self.entry(id).and_then(Entry::stamp).unwrap_or(Stamp::from_ms(0));
             let stamp = ctx.clock.tick(ctx.now).max(known);
-            self.bury(ctx, id, stamp);
+            self.bury(ctx, id, Deletion { stamp, age_ms: 0 });
         }
         let deleters = &mut self.tombstones.deletions.entry(id).or_default().deleters;
         if !deleters.contains(&(origin, token)) {
@@ -149,13 +176,13 @@ impl Directory {
     }
 
     /// The id is deleted: everyone who has to do with it is told, and nothing is kept of it but that.
-    fn bury(&mut self, ctx: &mut Ctx, id: ObjectId, stamp: Stamp) {
-        if self.tombstones.insert(ctx, id, stamp) {
-            self.tell_everyone_deleted(ctx, id, stamp);
+    fn bury(&mut self, ctx: &mut Ctx, id: ObjectId, deletion: Deletion) {
+        if self.tombstones.insert(ctx, id, deletion) {
+            self.tell_everyone_deleted(ctx, id);
         }
     }
 
-    fn tell_everyone_deleted(&mut self, ctx: &mut Ctx, id: ObjectId, stamp: Stamp) {
+    fn tell_everyone_deleted(&mut self, ctx: &mut Ctx, id: ObjectId) {
         self.lost.remove(id);
         self.backups.remove(id);
         let backup = ctx.shards.backup_of(id.shard()).filter(|_| ctx.shards.is_mine(id.shard()));
@@ -163,7 +190,7 @@ impl Directory {
         let concerned = entry.iter().flat_map(|entry| entry.nodes());
         let concerned: BTreeSet<_> = concerned.chain(backup).collect();
         for &node in &concerned {
-            self.answer(ctx, node, id, DirectoryAnswer::Deleted { stamp });
+            self.tell_deleted(ctx, node, id);
         }
         if !concerned.is_empty() {
             self.tombstones.deletions.entry(id).or_default().unheard.extend(concerned);
@@ -173,18 +200,19 @@ impl Directory {
     }
 
     /// Somebody says that the object was deleted then.
-    pub fn on_heard_deleted(&mut self, ctx: &mut Ctx, id: ObjectId, stamp: Stamp) {
+    pub fn on_heard_deleted(&mut self, ctx: &mut Ctx, id: ObjectId, deletion: Deletion) {
+        let stamp = deletion.stamp;
         match self.entry(id).map(|entry| entry.content) {
             Some(Content::Complete { stamp: accepted, .. }) if accepted > stamp => {}
             // It counts if that comes to nothing.
             Some(Content::Claimed { stamp: accepted, .. }) if accepted > stamp => {
-                self.tombstones.insert(ctx, id, stamp);
+                self.tombstones.insert(ctx, id, deletion);
             }
-            Some(_) => self.bury(ctx, id, stamp),
+            Some(_) => self.bury(ctx, id, deletion),
             None => {
                 self.lost.remove(id);
                 self.backups.remove(id);
-                self.tombstones.insert(ctx, id, stamp);
+                self.tombstones.insert(ctx, id, deletion);
             }
         }
     }
@@ -219,8 +247,8 @@ impl Directory {
     }
 
     pub(super) fn tell_deleted(&self, ctx: &mut Ctx, node: NodeId, id: ObjectId) {
-        if let Some(stamp) = self.tombstones.get(id) {
-            self.answer(ctx, node, id, DirectoryAnswer::Deleted { stamp });
+        if let Some(deletion) = self.tombstones.deletion(ctx.now, id) {
+            self.answer(ctx, node, id, DirectoryAnswer::Deleted { deletion });
         }
     }
 
@@ -269,30 +297,34 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn a_tombstone_takes_no_more_than_64_bytes() {
         // A leaf of the table holds 11 of them, and is two thirds full or more as ids come in no order.
-        let in_table = size_of::<((Shard, ObjectId), Stamp)>() * 3 / 2;
+        let in_table = (size_of::<(Shard, ObjectId)>() + size_of::<Tombstone>()) * 3 / 2;
         let in_list = size_of::<ObjectId>();
         assert!(in_table + in_list <= 64, "{in_table} + {in_list}");
     }
 
     #[test]
-    fn the_ten_minutes_count_from_the_deletion() {
+    fn the_ten_minutes_count_from_the_deletion_whatever_the_clock_does() {
         let me = NodeId { addr: ([127, 0, 0, 1], 1).into(), incarnation: 1_000_000 };
         let mut ctx = Ctx::new(me);
         ctx.now = Duration::from_secs(1000);
         let mut tombstones = Tombstones::default();
-        let stamp = Stamp::from_ms(1_000_000 + 500_000);
+        let deletion = Deletion { stamp: Stamp::from_ms(1_500_000), age_ms: 500_000 };
         let id = ObjectId::from_name("x");
-        assert!(tombstones.insert(&mut ctx, id, stamp), "deleted 500 s ago");
+        assert!(tombstones.insert(&mut ctx, id, deletion), "deleted 500 s ago");
+        ctx.clock.observe(ctx.now, Stamp::from_ms(9_000_000));
+        ctx.now = Duration::from_secs(1098);
+        tombstones.expire(&mut ctx);
+        assert_eq!(tombstones.get(id), Some(deletion.stamp));
+        assert_eq!(tombstones.deletion(ctx.now, id).map(|deletion| deletion.age_ms / 1000), Some(598));
         ctx.now = Duration::from_secs(1102);
         tombstones.expire(&mut ctx);
         assert!(!tombstones.contains(id));
-        assert!(!tombstones.insert(&mut ctx, id, stamp), "its time is over");
+        let over = Deletion { age_ms: 600_000, ..deletion };
+        assert!(!tombstones.insert(&mut ctx, id, over), "its time is over");
     }
 }

@@ -1,5 +1,7 @@
 //! The question for a sender: asked of the owner, repeated, answered with "not yet", put off for want of room.
 
+use std::time::Duration;
+
 use hoplite_words::client::Location;
 use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::ObjectId;
@@ -8,9 +10,35 @@ use super::State;
 use crate::calls::Pending;
 use crate::room::RoomFor;
 use crate::subscriptions::Watcher;
+use crate::timers::Timer;
 use crate::Core;
 
+/// Senders that may bring nothing, one after the other, before the next one is waited for; then twice as long each
+/// time. Where no connection can be made, as for want of descriptors, each is tried and refused within a round trip.
+const IN_VAIN_MAX: u32 = 2;
+const REST_MIN: Duration = Duration::from_millis(5);
+const REST_MAX: Duration = Duration::from_millis(640);
+
 impl Core {
+    /// The sender broke off: asks for another one, at once or after a rest.
+    pub(super) fn ask_after_break(&mut self, object: ObjectId) {
+        let Some(fetch) = self.fetches.running.get_mut(&object) else { return };
+        match fetch.in_vain.checked_sub(IN_VAIN_MAX) {
+            None | Some(0) => self.ask_for_sender(object),
+            Some(excess) => {
+                fetch.state = State::Resting;
+                let rest = (REST_MIN * (1 << excess.min(10))).min(REST_MAX);
+                self.ctx.timers.set(self.ctx.now + rest, Timer::AskAgain(object));
+            }
+        }
+    }
+
+    pub(crate) fn on_ask_timer(&mut self, object: ObjectId) {
+        if self.fetches.running.get(&object).is_some_and(|fetch| fetch.state == State::Resting) {
+            self.ask_for_sender(object);
+        }
+    }
+
     pub(super) fn ask_for_sender(&mut self, object: ObjectId) {
         let ask = self.next_number();
         if let Some(fetch) = self.fetches.running.get_mut(&object) {

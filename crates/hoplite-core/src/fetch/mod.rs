@@ -32,6 +32,7 @@ use hoplite_words::{NodeId, ObjectId, TransferId};
 use crate::copies::Phase;
 use crate::io::ClientId;
 use crate::subscriptions::Watcher;
+use crate::timers::Timer;
 use crate::Core;
 use prefetch::Turns;
 pub(crate) use receive::{Content, Feeds, Transfer};
@@ -48,6 +49,8 @@ pub(crate) enum Want {
 enum State {
     Asking,
     NoRoom,
+    /// Sender after sender has brought nothing: it asks again in a while.
+    Resting,
     Receiving(TransferId),
 }
 
@@ -69,6 +72,8 @@ pub(crate) struct Fetch {
     lost: bool,
     /// How often in a row a sender that stood still was given up, and where.
     given_up: (u32, u64),
+    /// How often in a row a sender broke off before it had brought anything.
+    in_vain: u32,
 }
 
 /// All fetches and who waits for them.
@@ -81,7 +86,7 @@ pub(crate) struct Fetches {
     /// Who sent us several streams at a time, until the last of them is over: how fast each was says
     /// little of the link.
     sharing: BTreeSet<NodeId>,
-    /// Objects that are to stay here once they have come.
+    /// Objects that are to stay here once they have come; somebody wants each of them, if only that.
     pins: BTreeSet<ObjectId>,
 }
 
@@ -151,6 +156,7 @@ impl Core {
             wants.remove(&want);
             if wants.is_empty() {
                 self.fetches.wants.remove(&object);
+                self.refuse_pin(object);
                 self.drop_unwanted_fetch(object);
             }
         }
@@ -195,6 +201,7 @@ impl Core {
             known: None,
             lost: false,
             given_up: (0, 0),
+            in_vain: 0,
         };
         self.fetches.running.insert(object, fetch);
         self.ask_for_sender(object);
@@ -203,13 +210,13 @@ impl Core {
     /// Forgets the fetch; tells the owner if it still has our question.
     pub(crate) fn drop_fetch(&mut self, object: ObjectId) {
         self.end_turn(object);
-        self.fetches.pins.remove(&object);
         if let Some(fetch) = self.fetches.running.remove(&object) {
             match fetch.state {
                 State::Asking => {
                     self.ask_owner(object, DirectoryRequest::Unask { ask: fetch.ask }, None);
                 }
                 State::NoRoom => self.unwatch(object, Watcher::Fetch),
+                State::Resting => self.ctx.timers.clear(Timer::AskAgain(object)),
                 State::Receiving(_) => {}
             }
             self.refuse_parked(object);

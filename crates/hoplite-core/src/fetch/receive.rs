@@ -74,8 +74,8 @@ impl Core {
         self.wait_for_room_to_fetch(object, size);
     }
 
-    /// The object was to be kept here, and there is no room: its owner is to choose another node.
-    fn refuse_pin(&mut self, object: ObjectId) {
+    /// The object was to be kept here, and will not be: its owner is to choose another node.
+    pub(super) fn refuse_pin(&mut self, object: ObjectId) {
         if self.fetches.pins.remove(&object) {
             self.ask_owner(object, DirectoryRequest::PinRefused, None);
         }
@@ -207,6 +207,7 @@ impl Core {
         let Some(Transfer { from, feeds: Feeds::Copy(id), .. }) = self.fetches.end_transfer(transfer) else {
             return;
         };
+        let before = self.copies.table[&id].watermark;
         let (object, doomed, within) = self.copies.with(id, |copy| {
             copy.watermark = watermark;
             copy.upstream = None;
@@ -224,12 +225,13 @@ impl Core {
                 self.ctx.out.push_back(Output::Event(event));
                 if let Some(fetch) = self.fetches.running.get_mut(&object) {
                     fetch.failed = Some(from);
+                    fetch.in_vain = if watermark > before { 0 } else { fetch.in_vain + 1 };
                     fetch.broken.push_back((from, watermark));
                     if fetch.broken.len() > BROKEN_MAX {
                         fetch.broken.pop_front();
                     }
                 }
-                self.ask_for_sender(object);
+                self.ask_after_break(object);
                 // A put here need not wait for what nobody sends us.
                 self.retry_puts(object);
             }

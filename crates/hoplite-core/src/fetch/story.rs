@@ -19,6 +19,7 @@ impl Core {
         let Some(fetch) = self.fetches.running.get(&object) else { return story };
         match fetch.state {
             State::NoRoom => story += "; it waits for room in the store",
+            State::Resting => story += "; it asks for another sender in a moment",
             State::Receiving(transfer) => {
                 if let Some(transfer) = self.fetches.transfers.get(&transfer) {
                     story += &format!("; being sent by {}", transfer.from);

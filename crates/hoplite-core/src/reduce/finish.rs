@@ -57,10 +57,9 @@ impl Core {
         for object in reduction.request.sources.iter().copied().chain([target]) {
             self.unwatch(object, Watcher::Reduction(number));
         }
-        if outcome.is_err() {
-            let claim = ReductionId { coordinator: self.ctx.me, number }.claim();
-            self.ask_owner(target, DirectoryRequest::ReleaseClaim { claim }, None);
-        }
+        let claim = ReductionId { coordinator: self.ctx.me, number }.claim();
+        // The root's own word may be lost with it.
+        self.ask_owner(target, DirectoryRequest::ReleaseClaim { claim, made: outcome.is_ok() }, None);
         self.drop_small(number, &mut reduction);
         let id = ReductionId { coordinator: self.ctx.me, number };
         for node in reduction.seated {

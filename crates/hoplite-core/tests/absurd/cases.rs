@@ -7,8 +7,8 @@ use hoplite_core::{Input, Output};
 use hoplite_words::client::{Gauge, Reply, Request, Status};
 use hoplite_words::limits::CALLS_MAX;
 use hoplite_words::peer::{
-    Child, CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, Seat,
-    ShardQuery, Source,
+    Child, CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage,
+    Scope, Seat, ShardQuery, Source,
 };
 use hoplite_words::{
     Blob, Claim, Dtype, Edition, ErrorKind, Header, NodeId, ObjectId, Op, ReductionId, Shard, Stamp,
@@ -76,6 +76,10 @@ fn report(size: u64) -> CopyReport {
 fn announce(report: CopyReport, payload: Option<Blob>) -> PeerMessage {
     let request = DirectoryRequest::Announce { report, payload, wants_verdict: false };
     PeerMessage::Directory { origin: node(2), hops: 0, id: named("x"), request }
+}
+
+fn deleted(stamp: Stamp) -> DirectoryAnswer {
+    DirectoryAnswer::Deleted { deletion: Deletion { stamp, age_ms: 0 } }
 }
 
 fn reduction() -> ReductionId {
@@ -186,7 +190,7 @@ fn times_that_are_nobodys() {
     let mut at = Node::new();
     let late = Stamp(Stamp::LATEST.0 + 1);
     refuse(&mut at, announce(CopyReport { stamp: Some(late), ..report(100) }, None));
-    let answer = DirectoryAnswer::Deleted { stamp: Stamp(u64::MAX) };
+    let answer = deleted(Stamp(u64::MAX));
     refuse(&mut at, PeerMessage::Answer { id: named("x"), answer });
 }
 
@@ -260,7 +264,7 @@ fn two_targets_of_the_same_parts() {
 fn a_part_that_is_deleted_takes_the_whole_with_it() {
     let mut at = Node::new();
     at.hear(node(2), sit(assembly(1, named("whole"))));
-    let answer = DirectoryAnswer::Deleted { stamp: Stamp::from_ms(9) };
+    let answer = deleted(Stamp::from_ms(9));
     at.hear(node(2), PeerMessage::Answer { id: ObjectId::target_part(reduction(), 7), answer });
     assert!(at.objects().is_empty());
 }
@@ -274,7 +278,7 @@ fn a_committed_target_that_is_deleted() {
         node(2),
         PeerMessage::Commit { reduction: reduction(), attempt: 0, id, edition, sources: Vec::new() },
     );
-    let answer = DirectoryAnswer::Deleted { stamp: Stamp::from_ms(9) };
+    let answer = deleted(Stamp::from_ms(9));
     at.hear(node(2), PeerMessage::Answer { id, answer });
     assert_eq!((at.objects(), status(&mut at).reductions), (Vec::new(), 0));
 }
@@ -354,7 +358,7 @@ fn nobody_waits_for_strangers_to_hear_of_a_deletion() {
     let id = named("x");
     let (request, stranger) = (DirectoryRequest::Subscribe { bytes_max: None }, node(7));
     at.hear(stranger, PeerMessage::Directory { origin: stranger, hops: 0, id, request });
-    let answer = DirectoryAnswer::Deleted { stamp: Stamp::from_ms(20_000) };
+    let answer = deleted(Stamp::from_ms(20_000));
     at.hear(node(4), PeerMessage::Answer { id, answer });
     assert!(said(&at).any(|(to, message)| to == stranger && matches!(message, PeerMessage::Answer { .. })));
     assert_eq!(gauge(&mut at, "deletes under way").value, 0);

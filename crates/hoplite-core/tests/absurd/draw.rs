@@ -172,6 +172,10 @@ fn stamp(tape: &mut Tape) -> Stamp {
     }
 }
 
+fn deletion(tape: &mut Tape) -> Deletion {
+    Deletion { stamp: stamp(tape), age_ms: tape.number() }
+}
+
 fn shard(tape: &mut Tape) -> Shard {
     match tape.below(4) {
         0 => Shard(tape.one_of(&ABSURD) as u16),
@@ -250,7 +254,7 @@ fn page(tape: &mut Tape) -> InventoryPage {
     InventoryPage {
         copies: tape.few(|tape| (object(tape), report(tape))),
         claims: tape.list(|tape| (object(tape), claim(tape), tape.option(stamp))),
-        tombstones: tape.list(|tape| (object(tape), stamp(tape))),
+        tombstones: tape.list(|tape| (object(tape), deletion(tape))),
         lost: tape.list(|tape| (object(tape), tape.number())),
     }
 }
@@ -316,7 +320,7 @@ fn request_to_owner(tape: &mut Tape, origin: NodeId) -> DirectoryRequest {
         6 => DirectoryRequest::Delete { token: tape.number() },
         7 => DirectoryRequest::Locate { token: tape.number() },
         8 => DirectoryRequest::Claim { seq: tape.number(), claim: claim(tape) },
-        9 => DirectoryRequest::ReleaseClaim { claim: claim(tape) },
+        9 => DirectoryRequest::ReleaseClaim { claim: claim(tape), made: tape.flag() },
         10 => DirectoryRequest::MarkLost { claim: claim(tape) },
         11 => DirectoryRequest::Bring { nodes: tape.list(any_node) },
         _ => DirectoryRequest::PinRefused,
@@ -347,7 +351,7 @@ fn answer_of_owner(tape: &mut Tape) -> DirectoryAnswer {
                 stamp: tape.option(stamp),
             }
         }
-        4 => DirectoryAnswer::Deleted { stamp: stamp(tape) },
+        4 => DirectoryAnswer::Deleted { deletion: deletion(tape) },
         5 => DirectoryAnswer::Lost,
         6 => {
             let report = report(tape);

@@ -34,7 +34,7 @@ impl Owner {
     }
 
     fn release(&mut self, claim: Claim) -> Vec<(u16, DirectoryAnswer)> {
-        self.request(claim.by.addr.port(), DirectoryRequest::ReleaseClaim { claim })
+        self.request(claim.by.addr.port(), DirectoryRequest::ReleaseClaim { claim, made: false })
     }
 
     /// A coordinator's claim is accepted; when.
@@ -329,6 +329,33 @@ fn of_two_times_at_which_a_content_was_accepted_the_later_counts() {
     assert_eq!(owner.request(4, announce(received(600))), []);
     let claim = two_claims().0;
     assert_eq!(owner.claim(claim), [refused(claim, Verdict::Exists(Stamp::from_ms(600)))]);
+}
+
+/// Its root has sealed it, and dies before the owner hears of that.
+#[test]
+fn a_target_that_was_made_is_lost_with_its_root_and_can_be_made_again() {
+    let mut owner = Owner::new();
+    let (first, second) = two_claims();
+    let stamp = owner.accepted(first);
+    owner.make(4, first, Some(stamp), false);
+    owner.request(5, DirectoryRequest::Subscribe { bytes_max: None });
+    let made = DirectoryRequest::ReleaseClaim { claim: first, made: true };
+    owner.request(2, made);
+    assert_eq!(owner.claim(second), [refused(second, Verdict::Exists(stamp))]);
+    owner.at.crash(4);
+    assert!(owner.at.take_answers(owner.id).contains(&(5, DirectoryAnswer::Lost)));
+    owner.accepted(second);
+}
+
+/// The owner hears so before it hears of the root.
+#[test]
+fn a_target_that_was_made_is_taken_in_when_its_root_is_heard() {
+    let mut owner = Owner::new();
+    let (first, second) = two_claims();
+    let stamp = owner.accepted(first);
+    owner.request(2, DirectoryRequest::ReleaseClaim { claim: first, made: true });
+    owner.make(4, first, Some(stamp), true);
+    assert_eq!(owner.claim(second), [refused(second, Verdict::Exists(stamp))]);
 }
 
 #[test]

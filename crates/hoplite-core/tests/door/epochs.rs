@@ -132,6 +132,27 @@ fn a_coordinator_that_hears_of_an_epoch_seats_anew_whoever_has_let_go() {
     }
 }
 
+/// It might go on with what it has; but its node has thrown that away.
+#[test]
+fn a_slot_that_still_waits_for_sources_is_begun_anew_as_well() {
+    let mut at = Node::among(3, 16 << 20);
+    let ids = (0..).map(|number| object(&format!("source {number}")));
+    let ours: Vec<ObjectId> = ids.filter(|&id| at.owner_of(id) == ME).take(3).collect();
+    for source in &ours[..2] {
+        at.request(2, *source, announce(put_report(1, edition(5), SIZE)));
+    }
+    let target = at.id_owned_by(ME);
+    at.take_mail();
+    at.ask(reduce(target, &ours, 3, FoldOrder::Arrival));
+    let (_, before) = take_seats(&mut at).expect("two sources are there");
+    let [(2, open)] = &before[..] else { panic!("{before:?}") };
+    assert!(open.open);
+    at.hear(2, PeerMessage::ResyncRequest { epoch: 7 });
+    let (_, after) = take_seats(&mut at).expect("it is seated anew");
+    let [(2, again)] = &after[..] else { panic!("{after:?}") };
+    assert_eq!((again.slot, again.attempt, again.epoch), (open.slot, open.attempt + 1, 7));
+}
+
 #[test]
 fn later_reductions_know_of_the_epoch_from_the_start() {
     let (mut at, _, seats) = called();

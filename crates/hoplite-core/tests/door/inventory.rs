@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{
-    Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, Seat, ShardQuery, Verdict,
+    Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, Seat, ShardQuery,
+    Verdict,
 };
 use hoplite_words::{limits, mix64, Blob, Edition, Encoding, FoldOrder, Header, ObjectId, Shard, Stamp};
 
@@ -172,14 +173,19 @@ fn copies_claims_deletions_and_losses_follow_one_another_over_the_pages() {
     }
     at.ask(reduce(target, &[object("never comes")], 1, FoldOrder::Arrival));
     for &id in deleted {
-        at.answer(2, id, DirectoryAnswer::Deleted { stamp: Stamp::from_ms(700) });
+        at.answer(
+            2,
+            id,
+            DirectoryAnswer::Deleted { deletion: Deletion { stamp: Stamp::from_ms(700), age_ms: 0 } },
+        );
     }
     let pages = take_pages(&mut at, &[shard]);
     let counts = pages.iter().map(|Told { page, .. }| {
         [page.copies.len(), page.claims.len(), page.tombstones.len(), page.lost.len()]
     });
     assert_eq!(counts.collect::<Vec<_>>(), [[ITEMS - 2, 1, 1, 0], [0, 0, 2, 2]]);
-    let tombstones: Vec<_> = pages.iter().flat_map(|told| told.page.tombstones.clone()).collect();
+    let tombstones = pages.iter().flat_map(|told| told.page.tombstones.clone());
+    let tombstones: Vec<_> = tombstones.map(|(id, deletion)| (id, deletion.stamp)).collect();
     assert_eq!(tombstones, [0, 1, 2].map(|at| (deleted[at], Stamp::from_ms(700))));
     assert_eq!(pages[1].page.lost, [(lost[0], 0), (lost[1], 0)]);
 }
@@ -256,7 +262,11 @@ fn of_a_shard_whose_digest_is_right_no_copies_are_told() {
         editions.push(announced(&mut at, id));
     }
     let gone = ids_of(right, 3)[2];
-    at.answer(2, gone, DirectoryAnswer::Deleted { stamp: Stamp::from_ms(700) });
+    at.answer(
+        2,
+        gone,
+        DirectoryAnswer::Deleted { deletion: Deletion { stamp: Stamp::from_ms(700), age_ms: 0 } },
+    );
     let digest = digest_of(first, editions[0], true, true) ^ digest_of(second, editions[1], true, true);
     let wrong_digest = digest_of(ids_of(wrong, 1)[0], editions[2], false, true);
     let digests = [(empty, 0), (right, digest), (wrong, wrong_digest)];
@@ -264,7 +274,9 @@ fn of_a_shard_whose_digest_is_right_no_copies_are_told() {
     let told = ask_for_page(&mut at, 2, Scope::All, queries, None).expect("a page");
     assert_eq!(told.unchanged, [empty, right]);
     assert_eq!(told.copies(), [ids_of(wrong, 1)[0]]);
-    assert_eq!(told.page.tombstones, [(gone, Stamp::from_ms(700))], "deletions are told all the same");
+    let tombstones: Vec<_> =
+        told.page.tombstones.iter().map(|(id, deletion)| (*id, deletion.stamp)).collect();
+    assert_eq!(tombstones, [(gone, Stamp::from_ms(700))], "deletions are told all the same");
 }
 
 /// They change all the time, and both sides hear of them by other ways.

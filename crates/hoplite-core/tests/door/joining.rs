@@ -7,10 +7,11 @@ use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope};
 use hoplite_words::{NodeId, ObjectId, Stamp};
 
+use crate::inventory::take_inventory;
 use crate::node::{node, Node, ME};
 use crate::puts::created;
 use crate::recovery::{answer, copies, take_asked, Asked};
-use crate::requests::{announce, ask, create, edition, get, object, put_report, SIZE};
+use crate::requests::{accepted, announce, ask, create, edition, get, object, put_report, SIZE};
 
 const STORE: u64 = 8 << 20;
 
@@ -87,33 +88,19 @@ fn it_asks_all_members_about_its_own_shards_alone() {
 
 #[test]
 fn questions_of_its_clients_are_asked_when_it_has_joined() {
-    let (theirs, written) = (id_owned_by(2, 2), object("written"));
+    let (theirs, ours) = (id_owned_by(2, 2), id_owned_by(ME, 2));
     let mut at = starting_beside(2);
     at.ask(get(theirs));
-    let call = at.ask(create(written, SIZE));
-    created(&at, call);
-    let ours = at.ask(Request::Locate { id: id_owned_by(ME, 2), timeout_ms: None });
+    let call = at.ask(Request::Locate { id: ours, timeout_ms: None });
     tell_members(&mut at, 2);
     let asked = take_asked(&mut at);
-    let (last, first) = asked.split_last().expect("node 2 may know of our shards");
-    first.iter().for_each(|asked| answer(&mut at, asked, InventoryPage::default()));
-    assert_eq!(at.take_requests(theirs), []);
-    assert_eq!(at.reply(ours), None);
-    answer(&mut at, last, InventoryPage::default());
-    while at.gauge("recovering shards") > 0 {
-        let asked = take_asked(&mut at);
-        asked.iter().for_each(|asked| answer(&mut at, asked, InventoryPage::default()));
-    }
-    let questions: Vec<_> = at
-        .take_mail()
-        .into_iter()
-        .filter_map(|(_, message)| match message {
-            PeerMessage::Directory { id, request: DirectoryRequest::Ask { .. }, .. } => Some(id),
-            _ => None,
-        })
-        .collect();
-    assert!(questions.contains(&theirs), "{questions:?}");
-    assert!(matches!(at.reply(ours), Some(Reply::Located { .. })));
+    at.wait(WELCOME);
+    assert_eq!((at.take_requests(theirs), at.reply(call)), (vec![], None), "node 2 has not answered");
+    at.members_answer = true;
+    asked.iter().for_each(|asked| answer(&mut at, asked, InventoryPage::default()));
+    at.wait(WELCOME);
+    assert!(at.take_requests(theirs).iter().any(|request| matches!(request, DirectoryRequest::Ask { .. })));
+    assert!(matches!(at.reply(call), Some(Reply::Located { .. })));
 }
 
 #[test]
@@ -125,29 +112,30 @@ fn a_put_waits_for_its_verdict_until_its_node_has_joined() {
     let seal = at.ask(Request::Seal { copy, timeout_ms: None });
     at.wait(WELCOME);
     assert_eq!((at.take_requests(theirs), at.reply(seal)), (vec![], None));
+    at.members_answer = true;
     tell_members(&mut at, 2);
-    let mut asked = at.mail.clone();
-    answer_all_keeping(&mut at, &mut asked);
-    let announced = asked.iter().any(|(to, message)| {
-        let announces = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Announce { wants_verdict: true, .. });
-        *to == node(2) && matches!(message, PeerMessage::Directory { id, request, .. } if *id == theirs && announces(request))
-    });
-    assert!(announced);
+    at.wait(WELCOME);
+    let announces = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Announce { report, wants_verdict: true, .. } if report.complete);
+    assert!(at.take_requests(theirs).iter().any(announces));
 }
 
-/// As `answer_all`, with all that was said meanwhile.
-fn answer_all_keeping(at: &mut Node, said: &mut Vec<(NodeId, PeerMessage)>) {
-    while !answer_some(at, said).is_empty() {}
-}
-
-fn answer_some(at: &mut Node, said: &mut Vec<(NodeId, PeerMessage)>) -> Vec<Asked> {
-    said.extend(at.mail.iter().cloned());
-    let asked = take_asked(at);
-    asked.iter().for_each(|asked| {
-        answer(at, asked, InventoryPage::default());
-        said.extend(at.mail.iter().cloned());
-    });
-    asked
+/// Its owner has asked for an inventory before it was complete, and nothing is said of it until we have joined.
+#[test]
+fn a_put_that_is_accepted_before_its_node_has_joined_is_reported_when_it_is_complete() {
+    let theirs = id_owned_by(2, 2);
+    let mut at = starting_beside(2);
+    let call = at.ask(create(theirs, SIZE));
+    let copy = created(&at, call);
+    let told = take_inventory(&mut at, 2, &[theirs.shard()]).page.copies;
+    let [(_, report)] = &told[..] else { panic!("{told:?}") };
+    assert!(!report.complete);
+    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
+    // Long enough for open questions to be repeated.
+    at.wait(Duration::from_millis(1100));
+    at.answer(2, theirs, accepted(report.edition));
+    assert_eq!(at.reply(seal), Some(&Reply::Done));
+    let said = at.take_requests(theirs);
+    assert!(matches!(&said[..], [DirectoryRequest::Announce { report, .. }] if report.complete), "{said:?}");
 }
 
 #[test]
@@ -254,5 +242,29 @@ fn a_member_tells_a_newcomer_of_all_and_of_itself() {
     });
     let mut members: Vec<_> = told.expect("it is answered").iter().map(|(member, _)| *member).collect();
     members.sort();
-    assert_eq!(members, (ME..=4).map(node).collect::<Vec<_>>());
+    assert_eq!(members, (ME..=4).chain([9]).map(node).collect::<Vec<_>>(), "it is one from now on");
+}
+
+/// Each of two that join at the same time asks every member: who asks second hears of the other.
+#[test]
+fn newcomers_are_told_of_each_other() {
+    let mut at = Node::among(2, STORE);
+    at.wait(Duration::from_secs(20));
+    let told = |at: &mut Node, newcomer: u16| {
+        let (scope, clock) = (Scope::All, Stamp::from_ms(0));
+        at.take_mail();
+        at.hear(
+            newcomer,
+            PeerMessage::InventoryRequest { round: 1, scope, shards: vec![], from: None, fresh: true, clock },
+        );
+        let told = at.take_mail().into_iter().find_map(|(to, message)| match message {
+            PeerMessage::Members { members } if to == node(newcomer) => Some(members),
+            _ => None,
+        });
+        told.map(|members| members.into_iter().map(|(member, _)| member).collect::<Vec<_>>())
+    };
+    assert_eq!(told(&mut at, 8), None);
+    assert_eq!(told(&mut at, 9), Some(vec![node(8)]));
+    assert_eq!(told(&mut at, 8), Some(vec![node(9)]));
+    assert_eq!(told(&mut at, 2), None, "it is no newcomer");
 }

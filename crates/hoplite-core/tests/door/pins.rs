@@ -51,7 +51,7 @@ fn when_the_node_that_kept_an_object_dies_another_one_is_to_keep_it() {
 }
 
 #[test]
-fn it_is_said_again_on_each_new_connection_until_the_copy_is_reported_as_pinned() {
+fn it_is_repeated_on_each_new_connection_until_the_copy_is_reported_as_pinned() {
     let (mut at, id, _) = left_by_its_writer(&[2, 3]);
     for _ in 0..3 {
         at.handle(Input::PeerBroken { node: node(2) });

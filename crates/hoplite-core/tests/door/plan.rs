@@ -193,7 +193,7 @@ impl World {
         assert_eq!(seat.edition.attempt, seat.attempt);
         let known = self.seats.get(&seat.slot).filter(|known| known.seat.attempt == seat.attempt);
         if known.is_some_and(|known| known.seat.version == seat.version) {
-            // Said again, for a node that may have missed it.
+            // Repeated, for a node that may have missed it.
             return assert_eq!(known.expect("just seen").seat, seat);
         }
         let (mut streams, mut local) = (Vec::new(), Vec::new());

@@ -129,7 +129,7 @@ fn a_rejected_put_fails_at_its_seal_and_leaves_nothing() {
 #[test]
 fn a_verdict_that_was_lost_is_asked_for_again() {
     let mut at = Node::among(2, 8 << 20);
-    // Beyond what is said again because a member came.
+    // Beyond what is repeated because a member came.
     at.wait(Duration::from_secs(5));
     let id = at.id_owned_by(2);
     let call = at.ask(put_small(id, SMALL));

@@ -151,7 +151,7 @@ fn what_is_kept_for_a_second_put_is_given_up_for_room() {
     second.at.take_mail();
     second.at.answer(2, second.id, DirectoryAnswer::Lost);
     assert_eq!(second.offered(), None);
-    assert_eq!(failed(&second.at, second.seal), ErrorKind::Lost);
+    assert_eq!(failed(&second.at, second.seal), ErrorKind::StoreFull);
 }
 
 /// Its room would be made the object's again, under whoever streams from it.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use hoplite_words::client::Request;
 use hoplite_words::peer::{
-    CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, ShardQuery,
-    Verdict,
+    CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope,
+    ShardQuery, Verdict,
 };
 use hoplite_words::{ErrorKind, ObjectId, Shard, Stamp};
 
@@ -202,7 +202,7 @@ fn of_a_question_that_is_repeated_or_taken_back_nothing_is_held() {
     }
     inherited.request(2, DirectoryRequest::Unask { ask: 3 });
     inherited.request(2, DirectoryRequest::Unsubscribe);
-    inherited.request(2, DirectoryRequest::ReleaseClaim { claim });
+    inherited.request(2, DirectoryRequest::ReleaseClaim { claim, made: false });
     inherited.request(2, DirectoryRequest::Withdraw { seq: 9, edition: edition(6) });
     assert_eq!(inherited.at.gauge("held requests"), 1, "a deletion cannot be taken back");
     inherited.answer(InventoryPage::default());
@@ -331,7 +331,7 @@ fn losses_that_others_remember_are_remembered_here() {
 fn deletions_that_others_heard_of_stand_here() {
     let mut inherited = Inherited::new();
     let call = inherited.at.ask(get_or_lost(inherited.id));
-    let tombstones = vec![(inherited.id, Stamp::from_ms(700))];
+    let tombstones = vec![(inherited.id, Deletion { stamp: Stamp::from_ms(700), age_ms: 0 })];
     let report = put_report(9, edition(5), SIZE);
     inherited.answer(InventoryPage { tombstones, ..copies(&[(inherited.id, report)]) });
     assert_eq!(failed(&inherited.at, call), ErrorKind::Deleted);
@@ -357,7 +357,7 @@ fn a_claim_that_the_dead_owner_had_accepted_stands() {
     inherited.answer(InventoryPage { claims, ..InventoryPage::default() });
     inherited.request(2, announce_unjudged(2, put_report(9, edition(5), SIZE)));
     assert_eq!(inherited.told(), [], "it was the first");
-    inherited.request(2, DirectoryRequest::ReleaseClaim { claim: first });
+    inherited.request(2, DirectoryRequest::ReleaseClaim { claim: first, made: false });
     let told = inherited.told();
     assert!(
         matches!(told[..], [(2, DirectoryAnswer::ClaimVerdict { claim, .. })] if claim == second),

@@ -68,10 +68,10 @@ fn a_commit_is_repeated_until_the_root_has_sealed_and_only_then_is_the_caller_an
     let (mut at, call, _, root, seat) = called();
     let id = commit(&mut at, root, &seat);
     at.wait(A_WHILE);
-    assert!(commits(&mut at).contains(&(root, id)), "said again in time");
+    assert!(commits(&mut at).contains(&(root, id)), "repeated in time");
     at.handle(Input::PeerBroken { node: node(root) });
     at.wait(Duration::from_millis(100));
-    assert!(commits(&mut at).contains(&(root, id)), "said again on a new connection");
+    assert!(commits(&mut at).contains(&(root, id)), "repeated on a new connection");
     assert_eq!(at.reply(call), None);
     at.hear(root, PeerMessage::Committed { reduction: id, sealed: true });
     assert!(matches!(at.reply(call), Some(Reply::Reduced { .. })));
@@ -146,7 +146,7 @@ fn a_put_that_waited_behind_a_committed_target_takes_its_place_when_that_is_lost
 }
 
 #[test]
-fn seats_are_said_again_on_a_new_connection() {
+fn seats_are_repeated_on_a_new_connection() {
     let (mut at, _, _, root, seat) = called();
     at.take_mail();
     at.handle(Input::PeerBroken { node: node(root) });

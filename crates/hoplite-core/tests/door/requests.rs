@@ -1,7 +1,7 @@
 //! Requests, reports and editions as tests write them.
 
 use hoplite_words::client::Request;
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
+use hoplite_words::peer::{CopyReport, Deletion, DirectoryAnswer, DirectoryRequest, Verdict};
 use hoplite_words::{Blob, Claim, Dtype, Edition, FoldOrder, Header, NodeId, ObjectId, Op, Stamp};
 
 use crate::node::{node, Node};
@@ -137,5 +137,7 @@ pub fn accepted(edition: Edition) -> DirectoryAnswer {
 
 /// The word of an owner that the object was deleted a moment ago, later than all that was written.
 pub fn deleted(at: &Node) -> DirectoryAnswer {
-    DirectoryAnswer::Deleted { stamp: Stamp::from_ms(at.now.as_millis() as u64 + 1000) }
+    DirectoryAnswer::Deleted {
+        deletion: Deletion { stamp: Stamp::from_ms(at.now.as_millis() as u64 + 1000), age_ms: 0 },
+    }
 }

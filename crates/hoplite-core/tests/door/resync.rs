@@ -1,4 +1,4 @@
-//! What a broken connection, or a death that was none, may have swallowed is said and asked again.
+//! What a broken connection, or a death that was none, may have swallowed is repeated.
 
 use std::time::Duration;
 
@@ -308,6 +308,28 @@ fn a_node_that_was_held_for_dead_hears_all_others_before_it_decides_again() {
     at.members_answer = true;
     at.wait(A_WHILE);
     assert_eq!(at.gauge("recovering shards"), 0);
+    let Some(Reply::Located { copies, .. }) = at.reply(call) else { panic!("{:?}", at.reply(call)) };
+    assert_eq!(copies.len(), 1);
+}
+
+/// Of those who hold us for dead it knows nobody when it comes back.
+#[test]
+fn a_node_that_was_cut_off_from_everybody_hears_them_before_it_decides_again() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(ME);
+    put(&mut at, id, SIZE);
+    at.cut_off = true;
+    at.wait(Duration::from_secs(10));
+    assert_eq!(at.status().members, [node(ME)]);
+    at.members_answer = false;
+    at.cut_off = false;
+    while at.status().members.len() < 3 {
+        at.wait(Duration::from_millis(10));
+    }
+    let call = at.ask(Request::Locate { id, timeout_ms: None });
+    assert_eq!(at.reply(call), None);
+    at.members_answer = true;
+    at.wait(A_WHILE);
     let Some(Reply::Located { copies, .. }) = at.reply(call) else { panic!("{:?}", at.reply(call)) };
     assert_eq!(copies.len(), 1);
 }

@@ -163,7 +163,7 @@ fn what_breaks_off_is_taken_back_as_a_whole_and_striped_only_so_often() {
         called.at.hear(from.addr.port(), failed.clone());
         mail = called.at.take_mail();
         assert_eq!(disbanded(&mail), NODES.map(node).collect());
-        // Said again, it is about slots that are none any more.
+        // Repeated, it is about slots that are none any more.
         called.at.hear(from.addr.port(), failed);
         assert!(called.at.take_mail().is_empty());
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_words::peer::{CopyReport, Deletion, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
 use hoplite_words::{limits, ErrorKind, ObjectId, Stamp};
 
 use crate::node::{node, Node, ME};
@@ -88,7 +88,7 @@ fn everyone_concerned_hears_of_a_deletion_before_it_is_done() {
 }
 
 #[test]
-fn a_deletion_is_said_again_to_who_may_have_missed_it() {
+fn a_deletion_is_repeated_to_whoever_may_have_missed_it() {
     let (mut at, id, _) = deleted_while_held();
     at.handle(Input::PeerBroken { node: node(2) });
     at.wait(Duration::from_millis(100));
@@ -130,7 +130,7 @@ fn at_cluster_time(at: &mut Node, ms: u64) {
     let other = object("something else");
     let stamp = Some(Stamp::from_ms(ms));
     at.request(2, other, announce(CopyReport { stamp, ..writing_report(2, 1, edition(99), SIZE) }));
-    at.request(2, other, DirectoryRequest::ReleaseClaim { claim });
+    at.request(2, other, DirectoryRequest::ReleaseClaim { claim, made: false });
     at.request(2, other, DirectoryRequest::Withdraw { seq: 2, edition: edition(99) });
     at.take_mail();
 }
@@ -142,7 +142,9 @@ fn the_time_of_a_tombstone_counts_from_the_deletion_wherever_it_is_heard_of() {
     let (id, other) = (object("x"), object("y"));
     at_cluster_time(&mut at, 2_000_000);
     let ttl = limits::TOMBSTONE_TTL.as_millis() as u64;
-    let deleted_ago = |ms: u64| DirectoryAnswer::Deleted { stamp: Stamp::from_ms(2_000_000 - ms) };
+    let deleted_ago = |ms: u64| DirectoryAnswer::Deleted {
+        deletion: Deletion { stamp: Stamp::from_ms(2_000_000 - ms), age_ms: ms },
+    };
     at.answer(2, other, deleted_ago(ttl));
     assert_eq!(at.status().tombstones, 0, "its time is over");
     at.answer(2, id, deleted_ago(ttl - 1000));
@@ -157,13 +159,21 @@ fn the_time_of_a_tombstone_counts_from_the_deletion_wherever_it_is_heard_of() {
 fn what_was_accepted_later_ends_the_tombstone() {
     let mut at = Node::alone(8 << 20);
     let id = object("x");
-    at.answer(2, id, DirectoryAnswer::Deleted { stamp: Stamp::from_ms(500) });
+    at.answer(
+        2,
+        id,
+        DirectoryAnswer::Deleted { deletion: Deletion { stamp: Stamp::from_ms(500), age_ms: 0 } },
+    );
     at.request(2, id, announce(put_report(1, edition(499), SIZE)));
     assert_eq!((at.status().entries, at.status().tombstones), (0, 1));
     at.request(3, id, announce(put_report(1, edition(501), SIZE)));
     assert_eq!((at.status().entries, at.status().tombstones), (1, 0));
     // The same deletion comes once more, by another way.
-    at.answer(2, id, DirectoryAnswer::Deleted { stamp: Stamp::from_ms(500) });
+    at.answer(
+        2,
+        id,
+        DirectoryAnswer::Deleted { deletion: Deletion { stamp: Stamp::from_ms(500), age_ms: 0 } },
+    );
     assert_eq!((at.status().entries, at.status().tombstones), (1, 0));
 }
 
@@ -178,10 +188,18 @@ fn a_deletion_leaves_a_copy_that_was_accepted_later() {
     let seal = at.ask(Request::Seal { copy, timeout_ms: None });
     assert_eq!(at.reply(seal), Some(&Reply::Done));
     at.take_mail();
-    at.answer(2, id, DirectoryAnswer::Deleted { stamp: Stamp::from_ms(600) });
-    assert_eq!(at.take_mail(), [(node(2), PeerMessage::DeletionHeard { id })], "or it would be said again");
+    at.answer(
+        2,
+        id,
+        DirectoryAnswer::Deleted { deletion: Deletion { stamp: Stamp::from_ms(600), age_ms: 0 } },
+    );
+    assert_eq!(at.take_mail(), [(node(2), PeerMessage::DeletionHeard { id })], "or it would be repeated");
     assert!(!at.copies[&copy].aborted && at.removed.is_empty());
-    at.answer(2, id, DirectoryAnswer::Deleted { stamp: Stamp::from_ms(800) });
+    at.answer(
+        2,
+        id,
+        DirectoryAnswer::Deleted { deletion: Deletion { stamp: Stamp::from_ms(800), age_ms: 0 } },
+    );
     assert_eq!(at.removed, [id]);
     assert!(!at.copies.contains_key(&copy));
 }
@@ -207,7 +225,7 @@ fn a_deletion_outlives_its_owner_at_all_who_heard_of_it() {
     let id = at.id_owned_by(2);
     put_at(&mut at, id);
     let stamp = Stamp::from_ms(at.now.as_millis() as u64 + 1000);
-    at.answer(2, id, DirectoryAnswer::Deleted { stamp });
+    at.answer(2, id, DirectoryAnswer::Deleted { deletion: Deletion { stamp, age_ms: 0 } });
     at.kill(2);
     let call = at.ask(get(id));
     assert_eq!(failed(&at, call), ErrorKind::Deleted);

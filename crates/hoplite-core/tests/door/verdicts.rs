@@ -70,7 +70,7 @@ fn a_claim_that_is_accepted_too_late_is_released() {
     at.take_mail();
     let verdict = Verdict::Accepted(Stamp::from_ms(700));
     at.answer(2, target, DirectoryAnswer::ClaimVerdict { claim, verdict });
-    assert_eq!(at.take_requests(target), [DirectoryRequest::ReleaseClaim { claim }]);
+    assert_eq!(at.take_requests(target), [DirectoryRequest::ReleaseClaim { claim, made: false }]);
 }
 
 #[test]

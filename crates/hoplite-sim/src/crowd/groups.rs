@@ -18,11 +18,13 @@ impl Drawing<'_> {
     pub(super) fn draw_group(&mut self, number: usize, chained: Option<Thing>) -> Thing {
         let dtype = *self.dice.pick(&DTYPES);
         let size = self.size(Some(dtype));
-        let fresh =
-            Thing { id: NOBODY, size, dtype: Some(dtype), volatile: false, summed: false, exact: true };
+        // Floats whose sums depend on the order; then nothing is summed any further.
+        let exact = !(dtype.is_float() && self.dice.percent(40));
+        let fresh = Thing { id: NOBODY, size, dtype: Some(dtype), volatile: false, summed: false, exact };
         let volatile = self.dice.percent(10);
         let chainable = |thing: &Thing| thing.exact || !thing.dtype.is_some_and(Dtype::is_float);
-        let like = chained.filter(chainable).filter(|_| self.dice.percent(60)).unwrap_or(fresh);
+        let chained = chained.filter(chainable).filter(|_| exact && self.dice.percent(60));
+        let like = chained.unwrap_or(fresh);
         let mut things: Vec<Thing> = Vec::new();
         let most = SOURCES_MAX.max(self.shape.nodes);
         let few = self.dice.between(1, most as u64).min(self.dice.between(1, most as u64));
@@ -32,6 +34,7 @@ impl Drawing<'_> {
         for i in 0..count {
             let id = self.new_id(&format!("g{number}.{i}"));
             self.script.model.add(id, Origin::Put { dtype: like.dtype });
+            self.script.model.expect_exact(id, like.exact);
             things.push(Thing { id, volatile: false, ..like });
         }
         if like.id != NOBODY {
@@ -95,17 +98,34 @@ impl Drawing<'_> {
                 fixed,
             },
         );
-        let excuses: &[ErrorKind] =
-            if like.volatile { &[ErrorKind::Deleted, ErrorKind::TimedOut] } else { &[] };
-        let at = self.moment();
+        self.script.model.expect_exact(target, like.exact);
+        let deleted = self.dice.percent(8);
+        let like = Thing { volatile: like.volatile || deleted, ..like };
+        let mut excuses: Vec<ErrorKind> = Vec::new();
+        if like.volatile {
+            excuses.extend([ErrorKind::Deleted, ErrorKind::TimedOut]);
+        }
         let spec = Spec::Reduce { target, sources, num_objects, op, fixed, to_sources };
-        if !like.volatile {
+        if !like.volatile && like.exact {
             self.script.makers.push(spec.clone());
         }
-        self.add(at, spec, excuses);
-        let thing = Thing { id: target, summed: true, exact: op != Op::Mean && op != Op::Prod, ..like };
+        let rivals = *self.dice.pick(&[0, 0, 0, 0, 0, 0, 1, 2]);
+        let makes: Vec<_> =
+            excuses.iter().copied().chain((rivals > 0).then_some(ErrorKind::AlreadyExists)).collect();
+        for _ in 0..=rivals {
+            let at = self.moment();
+            self.add(at, spec.clone(), &makes);
+        }
+        if deleted {
+            self.finish(Thing { id: target, ..like }, false);
+        }
+        let excuses = &excuses[..];
+        let exact = like.exact && op != Op::Mean && op != Op::Prod;
+        let thing = Thing { id: target, summed: true, exact, ..like };
         self.gets(thing, excuses);
-        self.finish(thing, like.volatile);
+        if !deleted {
+            self.finish(thing, like.volatile);
+        }
         thing
     }
 

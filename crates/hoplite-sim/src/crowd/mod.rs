@@ -130,17 +130,18 @@ impl Drawing<'_> {
         self.add_for(client, at, spec, excuses);
     }
 
+    /// For the client of the last task.
+    fn add_again(&mut self, at: Duration, spec: Spec, excuses: &[ErrorKind]) {
+        let Some(Item::Task { task, .. }) = self.script.items.last() else { return };
+        self.add_for(task.client, at, spec, excuses);
+    }
+
     fn add_for(&mut self, client: ClientId, at: Duration, spec: Spec, excuses: &[ErrorKind]) {
         let mut task = Task::new(client, spec).may_fail(excuses);
         if self.shape.room == Room::Tight {
             task = task.may_fail(&[ErrorKind::StoreFull]);
         }
         let hampered = self.shape.faults.any();
-        let is_put = matches!(task.spec, Spec::Put { .. } | Spec::PutSmall { .. });
-        if self.shape.room == Room::Tight && hampered && is_put {
-            // Its bytes gave way, as somebody else's were accepted first; and those are lost.
-            task = task.may_fail(&[ErrorKind::Lost]);
-        }
         // Of a reduction, its root may have died with the only copy.
         let says_lost = matches!(
             task.spec,

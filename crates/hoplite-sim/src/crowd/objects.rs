@@ -11,15 +11,19 @@ use crate::task::{Ending, Spec};
 
 impl Drawing<'_> {
     pub(super) fn put(&mut self, thing: Thing, excuses: &[ErrorKind], ending: Ending) {
+        self.put_variant(thing, 0, excuses, ending);
+    }
+
+    fn put_variant(&mut self, thing: Thing, variant: u8, excuses: &[ErrorKind], ending: Ending) {
         let Thing { id, size, dtype, .. } = thing;
         let at = self.moment();
         let small = size <= INLINE_BYTES_MAX && ending == Ending::Seal && self.dice.percent(60);
         let spec = if small {
-            Spec::PutSmall { id, size, dtype }
+            Spec::PutSmall { id, size, dtype, variant }
         } else {
             let piece = self.dice.between(1 + size / 12, 1 + size);
             let pause = *self.dice.pick(&[0, 0, 30, 1000].map(Duration::from_micros));
-            Spec::Put { id, size, dtype, piece, pause, ending }
+            Spec::Put { id, size, dtype, piece, pause, ending, variant }
         };
         match ending {
             Ending::DieAt(_) => {
@@ -40,7 +44,13 @@ impl Drawing<'_> {
             let hold = *self.dice.pick(&[0, 0, 100, 20_000].map(Duration::from_micros));
             let partial = self.dice.percent(40);
             let fail_if_lost = self.dice.percent(20);
-            self.add(at, Spec::Get { id: thing.id, partial, fail_if_lost, hold }, excuses);
+            let get = Spec::Get { id: thing.id, partial, fail_if_lost, hold };
+            self.add(at, get.clone(), excuses);
+            if thing.size <= INLINE_BYTES_MAX && self.dice.percent(30) {
+                // Once more by the same client, which may have kept it.
+                let at = self.moment();
+                self.add_again(at, get, excuses);
+            }
         }
     }
 
@@ -68,9 +78,12 @@ impl Drawing<'_> {
             let stop = self.dice.between(0, size);
             self.put(thing, &excuses, Ending::DieAt(stop));
         }
-        for _ in 0..if self.dice.percent(20) { 2 } else { 1 } {
-            self.put(thing, &excuses, Ending::Seal);
+        let rivals = *self.dice.pick(&[1, 1, 1, 1, 2, 3]);
+        let differ = self.dice.percent(40) && size >= 8;
+        for rival in 0..rivals {
+            self.put_variant(thing, if differ { rival } else { 0 }, &excuses, Ending::Seal);
         }
+        self.script.model.expect_variants(id, if differ { rivals } else { 1 });
         self.gets(thing, &excuses);
         self.finish(thing, contested);
     }

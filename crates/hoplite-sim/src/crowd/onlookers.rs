@@ -3,7 +3,7 @@
 use hoplite_words::NodeId;
 
 use super::Drawing;
-use crate::names::address;
+use crate::names::{address, incarnation};
 use crate::task::Spec;
 
 impl Drawing<'_> {
@@ -24,7 +24,11 @@ impl Drawing<'_> {
                 }
                 1 => {
                     let nodes = (0..self.dice.between(0, 2)).map(|_| self.dice.index(self.shape.nodes));
-                    Spec::Prefetch { ids, nodes: nodes.map(first_node).collect() }
+                    let nodes: Vec<_> = nodes.collect();
+                    Spec::Prefetch {
+                        ids,
+                        nodes: nodes.into_iter().map(|index| self.first_node(index)).collect(),
+                    }
                 }
                 2 => Spec::Locate { id: ids[0] },
                 _ => Spec::Status,
@@ -32,9 +36,9 @@ impl Drawing<'_> {
             self.add(at, spec, &[]);
         }
     }
-}
 
-/// The node with this index, as it is called before it dies the first time.
-fn first_node(index: usize) -> NodeId {
-    NodeId { addr: address(index), incarnation: 1 }
+    /// The node with this index, as it is called before it dies the first time.
+    fn first_node(&self, index: usize) -> NodeId {
+        NodeId { addr: address(index), incarnation: incarnation(1, self.shape.clocks.wall_ms[index], 0) }
+    }
 }

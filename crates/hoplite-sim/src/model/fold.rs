@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use hoplite_words::{Dtype, Op};
+use hoplite_words::{Dtype, ObjectId, Op};
 
 /// Dtypes the simulation draws from: those whose folds are exact in any order.
 pub const DTYPES: [Dtype; 6] = [Dtype::I8, Dtype::U16, Dtype::I32, Dtype::I64, Dtype::F32, Dtype::F64];
@@ -61,5 +61,36 @@ pub fn fold_all(op: Op, dtype: Dtype, parts: &[Rc<[u8]>]) -> Vec<u8> {
         Dtype::F32 => floats!(f32, op, parts),
         Dtype::F64 => floats!(f64, op, parts),
         other => unreachable!("the simulation draws no {other}"),
+    }
+}
+
+/// How far sums of positive floats in different orders may be apart, in units of the last place of an `f32`; for an
+/// `f64` it is far too much, and still finds a source that is missing.
+const CLOSE: f64 = 64.0 * f32::EPSILON as f64;
+
+/// Whether two folds of the same floats are the same but for the order in which they were added.
+pub fn judge_close(id: ObjectId, expected: &[u8], found: &[u8], dtype: Option<Dtype>) -> Result<(), String> {
+    let floats = |bytes: &[u8]| -> Vec<f64> {
+        match dtype {
+            Some(Dtype::F32) => bytes
+                .chunks_exact(4)
+                .map(|element| f32::from_le_bytes(element.try_into().expect("one element")).into())
+                .collect(),
+            _ => bytes
+                .chunks_exact(8)
+                .map(|element| f64::from_le_bytes(element.try_into().expect("one element")))
+                .collect(),
+        }
+    };
+    let (expected, found) = (floats(expected), floats(found));
+    if expected.len() != found.len() {
+        return Err(format!("{id:?} has {} elements instead of {}", found.len(), expected.len()));
+    }
+    let close = |(a, b): (&f64, &f64)| (a - b).abs() <= CLOSE * a.abs().max(b.abs());
+    match expected.iter().zip(&found).position(|pair| !close(pair)) {
+        Some(at) => {
+            Err(format!("wrong content of {id:?} at element {at}: {} instead of {}", found[at], expected[at]))
+        }
+        None => Ok(()),
     }
 }

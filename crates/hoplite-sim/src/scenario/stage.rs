@@ -11,7 +11,7 @@ use crate::ending::join;
 use crate::model::Origin;
 use crate::net::NetPlan;
 use crate::task::{Ending, Outcome, Spec, Task, TaskId};
-use crate::world::{Plan, World};
+use crate::world::{Clocks, Means, Plan, World};
 
 /// A block may take this long to become quiet.
 const QUIET_WITHIN: Duration = Duration::from_secs(60);
@@ -72,6 +72,8 @@ impl Stage {
             fold_ahead_bytes: u64::MAX,
             stall_after: Duration::from_secs(1),
             striped_bytes_min: Some(striped),
+            clocks: Clocks::even(nodes),
+            means: Means::default(),
             start_spread: Duration::ZERO,
             calm: false,
             roomy: false,
@@ -164,7 +166,7 @@ impl Stage {
                     self.world.model.add(id, Origin::Put { dtype });
                 }
                 let spec = match small {
-                    true => Spec::PutSmall { id, size, dtype },
+                    true => Spec::PutSmall { id, size, dtype, variant: 0 },
                     false => put_spec(id, size, dtype, &options),
                 };
                 self.start(node, &name, spec, options.within)?;
@@ -215,7 +217,7 @@ impl Stage {
             }
             Command::KillClient { node } => {
                 let client = self.client(node)?;
-                self.world.kill_client(client);
+                self.world.kill_client(client, false);
                 Ok(())
             }
             Command::Kill { node } => {
@@ -268,7 +270,7 @@ impl Stage {
     /// Deletes everything; nothing may be left then.
     pub fn close(mut self) -> Result<(), String> {
         for client in self.clients.values().copied().collect::<Vec<_>>() {
-            self.world.kill_client(client);
+            self.world.kill_client(client, false);
         }
         let Some(node) = (0..self.world.node_count()).find(|node| self.world.is_alive(*node)) else {
             return Ok(());
@@ -294,5 +296,6 @@ fn put_spec(id: ObjectId, size: u64, dtype: Option<hoplite_words::Dtype>, option
         (_, Some(at)) => Ending::HoldAt(at),
         _ => Ending::Seal,
     };
-    Spec::Put { id, size, dtype, piece: options.piece.unwrap_or(size.max(1)), pause: options.pause, ending }
+    let piece = options.piece.unwrap_or(size.max(1));
+    Spec::Put { id, size, dtype, piece, pause: options.pause, ending, variant: 0 }
 }

@@ -1,19 +1,33 @@
 //! Client processes: their sockets, what they may hold, and how they die.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use hoplite_core::io::{ClientId, Input};
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::CopyId;
+use hoplite_words::limits::INLINE_BYTES_MAX;
+use hoplite_words::{CopyId, ObjectId};
 
 use super::{note, tell, Place, World};
 use crate::happening::{Happening, TaskEvent};
+use crate::plane::Stage;
 use crate::show;
-use crate::task::{Outcome, Phase, TaskId};
+use crate::task::{Outcome, Phase, Spec, TaskId};
 
 /// Longest way over the Unix socket.
 const SOCKET_DELAY_MAX: Duration = Duration::from_micros(30);
+
+/// Longest until a node hears that a process which it watches has ended.
+const WATCH_DELAY_MAX: Duration = Duration::from_millis(2);
+
+/// What a client has of a small object in its own memory.
+#[derive(Clone, Debug)]
+struct Kept {
+    removals: u64,
+    bytes: Rc<[u8]>,
+    sources: Vec<ObjectId>,
+}
 
 /// One connection of a client process to its node.
 #[derive(Debug)]
@@ -23,6 +37,10 @@ pub(crate) struct Session {
     next_call: u64,
     last_to_node: Duration,
     last_to_client: Duration,
+    /// Small objects that it got before, and how many complete copies had gone from the node then.
+    kept: BTreeMap<ObjectId, Kept>,
+    /// How that number stood before each get was asked.
+    removals: BTreeMap<u64, u64>,
     /// Calls that will be answered, and for whom.
     pub calls: BTreeMap<u64, TaskId>,
     /// What the client holds or is about to: views and unfinished writings.
@@ -43,6 +61,8 @@ impl World {
             next_call: 1,
             last_to_node: Duration::ZERO,
             last_to_client: Duration::ZERO,
+            kept: BTreeMap::new(),
+            removals: BTreeMap::new(),
             calls: BTreeMap::new(),
             views: BTreeMap::new(),
             successor: None,
@@ -88,6 +108,11 @@ impl World {
         let call = session.next_call;
         session.next_call += 1;
         session.calls.insert(call, task);
+        if let Request::Get { id, .. } = &request {
+            let removals =
+                self.nodes[session.place.index].plane.removals.get(id).copied().unwrap_or_default();
+            session.removals.insert(call, removals);
+        }
         self.send_call(client, call, request);
         call
     }
@@ -122,7 +147,8 @@ impl World {
         if session.place != place {
             return self.violate(format!("{client:?} is answered by a node that is not its own"));
         }
-        session.last_to_client = (now + delay).max(session.last_to_client + Duration::from_nanos(1));
+        let said = now + self.nodes[place.index].process.turn;
+        session.last_to_client = (said + delay).max(session.last_to_client + Duration::from_nanos(1));
         let (at, alive) = (session.last_to_client, session.alive);
         let held = match &reply {
             Reply::View { copy, .. } | Reply::Created { copy, .. } => Some(*copy),
@@ -165,6 +191,30 @@ impl World {
         self.send_call(client, 0, Request::Release { copy });
     }
 
+    /// A small object came with a get: the client keeps its bytes.
+    fn keep(&mut self, client: ClientId, call: u64, task: TaskId, reply: &Reply) {
+        let session = self.sessions.get_mut(&client).expect("connected");
+        let Some(removals) = session.removals.remove(&call) else { return };
+        let Reply::View { copy, sealed: true, size, .. } = reply else { return };
+        let Spec::Get { id, .. } = self.tasks[&task].spec else { return };
+        if *size > INLINE_BYTES_MAX {
+            return;
+        }
+        let node = &self.nodes[session.place.index];
+        let Some(held) = node.plane.copies.get(copy) else { return };
+        let Stage::Sealed(seal) = &held.stage else { return };
+        let (bytes, sources) = (node.bytes(held.extent, 0, held.extent.size).into(), seal.sources.clone());
+        session.kept.insert(id, Kept { removals, bytes, sources });
+    }
+
+    /// What the client has kept of the object, if nothing of it has gone from its node since.
+    pub(super) fn kept_by(&self, client: ClientId, id: ObjectId) -> Option<(Rc<[u8]>, Vec<ObjectId>)> {
+        let session = &self.sessions[&client];
+        let kept = session.kept.get(&id).filter(|_| session.alive)?;
+        let removals = self.nodes[session.place.index].plane.removals.get(&id).copied().unwrap_or_default();
+        (kept.removals == removals).then(|| (kept.bytes.clone(), kept.sources.clone()))
+    }
+
     /// The client will not write into `copy` any more.
     pub(super) fn finish_writing(&mut self, client: ClientId, copy: CopyId) {
         let place = self.sessions[&client].place;
@@ -179,7 +229,10 @@ impl World {
             return;
         }
         match session.calls.remove(&call) {
-            Some(task) => self.on_task_answer(task, reply),
+            Some(task) => {
+                self.keep(client, call, task, &reply);
+                self.on_task_answer(task, reply);
+            }
             None => self.drop_answer(client, reply),
         }
     }
@@ -197,8 +250,9 @@ impl World {
         }
     }
 
-    /// The process dies: its memory is gone at once, its node hears a little later.
-    pub fn kill_client(&mut self, client: ClientId) {
+    /// The process dies: its memory is gone at once, its node hears a little later: from its connection, or (`forked`)
+    /// from the kernel, which watches the process, since a child has the connection, too.
+    pub fn kill_client(&mut self, client: ClientId, forked: bool) {
         self.sessions.get_mut(&client).expect("connected").killed = true;
         if !self.sessions[&client].alive {
             return;
@@ -206,7 +260,8 @@ impl World {
         tell!(self, "{} dies", self.client_name(client));
         self.end_session(client);
         let session = self.sessions.get_mut(&client).expect("connected");
-        let at = (self.queue.now() + SOCKET_DELAY_MAX).max(session.last_to_node);
+        let delay = if forked { WATCH_DELAY_MAX } else { SOCKET_DELAY_MAX };
+        let at = (self.queue.now() + delay).max(session.last_to_node);
         self.queue.push(at, Happening::ClientGone { client });
     }
 

@@ -20,9 +20,21 @@ pub(crate) struct Process {
     pub slow: Option<(TroubleId, Duration)>,
     /// When it will have handled all that has happened to it.
     busy_until: Duration,
+    /// How long it has been at what it handles now.
+    pub turn: Duration,
     /// When it last stood still or was slow.
     pub hampered_at: Duration,
 }
+
+impl Process {
+    /// It has handled an input.
+    pub fn end_turn(&mut self, now: Duration) {
+        self.busy_until = self.busy_until.max(now) + std::mem::take(&mut self.turn);
+    }
+}
+
+/// What waits for longer than this counts as hampered.
+const HAMPERED_AFTER: Duration = Duration::from_millis(5);
 
 /// Who has to run for something to happen.
 enum Runs {
@@ -56,10 +68,12 @@ impl World {
         if !control || (process.slow.is_none() && process.busy_until <= now) {
             return Some(happening);
         }
-        process.hampered_at = now;
         let lag = process.slow.map_or(Duration::ZERO, |(_, lag)| lag);
         process.busy_until = process.busy_until.max(now) + lag;
         let at = process.busy_until;
+        if process.slow.is_some() || at > now + HAMPERED_AFTER {
+            process.hampered_at = now;
+        }
         self.queue.push(at, Happening::Late(Box::new(happening)));
         None
     }
@@ -84,6 +98,7 @@ impl World {
                 Runs::Control(there(&self.sessions[client].place))
             }
             Happening::SendStep { place, .. }
+            | Happening::DialFailed { place, .. }
             | Happening::FoldStep { place, .. }
             | Happening::StallCheck { place, .. } => Runs::Carrier(there(place)),
             Happening::Flow { flow, event } => match (self.flows.get(flow), event) {

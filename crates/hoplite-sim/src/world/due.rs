@@ -6,6 +6,7 @@ use std::time::Duration;
 use hoplite_words::ObjectId;
 
 use super::{Place, World};
+use crate::excuse::Excuse;
 use crate::plane::Stage;
 use crate::task::{Outcome, Phase, Spec, Task, TaskId};
 
@@ -74,7 +75,7 @@ impl World {
             if let Spec::Delete { ids } = &task.spec {
                 standing.doomed.extend(ids);
                 if matches!(task.outcome, Some(Outcome::Done)) {
-                    let made_since = |id: &&ObjectId| self.was_made_since_deleted(**id);
+                    let made_since = |id: &&ObjectId| self.may_be_made_since_deleted(**id);
                     standing.buried.extend(ids.iter().filter(|id| !made_since(id)));
                 }
             }
@@ -123,6 +124,11 @@ impl World {
             let done = matches!(task.outcome, Some(Outcome::Done)) && task.spec.made().is_some();
             let lives = self.nodes[place.index].alive && self.nodes[place.index].boot == place.boot;
             if done && lives && !standing.is_doomed(*id) && !self.has_sealed(place, *id) {
+                if !self.plan.roomy && self.stats.false_deaths > 0 {
+                    // Another content stands since, for which there is no room here.
+                    self.excuses.count(Excuse::NoRoom);
+                    continue;
+                }
                 return Err(format!("{} no longer has {id:?}, which was put there", self.name(place)));
             }
         }
@@ -147,6 +153,12 @@ impl World {
             Some(id) => Err(format!("{id:?} is cached on living nodes, and pinned on none")),
             None => Ok(()),
         }
+    }
+
+    /// Of those who made the same object at the same time, one did.
+    pub fn judge_makers(&mut self) {
+        let targets: BTreeSet<_> = self.tasks.values().filter_map(|task| task.spec.made()).collect();
+        targets.into_iter().for_each(|object| self.judge_rivals(object));
     }
 
     /// What was deleted is nowhere.
@@ -176,9 +188,11 @@ impl World {
         let Some(leaving) = self.nodes[place.index].leaving else { return };
         let early = leaving.until > now;
         let had_time = leaving.until - leaving.since >= HAND_OVER_BEGUN && self.plan.roomy;
-        let hampered = !had_time || !self.only_one_struck();
-        if !early && hampered {
+        if !early && !had_time {
             return;
+        }
+        if !early && !self.only_one_struck() {
+            return self.excuses.count(Excuse::SeveralFaults);
         }
         let standing = self.standing();
         let put_here = self.tasks.values().filter(|task| {

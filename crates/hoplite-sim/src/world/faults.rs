@@ -130,15 +130,17 @@ impl World {
         }
         self.faults.struck += 1;
         match fault {
-            Fault::KillClient { client } => self.kill_client(self.latest(ClientId(client as u64 + 1))),
+            Fault::KillClient { client, forked } => {
+                self.kill_client(self.latest(ClientId(client as u64 + 1)), forked);
+            }
             Fault::KillNode { whom, host, back_after } => self.strike_node(index(whom), host, back_after),
             Fault::RestartNode { node } => self.restart_node(node),
             Fault::Leave { whom, within, back_after } => self.leave(index(whom), within, back_after),
             Fault::Pause { whom, time } => self.pause(index(whom), time),
-            Fault::Partition { side, time } => self.cut(side, time),
+            Fault::Partition { side, one_way, time } => self.cut(side, one_way, time),
             Fault::Isolate { whom, time } => {
                 let alone = (0..self.nodes.len()).map(|node| node == index(whom)).collect();
-                self.cut(alone, time);
+                self.cut(alone, false, time);
             }
             Fault::BreakControl { from, to } => {
                 let (from, to) = (self.place(index(from)), self.nodes[index(to)].id);
@@ -237,12 +239,15 @@ impl World {
         }
     }
 
-    fn cut(&mut self, side: Vec<bool>, time: Duration) {
+    fn cut(&mut self, side: Vec<bool>, one_way: bool, time: Duration) {
         let id = self.new_trouble();
         let names: Vec<_> =
             (0..side.len()).filter(|node| side[*node]).map(|node| format!("n{}", node + 1)).collect();
-        tell!(self, "{} are cut off from the others", names.join(" "));
-        self.net.cut(id, side);
+        match one_way {
+            true => tell!(self, "{} do not hear the others", names.join(" ")),
+            false => tell!(self, "{} are cut off from the others", names.join(" ")),
+        }
+        self.net.cut(id, side, one_way);
         self.relieve_after(KERNEL_PATIENCE, Relief::Patience(id));
         self.relieve_after(time, Relief::Net(id));
     }
@@ -284,6 +289,7 @@ impl World {
         self.faults.over = true;
         self.faults.armed.clear();
         self.net.heal();
+        self.plan.means.descriptors_max = usize::MAX;
         for index in 0..self.nodes.len() {
             let place = self.place(index);
             self.nodes[index].process.slow = None;

@@ -5,13 +5,26 @@ use std::time::Duration;
 
 use hoplite_core::io::{Broken, Input, SendId};
 use hoplite_words::peer::Seal;
-use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
+use hoplite_words::{CopyId, Edition, NodeId, ObjectId, ReductionId, TransferId};
 
 use super::{note, tell, Place, World};
 use crate::fault::Lane;
 use crate::happening::{FlowEvent, Happening};
 use crate::names::{index_of, node as name};
 use crate::plane::{FlowId, Send, Stage};
+
+/// A stream that a core wants to begin.
+pub(crate) struct Outgoing {
+    pub send: SendId,
+    pub to: NodeId,
+    pub transfer: TransferId,
+    pub copy: CopyId,
+    pub offset: u64,
+    pub group: Option<ReductionId>,
+}
+
+/// How long a bulk connection that cannot be made is tried at most.
+const BULK_DIAL_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// One stream on its way; the receiver knows it once its head has arrived.
 #[derive(Debug)]
@@ -23,6 +36,8 @@ pub(crate) struct Flow {
     pub transfer: TransferId,
     /// What its sender sends.
     pub identity: Option<(ObjectId, Edition)>,
+    /// It shares its connections with all others of this group between the same two.
+    pub group: Option<ReductionId>,
     offset: u64,
     size: u64,
     under_way: u64,
@@ -38,15 +53,8 @@ pub(crate) struct Flow {
 }
 
 impl World {
-    pub(super) fn start_send(
-        &mut self,
-        place: Place,
-        send: SendId,
-        to: NodeId,
-        transfer: TransferId,
-        copy: CopyId,
-        offset: u64,
-    ) {
+    pub(super) fn start_send(&mut self, place: Place, outgoing: Outgoing) {
+        let Outgoing { send, to, transfer, copy, offset, group } = outgoing;
         let from_id = self.nodes[place.index].id;
         self.refresh_identity(place, copy);
         let Some(held) = self.nodes[place.index].plane.copies.get_mut(&copy) else {
@@ -61,6 +69,9 @@ impl World {
         self.stats.flows += 1;
         let flow = FlowId(self.stats.flows);
         let there = index_of(to.addr);
+        if self.fails_to_dial(place, to) {
+            return self.begin_in_vain(place, send, flow, copy);
+        }
         // Half of them find an idle connection.
         let dial = match self.net.dice(place.index, there).percent(50) {
             true => self.net.round_trip(place.index, there),
@@ -77,6 +88,7 @@ impl World {
                 to,
                 transfer,
                 identity,
+                group,
                 offset,
                 size,
                 under_way: 0,
@@ -99,6 +111,34 @@ impl World {
             self.queue.push(head_at, Happening::Flow { flow, event: FlowEvent::Reset });
         }
         self.set_off_by_stream(true, place.index, there, 0, size);
+    }
+
+    /// Whether no connection can be made for this stream.
+    fn fails_to_dial(&mut self, place: Place, to: NodeId) -> bool {
+        let there = index_of(to.addr);
+        let means = self.plan.means;
+        let fails = !self.faults_over() && self.net.dice(place.index, there).percent(means.failing_dials);
+        fails
+            || self.net.is_apart(place.index, there)
+            || self.is_short_of_descriptors(place.index)
+            || self.is_short_of_descriptors(there)
+    }
+
+    /// A stream whose connection is never made ends for its sender alone, at once or after a while.
+    fn begin_in_vain(&mut self, place: Place, send: SendId, flow: FlowId, copy: CopyId) {
+        let there_is_none = self.is_short_of_descriptors(place.index);
+        let at_once = there_is_none || self.dice.percent(50);
+        let at = self.after(if at_once { Duration::ZERO } else { BULK_DIAL_TIMEOUT });
+        let in_vain = Send { flow, copy, at: 0, stepping: true };
+        self.nodes[place.index].plane.sends.insert(send, in_vain);
+        self.queue.push(at, Happening::DialFailed { place, send });
+    }
+
+    pub(super) fn on_dial_failed(&mut self, place: Place, send: SendId) {
+        if self.alive(place).is_some() {
+            note!(self, "{} cannot connect for send {}", self.name(place), send.0);
+            self.end_send(place, send, Err(Broken));
+        }
     }
 
     /// Moves the next grain, or the trailer, or waits for either.
@@ -207,9 +247,9 @@ impl World {
     pub(super) fn on_flow(&mut self, id: FlowId, event: FlowEvent) {
         let held_up = self.flows.get(&id).is_some_and(|flow| self.is_held_up(flow));
         let Some(flow) = self.flows.get_mut(&id) else { return };
-        let cut = self.net.is_cut(flow.from.index, index_of(flow.to.addr));
+        let cut_back = self.net.is_cut(index_of(flow.to.addr), flow.from.index);
         match event.is_at_sender() {
-            true if cut || !flow.stuck_back.is_empty() => flow.stuck_back.push_back(event),
+            true if cut_back || !flow.stuck_back.is_empty() => flow.stuck_back.push_back(event),
             false if held_up => flow.stuck.push_back(event),
             _ => self.on_arrival(id, event),
         }

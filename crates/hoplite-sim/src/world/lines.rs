@@ -17,7 +17,7 @@ use hoplite_words::NodeId;
 
 use super::outputs::is_noise;
 use super::witnesses::deletion_of;
-use super::{note, Place, World};
+use super::{note, tell, Place, World};
 use crate::fault::Lane;
 use crate::happening::Happening;
 use crate::names::{index_of, node as name};
@@ -32,6 +32,10 @@ const SYN_RETRY: Duration = Duration::from_secs(1);
 /// Pause before dialling again after the first failure; doubled with each further one, up to a limit.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_millis(640);
+
+/// How often a connection is tried again for which there is no descriptor, and for how long.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(40);
+const SHORTAGE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How often the end of a connection that is cut off is tried to be told.
 const FIN_RETRY: Duration = Duration::from_millis(200);
@@ -56,6 +60,10 @@ struct Line {
     /// Held up by a cut.
     stuck: VecDeque<PeerMessage>,
     last_arrival: Duration,
+    /// Said, and not taken in by the other process.
+    unread: usize,
+    /// Since when there has been no descriptor to make it with.
+    short_since: Option<Duration>,
 }
 
 /// All control connections.
@@ -120,10 +128,30 @@ impl World {
             None => self.dial(place, to),
         };
         let line = self.lines.table.get_mut(&id).expect("current ones exist");
+        line.unread += 1;
+        if line.unread > self.plan.means.outbox_max {
+            return self.overflow(id);
+        }
         if !line.up {
             line.waiting.push_back(message);
         } else if !line.broken {
             self.transmit(id, message);
+        }
+    }
+
+    /// The other side does not take in what is said: the connection is given up.
+    fn overflow(&mut self, id: LineId) {
+        let line = &self.lines.table[&id];
+        if line.broken {
+            return;
+        }
+        tell!(self, "the line from {} to {} overflows", name(line.from_id), name(line.to));
+        match line.up {
+            true => self.break_line(id, true),
+            false => {
+                let lost = Happening::LineLost { line: id, gone: false };
+                self.queue.push(self.queue.now(), lost);
+            }
         }
     }
 
@@ -139,6 +167,8 @@ impl World {
             waiting: VecDeque::new(),
             stuck: VecDeque::new(),
             last_arrival: Duration::ZERO,
+            unread: 0,
+            short_since: None,
         };
         self.lines.table.insert(id, line);
         self.lines.current.insert((place, to), id);
@@ -155,7 +185,12 @@ impl World {
         let there = index_of(to.addr);
         if self.alive(from).is_none() || !self.lines.is_current(id) {
             self.lines.forget(id);
-        } else if self.net.is_cut(from.index, there) {
+            return;
+        }
+        if self.put_off_for_shortage(id) {
+            return;
+        }
+        if self.net.is_apart(from.index, there) {
             let waited = waited + SYN_RETRY;
             let next = match waited >= DIAL_TIMEOUT {
                 true => Happening::LineLost { line: id, gone: false },
@@ -177,11 +212,44 @@ impl World {
         }
     }
 
+    /// There is no descriptor for this connection, here or there: it is tried again soon, for a while.
+    fn put_off_for_shortage(&mut self, id: LineId) -> bool {
+        let (from, to) = (self.lines.table[&id].from.index, index_of(self.lines.table[&id].to.addr));
+        if !self.is_short_of_descriptors(from) && !self.is_short_of_descriptors(to) {
+            return false;
+        }
+        let now = self.queue.now();
+        let line = self.lines.table.get_mut(&id).expect("the caller's");
+        let since = *line.short_since.get_or_insert(now);
+        let next = match now >= since + SHORTAGE_PATIENCE {
+            true => Happening::LineLost { line: id, gone: false },
+            false => Happening::Dial { line: id, waited: Duration::ZERO },
+        };
+        self.queue.push(self.after(SHORTAGE_PAUSE), next);
+        true
+    }
+
+    /// Whether all descriptors of the process there are in use.
+    pub(super) fn is_short_of_descriptors(&self, index: usize) -> bool {
+        let most = self.plan.means.descriptors_max;
+        if most == usize::MAX {
+            return false;
+        }
+        let place = self.place(index);
+        let id = self.nodes[index].id;
+        let lines = self.lines.table.values().filter(|line| line.up && (line.from == place || line.to == id));
+        let flows = self.flows.values().filter(|flow| flow.from == place || flow.to == id);
+        let clients = self.sessions.values().filter(|session| session.alive && session.place == place);
+        lines.count() + flows.count() + clients.count() >= most
+    }
+
     fn transmit(&mut self, id: LineId, message: PeerMessage) {
         let line = &self.lines.table[&id];
-        let under_way = self.net.under_way(line.from.index, index_of(line.to.addr), Lane::Control);
+        let from = line.from.index;
+        let under_way = self.net.under_way(from, index_of(line.to.addr), Lane::Control);
+        let said = self.queue.now() + self.nodes[from].process.turn;
         let line = self.lines.table.get_mut(&id).expect("looked up above");
-        line.last_arrival = (line.last_arrival + Duration::from_nanos(1)).max(self.queue.now() + under_way);
+        line.last_arrival = (line.last_arrival + Duration::from_nanos(1)).max(said + under_way);
         self.queue.push(line.last_arrival, Happening::Control { line: id, to: line.to, message });
     }
 
@@ -190,6 +258,7 @@ impl World {
         if self.net.is_cut(line.from.index, index_of(line.to.addr)) || !line.stuck.is_empty() {
             return line.stuck.push_back(message);
         }
+        line.unread -= 1;
         let (from, to) = (line.from_id, line.to);
         if self.lines.heard.get(&(from, to)) == Some(&id) {
             self.hear(from, to, message);
@@ -241,7 +310,7 @@ impl World {
     pub(super) fn on_line_lost(&mut self, id: LineId, gone: bool) {
         let Some(line) = self.lines.table.get(&id) else { return };
         let (from, to) = (line.from, line.to);
-        if line.up && !line.broken && self.net.is_cut(from.index, index_of(to.addr)) {
+        if line.up && !line.broken && self.net.is_cut(index_of(to.addr), from.index) {
             // The other's reset does not get through either.
             self.queue.push(self.after(FIN_RETRY), Happening::LineLost { line: id, gone });
             return;

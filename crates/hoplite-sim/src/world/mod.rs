@@ -10,6 +10,7 @@ mod due;
 mod faults;
 mod flows;
 mod folds;
+mod history;
 mod lines;
 mod nodes;
 mod outputs;
@@ -28,6 +29,7 @@ use hoplite_core::Core;
 use hoplite_words::{Edition, NodeId, ObjectId, TransferId};
 
 use crate::dice::Dice;
+use crate::excuse::Excuses;
 use crate::happening::Happening;
 use crate::log::{Log, Topic};
 use crate::model::Model;
@@ -40,6 +42,7 @@ use clients::Session;
 use deferral::Process;
 use faults::{Faults, Leaving};
 use flows::Flow;
+use history::History;
 use lines::Lines;
 use rules::Rules;
 use witnesses::Witnesses;
@@ -60,6 +63,52 @@ pub struct Place {
     pub boot: u64,
 }
 
+/// The clocks of all hosts.
+#[derive(Clone, Debug)]
+pub struct Clocks {
+    /// What each shows at the start, in milliseconds.
+    pub wall_ms: Vec<u64>,
+    /// By how much one may be set forward or back while its node is down.
+    pub steps_ms: u64,
+}
+
+impl Clocks {
+    /// All alike.
+    pub fn even(nodes: usize) -> Self {
+        Clocks { wall_ms: vec![WALL_MS; nodes], steps_ms: 0 }
+    }
+}
+
+/// What hosts and processes have, and have to do with.
+#[derive(Clone, Copy, Debug)]
+pub struct Means {
+    /// What the control thread takes for each input, and for each message that it says.
+    pub input_time: Duration,
+    pub message_time: Duration,
+    /// Messages that a control connection may hold before the other side has taken them in.
+    pub outbox_max: usize,
+    /// Connections that a process may have.
+    pub descriptors_max: usize,
+    /// Of a hundred bulk connections, how many cannot be made.
+    pub failing_dials: u64,
+}
+
+impl Default for Means {
+    /// Plenty of everything.
+    fn default() -> Self {
+        Means {
+            input_time: Duration::ZERO,
+            message_time: Duration::ZERO,
+            outbox_max: usize::MAX,
+            descriptors_max: usize::MAX,
+            failing_dials: 0,
+        }
+    }
+}
+
+/// When worlds begin, about, in milliseconds since 1970.
+pub const WALL_MS: u64 = 1_700_000_000_000;
+
 /// Everything a world is, besides what happens in it.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -77,6 +126,8 @@ pub struct Plan {
     pub stall_after: Duration,
     /// Allreduces from this size on are striped; or where the cost model says so.
     pub striped_bytes_min: Option<u64>,
+    pub clocks: Clocks,
+    pub means: Means,
     /// Nodes start within this time of each other.
     pub start_spread: Duration,
     /// Owners know everything: members neither come nor go after the start, and stores have room.
@@ -119,6 +170,8 @@ pub struct Stats {
     /// Targets of allreduces that were put together from stripes, one for each node.
     pub assembled: u64,
     pub broken_transfers: u64,
+    /// Gets that clients answered themselves.
+    pub from_memory: u64,
     /// How often a node took another one for dead that lived.
     pub false_deaths: u64,
 }
@@ -133,6 +186,8 @@ pub struct World {
     pub(crate) faults: Faults,
     pub(crate) rules: Rules,
     pub(crate) witnesses: Witnesses,
+    pub(crate) history: History,
+    pub excuses: Excuses,
     pub(crate) nodes: Vec<Node>,
     pub(crate) flows: BTreeMap<FlowId, Flow>,
     pub(crate) sessions: BTreeMap<ClientId, Session>,
@@ -158,6 +213,8 @@ impl World {
             faults: Faults::default(),
             rules: Rules::default(),
             witnesses: Witnesses::default(),
+            history: History::default(),
+            excuses: Excuses::default(),
             nodes: Vec::new(),
             flows: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -257,6 +314,7 @@ impl World {
             Happening::ClientGone { client } => self.on_client_gone(client),
             Happening::Answer { client, call, reply } => self.on_answer(client, call, reply),
             Happening::SendStep { place, send } => self.on_send_step(place, send),
+            Happening::DialFailed { place, send } => self.on_dial_failed(place, send),
             Happening::FoldStep { place, fold } => self.on_fold_step(place, fold),
             Happening::Flow { flow, event } => self.on_flow(flow, event),
             Happening::FlowFreed { flow } => self.on_flow_freed(flow),

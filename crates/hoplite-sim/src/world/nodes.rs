@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hoplite_core::io::Input;
+use hoplite_core::io::{Input, Output};
 use hoplite_core::{Config, Core};
 use hoplite_words::{CopyId, NodeId};
 
@@ -12,7 +12,7 @@ use super::deferral::Process;
 use super::{note, tell, Node, Place, World};
 use crate::dice::Dice;
 use crate::happening::{FlowEvent, Happening, Relief};
-use crate::names::{address, index_of, node as name};
+use crate::names::{address, incarnation, index_of, node as name};
 use crate::plane::Plane;
 
 /// More ticks than this without the clock moving on is a core that spins.
@@ -21,17 +21,21 @@ const IDLE_TICKS_MAX: u32 = 1000;
 /// More outputs than this for one input are a loop.
 const OUTPUTS_MAX: u64 = 100_000;
 
+/// More messages than this in one turn keep everything else waiting, heartbeats too: some ten milliseconds.
+const TURN_MESSAGES_MAX: u64 = 4096;
+
 impl World {
     pub(super) fn add_node(&mut self, index: usize) {
-        let node = self.new_node(index, 1);
+        let node = self.new_node(index, 1, 0);
         self.nodes.push(node);
         let place = self.place(index);
         let delay = self.dice.time(Duration::ZERO, self.plan.start_spread);
         self.queue.push(self.after(delay), Happening::Boot { place });
     }
 
-    fn new_node(&mut self, index: usize, boot: u64) -> Node {
-        let id = NodeId { addr: address(index), incarnation: boot };
+    fn new_node(&mut self, index: usize, boot: u64, last: u64) -> Node {
+        let wall_ms = self.plan.clocks.wall_ms[index] + self.queue.now().as_millis() as u64;
+        let id = NodeId { addr: address(index), incarnation: incarnation(boot, wall_ms, last) };
         let seed = Dice::new(self.seed ^ (index as u64) << 32 ^ boot).seed();
         let mut config = Config::new(id, self.plan.store_bytes, seed);
         config.stall_after = self.plan.stall_after;
@@ -61,16 +65,28 @@ impl World {
     /// Tells a core what happened and carries out what it wants done.
     pub(super) fn feed(&mut self, place: Place, input: Input) {
         let now = self.queue.now();
+        let means = self.plan.means;
         let Some(node) = self.alive(place) else { return };
+        // A call may be about tens of thousands of objects.
+        let is_call = matches!(input, Input::Client { .. });
         node.core.handle(now, input);
-        let mut outputs = 0;
+        node.process.turn = means.input_time;
+        let (mut outputs, mut messages) = (0, 0);
         while let Some(output) = self.nodes[place.index].core.poll_output() {
             outputs += 1;
             if outputs > OUTPUTS_MAX {
                 return self.violate(format!("outputs without end, such as {output:?}"));
             }
+            if matches!(output, Output::Peer { .. }) {
+                messages += 1;
+                self.nodes[place.index].process.turn += means.message_time;
+            }
             self.carry_out(place, output);
         }
+        if messages > TURN_MESSAGES_MAX && !is_call {
+            return self.violate(format!("{} says {messages} things in one turn", self.name(place)));
+        }
+        self.nodes[place.index].process.end_turn(now);
         self.arm_tick(place);
     }
 
@@ -160,6 +176,17 @@ impl World {
         }
     }
 
+    /// While the process was gone, somebody may have set its host's clock.
+    fn step_clock(&mut self, index: usize) {
+        let steps_ms = self.plan.clocks.steps_ms;
+        if steps_ms > 0 && self.dice.percent(50) {
+            let step = self.dice.between(0, 2 * steps_ms);
+            let wall_ms = &mut self.plan.clocks.wall_ms[index];
+            *wall_ms = (*wall_ms + step).saturating_sub(steps_ms);
+            note!(self, "the clock of n{} is {step} ms behind {steps_ms} ms ago", index + 1);
+        }
+    }
+
     pub fn restart_node(&mut self, index: usize) {
         if self.nodes[index].alive {
             return;
@@ -170,8 +197,9 @@ impl World {
             // Whoever still talks to the old process is told by the new kernel.
             self.relieve(Relief::HostPatience(before));
         }
-        let boot = before.boot + 1;
-        self.nodes[index] = self.new_node(index, boot);
+        let (boot, last) = (before.boot + 1, self.nodes[index].id.incarnation);
+        self.step_clock(index);
+        self.nodes[index] = self.new_node(index, boot, last);
         tell!(self, "{} starts", name(self.nodes[index].id));
         self.boot(self.place(index));
     }

@@ -6,6 +6,7 @@ use hoplite_core::io::{attach, Event, Extent, Input, Output};
 use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
 use hoplite_words::{CopyId, NodeId, ObjectId, TransferId};
 
+use super::flows::Outgoing;
 use super::{note, tell, Place, World};
 use crate::fault::Lane;
 use crate::happening::Happening;
@@ -46,8 +47,8 @@ impl World {
                 self.receive(place, transfer, from, copy, offset);
             }
             Output::StopReceive { transfer } => self.stop_receive(place, transfer),
-            Output::Send { send, to, transfer, copy, offset, .. } => {
-                self.start_send(place, send, to, transfer, copy, offset);
+            Output::Send { send, to, transfer, copy, offset, group, .. } => {
+                self.start_send(place, Outgoing { send, to, transfer, copy, offset, group });
             }
             Output::StopSend { send } => self.stop_send(place, send),
             Output::Fold { fold, out, rule, inputs } => self.start_fold(place, fold, out, rule, inputs),
@@ -136,7 +137,7 @@ impl World {
             return;
         }
         let under_way = self.net.under_way(place.index, there, Lane::Datagrams);
-        let at = self.after(under_way);
+        let at = self.after(self.nodes[place.index].process.turn + under_way);
         self.queue.push(at, Happening::Datagram { from: place.index, to, bytes });
     }
 
@@ -155,10 +156,12 @@ impl World {
         match event {
             Event::MemberUp { node } => {
                 self.nodes[place.index].members.insert(node);
+                self.note_view(place, None);
             }
             Event::MemberDown { node } => {
                 self.nodes[place.index].members.remove(&node);
                 self.stats.false_deaths += u64::from(self.place_of(node).is_some());
+                self.note_view(place, Some(node));
                 self.close_line(place, node);
                 self.turn_from_line(place, node);
             }

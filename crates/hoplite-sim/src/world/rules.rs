@@ -198,12 +198,13 @@ impl World {
             return;
         };
         let bytes = node.bytes(held.extent, 0, held.extent.size).to_vec();
-        let verdict = self
-            .model
-            .on_sealed(object, Some(edition), &seal.sources)
-            .and_then(|()| self.model.judge(object, &seal.sources, &bytes));
+        let mut verdict = self.model.judge(object, &seal.sources, &bytes);
         self.forget_withdrawn(object, bytes.len() as u64);
-        let verdict = verdict.and_then(|()| self.model.on_content(object, &bytes));
+        let same = self.model.on_sealed(object, Some(edition), &seal.sources);
+        let same = same.and_then(|()| self.model.on_content(object, &bytes));
+        if same.is_err() && !self.has_lost_content(object, &bytes) && !self.is_split(object) {
+            verdict = verdict.and(same);
+        }
         self.pronounce(place, &format!("sealing {}", self.names.object(object)), verdict);
     }
 

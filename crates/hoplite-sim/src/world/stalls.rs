@@ -59,8 +59,24 @@ impl World {
         touching.map(|(id, flow)| (*id, flow.from == place)).collect()
     }
 
-    /// The connection is gone at once, for both ends.
+    /// The connection is gone at once, for both ends, and so are all streams that share it.
     pub(super) fn break_flow(&mut self, id: FlowId) {
+        for flow in self.bundle_of(id) {
+            self.break_stream(flow);
+        }
+    }
+
+    /// All streams that go by the same connections.
+    fn bundle_of(&self, id: FlowId) -> Vec<FlowId> {
+        let Some(flow) = self.flows.get(&id) else { return Vec::new() };
+        let (from, to, group) = (flow.from, flow.to, flow.group);
+        let shares = |(other, flow): &(&FlowId, &Flow)| {
+            **other == id || group.is_some() && (flow.from, flow.to, flow.group) == (from, to, group)
+        };
+        self.flows.iter().filter(shares).map(|(id, _)| *id).collect()
+    }
+
+    fn break_stream(&mut self, id: FlowId) {
         let Some(flow) = self.flows.remove(&id) else { return };
         let Flow { from, from_id, send, to, transfer, trailer_sent, .. } = flow;
         tell!(self, "t{} from {} to {} breaks", transfer.0, name(from_id), name(to));
@@ -79,6 +95,12 @@ impl World {
     }
 
     pub(super) fn stall_flow(&mut self, id: FlowId, time: Duration) {
+        for flow in self.bundle_of(id) {
+            self.stall_stream(flow, time);
+        }
+    }
+
+    fn stall_stream(&mut self, id: FlowId, time: Duration) {
         let until = self.after(time);
         let Some(flow) = self.flows.get_mut(&id) else { return };
         flow.stalled_until = flow.stalled_until.max(until);
@@ -104,11 +126,12 @@ impl World {
     pub(super) fn on_flow_freed(&mut self, id: FlowId) {
         let now = self.queue.now();
         let Some(flow) = self.flows.get_mut(&id) else { return };
-        if self.net.is_cut(flow.from.index, index_of(flow.to.addr)) {
-            return;
+        let (here, there) = (flow.from.index, index_of(flow.to.addr));
+        let mut freed: Vec<FlowEvent> = Vec::new();
+        if !self.net.is_cut(there, here) {
+            freed.extend(flow.stuck_back.drain(..));
         }
-        let mut freed: Vec<FlowEvent> = flow.stuck_back.drain(..).collect();
-        if flow.stalled_until <= now {
+        if flow.stalled_until <= now && !self.net.is_cut(here, there) {
             freed.extend(flow.stuck.drain(..));
         }
         for event in freed {

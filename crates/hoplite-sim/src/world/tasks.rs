@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use hoplite_core::io::ClientId;
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::{Blob, CopyId, Error, ErrorKind};
+use hoplite_words::{Blob, CopyId, Error, ErrorKind, ObjectId};
 
 use super::{note, World};
+use crate::excuse::Excuse;
 use crate::happening::{Happening, TaskEvent};
 use crate::model::header;
 use crate::plane::Stage;
@@ -85,11 +86,13 @@ impl World {
         let task = self.tasks.get_mut(&id).expect("planned");
         task.started = now;
         let (client, timeout) = (task.client, task.timeout);
+        let is_wait = matches!(task.spec, Spec::Wait { .. });
+        self.note_begun(id);
         if !self.sessions[&client].alive {
             return self.end_task(id, Outcome::Vanished);
         }
         if let Some(timeout) = timeout {
-            let polls = matches!(task.spec, Spec::Wait { .. }) && timeout < POLL_TIME;
+            let polls = is_wait && timeout < POLL_TIME;
             let at = now + if polls { POLL_TIME } else { timeout } + OVERDUE_AFTER;
             self.queue.push(at, Happening::Task { task: id, event: TaskEvent::Overdue });
         }
@@ -100,18 +103,33 @@ impl World {
     fn ask(&mut self, id: TaskId) {
         let task = &self.tasks[&id];
         let (client, timeout_ms) = (task.client, task.timeout_ms(self.queue.now()));
+        if let Spec::Get { id: object, .. } = task.spec {
+            if let Some((bytes, sources)) = self.kept_by(client, object) {
+                return self.answer_from_memory(id, object, &bytes, &sources);
+            }
+        }
         let request = match task.spec.clone() {
             Spec::Put { id, size, dtype, .. } => {
                 Request::Create { id, size, header: header(dtype, size), timeout_ms }
             }
-            Spec::PutSmall { id, size, dtype } => {
-                let payload = Blob(self.model.put_content(id, size).to_vec());
+            Spec::PutSmall { id, size, dtype, variant } => {
+                let payload = Blob(self.model.put_content(id, size, variant).to_vec());
                 Request::PutSmall { id, header: header(dtype, size), payload, timeout_ms }
             }
             other => plain_request(&other, timeout_ms).expect("not a put"),
         };
         let call = self.call(client, request, id);
         self.set_phase(id, Phase::Calling { call, timed: true });
+    }
+
+    /// The client has kept the object, and asks nobody.
+    fn answer_from_memory(&mut self, id: TaskId, object: ObjectId, bytes: &[u8], sources: &[ObjectId]) {
+        self.stats.from_memory += 1;
+        self.judge_existence(id, object);
+        let place = self.sessions[&self.tasks[&id].client].place;
+        let verdict = self.judge_bytes(object, None, sources, bytes);
+        self.pronounce(place, &format!("getting {} from memory", self.names.object(object)), verdict);
+        self.end_task(id, Outcome::Viewed);
     }
 
     fn set_phase(&mut self, id: TaskId, phase: Phase) {
@@ -123,7 +141,6 @@ impl World {
             return;
         }
         let task = self.tasks.get_mut(&id).expect("planned");
-        let made = task.spec.made().filter(|_| matches!(outcome, Outcome::Done | Outcome::Reduced));
         task.phase = Phase::Over;
         if let Outcome::Failed(error) = &outcome {
             let early = task.timeout.is_none_or(|timeout| self.queue.now() < task.started + timeout);
@@ -133,10 +150,19 @@ impl World {
                 task.outcome = Some(outcome);
                 return self.violate(what);
             }
+            self.excuses.count(Excuse::of_error(error.kind));
+            if error.kind == ErrorKind::Deleted {
+                let objects = task.spec.objects();
+                self.judge_deletion(id, &objects);
+            }
         }
         note!(self, "task {} over", id.0);
+        let is_answered = !matches!(outcome, Outcome::Cancelled | Outcome::Vanished);
+        let done = is_answered && !matches!(outcome, Outcome::Failed(_));
         self.tasks.get_mut(&id).expect("planned").outcome = Some(outcome);
-        made.into_iter().for_each(|object| self.note_made(object));
+        if is_answered {
+            self.note_ended(id, done);
+        }
     }
 
     /// The object is lost: as a task framework would, its client does again what made it, and asks again.
@@ -171,6 +197,7 @@ impl World {
                     self.violate(format!("{text} came with the header {found:?} for {size} B"));
                 }
                 if sealed {
+                    self.judge_existence(id, object);
                     self.judge_view(self.sessions[&client].place, client, object, copy);
                     self.set_phase(id, Phase::Holding { copy });
                     self.step_after(id, hold);
@@ -185,12 +212,15 @@ impl World {
             (Reply::Reduced { sources }, Spec::Reduce { target, .. }) => {
                 let verdict = self.model.on_sealed(target, None, &sources);
                 self.pronounce(self.sessions[&client].place, "reducing", verdict);
+                self.judge_existence(id, target);
+                self.judge_making(id, target);
                 self.end_task(id, Outcome::Reduced);
             }
             (Reply::Done, spec) => {
                 if let Spec::Delete { ids } = &spec {
                     self.note_deleted(self.sessions[&client].place, ids);
                 }
+                spec.made().into_iter().for_each(|object| self.judge_existence(id, object));
                 self.end_task(id, Outcome::Done);
             }
             (Reply::Ready { ids }, Spec::Wait { count, ids: asked, .. }) => {
@@ -199,9 +229,14 @@ impl World {
                 if unasked || (in_time && (ids.len() as u32) < count) {
                     self.violate(format!("waited for {count} of {asked:?}, got {ids:?}"));
                 }
+                ids.into_iter().for_each(|object| self.judge_existence(id, object));
                 self.end_task(id, Outcome::Ready);
             }
-            (Reply::Located { .. }, Spec::Locate { .. }) => {
+            (Reply::Located { copies, .. }, Spec::Locate { id: object }) => {
+                match copies.iter().any(|copy| copy.complete) {
+                    true => self.judge_existence(id, object),
+                    false => self.judge_absence(id, object),
+                }
                 self.end_task(id, Outcome::Located);
             }
             (Reply::Status(status), Spec::Status) => self.end_task(id, Outcome::Status(Box::new(status))),
@@ -216,7 +251,7 @@ impl World {
 
     /// Writes the next piece of a put straight into the arena, as a mapped client would.
     fn write_piece(&mut self, id: TaskId, copy: CopyId, at: u64) {
-        let Task { client, spec: Spec::Put { id: object, size, piece, pause, ending, .. }, .. } =
+        let Task { client, spec: Spec::Put { id: object, size, piece, pause, ending, variant, .. }, .. } =
             self.tasks[&id]
         else {
             unreachable!("only puts write")
@@ -227,7 +262,8 @@ impl World {
         };
         if at < stop {
             let to = (at + piece).min(stop);
-            self.write_bytes(client, object, copy, size, at, to);
+            let content = self.model.put_content(object, size, variant);
+            self.write_bytes(client, copy, &content, at, to);
             self.set_phase(id, Phase::Writing { copy, at: to });
             return self.step_after(id, pause);
         }
@@ -238,7 +274,7 @@ impl World {
             }
             Ending::AbortAt(_) => Request::Abort { copy },
             Ending::HoldAt(_) => return,
-            Ending::DieAt(_) => return self.kill_client(client),
+            Ending::DieAt(_) => return self.kill_client(client, at % 2 == 1),
         };
         self.finish_writing(client, copy);
         let timed = ending == Ending::Seal;
@@ -246,16 +282,7 @@ impl World {
         self.set_phase(id, Phase::Calling { call, timed });
     }
 
-    fn write_bytes(
-        &mut self,
-        client: ClientId,
-        object: hoplite_words::ObjectId,
-        copy: CopyId,
-        size: u64,
-        at: u64,
-        to: u64,
-    ) {
-        let content = self.model.put_content(object, size);
+    fn write_bytes(&mut self, client: ClientId, copy: CopyId, content: &[u8], at: u64, to: u64) {
         let place = self.sessions[&client].place;
         let node = &mut self.nodes[place.index];
         let Some(held) = node.plane.copies.get_mut(&copy) else {
@@ -341,10 +368,14 @@ impl World {
         let place = self.sessions[&self.tasks[&id].client].place;
         let process = &self.nodes[place.index].process;
         let now = self.queue.now();
-        if process.paused.is_some() || process.slow.is_some() {
-            return Some(now + SLOW_PATIENCE);
+        let until = match process.paused.is_some() || process.slow.is_some() {
+            true => Some(now + SLOW_PATIENCE),
+            false => Some(process.hampered_at + timeout + SLOW_PATIENCE).filter(|later| *later > now),
+        };
+        if until.is_some() {
+            self.excuses.count(Excuse::Slow);
         }
-        Some(process.hampered_at + timeout + SLOW_PATIENCE).filter(|later| *later > now)
+        until
     }
 
     /// The client wants nothing of this any more.

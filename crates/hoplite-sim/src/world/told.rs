@@ -6,6 +6,7 @@ use hoplite_words::peer::{DirectoryRequest, PeerMessage};
 use hoplite_words::{ErrorKind, NodeId, ObjectId};
 
 use super::World;
+use crate::excuse::Excuse;
 use crate::task::{Outcome, Task};
 
 /// Nodes that heard, and have not handed over, that a complete copy of an object exists or existed.
@@ -54,6 +55,10 @@ impl World {
     fn was_taken_back(&self, object: ObjectId) -> bool {
         let mut makers = self.tasks.values().filter(|task| task.spec.made() == Some(object)).peekable();
         let timed_out = |task: &Task| matches!(&task.outcome, Some(Outcome::Failed(error)) if error.kind == ErrorKind::TimedOut);
-        makers.peek().is_some() && makers.all(timed_out)
+        let taken_back = makers.peek().is_some() && makers.all(timed_out);
+        if taken_back {
+            self.excuses.count(Excuse::TakenBack);
+        }
+        taken_back
     }
 }

@@ -2,7 +2,7 @@
 
 use hoplite_core::io::ClientId;
 use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
-use hoplite_words::{CopyId, ObjectId, TransferId};
+use hoplite_words::{CopyId, Edition, ObjectId, TransferId};
 
 use super::{Place, World};
 use crate::names::node as name;
@@ -23,10 +23,7 @@ impl World {
             return self.violate(format!("{transfer:?} sealed after {watermark} of {size} B"));
         }
         let bytes = node.bytes(held.extent, 0, held.extent.size).to_vec();
-        let verdict = self
-            .model
-            .on_sealed(id, Some(edition), &seal.sources)
-            .and_then(|()| self.model.judge(id, &seal.sources, &bytes));
+        let verdict = self.judge_bytes(id, Some(edition), &seal.sources, &bytes);
         self.pronounce(place, &format!("receiving {}", self.names.object(id)), verdict);
     }
 
@@ -46,10 +43,7 @@ impl World {
             _ => None,
         };
         let sources = self.seal_of(place, copy).unwrap_or_default();
-        let verdict = self
-            .model
-            .on_sealed(*id, edition, &sources)
-            .and_then(|()| self.model.judge(*id, &sources, bytes));
+        let verdict = self.judge_bytes(*id, edition, &sources, bytes);
         self.pronounce(place, &format!("sending {}", self.names.object(*id)), verdict);
     }
 
@@ -64,9 +58,26 @@ impl World {
             return self.violate(format!("{client:?} was given {copy:?}, which is not sealed"));
         };
         self.model.on_seen(id);
-        let verdict =
-            self.model.on_sealed(id, None, &sources).and_then(|()| self.model.judge(id, &sources, &bytes));
+        if let Some(variant) = self.model.variant_of(id, &bytes) {
+            self.judge_first(id, variant);
+        }
+        let verdict = self.judge_bytes(id, None, &sources, &bytes);
         self.pronounce(place, &format!("viewing {}", self.names.object(id)), verdict);
+    }
+
+    /// Sealed bytes of an object, over these sources, can be seen.
+    pub(super) fn judge_bytes(
+        &mut self,
+        id: ObjectId,
+        edition: Option<Edition>,
+        sources: &[ObjectId],
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        let same = self.model.on_sealed(id, edition, sources);
+        if same.is_err() && !self.is_split(id) {
+            return same;
+        }
+        self.model.judge(id, sources, bytes)
     }
 
     fn seal_of(&self, place: Place, copy: CopyId) -> Option<Vec<ObjectId>> {

@@ -22,8 +22,6 @@ pub(crate) struct Witnesses {
     /// When a caller was told that it is done.
     answered: BTreeMap<ObjectId, Duration>,
     died: BTreeMap<Place, Duration>,
-    /// Made, a caller was told, after their deletion was answered: by nodes that were cut off and could not know.
-    made_since: BTreeSet<ObjectId>,
 }
 
 /// The object whose deletion this speaks of.
@@ -49,20 +47,7 @@ impl World {
         for id in ids {
             self.witnesses.heard.entry(*id).or_default().insert(place);
             self.witnesses.answered.insert(*id, now);
-            self.witnesses.made_since.remove(id);
         }
-    }
-
-    /// A caller was told that this is made. While nodes take each other for dead, the other side of a split may
-    /// have deleted it before; what was made later then stands.
-    pub(super) fn note_made(&mut self, id: ObjectId) {
-        if self.witnesses.answered.contains_key(&id) && self.stats.false_deaths > 0 {
-            self.witnesses.made_since.insert(id);
-        }
-    }
-
-    pub(super) fn was_made_since_deleted(&self, id: ObjectId) -> bool {
-        self.witnesses.made_since.contains(&id)
     }
 
     pub(super) fn note_death(&mut self, place: Place) {

@@ -3,7 +3,7 @@
 
 use hoplite_words::client::{Answer, Call, Gauge, Link, Location, Reply, Request, Status};
 use hoplite_words::peer::{
-    BulkFrame, BulkHead, BundlePart, Child, CopyReport, Cursor, DirectoryAnswer, DirectoryRequest,
+    BulkFrame, BulkHead, BundlePart, Child, CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest,
     InventoryPage, PeerHello, PeerMessage, PeerRefusal, Purpose, Scope, Seal, Seat, SeatTrouble, ShardQuery,
     Source as SeatSource, Verdict,
 };
@@ -81,6 +81,7 @@ draw_struct! {
     ShardQuery { shard, digest }
     Cursor { shard, section, after }
     InventoryPage { copies, claims, tombstones, lost }
+    Deletion { stamp, age_ms }
     Seat {
         slot, attempt, out, edition, root, size, header, dtype, op, divide_by, sources, children, open, version,
         lacking, offset, part_bytes, claim, stamp, epoch
@@ -171,7 +172,7 @@ draw_enum! {
         Delete { token },
         Locate { token },
         Claim { seq, claim },
-        ReleaseClaim { claim },
+        ReleaseClaim { claim, made },
         MarkLost { claim },
         Bring { nodes },
         PinRefused,
@@ -180,7 +181,7 @@ draw_enum! {
         Verdict { edition, verdict },
         Lend { ask, sender, edition, size, header, stamp },
         Inline { ask, edition, header, payload, stamp },
-        Deleted { stamp },
+        Deleted { deletion },
         Lost,
         Copy { node, report, payload },
         CopyGone { node },

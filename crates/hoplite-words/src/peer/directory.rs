@@ -100,11 +100,14 @@ pub enum DirectoryRequest {
         #[n(1)]
         claim: Claim,
     },
-    /// The reduction that had this claim has failed.
+    /// The reduction that had this claim is over.
     #[n(9)]
     ReleaseClaim {
         #[n(0)]
         claim: Claim,
+        /// Its target was sealed somewhere.
+        #[n(1)]
+        made: bool,
     },
     /// From a coordinator: the object was complete under this claim, and its node died before anybody else had it.
     #[n(10)]
@@ -165,9 +168,9 @@ pub enum DirectoryAnswer {
     /// To all that have to do with the object, and to the backup owner. Answered by `DeletionHeard`.
     #[n(3)]
     Deleted {
-        /// When. What was accepted later stays.
+        /// What was accepted later stays.
         #[n(0)]
-        stamp: Stamp,
+        deletion: Deletion,
     },
     /// To askers and subscribers: the last complete copy is gone and nobody is writing another.
     #[n(4)]
@@ -241,6 +244,16 @@ pub enum DirectoryAnswer {
     },
 }
 
+/// When an object was deleted: by the cluster's clock, and how long ago that is, in milliseconds. The clock may have
+/// jumped since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Deletion {
+    #[n(0)]
+    pub stamp: Stamp,
+    #[n(1)]
+    pub age_ms: u64,
+}
+
 /// The owner's word on a copy or a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
 pub enum Verdict {
@@ -292,7 +305,7 @@ pub struct InventoryPage {
     pub claims: Vec<(ObjectId, Claim, Option<Stamp>)>,
     /// Objects that it heard were deleted.
     #[n(2)]
-    pub tombstones: Vec<(ObjectId, Stamp)>,
+    pub tombstones: Vec<(ObjectId, Deletion)>,
     /// Objects that were complete somewhere, as their dead owners told it; and how long ago, in milliseconds.
     #[n(3)]
     pub lost: Vec<(ObjectId, u64)>,

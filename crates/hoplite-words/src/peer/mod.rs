@@ -8,12 +8,12 @@ use minicbor::{Decode, Encode};
 
 use crate::{Edition, NodeId, ObjectId, ReductionId, Shard, Stamp, TransferId};
 pub use directory::{
-    CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, ShardQuery, Verdict,
+    CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, ShardQuery, Verdict,
 };
 pub use seats::{Child, Seat, SeatTrouble, Source};
 
 /// Bumped with every change that an older peer would misread.
-pub const PEER_PROTOCOL_VERSION: u32 = 11;
+pub const PEER_PROTOCOL_VERSION: u32 = 12;
 
 /// First frame on every connection between nodes.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]

@@ -69,7 +69,7 @@ impl DirectoryRequest {
             DirectoryRequest::Announce { report, payload, .. } => report.validate_with(payload.as_ref()),
             DirectoryRequest::Bring { nodes } => at_most("nodes", nodes.len(), MEMBERS_MAX),
             DirectoryRequest::Claim { claim, .. }
-            | DirectoryRequest::ReleaseClaim { claim }
+            | DirectoryRequest::ReleaseClaim { claim, .. }
             | DirectoryRequest::MarkLost { claim } => {
                 ensure(claim.by == origin, || format!("{claim:?} in the words of {origin}"))
             }
@@ -100,7 +100,7 @@ impl DirectoryAnswer {
                 validate_kind(payload.0.len() as u64, header)?;
                 stamp.iter().try_for_each(|stamp| stamp.validate())
             }
-            DirectoryAnswer::Deleted { stamp } => stamp.validate(),
+            DirectoryAnswer::Deleted { deletion } => deletion.stamp.validate(),
             DirectoryAnswer::Copy { report, payload, .. } => report.validate_with(payload.as_ref()),
             DirectoryAnswer::Located { copies, .. } | DirectoryAnswer::NotYet { copies, .. } => {
                 at_most("copies", copies.len(), MEMBERS_MAX)
@@ -134,7 +134,7 @@ impl InventoryPage {
         at_most("items of an inventory", items, IDS_MAX)?;
         self.copies.iter().try_for_each(|(_, report)| report.validate())?;
         self.claims.iter().filter_map(|(_, _, stamp)| *stamp).try_for_each(|stamp| stamp.validate())?;
-        self.tombstones.iter().try_for_each(|(_, stamp)| stamp.validate())
+        self.tombstones.iter().try_for_each(|(_, deletion)| deletion.stamp.validate())
     }
 }
 
