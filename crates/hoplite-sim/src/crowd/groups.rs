@@ -22,8 +22,7 @@ impl Drawing<'_> {
         let exact = !(dtype.is_float() && self.dice.percent(40));
         let fresh = Thing { id: NOBODY, size, dtype: Some(dtype), volatile: false, summed: false, exact };
         let volatile = self.dice.percent(10);
-        let chainable = |thing: &Thing| thing.exact || !thing.dtype.is_some_and(Dtype::is_float);
-        let chained = chained.filter(chainable).filter(|_| exact && self.dice.percent(60));
+        let chained = chained.filter(|thing| thing.exact && exact && self.dice.percent(60));
         let like = chained.unwrap_or(fresh);
         let mut things: Vec<Thing> = Vec::new();
         let most = SOURCES_MAX.max(self.shape.nodes);
@@ -120,7 +119,7 @@ impl Drawing<'_> {
             self.finish(Thing { id: target, ..like }, false);
         }
         let excuses = &excuses[..];
-        let exact = like.exact && op != Op::Mean && op != Op::Prod;
+        let exact = !dtype.is_float() || like.exact && !matches!(op, Op::Mean | Op::Prod);
         let thing = Thing { id: target, summed: true, exact, ..like };
         self.gets(thing, excuses);
         if !deleted {
@@ -147,11 +146,12 @@ impl Drawing<'_> {
                     things.push(self.leaf(&format!("l{level}.{i}"), like));
                 }
                 self.dice.shuffle(&mut things);
-                let like = Thing { summed: true, ..like };
+                let volatile = things.iter().any(|thing| thing.volatile);
+                let like = Thing { summed: true, volatile, ..like };
                 let count = things.len();
                 targets.push(self.draw_reduction(&format!("s{level}.{i}"), like, &things, count));
             }
-            below = targets.into_iter().filter(|thing| thing.exact || !dtype.is_float()).collect();
+            below = targets.into_iter().filter(|thing| thing.exact).collect();
         }
     }
 

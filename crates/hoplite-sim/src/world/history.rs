@@ -251,12 +251,13 @@ impl World {
 
     /// Another content of the object was sealed than before, or over other sources: excused where both sides of a
     /// split made it.
-    pub(super) fn is_split(&self, object: ObjectId) -> bool {
+    pub(super) fn is_split(&mut self, object: ObjectId) -> bool {
         let makers = self.history.of(object).filter(|call| matches!(call.deed, Deed::Put(_) | Deed::Reduce));
         let begun: Vec<_> = makers.map(|call| call.begin).collect();
         let first = begun.iter().min().copied().unwrap_or_default();
         let split = begun.len() > 1 && self.history.is_in_doubt(first, self.queue.now());
         if split {
+            self.model.doubt(object);
             self.excuses.count(Excuse::HeldForDead);
         }
         split
@@ -264,7 +265,7 @@ impl World {
 
     /// Another content of the object was sealed than before: where the node with the last copy of the first one died,
     /// it is the object's from now on.
-    pub(super) fn has_lost_content(&mut self, object: ObjectId, bytes: &[u8]) -> bool {
+    pub(super) fn has_lost_content(&mut self, object: ObjectId, sources: &[ObjectId], bytes: &[u8]) -> bool {
         let Some(first) = self.model.content_of(object).filter(|_| !self.has_lost_nobody()) else {
             return false;
         };
@@ -279,7 +280,7 @@ impl World {
             return false;
         }
         self.excuses.count(Excuse::NodeDied);
-        self.model.replace_content(object, bytes);
+        self.model.replace_content(object, sources, bytes);
         true
     }
 

@@ -202,7 +202,7 @@ impl World {
         self.forget_withdrawn(object, bytes.len() as u64);
         let same = self.model.on_sealed(object, Some(edition), &seal.sources);
         let same = same.and_then(|()| self.model.on_content(object, &bytes));
-        if same.is_err() && !self.has_lost_content(object, &bytes) && !self.is_split(object) {
+        if same.is_err() && !self.has_lost_content(object, &seal.sources, &bytes) && !self.is_split(object) {
             verdict = verdict.and(same);
         }
         self.pronounce(place, &format!("sealing {}", self.names.object(object)), verdict);

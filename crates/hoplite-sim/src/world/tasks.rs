@@ -210,8 +210,11 @@ impl World {
                 }
             }
             (Reply::Reduced { sources }, Spec::Reduce { target, .. }) => {
-                let verdict = self.model.on_sealed(target, None, &sources);
-                self.pronounce(self.sessions[&client].place, "reducing", verdict);
+                if !self.model.was_sealed_over(target, &sources) {
+                    let what =
+                        format!("a reduction to {target} is told of sources that nobody sealed: {sources:?}");
+                    self.violate(what);
+                }
                 self.judge_existence(id, target);
                 self.judge_making(id, target);
                 self.end_task(id, Outcome::Reduced);
