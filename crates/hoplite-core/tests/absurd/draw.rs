@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use hoplite_words::client::{Location, Request};
 use hoplite_words::peer::{
-    Child, CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, Seat,
-    SeatTrouble, ShardQuery, Source, Verdict,
+    Child, CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage,
+    Scope, Seat, SeatTrouble, ShardQuery, Source, Verdict,
 };
 use hoplite_words::{
     Blob, Claim, CopyId, Dtype, Edition, Encoding, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId,
