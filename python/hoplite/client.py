@@ -296,7 +296,8 @@ class Client:
         """Wait until `num_ready` (default: all) of `ids` are complete somewhere.
 
         Returns (ready, not ready), each in the order of `ids`; when `timeout` is up, as things
-        are then. Raises `ObjectDeleted` if one of them is deleted before enough are ready.
+        are then. Raises `ObjectDeleted` if one of them is deleted before enough are ready, and
+        `BadArgument` if one is listed twice.
 
         `on_lost` is as for `get`, but a function is called for each object that is lost, and "wait"
         is the default: the others may be enough, and a lost object be put again.

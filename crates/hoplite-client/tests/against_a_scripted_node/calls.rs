@@ -172,7 +172,7 @@ fn an_event_loop_pumps_and_takes() {
 fn calls_that_do_not_fit_the_socket_go_later() {
     let node = Node::start();
     let (client, mut session) = node.connect();
-    let ids = vec![id(); IDS_MAX];
+    let ids: Vec<ObjectId> = (0..IDS_MAX).map(|k| ObjectId::from_name(&k.to_string())).collect();
     let mut ticket = client
         .submit(Request::Wait {
             ids: ids.clone(),

@@ -1,6 +1,6 @@
 //! Arrays, and reductions over them: side by side, and of each other's targets.
 
-use hoplite_words::{Dtype, ErrorKind, ObjectId, Op};
+use hoplite_words::{ErrorKind, ObjectId, Op};
 
 use super::{Drawing, Thing};
 use crate::model::{Origin, DTYPES};
