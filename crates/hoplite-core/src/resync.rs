@@ -176,6 +176,7 @@ impl Core {
         }
         let theirs = self.ctx.shards.owned_by(node);
         self.repeat_questions(|id| theirs.contains(id.shard()));
+        self.repeat_claims(|id| theirs.contains(id.shard()));
         self.directory.repeat_answers(&mut self.ctx, node);
         self.repeat_seats(node);
         self.repeat_seat_reports(Some(node));

@@ -4,6 +4,7 @@ use hoplite_words::peer::{DirectoryRequest, PeerMessage, Verdict};
 use hoplite_words::{Claim, CopyId, Edition, NodeId, ObjectId, Stamp};
 
 use crate::copies::Copy;
+use crate::reduce::Reduction;
 use crate::Core;
 
 impl Core {
@@ -85,12 +86,19 @@ impl Core {
                 self.ask_for_verdict(copy);
             }
         }
-        let unjudged = self.reductions.iter().filter(|(_, reduction)| reduction.stamp().is_none());
-        let numbers: Vec<_> = unjudged.map(|(&number, _)| number).collect();
-        for number in numbers {
-            if of(self.reductions[&number].target()) {
-                self.claim_target(number);
-            }
+        self.claim_targets(|reduction| reduction.stamp().is_none() && of(reduction.target()));
+    }
+
+    /// Asks again for the verdict on every running reduction onto these targets, also where there is one: that the
+    /// target was deleted since may have been said while there was no connection.
+    pub(crate) fn repeat_claims(&mut self, of: impl Fn(ObjectId) -> bool) {
+        self.claim_targets(|reduction| reduction.stamp().is_some() && of(reduction.target()));
+    }
+
+    fn claim_targets(&mut self, which: impl Fn(&Reduction) -> bool) {
+        let chosen = self.reductions.iter().filter(|(_, reduction)| which(reduction));
+        for number in chosen.map(|(&number, _)| number).collect::<Vec<_>>() {
+            self.claim_target(number);
         }
     }
 

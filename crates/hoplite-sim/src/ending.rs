@@ -38,6 +38,10 @@ const AWAKE: Duration = Duration::from_secs(10);
 /// An object nobody remembers is waited for in vain this long.
 const GRAVE_SILENCE: Duration = Duration::from_millis(100);
 
+/// So many names are used again at most, for contents that no other object has had.
+const NAMED_ANEW: usize = 3;
+const ANEW_BYTES: u64 = 11;
+
 /// How often the run looks whether all tasks are over.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -184,7 +188,31 @@ impl Run<'_> {
         self.world.sleep(limits::TOMBSTONE_TTL + MEMORY_MARGIN);
         self.world.run_until(self.world.now() + AWAKE);
         settle(self.world)?;
-        self.world.judge_leftovers()
+        self.world.judge_leftovers()?;
+        self.name_anew()
+    }
+
+    /// A name of which nobody remembers that it was deleted is one like any other: what is put under it stays, and
+    /// can be had everywhere.
+    fn name_anew(&mut self) -> Result<(), String> {
+        if self.shape.room == Room::Tight {
+            return Ok(());
+        }
+        let clients = fresh_clients(self.world);
+        let again: Vec<_> = self.script.ids.iter().copied().take(NAMED_ANEW).collect();
+        for &id in &again {
+            self.world.begin_anew(id);
+            let put = Spec::PutSmall { id, size: ANEW_BYTES, dtype: None, variant: 0 };
+            let client = *self.dice.pick(&clients);
+            self.world.plan_task(self.world.now(), Task::new(client, put));
+        }
+        self.finish()?;
+        settle(self.world)?;
+        let get = |id| Spec::Get { id, partial: false, fail_if_lost: true, hold: Duration::ZERO };
+        for (&client, &id) in clients.iter().flat_map(|client| again.iter().map(move |id| (client, id))) {
+            self.world.plan_task(self.world.now(), Task::new(client, get(id)));
+        }
+        self.finish()
     }
 
     /// Deletes everything; afterwards no node may hold or remember anything but tombstones.

@@ -391,7 +391,7 @@ impl Core {
         } else if running.committed.is_some() {
             self.drop_seat(key);
         } else {
-            self.seat_failed(key, SeatTrouble::Refused);
+            self.seat_failed(key, SeatTrouble::Refused(verdict));
             if let Some(copy) = self.seats.running.get(&key).and_then(Running::copy) {
                 self.withdraw(copy);
                 self.doom(copy);

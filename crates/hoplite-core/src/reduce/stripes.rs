@@ -102,7 +102,7 @@ impl Core {
     /// One of its seats cannot go on.
     pub(super) fn on_stripe_failed(&mut self, number: u64, from: NodeId, trouble: SeatTrouble) {
         match trouble {
-            SeatTrouble::Taken | SeatTrouble::Refused => return self.fail_for_seat(number, from, trouble),
+            SeatTrouble::Taken | SeatTrouble::Refused(_) => return self.fail_for_seat(number, from, trouble),
             SeatTrouble::NoRoom | SeatTrouble::LetGo(_) => {
                 self.reductions.get_mut(&number).expect("it has seats").stripings_left = 0;
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble, Source};
+use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble, Source, Verdict};
 use hoplite_words::{ErrorKind, NodeId, ObjectId, ReductionId};
 
 use super::coordinator::Slot;
@@ -49,7 +49,7 @@ impl Core {
         seated.restart = true;
         let again = seated.attempt > 0;
         match trouble {
-            SeatTrouble::NoRoom | SeatTrouble::Taken | SeatTrouble::Refused => {
+            SeatTrouble::NoRoom | SeatTrouble::Taken | SeatTrouble::Refused(_) => {
                 return self.fail_for_seat(number, from, trouble)
             }
             SeatTrouble::Source(_) => return self.advance_reduction(number),
@@ -69,7 +69,10 @@ impl Core {
         let target = reduction.request.target;
         let size = reduction.facts.as_ref().map_or(0, |facts| facts.size);
         let (kind, message) = match trouble {
-            SeatTrouble::Taken | SeatTrouble::Refused => {
+            SeatTrouble::Refused(Verdict::Deleted) => {
+                (ErrorKind::Deleted, format!("{}: the target {target} was deleted", self.ctx.me))
+            }
+            SeatTrouble::Taken | SeatTrouble::Refused(_) => {
                 let message = format!("{}: the target {target} exists already on {node}", self.ctx.me);
                 (ErrorKind::AlreadyExists, message)
             }

@@ -409,7 +409,7 @@ pub fn message(tape: &mut Tape, from: NodeId) -> PeerMessage {
                 2 => SeatTrouble::NoRoom,
                 3 => SeatTrouble::Taken,
                 4 => SeatTrouble::LetGo(tape.number()),
-                _ => SeatTrouble::Refused,
+                _ => SeatTrouble::Refused(verdict(tape)),
             },
         },
         14 => PeerMessage::SeatHeld {

@@ -178,7 +178,7 @@ fn a_root_that_its_targets_owner_refuses_says_so_and_lets_go() {
     at.take_mail();
     at.answer(2, target, verdict(seat.edition, Verdict::Exists(Stamp::from_ms(900))));
     assert!(at.folds.is_empty());
-    let trouble = SeatTrouble::Refused;
+    let trouble = SeatTrouble::Refused(Verdict::Exists(Stamp::from_ms(900)));
     let failed = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, trouble };
     assert!(at.take_mail().contains(&(node(2), failed)));
     at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
@@ -187,17 +187,38 @@ fn a_root_that_its_targets_owner_refuses_says_so_and_lets_go() {
 
 #[test]
 fn a_reduction_whose_root_is_refused_fails() {
+    for (why, kind) in [
+        (Verdict::Exists(Stamp::from_ms(900)), ErrorKind::AlreadyExists),
+        (Verdict::Deleted, ErrorKind::Deleted),
+    ] {
+        let (mut at, call, target) = called();
+        claim_verdict(&mut at, 2, target, Verdict::Accepted(Stamp::from_ms(700)));
+        let mail = at.take_mail();
+        let seat = mail.into_iter().find_map(|(_, message)| match message {
+            PeerMessage::Seat { reduction, seat } => Some((reduction, seat)),
+            _ => None,
+        });
+        let (reduction, seat) = seat.expect("the root is seated");
+        let (slot, attempt, trouble) = (seat.slot, seat.attempt, SeatTrouble::Refused(why));
+        at.hear(3, PeerMessage::SeatFailed { reduction, slot, attempt, trouble });
+        assert_eq!(failed(&at, call), kind);
+        let Some(Reply::Failed(error)) = at.reply(call) else { unreachable!("it failed") };
+        assert!(error.message.contains(&target.to_string()), "{error:?}");
+    }
+}
+
+/// The owner's later word, that the target was deleted, is lost with a connection: whoever was told that it may make
+/// the target asks again.
+#[test]
+fn an_accepted_claim_is_repeated_when_the_connection_to_its_judge_has_broken() {
     let (mut at, call, target) = called();
-    claim_verdict(&mut at, 2, target, Verdict::Accepted(Stamp::from_ms(700)));
-    let mail = at.take_mail();
-    let seat = mail.into_iter().find_map(|(_, message)| match message {
-        PeerMessage::Seat { reduction, seat } => Some((reduction, seat)),
-        _ => None,
-    });
-    let (reduction, seat) = seat.expect("the root is seated");
-    let (slot, attempt, trouble) = (seat.slot, seat.attempt, SeatTrouble::Refused);
-    at.hear(3, PeerMessage::SeatFailed { reduction, slot, attempt, trouble });
-    assert_eq!(failed(&at, call), ErrorKind::AlreadyExists);
-    let Some(Reply::Failed(error)) = at.reply(call) else { unreachable!("it failed") };
-    assert!(error.message.contains(&target.to_string()), "{error:?}");
+    let claim = claims(&mut at, target)[0];
+    let of = |verdict| DirectoryAnswer::ClaimVerdict { claim, verdict };
+    at.answer(2, target, of(Verdict::Accepted(Stamp::from_ms(700))));
+    at.take_mail();
+    at.handle(Input::PeerBroken { node: node(2) });
+    at.wait(SETTLED);
+    assert_eq!(claims(&mut at, target), [claim]);
+    at.answer(2, target, of(Verdict::Deleted));
+    assert_eq!(failed(&at, call), ErrorKind::Deleted);
 }

@@ -218,6 +218,17 @@ impl Model {
         })
     }
 
+    /// What was known of this name is forgotten: bytes are put under it that nobody has seen.
+    pub fn begin_anew(&mut self, id: ObjectId) {
+        self.forget_content(id);
+        self.origins.insert(id, Origin::Put { dtype: None });
+        self.puts.retain(|(of, _, _), _| *of != id);
+        self.sealed.retain(|(of, _), _| *of != id);
+        self.seen.remove(&id);
+        self.variants.remove(&id);
+        self.expect_exact(id, false);
+    }
+
     /// A client was given a view of `id`.
     pub fn on_seen(&mut self, id: ObjectId) {
         self.seen.insert(id);

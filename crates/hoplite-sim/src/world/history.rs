@@ -63,11 +63,6 @@ impl History {
     fn is_in_doubt(&self, from: Duration, to: Duration) -> bool {
         self.doubts.iter().any(|&(begin, end)| begin <= to && end.is_none_or(|end| end >= from))
     }
-
-    /// The object is another one from now on, under the same name.
-    pub fn forget(&mut self, object: ObjectId) {
-        self.calls.remove(&object);
-    }
 }
 
 fn deed_of(spec: &Spec, object: ObjectId) -> Deed {
@@ -81,6 +76,12 @@ fn deed_of(spec: &Spec, object: ObjectId) -> Deed {
 }
 
 impl World {
+    /// The object is another one from now on, under the same name.
+    pub fn begin_anew(&mut self, object: ObjectId) {
+        self.history.calls.remove(&object);
+        self.model.begin_anew(object);
+    }
+
     pub(super) fn note_begun(&mut self, task: TaskId) {
         let now = self.queue.now();
         let Task { spec, client, .. } = &self.tasks[&task];

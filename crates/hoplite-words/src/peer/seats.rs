@@ -2,6 +2,7 @@
 
 use minicbor::{Decode, Encode};
 
+use super::Verdict;
 use crate::{Claim, Dtype, Edition, Header, NodeId, ObjectId, Op, Stamp};
 
 /// Why a slot stands still.
@@ -28,7 +29,7 @@ pub enum SeatTrouble {
     ),
     /// The target's owner refused it: it is deleted, or has its content.
     #[n(5)]
-    Refused,
+    Refused(#[n(0)] Verdict),
 }
 
 /// One slot of a reduction tree as its node must run it: fold `sources` and the streams of
