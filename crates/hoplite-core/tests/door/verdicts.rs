@@ -1,5 +1,7 @@
 //! What becomes of a copy, or of a reduction, by its owner's word.
 
+use std::time::Duration;
+
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, SeatTrouble, Verdict};
@@ -217,7 +219,7 @@ fn an_accepted_claim_is_repeated_when_the_connection_to_its_judge_has_broken() {
     at.answer(2, target, of(Verdict::Accepted(Stamp::from_ms(700))));
     at.take_mail();
     at.handle(Input::PeerBroken { node: node(2) });
-    at.wait(SETTLED);
+    at.wait(Duration::from_millis(100));
     assert_eq!(claims(&mut at, target), [claim]);
     at.answer(2, target, of(Verdict::Deleted));
     assert_eq!(failed(&at, call), ErrorKind::Deleted);
