@@ -38,7 +38,7 @@ mod timers;
 mod verdicts;
 mod windows;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_words::client::{Gauge, Status};
@@ -62,7 +62,7 @@ use members::Members;
 use put_again::Spares;
 use puts::Writes;
 use reduce::{Reduction, Seats};
-use room::RoomFor;
+use room::RoomQueue;
 use serve::Sends;
 use subscriptions::Subscriptions;
 use timers::Timer;
@@ -95,7 +95,7 @@ pub struct Core {
     directory: Directory,
     copies: Copies,
     /// Who waits for room in the store.
-    room: VecDeque<RoomFor>,
+    room: RoomQueue,
     room_changed: bool,
     /// Objects whose copy here was doomed: those who want them look again.
     vacated: BTreeSet<ObjectId>,
@@ -135,7 +135,7 @@ impl Core {
             reduce_degree: config.reduce_degree,
             directory: if alone { Directory::alone() } else { Directory::joining(config.node) },
             copies: Copies::new(config.store_bytes),
-            room: VecDeque::new(),
+            room: RoomQueue::default(),
             room_changed: false,
             vacated: BTreeSet::new(),
             clients: BTreeMap::new(),

@@ -104,6 +104,10 @@ impl Core {
         }
     }
 
+    pub(crate) fn has_spares(&self) -> bool {
+        !self.spares.by_call.is_empty()
+    }
+
     /// Gives up the bytes of the oldest call for room; returns whether there were any.
     pub(crate) fn drop_a_spare(&mut self) -> bool {
         let oldest = self.spares.by_call.iter().min_by_key(|(_, &copy)| copy).map(|(&key, _)| key);

@@ -146,26 +146,24 @@ impl Core {
     /// Creates the copy a pending call asks for, or leaves the call waiting for what is in the way.
     pub(crate) fn try_create(&mut self, client: ClientId, call: u64) {
         let Some(Pending::Create(creation)) = self.pending(client, call) else { return };
-        let creation = creation.clone();
-        if let Some(copy) = self.copies.live(creation.id) {
+        // Not its bytes: it may be tried as often as room comes back.
+        let Creation { id, size, .. } = *creation;
+        let (header, inline) = (creation.header.clone(), creation.payload.is_some());
+        if let Some(copy) = self.copies.live(id) {
             match self.copies.table[&copy].phase {
-                Phase::Sealed => return self.keep_first(client, call, copy, creation.size, &creation.header),
+                Phase::Sealed => return self.keep_first(client, call, copy, size, &header),
                 // Nobody sends us the rest: the writer here is faster.
                 Phase::Received(None) => self.doom(copy),
-                _ => return self.want(creation.id, Want::Call(client, call)),
+                _ => return self.want(id, Want::Call(client, call)),
             }
         }
-        let Creation { id, size, header, payload } = creation;
         let new = self.new_writing(client, id, size, header);
         let Some(copy) = self.open_copy(new) else {
-            return self.wait_for_room(RoomFor::Create { client, call });
+            return self.wait_for_room(RoomFor::Create { client, call }, size);
         };
-        let sealing = payload.is_some().then_some(call);
-        match payload {
-            Some(payload) => {
-                self.replace_pending(client, call, Pending::Seal);
-                self.ctx.out.push_back(Output::Write { copy, bytes: payload.0 });
-            }
+        let sealing = inline.then_some(call);
+        match self.calls.take_payload(client, call) {
+            Some(payload) => self.ctx.out.push_back(Output::Write { copy, bytes: payload.0 }),
             None => {
                 let offset = self.copies.table[&copy].extent.offset;
                 self.finish_call(client, call, Reply::Created { copy, offset });

@@ -1,43 +1,116 @@
 //! Who waits for room in a full store, in order of arrival. Whoever fits goes first: a large object
 //! at the head must not hold up a small one whose reader would free the room it waits for.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use hoplite_words::{ObjectId, ReductionId};
 
 use crate::io::ClientId;
 use crate::Core;
 
 /// What the room is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum RoomFor {
     Create { client: ClientId, call: u64 },
-    Fetch { object: ObjectId, size: u64 },
+    Fetch { object: ObjectId },
     Seat { reduction: ReductionId, slot: u32 },
     SmallTarget { number: u64 },
 }
 
-impl Core {
-    pub(crate) fn wait_for_room(&mut self, what: RoomFor) {
-        if !self.room.contains(&what) {
-            self.room.push_back(what);
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    arrival: u64,
+    size: u64,
+}
+
+/// Everybody who waits for room.
+#[derive(Default, Debug)]
+pub(crate) struct RoomQueue {
+    places: BTreeMap<RoomFor, Place>,
+    by_arrival: BTreeMap<u64, RoomFor>,
+    by_size: BTreeSet<(u64, u64)>,
+}
+
+impl RoomQueue {
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    pub fn has(&self, what: RoomFor) -> bool {
+        self.places.contains_key(&what)
+    }
+
+    /// The end of the queue, for a waiter for so many bytes that is not in it yet.
+    fn enter(&mut self, what: RoomFor, size: u64, arrival: u64) {
+        self.leave(what);
+        self.places.insert(what, Place { arrival, size });
+        self.by_arrival.insert(arrival, what);
+        self.by_size.insert((size, arrival));
+    }
+
+    pub fn leave(&mut self, what: RoomFor) {
+        if let Some(Place { arrival, size }) = self.places.remove(&what) {
+            self.by_arrival.remove(&arrival);
+            self.by_size.remove(&(size, arrival));
         }
     }
 
-    /// Room came back: everyone who waits tries again, once.
+    fn smallest(&self) -> Option<u64> {
+        self.by_size.first().map(|&(size, _)| size)
+    }
+
+    fn first_from(&self, arrival: u64) -> Option<(RoomFor, Place)> {
+        let (_, &what) = self.by_arrival.range(arrival..).next()?;
+        Some((what, self.places[&what]))
+    }
+}
+
+impl Core {
+    pub(crate) fn wait_for_room(&mut self, what: RoomFor, size: u64) {
+        if !self.room.has(what) {
+            let arrival = self.next_number();
+            self.room.enter(what, size, arrival);
+        }
+    }
+
+    /// Room came back: everyone who waits and may fit tries again, once. It costs what fits, not what waits: where
+    /// nothing is left for even the smallest, nobody else is looked at.
     pub(crate) fn retry_room(&mut self) {
-        let waiting: Vec<_> = self.room.drain(..).collect();
-        for what in waiting {
-            match what {
-                RoomFor::Create { client, call } => self.try_create(client, call),
-                RoomFor::Fetch { object, size } => {
-                    if self.copies.could_make_room(size) {
-                        self.on_room_for_fetch(object);
-                    } else if self.fetches.is_expected(object) {
-                        self.wait_for_room(what);
-                    }
+        let end = self.next_number();
+        let mut next = 0;
+        while let Some((what, place)) = self.room.first_from(next).filter(|(_, place)| place.arrival < end) {
+            if !self.room.smallest().is_some_and(|size| self.may_fit(size)) {
+                return;
+            }
+            next = place.arrival + 1;
+            let may_fit = self.may_fit(place.size);
+            if let RoomFor::Fetch { object } = what {
+                if !self.fetches.is_expected(object) {
+                    self.room.leave(what);
+                    continue;
                 }
-                RoomFor::Seat { reduction, slot } => self.try_seat((reduction, slot)),
-                RoomFor::SmallTarget { number } => self.fold_small(number),
+            }
+            if may_fit {
+                self.try_room(what, place);
             }
         }
+    }
+
+    /// Who does not fit after all keeps its place.
+    fn try_room(&mut self, what: RoomFor, place: Place) {
+        self.room.leave(what);
+        match what {
+            RoomFor::Create { client, call } => self.try_create(client, call),
+            RoomFor::Fetch { object } => self.on_room_for_fetch(object),
+            RoomFor::Seat { reduction, slot } => self.try_seat((reduction, slot)),
+            RoomFor::SmallTarget { number } => self.fold_small(number),
+        }
+        if self.room.has(what) {
+            self.room.enter(what, place.size, place.arrival);
+        }
+    }
+
+    fn may_fit(&self, size: u64) -> bool {
+        self.copies.could_make_room(size) || self.has_spares()
     }
 }

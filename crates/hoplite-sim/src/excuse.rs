@@ -21,6 +21,8 @@ pub enum Excuse {
     NoRoom,
     /// More than one fault struck a node that was about to leave.
     SeveralFaults,
+    /// An owner tells what it has heard; a copy of it was made a moment ago.
+    OnItsWay,
     /// A put was given up after its owner had taken it in.
     TakenBack,
     /// A call of this world may end so.
@@ -51,6 +53,7 @@ impl fmt::Display for Excuse {
             Excuse::Slow => "the node stood still or was slow",
             Excuse::NoRoom => "there was no room",
             Excuse::SeveralFaults => "several faults struck",
+            Excuse::OnItsWay => "the owner had not heard yet",
             Excuse::TakenBack => "a put was taken back",
             Excuse::Ended(error) => return write!(f, "a call may end so here: {error}"),
         })

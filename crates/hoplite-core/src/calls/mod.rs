@@ -15,11 +15,12 @@ use std::time::Duration;
 
 use hoplite_words::client::{Gauge, Reply, Request};
 use hoplite_words::peer::{DirectoryRequest, PeerMessage};
-use hoplite_words::{limits, CopyId, Error, ErrorKind, Header, NodeId, ObjectId};
+use hoplite_words::{limits, Blob, CopyId, Error, ErrorKind, Header, NodeId, ObjectId};
 
 use crate::fetch::Want;
 use crate::io::ClientId;
 use crate::puts::Creation;
+use crate::room::RoomFor;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
@@ -86,6 +87,17 @@ pub(crate) struct Calls {
     tokens: BTreeMap<u64, (ClientId, u64)>,
     /// Calls of clients that had too many open.
     pub refused: u64,
+}
+
+impl Calls {
+    /// The bytes of a put that came in one frame: from now on it only waits to be sealed.
+    pub fn take_payload(&mut self, client: ClientId, call: u64) -> Option<Blob> {
+        let pending = &mut self.table.get_mut(&(client, call))?.pending;
+        let Pending::Create(Creation { payload, .. }) = pending else { return None };
+        let payload = payload.take()?;
+        *pending = Pending::Seal;
+        Some(payload)
+    }
 }
 
 impl Core {
@@ -226,7 +238,7 @@ impl Core {
         match pending {
             Pending::Create(Creation { id, .. }) => {
                 self.unwant(id, Want::Call(client, call));
-                self.room.retain(|what| *what != crate::room::RoomFor::Create { client, call });
+                self.room.leave(RoomFor::Create { client, call });
             }
             Pending::Get { id, .. } => self.unwant(id, Want::Call(client, call)),
             Pending::PutAgain { id, .. } => {

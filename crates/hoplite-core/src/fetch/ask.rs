@@ -77,7 +77,7 @@ impl Core {
             fetch.state = State::NoRoom;
             self.watch(object, Watcher::Fetch);
         }
-        self.wait_for_room(RoomFor::Fetch { object, size });
+        self.wait_for_room(RoomFor::Fetch { object }, size);
     }
 
     /// Room for a fetch that had none: ask anew, the world has changed since.

@@ -26,7 +26,8 @@ const CROWDED_AFTER: Duration = Duration::from_secs(1);
 impl Core {
     pub(super) fn wait_for_seat_room(&mut self, key: Key) {
         let (reduction, slot) = key;
-        self.wait_for_room(RoomFor::Seat { reduction, slot });
+        let size = self.seats.running.get(&key).map_or(0, |running| running.seat.size);
+        self.wait_for_room(RoomFor::Seat { reduction, slot }, size);
         let timer = Timer::Crowded(reduction, slot);
         if !self.ctx.timers.is_set(timer) {
             self.ctx.timers.set(self.ctx.now + CROWDED_AFTER, timer);
@@ -37,7 +38,7 @@ impl Core {
     pub(super) fn end_wait_for_room(&mut self, key: Key) {
         let (reduction, slot) = key;
         self.ctx.timers.clear(Timer::Crowded(reduction, slot));
-        self.room.retain(|what| *what != RoomFor::Seat { reduction, slot });
+        self.room.leave(RoomFor::Seat { reduction, slot });
         self.let_others_pass(key);
     }
 
@@ -58,7 +59,7 @@ impl Core {
     pub(crate) fn on_crowded_timer(&mut self, key: Key) {
         self.let_others_pass(key);
         let (reduction, slot) = key;
-        if self.room.contains(&RoomFor::Seat { reduction, slot }) {
+        if self.room.has(RoomFor::Seat { reduction, slot }) {
             let attempt = self.seats.running[&key].seat.attempt;
             self.send(reduction.coordinator, PeerMessage::SeatCrowded { reduction, slot, attempt }, None);
             self.ctx.timers.set(self.ctx.now + CROWDED_AFTER, Timer::Crowded(reduction, slot));

@@ -272,10 +272,11 @@ impl Core {
             stamp: seat.root.then_some(seat.stamp),
             claim: seat.root.then_some(seat.claim),
         };
+        // What is opened and closed again for want of more, and sources that may be thrown out again, are no news of
+        // room: looking once more for it would end here, for ever.
+        let room_changed = self.room_changed;
         let opened = if assembles { self.open_target(key, &seat) } else { self.open_copy(new) };
         let Some(copy) = opened else {
-            // That they may be thrown out again is no news: looking for room once more would end here.
-            let room_changed = self.room_changed;
             sources.iter().for_each(|&source| self.remove_user(source));
             self.room_changed = room_changed;
             return self.wait_for_seat_room(key);

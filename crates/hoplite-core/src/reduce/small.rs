@@ -158,7 +158,7 @@ impl Core {
         let claim = Some(self.claim_of(number));
         let new = NewCopy { object: target, edition, size, header, phase, pinned, public, stamp, claim };
         let Some(copy) = self.open_copy(new) else {
-            return self.wait_for_room(RoomFor::SmallTarget { number });
+            return self.wait_for_room(RoomFor::SmallTarget { number }, size);
         };
         if let Some(small) = self.reductions.get_mut(&number).and_then(|reduction| reduction.small.as_mut()) {
             small.target = Some(copy);
@@ -227,7 +227,7 @@ impl Core {
     /// Lets go of what a reduction held to fold it here.
     pub(super) fn drop_small(&mut self, number: u64, reduction: &mut Reduction) {
         if let Some(small) = reduction.small.take() {
-            self.room.retain(|what| *what != RoomFor::SmallTarget { number });
+            self.room.leave(RoomFor::SmallTarget { number });
             for &source in &reduction.request.sources {
                 self.unwant(source, Want::Reduction(number));
             }

@@ -210,6 +210,11 @@ impl Model {
         reduced_of.iter().any(|source| self.doubted.contains(source) || self.is_in_doubt(*source))
     }
 
+    /// What went into this writing of a reduction's target; nothing, where only the target's first writing is known.
+    pub fn sealed_over(&self, id: ObjectId, edition: Edition) -> Vec<ObjectId> {
+        self.sealed.get(&(id, Some(edition))).cloned().unwrap_or_default()
+    }
+
     /// Whether some writing of this reduction's target was sealed over these sources.
     pub fn was_sealed_over(&self, id: ObjectId, sources: &[ObjectId]) -> bool {
         let of_id = self.sealed.range((id, None)..).take_while(|((of, _), _)| *of == id);

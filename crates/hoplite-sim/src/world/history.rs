@@ -23,6 +23,9 @@ use crate::task::{Ending, Spec, Task, TaskId};
 /// How long after all views are right again owners may still hear of what the other side did.
 const HEARD_WITHIN: Duration = Duration::from_secs(8);
 
+/// How long the news of a copy may be on its way to the owner, who tells what it has heard.
+const NEWS_WITHIN: Duration = Duration::from_secs(1);
+
 /// How much longer than they must tombstones may stand: they are forgotten by the second, a few at a time.
 const TOMBSTONE_MARGIN: Duration = Duration::from_secs(15);
 
@@ -191,8 +194,10 @@ impl World {
             matches!(call.deed, Deed::Put(_) | Deed::Reduce) && call.done.is_some_and(|done| done < begin)
         };
         let Some(maker) = self.history.of(object).find(makes) else { return };
+        let on_its_way = maker.done.is_some_and(|done| begin < done + NEWS_WITHIN);
         match self.excuse_between(maker, place, object) {
             Some(excuse) => self.excuses.count(excuse),
+            None if on_its_way => self.excuses.count(Excuse::OnItsWay),
             None if !self.has_lost_nobody() => self.excuses.count(Excuse::NodeDied),
             None => {
                 let (id, spec) = (self.names.object(object), &self.tasks[&task].spec);

@@ -127,14 +127,21 @@ impl World {
     fn fanout_max(&self, copy: CopyId, place: Place) -> usize {
         let bytes = self.nodes[place.index].plane.copies[&copy].extent.size;
         let (latency, rate) = self.net.best_case();
-        let (latency, rate) = (latency.max(LATENCY_ASSUMED) * DIALS, rate.max(RATE_ASSUMED));
+        let latency = latency.max(LATENCY_ASSUMED) * DIALS + self.busy_turn();
+        let rate = rate.max(RATE_ASSUMED);
         hoplite_core::fanout(bytes, latency.as_secs_f64(), rate as f64).min(FANOUT_MAX)
+    }
+
+    /// A turn in which a node hears and answers everybody; what waits for it is measured as latency.
+    fn busy_turn(&self) -> Duration {
+        let means = self.plan.means;
+        (means.input_time + means.message_time) * self.nodes.len() as u32
     }
 
     /// It must end soon where owners know everything, and in time elsewhere.
     fn suspect(&mut self, what: String, streams: Vec<(Place, TransferId)>) {
         let grace = match self.plan.calm {
-            true => self.net.best_case().0 * HOPS + BUSY,
+            true => (self.net.best_case().0 + self.busy_turn()) * HOPS + BUSY,
             false => self.plan.stall_after * STALLS_MAX + QUESTIONS,
         };
         self.queue.push(self.after(grace), Happening::Verdict(Suspects { what, streams }));
@@ -198,7 +205,11 @@ impl World {
             return;
         };
         let bytes = node.bytes(held.extent, 0, held.extent.size).to_vec();
-        let mut verdict = self.model.judge(object, &seal.sources, &bytes);
+        let over = match &seal.sources[..] {
+            [] => self.model.sealed_over(object, edition),
+            sources => sources.to_vec(),
+        };
+        let mut verdict = self.model.judge(object, &over, &bytes);
         self.forget_withdrawn(object, bytes.len() as u64);
         let same = self.model.on_sealed(object, Some(edition), &seal.sources);
         let same = same.and_then(|()| self.model.on_content(object, &bytes));
