@@ -67,6 +67,9 @@ use serve::Sends;
 use subscriptions::Subscriptions;
 use timers::Timer;
 
+/// After one input, whoever waits for room is looked at so many times; room that changes once more waits for the next.
+const ROOM_LOOKS_MAX: u32 = 10_000;
+
 /// One node's decisions. Drive it: `handle`, then `poll_output` until `None`, then sleep until an
 /// input comes or `next_deadline`.
 pub struct Core {
@@ -210,6 +213,7 @@ impl Core {
     /// Handles messages to ourselves, and gives room and ids that became free to those who wait for
     /// them, until nothing of that is left.
     fn settle(&mut self) {
+        let mut looked = 0;
         loop {
             if let Some(object) = self.vacated.pop_first() {
                 self.ensure_fetch(object);
@@ -217,6 +221,11 @@ impl Core {
             } else if let Some(message) = self.ctx.loopback.pop_front() {
                 self.on_message(self.ctx.me, message);
             } else if self.room_changed && !self.room.is_empty() {
+                debug_assert!(looked < ROOM_LOOKS_MAX, "looking for room changes what room there is");
+                if looked == ROOM_LOOKS_MAX {
+                    return;
+                }
+                looked += 1;
                 self.room_changed = false;
                 self.retry_room();
             } else {

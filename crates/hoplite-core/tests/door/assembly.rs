@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use hoplite_words::client::Request;
+use hoplite_words::limits::PROGRESS_BLOCK_BYTES;
 use hoplite_words::peer::{Child, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
 use hoplite_words::{CopyId, Edition, ObjectId, TransferId};
 
@@ -36,7 +37,11 @@ impl Seated {
 
     /// Its owner has not heard yet that the target is made here.
     fn unjudged(root: bool) -> Self {
-        let mut at = Node::among(3, 64 << 20);
+        Self::in_store(root, 64 << 20)
+    }
+
+    fn in_store(root: bool, bytes: u64) -> Self {
+        let mut at = Node::among(3, bytes);
         let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
         put(&mut at, source, WHOLE);
         let id = reduction(2);
@@ -141,6 +146,20 @@ fn the_parts_are_windows_of_the_target_and_only_the_sum_is_of_a_range() {
     let offsets = seated.at.folds.values().map(|fold| (fold.out == sum, fold.rule.offset));
     assert_eq!(offsets.collect::<BTreeSet<_>>(), BTreeSet::from([(true, PART), (false, 0)]));
     seated.ends_empty();
+}
+
+/// Closing it again is no news of room, or it would be opened again at once.
+#[test]
+fn a_target_without_room_for_all_its_windows_waits() {
+    let block = PROGRESS_BLOCK_BYTES;
+    let room = 2 * (block + WHOLE) + (block + PART) + 2 * block;
+    let mut seated = Seated::in_store(true, room);
+    assert!(seated.at.copies.keys().all(|&copy| seated.at.identity_of(copy).0 != seated.target));
+    seated.at.ask(delete(seated.source));
+    let gone = deleted(&seated.at);
+    seated.at.answer(2, seated.target, gone);
+    seated.at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    seated.at.assert_empty();
 }
 
 #[test]
