@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use hoplite_core::io::Input;
 use hoplite_core::{Config, Core};
@@ -66,7 +66,6 @@ impl Daemon {
         let explicit = options.announce.map(|announce| announce.with_port(bound.port()));
         let (addr, reason) = announce::choose(explicit, bound, &seeds);
         info!(%addr, %reason, "announcing this address");
-        let id = NodeId { addr, incarnation: incarnation() };
 
         let bytes = options.store_size.unwrap_or_else(default_store_bytes);
         let arena = Arena::create(bytes).map_err(|error| StartError::Store { bytes, error })?;
@@ -76,6 +75,9 @@ impl Daemon {
             None => startup::default_path(bound.port())?,
         };
         let clients = startup::bind(&socket)?;
+        // At a port that the system chose, and a socket named after it, nobody starts again.
+        let comes_back = options.socket.is_some() || options.listen.port() != 0;
+        let id = NodeId { addr, incarnation: startup::next_incarnation(comes_back.then_some(&socket)) };
 
         let mut config = Config::new(id, arena.bytes(), random_seed());
         config.seeds = seeds;
@@ -183,12 +185,6 @@ async fn work(node: &mut Node, sources: &mut Sources, stop: &mut mpsc::Receiver<
 
 fn default_store_bytes() -> u64 {
     startup::usable_bytes().map_or(STORE_BYTES_FALLBACK, |bytes| bytes / STORE_SHARE)
-}
-
-/// Milliseconds since the epoch: grows with every start at the same address.
-fn incarnation() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The standard library keys its hash maps from the system's randomness: all the core needs.

@@ -1,6 +1,7 @@
 //! From options to sockets, addresses and sizes.
 
 mod descriptors;
+mod incarnation;
 mod memory;
 mod seeds;
 mod socket_path;
@@ -9,6 +10,7 @@ use std::io;
 use std::path::PathBuf;
 
 pub(crate) use descriptors::raise_limit;
+pub(crate) use incarnation::next_incarnation;
 pub(crate) use memory::usable_bytes;
 pub(crate) use seeds::resolve;
 pub(crate) use socket_path::{bind, default_path};
