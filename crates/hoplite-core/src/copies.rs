@@ -466,6 +466,6 @@ impl Core {
     pub(crate) fn on_opened(&mut self, object: ObjectId) {
         self.serve_parked(object);
         self.serve_partial_gets(object);
-        self.retry_seats();
+        self.retry_seats(object);
     }
 }

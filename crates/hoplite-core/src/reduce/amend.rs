@@ -4,7 +4,7 @@ use hoplite_words::peer::{Seat, SeatTrouble};
 use hoplite_words::CopyId;
 
 use super::folds::rule;
-use super::seats::Key;
+use super::seat_table::Key;
 use crate::io::{FoldId, FoldInputs, Output};
 use crate::Core;
 

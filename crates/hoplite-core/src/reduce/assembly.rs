@@ -12,7 +12,7 @@ use hoplite_words::peer::{Child, Seal, Seat, SeatTrouble};
 use hoplite_words::{CopyId, Edition, ObjectId, ReductionId};
 
 use super::folds::FoldFor;
-use super::seats::{Key, MaySeal, Running, Seats, State};
+use super::seat_table::{Key, MaySeal, Running, Seats, State};
 use crate::copies::{NewCopy, Phase};
 use crate::io::{Broken, FoldRule};
 use crate::Core;
@@ -56,15 +56,15 @@ impl Core {
     pub(crate) fn stripes_of(&self, copy: CopyId) -> Option<ReductionId> {
         let part = &self.copies.table[&copy];
         let written = part.within.unwrap_or(copy);
-        let is_it = |(_, running): &(&Key, &Running)| running.copy() == Some(written);
-        let (&(reduction, _), running) = self.seats.running.iter().find(is_it)?;
+        let key @ (reduction, _) = self.seats.key_of(written)?;
+        let running = &self.seats.running[&key];
         let whole = part.within.or_else(|| self.copies.live(running.seat.sources.first()?.id))?;
         (part.extent.size < self.copies.table[&whole].extent.size).then_some(reduction)
     }
 
     /// The target is open: every part is asked for where the coordinator says that it will be.
     pub(super) fn assemble(&mut self, key: Key, target: CopyId) {
-        self.set_seat_state(key, State::Assembling { copy: target });
+        self.seats.set_state(key, State::Assembling { copy: target });
         let seat = &self.seats.running[&key].seat;
         let (out, parts) = (seat.out, seat.children.clone());
         self.drop_fetch(out);
@@ -125,7 +125,7 @@ impl Core {
         let windows = &self.copies.table[&target].windows;
         let mut parts = windows.iter().zip(&running.seat.children);
         if windows.iter().all(|window| self.copies.table[window].is_sealed()) {
-            self.set_seat_state(key, State::Folded { copy: target });
+            self.seats.set_state(key, State::Folded { copy: target });
             return self.on_assembled(key);
         }
         // A part from here that has not begun is no trouble.
@@ -175,7 +175,7 @@ impl Core {
         if self.seats.running.get(&key).is_none_or(|running| running.may_seal == MaySeal::NotYet) {
             return;
         }
-        let Some(running) = self.seats.running.remove(&key) else { return };
+        let Some(running) = self.seats.remove(key) else { return };
         let (Some(target), Some(sources)) = (running.copy(), running.committed) else { return };
         self.seal_whole(target, running.seat.root, Seal { sources });
     }
@@ -184,7 +184,7 @@ impl Core {
     fn let_sum_go(&mut self, key: Key) {
         match self.seats.running[&key].state {
             State::Folded { copy } if self.copies.table.get(&copy).is_some_and(|sum| sum.is_sealed()) => {
-                self.seats.running.remove(&key);
+                self.seats.remove(key);
                 if !self.copies.table[&copy].doomed {
                     self.retire(copy);
                 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble};
 use hoplite_words::{CopyId, NodeId, ReductionId};
 
-use super::seats::{Key, Running, State};
+use super::seat_table::{Key, Running, State};
 use crate::room::RoomFor;
 use crate::timers::Timer;
 use crate::Core;

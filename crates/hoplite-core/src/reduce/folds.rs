@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hoplite_words::peer::{Child, PeerMessage, Seal, Seat, SeatTrouble};
 use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
-use super::seats::{Key, Running, State};
+use super::seat_table::{Key, Running, State};
 use crate::copies::Phase;
 use crate::fetch::{Feeds, Transfer};
 use crate::io::{Broken, FoldId, FoldInputs, FoldRule, Output};
@@ -124,11 +124,11 @@ impl Core {
     }
 
     fn on_seat_folded(&mut self, key: Key, fold: &Fold, outcome: Result<(), Broken>) {
-        let Some(running) = self.seats.running.get_mut(&key) else { return };
+        let Some(running) = self.seats.running.get(&key) else { return };
         let root = running.seat.root;
         match outcome {
             Ok(()) => {
-                running.state = State::Folded { copy: fold.out };
+                self.seats.set_state(key, State::Folded { copy: fold.out });
                 if root {
                     self.say_root_done(key);
                 } else {
@@ -169,7 +169,7 @@ impl Core {
         let Some(running) = self.seats.running.get_mut(&key) else { return };
         running.trouble = Some(trouble);
         if running.state == State::Waiting {
-            running.state = State::Failed;
+            self.seats.set_state(key, State::Failed);
         }
         self.say_trouble(key);
     }

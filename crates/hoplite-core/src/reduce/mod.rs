@@ -4,7 +4,7 @@
 //! - `choose`: which sources take part, taken from where, and on which slot
 //! - `shape`: who is whose child in a tree that grows as sources arrive
 //! - `plan`: what every slot should be doing now; the difference to what it was told is sent
-//! - `seats`: a slot's own side; `amend`: it is told more while it is at it; `folds`: what goes in, and how it ends
+//! - `seats`: a slot's own side; `seat_table`: what is kept of it; `amend`: it is told more while it is at it; `folds`: what goes in, and how it ends
 //! - `stripes`: an allreduce of large objects in many rotated chains at once; `assembly`: a node puts the
 //!   target together from what they come to
 //! - `troubles`: slots that cannot go on by themselves, and what the coordinator does about it
@@ -26,6 +26,7 @@ mod folds;
 mod plan;
 mod repeat;
 mod request;
+mod seat_table;
 mod seats;
 mod shape;
 mod small;
@@ -34,4 +35,4 @@ mod troubles;
 
 pub(crate) use coordinator::Reduction;
 pub(crate) use request::Request;
-pub(crate) use seats::Seats;
+pub(crate) use seat_table::Seats;

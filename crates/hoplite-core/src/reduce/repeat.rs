@@ -7,7 +7,7 @@
 use hoplite_words::peer::{PeerMessage, SeatTrouble};
 use hoplite_words::{NodeId, ReductionId};
 
-use super::seats::Key;
+use super::seat_table::Key;
 use crate::Core;
 
 impl Core {

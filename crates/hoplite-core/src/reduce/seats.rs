@@ -9,194 +9,13 @@
 //!                                                                   Disband
 //! ```
 
-use std::collections::BTreeMap;
-
-use hoplite_words::peer::{Child, PeerMessage, Seat, SeatTrouble, Verdict};
+use hoplite_words::peer::{Child, Seat, SeatTrouble, Verdict};
 use hoplite_words::{CopyId, Edition, Error, ErrorKind, NodeId, ObjectId, ReductionId};
 
-use super::epochs::Epochs;
-use super::folds::{rule, Fold, FoldFor};
+use super::folds::{rule, FoldFor};
+use super::seat_table::{Key, MaySeal, Running, State};
 use crate::copies::{NewCopy, Phase};
-use crate::io::FoldId;
 use crate::Core;
-
-pub(super) type Key = (ReductionId, u32);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    Waiting,
-    Folding {
-        copy: CopyId,
-        fold: FoldId,
-    },
-    /// Parts of the target come, each by itself (see `assembly`).
-    Assembling {
-        copy: CopyId,
-    },
-    Folded {
-        copy: CopyId,
-    },
-    /// An input broke, or the target was deleted; the coordinator will seat anew or disband.
-    Failed,
-}
-
-#[derive(Debug)]
-pub(super) struct Running {
-    pub(super) seat: Seat,
-    pub(super) state: State,
-    /// What the coordinator was told, and is told again until it does something about it.
-    pub(super) trouble: Option<SeatTrouble>,
-    /// While it waits: others have given up room for it, which goes to nobody behind it.
-    pub(super) is_next: bool,
-    /// The target may be sealed, over these sources, as soon as all of its parts are here.
-    pub(super) committed: Option<Vec<ObjectId>>,
-    /// Where the target is made: whether its owner knows that it is, so that a deletion waits for us.
-    pub(super) may_seal: MaySeal,
-    /// Whose word on that counts.
-    asked: Option<NodeId>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MaySeal {
-    NotYet,
-    Yes,
-}
-
-impl Running {
-    /// What it writes into.
-    pub(super) fn copy(&self) -> Option<CopyId> {
-        match self.state {
-            State::Folding { copy, .. } | State::Assembling { copy } | State::Folded { copy } => Some(copy),
-            State::Waiting | State::Failed => None,
-        }
-    }
-
-    /// Once the target is final its parts come from neighbours. The coordinator may be done before all are here, and
-    /// answers a report that crossed its commit as if it had never known of us; or it is dead.
-    pub(super) fn needs_coordinator(&self) -> bool {
-        self.committed.is_none()
-    }
-
-    /// Whether what it writes into goes by the target's id.
-    pub(super) fn makes_target(&self) -> bool {
-        self.seat.root || self.seat.part_bytes.is_some()
-    }
-
-    /// A root that has everything, and may seal.
-    pub(super) fn is_done_root(&self) -> bool {
-        let folded = matches!(self.state, State::Folded { .. });
-        folded && self.seat.root && self.may_seal == MaySeal::Yes
-    }
-
-    fn new(seat: Seat) -> Self {
-        Running {
-            seat,
-            state: State::Waiting,
-            trouble: None,
-            is_next: false,
-            committed: None,
-            may_seal: MaySeal::NotYet,
-            asked: None,
-        }
-    }
-}
-
-/// Slots seated here, and all folds.
-#[derive(Debug, Default)]
-pub(crate) struct Seats {
-    pub(super) running: BTreeMap<Key, Running>,
-    pub(super) folds: BTreeMap<FoldId, Fold>,
-    epochs: Epochs,
-}
-
-impl Seats {
-    pub fn count(&self) -> usize {
-        self.running.len()
-    }
-
-    /// What is remembered of slots, in words; epochs are remembered for good.
-    pub fn leftovers(&self) -> Vec<String> {
-        let running = (!self.running.is_empty()).then(|| format!("seats: {:?}", self.running));
-        let folds = (!self.folds.is_empty()).then(|| format!("folds: {:?}", self.folds));
-        running.into_iter().chain(folds).collect()
-    }
-
-    /// Whether coordinators are to be told now and then how things stand.
-    pub fn has_reports(&self) -> bool {
-        !self.running.is_empty()
-    }
-
-    pub(super) fn epochs(&self) -> &Epochs {
-        &self.epochs
-    }
-
-    pub(super) fn epochs_mut(&mut self) -> &mut Epochs {
-        &mut self.epochs
-    }
-
-    /// The epoch that assignments of this coordinator must know of.
-    pub fn fence_of(&self, coordinator: NodeId) -> u64 {
-        self.epochs.fence_of(coordinator)
-    }
-
-    /// Targets in the making here of which no owner has said that they may be.
-    pub fn unjudged(&self) -> Vec<CopyId> {
-        let unjudged = |running: &Running| running.copy().filter(|_| running.may_seal == MaySeal::NotYet);
-        let targets = self.running.values().filter(|running| running.makes_target());
-        targets.filter_map(unjudged).collect()
-    }
-
-    pub fn has_unjudged(&self) -> bool {
-        !self.unjudged().is_empty()
-    }
-
-    /// The owner whose word on this target counts.
-    pub fn expect_verdict_from(&mut self, copy: CopyId, owner: NodeId) {
-        let is_it = |running: &&mut Running| running.copy() == Some(copy);
-        if let Some(running) = self.running.values_mut().find(is_it) {
-            running.asked = Some(owner);
-        }
-    }
-
-    pub(super) fn keys_of(&self, reduction: ReductionId) -> Vec<Key> {
-        self.running.range((reduction, 0)..=(reduction, u32::MAX)).map(|(&key, _)| key).collect()
-    }
-
-    /// The slots seated for `coordinator` that still need it.
-    pub(super) fn of(&self, coordinator: NodeId) -> Vec<Key> {
-        let is_of = |((id, _), running): &(&Key, &Running)| {
-            id.coordinator == coordinator && running.needs_coordinator()
-        };
-        self.running.iter().filter(is_of).map(|(&key, _)| key).collect()
-    }
-
-    /// How each slot stands, as its coordinator is to hear it.
-    pub(super) fn reports(&self) -> Vec<(Key, PeerMessage)> {
-        let open = self.running.iter().filter(|(_, running)| running.needs_coordinator());
-        let running = open.map(|(&(reduction, slot), running)| {
-            let attempt = running.seat.attempt;
-            let message = match (running.trouble, running.state) {
-                (Some(trouble), _) => PeerMessage::SeatFailed { reduction, slot, attempt, trouble },
-                (None, State::Folded { .. }) if running.is_done_root() => {
-                    PeerMessage::RootDone { reduction, slot, attempt }
-                }
-                _ => PeerMessage::SeatHeld { reduction, slot, attempt },
-            };
-            ((reduction, slot), message)
-        });
-        running.collect()
-    }
-
-    /// Ends the root's seat, if it has summed up all of this edition. A slot that failed here before may
-    /// still be a root of the same attempt: the coordinator gave its place to another slot.
-    pub(super) fn take_finished_root(&mut self, reduction: ReductionId, edition: Edition) -> Option<CopyId> {
-        let mut of_reduction = self.running.range((reduction, 0)..=(reduction, u32::MAX));
-        let root = of_reduction.find(|(_, running)| running.seat.root && running.seat.edition == edition);
-        let (&key, &Running { state: State::Folded { copy }, .. }) = root? else { return None };
-        self.running.remove(&key);
-        Some(copy)
-    }
-}
 
 impl Core {
     pub(crate) fn on_seat(&mut self, from: NodeId, reduction: ReductionId, seat: Seat) {
@@ -211,8 +30,9 @@ impl Core {
                 return self.on_bad_message(from, Error::new(ErrorKind::BadArgument, message));
             }
             Some(running) if running.seat.attempt == seat.attempt => {
-                let told = std::mem::replace(&mut running.seat, seat);
-                if let State::Folding { copy, fold } = running.state {
+                let state = running.state;
+                let told = self.seats.replace_seat(key, seat);
+                if let (Some(told), State::Folding { copy, fold }) = (told, state) {
                     self.amend_seat(key, &told, copy, fold);
                 }
             }
@@ -223,7 +43,7 @@ impl Core {
                 if self.declines_seat(key, seat.attempt, seat.epoch) {
                     return;
                 }
-                self.seats.running.insert(key, Running::new(seat));
+                self.seats.insert(key, Running::new(seat));
             }
         }
         self.arm_refresh();
@@ -287,7 +107,7 @@ impl Core {
         }
         let rule = rule(&seat);
         let fold = self.start_fold(FoldFor::Seat(key), copy, rule, sources, &seat.children);
-        self.set_seat_state(key, State::Folding { copy, fold });
+        self.seats.set_state(key, State::Folding { copy, fold });
         if seat.root {
             self.ask_for_verdict(copy);
             self.drop_fetch(seat.out);
@@ -324,18 +144,9 @@ impl Core {
         Ok(Some(inputs))
     }
 
-    pub(super) fn set_seat_state(&mut self, key: Key, state: State) {
-        if let Some(running) = self.seats.running.get_mut(&key) {
-            running.state = state;
-        }
-    }
-
-    /// A copy was opened here: seats that waited for a child on this node may start.
-    pub(crate) fn retry_seats(&mut self) {
-        let waits = |running: &Running| matches!(running.state, State::Waiting | State::Assembling { .. });
-        let waiting = self.seats.running.iter().filter(|(_, running)| waits(running));
-        let keys: Vec<_> = waiting.map(|(&key, _)| key).collect();
-        for key in keys {
+    /// A copy of `object` was opened here: seats that waited for a child of that name may start.
+    pub(crate) fn retry_seats(&mut self, object: ObjectId) {
+        for key in self.seats.awaiting(object) {
             self.try_seat(key);
             self.begin_local_parts(key);
         }
@@ -352,7 +163,7 @@ impl Core {
     /// Ends a seat; what it folded so far is abandoned.
     pub(super) fn drop_seat(&mut self, key: Key) {
         self.end_wait_for_room(key);
-        let Some(running) = self.seats.running.remove(&key) else { return };
+        let Some(running) = self.seats.remove(key) else { return };
         if let Some(copy) = running.copy() {
             // A finished partial sum may have been evicted meanwhile.
             if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {
@@ -368,12 +179,11 @@ impl Core {
 
     /// What a seat folds into was doomed (its target was deleted): the seat must not touch it again.
     pub(crate) fn seat_copy_gone(&mut self, gone: CopyId) {
-        // Of one that is committed nothing more is heard from its coordinator.
-        self.seats.running.retain(|_, running| running.needs_coordinator() || running.copy() != Some(gone));
-        for running in self.seats.running.values_mut() {
-            if running.copy() == Some(gone) {
-                running.state = State::Failed;
-            }
+        let Some(key) = self.seats.key_of(gone) else { return };
+        match self.seats.running[&key].needs_coordinator() {
+            true => self.seats.set_state(key, State::Failed),
+            // Of one that is committed nothing more is heard from its coordinator.
+            false => drop(self.seats.remove(key)),
         }
     }
 

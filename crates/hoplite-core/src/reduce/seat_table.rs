@@ -1,0 +1,255 @@
+//! The slots of reduction trees that are seated on this node, and all folds: what is kept of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble};
+use hoplite_words::{CopyId, Edition, NodeId, ObjectId, ReductionId};
+
+use super::epochs::Epochs;
+use super::folds::Fold;
+
+use crate::io::FoldId;
+
+/// A slot of a reduction.
+pub(super) type Key = (ReductionId, u32);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Waiting,
+    Folding {
+        copy: CopyId,
+        fold: FoldId,
+    },
+    /// Parts of the target come, each by itself (see `assembly`).
+    Assembling {
+        copy: CopyId,
+    },
+    Folded {
+        copy: CopyId,
+    },
+    /// An input broke, or the target was deleted; the coordinator will seat anew or disband.
+    Failed,
+}
+
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) seat: Seat,
+    pub(super) state: State,
+    /// What the coordinator was told, and is told again until it does something about it.
+    pub(super) trouble: Option<SeatTrouble>,
+    /// While it waits: others have given up room for it, which goes to nobody behind it.
+    pub(super) is_next: bool,
+    /// The target may be sealed, over these sources, as soon as all of its parts are here.
+    pub(super) committed: Option<Vec<ObjectId>>,
+    /// Where the target is made: whether its owner knows that it is, so that a deletion waits for us.
+    pub(super) may_seal: MaySeal,
+    /// Whose word on that counts.
+    pub(super) asked: Option<NodeId>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MaySeal {
+    NotYet,
+    Yes,
+}
+
+impl Running {
+    /// What it writes into.
+    pub(super) fn copy(&self) -> Option<CopyId> {
+        match self.state {
+            State::Folding { copy, .. } | State::Assembling { copy } | State::Folded { copy } => Some(copy),
+            State::Waiting | State::Failed => None,
+        }
+    }
+
+    /// Once the target is final its parts come from neighbours. The coordinator may be done before all are here, and
+    /// answers a report that crossed its commit as if it had never known of us; or it is dead.
+    pub(super) fn needs_coordinator(&self) -> bool {
+        self.committed.is_none()
+    }
+
+    /// Whether what it writes into goes by the target's id.
+    pub(super) fn makes_target(&self) -> bool {
+        self.seat.root || self.seat.part_bytes.is_some()
+    }
+
+    /// A root that has everything, and may seal.
+    pub(super) fn is_done_root(&self) -> bool {
+        let folded = matches!(self.state, State::Folded { .. });
+        folded && self.seat.root && self.may_seal == MaySeal::Yes
+    }
+
+    pub(super) fn new(seat: Seat) -> Self {
+        Running {
+            seat,
+            state: State::Waiting,
+            trouble: None,
+            is_next: false,
+            committed: None,
+            may_seal: MaySeal::NotYet,
+            asked: None,
+        }
+    }
+}
+
+/// Slots seated here, and all folds.
+#[derive(Debug, Default)]
+pub(crate) struct Seats {
+    /// Changed only by the functions here, which keep the two below in step.
+    pub(super) running: BTreeMap<Key, Running>,
+    by_copy: BTreeMap<CopyId, Key>,
+    by_child: BTreeMap<ObjectId, BTreeSet<Key>>,
+    pub(super) folds: BTreeMap<FoldId, Fold>,
+    epochs: Epochs,
+}
+
+impl Seats {
+    pub(super) fn insert(&mut self, key: Key, running: Running) {
+        self.list(key, &running.seat);
+        self.running.insert(key, running);
+    }
+
+    pub(super) fn remove(&mut self, key: Key) -> Option<Running> {
+        let running = self.running.remove(&key)?;
+        self.unlist(key, &running.seat);
+        if let Some(copy) = running.copy() {
+            self.by_copy.remove(&copy);
+        }
+        Some(running)
+    }
+
+    fn list(&mut self, key: Key, seat: &Seat) {
+        for child in &seat.children {
+            self.by_child.entry(child.id).or_default().insert(key);
+        }
+    }
+
+    fn unlist(&mut self, key: Key, seat: &Seat) {
+        for child in &seat.children {
+            let Some(parents) = self.by_child.get_mut(&child.id) else { continue };
+            parents.remove(&key);
+            if parents.is_empty() {
+                self.by_child.remove(&child.id);
+            }
+        }
+    }
+
+    /// Returns what the seat was told to do before.
+    pub(super) fn replace_seat(&mut self, key: Key, seat: Seat) -> Option<Seat> {
+        let told = self.running.get(&key)?.seat.clone();
+        self.unlist(key, &told);
+        self.list(key, &seat);
+        self.running.get_mut(&key)?.seat = seat;
+        Some(told)
+    }
+
+    pub(super) fn set_state(&mut self, key: Key, state: State) {
+        let Some(running) = self.running.get_mut(&key) else { return };
+        if let Some(copy) = running.copy() {
+            self.by_copy.remove(&copy);
+        }
+        running.state = state;
+        if let Some(copy) = running.copy() {
+            self.by_copy.insert(copy, key);
+        }
+    }
+
+    /// The seat that writes into this copy.
+    pub(super) fn key_of(&self, copy: CopyId) -> Option<Key> {
+        self.by_copy.get(&copy).copied()
+    }
+
+    /// The seats that may go on when a copy of this child is opened here.
+    pub(super) fn awaiting(&self, child: ObjectId) -> Vec<Key> {
+        let parents = self.by_child.get(&child).into_iter().flatten().copied();
+        parents
+            .filter(|key| matches!(self.running[key].state, State::Waiting | State::Assembling { .. }))
+            .collect()
+    }
+
+    pub fn count(&self) -> usize {
+        self.running.len()
+    }
+
+    /// What is remembered of slots, in words; epochs are remembered for good.
+    pub fn leftovers(&self) -> Vec<String> {
+        let running = (!self.running.is_empty()).then(|| format!("seats: {:?}", self.running));
+        let folds = (!self.folds.is_empty()).then(|| format!("folds: {:?}", self.folds));
+        running.into_iter().chain(folds).collect()
+    }
+
+    /// Whether coordinators are to be told now and then how things stand.
+    pub fn has_reports(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    pub(super) fn epochs(&self) -> &Epochs {
+        &self.epochs
+    }
+
+    pub(super) fn epochs_mut(&mut self) -> &mut Epochs {
+        &mut self.epochs
+    }
+
+    /// The epoch that assignments of this coordinator must know of.
+    pub fn fence_of(&self, coordinator: NodeId) -> u64 {
+        self.epochs.fence_of(coordinator)
+    }
+
+    /// Targets in the making here of which no owner has said that they may be.
+    pub fn unjudged(&self) -> Vec<CopyId> {
+        let unjudged = |running: &Running| running.copy().filter(|_| running.may_seal == MaySeal::NotYet);
+        let targets = self.running.values().filter(|running| running.makes_target());
+        targets.filter_map(unjudged).collect()
+    }
+
+    pub fn has_unjudged(&self) -> bool {
+        !self.unjudged().is_empty()
+    }
+
+    /// The owner whose word on this target counts.
+    pub fn expect_verdict_from(&mut self, copy: CopyId, owner: NodeId) {
+        if let Some(running) = self.key_of(copy).and_then(|key| self.running.get_mut(&key)) {
+            running.asked = Some(owner);
+        }
+    }
+
+    pub(super) fn keys_of(&self, reduction: ReductionId) -> Vec<Key> {
+        self.running.range((reduction, 0)..=(reduction, u32::MAX)).map(|(&key, _)| key).collect()
+    }
+
+    /// The slots seated for `coordinator` that still need it.
+    pub(super) fn of(&self, coordinator: NodeId) -> Vec<Key> {
+        let is_of = |((id, _), running): &(&Key, &Running)| {
+            id.coordinator == coordinator && running.needs_coordinator()
+        };
+        self.running.iter().filter(is_of).map(|(&key, _)| key).collect()
+    }
+
+    /// How each slot stands, as its coordinator is to hear it.
+    pub(super) fn reports(&self) -> Vec<(Key, PeerMessage)> {
+        let open = self.running.iter().filter(|(_, running)| running.needs_coordinator());
+        let running = open.map(|(&(reduction, slot), running)| {
+            let attempt = running.seat.attempt;
+            let message = match (running.trouble, running.state) {
+                (Some(trouble), _) => PeerMessage::SeatFailed { reduction, slot, attempt, trouble },
+                (None, State::Folded { .. }) if running.is_done_root() => {
+                    PeerMessage::RootDone { reduction, slot, attempt }
+                }
+                _ => PeerMessage::SeatHeld { reduction, slot, attempt },
+            };
+            ((reduction, slot), message)
+        });
+        running.collect()
+    }
+
+    /// Ends the root's seat, if it has summed up all of this edition. A slot that failed here before may
+    /// still be a root of the same attempt: the coordinator gave its place to another slot.
+    pub(super) fn take_finished_root(&mut self, reduction: ReductionId, edition: Edition) -> Option<CopyId> {
+        let mut of_reduction = self.running.range((reduction, 0)..=(reduction, u32::MAX));
+        let root = of_reduction.find(|(_, running)| running.seat.root && running.seat.edition == edition);
+        let (&key, &Running { state: State::Folded { copy }, .. }) = root? else { return None };
+        self.remove(key);
+        Some(copy)
+    }
+}
