@@ -79,6 +79,8 @@ const ANSWERS_AHEAD_MAX: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     peers: BTreeMap<NodeId, Measured>,
+    latencies: Sorted,
+    bandwidths: Sorted,
     /// When our link will have carried all small objects that were sent for answers.
     pub answers_until: Duration,
 }
@@ -91,6 +93,30 @@ struct Measured {
     bytes_per_s: Option<f64>,
 }
 
+/// One measure of every peer, in order: the median is there whenever it is asked for, as it is for every small put.
+#[derive(Debug, Default)]
+struct Sorted(Vec<f64>);
+
+impl Sorted {
+    fn replace(&mut self, old: Option<f64>, new: Option<f64>) {
+        if let Some(Ok(at)) = old.map(|old| self.find(old)) {
+            self.0.remove(at);
+        }
+        if let Some(new) = new {
+            let at = self.find(new).unwrap_or_else(|at| at);
+            self.0.insert(at, new);
+        }
+    }
+
+    fn find(&self, value: f64) -> Result<usize, usize> {
+        self.0.binary_search_by(|known| known.total_cmp(&value))
+    }
+
+    fn median_or(&self, assumed: f64) -> f64 {
+        self.0.get(self.0.len() / 2).copied().unwrap_or(assumed)
+    }
+}
+
 /// Weight of the newest bandwidth sample: three or four of them turn the estimate.
 const BANDWIDTH_GAIN: f64 = 0.3;
 
@@ -98,7 +124,11 @@ impl Links {
     /// Returns how many round trips to `peer` have been measured, this one among them.
     pub fn on_round_trip(&mut self, peer: NodeId, seconds: f64) -> u32 {
         let link = self.peers.entry(peer).or_default();
-        link.latency_s = Some(link.latency_s.map_or(seconds / 2.0, |least| least.min(seconds / 2.0)));
+        let known = link.latency_s;
+        link.latency_s = Some(known.map_or(seconds / 2.0, |least| least.min(seconds / 2.0)));
+        if link.latency_s != known {
+            self.latencies.replace(known, link.latency_s);
+        }
         link.round_trips = link.round_trips.saturating_add(1);
         link.round_trips
     }
@@ -106,7 +136,9 @@ impl Links {
     pub fn on_bandwidth(&mut self, peer: NodeId, bytes_per_s: u64) {
         let known = &mut self.peers.entry(peer).or_default().bytes_per_s;
         let sample = bytes_per_s.max(1) as f64;
-        *known = Some(known.map_or(sample, |old| old + BANDWIDTH_GAIN * (sample - old)));
+        let old = *known;
+        *known = Some(old.map_or(sample, |old| old + BANDWIDTH_GAIN * (sample - old)));
+        self.bandwidths.replace(old, *known);
     }
 
     /// A small object was sent for an answer.
@@ -117,18 +149,15 @@ impl Links {
     }
 
     pub fn forget(&mut self, peer: NodeId) {
-        self.peers.remove(&peer);
+        if let Some(link) = self.peers.remove(&peer) {
+            self.latencies.replace(link.latency_s, None);
+            self.bandwidths.replace(link.bytes_per_s, None);
+        }
     }
 
     /// Medians over the peers that were measured.
     pub fn typical(&self) -> (f64, f64) {
-        let median = |mut values: Vec<f64>, assumed: f64| {
-            values.sort_by(f64::total_cmp);
-            values.get(values.len() / 2).copied().unwrap_or(assumed)
-        };
-        let latency = self.peers.values().filter_map(|link| link.latency_s).collect();
-        let bandwidth = self.peers.values().filter_map(|link| link.bytes_per_s).collect();
-        (median(latency, LATENCY_ASSUMED_S), median(bandwidth, BANDWIDTH_ASSUMED))
+        (self.latencies.median_or(LATENCY_ASSUMED_S), self.bandwidths.median_or(BANDWIDTH_ASSUMED))
     }
 
     pub fn report(&self) -> Vec<Link> {
@@ -206,6 +235,23 @@ mod tests {
         links.on_bandwidth(peer, 2000);
         assert_eq!(links.typical(), (100e-6, 1300.0));
         links.forget(peer);
+        assert_eq!(links.typical(), (LATENCY_ASSUMED_S, BANDWIDTH_ASSUMED));
+    }
+
+    #[test]
+    fn what_is_typical_is_the_median_whoever_comes_and_goes() {
+        let peer = |n: u8| NodeId { addr: ([10, 0, 0, n], 1).into(), incarnation: 0 };
+        let mut links = Links::default();
+        for (n, seconds, bytes_per_s) in [(1, 4e-3, 100), (2, 2e-3, 900), (3, 8e-3, 500), (2, 6e-3, 900)] {
+            links.on_round_trip(peer(n), seconds);
+            links.on_bandwidth(peer(n), bytes_per_s);
+        }
+        assert_eq!(links.typical(), (2e-3, 500.0));
+        links.forget(peer(2));
+        links.on_bandwidth(peer(1), 1100);
+        assert_eq!(links.typical(), (4e-3, 500.0), "of 4 and 2 ms; of 500 and 400 bytes per second");
+        links.forget(peer(1));
+        links.forget(peer(3));
         assert_eq!(links.typical(), (LATENCY_ASSUMED_S, BANDWIDTH_ASSUMED));
     }
 }

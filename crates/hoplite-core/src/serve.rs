@@ -1,9 +1,10 @@
 //! Sending to those who pull [design §5]. What is asked for must be here in that very edition; a
 //! pull that is merely early is parked until the copy opens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use hoplite_words::client::Gauge;
 use hoplite_words::peer::PeerMessage;
 use hoplite_words::{Connections, CopyId, Edition, NodeId, ObjectId, TransferId};
 
@@ -21,6 +22,9 @@ pub(crate) struct PullKey {
 
 /// How long an early pull waits for its copy: several round trips and a busy scheduler.
 const PARK_TIME: Duration = Duration::from_secs(2);
+
+/// Early pulls that wait here at most; more are refused, and their receivers ask their owners again.
+const PARKED_MAX: usize = 1 << 16;
 
 #[derive(Debug, Clone, Copy)]
 struct Pull {
@@ -45,22 +49,81 @@ struct Sending {
 pub(crate) struct Sends {
     running: BTreeMap<SendId, Sending>,
     by_key: BTreeMap<PullKey, SendId>,
+    by_copy: BTreeMap<CopyId, BTreeSet<SendId>>,
+    /// How many large ones run to each receiver.
+    large: BTreeMap<NodeId, usize>,
     parked: BTreeMap<PullKey, Pull>,
+    parked_by_object: BTreeMap<ObjectId, BTreeSet<PullKey>>,
     /// Several large ones run, or did until a moment ago: how fast each was says little of the link.
     sharing: bool,
+    /// Early pulls that were not parked, for too many were.
+    refused: u64,
 }
 
 impl Sends {
-    fn large(&self) -> impl Iterator<Item = &Sending> {
-        self.running.values().filter(|sending| sending.is_large)
+    fn begin(&mut self, send: SendId, sending: Sending) {
+        self.sharing |= sending.is_large && !self.large.is_empty();
+        if sending.is_large {
+            *self.large.entry(sending.key.to).or_default() += 1;
+        }
+        self.by_key.insert(sending.key, send);
+        self.by_copy.entry(sending.copy).or_default().insert(send);
+        self.running.insert(send, sending);
     }
 
-    fn has_large(&self) -> bool {
-        self.large().next().is_some()
+    fn end(&mut self, send: SendId) -> Option<Sending> {
+        let sending = self.running.remove(&send)?;
+        self.by_key.remove(&sending.key);
+        forget(&mut self.by_copy, sending.copy, send);
+        if let Some(count) = self.large.get_mut(&sending.key.to).filter(|_| sending.is_large) {
+            *count -= 1;
+            if *count == 0 {
+                self.large.remove(&sending.key.to);
+            }
+        }
+        self.sharing &= !self.large.is_empty();
+        Some(sending)
+    }
+
+    fn large_to(&self, node: NodeId) -> usize {
+        self.large.get(&node).copied().unwrap_or(0)
+    }
+
+    fn of(&self, copy: CopyId) -> Vec<SendId> {
+        self.by_copy.get(&copy).into_iter().flatten().copied().collect()
+    }
+
+    fn park(&mut self, key: PullKey, pull: Pull) {
+        self.parked.insert(key, pull);
+        self.parked_by_object.entry(pull.id).or_default().insert(key);
+    }
+
+    fn unpark(&mut self, key: PullKey) -> Option<Pull> {
+        let pull = self.parked.remove(&key)?;
+        forget(&mut self.parked_by_object, pull.id, key);
+        Some(pull)
+    }
+
+    fn parked_for(&self, id: ObjectId) -> Vec<PullKey> {
+        self.parked_by_object.get(&id).into_iter().flatten().copied().collect()
     }
 
     pub fn count(&self) -> usize {
         self.running.len()
+    }
+
+    pub fn parked_gauge(&self) -> Gauge {
+        let (name, value) = ("pulls that wait for their copy".to_owned(), self.parked.len() as u64);
+        Gauge { name, value, limit: PARKED_MAX as u64, met: self.refused }
+    }
+}
+
+fn forget<K: Ord, V: Ord>(index: &mut BTreeMap<K, BTreeSet<V>>, key: K, value: V) {
+    if let Some(values) = index.get_mut(&key) {
+        values.remove(&value);
+        if values.is_empty() {
+            index.remove(&key);
+        }
     }
 }
 
@@ -81,8 +144,12 @@ impl Core {
         let here = self.copies.live(id).filter(|copy| self.copies.table[copy].edition == edition);
         match here {
             Some(copy) => self.start_send(key, copy, pull),
+            None if self.sends.parked.len() >= PARKED_MAX => {
+                self.sends.refused += 1;
+                self.refuse(key, pull);
+            }
             None if patient || self.fetches.is_expected(id) => {
-                self.sends.parked.insert(key, pull);
+                self.sends.park(key, pull);
                 self.ctx.timers.set(self.ctx.now + PARK_TIME, Timer::Parked(key));
             }
             None => self.refuse(key, pull),
@@ -103,15 +170,10 @@ impl Core {
         let group = self.stripes_of(copy);
         let connections = match group {
             Some(_) => self.connections.for_group(to),
-            None => {
-                let beside = self.sends.large().filter(|other| other.key.to == to).count();
-                self.connections.choose(self.ctx.now, to, bytes, 1 + beside)
-            }
+            None => self.connections.choose(self.ctx.now, to, bytes, 1 + self.sends.large_to(to)),
         };
         let is_large = bytes >= LARGE_BYTES_MIN;
-        self.sends.sharing |= is_large && self.sends.has_large();
-        self.sends.running.insert(send, Sending { copy, key, connections, is_large, is_unpulled: false });
-        self.sends.by_key.insert(key, send);
+        self.sends.begin(send, Sending { copy, key, connections, is_large, is_unpulled: false });
         let offset = pull.offset;
         self.ctx.out.push_back(Output::Send { send, to, transfer, copy, offset, connections, group });
     }
@@ -127,7 +189,7 @@ impl Core {
 
     pub(crate) fn on_unpull(&mut self, key: PullKey) {
         self.ctx.timers.clear(Timer::Parked(key));
-        self.sends.parked.remove(&key);
+        self.sends.unpark(key);
         if let Some(&send) = self.sends.by_key.get(&key) {
             if let Some(sending) = self.sends.running.get_mut(&send) {
                 sending.is_unpulled = true;
@@ -152,7 +214,7 @@ impl Core {
     }
 
     pub(crate) fn on_parked_timer(&mut self, key: PullKey) {
-        if let Some(pull) = self.sends.parked.remove(&key) {
+        if let Some(pull) = self.sends.unpark(key) {
             self.refuse(key, pull);
         }
     }
@@ -166,13 +228,11 @@ impl Core {
     }
 
     pub(crate) fn on_send_ended(&mut self, send: SendId, outcome: Result<(), Broken>) {
-        if let Some(Sending { copy, key, is_unpulled, .. }) = self.sends.running.remove(&send) {
-            self.sends.by_key.remove(&key);
+        if let Some(Sending { copy, key, is_unpulled, .. }) = self.sends.end(send) {
             if outcome.is_err() && !is_unpulled && self.ctx.shards.contains(key.to) {
                 // Its connection may never have been made, so that the receiver cannot know.
                 self.send(key.to, PeerMessage::PullRefused { transfer: key.transfer }, None);
             }
-            self.sends.sharing &= self.sends.has_large();
             let object = self.copies.table[&copy].object;
             self.remove_user(copy);
             self.drop_unwanted_fetch(object);
@@ -181,9 +241,7 @@ impl Core {
 
     /// Everyone who streams from this copy must look elsewhere.
     pub(crate) fn stop_sends(&mut self, copy: CopyId) {
-        let sends = self.sends.running.iter().filter(|(_, sending)| sending.copy == copy);
-        let sends: Vec<_> = sends.map(|(&send, _)| send).collect();
-        for send in sends {
+        for send in self.sends.of(copy) {
             self.ctx.out.push_back(Output::StopSend { send });
         }
     }
@@ -192,22 +250,22 @@ impl Core {
     pub(crate) fn serve_parked(&mut self, id: ObjectId) {
         let Some(copy) = self.copies.live(id) else { return };
         let edition = self.copies.table[&copy].edition;
-        let early = self.sends.parked.iter().filter(|(_, pull)| pull.id == id && pull.edition == edition);
-        let early: Vec<_> = early.map(|(&key, &pull)| (key, pull)).collect();
-        for (key, pull) in early {
-            self.sends.parked.remove(&key);
-            self.ctx.timers.clear(Timer::Parked(key));
-            self.start_send(key, copy, pull);
+        for key in self.sends.parked_for(id) {
+            if self.sends.parked[&key].edition == edition {
+                let Some(pull) = self.sends.unpark(key) else { continue };
+                self.ctx.timers.clear(Timer::Parked(key));
+                self.start_send(key, copy, pull);
+            }
         }
     }
 
     /// No copy of `id` will come here after all.
     pub(crate) fn refuse_parked(&mut self, id: ObjectId) {
-        let of_id = self.sends.parked.iter().filter(|(_, pull)| pull.id == id);
-        for (key, pull) in of_id.map(|(&key, &pull)| (key, pull)).collect::<Vec<_>>() {
+        for key in self.sends.parked_for(id) {
             self.ctx.timers.clear(Timer::Parked(key));
-            self.sends.parked.remove(&key);
-            self.refuse(key, pull);
+            if let Some(pull) = self.sends.unpark(key) {
+                self.refuse(key, pull);
+            }
         }
     }
 
@@ -220,7 +278,7 @@ impl Core {
         }
         let parked: Vec<_> = self.sends.parked.keys().copied().filter(|key| key.to == node).collect();
         for key in parked {
-            self.sends.parked.remove(&key);
+            self.sends.unpark(key);
             self.ctx.timers.clear(Timer::Parked(key));
         }
     }
