@@ -92,10 +92,10 @@ def test_without_descriptors_a_client_is_told_so(monkeypatch: pytest.MonkeyPatch
     with_limit(monkeypatch, tmp_path, f"-n {FEW_DESCRIPTORS}")
     with hoplite.LocalCluster(1, store_size="16MiB") as cluster:
         with silent_callers(cluster.sockets[0]) as call:
-            # Each takes one until it is hung up on for its silence, seconds later.
-            while (before := open_descriptors(cluster)) < FEW_DESCRIPTORS:
+            # Each takes one until it is hung up on for its silence, seconds later: all of them call at once.
+            for _ in range(FEW_DESCRIPTORS):
                 call()
-                eventually(lambda before=before: open_descriptors(cluster) > before, "the caller is taken")
+            eventually(lambda: open_descriptors(cluster) == FEW_DESCRIPTORS, "no descriptor is left")
             with pytest.raises(hoplite.LimitReached, match="no descriptor left"):
                 cluster.connect(0)
         eventually(lambda: open_descriptors(cluster) < FEW_DESCRIPTORS // 2, "callers have hung up")
