@@ -91,6 +91,7 @@ impl Directory {
             return self.tell_claim_verdict(ctx, id, claim, Verdict::Deleted);
         }
         let entry = self.entry_mut(id);
+        entry.repeat(claim, seq);
         match (entry.accepted_under(claim), entry.content) {
             (Some(stamp), _) => self.tell_claim_verdict(ctx, id, claim, Verdict::Accepted(stamp)),
             (None, Content::Complete { stamp, .. }) if entry.holders.any_alive() => {
@@ -330,6 +331,16 @@ impl Entry {
     /// Whether some node may yet seal the object under this claim.
     fn is_worked_on(&self, claim: Claim) -> bool {
         self.holders.iter().any(|(_, held)| held.is_sealer() && held.claim == Some(claim))
+    }
+
+    /// The claimant says once more that it holds this claim: an inventory that it began before need not list it, and
+    /// it is not gone.
+    fn repeat(&mut self, repeated: Claim, now: u64) {
+        if let Content::Claimed { claim, seq, released, .. } = &mut self.content {
+            if *claim == repeated {
+                (*seq, *released) = (now.max(*seq), false);
+            }
+        }
     }
 
     /// The claimant is gone, or has given its claim up.

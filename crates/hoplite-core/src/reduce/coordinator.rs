@@ -208,6 +208,8 @@ impl Core {
                 self.seal_small(number);
                 return self.advance_reduction(number);
             }
+            // Asked again after it was accepted: that is ours, made meanwhile, or our root is refused as well.
+            Verdict::Exists(_) if reduction.right.stamp.is_some() => return,
             Verdict::Deleted => {
                 (ErrorKind::Deleted, format!("{}: the target {target} was deleted", self.ctx.me))
             }

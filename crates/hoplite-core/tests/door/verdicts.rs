@@ -224,3 +224,17 @@ fn an_accepted_claim_is_repeated_when_the_connection_to_its_judge_has_broken() {
     at.answer(2, target, of(Verdict::Deleted));
     assert_eq!(failed(&at, call), ErrorKind::Deleted);
 }
+
+/// Its root may have made the target by then: that it exists is no news.
+#[test]
+fn a_repeated_claim_to_a_target_that_was_made_meanwhile_ends_nothing() {
+    let (mut at, call, target) = called();
+    let claim = claims(&mut at, target)[0];
+    let stamp = Stamp::from_ms(700);
+    let of = |verdict| DirectoryAnswer::ClaimVerdict { claim, verdict };
+    at.answer(2, target, of(Verdict::Accepted(stamp)));
+    at.handle(Input::PeerBroken { node: node(2) });
+    at.wait(Duration::from_millis(100));
+    at.answer(2, target, of(Verdict::Exists(stamp)));
+    assert_eq!(at.reply(call), None);
+}

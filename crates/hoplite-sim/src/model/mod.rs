@@ -157,15 +157,36 @@ impl Model {
         if self.is_in_doubt(id) || self.variant_of(id, bytes).is_some() {
             return Ok(());
         }
-        match self.content(id, sources, bytes.len() as u64)? {
-            Some(expected) if self.depends_on_order(id) => {
-                fold::judge_close(id, &expected, bytes, self.dtype(id))
+        let writings = match sources {
+            [] => self.sealed_writings(id),
+            _ => vec![sources.to_vec()],
+        };
+        let mut verdict = Ok(());
+        for over in writings {
+            let Some(expected) = self.content(id, &over, bytes.len() as u64)? else {
+                self.postponed.push((id, over, bytes.to_vec()));
+                return Ok(());
+            };
+            verdict = match self.depends_on_order(id) {
+                true => fold::judge_close(id, &expected, bytes, self.dtype(id)),
+                false => same(id, &expected, bytes),
+            };
+            if verdict.is_ok() {
+                break;
             }
-            Some(expected) => same(id, &expected, bytes),
-            None => {
-                self.postponed.push((id, sources.to_vec(), bytes.to_vec()));
-                Ok(())
-            }
+        }
+        verdict
+    }
+
+    /// What each writing of the object was sealed over. More than one differ only where the network was split, and of
+    /// some bytes nobody knows which they are.
+    fn sealed_writings(&self, id: ObjectId) -> Vec<Vec<ObjectId>> {
+        let of_id = self.sealed.range((id, None)..).take_while(|((of, _), _)| *of == id);
+        let mut writings: Vec<_> = of_id.map(|(_, over)| over.clone()).collect();
+        writings.dedup();
+        match writings.is_empty() {
+            true => vec![Vec::new()],
+            false => writings,
         }
     }
 
@@ -210,11 +231,6 @@ impl Model {
         reduced_of.iter().any(|source| self.doubted.contains(source) || self.is_in_doubt(*source))
     }
 
-    /// What went into this writing of a reduction's target; nothing, where only the target's first writing is known.
-    pub fn sealed_over(&self, id: ObjectId, edition: Edition) -> Vec<ObjectId> {
-        self.sealed.get(&(id, Some(edition))).cloned().unwrap_or_default()
-    }
-
     /// Whether some writing of this reduction's target was sealed over these sources.
     pub fn was_sealed_over(&self, id: ObjectId, sources: &[ObjectId]) -> bool {
         let of_id = self.sealed.range((id, None)..).take_while(|((of, _), _)| *of == id);
@@ -239,11 +255,10 @@ impl Model {
         self.seen.insert(id);
     }
 
-    /// The size of what was put and sealed under `id`, if nobody has looked at it.
-    pub fn unseen_put(&self, id: ObjectId) -> Option<u64> {
+    /// What was put and sealed under `id`, if nobody has looked at it.
+    pub fn unseen_put(&self, id: ObjectId) -> Option<Rc<[u8]>> {
         let is_put = matches!(self.origins.get(&id), Some(Origin::Put { .. }));
-        let content = self.contents.get(&id).filter(|_| is_put && !self.seen.contains(&id))?;
-        Some(content.len() as u64)
+        self.contents.get(&id).filter(|_| is_put && !self.seen.contains(&id)).cloned()
     }
 
     /// What was sealed under `id` was withdrawn before anybody saw it.

@@ -205,12 +205,8 @@ impl World {
             return;
         };
         let bytes = node.bytes(held.extent, 0, held.extent.size).to_vec();
-        let over = match &seal.sources[..] {
-            [] => self.model.sealed_over(object, edition),
-            sources => sources.to_vec(),
-        };
-        let mut verdict = self.model.judge(object, &over, &bytes);
-        self.forget_withdrawn(object, bytes.len() as u64);
+        let mut verdict = self.model.judge(object, &seal.sources, &bytes);
+        self.forget_withdrawn(object, &bytes);
         let same = self.model.on_sealed(object, Some(edition), &seal.sources);
         let same = same.and_then(|()| self.model.on_content(object, &bytes));
         if same.is_err() && !self.has_lost_content(object, &seal.sources, &bytes) && !self.is_split(object) {
@@ -221,16 +217,28 @@ impl World {
 
     /// The owner keeps the bytes of a small put before its caller knows: if the put is given up, and nobody
     /// has seen them and nobody has them any more, they never were.
-    fn forget_withdrawn(&mut self, object: ObjectId, size: u64) {
-        let Some(known) = self.model.unseen_put(object).filter(|known| *known != size) else { return };
+    fn forget_withdrawn(&mut self, object: ObjectId, bytes: &[u8]) {
+        let Some(known) = self.model.unseen_put(object).filter(|known| **known != *bytes) else { return };
+        let size = known.len() as u64;
+        let written = self.model.variant_of(object, &known).unwrap_or(0);
         let stood = self.tasks.values().any(|task| {
-            matches!(task.spec, Spec::PutSmall { id, size, .. } | Spec::Put { id, size, .. } if id == object && size == known)
-                && !matches!(task.outcome, Some(Outcome::Failed(_) | Outcome::Vanished))
+            let is_it = match task.spec {
+                Spec::PutSmall { id, size: put, variant, .. } | Spec::Put { id, size: put, variant, .. } => {
+                    (id, put, variant) == (object, size, written)
+                }
+                _ => false,
+            };
+            is_it && !matches!(task.outcome, Some(Outcome::Failed(_) | Outcome::Vanished))
         });
-        let copies = self.nodes.iter().filter(|node| node.alive).flat_map(|node| node.plane.copies.values());
-        let held = copies
-            .filter(|held| held.identity.is_some_and(|(id, _)| id == object) && held.extent.size == known)
-            .any(|held| matches!(held.stage, Stage::Sealed(_)));
+        let living = self.nodes.iter().filter(|node| node.alive);
+        let held = living.flat_map(|node| node.plane.copies.values().map(move |held| (node, held))).any(
+            |(node, held)| {
+                let of_object = held.identity.is_some_and(|(id, _)| id == object);
+                of_object
+                    && matches!(held.stage, Stage::Sealed(_))
+                    && *node.bytes(held.extent, 0, held.extent.size) == *known
+            },
+        );
         if !stood && !held {
             self.model.forget_content(object);
         }
