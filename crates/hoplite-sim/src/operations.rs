@@ -38,6 +38,9 @@ const WATCH: Duration = Duration::from_secs(1);
 /// Normal again is at most so many times the median from before.
 const NORMAL: u32 = 2;
 
+/// No turn of a control loop is to take longer.
+const TURN_PROMISED: Duration = Duration::from_millis(10);
+
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
@@ -62,21 +65,21 @@ pub struct Took {
     /// Of all cores together, on this machine.
     cores: Duration,
     turns: Vec<Turn>,
-    /// The longest turn of all repeats, whatever disturbed it.
-    disturbed: Duration,
 }
 
 impl fmt::Display for Took {
     fn fmt(&self, line: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [time, worst, cores, disturbed] =
-            [self.time, self.worst, self.cores, self.disturbed].map(|time| time.as_secs_f64());
+        let [time, worst, cores] = [self.time, self.worst, self.cores].map(|time| time.as_secs_f64());
         let longest = self.turns.iter().max_by_key(|turn| turn.took);
         let (turn, during) = longest.map_or((0.0, "nothing"), |turn| (turn.took.as_secs_f64(), turn.during));
+        let passed = self.turns.iter().map(|turn| turn.passed).max().unwrap_or_default().as_secs_f64();
+        let late = self.turns.iter().filter(|turn| turn.took > TURN_PROMISED).count();
         write!(
             line,
             "operation={} seconds={time:.9} worst={worst:.9} cores={cores:.6} turn={turn:.6} during={during} \
-             disturbed_turn={disturbed:.6}",
-            self.operation
+             wall_turn={passed:.6} turns={} late_turns={late}",
+            self.operation,
+            self.turns.len()
         )
     }
 }
@@ -88,7 +91,6 @@ pub fn measure(setting: Setting) -> Result<Vec<Took>, String> {
     for (index, took) in all.iter_mut().enumerate() {
         let mut turns = vec![std::mem::take(&mut took.turns)];
         turns.extend(runs.iter_mut().map(|run| std::mem::take(&mut run[index].turns)));
-        took.disturbed = turns.iter().flatten().map(|turn| turn.took).max().unwrap_or_default();
         took.turns = least(turns)?;
     }
     Ok(all)
@@ -121,7 +123,7 @@ impl Bench {
         let cores = self.bare.busy - self.busy;
         self.busy = self.bare.busy;
         let turns = self.bare.take_turns();
-        self.took.push(Took { operation, time, worst, cores, turns, disturbed: Duration::ZERO });
+        self.took.push(Took { operation, time, worst, cores, turns });
     }
 
     fn form(&mut self) -> Result<(), String> {

@@ -14,7 +14,7 @@ mod streams;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hoplite_core::io::{attach, Event, FoldId, Input, Output, SendId};
 use hoplite_core::{Config, Core};
@@ -202,11 +202,9 @@ impl Bare {
             return;
         }
         let during = turns::name(&input);
-        let began = Instant::now();
-        host.core.handle(now, input);
-        let took = began.elapsed();
-        self.busy += took;
-        self.turns.push(Turn { took, during });
+        let turn = Turn::time(during, || host.core.handle(now, input));
+        self.busy += turn.took;
+        self.turns.push(turn);
         while let Some(output) = self.hosts[index].core.poll_output() {
             self.carry_out(index, output);
         }
