@@ -72,7 +72,14 @@ def _operations(found: Sequence[dict[str, Any]], against: str, folder: Path) -> 
         axis.set_xscale("log")
         lines.scale(axis)
     axes[0].set_ylabel("ms")
-    lines.legend(figure, axes)
+    # Each axis has some of all lines.
+    handles: dict[str, Any] = {}
+    for axis in axes:
+        found_here, labels = axis.get_legend_handles_labels()
+        handles |= dict(zip(labels, found_here, strict=True))
+    figure.legend(
+        handles.values(), handles.keys(), ncols=10, fontsize=7.5, labelcolor=GREY, loc="outside upper left"
+    )
     caption(figure, "Medians. Dashed: the longest turn that is promised, 10 ms.")
     name = f"scale-{against}"
     save(figure, folder, name)
