@@ -45,6 +45,9 @@ DELETED_AT_ONCE = 1_000
 PATIENCE_SECONDS = 60.0
 START_SECONDS = 120.0
 
+#: After the start, daemons fault memory in ahead for about so long.
+SETTLE_SECONDS = 5.0
+
 
 @dataclass(frozen=True)
 class Death:
@@ -73,6 +76,7 @@ class Cluster:
 @contextmanager
 def cluster(nodes: int, store: str) -> Iterator[Cluster]:
     with hoplite.LocalCluster(nodes, store_size=store, start_timeout=START_SECONDS) as running:
+        time.sleep(SETTLE_SECONDS)
         found = Cluster(running, store)
         found.clients = [running.connect(node, default_timeout=PATIENCE_SECONDS) for node in range(nodes)]
         yield found

@@ -255,7 +255,11 @@ def test_the_scaling_figure_has_the_newest_run_only(tmp_path: Path) -> None:
     assert (tmp_path / "scaling.svg").read_text() == both
 
 
-def test_operations_are_measured_on_a_real_cluster_that_is_whole_afterwards() -> None:
+def test_operations_are_measured_on_a_real_cluster_that_is_whole_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(operations, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(operations, "WATCH_SECONDS", 0.5)
     with operations.cluster(3, "64MiB") as on:
         for operation in (operations.put, operations.get, operations.delete, operations.join):
             assert 0 < operation(on) < 30, operation
