@@ -62,7 +62,7 @@ impl Bare {
                 // Whoever gets something here lets go of it at once.
                 let request = Request::Release { copy };
                 let input = Input::Client { client, call: 0, request };
-                self.queue.push(self.now(), Happening::Report(index, input));
+                self.queue.push(self.now(), Happening::Report(index, Box::new(input)));
                 Ok(Some(copy))
             }
             _ => Ok(None),

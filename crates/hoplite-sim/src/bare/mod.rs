@@ -56,7 +56,7 @@ enum Happening {
         to: usize,
         bytes: Vec<u8>,
     },
-    Report(usize, Input),
+    Report(usize, Box<Input>),
     /// A stream's last byte and its seal are there, or it broke.
     Arrived {
         to: usize,
@@ -148,10 +148,10 @@ impl Bare {
         for other in self.living() {
             let (out, back) = (self.hosts[other].lines.remove(&gone), &self.hosts[index].lines);
             if out || back.contains(&self.hosts[other].id) {
-                self.queue.push(broken, Happening::Report(other, Input::PeerBroken { node: gone }));
+                self.queue.push(broken, Happening::Report(other, Box::new(Input::PeerBroken { node: gone })));
             }
             if out {
-                self.queue.push(refused, Happening::Report(other, Input::PeerGone { node: gone }));
+                self.queue.push(refused, Happening::Report(other, Box::new(Input::PeerGone { node: gone })));
             }
         }
         self.break_streams_of(index);
@@ -174,7 +174,7 @@ impl Bare {
             Happening::Tick(index) => self.on_tick(index),
             Happening::Said { from, to, message } => self.on_said(from, to, *message),
             Happening::Datagram { to, bytes } => self.feed(to, Input::Datagram { bytes }),
-            Happening::Report(index, input) => self.feed(index, input),
+            Happening::Report(index, input) => self.feed(index, *input),
             Happening::Arrived { to, transfer, outcome } => self.on_arrived(to, transfer, outcome),
             Happening::SendOver(index, send) => self.on_send_over(index, send),
         }
@@ -300,12 +300,12 @@ impl Bare {
         // Its host refuses the connection.
         let (back, sender) = (self.now() + self.links.latency, index_of(from.addr));
         if self.hosts[sender].lines.remove(&to) {
-            self.queue.push(back, Happening::Report(sender, Input::PeerGone { node: to }));
+            self.queue.push(back, Happening::Report(sender, Box::new(Input::PeerGone { node: to })));
         }
     }
 
     fn report(&mut self, index: usize, input: Input) {
-        self.queue.push(self.now(), Happening::Report(index, input));
+        self.queue.push(self.now(), Happening::Report(index, Box::new(input)));
     }
 }
 
