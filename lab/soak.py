@@ -50,7 +50,11 @@ AGAIN_SECONDS = 40.0
 #: Of what may be lost.
 IN_VAIN_SECONDS = 1.0
 
-#: Most that the private memory of a node that stays may grow within the second half.
+#: What a tombstone takes, for the ten minutes that it stands: there are as many as objects were deleted in the
+#: last ten minutes, by clients that are not equally fast all the time.
+TOMBSTONE_BYTES = 100
+
+#: Most that the private memory of a node that stays may grow within the second half, besides its tombstones.
 GROWTH_BYTES_MAX = 4 << 20
 
 
@@ -107,14 +111,18 @@ def run(seconds: float) -> Found:
 
 
 def growth(samples: Sequence[dict[str, Any]], node: str) -> float:
-    """Bytes by which a straight line through the second half rises within it."""
+    """Bytes by which a straight line through the second half rises within it, tombstones left out."""
     half = [one for one in samples if one["seconds"] >= samples[-1]["seconds"] / 2 and node in one["nodes"]]
     if len(half) < 2:
         return 0.0
     seconds = np.array([one["seconds"] for one in half])
-    private = np.array([one["nodes"][node]["private"] for one in half], np.float64)
+    private = np.array([_besides_tombstones(one["nodes"][node]) for one in half], np.float64)
     slope = float(np.polyfit(seconds - seconds[0], private, 1)[0])
     return slope * float(seconds[-1] - seconds[0])
+
+
+def _besides_tombstones(sample: dict[str, int]) -> int:
+    return sample["private"] - TOMBSTONE_BYTES * sample["tombstones"]
 
 
 def _sample(cluster: hoplite.LocalCluster, seconds: float) -> dict[str, Any]:

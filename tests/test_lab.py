@@ -282,10 +282,10 @@ def test_a_round_trip_is_slow_beside_the_slowest_before_the_death() -> None:
     assert operations._judged([*before, (10.1, 0.01)], died=10.0).normal == 0
 
 
-def soaked(*private: int) -> list[dict[str, Any]]:
-    """Samples of one node, ten seconds apart."""
+def soaked(*private: int, tombstones: int = 0) -> list[dict[str, Any]]:
+    """Samples of one node, ten seconds apart; so many tombstones come between two."""
     return [
-        {"seconds": 10.0 * at, "nodes": {"0": {"private": one, "arena": 0, "tombstones": at}}}
+        {"seconds": 10.0 * at, "nodes": {"0": {"private": one, "arena": 0, "tombstones": tombstones * at}}}
         for at, one in enumerate(private)
     ]
 
@@ -295,6 +295,8 @@ def test_memory_may_rise_at_first_and_grows_if_it_rises_in_the_second_half() -> 
     assert abs(soak.growth(soaked(*risen), "0")) < 1
     assert soak.growth(soaked(*(at * MIB for at in range(11))), "0") == pytest.approx(5 * MIB)
     assert soak.growth([], "0") == 0
+    buried = [at * 10 * soak.TOMBSTONE_BYTES for at in range(11)]
+    assert abs(soak.growth(soaked(*buried, tombstones=10), "0")) < 1
 
 
 def test_a_soak_calls_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
