@@ -15,7 +15,8 @@ the slowest of as long a time before (simulated: than twice the median), beside 
 *soak* is churn on five nodes: one is killed and one leaves, in turn, every few seconds, and comes back, while
 clients of all put, get, reduce and delete. How much the private memory of a node that stays grows in the
 second half, by a straight line through it, must stay within the bound, and nothing may time out for good.
-Tombstones do not count in that: each takes about 100 bytes for ten minutes, and there are hundreds of thousands.
+Tombstones do not count in that: each takes about 100 bytes for ten minutes, and there are hundreds of
+thousands.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ AGAIN_SECONDS = 40.0
 #: Of what may be lost.
 IN_VAIN_SECONDS = 1.0
 
-#: What a tombstone takes, for the ten minutes that it stands: there are as many as objects were deleted in the
-#: last ten minutes, by clients that are not equally fast all the time.
+#: What a tombstone takes, for the ten minutes that it stands: there are as many as objects were deleted in
+#: the last ten minutes, by clients that are not equally fast all the time.
 TOMBSTONE_BYTES = 100
 
 #: Most that the private memory of a node that stays may grow within the second half, besides its tombstones.
