@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from lab.figures import BLUE, GREEN, GREY, ORANGE, RED, caption, save, subplots
 from lab.plots import lines
@@ -24,8 +26,8 @@ LOOKS: dict[str, dict[str, Any]] = {
     "reduce": {"color": GREY, "marker": "*"},
 }
 
-#: A death after which no round trip was slow took this long: there is no 0 on a logarithmic axis.
-LEAST_SECONDS = 1e-6
+#: Shares of a time in which many are under way: nothing where processors cost nothing.
+SHARES = ("fill", "clear")
 
 HOW = (("real", "real daemons on one machine"), ("simulated", "simulated, processors cost nothing"))
 
@@ -51,7 +53,8 @@ def _operations(found: Sequence[dict[str, Any]], against: str, folder: Path) -> 
     figure, axes = subplots(1, len(HOW) + 1, (3.1 * (len(HOW) + 1), 3.4))
     for axis, (how, title) in zip(axes, HOW, strict=False):
         here = [one for one in found if one["how"] == how]
-        for name, look in LOOKS.items():
+        drawn = [name for name in LOOKS if how == "real" or name not in SHARES]
+        for name, look in ((name, LOOKS[name]) for name in drawn):
             points = sorted((one[against], one["seconds"]) for one in here if one["operation"] == name)
             _line(axis, points, name, look)
         worst = sorted((one[against], one["worst_seconds"]) for one in here if one["worst_seconds"])
@@ -70,6 +73,9 @@ def _operations(found: Sequence[dict[str, Any]], against: str, folder: Path) -> 
     for axis in axes:
         axis.set_xlabel(ACROSS[against])
         axis.set_xscale("log")
+        axis.set_xticks(sorted({across for line in axis.lines for across in _places(line)}))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.minorticks_off()
         lines.scale(axis)
     axes[0].set_ylabel("ms")
     # Each axis has some of all lines.
@@ -87,9 +93,17 @@ def _operations(found: Sequence[dict[str, Any]], against: str, folder: Path) -> 
 
 
 def _line(axis: Axes, points: Sequence[tuple[float, float]], label: str, look: dict[str, Any]) -> None:
+    """Without those that took no time, as a death does after which no round trip was slow."""
+    points = [(across, seconds) for across, seconds in points if seconds > 0]
     if points:
-        times = [max(seconds, LEAST_SECONDS) * 1e3 for _, seconds in points]
+        times = [seconds * 1e3 for _, seconds in points]
         axis.plot([across for across, _ in points], times, label=label, **(lines.USUAL | look))
+
+
+def _places(line: Line2D) -> list[float]:
+    """Of a line that goes all the way across: none."""
+    found = np.asarray(line.get_xdata(), float)
+    return [float(across) for across in found if across > 1]
 
 
 def _soak(case: Case, folder: Path) -> str:
