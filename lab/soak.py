@@ -196,6 +196,8 @@ class _Client:
         self._socket, self._node, self._over = cluster.sockets[node], node, over
         self._random = random.Random(node)
         self._put = 0
+        # What it may have made, and has not certainly deleted.
+        self._made: set[str] = set()
         self.stays = node in STAYING
         self.others: Sequence[_Client] = ()
         self.small: collections.deque[str] = collections.deque()
@@ -210,6 +212,7 @@ class _Client:
                 with hoplite.connect(
                     self._socket, timeout=PATIENCE_SECONDS, default_timeout=PATIENCE_SECONDS
                 ) as client:
+                    self._forsake(client)
                     while not self._over.is_set() and not self.trouble:
                         self._do_something(client)
                         self.calls += 1
@@ -217,12 +220,19 @@ class _Client:
                 if self.stays:
                     self.trouble = f"node {self._node}: {error}"
                 self.errors[type(error).__name__] += 1
-                # What it had put there is gone, as far as it knows.
-                self.small.clear()
-                self.middle.clear()
                 time.sleep(0.1)
             except Exception as error:
                 self.trouble = f"node {self._node}: {type(error).__name__}: {error}"
+
+    def _forsake(self, client: hoplite.Client) -> None:
+        """What it had put on a node that is gone since may be lost, or others may have it."""
+        self.small.clear()
+        self.middle.clear()
+        self._delete(client, *self._made)
+
+    def _delete(self, client: hoplite.Client, *names: str) -> None:
+        client.delete(names)
+        self._made.difference_update(names)
 
     def _do_something(self, client: hoplite.Client) -> None:
         chosen = self._random.random()
@@ -240,10 +250,11 @@ class _Client:
     ) -> None:
         # The oldest goes first.
         if len(kept) >= most:
-            client.delete(kept.popleft())
+            self._delete(client, kept.popleft())
         self._put += 1
         # Names are never used again, by a client that lost its node neither.
         name = f"soak-{self._node}-{self._put}"
+        self._made.add(name)
         client.put(array, name)
         kept.append(name)
 
@@ -279,13 +290,14 @@ class _Client:
             return
         self._put += 1
         target = f"soak-sum-{self._node}-{self._put}"
+        self._made.add(target)
         try:
             client.reduce([name for name in sources if name], target=target, op="sum").result()
             client.get(target)
         except (hoplite.ObjectDeleted, hoplite.ObjectLost) as error:
             # A source was deleted meanwhile, or the node died that had the only copy of the sum.
             self._excuse(error, False, target)
-        client.delete(target)
+        self._delete(client, target)
 
     def _excuse(self, error: Exception, wrong: bool, name: str) -> None:
         self.errors[type(error).__name__] += 1
