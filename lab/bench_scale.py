@@ -9,8 +9,8 @@ machine; where that is repeated, of each turn the shortest time counts.
 *join* is from the start of a node's process until it has served a get (simulated: from its first input).
 *death* is from SIGKILL until round trips (a put, then a get on another node) were again no slower than twice
 the slowest of as long a time before (simulated: than twice the median), beside the longest one meanwhile.
-*fill* is a put's share of the time while all clients put; *clear* a delete's when many are deleted at once;
-*form* is until all nodes know each other.
+*fill* is a put's share of the time while all clients put; *clear* a delete's when 1,000 are deleted at once
+(simulated: 65,536, as many as one call may be about); *form* is until all nodes know each other.
 
 *soak* is churn on five nodes: one is killed and one leaves, in turn, every few seconds, and comes back, while
 clients of all put, get, reduce and delete. How much the private memory of a node that stays grows in the
@@ -57,7 +57,7 @@ STORE = "256MiB"
 TURN_TARGET_SECONDS = 10e-3
 
 #: Whose turns that is promised for.
-EVENTS = ("join", "death")
+EVENTS = ("join", "death", "clear")
 
 REAL, SIMULATION = "real", "simulated"
 COLUMNS = (

@@ -61,7 +61,7 @@ def _operations(found: Sequence[dict[str, Any]], against: str, folder: Path) -> 
         _line(axis, worst, "longest round trip", {"color": RED, "ls": ":"})
         axis.set_title(title)
     turns = axes[-1]
-    for name in ("join", "death"):
+    for name in ("join", "death", "clear"):
         points = sorted(
             (one[against], one["turn_seconds"])
             for one in found

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use hoplite_words::client::Request;
-use hoplite_words::{Blob, Dtype, FoldOrder, Header, ObjectId, Op, Shard};
+use hoplite_words::{limits, Blob, Dtype, FoldOrder, Header, ObjectId, Op, Shard};
 
 pub use crate::bare::Links;
 use crate::bare::{least, Bare, Turn};
@@ -107,6 +107,7 @@ fn once(setting: Setting) -> Result<Vec<Took>, String> {
     }
     bench.join()?;
     bench.death()?;
+    bench.clear()?;
     Ok(bench.took)
 }
 
@@ -292,6 +293,20 @@ impl Bench {
         Ok(())
     }
 
+    /// Deletes all of the many objects, as many at once as one call may be about. The time is one object's share.
+    fn clear(&mut self) -> Result<(), String> {
+        let began = self.bare.now();
+        let ids: Vec<_> =
+            (0..self.setting.objects).map(|number| ObjectId::from_name(&object(number))).collect();
+        for some in ids.chunks(limits::IDS_MAX) {
+            self.bare.call(0, Request::Delete { ids: some.to_vec(), timeout_ms: None })?;
+        }
+        let share = (self.bare.now() - began) / ids.len().max(1) as u32;
+        self.rest()?;
+        self.note("clear", share, Duration::ZERO);
+        Ok(())
+    }
+
     /// A node that owns a shard, and is neither of those that make round trips.
     fn victim(&mut self) -> Result<(usize, Shard), String> {
         for number in 0..1000 {
@@ -343,7 +358,8 @@ mod tests {
         let setting = Setting { nodes: 5, objects: 300, collective_bytes: 1 << 20, links, repeats: 2 };
         let all = measure(setting).unwrap();
         let names: Vec<_> = all.iter().map(|took| took.operation).collect();
-        let expected = ["form", "fill", "put", "get", "delete", "broadcast", "reduce", "join", "death"];
+        let expected =
+            ["form", "fill", "put", "get", "delete", "broadcast", "reduce", "join", "death", "clear"];
         assert_eq!(names, expected);
         let seconds =
             |operation| all.iter().find(|took| took.operation == operation).unwrap().time.as_secs_f64();
