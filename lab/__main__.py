@@ -36,8 +36,8 @@ def _list(names: list[str]) -> None:
         text = importlib.import_module(f"lab.{BENCH}{name}").__doc__ or ""
         print(f"  {name:<12} {text.splitlines()[0]}")
     print(
-        "\nAll but `memory`, `loopback` and `idle` build hosts from network namespaces and need root; "
-        "those with a physical limit need iperf3.\n"
+        "\nAll but `memory`, `loopback`, `idle` and `scale` build hosts from network namespaces and need "
+        "root; those with a physical limit need iperf3.\n"
         "`collective`, `arrivals` and `roundtrip` also run on hosts in racks (--racks, --uplink), and where "
         "one connection does not get all of a link (--flow-cap).\n"
         "`python -m lab.page` makes docs/benchmarks.md of what they left."

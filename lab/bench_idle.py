@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.daemons import Daemon, on_loopback
+from lab.processes import resident
 from lab.report import RUNS_MIN, Report, median, progress
 
 WATCH_SECONDS = 10.0
@@ -34,7 +35,7 @@ def main() -> None:
             before = [ticks(daemon) for daemon in daemons]
             time.sleep(WATCH_SECONDS)
             used = [ticks(daemon) - had for daemon, had in zip(daemons, before, strict=True)]
-            timed.append({"ticks": used, "memory": [memory(daemon) for daemon in daemons]})
+            timed.append({"ticks": used, "memory": [resident(daemon.process.pid) for daemon in daemons]})
     _report(arguments.nodes, timed)
 
 
@@ -42,16 +43,6 @@ def ticks(daemon: Daemon) -> int:
     """User and system clock ticks the daemon has used."""
     fields = Path("/proc", str(daemon.process.pid), "stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
-
-
-def memory(daemon: Daemon) -> dict[str, int]:
-    """Resident bytes: private ones, and those of the shared arena."""
-    status = Path("/proc", str(daemon.process.pid), "status").read_text().splitlines()
-    fields = {line.split(":")[0]: line.split()[1] for line in status if line.endswith("kB")}
-    return {
-        "private": (int(fields["RssAnon"]) + int(fields["RssFile"])) * 1024,
-        "arena": int(fields["RssShmem"]) * 1024,
-    }
 
 
 def _report(nodes: int, timed: list[dict[str, list[Any]]]) -> None:

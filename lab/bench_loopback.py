@@ -10,9 +10,10 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from lab.bench_idle import memory, ticks
+from lab.bench_idle import ticks
 from lab.daemons import Daemon, on_loopback
 from lab.limits import bare_copy, iperf
+from lab.processes import resident
 from lab.report import RUNS_MIN, Report, median, progress, size_of, size_text
 from lab.worker import Worker
 
@@ -49,7 +50,7 @@ def main() -> None:
                     "bare": bare_copy(ADDRESS, size),
                     "hoplite_cpu_seconds": busy,
                     "iperf3_cpu_seconds": sent.cpu_seconds,
-                    "private_bytes": max(memory(daemon)["private"] for daemon in daemons),
+                    "private_bytes": max(resident(daemon.process.pid)["private"] for daemon in daemons),
                 }
             )
             rates = {who: timed[-1][who] for who in ("hoplite", "iperf3", "bare")}

@@ -24,6 +24,7 @@ from lab.plots import (
     degree,
     objects,
     roundtrip,
+    scale,
     scaling,
     unlimited,
 )
@@ -64,6 +65,7 @@ SECTIONS = (
     Section("Tasks on Ray that end one after the other", "ray_arrivals"),
     Section("The degree of a reduction's tree", "degree", degree.draw),
     Section("Many nodes, simulated", "scaling", scaling.draw),
+    Section("Many nodes, many objects, a long time", "scale", scale.draw),
     Section("Puts, gets and look-ups on a node", "objects", objects.draw),
     Section("Memory of one process", "memory"),
     Section("One connection at full speed", "loopback"),

@@ -30,6 +30,16 @@ def processor_time(pid: int) -> float:
         return 0.0
 
 
+def resident(pid: int) -> dict[str, int]:
+    """Resident bytes: private ones, and those of a daemon's shared arena."""
+    status = Path("/proc", str(pid), "status").read_text().splitlines()
+    fields = {line.split(":")[0]: line.split()[1] for line in status if line.endswith("kB")}
+    return {
+        "private": (int(fields["RssAnon"]) + int(fields["RssFile"])) * 1024,
+        "arena": int(fields["RssShmem"]) * 1024,
+    }
+
+
 def pause(roots: Sequence[int]) -> list[int]:
     """Stops processes and all that came from them where they stand; returns the ids, for ``resume``."""
     paused: list[int] = []

@@ -13,12 +13,23 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from lab import bench_applications, memory, page, report, results, systems, turns
+from lab import bench_applications, bench_scale, memory, page, report, results, soak, systems, turns
+from lab import scale as operations
 from lab.applications import Application, ProgramFailed
 from lab.bench_degree import shape
 from lab.bench_ray_failure import CRASH, RETURN, cell, told
 from lab.network import Network
-from lab.plots import applications, arrivals, collective, degree, objects, roundtrip, scaling, unlimited
+from lab.plots import (
+    applications,
+    arrivals,
+    collective,
+    degree,
+    objects,
+    roundtrip,
+    scale,
+    scaling,
+    unlimited,
+)
 from lab.systems import mpi, mpi_launch, peers
 from lab.worker import WorkerFailed
 
@@ -242,6 +253,84 @@ def test_the_scaling_figure_has_the_newest_run_only(tmp_path: Path) -> None:
     both = (tmp_path / "scaling.svg").read_text()
     scaling.draw([new], tmp_path)
     assert (tmp_path / "scaling.svg").read_text() == both
+
+
+def test_operations_are_measured_on_a_real_cluster_that_is_whole_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(operations, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(operations, "WATCH_SECONDS", 0.5)
+    with operations.cluster(3, "64MiB") as on:
+        for operation in (operations.put, operations.get, operations.delete, operations.join):
+            assert 0 < operation(on) < 30, operation
+        for collective_ in (operations.broadcast, operations.reduce):
+            assert 0 < collective_(on, 64 << 10) < 30, collective_
+        died = operations.death(on)
+        assert 0 < died.usual <= died.worst < 30
+        names, rate = operations.fill(on, 300)
+        assert (len(names), rate > 0) == (300, True)
+        assert operations.get_some(on, names) > 0
+        assert operations.clear(on, names) > 0
+        on.nodes.wait_members(3)
+
+
+def test_a_round_trip_is_slow_beside_the_slowest_before_the_death() -> None:
+    before = [(at / 10, 0.01) for at in range(100)]
+    after = [(10.1, 0.05), (10.5, 0.03), (10.6, 0.01), (10.7, 0.02)]
+    found = operations._judged([*before, *after], died=10.0)
+    assert (found.normal, found.worst, found.usual) == (0.5, 0.05, 0.01)
+    assert operations._judged([*before, (10.1, 0.01)], died=10.0).normal == 0
+
+
+def soaked(*private: int, tombstones: int = 0) -> list[dict[str, Any]]:
+    """Samples of one node, ten seconds apart; so many tombstones come between two."""
+    return [
+        {"seconds": 10.0 * at, "nodes": {"0": {"private": one, "arena": 0, "tombstones": tombstones * at}}}
+        for at, one in enumerate(private)
+    ]
+
+
+def test_memory_may_rise_at_first_and_grows_if_it_rises_in_the_second_half() -> None:
+    risen = [0, 10 * MIB, *[20 * MIB] * 8]
+    assert abs(soak.growth(soaked(*risen), "0")) < 1
+    assert soak.growth(soaked(*(at * MIB for at in range(11))), "0") == pytest.approx(5 * MIB)
+    assert soak.growth([], "0") == 0
+    buried = [at * 10 * soak.TOMBSTONE_BYTES for at in range(11)]
+    assert abs(soak.growth(soaked(*buried, tombstones=10), "0")) < 1
+
+
+def test_a_soak_calls_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soak, "SAMPLE_SECONDS", 0.2)
+    monkeypatch.setattr(soak, "UP_SECONDS", 0.5)
+    monkeypatch.setattr(soak, "AWAY_SECONDS", 0.2)
+    # What a cluster takes at first is no leak.
+    monkeypatch.setattr(soak, "GROWTH_BYTES_MAX", 1 << 30)
+    found = soak.run(4.0)
+    assert found.trouble == []
+    assert found.calls > 0
+    assert found.faults > 0
+    assert set(found.growth) == {"0", "1", "2"}
+
+
+def test_the_figures_of_scale_have_what_there_is(tmp_path: Path) -> None:
+    def case(operation: str, against: str, many: int, how: str, **more: Any) -> results.Case:
+        facts = {"operation": operation, "against": against, "nodes": many, "objects": many, "how": how}
+        return results.Case([], {**facts, "seconds": 0.01, "worst_seconds": None, **more}, [], {})
+
+    turn = {"turn_seconds": 0.002, "worst_seconds": 0.1}
+    cases = [case("put", "nodes", 4, "real"), case("death", "nodes", 256, "simulated", **turn)]
+    assert scale.draw(cases, tmp_path) == ["scale-nodes"]
+    for label in ("put", "death", "longest round trip"):
+        assert f"<!-- {label} -->" in (tmp_path / "scale-nodes.svg").read_text(), label
+    facts = {"against": "time", "growth_bytes": {"0": 1.0}, "calls": 9, "faults": 2}
+    over_time = results.Case([], facts, soaked(MIB, MIB), {})
+    drawn = scale.draw([*cases, case("fill", "objects", 1000, "real"), over_time], tmp_path)
+    assert drawn == ["scale-nodes", "scale-objects", "scale-soak"]
+
+
+def test_times_are_told_in_the_unit_that_suits_them() -> None:
+    told = [bench_scale.time_text(seconds) for seconds in (2.5, 0.0123, 4.5e-5, 0.0)]
+    assert told == ["2.5 s", "12.3 ms", "45 us", "0 us"]
 
 
 def test_hosts_come_an_interval_apart_and_a_broadcasts_sender_is_there_before() -> None:

@@ -60,6 +60,11 @@ FEW = ["--runs", "1", "--warm-up", "1", "--rate", "1000"]
             *("calls", 23, ["--clusters", "1", "--rounds", "2", "--scale", "0.01", "--sizes", "64KiB"]),
             marks=pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is missing"),
         ),
+        (
+            "scale",
+            13,
+            ["--nodes", "2", "--objects", "40", "--simulated", "--simulated-objects", "--runs", "1"],
+        ),
         ("objects", 6, ["--no-ray", "--clients", "2", "--scale", "0.01", "--runs", "1", "--warm-up", "0"]),
     ],
 )

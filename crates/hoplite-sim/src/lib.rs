@@ -8,9 +8,11 @@
 //! - `fault`: what may go wrong; `workload`, `crowd`, `mischief`: a seed draws a world, its tasks, its faults
 //! - `script`: the drawn list; `run`, `ending`: play it, and say what went wrong; `minimise`: with fewer items
 //! - `scale`: what a collective takes where nothing disturbs it
+//! - `bare`, `operations`: cores without bytes, and what each operation takes on thousands of them
 //! - `scenario`: commands and their recorded outcome, one behaviour per file
 #![forbid(unsafe_code)]
 
+mod bare;
 mod crowd;
 mod dice;
 mod ending;
@@ -23,6 +25,7 @@ mod mischief;
 mod model;
 mod names;
 mod net;
+pub mod operations;
 mod plane;
 mod queue;
 pub mod run;

@@ -1,16 +1,17 @@
-//! `hoplite-scale`: what one collective takes over simulated clusters of several sizes.
+//! `hoplite-scale`: what one collective, or each operation, takes over simulated clusters of several sizes.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use hoplite_sim::operations::{self, Links, Setting};
 use hoplite_sim::scale::{measure, Cluster, Collective};
 
 /// Prints a line `nodes broadcast_seconds reduce_seconds` for each number of nodes.
 #[derive(Parser)]
 struct Args {
-    /// Numbers of nodes, with commas between them; 2 to 64.
+    /// Numbers of nodes, with commas between them; 2 to 64, with `--operations` 3 to 4096.
     #[arg(long, value_delimiter = ',', default_value = "2,4,8,16,32,64")]
     nodes: Vec<usize>,
     /// Bytes of the object, a multiple of 4.
@@ -22,10 +23,30 @@ struct Args {
     /// What a node can send, and receive, per second.
     #[arg(long, default_value_t = 62_500_000)]
     bytes_per_s: u64,
+    /// Instead, a line of `key=value` for each operation: join, death, put and so on. Bytes are not moved.
+    #[arg(long)]
+    operations: bool,
+    /// With `--operations`: numbers of small objects that are there in all.
+    #[arg(long, value_delimiter = ',', default_value = "1000")]
+    objects: Vec<usize>,
+    /// With `--operations`: each turn's time is the shortest of so many repeats.
+    #[arg(long, default_value_t = 3)]
+    repeats: usize,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    let outcome = if args.operations { operations(&args) } else { collectives(&args) };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn collectives(args: &Args) -> Result<(), String> {
     for &nodes in &args.nodes {
         let cluster = Cluster {
             nodes,
@@ -33,14 +54,26 @@ fn main() -> ExitCode {
             latency: Duration::from_micros(args.latency_us),
             bytes_per_s: args.bytes_per_s,
         };
-        let seconds = |collective| measure(collective, cluster).map(|took| took.as_secs_f64());
-        match (seconds(Collective::Broadcast), seconds(Collective::Reduce)) {
-            (Ok(broadcast), Ok(reduce)) => println!("{nodes} {broadcast:.6} {reduce:.6}"),
-            (Err(error), _) | (_, Err(error)) => {
-                eprintln!("{nodes} nodes: {error}");
-                return ExitCode::FAILURE;
+        let seconds = |collective| match measure(collective, cluster) {
+            Ok(took) => Ok(took.as_secs_f64()),
+            Err(error) => Err(format!("{nodes} nodes: {error}")),
+        };
+        println!("{nodes} {:.6} {:.6}", seconds(Collective::Broadcast)?, seconds(Collective::Reduce)?);
+    }
+    Ok(())
+}
+
+fn operations(args: &Args) -> Result<(), String> {
+    let links = Links { latency: Duration::from_micros(args.latency_us), bytes_per_s: args.bytes_per_s };
+    for &nodes in &args.nodes {
+        for &objects in &args.objects {
+            let setting =
+                Setting { nodes, objects, collective_bytes: args.bytes, links, repeats: args.repeats };
+            let all = operations::measure(setting);
+            for took in all.map_err(|error| format!("{nodes} nodes, {objects} objects: {error}"))? {
+                println!("nodes={nodes} objects={objects} {took}");
             }
         }
     }
-    ExitCode::SUCCESS
+    Ok(())
 }

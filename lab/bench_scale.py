@@ -1,0 +1,256 @@
+"""What each operation takes as nodes and objects become many, and a cluster's memory in the long run.
+
+Real daemons on this machine, with one client each, up to 64 nodes and 100,000 objects: they share its
+cores, so that what all nodes take part in slows down with their number. Beyond that the real core is
+simulated, with links of 100 us and 500 Mbit/s, and processors that cost nothing: what comes out is how many
+steps an operation takes. There the turns of the control loops are timed too, in processor time of this
+machine; where that is repeated, of each turn the shortest time counts.
+
+*join* is from the start of a node's process until it has served a get (simulated: from its first input).
+*death* is from SIGKILL until round trips (a put, then a get on another node) were again no slower than twice
+the slowest of as long a time before (simulated: than twice the median), beside the longest one meanwhile.
+*fill* is a put's share of the time while all clients put; *clear* a delete's when 1,000 are deleted at once
+(simulated: 65,536, as many as one call may be about); *form* is until all nodes know each other.
+
+*soak* is churn on five nodes: one is killed and one leaves, in turn, every few seconds, and comes back, while
+clients of all put, get, reduce and delete. How much the private memory of a node that stays grows in the
+second half, by a straight line through it, must stay within the bound, and nothing may time out for good.
+Tombstones do not count in that: each takes about 100 bytes for ten minutes, and there are hundreds of
+thousands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lab import scale, soak
+from lab.plots import scale as figure
+from lab.report import RESULTS, ROOT, Report, median, progress, size_of, size_text
+from lab.results import joined
+
+NODES = (4, 16, 64)
+OBJECTS = (1_000, 10_000, 100_000)
+#: 4096 take an hour, and 20 GiB of memory.
+SIMULATED = (4, 16, 64, 256, 1024)
+SIMULATED_OBJECTS = (1_000, 10_000, 100_000, 1_000_000)
+RUNS = 5
+SIZE = 1 << 20
+
+#: Among which many objects are shared.
+OBJECT_NODES = 4
+
+#: There beside the operations that are measured against the number of nodes, when they are simulated.
+OBJECTS_BESIDE = 1_000
+
+#: Turns of more nodes than this are not timed anew.
+REPEATED_NODES_MAX = 256
+
+#: Of a node where many share this machine's memory, and where objects are many.
+STORE_OF_MANY = "64MiB"
+STORE = "256MiB"
+
+#: No turn of a control loop may take longer.
+TURN_TARGET_SECONDS = 10e-3
+
+#: Whose turns that is promised for.
+EVENTS = ("join", "death", "clear")
+
+REAL, SIMULATION = "real", "simulated"
+COLUMNS = (
+    "operation",
+    "nodes",
+    "objects",
+    "measured on",
+    "median",
+    "longest round trip",
+    "longest turn",
+    "must reach",
+)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--nodes", type=int, nargs="*", default=NODES, help="real ones; none: not at all")
+    options.add_argument("--objects", type=int, nargs="*", default=OBJECTS, help="on four real nodes")
+    options.add_argument("--simulated", type=int, nargs="*", default=SIMULATED, help="nodes")
+    options.add_argument("--simulated-objects", type=int, nargs="*", default=SIMULATED_OBJECTS)
+    options.add_argument("--size", type=size_of, default=SIZE, help="of what is broadcast and reduced")
+    options.add_argument("--runs", type=int, default=RUNS)
+    options.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="churn; 30 for the page")
+    options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figures")
+    arguments = options.parse_args()
+    title = f"Operations by nodes and objects; {size_text(arguments.size)} in collectives"
+    report = Report("scale", title, COLUMNS)
+    for nodes in arguments.nodes:
+        _against_nodes(nodes, arguments, report)
+    for objects in arguments.objects:
+        _against_objects(objects, arguments.runs, report)
+    for nodes in arguments.simulated:
+        _simulate(nodes, OBJECTS_BESIDE, "nodes", arguments, report)
+    for objects in arguments.simulated_objects:
+        _simulate(OBJECT_NODES, objects, "objects", arguments, report)
+    trouble = _soak(arguments.soak, report) if arguments.soak else []
+    report.finish()
+    figure.draw(joined("scale", RESULTS), arguments.figures)
+    if trouble:
+        raise SystemExit("; ".join(trouble))
+
+
+def _against_nodes(nodes: int, arguments: argparse.Namespace, report: Report) -> None:
+    runs: dict[str, list[float]] = {}
+    worst = []
+    with scale.cluster(nodes, STORE_OF_MANY) as on:
+        for run in range(-1, arguments.runs):
+            taken = {
+                "put": scale.put(on),
+                "get": scale.get(on),
+                "delete": scale.delete(on),
+                "broadcast": scale.broadcast(on, arguments.size),
+                "reduce": scale.reduce(on, arguments.size),
+            }
+            if run < 0:
+                continue
+            died = scale.death(on)
+            taken |= {"join": scale.join(on), "death": died.normal}
+            worst.append(died.worst)
+            told = ", ".join(f"{name} {seconds * 1e3:.2f} ms" for name, seconds in taken.items())
+            progress(f"{nodes} nodes: {told}")
+            for name, seconds in taken.items():
+                runs.setdefault(name, []).append(seconds)
+    for name, all_seconds in runs.items():
+        _add(report, "nodes", name, nodes, 0, REAL, all_seconds, worst if name == "death" else [])
+
+
+def _against_objects(objects: int, count: int, report: Report) -> None:
+    runs: dict[str, list[float]] = {}
+    worst = []
+    for _ in range(count):
+        with scale.cluster(OBJECT_NODES, STORE) as on:
+            names, rate = scale.fill(on, objects)
+            taken = {
+                "fill": 1 / rate,
+                "get": scale.get_some(on, names),
+                "delete": scale.delete_some(on, names),
+            }
+            taken["join"] = scale.join(on)
+            died = scale.death(on)
+            taken["death"] = died.normal
+            worst.append(died.worst)
+            taken["clear"] = 1 / scale.clear(on, names)
+        told = ", ".join(f"{name} {seconds * 1e3:.3f} ms" for name, seconds in taken.items())
+        progress(f"{objects} objects: {told}")
+        for name, seconds in taken.items():
+            runs.setdefault(name, []).append(seconds)
+    for name, all_seconds in runs.items():
+        more = worst if name == "death" else []
+        _add(report, "objects", name, OBJECT_NODES, objects, REAL, all_seconds, more)
+
+
+def _simulate(nodes: int, objects: int, against: str, arguments: argparse.Namespace, report: Report) -> None:
+    command = ["cargo", "run", "--quiet", "--release", "--package", "hoplite-sim", "--bin", "hoplite-scale"]
+    command += ["--", "--operations", "--nodes", str(nodes), "--objects", str(objects)]
+    repeats = arguments.runs if nodes <= REPEATED_NODES_MAX else 1
+    command += ["--bytes", str(arguments.size), "--repeats", str(repeats)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    for line in done.stdout.splitlines():
+        told = dict(word.split("=", 1) for word in line.split())
+        name = told["operation"]
+        worst = [float(told["worst"])] if name == "death" else []
+        turn = {
+            "turn_seconds": float(told["turn"]),
+            "turn_during": told["during"],
+            "turn_wall_seconds": float(told["wall_turn"]),
+            "turns": int(told["turns"]),
+            "late_turns": int(told["late_turns"]),
+            "cores_seconds": float(told["cores"]),
+            "repeats": repeats,
+        }
+        _add(report, against, name, nodes, objects, SIMULATION, [float(told["seconds"])], worst, turn)
+    progress(f"{nodes} nodes with {objects} objects simulated")
+
+
+def _add(
+    report: Report,
+    against: str,
+    operation: str,
+    nodes: int,
+    objects: int,
+    how: str,
+    seconds: Sequence[float],
+    worst: Sequence[float],
+    turn: dict[str, Any] | None = None,
+) -> None:
+    turn = turn or {}
+    promised = operation in EVENTS and turn
+    report.add(
+        (
+            operation,
+            str(nodes),
+            f"{objects:,}" if objects else "few",
+            how,
+            time_text(median(seconds)),
+            time_text(median(worst)) if worst else "",
+            f"{time_text(turn['turn_seconds'])} ({turn['turn_during']})" if turn else "",
+            f"a turn < {time_text(TURN_TARGET_SECONDS)}" if promised else "",
+        ),
+        case=f"{operation} against {against}, {nodes} nodes, {objects} objects, {how}",
+        runs={"seconds": list(seconds), "worst": list(worst)},
+        summary={
+            "operation": operation,
+            "against": against,
+            "nodes": nodes,
+            "objects": objects,
+            "how": how,
+            "seconds": median(seconds),
+            "worst_seconds": median(worst) if worst else None,
+            **turn,
+        },
+    )
+
+
+def time_text(seconds: float) -> str:
+    """In the unit that suits it."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def _soak(minutes: float, report: Report) -> list[str]:
+    """What went wrong."""
+    found = soak.run(minutes * 60)
+    growth = max(found.growth.values())
+    report.add(
+        (
+            "soak",
+            str(soak.NODES),
+            f"{found.calls:,} calls",
+            REAL,
+            f"{minutes:g} min",
+            "",
+            "",
+            f"growth {growth / 2**20:.2f} MiB < {soak.GROWTH_BYTES_MAX / 2**20:g} MiB",
+        ),
+        case="soak",
+        runs=found.samples,
+        summary={
+            "operation": "soak",
+            "against": "time",
+            "minutes": minutes,
+            "growth_bytes": found.growth,
+            "bound_bytes": soak.GROWTH_BYTES_MAX,
+            "calls": found.calls,
+            "faults": found.faults,
+            "errors": found.errors,
+            "trouble": found.trouble,
+        },
+    )
+    return found.trouble
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""Churn for a long time: nodes come and go while clients of all nodes do everything; memory must not grow.
+
+Nodes 0 to 2 stay. Node 3 is killed, node 4 leaves, in turn, and each comes back after a while. What was put
+on a node that stays must be had by everybody, whatever happens to the others: such a get that times out, and
+once more, is an error. Of what was put on the others some is lost with them: those calls may fail.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hoplite
+import numpy as np
+
+from lab.processes import resident
+from lab.report import progress
+
+NODES = 5
+STAYING = (0, 1, 2)
+COMING = (3, 4)
+STORE = "512MiB"
+
+SMALL_BYTES = 1 << 10
+MIDDLE_BYTES = 512 << 10
+
+#: Objects of each client's that are there at a time.
+SMALL_KEPT = 100
+MIDDLE_KEPT = 8
+
+#: Sources of a reduction.
+SOURCES = 3
+
+#: A node goes so long after one has come back, and stays away so long.
+UP_SECONDS = 3.0
+AWAY_SECONDS = 2.0
+
+SAMPLE_SECONDS = 5.0
+
+#: Longest that a call may take, and longest for the second attempt of one that must not fail.
+PATIENCE_SECONDS = 20.0
+AGAIN_SECONDS = 40.0
+
+#: Of what may be lost.
+IN_VAIN_SECONDS = 1.0
+
+#: What a tombstone takes, for the ten minutes that it stands: there are as many as objects were deleted in
+#: the last ten minutes, by clients that are not equally fast all the time.
+TOMBSTONE_BYTES = 100
+
+#: Most that the private memory of a node that stays may grow within the second half, besides its tombstones.
+GROWTH_BYTES_MAX = 4 << 20
+
+
+@dataclass
+class Found:
+    """What a soak came to."""
+
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    """Seconds since the start, and of each node that runs its private bytes and what its status counts."""
+    calls: int = 0
+    faults: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    """Calls that failed as they may, by kind."""
+    trouble: list[str] = field(default_factory=list)
+    growth: dict[str, float] = field(default_factory=dict)
+    """Bytes within the second half, of each node that stays."""
+
+
+def run(seconds: float) -> Found:
+    found = Found()
+    over = threading.Event()
+    with hoplite.LocalCluster(NODES, store_size=STORE) as cluster:
+        crowd = [_Client(cluster, node, over) for node in range(NODES)]
+        for client in crowd:
+            client.others = crowd
+        churn = _Churn(cluster, over)
+        runs = [churn.run, *(client.run for client in crowd)]
+        threads = [threading.Thread(target=run, daemon=True) for run in runs]
+        for thread in threads:
+            thread.start()
+        began = time.monotonic()
+        while (now := time.monotonic() - began) < seconds and not _trouble(crowd, churn):
+            found.samples.append(_sample(cluster, now))
+            if len(found.samples) % 12 == 0:
+                progress(_told(found.samples[-1], crowd, churn))
+            time.sleep(min(SAMPLE_SECONDS, max(seconds - now, 0.0)))
+        over.set()
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS + AGAIN_SECONDS)
+        hanging = sum(thread.is_alive() for thread in threads)
+        found.trouble = _trouble(crowd, churn)
+        if hanging:
+            found.trouble.append(f"{hanging} clients are still at a call")
+    found.calls = sum(client.calls for client in crowd)
+    found.faults = churn.faults
+    found.errors = dict(sum((client.errors for client in crowd), collections.Counter()))
+    found.growth = {str(node): growth(found.samples, str(node)) for node in STAYING}
+    found.trouble += [
+        f"node {node} grew by {grown / 2**20:.1f} MiB in the second half"
+        for node, grown in found.growth.items()
+        if grown > GROWTH_BYTES_MAX
+    ]
+    return found
+
+
+def growth(samples: Sequence[dict[str, Any]], node: str) -> float:
+    """Bytes by which a straight line through the second half rises within it, tombstones left out."""
+    half = [one for one in samples if one["seconds"] >= samples[-1]["seconds"] / 2 and node in one["nodes"]]
+    if len(half) < 2:
+        return 0.0
+    seconds = np.array([one["seconds"] for one in half])
+    private = np.array([_besides_tombstones(one["nodes"][node]) for one in half], np.float64)
+    slope = float(np.polyfit(seconds - seconds[0], private, 1)[0])
+    return slope * float(seconds[-1] - seconds[0])
+
+
+def _besides_tombstones(sample: dict[str, int]) -> int:
+    return sample["private"] - TOMBSTONE_BYTES * sample["tombstones"]
+
+
+def _sample(cluster: hoplite.LocalCluster, seconds: float) -> dict[str, Any]:
+    nodes: dict[str, Any] = {}
+    for node in STAYING:
+        pid = cluster.pids[node]
+        if pid is None:
+            raise RuntimeError(f"node {node} has ended: {cluster.log(node)[-2000:]}")
+        with hoplite.connect(cluster.sockets[node]) as client:
+            status = client.status(timeout=PATIENCE_SECONDS)
+        counts = {
+            "copies": status.copies,
+            "entries": status.entries,
+            "tombstones": status.tombstones,
+            "clients": status.clients,
+        }
+        nodes[str(node)] = resident(pid) | counts
+    for node in COMING:
+        pid = cluster.pids[node]
+        if pid is not None and (memory := _resident_if_there(pid)):
+            nodes[str(node)] = memory
+    return {"seconds": seconds, "nodes": nodes}
+
+
+def _resident_if_there(pid: int) -> dict[str, int] | None:
+    try:
+        return resident(pid) if Path("/proc", str(pid)).exists() else None
+    except (OSError, KeyError):
+        # It ended just now, or has no memory any more.
+        return None
+
+
+def _told(sample: dict[str, Any], crowd: Sequence[_Client], churn: _Churn) -> str:
+    private = ", ".join(f"{one['private'] / 2**20:.1f}" for one in sample["nodes"].values())
+    calls = sum(client.calls for client in crowd)
+    return f"{sample['seconds']:.0f} s: {calls:,} calls, {churn.faults} faults, MiB: {private}"
+
+
+def _trouble(crowd: Sequence[_Client], churn: _Churn) -> list[str]:
+    return [trouble for trouble in (churn.trouble, *(client.trouble for client in crowd)) if trouble]
+
+
+class _Churn:
+    """One node after the other goes and comes back."""
+
+    def __init__(self, cluster: hoplite.LocalCluster, over: threading.Event) -> None:
+        self._cluster, self._over = cluster, over
+        self.faults = 0
+        self.trouble = ""
+
+    def run(self) -> None:
+        try:
+            while not self._over.wait(UP_SECONDS):
+                node = COMING[self.faults % len(COMING)]
+                if node == COMING[0]:
+                    self._cluster.kill(node)
+                else:
+                    self._cluster.stop(node)
+                self.faults += 1
+                self._over.wait(AWAY_SECONDS)
+                self._cluster.restart(node)
+                self._cluster.wait_members(NODES, timeout=AGAIN_SECONDS)
+        except Exception as error:
+            self.trouble = f"coming and going: {type(error).__name__}: {error}"
+
+
+class _Client:
+    """Puts, gets, reduces and deletes on one node, connecting anew whenever that has come back."""
+
+    def __init__(self, cluster: hoplite.LocalCluster, node: int, over: threading.Event) -> None:
+        self._socket, self._node, self._over = cluster.sockets[node], node, over
+        self._random = random.Random(node)
+        self._put = 0
+        # What it may have made, and has not certainly deleted.
+        self._made: set[str] = set()
+        self.stays = node in STAYING
+        self.others: Sequence[_Client] = ()
+        self.small: collections.deque[str] = collections.deque()
+        self.middle: collections.deque[str] = collections.deque()
+        self.calls = 0
+        self.errors: collections.Counter[str] = collections.Counter()
+        self.trouble = ""
+
+    def run(self) -> None:
+        while not self._over.is_set() and not self.trouble:
+            try:
+                with hoplite.connect(
+                    self._socket, timeout=PATIENCE_SECONDS, default_timeout=PATIENCE_SECONDS
+                ) as client:
+                    self._forsake(client)
+                    while not self._over.is_set() and not self.trouble:
+                        self._do_something(client)
+                        self.calls += 1
+            except (hoplite.NodeUnreachable, hoplite.TimedOut) as error:
+                if self.stays:
+                    self.trouble = f"node {self._node}: {error}"
+                self.errors[type(error).__name__] += 1
+                time.sleep(0.1)
+            except Exception as error:
+                self.trouble = f"node {self._node}: {type(error).__name__}: {error}"
+
+    def _forsake(self, client: hoplite.Client) -> None:
+        """What it had put on a node that is gone since may be lost, or others may have it."""
+        self.small.clear()
+        self.middle.clear()
+        self._delete(client, *self._made)
+
+    def _delete(self, client: hoplite.Client, *names: str) -> None:
+        client.delete(names)
+        self._made.difference_update(names)
+
+    def _do_something(self, client: hoplite.Client) -> None:
+        chosen = self._random.random()
+        if chosen < 0.35:
+            self._put_one(client, self.small, SMALL_KEPT, np.zeros(SMALL_BYTES // 4, np.float32))
+        elif chosen < 0.45:
+            self._put_one(client, self.middle, MIDDLE_KEPT, np.zeros(MIDDLE_BYTES // 4, np.float32))
+        elif chosen < 0.92:
+            self._get_one(client)
+        else:
+            self._reduce_some(client)
+
+    def _put_one(
+        self, client: hoplite.Client, kept: collections.deque[str], most: int, array: np.ndarray
+    ) -> None:
+        # The oldest goes first.
+        if len(kept) >= most:
+            self._delete(client, kept.popleft())
+        self._put += 1
+        # Names are never used again, by a client that lost its node neither.
+        name = f"soak-{self._node}-{self._put}"
+        self._made.add(name)
+        client.put(array, name)
+        kept.append(name)
+
+    def _get_one(self, client: hoplite.Client) -> None:
+        owner = self._random.choice(self.others)
+        kept = owner.small if self._random.random() < 0.8 else owner.middle
+        name = self._one_of(kept)
+        if name is None:
+            return
+        try:
+            client.get(name, timeout=PATIENCE_SECONDS if owner.stays else IN_VAIN_SECONDS)
+        except (hoplite.ObjectDeleted, hoplite.ObjectLost) as error:
+            self._excuse(error, owner.stays and isinstance(error, hoplite.ObjectLost), name)
+        except hoplite.TimedOut as error:
+            if not owner.stays:
+                self.errors["got in vain"] += 1
+                return
+            self.errors[type(error).__name__] += 1
+            self._get_again(client, name)
+
+    def _get_again(self, client: hoplite.Client, name: str) -> None:
+        try:
+            client.get(name, timeout=AGAIN_SECONDS)
+        except hoplite.ObjectDeleted:
+            pass
+        except hoplite.HopliteError as error:
+            self.trouble = f"node {self._node} gets {name} for good in vain: {error}"
+
+    def _reduce_some(self, client: hoplite.Client) -> None:
+        staying = [one for one in self.others if one.stays]
+        sources = {self._one_of(one.middle) for one in self._random.sample(staying, SOURCES)} - {None}
+        if not sources:
+            return
+        self._put += 1
+        target = f"soak-sum-{self._node}-{self._put}"
+        self._made.add(target)
+        try:
+            client.reduce([name for name in sources if name], target=target, op="sum").result()
+            client.get(target)
+        except (hoplite.ObjectDeleted, hoplite.ObjectLost) as error:
+            # A source was deleted meanwhile, or the node died that had the only copy of the sum.
+            self._excuse(error, False, target)
+        self._delete(client, target)
+
+    def _excuse(self, error: Exception, wrong: bool, name: str) -> None:
+        self.errors[type(error).__name__] += 1
+        if wrong:
+            self.trouble = f"node {self._node} gets {name}, put on a node that stays: {error}"
+
+    def _one_of(self, names: collections.deque[str]) -> str | None:
+        try:
+            return names[self._random.randrange(len(names))]
+        except (IndexError, ValueError):
+            # Nothing is there, or it went meanwhile.
+            return None
