@@ -11,6 +11,7 @@
 //! - `scenario`: commands and their recorded outcome, one behaviour per file
 #![forbid(unsafe_code)]
 
+pub mod coverage;
 mod crowd;
 mod dice;
 mod ending;

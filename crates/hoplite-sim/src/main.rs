@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use clap::Parser;
+use hoplite_sim::coverage::Table;
 use hoplite_sim::excuse::Excuses;
 use hoplite_sim::fault::FaultSwitches;
 use hoplite_sim::minimise::minimise;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
     let mut failed = Vec::new();
     let mut judged = 0;
     let mut excuses = Excuses::default();
+    let mut coverage = Table::default();
     let next = AtomicU64::new(args.seed);
     let end = args.seed + args.seeds;
     let (sender, reports) = mpsc::channel();
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
                 due += 1;
                 judged += report.judged;
                 excuses.add(&report.excuses);
+                coverage.add(&report.coverage);
                 if args.verbose || args.seeds == 1 {
                     println!("{report}");
                 }
@@ -90,7 +93,11 @@ fn main() -> ExitCode {
         }
     });
     if args.seeds > 1 {
-        print!("{excuses}");
+        print!("{excuses}{coverage}");
+        // Where some faults do not strike, it is no wonder that nothing meets them.
+        if args.faults == FaultSwitches::all() {
+            print!("{}", coverage.empty_cells());
+        }
     }
     if failed.is_empty() {
         println!("{} seeds from {}: all fine, {judged} contents judged", args.seeds, args.seed);

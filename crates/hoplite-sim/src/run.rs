@@ -5,6 +5,7 @@ use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Once;
 
+use crate::coverage::Table;
 use crate::crowd::Drawing;
 use crate::dice::Dice;
 use crate::ending::Run;
@@ -27,6 +28,7 @@ pub struct Report {
     pub stats: Stats,
     pub judged: u64,
     pub excuses: Excuses,
+    pub coverage: Table,
     /// Equal for runs that were equal line by line.
     pub log_hash: u64,
     pub log_lines: u64,
@@ -92,6 +94,7 @@ pub fn run(seed: u64, faults: FaultSwitches, keep: &Keep, tail_lines: usize) -> 
         stats: world.stats,
         judged: world.model.judged,
         excuses: world.excuses.clone(),
+        coverage: world.coverage.table.clone(),
         log_hash: world.log.hash(),
         log_lines: world.log.lines(),
         failure: violation

@@ -28,6 +28,7 @@ use hoplite_core::io::{ClientId, Input};
 use hoplite_core::Core;
 use hoplite_words::{Edition, NodeId, ObjectId, TransferId};
 
+use crate::coverage::Follower;
 use crate::dice::Dice;
 use crate::excuse::Excuses;
 use crate::happening::Happening;
@@ -43,7 +44,7 @@ use deferral::Process;
 use faults::{Faults, Leaving};
 use flows::Flow;
 use history::History;
-use lines::Lines;
+use lines::{Letter, Lines};
 use rules::Rules;
 use witnesses::Witnesses;
 
@@ -188,6 +189,7 @@ pub struct World {
     pub(crate) witnesses: Witnesses,
     pub(crate) history: History,
     pub excuses: Excuses,
+    pub(crate) coverage: Follower,
     pub(crate) nodes: Vec<Node>,
     pub(crate) flows: BTreeMap<FlowId, Flow>,
     pub(crate) sessions: BTreeMap<ClientId, Session>,
@@ -215,6 +217,7 @@ impl World {
             witnesses: Witnesses::default(),
             history: History::default(),
             excuses: Excuses::default(),
+            coverage: Follower::default(),
             nodes: Vec::new(),
             flows: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -304,7 +307,7 @@ impl World {
             Happening::Report { place, input, frees } => self.on_report(place, input, &frees),
             Happening::Tick { place } => self.on_tick(place),
             Happening::Dial { line, waited } => self.on_dial(line, waited),
-            Happening::Control { line, message, .. } => self.on_control(line, message),
+            Happening::Control { line, message, said, .. } => self.on_control(line, Letter { message, said }),
             Happening::LineFreed { line } => self.on_line_freed(line),
             Happening::LineLost { line, gone } => self.on_line_lost(line, gone),
             Happening::LineClosed { line, from, to } => self.on_line_closed(line, from, to),

@@ -155,9 +155,14 @@ impl World {
         let place = self.place(index);
         let Some(node) = self.alive(place) else { return };
         node.alive = false;
-        node.process = Process::default();
+        let process = std::mem::take(&mut node.process);
         let id = node.id;
         self.note_death(place);
+        for happening in &process.held {
+            if let Some((line, message)) = happening.control() {
+                self.lose(line, message);
+            }
+        }
         tell!(self, "{} dies{}", name(id), if host { " with its host" } else { "" });
         if host {
             self.net.set_dark(index, true);
