@@ -19,6 +19,7 @@ pub mod excuse;
 pub mod fault;
 mod happening;
 mod log;
+mod masses;
 pub mod minimise;
 mod mischief;
 mod model;

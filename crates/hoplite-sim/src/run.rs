@@ -62,11 +62,28 @@ impl fmt::Display for Report {
     }
 }
 
+/// Which worlds may be drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct Switches {
+    pub faults: FaultSwitches,
+    /// Only those with ten thousand small objects or more.
+    pub masses: bool,
+}
+
+impl From<FaultSwitches> for Switches {
+    fn from(faults: FaultSwitches) -> Self {
+        Switches { faults, masses: false }
+    }
+}
+
 /// Runs the world this seed draws, with all of its items or those that are kept; a failure comes
 /// with the last `tail_lines` of the log.
-pub fn run(seed: u64, faults: FaultSwitches, keep: &Keep, tail_lines: usize) -> Report {
+pub fn run(seed: u64, switches: impl Into<Switches>, keep: &Keep, tail_lines: usize) -> Report {
+    let switches = switches.into();
     let mut dice = Dice::new(seed);
-    let shape = Shape::draw(&mut dice, faults);
+    let mut shape = Shape::draw(&mut dice, switches.faults);
+    shape.draw_mass(seed, switches.masses);
+    let shape = shape;
     let mut plan = shape.plan(&mut dice);
     plan.tail_lines = tail_lines;
     let world_seed = dice.seed();

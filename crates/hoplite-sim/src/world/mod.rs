@@ -12,6 +12,7 @@ mod flows;
 mod folds;
 mod history;
 mod lines;
+mod masses;
 mod nodes;
 mod outputs;
 mod rules;
@@ -45,6 +46,7 @@ use faults::{Faults, Leaving};
 use flows::Flow;
 use history::History;
 use lines::{Letter, Lines};
+use masses::Putting;
 use rules::Rules;
 use witnesses::Witnesses;
 
@@ -54,8 +56,9 @@ pub(crate) use rules::Suspects;
 /// More happenings than this at one moment are a loop.
 const MOMENT_MAX: u64 = 100_000;
 
-/// Runs take some ten thousand; this many are a loop that lets time pass.
+/// Runs take some ten thousand, and some more for each of many objects; this many are a loop that lets time pass.
 const HAPPENINGS_MAX: u64 = 2_000_000;
+const HAPPENINGS_PER_MEMBER: u64 = 200;
 
 /// Which start of which node: what was meant for an earlier start never reaches a later one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -196,6 +199,8 @@ pub struct World {
     pub(crate) tasks: BTreeMap<TaskId, Task>,
     /// What each pull asked for, by receiver.
     pub(crate) pulls: BTreeMap<(Place, TransferId), (ObjectId, Edition)>,
+    /// Tasks that put many objects.
+    putting: BTreeMap<TaskId, Putting>,
     pub(crate) violation: Option<String>,
     /// Happenings in a row that left the clock where it was.
     at_one_moment: u64,
@@ -223,6 +228,7 @@ impl World {
             sessions: BTreeMap::new(),
             tasks: BTreeMap::new(),
             pulls: BTreeMap::new(),
+            putting: BTreeMap::new(),
             violation: None,
             at_one_moment: 0,
             names: Names::default(),
@@ -260,8 +266,9 @@ impl World {
         let before = self.queue.now();
         let Some(happening) = self.queue.pop() else { return false };
         self.stats.happenings += 1;
+        let happenings_max = HAPPENINGS_MAX + HAPPENINGS_PER_MEMBER * self.model.members();
         self.at_one_moment = if self.queue.now() > before { 0 } else { self.at_one_moment + 1 };
-        if self.at_one_moment > MOMENT_MAX || self.stats.happenings > HAPPENINGS_MAX {
+        if self.at_one_moment > MOMENT_MAX || self.stats.happenings > happenings_max {
             self.violate(format!("happenings without end, such as {happening:?}"));
         }
         if let Some(happening) = self.defer(happening) {
