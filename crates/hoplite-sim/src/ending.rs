@@ -49,7 +49,7 @@ const SAMPLE: usize = 200;
 const SAMPLE_OF_DEAD: usize = 50;
 
 /// ... and so many are deleted at the end in one call.
-const DELETED_AT_ONCE: u32 = 16_384;
+const DELETED_AT_ONCE: u32 = 4_000;
 
 /// How much longer everything may take for each of them.
 const FINISH_PER_MEMBER: Duration = Duration::from_millis(2);
@@ -182,7 +182,8 @@ impl Run<'_> {
         for client in fresh_clients(self.world) {
             for &id in &buried {
                 let get = Spec::Get { id, partial: false, fail_if_lost: false, hold: Duration::ZERO };
-                let put = Spec::PutSmall { id, size: 8, dtype: None, variant: 0 };
+                let size = self.world.model.member_size(id).unwrap_or(8);
+                let put = Spec::PutSmall { id, size, dtype: None, variant: 0 };
                 let is_put = all_know && self.world.model.size(id).is_none();
                 for spec in [Some(get), Some(put).filter(|_| is_put)].into_iter().flatten() {
                     let mut task = Task::new(client, spec).may_fail(&[ErrorKind::Deleted]);
@@ -249,16 +250,19 @@ impl Run<'_> {
             let delete = Spec::Delete { ids: self.script.ids.clone() };
             self.world.plan_task(self.world.now(), Task::new(clients[0], delete));
         }
-        for stretch in self.script.masses.iter().flat_map(|mass| mass.all().split(DELETED_AT_ONCE)) {
-            let delete = Task::new(clients[0], Spec::DeleteMany { stretch });
-            self.world.plan_task(self.world.now(), delete);
-        }
         for client in self.world.clients() {
             if !clients.contains(&client) {
                 self.world.kill_client(client, false);
             }
         }
         self.finish()?;
+        for mass in std::mem::take(&mut self.script.masses) {
+            for stretch in mass.all().split(DELETED_AT_ONCE) {
+                let delete = Task::new(clients[0], Spec::DeleteMany { stretch });
+                self.world.plan_task(self.world.now(), delete);
+                self.finish()?;
+            }
+        }
         settle(self.world)?;
         let asked: Vec<_> = clients
             .iter()

@@ -77,6 +77,11 @@ impl Model {
         self.masses.iter().find(|mass| mass.number == number)
     }
 
+    /// The size of one of many.
+    pub fn member_size(&self, id: ObjectId) -> Option<u64> {
+        self.mass_of(id).map(|mass| mass.size)
+    }
+
     fn origin(&self, id: ObjectId) -> Option<&Origin> {
         self.origins.get(&id).or_else(|| self.mass_of(id).map(|_| &MEMBER))
     }
@@ -303,7 +308,7 @@ impl Model {
         };
         let (op, dtype, declared_size) = match origin {
             Origin::Put { .. } => {
-                let size = self.mass_of(id).map_or(size, |mass| mass.size);
+                let size = self.member_size(id).unwrap_or(size);
                 return Ok(Some(self.put_content(id, size, 0)));
             }
             Origin::Reduction { op, dtype, size, .. } => (op, dtype, size),
