@@ -180,10 +180,8 @@ impl World {
     }
 
     fn has_sealed(&self, place: Place, object: ObjectId) -> bool {
-        let copies = &mut self.nodes[place.index].plane.copies.values();
-        copies.any(|held| {
-            matches!(held.stage, Stage::Sealed(_)) && held.identity.is_some_and(|(id, _)| id == object)
-        })
+        let mut copies = self.nodes[place.index].plane.copies_of(object);
+        copies.any(|held| matches!(held.stage, Stage::Sealed(_)))
     }
 
     /// A node that leaves before its time is up says that others keep what it was to keep. If its time is up,
@@ -219,7 +217,7 @@ impl World {
 
     /// Whether there is a copy of it there, whole or growing.
     fn has_some(&self, place: Place, object: ObjectId) -> bool {
-        let mut copies = self.nodes[place.index].plane.copies.values();
-        copies.any(|held| held.stage != Stage::Aborted && held.identity.is_some_and(|(id, _)| id == object))
+        let mut copies = self.nodes[place.index].plane.copies_of(object);
+        copies.any(|held| held.stage != Stage::Aborted)
     }
 }
