@@ -25,6 +25,9 @@ const MASS_OF: usize = 40;
 const MASSES: [u64; 5] = [1_000, 1_000, 1_000, 2_000, 10_000];
 const MASSES_LARGE: [u64; 4] = [10_000, 10_000, 30_000, 90_000];
 
+/// Messages that an outbox holds for each of them, at least.
+const OUTBOX_PER_MEMBER: usize = 4;
+
 /// Makes other dice of a seed.
 const MASS_DICE: u64 = 0x6d61_7373_6573_2121;
 
@@ -174,7 +177,9 @@ impl Shape {
             input_time,
             message_time,
             outbox_max: if self.faults.has(Class::Control) && dice.percent(15) {
-                dice.between(200, 2000) as usize
+                // In step with what there is to be said: the real one holds some hundred thousand.
+                let members = self.mass.map_or(0, |mass| mass.count as usize);
+                dice.between(200, 2000) as usize + OUTBOX_PER_MEMBER * members
             } else {
                 usize::MAX
             },
