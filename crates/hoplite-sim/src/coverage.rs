@@ -318,22 +318,36 @@ impl Table {
         self.met.iter_mut().zip(&other.met).for_each(|(mine, others)| sum(mine, others));
     }
 
-    /// What no message of a kind has met, one line for each reason; and the same for `why`'s unfulfilled claims.
+    /// What was met although [`why_empty`] says that it cannot be.
+    pub fn mistaken(&self) -> Vec<(Kind, Trouble)> {
+        let cells =
+            Kind::ALL.iter().flat_map(|&kind| Trouble::ALL.iter().map(move |&trouble| (kind, trouble)));
+        let met = cells.filter(|&(kind, trouble)| self.met(kind, trouble) > 0);
+        met.filter(|&(kind, trouble)| why_empty(kind, trouble).is_some()).collect()
+    }
+
+    /// What no message of a kind has met, one line for each reason and kind.
     pub fn empty_cells(&self) -> String {
-        let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+        let mut reasons: Vec<(&'static str, Vec<String>)> = Vec::new();
         for &kind in Kind::ALL {
-            let empty = Trouble::ALL.iter().filter(|trouble| self.met(kind, **trouble) == 0);
-            for &trouble in empty {
-                let why = why_empty(kind, trouble).unwrap_or("never met");
-                let cell = format!("{kind:?} {}", trouble.name());
-                match reasons.iter_mut().find(|(reason, _)| *reason == why) {
-                    Some((_, cells)) => cells.push(cell),
-                    None => reasons.push((why, vec![cell])),
-                }
+            let mut of_kind: Vec<(&'static str, Vec<&str>)> = Vec::new();
+            for &trouble in Trouble::ALL.iter().filter(|trouble| self.met(kind, **trouble) == 0) {
+                let never = if self.said(kind) == 0 { "NEVER SAID" } else { "NEVER MET" };
+                let why = why_empty(kind, trouble).unwrap_or(never);
+                gather(&mut of_kind, why, trouble.name());
+            }
+            for (why, troubles) in of_kind {
+                let all = troubles.len() == Trouble::ALL.len();
+                let troubles = if all { String::new() } else { format!(" {}", troubles.join("+")) };
+                gather(&mut reasons, why, format!("{kind:?}{troubles}"));
             }
         }
         let lines = reasons.iter().map(|(why, cells)| format!("  {why}: {}\n", cells.join(", ")));
-        format!("empty cells:\n{}", lines.collect::<String>())
+        let mut text = format!("empty cells:\n{}", lines.collect::<String>());
+        for (kind, trouble) in self.mistaken() {
+            text += &format!("  MISTAKEN: {kind:?} {} is not to be met\n", trouble.name());
+        }
+        text
     }
 }
 
@@ -358,10 +372,44 @@ impl fmt::Display for Table {
     }
 }
 
+fn gather<T>(groups: &mut Vec<(&'static str, Vec<T>)>, why: &'static str, what: T) {
+    match groups.iter_mut().find(|(reason, _)| *reason == why) {
+        Some((_, all)) => all.push(what),
+        None => groups.push((why, vec![what])),
+    }
+}
+
 /// Why no message of this kind can meet that, if so.
 pub fn why_empty(kind: Kind, trouble: Trouble) -> Option<&'static str> {
-    let _ = (kind, trouble);
-    None
+    Some(match (kind, trouble) {
+        (Kind::Goodbye, _) => "no connection of these worlds is closed because it is idle",
+        (
+            Kind::Pull | Kind::Unpull | Kind::PullRefused | Kind::Check | Kind::Checked,
+            Trouble::Repeated | Trouble::Twice,
+        ) => "a transfer that breaks off is asked for anew, under another number",
+        (Kind::Ping | Kind::Pong, Trouble::Twice) | (Kind::Pong, Trouble::Repeated) => {
+            "every ping is of a moment of its own"
+        }
+        (Kind::Seat | Kind::MakeWay | Kind::Commit | Kind::Disband, Trouble::Overtaken) => {
+            "only its coordinator speaks of a reduction to a seat, in order"
+        }
+        (
+            Kind::Unpull
+            | Kind::PullRefused
+            | Kind::Check
+            | Kind::Checked
+            | Kind::Ping
+            | Kind::Pong
+            | Kind::ResyncRequest
+            | Kind::BackupIds
+            | Kind::InventoryRequest
+            | Kind::Inventory
+            | Kind::MembersRequest
+            | Kind::Members,
+            Trouble::Overtaken,
+        ) => "only two nodes speak of it, each in order",
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

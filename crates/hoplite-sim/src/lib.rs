@@ -6,6 +6,7 @@
 //! - `excuse`: why something goes that a rule forbids
 //! - `task`: what clients do; `model`: what they must find
 //! - `fault`: what may go wrong; `workload`, `crowd`, `mischief`: a seed draws a world, its tasks, its faults
+//! - `masses`: many small objects; `coverage`: which messages met which troubles
 //! - `script`: the drawn list; `run`, `ending`: play it, and say what went wrong; `minimise`: with fewer items
 //! - `scale`: what a collective takes where nothing disturbs it
 //! - `scenario`: commands and their recorded outcome, one behaviour per file

@@ -27,6 +27,8 @@ pub struct Report {
     pub kept: Vec<usize>,
     pub stats: Stats,
     pub judged: u64,
+    /// How many small objects there were besides the others.
+    pub members: u64,
     pub excuses: Excuses,
     pub coverage: Table,
     /// Equal for runs that were equal line by line.
@@ -110,6 +112,7 @@ pub fn run(seed: u64, switches: impl Into<Switches>, keep: &Keep, tail_lines: us
         items: items.iter().map(|item| world.names.readable(item)).collect(),
         stats: world.stats,
         judged: world.model.judged,
+        members: world.model.members(),
         excuses: world.excuses.clone(),
         coverage: world.coverage.table.clone(),
         log_hash: world.log.hash(),
