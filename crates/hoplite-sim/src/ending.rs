@@ -8,7 +8,9 @@ use hoplite_words::client::Status;
 use hoplite_words::{limits, ErrorKind};
 
 use crate::dice::Dice;
+use crate::excuse::Excuse;
 use crate::fault::Class;
+use crate::masses::member;
 use crate::run::Keep;
 use crate::script::Script;
 use crate::task::{Outcome, Spec, Task};
@@ -41,6 +43,16 @@ const GRAVE_SILENCE: Duration = Duration::from_millis(100);
 /// So many names are used again at most, for contents that no other object has had.
 const NAMED_ANEW: usize = 3;
 const ANEW_BYTES: u64 = 11;
+
+/// So many of many small objects are asked for everywhere, and so many of those that were deleted.
+const SAMPLE: usize = 200;
+const SAMPLE_OF_DEAD: usize = 50;
+
+/// ... and so many are deleted at the end in one call.
+const DELETED_AT_ONCE: u32 = 4_000;
+
+/// How much longer everything may take for each of them.
+const FINISH_PER_MEMBER: Duration = Duration::from_millis(2);
 
 /// How often the run looks whether all tasks are over.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -116,7 +128,8 @@ impl Run<'_> {
 
     /// Until every task is over that can be.
     fn finish(&mut self) -> Result<(), String> {
-        let until = self.world.now() + FINISH_WITHIN;
+        let members = self.world.model.members() as u32;
+        let until = self.world.now() + FINISH_WITHIN + FINISH_PER_MEMBER * members;
         loop {
             self.world.run_until(self.world.now() + LOOK_EVERY);
             check(self.world)?;
@@ -135,7 +148,16 @@ impl Run<'_> {
             return Ok(());
         }
         let standing = self.world.standing();
-        let there: Vec<_> = self.script.lasting.iter().filter(|id| standing.has(**id)).copied().collect();
+        let mut there: Vec<_> = self.script.lasting.iter().filter(|id| standing.has(**id)).copied().collect();
+        let mut members: Vec<_> = self.world.put_members_by_place().into_keys().collect();
+        self.dice.shuffle(&mut members);
+        for id in members.into_iter().filter(|id| !standing.is_doomed(*id)).take(SAMPLE) {
+            match standing.has(id) {
+                true => there.push(id),
+                // The nodes that it was put on do not live: `judge_promises`.
+                false => self.world.excuses.count(Excuse::NodeDied),
+            }
+        }
         for client in fresh_clients(self.world) {
             for id in &there {
                 let spec = Spec::Get { id: *id, partial: false, fail_if_lost: false, hold: Duration::ZERO };
@@ -149,13 +171,19 @@ impl Run<'_> {
     /// the deletion may be among them: then it is only as if the object had never been.
     fn ask_for_the_dead(&mut self) -> Result<(), String> {
         let standing = self.world.standing();
-        let buried: Vec<_> = standing.buried().filter(|id| !self.world.is_unheard_of(*id)).collect();
+        let (mut members, mut buried): (Vec<_>, Vec<_>) = standing
+            .buried()
+            .filter(|id| !self.world.is_unheard_of(*id))
+            .partition(|id| member(*id).is_some());
+        self.dice.shuffle(&mut members);
+        buried.extend(members.into_iter().take(SAMPLE_OF_DEAD));
         let all_know = self.world.has_lost_nobody();
         let mut asked = Vec::new();
         for client in fresh_clients(self.world) {
             for &id in &buried {
                 let get = Spec::Get { id, partial: false, fail_if_lost: false, hold: Duration::ZERO };
-                let put = Spec::PutSmall { id, size: 8, dtype: None, variant: 0 };
+                let size = self.world.model.member_size(id).unwrap_or(8);
+                let put = Spec::PutSmall { id, size, dtype: None, variant: 0 };
                 let is_put = all_know && self.world.model.size(id).is_none();
                 for spec in [Some(get), Some(put).filter(|_| is_put)].into_iter().flatten() {
                     let mut task = Task::new(client, spec).may_fail(&[ErrorKind::Deleted]);
@@ -228,6 +256,13 @@ impl Run<'_> {
             }
         }
         self.finish()?;
+        for mass in std::mem::take(&mut self.script.masses) {
+            for stretch in mass.all().split(DELETED_AT_ONCE) {
+                let delete = Task::new(clients[0], Spec::DeleteMany { stretch });
+                self.world.plan_task(self.world.now(), delete);
+                self.finish()?;
+            }
+        }
         settle(self.world)?;
         let asked: Vec<_> = clients
             .iter()

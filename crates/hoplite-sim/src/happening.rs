@@ -38,6 +38,7 @@ pub(crate) enum Happening {
         line: LineId,
         to: NodeId,
         message: PeerMessage,
+        said: Duration,
     },
     /// What a cut held up gets through.
     LineFreed {
@@ -117,6 +118,17 @@ pub(crate) enum Happening {
     Relief(Relief),
     /// A slow node gets round to it.
     Late(Box<Happening>),
+}
+
+impl Happening {
+    /// The control message that arrives, if it is one.
+    pub fn control(&self) -> Option<(LineId, &PeerMessage)> {
+        match self {
+            Happening::Control { line, message, .. } => Some((*line, message)),
+            Happening::Late(inner) => inner.control(),
+            _ => None,
+        }
+    }
 }
 
 /// What happens on a stream, at the receiver unless said otherwise.

@@ -6,6 +6,7 @@
 //! - `excuse`: why something goes that a rule forbids
 //! - `task`: what clients do; `model`: what they must find
 //! - `fault`: what may go wrong; `workload`, `crowd`, `mischief`: a seed draws a world, its tasks, its faults
+//! - `masses`: many small objects; `coverage`: which messages met which troubles
 //! - `script`: the drawn list; `run`, `ending`: play it, and say what went wrong; `minimise`: with fewer items
 //! - `scale`: what a collective takes where nothing disturbs it
 //! - `bare`, `operations`: cores without bytes, and what each operation takes on thousands of them
@@ -13,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod bare;
+pub mod coverage;
 mod crowd;
 mod dice;
 mod ending;
@@ -20,6 +22,7 @@ pub mod excuse;
 pub mod fault;
 mod happening;
 mod log;
+mod masses;
 pub mod minimise;
 mod mischief;
 mod model;

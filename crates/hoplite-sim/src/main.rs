@@ -8,10 +8,11 @@ use std::sync::mpsc;
 use std::thread;
 
 use clap::Parser;
+use hoplite_sim::coverage::Table;
 use hoplite_sim::excuse::Excuses;
 use hoplite_sim::fault::FaultSwitches;
 use hoplite_sim::minimise::minimise;
-use hoplite_sim::run::{run, Keep, Report};
+use hoplite_sim::run::{run, Keep, Report, Switches};
 
 /// Runs simulated clusters of the real core, one per seed, and stops at the first broken rule.
 #[derive(Parser)]
@@ -25,6 +26,9 @@ struct Args {
     /// Let faults strike: all of them, or `=` some classes, with commas between them.
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "none", default_missing_value = "all")]
     faults: FaultSwitches,
+    /// Only worlds with ten thousand small objects or more.
+    #[arg(long)]
+    masses: bool,
     /// Only these of the numbered tasks and faults that the seed draws, with commas between them.
     #[arg(long, value_delimiter = ',')]
     keep: Option<Vec<usize>>,
@@ -45,13 +49,21 @@ struct Args {
     threads: Option<usize>,
 }
 
+impl Args {
+    fn switches(&self) -> Switches {
+        Switches { faults: self.faults, masses: self.masses }
+    }
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
+    let (switches, tail) = (args.switches(), args.tail);
     let threads = args.threads.or_else(|| thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     let keep: Keep = args.keep.clone().map(|keep| keep.into_iter().collect());
     let mut failed = Vec::new();
     let mut judged = 0;
     let mut excuses = Excuses::default();
+    let mut coverage = Table::default();
     let next = AtomicU64::new(args.seed);
     let end = args.seed + args.seeds;
     let (sender, reports) = mpsc::channel();
@@ -60,7 +72,7 @@ fn main() -> ExitCode {
             let (sender, next, keep) = (sender.clone(), &next, &keep);
             scope.spawn(move || loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);
-                if seed >= end || sender.send(run(seed, args.faults, keep, args.tail)).is_err() {
+                if seed >= end || sender.send(run(seed, switches, keep, tail)).is_err() {
                     return;
                 }
             });
@@ -75,6 +87,7 @@ fn main() -> ExitCode {
                 due += 1;
                 judged += report.judged;
                 excuses.add(&report.excuses);
+                coverage.add(&report.coverage);
                 if args.verbose || args.seeds == 1 {
                     println!("{report}");
                 }
@@ -90,7 +103,11 @@ fn main() -> ExitCode {
         }
     });
     if args.seeds > 1 {
-        print!("{excuses}");
+        print!("{excuses}{coverage}");
+        // Where some faults do not strike, it is no wonder that nothing meets them.
+        if args.faults == FaultSwitches::all() {
+            print!("{}", coverage.empty_cells());
+        }
     }
     if failed.is_empty() {
         println!("{} seeds from {}: all fine, {judged} contents judged", args.seeds, args.seed);
@@ -107,7 +124,8 @@ fn print_failure(args: &Args, keep: &Keep, report: &Report) {
     let mut shown = None;
     let mut keep = keep.clone();
     if args.reruns > 0 {
-        let small = minimise(report.seed, args.faults, report.kept.clone(), &failure.violation, args.reruns);
+        let small =
+            minimise(report.seed, args.switches(), report.kept.clone(), &failure.violation, args.reruns);
         println!(
             "  {} of {} tasks and faults do, found in {} runs",
             small.keep.len(),
@@ -115,7 +133,7 @@ fn print_failure(args: &Args, keep: &Keep, report: &Report) {
             small.reruns
         );
         keep = Some(small.keep);
-        shown = Some(run(report.seed, args.faults, &keep, args.tail));
+        shown = Some(run(report.seed, args.switches(), &keep, args.tail));
     }
     let shown = shown.as_ref().unwrap_or(report);
     for item in &shown.items {
@@ -128,7 +146,8 @@ fn print_failure(args: &Args, keep: &Keep, report: &Report) {
         }
         println!("  => seed {}: {}", report.seed, failure.violation);
     }
-    print!("  again: hoplite-sim --seed {} --faults={}", report.seed, args.faults);
+    let masses = if args.masses { " --masses" } else { "" };
+    print!("  again: hoplite-sim --seed {} --faults={}{masses}", report.seed, args.faults);
     match keep {
         Some(keep) => {
             let keep: Vec<_> = keep.iter().map(usize::to_string).collect();

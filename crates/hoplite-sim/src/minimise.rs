@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::fault::FaultSwitches;
-use crate::run::run;
+use crate::run::{run, Switches};
 
 /// A failure of the same kind, with as few items as `reruns` runs could find out.
 #[derive(Debug)]
@@ -15,13 +14,7 @@ pub struct Minimised {
 
 /// Leaves out halves of what `seed` draws, then quarters, down to single items, for as long as it
 /// fails in the same way.
-pub fn minimise(
-    seed: u64,
-    faults: FaultSwitches,
-    items: Vec<usize>,
-    violation: &str,
-    reruns: u32,
-) -> Minimised {
+pub fn minimise(seed: u64, switches: Switches, items: Vec<usize>, violation: &str, reruns: u32) -> Minimised {
     let wanted = kind(violation);
     let of = items.len();
     let mut kept = items;
@@ -34,7 +27,7 @@ pub fn minimise(
             let end = (at + chunk).min(kept.len());
             let fewer: BTreeSet<usize> = kept[..at].iter().chain(&kept[end..]).copied().collect();
             runs += 1;
-            let report = run(seed, faults, &Some(fewer.clone()), 0);
+            let report = run(seed, switches, &Some(fewer.clone()), 0);
             if report.failure.is_some_and(|failure| kind(&failure.violation) == wanted) {
                 kept = fewer.into_iter().collect();
             } else {

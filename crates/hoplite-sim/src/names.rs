@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 
 use hoplite_words::{Edition, NodeId, ObjectId};
 
+use crate::masses::member;
+
 /// Who is called what.
 #[derive(Default)]
 pub struct Names {
@@ -56,7 +58,10 @@ impl Names {
     pub fn object(&self, id: ObjectId) -> String {
         match self.objects.get(&id) {
             Some(name) => name.clone(),
-            None => "(partial)".to_owned(),
+            None => match member(id) {
+                Some((mass, number)) => format!("m{mass}.{number}"),
+                None => "(partial)".to_owned(),
+            },
         }
     }
 

@@ -104,6 +104,10 @@ pub struct Plane {
     pub folds: BTreeMap<FoldId, Fold>,
     /// How many complete copies of each object have gone from here: what clients have kept of it counts no longer.
     pub removals: BTreeMap<ObjectId, u64>,
+    /// Which of them are of an object, which are windows of others, and where the places of the rest begin and end.
+    of_object: BTreeMap<ObjectId, BTreeSet<CopyId>>,
+    windows: BTreeSet<CopyId>,
+    taken: BTreeMap<u64, (u64, CopyId)>,
     /// Where the copy closed last lay, if it had all its bytes and no other was opened there since.
     left_full: Option<Extent>,
 }
@@ -124,15 +128,17 @@ impl Plane {
                 ));
             }
         }
+        let met: Vec<_> = self.near(extent).collect();
         let fits = |held: &Copy| match (extent.is_window(), held.extent.is_window()) {
             (true, false) => lies_in(extent, held.extent) || !overlaps(extent, held.extent),
             _ => !overlaps(extent, held.extent),
         };
-        if let Some((other, held)) = self.copies.iter().find(|(_, held)| !fits(held)) {
-            return Err(format!("{copy:?} at {extent:?} overlaps {other:?} at {:?}", held.extent));
+        if let Some(other) = met.iter().find(|other| !fits(&self.copies[other])) {
+            let held = self.copies[other].extent;
+            return Err(format!("{copy:?} at {extent:?} overlaps {other:?} at {held:?}"));
         }
         let whole = |held: &Copy| held.stage == Stage::Writing && lies_in(extent, held.extent);
-        if extent.is_window() && !self.copies.values().any(whole) {
+        if extent.is_window() && !met.iter().any(|other| whole(&self.copies[other])) {
             return Err(format!("{copy:?} at {extent:?} is a window of no copy in the making"));
         }
         self.left_full = self.left_full.filter(|&left| left == extent);
@@ -149,9 +155,45 @@ impl Plane {
             followers: BTreeSet::new(),
             jobs: 0,
         };
-        match self.copies.insert(copy, fresh) {
-            None => Ok(()),
-            Some(_) => Err(format!("{copy:?} opened twice")),
+        if self.copies.insert(copy, fresh).is_some() {
+            return Err(format!("{copy:?} opened twice"));
+        }
+        if let Some((object, _)) = identity {
+            self.of_object.entry(object).or_default().insert(copy);
+        }
+        if extent.is_window() {
+            self.windows.insert(copy);
+        } else {
+            let places = places(extent).into_iter().filter(|(start, end)| start < end);
+            self.taken.extend(places.map(|(start, end)| (start, (end, copy))));
+        }
+        Ok(())
+    }
+
+    /// All copies that may overlap this stretch, or have it as a window: all windows among them.
+    fn near(&self, extent: Extent) -> impl Iterator<Item = CopyId> + '_ {
+        let whole = places(extent).into_iter().flat_map(move |(start, end)| {
+            // What is taken does not overlap, so that it ends in the order in which it begins.
+            let before = self.taken.range(..end.max(start + 1)).rev();
+            before.take_while(move |(_, (taken_end, _))| *taken_end > start).map(|(_, (_, copy))| *copy)
+        });
+        whole.chain(self.windows.iter().copied())
+    }
+
+    /// What was a copy of one object is one of another.
+    pub fn identify(&mut self, copy: CopyId, identity: (ObjectId, Edition)) {
+        let Some(held) = self.copies.get_mut(&copy) else { return };
+        if let Some((before, _)) = held.identity.replace(identity) {
+            self.forget_identity(copy, before);
+        }
+        self.of_object.entry(identity.0).or_default().insert(copy);
+    }
+
+    fn forget_identity(&mut self, copy: CopyId, object: ObjectId) {
+        let Some(copies) = self.of_object.get_mut(&object) else { return };
+        copies.remove(&copy);
+        if copies.is_empty() {
+            self.of_object.remove(&object);
         }
     }
 
@@ -168,7 +210,7 @@ impl Plane {
         }
         let is_sealed_window =
             |held: &&Copy| matches!(held.stage, Stage::Sealed(_)) && lies_in(held.extent, extent);
-        let windows = self.copies.values().filter(is_sealed_window);
+        let windows = self.windows.iter().map(|window| &self.copies[window]).filter(is_sealed_window);
         let mut windows: Vec<_> = windows.map(|window| window.extent).collect();
         windows.sort_by_key(|window| window.offset);
         let mut filled = extent.offset;
@@ -187,11 +229,13 @@ impl Plane {
     /// Clients keep nothing of `object` any longer.
     pub fn remove(&mut self, object: ObjectId) {
         *self.removals.entry(object).or_default() += 1;
-        self.copies_of(object).for_each(|held| held.kept = false);
+        for copy in self.of_object.get(&object).into_iter().flatten() {
+            self.copies.get_mut(copy).expect("it is open").kept = false;
+        }
     }
 
-    pub fn copies_of(&mut self, object: ObjectId) -> impl Iterator<Item = &mut Copy> {
-        self.copies.values_mut().filter(move |held| held.identity.is_some_and(|(of, _)| of == object))
+    pub fn copies_of(&self, object: ObjectId) -> impl Iterator<Item = &Copy> {
+        self.of_object.get(&object).into_iter().flatten().map(|copy| &self.copies[copy])
     }
 
     /// Forgets a copy that nobody touches any more.
@@ -199,6 +243,15 @@ impl Plane {
         let Some(held) = self.copies.remove(&copy) else {
             return Err(format!("{copy:?} closed, but it is not open"));
         };
+        if let Some((object, _)) = held.identity {
+            self.forget_identity(copy, object);
+        }
+        self.windows.remove(&copy);
+        for (start, _) in places(held.extent) {
+            if self.taken.get(&start).is_some_and(|(_, of)| *of == copy) {
+                self.taken.remove(&start);
+            }
+        }
         self.left_full = (held.watermark == held.extent.size).then_some(held.extent);
         if held.kept {
             return Err(format!("{copy:?} closed, but clients may keep it"));

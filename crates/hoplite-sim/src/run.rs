@@ -5,6 +5,7 @@ use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Once;
 
+use crate::coverage::Table;
 use crate::crowd::Drawing;
 use crate::dice::Dice;
 use crate::ending::Run;
@@ -26,7 +27,10 @@ pub struct Report {
     pub kept: Vec<usize>,
     pub stats: Stats,
     pub judged: u64,
+    /// How many small objects there were besides the others.
+    pub members: u64,
     pub excuses: Excuses,
+    pub coverage: Table,
     /// Equal for runs that were equal line by line.
     pub log_hash: u64,
     pub log_lines: u64,
@@ -60,11 +64,28 @@ impl fmt::Display for Report {
     }
 }
 
+/// Which worlds may be drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct Switches {
+    pub faults: FaultSwitches,
+    /// Only those with ten thousand small objects or more.
+    pub masses: bool,
+}
+
+impl From<FaultSwitches> for Switches {
+    fn from(faults: FaultSwitches) -> Self {
+        Switches { faults, masses: false }
+    }
+}
+
 /// Runs the world this seed draws, with all of its items or those that are kept; a failure comes
 /// with the last `tail_lines` of the log.
-pub fn run(seed: u64, faults: FaultSwitches, keep: &Keep, tail_lines: usize) -> Report {
+pub fn run(seed: u64, switches: impl Into<Switches>, keep: &Keep, tail_lines: usize) -> Report {
+    let switches = switches.into();
     let mut dice = Dice::new(seed);
-    let shape = Shape::draw(&mut dice, faults);
+    let mut shape = Shape::draw(&mut dice, switches.faults);
+    shape.draw_mass(seed, switches.masses);
+    let shape = shape;
     let mut plan = shape.plan(&mut dice);
     plan.tail_lines = tail_lines;
     let world_seed = dice.seed();
@@ -91,7 +112,9 @@ pub fn run(seed: u64, faults: FaultSwitches, keep: &Keep, tail_lines: usize) -> 
         items: items.iter().map(|item| world.names.readable(item)).collect(),
         stats: world.stats,
         judged: world.model.judged,
+        members: world.model.members(),
         excuses: world.excuses.clone(),
+        coverage: world.coverage.table.clone(),
         log_hash: world.log.hash(),
         log_lines: world.log.lines(),
         failure: violation

@@ -9,6 +9,7 @@ use hoplite_core::io::ClientId;
 use hoplite_words::ObjectId;
 
 use crate::fault::{Fault, When};
+use crate::masses::Mass;
 use crate::model::Model;
 use crate::names::Names;
 use crate::task::{Spec, Task, TaskId};
@@ -39,6 +40,8 @@ pub struct Script {
     pub items: Vec<Item>,
     /// Everything to be deleted at the end.
     pub ids: Vec<ObjectId>,
+    /// ... and many small ones.
+    pub masses: Vec<Mass>,
     /// Objects that nobody deletes before.
     pub lasting: Vec<ObjectId>,
     /// What makes the objects of this run, in an order in which it can be done again.

@@ -6,6 +6,8 @@ use hoplite_core::io::ClientId;
 use hoplite_words::client::{Request, Status};
 use hoplite_words::{CopyId, Dtype, Error, ErrorKind, NodeId, ObjectId, Op};
 
+use crate::masses::Stretch;
+
 /// One task of a client; numbered across the world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct TaskId(pub u64);
@@ -48,8 +50,18 @@ pub enum Spec {
         fail_if_lost: bool,
         hold: Duration,
     },
+    /// Put many small objects, so many at a time.
+    PutMany {
+        stretch: Stretch,
+        size: u64,
+        window: usize,
+    },
     Delete {
         ids: Vec<ObjectId>,
+    },
+    /// In one call.
+    DeleteMany {
+        stretch: Stretch,
     },
     Reduce {
         target: ObjectId,
@@ -117,6 +129,7 @@ pub enum Phase {
     Holding {
         copy: CopyId,
     },
+    PuttingMany,
     Over,
 }
 
@@ -128,6 +141,7 @@ impl Phase {
             Phase::Writing { .. } => "writing",
             Phase::Following { .. } => "following",
             Phase::Holding { .. } => "holding",
+            Phase::PuttingMany => "putting",
             Phase::Over => "over",
         }
     }
@@ -157,7 +171,9 @@ impl Spec {
             }
             Spec::Delete { ids } | Spec::Wait { ids, .. } => ids.clone(),
             Spec::Reduce { target, sources, .. } => sources.iter().chain([target]).copied().collect(),
-            Spec::Prefetch { .. } | Spec::Status => Vec::new(),
+            Spec::DeleteMany { stretch } => stretch.ids().collect(),
+            // Each begins and ends for itself.
+            Spec::PutMany { .. } | Spec::Prefetch { .. } | Spec::Status => Vec::new(),
         }
     }
 
@@ -225,9 +241,10 @@ impl Task {
 /// The request that is sent as it is: everything but puts.
 pub fn plain_request(spec: &Spec, timeout_ms: Option<u64>) -> Option<Request> {
     Some(match spec.clone() {
-        Spec::Put { .. } | Spec::PutSmall { .. } => return None,
+        Spec::Put { .. } | Spec::PutSmall { .. } | Spec::PutMany { .. } => return None,
         Spec::Get { id, partial, fail_if_lost, .. } => Request::Get { id, timeout_ms, partial, fail_if_lost },
         Spec::Delete { ids } => Request::Delete { ids, timeout_ms },
+        Spec::DeleteMany { stretch } => Request::Delete { ids: stretch.ids().collect(), timeout_ms },
         Spec::Reduce { target, sources, num_objects, op, fixed, to_sources } => Request::Reduce {
             target,
             sources,

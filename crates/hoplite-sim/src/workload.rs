@@ -7,6 +7,7 @@ use hoplite_words::limits::INLINE_BYTES_MAX;
 
 use crate::dice::Dice;
 use crate::fault::{Class, FaultSwitches};
+use crate::masses::Mass;
 use crate::net::NetPlan;
 use crate::world::{Clocks, Means, Plan, WALL_MS};
 
@@ -18,6 +19,17 @@ pub const OBJECT_BYTES_MAX: u64 = 4 * INLINE_BYTES_MAX;
 
 /// All objects of a world, and all partial sums, fit several times over.
 const PLENTY_BYTES: u64 = 32 << 20;
+
+/// One world of so many has many small objects; how many.
+const MASS_OF: usize = 40;
+const MASSES: [u64; 5] = [1_000, 1_000, 1_000, 2_000, 10_000];
+const MASSES_LARGE: [u64; 4] = [10_000, 10_000, 30_000, 90_000];
+
+/// Messages that an outbox holds for each of them, at least.
+const OUTBOX_PER_MEMBER: usize = 4;
+
+/// Makes other dice of a seed.
+const MASS_DICE: u64 = 0x6d61_7373_6573_2121;
 
 /// How much room a store has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +58,8 @@ pub struct Shape {
     pub early: bool,
     pub faults: FaultSwitches,
     pub clocks: Clocks,
+    /// Many small objects besides.
+    pub mass: Option<Mass>,
 }
 
 impl fmt::Display for Shape {
@@ -62,7 +76,8 @@ impl fmt::Display for Shape {
             self.span,
             if self.early { ", while joining" } else { "" },
             self.faults
-        )
+        )?;
+        self.mass.map_or(Ok(()), |Mass { count, size, .. }| write!(f, ", {count} more of {size} B"))
     }
 }
 
@@ -86,7 +101,28 @@ impl Shape {
             early: dice.percent(15),
             faults,
             clocks: draw_clocks(dice, nodes, faults),
+            mass: None,
         }
+    }
+
+    /// A seldom world, or every one that is to be so, has many small objects, and few nodes.
+    pub fn draw_mass(&mut self, seed: u64, always: bool) {
+        // Dice of their own: all other worlds are as they would be without.
+        let dice = &mut Dice::new(seed ^ MASS_DICE);
+        if dice.index(MASS_OF) > 0 && !always {
+            return;
+        }
+        let count = match always {
+            true => *dice.pick(&MASSES_LARGE),
+            false => *dice.pick(&MASSES),
+        };
+        let count = (count + dice.between(0, count / 10)) as u32;
+        let size = if count > 20_000 { 64 } else { *dice.pick(&[0, 1, 64, 64, 64, 300]) };
+        self.mass = Some(Mass { number: 0, count, size });
+        self.nodes = dice.between(2, 6) as usize;
+        self.clients = self.nodes + dice.between(0, 4) as usize;
+        self.room = Room::Plenty;
+        self.clocks.wall_ms.resize(self.nodes, WALL_MS);
     }
 
     /// The largest object: smaller where there are many to have it.
@@ -141,7 +177,9 @@ impl Shape {
             input_time,
             message_time,
             outbox_max: if self.faults.has(Class::Control) && dice.percent(15) {
-                dice.between(200, 2000) as usize
+                // In step with what there is to be said: the real one holds some hundred thousand.
+                let members = self.mass.map_or(0, |mass| mass.count as usize);
+                dice.between(200, 2000) as usize + OUTBOX_PER_MEMBER * members
             } else {
                 usize::MAX
             },

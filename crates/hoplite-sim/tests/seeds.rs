@@ -1,5 +1,6 @@
 //! Drawn worlds: a few hundred seeds, and the promise that a seed tells the same story twice.
 
+use hoplite_sim::coverage::{Kind, Table, Trouble};
 use hoplite_sim::fault::{Class, FaultSwitches};
 use hoplite_sim::run::{run as run_items, Report};
 
@@ -9,6 +10,10 @@ const FAULTY_SEEDS: u64 = 200;
 
 /// What only splits bring about is rare where they are one class of many.
 const SPLIT_SEEDS: u64 = 200;
+
+/// Of the kinds of control messages, so many are said in these worlds at least; and so many meet each trouble.
+const KINDS_SAID: usize = 45;
+const KINDS_MET: [usize; 6] = [36, 34, 34, 16, 14, 16];
 
 /// Lines of the log a failure shows.
 const TAIL_LINES: usize = 80;
@@ -37,9 +42,26 @@ fn drawn_worlds_break_no_rule() {
 
 #[test]
 fn drawn_worlds_with_faults_break_no_rule() {
+    let (mut table, mut members) = (Table::default(), 0);
     for seed in 0..FAULTY_SEEDS {
-        demand_fine(&run(seed, FaultSwitches::all(), TAIL_LINES));
+        let report = run(seed, FaultSwitches::all(), TAIL_LINES);
+        demand_fine(&report);
+        table.add(&report.coverage);
+        members += report.members;
     }
+    demand_coverage(&table);
+    assert!(members > 1000, "only {members} small objects besides");
+}
+
+/// Faults that nothing meets, or messages that are never said, prove nothing.
+fn demand_coverage(table: &Table) {
+    let said = Kind::ALL.iter().filter(|kind| table.said(**kind) > 0).count();
+    assert!(said >= KINDS_SAID, "only {said} of {} kinds were said:\n{table}", Kind::ALL.len());
+    for (&trouble, least) in Trouble::ALL.iter().zip(KINDS_MET) {
+        let met = Kind::ALL.iter().filter(|kind| table.met(**kind, trouble) > 0).count();
+        assert!(met >= least, "only {met} kinds met {trouble:?}:\n{table}");
+    }
+    assert!(table.mistaken().is_empty(), "{:?} were met:\n{table}", table.mistaken());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The clients of a drawn world: who puts, gets, reduces and deletes what, and when.
 
 mod groups;
+mod masses;
 mod objects;
 mod onlookers;
 
@@ -61,6 +62,9 @@ impl Drawing<'_> {
             self.draw_levels();
         }
         self.draw_onlookers();
+        if let Some(mass) = self.shape.mass {
+            self.draw_mass(mass);
+        }
         let faults = Mischief { dice: self.dice, shape: self.shape }.draw();
         self.put_some_off_to_heals(&faults);
         if let Some(longest) = faults.iter().map(|(_, fault)| fault.lasts()).max() {

@@ -11,6 +11,7 @@ use hoplite_words::limits::INLINE_BYTES_MAX;
 use hoplite_words::{Dtype, Edition, Header, ObjectId, Op};
 
 use crate::dice::Dice;
+use crate::masses::{member, Mass};
 
 /// Where the bytes of an object come from.
 #[derive(Clone, Debug)]
@@ -42,8 +43,12 @@ pub struct Model {
     seen: BTreeSet<ObjectId>,
     /// Contents that could not be judged yet because a source is itself a target not heard of.
     postponed: Vec<(ObjectId, Vec<ObjectId>, Vec<u8>)>,
+    masses: Vec<Mass>,
     pub judged: u64,
 }
+
+/// Where the bytes of one of many come from.
+static MEMBER: Origin = Origin::Put { dtype: None };
 
 /// The header a put of `size` bytes of `dtype` carries.
 pub fn header(dtype: Option<Dtype>, size: u64) -> Header {
@@ -58,12 +63,35 @@ impl Model {
         self.origins.insert(id, origin);
     }
 
+    pub fn add_mass(&mut self, mass: Mass) {
+        self.masses.push(mass);
+    }
+
+    /// How many objects there are besides those that have names.
+    pub fn members(&self) -> u64 {
+        self.masses.iter().map(|mass| u64::from(mass.count)).sum()
+    }
+
+    fn mass_of(&self, id: ObjectId) -> Option<&Mass> {
+        let (number, _) = member(id)?;
+        self.masses.iter().find(|mass| mass.number == number)
+    }
+
+    /// The size of one of many.
+    pub fn member_size(&self, id: ObjectId) -> Option<u64> {
+        self.mass_of(id).map(|mass| mass.size)
+    }
+
+    fn origin(&self, id: ObjectId) -> Option<&Origin> {
+        self.origins.get(&id).or_else(|| self.mass_of(id).map(|_| &MEMBER))
+    }
+
     pub fn knows(&self, id: ObjectId) -> bool {
-        self.origins.contains_key(&id)
+        self.origin(id).is_some()
     }
 
     pub fn dtype(&self, id: ObjectId) -> Option<Dtype> {
-        match self.origins.get(&id)? {
+        match self.origin(id)? {
             Origin::Put { dtype } => *dtype,
             Origin::Reduction { dtype, .. } => Some(*dtype),
         }
@@ -71,7 +99,7 @@ impl Model {
 
     /// The size of a reduction's target; a put has the size its client gives it.
     pub fn size(&self, id: ObjectId) -> Option<u64> {
-        match self.origins.get(&id)? {
+        match self.origin(id)? {
             Origin::Put { .. } => None,
             Origin::Reduction { size, .. } => Some(*size),
         }
@@ -106,6 +134,9 @@ impl Model {
         let dtype = self.dtype(id);
         let exact = !self.inexact.contains(&id);
         let fresh = || fresh_content(id, size, variant, dtype, exact).into();
+        if member(id).is_some() {
+            return fresh();
+        }
         self.puts.entry((id, size, variant)).or_insert_with(fresh).clone()
     }
 
@@ -122,7 +153,7 @@ impl Model {
         edition: Option<Edition>,
         sources: &[ObjectId],
     ) -> Result<(), String> {
-        let Some(origin) = self.origins.get(&id) else { return Ok(()) };
+        let Some(origin) = self.origin(id) else { return Ok(()) };
         match origin {
             // What came inline comes without its seal.
             Origin::Reduction { size, .. } if sources.is_empty() && *size <= INLINE_BYTES_MAX => {
@@ -201,6 +232,10 @@ impl Model {
 
     /// Takes note of sealed bytes of `id`; an error if it was sealed with other bytes before, anywhere.
     pub fn on_content(&mut self, id: ObjectId, bytes: &[u8]) -> Result<(), String> {
+        if member(id).is_some() {
+            // It can have one content only.
+            return Ok(());
+        }
         let known = self.contents.entry(id).or_insert_with(|| bytes.into());
         same(id, known, bytes).map_err(|how| format!("two sealed contents: {how}"))
     }
@@ -283,11 +318,14 @@ impl Model {
     }
 
     fn content(&mut self, id: ObjectId, over: &[ObjectId], size: u64) -> Result<Option<Rc<[u8]>>, String> {
-        let Some(origin) = self.origins.get(&id).cloned() else {
+        let Some(origin) = self.origin(id).cloned() else {
             return Err(format!("{id:?} went into a reduction, but nobody made it"));
         };
         let (op, dtype, declared_size) = match origin {
-            Origin::Put { .. } => return Ok(Some(self.put_content(id, size, 0))),
+            Origin::Put { .. } => {
+                let size = self.member_size(id).unwrap_or(size);
+                return Ok(Some(self.put_content(id, size, 0)));
+            }
             Origin::Reduction { op, dtype, size, .. } => (op, dtype, size),
         };
         if size != declared_size {

@@ -229,6 +229,7 @@ impl World {
             return;
         }
         match session.calls.remove(&call) {
+            Some(task) if self.on_member_answer(task, call, &reply) => {}
             Some(task) => {
                 self.keep(client, call, task, &reply);
                 self.on_task_answer(task, reply);

@@ -72,12 +72,13 @@ impl World {
             doomed: BTreeSet::new(),
         };
         for task in self.tasks.values().filter(|task| task.phase != Phase::Waiting) {
-            if let Spec::Delete { ids } = &task.spec {
-                standing.doomed.extend(ids);
+            if let Spec::Delete { .. } | Spec::DeleteMany { .. } = &task.spec {
+                let ids = task.spec.objects();
                 if matches!(task.outcome, Some(Outcome::Done)) {
                     let made_since = |id: &&ObjectId| self.may_be_made_since_deleted(**id);
                     standing.buried.extend(ids.iter().filter(|id| !made_since(id)));
                 }
+                standing.doomed.extend(ids);
             }
         }
         standing
@@ -92,6 +93,9 @@ impl World {
         let mut open = self.open_tasks().peekable();
         if open.peek().is_none() {
             return true;
+        }
+        if self.open_tasks().any(|(_, task)| matches!(task.spec, Spec::PutMany { .. })) {
+            return false;
         }
         let standing = self.standing();
         open.all(|(_, task)| standing.may_wait(task))
@@ -132,7 +136,7 @@ impl World {
                 return Err(format!("{} no longer has {id:?}, which was put there", self.name(place)));
             }
         }
-        Ok(())
+        self.judge_members()
     }
 
     /// What is whole on living nodes stays on one of them, although the node that it was put on may have
@@ -163,22 +167,21 @@ impl World {
 
     /// What was deleted is nowhere.
     pub fn judge_graves(&self) -> Result<(), String> {
-        for id in self.standing().buried.into_iter().filter(|id| !self.is_unheard_of(*id)) {
-            let holder = (0..self.nodes.len())
-                .map(|index| self.place(index))
-                .find(|place| self.nodes[place.index].alive && self.has_sealed(*place, id));
-            if let Some(place) = holder {
-                return Err(format!("{} has {id:?}, which was deleted", self.name(place)));
+        let mut buried = self.standing().buried;
+        buried.retain(|id| !self.is_unheard_of(*id));
+        for index in (0..self.nodes.len()).filter(|index| self.nodes[*index].alive) {
+            let held = self.held_at(index);
+            if let Some(id) = held.intersection(&buried).next() {
+                let (id, holder) = (self.names.object(*id), self.name(self.place(index)));
+                return Err(format!("{holder} has {id}, which was deleted"));
             }
         }
         Ok(())
     }
 
     fn has_sealed(&self, place: Place, object: ObjectId) -> bool {
-        let copies = &mut self.nodes[place.index].plane.copies.values();
-        copies.any(|held| {
-            matches!(held.stage, Stage::Sealed(_)) && held.identity.is_some_and(|(id, _)| id == object)
-        })
+        let mut copies = self.nodes[place.index].plane.copies_of(object);
+        copies.any(|held| matches!(held.stage, Stage::Sealed(_)))
     }
 
     /// A node that leaves before its time is up says that others keep what it was to keep. If its time is up,
@@ -193,6 +196,9 @@ impl World {
         }
         if !early && !self.only_one_struck() {
             return self.excuses.count(Excuse::SeveralFaults);
+        }
+        if early {
+            self.judge_legacy_of_members(place);
         }
         let standing = self.standing();
         let put_here = self.tasks.values().filter(|task| {
@@ -211,7 +217,7 @@ impl World {
 
     /// Whether there is a copy of it there, whole or growing.
     fn has_some(&self, place: Place, object: ObjectId) -> bool {
-        let mut copies = self.nodes[place.index].plane.copies.values();
-        copies.any(|held| held.stage != Stage::Aborted && held.identity.is_some_and(|(id, _)| id == object))
+        let mut copies = self.nodes[place.index].plane.copies_of(object);
+        copies.any(|held| held.stage != Stage::Aborted)
     }
 }

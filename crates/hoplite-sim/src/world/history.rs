@@ -72,8 +72,9 @@ fn deed_of(spec: &Spec, object: ObjectId) -> Deed {
     match spec {
         Spec::Put { ending, .. } if *ending != Ending::Seal => Deed::Other,
         Spec::Put { variant, .. } | Spec::PutSmall { variant, .. } => Deed::Put(*variant),
+        Spec::PutMany { .. } => Deed::Put(0),
         Spec::Reduce { target, .. } if *target == object => Deed::Reduce,
-        Spec::Delete { .. } => Deed::Delete,
+        Spec::Delete { .. } | Spec::DeleteMany { .. } => Deed::Delete,
         _ => Deed::Other,
     }
 }
@@ -94,6 +95,29 @@ impl World {
             let call = Call { task, deed, place, begin: now, done: None, failed: false };
             self.history.calls.entry(object).or_default().push(call);
         }
+    }
+
+    /// A task puts one of many.
+    pub(super) fn note_put_begun(&mut self, task: TaskId, object: ObjectId) {
+        let place = self.sessions[&self.tasks[&task].client].place;
+        let begin = self.queue.now();
+        let call = Call { task, deed: Deed::Put(0), place, begin, done: None, failed: false };
+        self.history.calls.entry(object).or_default().push(call);
+    }
+
+    pub(super) fn note_put_ended(&mut self, task: TaskId, object: ObjectId, done: bool) {
+        let now = self.queue.now();
+        let calls = self.history.calls.get_mut(&object).into_iter().flatten();
+        for call in calls.filter(|call| call.task == task) {
+            call.done = done.then_some(now);
+            call.failed = !done;
+        }
+    }
+
+    /// Where this task has put the object, if it has.
+    pub(super) fn put_where(&self, task: TaskId, object: ObjectId) -> Option<Place> {
+        let mut calls = self.history.of(object);
+        calls.find(|call| call.task == task && call.done.is_some()).map(|call| call.place)
     }
 
     /// The call was answered; `done` if that was no error.

@@ -47,6 +47,13 @@ pub(super) const RETRANSMIT_MAX: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct LineId(u64);
 
+/// Something said, and when.
+#[derive(Debug)]
+pub(crate) struct Letter {
+    pub message: PeerMessage,
+    pub said: Duration,
+}
+
 #[derive(Debug)]
 struct Line {
     from: Place,
@@ -56,9 +63,9 @@ struct Line {
     /// Nothing gets through any more, and the caller does not know yet.
     broken: bool,
     /// Said while it is being dialled.
-    waiting: VecDeque<PeerMessage>,
+    waiting: VecDeque<Letter>,
     /// Held up by a cut.
-    stuck: VecDeque<PeerMessage>,
+    stuck: VecDeque<Letter>,
     last_arrival: Duration,
     /// Said, and not taken in by the other process.
     unread: usize,
@@ -75,7 +82,8 @@ pub(crate) struct Lines {
     /// The one that messages from here are listened to there.
     heard: BTreeMap<(NodeId, NodeId), LineId>,
     failures: BTreeMap<(Place, NodeId), u32>,
-    dials: u64,
+    /// Who dialled whom, of all that ever were.
+    ends: Vec<(NodeId, NodeId)>,
 }
 
 impl Lines {
@@ -128,14 +136,19 @@ impl World {
             None => self.dial(place, to),
         };
         let line = self.lines.table.get_mut(&id).expect("current ones exist");
+        self.coverage.on_said(line.from_id, to, &message);
         line.unread += 1;
-        if line.unread > self.plan.means.outbox_max {
-            return self.overflow(id);
+        if line.unread > self.plan.means.outbox_max || line.broken {
+            self.coverage.on_missed(line.from_id, to, &message, false);
+            if line.unread > self.plan.means.outbox_max {
+                self.overflow(id);
+            }
+            return;
         }
-        if !line.up {
-            line.waiting.push_back(message);
-        } else if !line.broken {
-            self.transmit(id, message);
+        let letter = Letter { message, said: self.queue.now() };
+        match line.up {
+            true => self.transmit(id, letter),
+            false => line.waiting.push_back(letter),
         }
     }
 
@@ -156,8 +169,8 @@ impl World {
     }
 
     fn dial(&mut self, place: Place, to: NodeId) -> LineId {
-        self.lines.dials += 1;
-        let id = LineId(self.lines.dials);
+        self.lines.ends.push((self.nodes[place.index].id, to));
+        let id = LineId(self.lines.ends.len() as u64);
         let line = Line {
             from: place,
             from_id: self.nodes[place.index].id,
@@ -184,7 +197,7 @@ impl World {
         let (from, from_id, to) = (line.from, line.from_id, line.to);
         let there = index_of(to.addr);
         if self.alive(from).is_none() || !self.lines.is_current(id) {
-            self.lines.forget(id);
+            self.forget_line(id);
             return;
         }
         if self.put_off_for_shortage(id) {
@@ -200,8 +213,8 @@ impl World {
         } else if let Some(place) = self.place_of(to) {
             let line = self.lines.table.get_mut(&id).expect("looked up above");
             line.up = true;
-            for message in std::mem::take(&mut line.waiting) {
-                self.transmit(id, message);
+            for letter in std::mem::take(&mut line.waiting) {
+                self.transmit(id, letter);
             }
             if self.lines.heard.insert((from_id, to), id).is_some() {
                 self.feed(place, Input::PeerBroken { node: from_id });
@@ -243,30 +256,54 @@ impl World {
         lines.count() + flows.count() + clients.count() >= most
     }
 
-    fn transmit(&mut self, id: LineId, message: PeerMessage) {
+    fn transmit(&mut self, id: LineId, Letter { message, said: first_said }: Letter) {
         let line = &self.lines.table[&id];
         let from = line.from.index;
         let under_way = self.net.under_way(from, index_of(line.to.addr), Lane::Control);
         let said = self.queue.now() + self.nodes[from].process.turn;
         let line = self.lines.table.get_mut(&id).expect("looked up above");
         line.last_arrival = (line.last_arrival + Duration::from_nanos(1)).max(said + under_way);
-        self.queue.push(line.last_arrival, Happening::Control { line: id, to: line.to, message });
+        self.queue
+            .push(line.last_arrival, Happening::Control { line: id, to: line.to, message, said: first_said });
     }
 
-    pub(super) fn on_control(&mut self, id: LineId, message: PeerMessage) {
-        let Some(line) = self.lines.table.get_mut(&id).filter(|line| !line.broken) else { return };
+    pub(super) fn on_control(&mut self, id: LineId, letter: Letter) {
+        let Some(line) = self.lines.table.get_mut(&id).filter(|line| !line.broken) else {
+            return self.lose(id, &letter.message);
+        };
         if self.net.is_cut(line.from.index, index_of(line.to.addr)) || !line.stuck.is_empty() {
-            return line.stuck.push_back(message);
+            return line.stuck.push_back(letter);
         }
         line.unread -= 1;
         let (from, to) = (line.from_id, line.to);
-        if self.lines.heard.get(&(from, to)) == Some(&id) {
-            self.hear(from, to, message);
+        match self.place_of(to).filter(|_| self.lines.heard.get(&(from, to)) == Some(&id)) {
+            Some(place) => {
+                let when = [letter.said, self.queue.now()];
+                self.coverage.on_read(from, to, &letter.message, when, id.0);
+                self.hear(place, from, to, letter.message);
+            }
+            None => self.lose(id, &letter.message),
         }
     }
 
-    fn hear(&mut self, from: NodeId, to: NodeId, message: PeerMessage) {
-        let Some(place) = self.place_of(to) else { return };
+    /// What was on its way on a connection does not arrive.
+    pub(super) fn lose(&mut self, id: LineId, message: &PeerMessage) {
+        let (from, to) = self.lines.ends[id.0 as usize - 1];
+        self.coverage.on_missed(from, to, message, true);
+    }
+
+    /// The connection is no more, and what it holds is lost.
+    fn forget_line(&mut self, id: LineId) -> Option<Line> {
+        let line = self.lines.forget(id)?;
+        for (letters, sent) in [(&line.waiting, false), (&line.stuck, true)] {
+            for letter in letters {
+                self.coverage.on_missed(line.from_id, line.to, &letter.message, sent);
+            }
+        }
+        Some(line)
+    }
+
+    fn hear(&mut self, place: Place, from: NodeId, to: NodeId, message: PeerMessage) {
         if !is_noise(&message) {
             let text = show::message(&mut self.names, &message);
             note!(self, "{} hears {} {text}", name(to), name(from));
@@ -300,8 +337,8 @@ impl World {
             return;
         }
         // Before all that was said later; each on its own, since their receiver may stand still.
-        for message in std::mem::take(&mut line.stuck) {
-            self.queue.push(self.queue.now(), Happening::Control { line: id, to, message });
+        for Letter { message, said } in std::mem::take(&mut line.stuck) {
+            self.queue.push(self.queue.now(), Happening::Control { line: id, to, message, said });
         }
         note!(self, "{} gets through to {} again", name(from), name(to));
     }
@@ -316,7 +353,7 @@ impl World {
             return;
         }
         let was_current = self.lines.is_current(id);
-        self.lines.forget(id);
+        self.forget_line(id);
         let Some(node) = self.alive(from).filter(|_| was_current) else { return };
         let id = node.id;
         *self.lines.failures.entry((from, to)).or_default() += 1;
@@ -350,8 +387,10 @@ impl World {
     pub(super) fn break_line(&mut self, id: LineId, callee_hears: bool) {
         let Some(line) = self.lines.table.get_mut(&id).filter(|line| line.up && !line.broken) else { return };
         line.broken = true;
-        line.stuck.clear();
         let (from, from_id, to) = (line.from, line.from_id, line.to);
+        for letter in std::mem::take(&mut line.stuck) {
+            self.coverage.on_missed(from_id, to, &letter.message, true);
+        }
         let (here, there) = (from.index, index_of(to.addr));
         let noticed = self.net.under_way(there, here, Lane::Control);
         self.queue.push(self.after(noticed), Happening::LineLost { line: id, gone: false });
@@ -365,7 +404,7 @@ impl World {
     pub(super) fn break_lines_across(&mut self, separated: impl Fn(usize, usize) -> bool) {
         for id in self.lines.across(separated) {
             let was_current = self.lines.is_current(id);
-            let Some(Line { from, from_id, to, .. }) = self.lines.forget(id) else { continue };
+            let Some(Line { from, from_id, to, .. }) = self.forget_line(id) else { continue };
             note!(self, "the line from {} to {} times out", name(from_id), name(to));
             if was_current {
                 *self.lines.failures.entry((from, to)).or_default() += 1;
@@ -388,7 +427,9 @@ impl World {
         let Some(id) = self.lines.current.remove(&(place, to)) else { return };
         self.lines.failures.remove(&(place, to));
         let line = self.lines.table.get_mut(&id).expect("current ones exist");
-        line.waiting.clear();
+        for letter in std::mem::take(&mut line.waiting) {
+            self.coverage.on_missed(line.from_id, to, &letter.message, false);
+        }
         if line.up && !line.broken {
             let (from, at) = (line.from_id, line.last_arrival.max(self.queue.now()));
             let there = self.net.latency(place.index, index_of(to.addr));

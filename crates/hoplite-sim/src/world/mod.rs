@@ -12,6 +12,7 @@ mod flows;
 mod folds;
 mod history;
 mod lines;
+mod masses;
 mod nodes;
 mod outputs;
 mod rules;
@@ -28,6 +29,7 @@ use hoplite_core::io::{ClientId, Input};
 use hoplite_core::Core;
 use hoplite_words::{Edition, NodeId, ObjectId, TransferId};
 
+use crate::coverage::Follower;
 use crate::dice::Dice;
 use crate::excuse::Excuses;
 use crate::happening::Happening;
@@ -43,7 +45,8 @@ use deferral::Process;
 use faults::{Faults, Leaving};
 use flows::Flow;
 use history::History;
-use lines::Lines;
+use lines::{Letter, Lines};
+use masses::Putting;
 use rules::Rules;
 use witnesses::Witnesses;
 
@@ -53,8 +56,9 @@ pub(crate) use rules::Suspects;
 /// More happenings than this at one moment are a loop.
 const MOMENT_MAX: u64 = 100_000;
 
-/// Runs take some ten thousand; this many are a loop that lets time pass.
+/// Runs take some ten thousand, and some more for each of many objects; this many are a loop that lets time pass.
 const HAPPENINGS_MAX: u64 = 2_000_000;
+const HAPPENINGS_PER_MEMBER: u64 = 200;
 
 /// Which start of which node: what was meant for an earlier start never reaches a later one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -188,12 +192,15 @@ pub struct World {
     pub(crate) witnesses: Witnesses,
     pub(crate) history: History,
     pub excuses: Excuses,
+    pub(crate) coverage: Follower,
     pub(crate) nodes: Vec<Node>,
     pub(crate) flows: BTreeMap<FlowId, Flow>,
     pub(crate) sessions: BTreeMap<ClientId, Session>,
     pub(crate) tasks: BTreeMap<TaskId, Task>,
     /// What each pull asked for, by receiver.
     pub(crate) pulls: BTreeMap<(Place, TransferId), (ObjectId, Edition)>,
+    /// Tasks that put many objects.
+    putting: BTreeMap<TaskId, Putting>,
     pub(crate) violation: Option<String>,
     /// Happenings in a row that left the clock where it was.
     at_one_moment: u64,
@@ -215,11 +222,13 @@ impl World {
             witnesses: Witnesses::default(),
             history: History::default(),
             excuses: Excuses::default(),
+            coverage: Follower::default(),
             nodes: Vec::new(),
             flows: BTreeMap::new(),
             sessions: BTreeMap::new(),
             tasks: BTreeMap::new(),
             pulls: BTreeMap::new(),
+            putting: BTreeMap::new(),
             violation: None,
             at_one_moment: 0,
             names: Names::default(),
@@ -257,8 +266,9 @@ impl World {
         let before = self.queue.now();
         let Some(happening) = self.queue.pop() else { return false };
         self.stats.happenings += 1;
+        let happenings_max = HAPPENINGS_MAX + HAPPENINGS_PER_MEMBER * self.model.members();
         self.at_one_moment = if self.queue.now() > before { 0 } else { self.at_one_moment + 1 };
-        if self.at_one_moment > MOMENT_MAX || self.stats.happenings > HAPPENINGS_MAX {
+        if self.at_one_moment > MOMENT_MAX || self.stats.happenings > happenings_max {
             self.violate(format!("happenings without end, such as {happening:?}"));
         }
         if let Some(happening) = self.defer(happening) {
@@ -304,7 +314,7 @@ impl World {
             Happening::Report { place, input, frees } => self.on_report(place, input, &frees),
             Happening::Tick { place } => self.on_tick(place),
             Happening::Dial { line, waited } => self.on_dial(line, waited),
-            Happening::Control { line, message, .. } => self.on_control(line, message),
+            Happening::Control { line, message, said, .. } => self.on_control(line, Letter { message, said }),
             Happening::LineFreed { line } => self.on_line_freed(line),
             Happening::LineLost { line, gone } => self.on_line_lost(line, gone),
             Happening::LineClosed { line, from, to } => self.on_line_closed(line, from, to),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hoplite_core::io::{Input, Output};
 use hoplite_core::{Config, Core};
+use hoplite_words::client::Request;
 use hoplite_words::{CopyId, NodeId};
 
 use super::deferral::Process;
@@ -20,9 +21,21 @@ const IDLE_TICKS_MAX: u32 = 1000;
 
 /// More outputs than this for one input are a loop.
 const OUTPUTS_MAX: u64 = 100_000;
+const OUTPUTS_PER_OBJECT: u64 = 20;
 
 /// More messages than this in one turn keep everything else waiting, heartbeats too: some ten milliseconds.
 const TURN_MESSAGES_MAX: u64 = 4096;
+
+/// How many objects a call is about.
+fn objects_of(input: &Input) -> u64 {
+    let Input::Client { request, .. } = input else { return 0 };
+    let count = match request {
+        Request::Delete { ids, .. } | Request::Wait { ids, .. } | Request::Prefetch { ids, .. } => ids.len(),
+        Request::Reduce { sources, .. } => 1 + sources.len(),
+        _ => 1,
+    };
+    count as u64
+}
 
 impl World {
     pub(super) fn add_node(&mut self, index: usize) {
@@ -67,14 +80,13 @@ impl World {
         let now = self.queue.now();
         let means = self.plan.means;
         let Some(node) = self.alive(place) else { return };
-        // A call may be about tens of thousands of objects.
-        let is_call = matches!(input, Input::Client { .. });
+        let about = objects_of(&input);
         node.core.handle(now, input);
         node.process.turn = means.input_time;
         let (mut outputs, mut messages) = (0, 0);
         while let Some(output) = self.nodes[place.index].core.poll_output() {
             outputs += 1;
-            if outputs > OUTPUTS_MAX {
+            if outputs > OUTPUTS_MAX + about * OUTPUTS_PER_OBJECT {
                 return self.violate(format!("outputs without end, such as {output:?}"));
             }
             if matches!(output, Output::Peer { .. }) {
@@ -83,7 +95,8 @@ impl World {
             }
             self.carry_out(place, output);
         }
-        if messages > TURN_MESSAGES_MAX && !is_call {
+        // A call may be about tens of thousands of objects, each of which concerns everybody.
+        if messages > TURN_MESSAGES_MAX + about * (self.nodes.len() as u64 + 2) {
             return self.violate(format!("{} says {messages} things in one turn", self.name(place)));
         }
         self.nodes[place.index].process.end_turn(now);
@@ -155,9 +168,14 @@ impl World {
         let place = self.place(index);
         let Some(node) = self.alive(place) else { return };
         node.alive = false;
-        node.process = Process::default();
+        let process = std::mem::take(&mut node.process);
         let id = node.id;
         self.note_death(place);
+        for happening in &process.held {
+            if let Some((line, message)) = happening.control() {
+                self.lose(line, message);
+            }
+        }
         tell!(self, "{} dies{}", name(id), if host { " with its host" } else { "" });
         if host {
             self.net.set_dark(index, true);

@@ -265,9 +265,8 @@ impl World {
     /// What was a partial sum may have become a target.
     pub(super) fn refresh_identity(&mut self, place: Place, copy: CopyId) {
         let node = &mut self.nodes[place.index];
-        let identity = node.core.identity_of(copy);
-        if let Some(held) = node.plane.copies.get_mut(&copy) {
-            held.identity = identity.or(held.identity);
+        if let Some(identity) = node.core.identity_of(copy) {
+            node.plane.identify(copy, identity);
         }
     }
 

@@ -109,6 +109,7 @@ impl World {
             }
         }
         let request = match task.spec.clone() {
+            Spec::PutMany { .. } => return self.put_members(id),
             Spec::Put { id, size, dtype, .. } => {
                 Request::Create { id, size, header: header(dtype, size), timeout_ms }
             }
@@ -132,11 +133,11 @@ impl World {
         self.end_task(id, Outcome::Viewed);
     }
 
-    fn set_phase(&mut self, id: TaskId, phase: Phase) {
+    pub(super) fn set_phase(&mut self, id: TaskId, phase: Phase) {
         self.tasks.get_mut(&id).expect("planned").phase = phase;
     }
 
-    fn end_task(&mut self, id: TaskId, outcome: Outcome) {
+    pub(super) fn end_task(&mut self, id: TaskId, outcome: Outcome) {
         if matches!(&outcome, Outcome::Failed(error) if error.kind == ErrorKind::Lost) && self.remake(id) {
             return;
         }
@@ -220,8 +221,8 @@ impl World {
                 self.end_task(id, Outcome::Reduced);
             }
             (Reply::Done, spec) => {
-                if let Spec::Delete { ids } = &spec {
-                    self.note_deleted(self.sessions[&client].place, ids);
+                if let Spec::Delete { .. } | Spec::DeleteMany { .. } = &spec {
+                    self.note_deleted(self.sessions[&client].place, &spec.objects());
                 }
                 spec.made().into_iter().for_each(|object| self.judge_existence(id, object));
                 self.end_task(id, Outcome::Done);

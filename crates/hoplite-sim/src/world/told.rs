@@ -7,6 +7,7 @@ use hoplite_words::{ErrorKind, NodeId, ObjectId};
 
 use super::World;
 use crate::excuse::Excuse;
+use crate::masses::member;
 use crate::task::{Outcome, Task};
 
 /// Nodes that heard, and have not handed over, that a complete copy of an object exists or existed.
@@ -21,7 +22,8 @@ fn tells_complete(message: &PeerMessage) -> Option<(ObjectId, u8)> {
         DirectoryRequest::MarkLost { .. } => true,
         _ => false,
     };
-    complete.then_some((*id, *hops))
+    // Of one of many, nobody asks to be told of its loss.
+    (complete && member(*id).is_none()).then_some((*id, *hops))
 }
 
 impl Told {
