@@ -74,7 +74,7 @@ def _operations(found: Sequence[dict[str, Any]], against: str, folder: Path) -> 
         axis.set_xlabel(ACROSS[against])
         axis.set_xscale("log")
         axis.set_xticks(sorted({across for line in axis.lines for across in _places(line)}))
-        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.minorticks_off()
         lines.scale(axis)
     axes[0].set_ylabel("ms")
