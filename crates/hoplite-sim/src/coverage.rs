@@ -383,10 +383,9 @@ fn gather<T>(groups: &mut Vec<(&'static str, Vec<T>)>, why: &'static str, what: 
 pub fn why_empty(kind: Kind, trouble: Trouble) -> Option<&'static str> {
     Some(match (kind, trouble) {
         (Kind::Goodbye, _) => "no connection of these worlds is closed because it is idle",
-        (
-            Kind::Pull | Kind::Unpull | Kind::PullRefused | Kind::Check | Kind::Checked,
-            Trouble::Repeated | Trouble::Twice,
-        ) => "a transfer that breaks off is asked for anew, under another number",
+        (Kind::Pull | Kind::Unpull, Trouble::Repeated | Trouble::Twice) => {
+            "a transfer is asked for, and stopped, once; the next one has another number"
+        }
         (Kind::Ping | Kind::Pong, Trouble::Twice) | (Kind::Pong, Trouble::Repeated) => {
             "every ping is of a moment of its own"
         }
