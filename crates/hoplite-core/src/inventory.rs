@@ -244,7 +244,12 @@ impl Core {
     }
 
     fn take_page(&mut self, from: NodeId, answer: Answer) {
-        for (id, edition) in self.directory.on_inventory(&mut self.ctx, &self.copies, from, answer) {
+        self.directory.on_inventory(&mut self.ctx, &self.copies, from, answer);
+    }
+
+    /// A turn of long work of the directory.
+    pub(crate) fn work_on_directory(&mut self) {
+        for (id, edition) in self.directory.work(&mut self.ctx, &self.copies) {
             self.drop_kept(id, edition);
         }
     }

@@ -74,9 +74,8 @@ impl Core {
     }
 
     fn repeat_verdicts_and_questions(&mut self, of: impl Fn(ObjectId) -> bool) {
-        for (id, request) in self.open_questions().into_iter().filter(|&(id, _)| of(id)) {
-            self.ask_owner(id, request, None);
-        }
+        self.calls.repeat_questions(&of);
+        self.ask_due_questions();
         self.repeat_unjudged(of);
     }
 
@@ -107,7 +106,7 @@ impl Core {
     fn has_open_questions(&self) -> bool {
         !self.open_asks().is_empty()
             || self.subscriptions.has_open()
-            || !self.open_questions().is_empty()
+            || self.calls.has_questions()
             || self.has_unjudged()
             || self.has_commits()
             || self.seats.has_reports()

@@ -23,6 +23,8 @@ pub(crate) enum Timer {
     Turn(ObjectId),
     /// Say again what has not been answered.
     Refresh,
+    /// Ask owners the next few questions.
+    Questions,
     /// Subscribe again, to what is behind this object.
     RefreshWatched(ObjectId),
     /// Tell a peer whose connection broke what it may have missed.

@@ -85,6 +85,8 @@ pub(crate) struct Calls {
     table: BTreeMap<(ClientId, u64), Call>,
     /// Directory questions by token: which call asked.
     tokens: BTreeMap<u64, (ClientId, u64)>,
+    /// Those that are still to be asked, or asked again.
+    due: BTreeSet<u64>,
     /// Calls of clients that had too many open.
     pub refused: u64,
 }

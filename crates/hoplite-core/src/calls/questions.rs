@@ -1,14 +1,20 @@
 //! Calls that the owners of their ids answer: delete and locate.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use hoplite_words::client::{Location, Reply};
 use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::{ErrorKind, ObjectId};
 
-use super::Pending;
+use super::{Calls, Pending};
 use crate::io::ClientId;
+use crate::timers::Timer;
 use crate::Core;
+
+/// Questions that one turn asks, and the pause before the next.
+const QUESTIONS_PER_TURN: usize = 256;
+const QUESTIONS_PAUSE: Duration = Duration::from_micros(100);
 
 impl Core {
     pub(super) fn on_delete(
@@ -26,12 +32,24 @@ impl Core {
         for &token in tokens.keys() {
             self.calls.tokens.insert(token, (client, call));
         }
-        let requests = tokens.clone();
+        self.calls.due.extend(tokens.keys());
         self.open_call(client, call, timeout_ms, Pending::Delete { tokens });
-        for (token, id) in requests {
-            self.ask_owner(id, DirectoryRequest::Delete { token }, None);
-        }
+        self.ask_due_questions();
         self.arm_refresh();
+    }
+
+    /// Asks the next few of the questions that are due: one call may delete as many ids as it likes, and nothing else
+    /// is to wait for that.
+    pub(crate) fn ask_due_questions(&mut self) {
+        for _ in 0..QUESTIONS_PER_TURN {
+            let Some(token) = self.calls.due.pop_first() else { return };
+            if let Some((id, request)) = self.calls.question(token) {
+                self.ask_owner(id, request, None);
+            }
+        }
+        if !self.calls.due.is_empty() {
+            self.ctx.timers.set(self.ctx.now + QUESTIONS_PAUSE, Timer::Questions);
+        }
     }
 
     pub(crate) fn on_delete_done(&mut self, token: u64) {
@@ -57,18 +75,28 @@ impl Core {
         }
         self.finish_call(client, call, Reply::Located { size, copies });
     }
+}
 
-    /// Directory questions without an answer yet, to be asked again.
-    pub(crate) fn open_questions(&self) -> Vec<(ObjectId, DirectoryRequest)> {
-        let mut questions = Vec::new();
-        for call in self.calls.table.values() {
-            match &call.pending {
-                Pending::Delete { tokens } => questions
-                    .extend(tokens.iter().map(|(&token, &id)| (id, DirectoryRequest::Delete { token }))),
-                &Pending::Locate { id, token } => questions.push((id, DirectoryRequest::Locate { token })),
-                _ => {}
+impl Calls {
+    /// What the call behind this token wants to know of an owner, if it waits still.
+    fn question(&self, token: u64) -> Option<(ObjectId, DirectoryRequest)> {
+        match &self.table.get(self.tokens.get(&token)?)?.pending {
+            Pending::Delete { tokens } => Some((*tokens.get(&token)?, DirectoryRequest::Delete { token })),
+            &Pending::Locate { id, token: own } if own == token => {
+                Some((id, DirectoryRequest::Locate { token }))
             }
+            _ => None,
         }
-        questions
+    }
+
+    pub fn has_questions(&self) -> bool {
+        self.tokens.keys().any(|&token| self.question(token).is_some())
+    }
+
+    /// All that is unanswered of these objects is to be asked again.
+    pub fn repeat_questions(&mut self, of: impl Fn(ObjectId) -> bool) {
+        let is_open = |token: &u64| self.question(*token).is_some_and(|(id, _)| of(id));
+        let open: Vec<_> = self.tokens.keys().copied().filter(is_open).collect();
+        self.due.extend(open);
     }
 }

@@ -268,8 +268,8 @@ impl Directory {
     }
 
     /// What was said to `node` lately may be lost: what it must know it hears again.
-    pub fn repeat_answers(&self, ctx: &mut Ctx, node: NodeId) {
-        self.repeat_deletions(ctx, node);
+    pub fn repeat_answers(&mut self, ctx: &mut Ctx, node: NodeId) {
+        self.sweep_deletions(ctx, node);
         self.repeat_pins(ctx, node);
     }
 

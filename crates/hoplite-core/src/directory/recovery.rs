@@ -360,17 +360,11 @@ impl Directory {
     }
 
     /// Takes in a page. Returns what copies kept here must go, because their writer gave up what it had put.
-    pub fn on_inventory(
-        &mut self,
-        ctx: &mut Ctx,
-        local: &Copies,
-        from: NodeId,
-        answer: Answer,
-    ) -> Vec<(ObjectId, Edition)> {
+    pub fn on_inventory(&mut self, ctx: &mut Ctx, local: &Copies, from: NodeId, answer: Answer) {
         // A page behind the one before, or the last: else it would be asked for without end.
         let is_news = |pull: &Pull| answer.next.is_none_or(|next| pull.next < Some(next));
         let is_current = |pull: &&mut Pull| pull.round == answer.round && is_news(pull);
-        let Some(pull) = self.pulls.running.get_mut(&from).filter(is_current) else { return Vec::new() };
+        let Some(pull) = self.pulls.running.get_mut(&from).filter(is_current) else { return };
         let since = *pull.since.get_or_insert(answer.since);
         let scope = pull.scope;
         pull.unchanged.extend(answer.unchanged);
@@ -387,11 +381,8 @@ impl Directory {
             }
         }
         match answer.next {
-            Some(_) => {
-                self.ask_for_page(ctx, from);
-                Vec::new()
-            }
-            None => self.end_pull(ctx, local, from, since),
+            Some(_) => self.ask_for_page(ctx, from),
+            None => self.end_pull(ctx, from, since),
         }
     }
 
@@ -490,30 +481,24 @@ impl Directory {
         all.into_iter().collect()
     }
 
-    /// `from` has told all it knows of these shards: what it said before and not again is out of date.
-    fn end_pull(
-        &mut self,
-        ctx: &mut Ctx,
-        local: &Copies,
-        from: NodeId,
-        since: u64,
-    ) -> Vec<(ObjectId, Edition)> {
-        let mut taken_back = Vec::new();
-        let Some(pull) = self.pulls.running.remove(&from) else { return taken_back };
+    /// `from` has told all it knows of these shards.
+    fn end_pull(&mut self, ctx: &mut Ctx, from: NodeId, since: u64) {
+        let Some(pull) = self.pulls.running.remove(&from) else { return };
         ctx.timers.clear(Timer::Pull(from));
         if pull.scope == Scope::All {
             for &shard in &pull.shards {
-                if !pull.unchanged.contains(&shard) {
-                    self.drop_unrepeated(ctx, local, shard, from, since, &mut taken_back);
+                match pull.unchanged.contains(&shard) {
+                    true => self.on_heard(ctx, shard, from),
+                    false => self.sweep_unrepeated(ctx, shard, from, since),
                 }
-                self.on_heard(ctx, shard, from);
             }
         }
         self.pull_more(ctx);
-        taken_back
     }
 
-    fn drop_unrepeated(
+    /// What `node` said of the shard before `since`, and not again in its inventory, is out of date. Adds the copies
+    /// that we must let go of to `taken_back`.
+    pub(super) fn drop_unrepeated(
         &mut self,
         ctx: &mut Ctx,
         local: &Copies,

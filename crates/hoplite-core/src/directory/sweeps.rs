@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hoplite_words::peer::DirectoryRequest;
-use hoplite_words::{NodeId, ObjectId, Shard};
+use hoplite_words::{Edition, NodeId, ObjectId, Shard};
 
 use super::entry::Entry;
 use super::loss::LOST_TTL;
@@ -26,18 +26,27 @@ const STRANGERS_FOR: Duration = Duration::from_secs(2);
 pub(super) struct Sweeps {
     /// Recovered shards whose entries are to be looked after.
     activate: VecDeque<Shard>,
+    /// Shards of which a node has told all it knows, and the number that what it knows has at least.
+    unrepeated: VecDeque<(Shard, NodeId, u64)>,
     /// Nodes that are gone, and the last shard that was looked at for each.
     forget: BTreeMap<NodeId, Option<Shard>>,
     /// Shards of others now. What is lost of them by the death of nodes that were not forgotten in time is to be
     /// remembered.
     discard: BTreeMap<Shard, OwnedShard>,
+    /// Nodes that are to be told again of deletions under way, and the last of which each was told.
+    repeat: BTreeMap<NodeId, Option<ObjectId>>,
     /// The shard whose backup was told last, of all that are to be told again.
     renew: Option<Option<Shard>>,
 }
 
 impl Sweeps {
     pub fn is_empty(&self) -> bool {
-        self.activate.is_empty() && self.forget.is_empty() && self.discard.is_empty() && self.renew.is_none()
+        let heard = self.unrepeated.is_empty() && self.activate.is_empty();
+        heard
+            && self.repeat.is_empty()
+            && self.forget.is_empty()
+            && self.discard.is_empty()
+            && self.renew.is_none()
     }
 }
 
@@ -51,6 +60,18 @@ impl Directory {
     pub(super) fn activate_soon(&mut self, ctx: &mut Ctx, shard: Shard) {
         self.sweeps.activate.push_back(shard);
         self.work_soon(ctx);
+    }
+
+    pub(super) fn sweep_unrepeated(&mut self, ctx: &mut Ctx, shard: Shard, node: NodeId, since: u64) {
+        self.sweeps.unrepeated.push_back((shard, node, since));
+        self.work_soon(ctx);
+    }
+
+    pub(super) fn sweep_deletions(&mut self, ctx: &mut Ctx, node: NodeId) {
+        if self.has_deletions() {
+            self.sweeps.repeat.insert(node, None);
+            self.work_soon(ctx);
+        }
     }
 
     pub(super) fn sweep_node(&mut self, ctx: &mut Ctx, node: NodeId) {
@@ -101,25 +122,45 @@ impl Directory {
         self.work_soon(ctx);
     }
 
-    /// One turn.
-    pub fn work(&mut self, ctx: &mut Ctx, local: &Copies) {
+    /// One turn. Returns the copies here that were kept for who has taken back what it said of them.
+    pub fn work(&mut self, ctx: &mut Ctx, local: &Copies) -> Vec<(ObjectId, Edition)> {
+        let mut taken_back = Vec::new();
         let mut left = ENTRIES_PER_TURN;
         while left > 0 && !self.sweeps.is_empty() {
-            let done = self.work_on(ctx, local, left);
+            let done = self.work_on(ctx, local, left, &mut taken_back);
             left = left.saturating_sub(done + 1);
         }
         if !self.sweeps.is_empty() {
             self.work_soon(ctx);
         }
+        taken_back
     }
 
     /// Does a piece of it; says how many entries that were.
-    fn work_on(&mut self, ctx: &mut Ctx, local: &Copies, most: usize) -> usize {
+    fn work_on(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        most: usize,
+        taken_back: &mut Vec<(ObjectId, Edition)>,
+    ) -> usize {
+        if let Some((shard, node, since)) = self.sweeps.unrepeated.pop_front() {
+            let entries = self.owned.get(shard).map_or(0, |owned| owned.count_of(node));
+            self.drop_unrepeated(ctx, local, shard, node, since, taken_back);
+            self.on_heard(ctx, shard, node);
+            return entries;
+        }
         if let Some(shard) = self.sweeps.activate.pop_front() {
             return self.activate(ctx, local, shard);
         }
         if let Some((&node, &after)) = self.sweeps.forget.first_key_value() {
             return self.forget_some(ctx, local, node, after, most);
+        }
+        if let Some((node, after)) = self.sweeps.repeat.pop_first() {
+            if let Some(last) = self.repeat_deletions(ctx, node, after, most) {
+                self.sweeps.repeat.insert(node, Some(last));
+            }
+            return most;
         }
         if let Some((_, owned)) = self.sweeps.discard.pop_first() {
             self.forget_shard(ctx, &owned);

@@ -8,6 +8,7 @@
 //! it, and the backup owner. So a get begun afterwards finds the object nowhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::time::Duration;
 
 use hoplite_words::client::Gauge;
@@ -280,13 +281,25 @@ impl Directory {
         }
     }
 
-    /// Our word to `node` that something is deleted may be lost.
-    pub(super) fn repeat_deletions(&self, ctx: &mut Ctx, node: NodeId) {
-        for (&id, deletion) in &self.tombstones.deletions {
+    /// Our word to `node` that something is deleted may be lost: looks at so many deletions under way, and returns
+    /// the last of them if there are more.
+    pub(super) fn repeat_deletions(
+        &self,
+        ctx: &mut Ctx,
+        node: NodeId,
+        after: Option<ObjectId>,
+        most: usize,
+    ) -> Option<ObjectId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut open = self.tombstones.deletions.range((from, Bound::Unbounded));
+        let mut last = None;
+        for (&id, deletion) in open.by_ref().take(most) {
             if deletion.unheard.contains(&node) {
                 self.tell_deleted(ctx, node, id);
             }
+            last = Some(id);
         }
+        open.next().and(last)
     }
 
     /// Another node owns them now: whoever deletes asks that one.

@@ -61,6 +61,8 @@ fn tell(at: &mut Node, asked: &Asked, since: u64, page: InventoryPage) {
     let (round, clock) = (asked.round, Stamp::from_ms(0));
     let (unchanged, next) = (Vec::new(), None);
     at.hear(asked.of, PeerMessage::Inventory { round, since, page, unchanged, next, clock });
+    // What it does not repeat is looked after in turns of their own.
+    at.wait(Duration::from_millis(2));
 }
 
 #[test]
