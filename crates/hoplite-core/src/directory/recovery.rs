@@ -35,7 +35,7 @@ use crate::timers::Timer;
 pub(crate) const SHARDS_PER_PULL: usize = 1024;
 
 /// Objects that are looked at for the digests of one request, or one page: some milliseconds' work.
-pub(crate) const DIGESTED_MAX: usize = 16_384;
+pub(crate) const DIGESTED_MAX: usize = 4096;
 
 /// Nodes that are asked at a time: a large cluster's answers, and connections, come a few at once.
 const PULLS_MAX: usize = 32;
