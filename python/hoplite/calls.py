@@ -131,8 +131,7 @@ def create(
     timeout: float | None,
 ) -> Steps[Draft]:
     object_id = ObjectId.of(id)
-    extents = (shape,) if isinstance(shape, int) else tuple(shape)
-    header, size = array_header(extents, dtype)
+    header, size = array_header(shape, dtype)
     writing = yield connection.create(object_id, header, size, timeout)
     buffer = bytearray(size) if writing is None else writing
     return Draft(object_id, as_array(header, buffer, size), writing)

@@ -131,9 +131,9 @@ class Client:
         Arrays and tensors keep dtype and shape. Buffers whose items are single bytes (bytes,
         bytearray, Arrow buffers) become plain bytes, which `get` shows as an array of uint8.
 
-        The same id and size again is accepted and stored once. Raises `ObjectExists` (id taken by
-        another size), `ObjectDeleted`, `StoreFull` (no room within `timeout`; at once if it can
-        never fit), `BadArgument` (no buffer), `TimedOut`.
+        The same id and size again ends well and stores nothing: the first content is the object's.
+        Raises `ObjectExists` (id taken by another size), `ObjectDeleted`, `StoreFull` (no room within
+        `timeout`; at once if it can never fit), `BadArgument` (no buffer), `TimedOut`.
         """
         ids = () if id is None else (id,)
         return self._run(calls.put(self._connection, value, id, self._seconds(timeout)), ids)
@@ -153,7 +153,8 @@ class Client:
             with client.create("features", (1000, 64), np.float32) as creation:
                 model.features(out=creation.array)
 
-        Leaving the with-block seals the object, an exception aborts it. Errors as for `put`.
+        Leaving the with-block seals the object, an exception aborts it. Errors as for `put`, and
+        `BadArgument` for what is no shape or dtype, or more than 2**47 bytes.
         """
         draft = self._run(calls.create(self._connection, id, shape, dtype, self._seconds(timeout)), (id,))
         return Creation(draft, self)

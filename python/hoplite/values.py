@@ -7,7 +7,10 @@ be reduced, and then says all; other NumPy dtypes go as their `.npy` descriptor 
 from __future__ import annotations
 
 import ast
+import math
+import operator
 import sys
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +22,9 @@ from hoplite.errors import BadArgument, Mismatch
 BYTES = 0
 ARRAY = 1
 PICKLE = 2
+
+OBJECT_BYTES_MAX = 1 << 47
+"""What an object may have at most, as `hoplite_words::limits` says; no extent is larger."""
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -63,15 +69,22 @@ def payload_of(value: Any) -> Payload:
     return _of_array(np.asarray(view))
 
 
-def array_header(shape: tuple[int, ...], dtype: npt.DTypeLike) -> tuple[Header, int]:
-    """The header of such an array, and its bytes."""
-    dt = np.dtype(dtype)
-    if any(n < 0 for n in shape):
-        raise BadArgument(f"shape {shape} has a negative extent")
-    count = 1
-    for n in shape:
-        count *= int(n)
-    return _header(dt, tuple(int(n) for n in shape)), count * dt.itemsize
+def array_header(shape: int | Sequence[int], dtype: npt.DTypeLike) -> tuple[Header, int]:
+    """The header of such an array, and its bytes. `BadArgument` if no array can be so."""
+    try:
+        dt = np.dtype(dtype)
+    except TypeError as error:
+        raise BadArgument(f"dtype: {error}") from error
+    try:
+        extents = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+    except TypeError as error:
+        raise BadArgument(f"a shape is an integer or a sequence of integers, not {shape!r}") from error
+    if any(n < 0 for n in extents):
+        raise BadArgument(f"shape {extents} has a negative extent")
+    size = math.prod(extents) * dt.itemsize
+    if max(size, *extents, 0) > OBJECT_BYTES_MAX:
+        raise BadArgument(f"an array of shape {extents} and dtype {dt} is larger than 2**47 bytes")
+    return _header(dt, extents), size
 
 
 def array_of(view: _hoplite.View) -> npt.NDArray[Any]:
