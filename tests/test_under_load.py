@@ -20,6 +20,9 @@ ClusterOf = Callable[[int], hoplite.LocalCluster]
 
 KIB = 1 << 10
 
+TRIPS = 2000
+"""Round trips before, during and after a fault: seconds of them, more than a death takes to be known."""
+
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -182,17 +185,20 @@ def test_a_death_among_many_objects_is_hardly_felt(cluster_of: ClusterOf) -> Non
             clients[1].get(f"ping {number}", timeout=TIMEOUT)
             took.append(time.monotonic() - began)
             number += 1
-            time.sleep(0.002)
+
+    def many_more() -> None:
+        target = len(took) + TRIPS
+        eventually(lambda: len(took) >= target, f"{TRIPS} more round trips")
 
     with ThreadPoolExecutor(1) as threads:
         trips = threads.submit(round_trips)
         try:
-            time.sleep(1)
+            many_more()
             cluster.kill(4)
-            time.sleep(3)
+            many_more()
             cluster.restart(4)
             cluster.wait_members(nodes)
-            time.sleep(3)
+            many_more()
         finally:
             stop.set()
         trips.result(TIMEOUT)

@@ -1,9 +1,10 @@
 //! Objects whose last complete copy is gone, and parts of writings that nobody will complete.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hoplite_words::client::Gauge;
-use hoplite_words::peer::{DirectoryAnswer, Verdict};
+use hoplite_words::peer::{DirectoryAnswer, Scope, Verdict};
 use hoplite_words::{limits, NodeId, ObjectId, Shard};
 
 use super::asks::Ask;
@@ -93,6 +94,32 @@ impl Directory {
         if !stands && !self.tombstones.contains(id) && age < LOST_TTL && !self.lost.contains(id) {
             self.lost.insert(ctx, id, LOST_TTL - age);
         }
+    }
+
+    /// Objects in a shard that were complete and are lost, as far as this node knows, and how long ago; for their
+    /// backup, also those that nobody but this node could tell of.
+    pub fn losses_of(
+        &self,
+        ctx: &Ctx,
+        scope: Scope,
+        shard: Shard,
+        after: Option<ObjectId>,
+    ) -> Vec<(ObjectId, Duration)> {
+        let owned = self.owned.get(shard).filter(|owned| scope == Scope::Past && owned.len() > 0);
+        let any = self.lost.has_of(shard) || self.backups.has_of(shard) || self.discarded_in(shard) > 0;
+        if owned.is_none() && !any {
+            return Vec::new();
+        }
+        let discarded = self.lost_of_discarded(ctx, shard, after).map(|id| (id, Duration::ZERO));
+        let of_dead = self.backups.of_dead(ctx, shard, after).map(|id| (id, Duration::ZERO));
+        let only_here = owned.into_iter().flat_map(|owned| {
+            let told = owned.ids().into_iter().filter(|&id| owned.entry(id).is_some_and(|e| e.backup_told));
+            told.filter(move |&id| after.is_none_or(|after| id > after)).map(|id| (id, Duration::ZERO))
+        });
+        let lost = self.lost.of_shard(ctx.now, shard, after);
+        // In order of ids, so that a page can go on behind any of them.
+        let all: BTreeMap<_, _> = of_dead.chain(only_here).chain(discarded).chain(lost).collect();
+        all.into_iter().collect()
     }
 
     /// If the last complete copy is gone, remembers that and tells everyone who waits.

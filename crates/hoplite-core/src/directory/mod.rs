@@ -18,6 +18,7 @@ mod claims;
 mod entry;
 mod expiring;
 mod forwarded;
+mod held;
 mod holders;
 mod loss;
 mod pins;

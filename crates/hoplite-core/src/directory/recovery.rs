@@ -17,14 +17,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::peer::{
-    CopyReport, Cursor, Deletion, DirectoryRequest, InventoryPage, PeerMessage, Scope, ShardQuery, Verdict,
-};
+use hoplite_words::peer::{Cursor, DirectoryRequest, InventoryPage, PeerMessage, Scope, ShardQuery, Verdict};
 use hoplite_words::{mix64, Claim, Edition, NodeId, ObjectId, Shard, Stamp};
 
 use super::entry::{Contender, Content};
 use super::holders::Held;
-use super::shard::{OwnedShard, HELD_MAX};
+use super::shard::OwnedShard;
 use super::Directory;
 use crate::copies::Copies;
 use crate::ctx::Ctx;
@@ -444,43 +442,6 @@ impl Directory {
         }
     }
 
-    /// Deletions in a shard that this node heard of, for another inventory.
-    pub fn tombstones_of(
-        &self,
-        now: Duration,
-        shard: Shard,
-        after: Option<ObjectId>,
-    ) -> impl Iterator<Item = (ObjectId, Deletion)> + '_ {
-        let any = self.tombstones.has_of(shard);
-        any.then(|| self.tombstones.of_shard(now, shard, after)).into_iter().flatten()
-    }
-
-    /// Objects in a shard that were complete and are lost, as far as this node knows, and how long ago; for their
-    /// backup, also those that nobody but this node could tell of.
-    pub fn losses_of(
-        &self,
-        ctx: &Ctx,
-        scope: Scope,
-        shard: Shard,
-        after: Option<ObjectId>,
-    ) -> Vec<(ObjectId, Duration)> {
-        let owned = self.owned.get(shard).filter(|owned| scope == Scope::Past && owned.len() > 0);
-        let any = self.lost.has_of(shard) || self.backups.has_of(shard) || self.discarded_in(shard) > 0;
-        if owned.is_none() && !any {
-            return Vec::new();
-        }
-        let discarded = self.lost_of_discarded(ctx, shard, after).map(|id| (id, Duration::ZERO));
-        let of_dead = self.backups.of_dead(ctx, shard, after).map(|id| (id, Duration::ZERO));
-        let only_here = owned.into_iter().flat_map(|owned| {
-            let told = owned.ids().into_iter().filter(|&id| owned.entry(id).is_some_and(|e| e.backup_told));
-            told.filter(move |&id| after.is_none_or(|after| id > after)).map(|id| (id, Duration::ZERO))
-        });
-        let lost = self.lost.of_shard(ctx.now, shard, after);
-        // In order of ids, so that a page can go on behind any of them.
-        let all: BTreeMap<_, _> = of_dead.chain(only_here).chain(discarded).chain(lost).collect();
-        all.into_iter().collect()
-    }
-
     /// `from` has told all it knows of these shards.
     fn end_pull(&mut self, ctx: &mut Ctx, from: NodeId, since: u64) {
         let Some(pull) = self.pulls.running.remove(&from) else { return };
@@ -570,53 +531,6 @@ impl Directory {
         }
         self.pull_more(ctx);
     }
-
-    /// Keeps a request until its shard is active, or gives it back if it need not wait.
-    pub(super) fn hold(
-        &mut self,
-        ctx: &mut Ctx,
-        origin: NodeId,
-        id: ObjectId,
-        request: DirectoryRequest,
-    ) -> Option<DirectoryRequest> {
-        let waits = match &request {
-            // A copy whose content was accepted is a fact, whoever else has still to be heard.
-            DirectoryRequest::Announce { report: CopyReport { stamp: Some(_), .. }, .. } => false,
-            DirectoryRequest::Withdraw { .. }
-            | DirectoryRequest::Unask { .. }
-            | DirectoryRequest::Unsubscribe
-            | DirectoryRequest::ReleaseClaim { .. } => false,
-            _ => true,
-        };
-        let recovering = self.owned.get_mut(id.shard()).and_then(OwnedShard::recovery_mut)?;
-        let of_id = recovering.held.entry(id).or_default();
-        if of_id.iter().any(|(by, known)| *by == origin && is_outdated_by(&request, known)) {
-            // It came by way of others.
-            return None;
-        }
-        let before = of_id.len();
-        // The newest word of a node on one matter takes the place of the one before.
-        of_id.retain(|(by, known)| *by != origin || !is_superseded_by(known, &request));
-        self.pulls.held -= before - of_id.len();
-        let full = self.pulls.held >= HELD_MAX;
-        if waits && !full {
-            of_id.push((origin, Self::without_payload(request)));
-            self.pulls.held += 1;
-            self.pulls.demanded.insert(id.shard());
-            self.pull_more(ctx);
-            return None;
-        }
-        if of_id.is_empty() {
-            recovering.held.remove(&id);
-        }
-        self.pulls.held_dropped += u64::from(waits);
-        (!waits).then_some(request)
-    }
-
-    /// So many requests wait no longer.
-    pub(super) fn note_released(&mut self, count: usize) {
-        self.pulls.held -= count;
-    }
 }
 
 /// Whether `node` is still to be asked about the shard.
@@ -624,34 +538,6 @@ fn is_wanted(owned: &ShardTable<OwnedShard>, ctx: &Ctx, node: NodeId, scope: Sco
     match scope {
         Scope::All => owned.contains(shard) && ctx.shards.is_mine(shard),
         Scope::Past => ctx.shards.owner_of(shard) == node && node != ctx.me,
-    }
-}
-
-/// Whether the later request of the same node makes the earlier one needless.
-fn is_superseded_by(earlier: &DirectoryRequest, later: &DirectoryRequest) -> bool {
-    use DirectoryRequest::{Announce, Ask, Claim, ReleaseClaim, Subscribe, Unask, Unsubscribe, Withdraw};
-    match (earlier, later) {
-        (Announce { report, .. }, Announce { report: newer, .. }) => report.edition == newer.edition,
-        (Announce { report, .. }, Withdraw { edition, .. }) => report.edition == *edition,
-        (Ask { .. }, Ask { .. }) => true,
-        (Ask { ask, .. }, Unask { ask: taken_back }) => ask == taken_back,
-        (Subscribe { .. }, Subscribe { .. } | Unsubscribe) => true,
-        (Claim { claim, .. }, Claim { claim: other, .. } | ReleaseClaim { claim: other, .. }) => {
-            claim == other
-        }
-        (earlier, later) => earlier == later,
-    }
-}
-
-/// Whether the node has said the later one after the other, about the same copy or claim.
-fn is_outdated_by(request: &DirectoryRequest, later: &DirectoryRequest) -> bool {
-    use DirectoryRequest::{Announce, Claim};
-    match (request, later) {
-        (Announce { report, .. }, Announce { report: newer, .. }) => {
-            report.edition == newer.edition && report.seq < newer.seq
-        }
-        (Claim { claim, seq }, Claim { claim: other, seq: newer }) => claim == other && seq < newer,
-        _ => false,
     }
 }
 

@@ -302,6 +302,17 @@ impl Directory {
         open.next().and(last)
     }
 
+    /// Deletions in a shard that this node heard of, for another inventory.
+    pub fn tombstones_of(
+        &self,
+        now: Duration,
+        shard: Shard,
+        after: Option<ObjectId>,
+    ) -> impl Iterator<Item = (ObjectId, Deletion)> + '_ {
+        let any = self.tombstones.has_of(shard);
+        any.then(|| self.tombstones.of_shard(now, shard, after)).into_iter().flatten()
+    }
+
     /// Another node owns them now: whoever deletes asks that one.
     pub(super) fn give_deletions_up(&mut self, is_mine: impl Fn(Shard) -> bool) {
         self.tombstones.deletions.retain(|id, _| is_mine(id.shard()));

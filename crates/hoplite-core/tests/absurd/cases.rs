@@ -1,4 +1,4 @@
-//! What drawn messages have found, each by itself.
+//! Defects that drawn messages have found, one test each.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What tells this start of a daemon from every earlier one at its address.
+//! The incarnation of a daemon: a number that tells each start at an address from every earlier one.
 
 use std::fs;
 use std::io;
