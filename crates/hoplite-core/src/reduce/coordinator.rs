@@ -193,29 +193,34 @@ impl Core {
     pub(crate) fn fail_reductions_onto(&mut self, target: ObjectId) {
         let onto = self.reductions.iter().filter(|(_, reduction)| reduction.request.target == target);
         for number in onto.map(|(&number, _)| number).collect::<Vec<_>>() {
-            let message = format!("{}: the target {target} was deleted", self.ctx.me);
-            self.fail_reduction(number, ErrorKind::Deleted, &message);
+            self.fail_for_deletion(number);
         }
+    }
+
+    pub(super) fn fail_for_deletion(&mut self, number: u64) {
+        let Some(reduction) = self.reductions.get(&number) else { return };
+        let message = format!("{}: the target {} was deleted", self.ctx.me, reduction.request.target);
+        self.fail_reduction(number, ErrorKind::Deleted, &message);
     }
 
     /// The word of the target's owner on whether we may make it.
     pub(crate) fn on_target_judged(&mut self, number: u64, verdict: Verdict) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
-        let target = reduction.request.target;
-        let (kind, message) = match verdict {
+        match verdict {
             Verdict::Accepted(stamp) => {
                 reduction.right.stamp = Some(stamp);
                 self.seal_small(number);
-                return self.advance_reduction(number);
+                self.advance_reduction(number);
             }
             // Asked again after it was accepted: that is ours, made meanwhile, or our root is refused as well.
-            Verdict::Exists(_) if reduction.right.stamp.is_some() => return,
-            Verdict::Deleted => {
-                (ErrorKind::Deleted, format!("{}: the target {target} was deleted", self.ctx.me))
+            Verdict::Exists(_) if reduction.right.stamp.is_some() => {}
+            Verdict::Deleted => self.fail_for_deletion(number),
+            _ => {
+                let target = reduction.request.target;
+                let message = format!("{}: the target {target} exists already", self.ctx.me);
+                self.fail_reduction(number, ErrorKind::AlreadyExists, &message);
             }
-            _ => (ErrorKind::AlreadyExists, format!("{}: the target {target} exists already", self.ctx.me)),
-        };
-        self.fail_reduction(number, kind, &message);
+        }
     }
 
     pub(crate) fn claim_of(&self, number: u64) -> Claim {

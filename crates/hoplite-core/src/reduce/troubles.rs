@@ -69,9 +69,7 @@ impl Core {
         let target = reduction.request.target;
         let size = reduction.facts.as_ref().map_or(0, |facts| facts.size);
         let (kind, message) = match trouble {
-            SeatTrouble::Refused(Verdict::Deleted) => {
-                (ErrorKind::Deleted, format!("{}: the target {target} was deleted", self.ctx.me))
-            }
+            SeatTrouble::Refused(Verdict::Deleted) => return self.fail_for_deletion(number),
             SeatTrouble::Taken | SeatTrouble::Refused(_) => {
                 let message = format!("{}: the target {target} exists already on {node}", self.ctx.me);
                 (ErrorKind::AlreadyExists, message)
