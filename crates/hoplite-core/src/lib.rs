@@ -56,7 +56,7 @@ use ctx::Ctx;
 use directory::Directory;
 use fetch::Fetches;
 use io::ClientId;
-use joining::{Joining, Newcomers};
+use joining::{Heard, Joining, Newcomers};
 use leave::Leaving;
 use members::Members;
 use put_again::Spares;
@@ -78,6 +78,7 @@ pub struct Core {
     /// Until we know the other members, and what they have in our shards.
     joining: Option<Joining>,
     newcomers: Newcomers,
+    heard: Heard,
     /// How long open questions rest before they are asked again.
     refresh_period: Duration,
     /// The number from which on the last inventory of what is here was told to somebody.
@@ -127,6 +128,7 @@ impl Core {
             members,
             joining: (!alone).then(Joining::default),
             newcomers: Newcomers::default(),
+            heard: Heard::default(),
             refresh_period: resync::REFRESH_MIN,
             last_inventory: 0,
             leaving: None,
@@ -254,6 +256,7 @@ impl Core {
             Timer::RefreshWatched(behind) => self.refresh_watched(behind),
             Timer::Resync(node) => self.on_resync(node),
             Timer::Join => self.on_join_timer(),
+            Timer::TakeIn => self.take_in_members(),
             Timer::Reseat(number) => self.advance_reduction(number),
             Timer::Crowded(reduction, slot) => self.on_crowded_timer((reduction, slot)),
             Timer::Bereaved(number) => self.on_bereaved_timer(number),

@@ -31,6 +31,8 @@ pub(crate) enum Timer {
     Resync(NodeId),
     /// Nobody let us in, or told us of all members.
     Join,
+    /// Take in the next few members that we heard of.
+    TakeIn,
     /// Seat a reduction's slots anew that failed before.
     Reseat(u64),
     /// A slot seated here has waited long enough for room.

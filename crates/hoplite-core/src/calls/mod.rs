@@ -10,7 +10,7 @@ mod questions;
 mod timeouts;
 mod waits;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hoplite_words::client::{Gauge, Reply, Request};
@@ -24,6 +24,7 @@ use crate::room::RoomFor;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
+use questions::Deletion;
 use waits::Poll;
 
 /// What a call waits for.
@@ -45,9 +46,7 @@ pub(crate) enum Pending {
         fail_if_lost: bool,
     },
     /// The owners' acknowledgements.
-    Delete {
-        tokens: BTreeMap<u64, ObjectId>,
-    },
+    Delete(Deletion),
     Wait {
         ids: Vec<ObjectId>,
         count: usize,
@@ -87,6 +86,8 @@ pub(crate) struct Calls {
     tokens: BTreeMap<u64, (ClientId, u64)>,
     /// Those that are still to be asked, or asked again.
     due: BTreeSet<u64>,
+    /// Deletes that may ask for more of their ids now.
+    deleting: VecDeque<(ClientId, u64)>,
     /// Calls of clients that had too many open.
     pub refused: u64,
 }
@@ -247,9 +248,9 @@ impl Core {
                 self.unwant(id, Want::Call(client, call));
                 self.drop_spare(client, call);
             }
-            Pending::Delete { tokens } => {
-                for token in tokens.keys() {
-                    self.calls.tokens.remove(token);
+            Pending::Delete(deletion) => {
+                for token in deletion.tokens() {
+                    self.calls.tokens.remove(&token);
                 }
             }
             Pending::Locate { token, .. } => {

@@ -1,6 +1,6 @@
 //! Calls that the owners of their ids answer: delete and locate.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use hoplite_words::client::{Location, Reply};
@@ -16,6 +16,33 @@ use crate::Core;
 const QUESTIONS_PER_TURN: usize = 256;
 const QUESTIONS_PAUSE: Duration = Duration::from_micros(100);
 
+/// Questions of one delete that may be unanswered at a time; the rest of its ids wait.
+const UNANSWERED_MAX: usize = 1024;
+
+/// What a delete has still to do.
+#[derive(Debug)]
+pub(crate) struct Deletion {
+    unasked: VecDeque<ObjectId>,
+    /// The questions under way, by their tokens.
+    unanswered: BTreeMap<u64, ObjectId>,
+}
+
+impl Deletion {
+    /// One of the ids that are not confirmed yet, and how many there are.
+    pub fn unconfirmed(&self) -> (Option<ObjectId>, usize) {
+        let first = self.unanswered.values().chain(&self.unasked).next().copied();
+        (first, self.unanswered.len() + self.unasked.len())
+    }
+
+    pub fn tokens(&self) -> impl Iterator<Item = u64> + '_ {
+        self.unanswered.keys().copied()
+    }
+
+    fn may_ask(&self) -> bool {
+        !self.unasked.is_empty() && self.unanswered.len() < UNANSWERED_MAX
+    }
+}
+
 impl Core {
     pub(super) fn on_delete(
         &mut self,
@@ -27,13 +54,9 @@ impl Core {
         if ids.is_empty() {
             return self.reply(client, call, Reply::Done);
         }
-        let ids: BTreeSet<_> = ids.into_iter().collect();
-        let tokens: BTreeMap<_, _> = ids.into_iter().map(|id| (self.next_number(), id)).collect();
-        for &token in tokens.keys() {
-            self.calls.tokens.insert(token, (client, call));
-        }
-        self.calls.due.extend(tokens.keys());
-        self.open_call(client, call, timeout_ms, Pending::Delete { tokens });
+        let deletion = Deletion { unasked: ids.into(), unanswered: BTreeMap::new() };
+        self.open_call(client, call, timeout_ms, Pending::Delete(deletion));
+        self.calls.deleting.push_back((client, call));
         self.ask_due_questions();
         self.arm_refresh();
     }
@@ -41,24 +64,51 @@ impl Core {
     /// Asks the next few of the questions that are due: one call may delete as many ids as it likes, and nothing else
     /// is to wait for that.
     pub(crate) fn ask_due_questions(&mut self) {
-        for _ in 0..QUESTIONS_PER_TURN {
-            let Some(token) = self.calls.due.pop_first() else { return };
+        let mut left = QUESTIONS_PER_TURN;
+        while left > 0 {
+            let Some(token) = self.calls.due.pop_first() else { break };
+            left -= 1;
             if let Some((id, request)) = self.calls.question(token) {
                 self.ask_owner(id, request, None);
             }
         }
-        if !self.calls.due.is_empty() {
+        // Calls take turns: a short one does not wait for a long one.
+        while left > 0 {
+            let Some((client, call)) = self.calls.deleting.pop_front() else { break };
+            left -= 1;
+            if self.delete_next(client, call) {
+                self.calls.deleting.push_back((client, call));
+            }
+        }
+        if !self.calls.due.is_empty() || !self.calls.deleting.is_empty() {
             self.ctx.timers.set(self.ctx.now + QUESTIONS_PAUSE, Timer::Questions);
         }
     }
 
+    /// Asks for the next id of the call; says whether it may ask for more.
+    fn delete_next(&mut self, client: ClientId, call: u64) -> bool {
+        let token = self.next_number();
+        let Some(deletion) = self.calls.deletion(client, call) else { return false };
+        let Some(id) = deletion.unasked.pop_front() else { return false };
+        deletion.unanswered.insert(token, id);
+        let more = deletion.may_ask();
+        self.calls.tokens.insert(token, (client, call));
+        self.ask_owner(id, DirectoryRequest::Delete { token }, None);
+        more
+    }
+
     pub(crate) fn on_delete_done(&mut self, token: u64) {
         let Some((client, call)) = self.calls.tokens.remove(&token) else { return };
-        let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
-        let Pending::Delete { tokens } = &mut state.pending else { return };
-        tokens.remove(&token);
-        if tokens.is_empty() {
+        let Some(deletion) = self.calls.deletion(client, call) else { return };
+        let could_ask = deletion.may_ask();
+        deletion.unanswered.remove(&token);
+        if deletion.unconfirmed().1 == 0 {
             self.finish_call(client, call, Reply::Done);
+        } else if !could_ask && deletion.may_ask() {
+            self.calls.deleting.push_back((client, call));
+            if !self.ctx.timers.is_set(Timer::Questions) {
+                self.ctx.timers.set(self.ctx.now + QUESTIONS_PAUSE, Timer::Questions);
+            }
         }
     }
 
@@ -78,10 +128,19 @@ impl Core {
 }
 
 impl Calls {
+    fn deletion(&mut self, client: ClientId, call: u64) -> Option<&mut Deletion> {
+        match &mut self.table.get_mut(&(client, call))?.pending {
+            Pending::Delete(deletion) => Some(deletion),
+            _ => None,
+        }
+    }
+
     /// What the call behind this token wants to know of an owner, if it waits still.
     fn question(&self, token: u64) -> Option<(ObjectId, DirectoryRequest)> {
         match &self.table.get(self.tokens.get(&token)?)?.pending {
-            Pending::Delete { tokens } => Some((*tokens.get(&token)?, DirectoryRequest::Delete { token })),
+            Pending::Delete(deletion) => {
+                Some((*deletion.unanswered.get(&token)?, DirectoryRequest::Delete { token }))
+            }
             &Pending::Locate { id, token: own } if own == token => {
                 Some((id, DirectoryRequest::Locate { token }))
             }

@@ -53,10 +53,9 @@ impl Core {
                 ErrorKind::TimedOut,
                 format!("{me}: get of {id} timed out after {waited}: {}", self.story(*id)),
             ),
-            Pending::Delete { tokens } => {
-                let id = tokens.values().next().copied();
+            Pending::Delete(deletion) => {
+                let (id, left) = deletion.unconfirmed();
                 let owner = id.map(|id| self.ctx.shards.owner(id).to_string()).unwrap_or_default();
-                let left = tokens.len();
                 (
                     ErrorKind::TimedOut,
                     format!("{me}: {left} delete(s) not confirmed by {owner} within {waited}"),

@@ -114,9 +114,17 @@ impl Pulls {
     }
 
     /// The next few shards to ask `node` about, all with the same scope: first those somebody waits for.
-    fn take(&mut self, node: NodeId) -> Option<(Scope, Vec<Shard>)> {
+    fn take(
+        &mut self,
+        node: NodeId,
+        is_wanted: impl Fn(Scope, Shard) -> bool,
+    ) -> Option<(Scope, Vec<Shard>)> {
         let queued = self.queue.get_mut(&node)?;
-        let &(scope, _) = queued.first()?;
+        queued.retain(|&(scope, shard)| is_wanted(scope, shard));
+        let Some(&(scope, _)) = queued.first() else {
+            self.queue.remove(&node);
+            return None;
+        };
         let demanded = self.demanded.iter().filter(|&&shard| queued.contains(&(scope, shard)));
         let mut shards: Vec<_> = demanded.copied().take(SHARDS_PER_PULL).collect();
         for shard in &shards {
@@ -242,8 +250,9 @@ impl Directory {
     }
 
     fn begin_pull(&mut self, ctx: &mut Ctx, node: NodeId) {
-        let Some((scope, mut shards)) = self.pulls.take(node) else { return };
-        shards.retain(|&shard| is_wanted(&self.owned, ctx, node, scope, shard));
+        let (owned, members) = (&self.owned, &*ctx);
+        let is_wanted = |scope, shard| is_wanted(owned, members, node, scope, shard);
+        let Some((scope, mut shards)) = self.pulls.take(node, is_wanted) else { return };
         let mut digested = 0;
         let mut fits = |shard: &Shard| {
             let fits = digested < DIGESTED_MAX;

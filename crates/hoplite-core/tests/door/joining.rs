@@ -69,6 +69,29 @@ fn it_asks_for_all_members_before_anything_else() {
 }
 
 #[test]
+fn many_members_are_taken_in_by_turns_and_asked_when_all_are_known() {
+    const LAST: u16 = 200;
+    let mut at = starting_beside(3);
+    tell_members(&mut at, LAST);
+    let known = at.status().members.len();
+    assert!((3..LAST as usize).contains(&known), "{known} members after one turn");
+    assert_eq!(take_asked(&mut at).len(), 0, "not all members are known");
+    at.wait(Duration::from_millis(1));
+    assert_eq!(at.status().members.len(), LAST as usize);
+    let mut asked = BTreeSet::new();
+    let mut open = take_asked(&mut at);
+    while !open.is_empty() {
+        for asked_now in open {
+            let again = !asked.insert(asked_now.of);
+            assert!(!again || asked_now.scope == Scope::Past, "{} was asked already", asked_now.of);
+            at.hear(asked_now.of, asked_now.answer(0, InventoryPage::default(), None));
+        }
+        open = take_asked(&mut at);
+    }
+    assert_eq!(asked.len(), LAST as usize - 1);
+}
+
+#[test]
 fn it_asks_all_members_about_its_own_shards_alone() {
     let mut at = starting_beside(3);
     tell_members(&mut at, 3);

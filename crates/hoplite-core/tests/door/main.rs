@@ -6,6 +6,7 @@ mod backups;
 mod claims;
 mod crashes;
 mod crowded;
+mod deletes;
 mod directory;
 mod epochs;
 mod full_store;

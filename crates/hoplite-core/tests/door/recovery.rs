@@ -38,7 +38,7 @@ impl Asked {
     }
 
     /// What the asked node is to answer, with a page for `page`, the last one or not.
-    fn answer(&self, since: u64, page: InventoryPage, next: Option<Cursor>) -> PeerMessage {
+    pub fn answer(&self, since: u64, page: InventoryPage, next: Option<Cursor>) -> PeerMessage {
         let (round, clock) = (self.round, Stamp::from_ms(0));
         PeerMessage::Inventory { round, since, page, unchanged: Vec::new(), next, clock }
     }

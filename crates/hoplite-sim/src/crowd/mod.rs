@@ -153,7 +153,15 @@ impl Drawing<'_> {
                 | Spec::Get { fail_if_lost: true, .. }
                 | Spec::Wait { fail_if_lost: true, .. }
         );
-        let nodes_end = [Class::Kill, Class::Host, Class::Leave, Class::Pause, Class::Partition, Class::Slow];
+        let nodes_end = [
+            Class::Kill,
+            Class::Host,
+            Class::Leave,
+            Class::Pause,
+            Class::Partition,
+            Class::OneWay,
+            Class::Slow,
+        ];
         if nodes_end.into_iter().any(|class| self.shape.faults.has(class)) && says_lost {
             task = task.may_fail(&[ErrorKind::Lost]);
         }
