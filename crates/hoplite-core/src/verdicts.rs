@@ -19,7 +19,9 @@ impl Core {
         } else if !self.judge_seat(from, edition, verdict) {
             match verdict {
                 Verdict::Accepted(stamp) => self.on_late_acceptance(from, id, edition, stamp),
-                _ => self.drop_rejected(id, edition, verdict),
+                // Who owned it before, or believes that it still does, may know less than we.
+                _ if from == self.ctx.shards.owner(id) => self.drop_rejected(id, edition, verdict),
+                _ => {}
             }
         }
     }

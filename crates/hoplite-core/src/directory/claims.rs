@@ -62,8 +62,7 @@ impl Directory {
             _ if is_claimant => return Judgement::Accepted(self.accept_claim(ctx, id, claim, report.seq)),
             _ => {}
         }
-        self.add_contender(id, Contender::Copy { node: origin, report: Box::new(report.clone()) });
-        Judgement::Waits
+        self.let_wait(origin, id, report)
     }
 
     /// From now on what is written under this claim is the object's content.
@@ -241,7 +240,7 @@ impl Directory {
             }
             // Whoever accepted the later one knew that the other was gone for good, or was cut off from it.
             (Content::Complete { stamp: known, .. }, _) if entry.holders.any_alive() && known > stamp => {
-                return Judgement::Refused(Verdict::Exists(known));
+                return self.refuse_for(origin, id, report, known);
             }
             // What is complete beats what is not, and the later one what was accepted before.
             (_, true) => {
@@ -251,12 +250,8 @@ impl Directory {
             (standing, false) if entry.is_alive() && standing != Content::None => {
                 return match (report.claim, standing) {
                     (None, _) => Judgement::Refused(Verdict::Abandoned),
-                    (_, Content::Complete { stamp, .. }) => Judgement::Refused(Verdict::Exists(stamp)),
-                    _ => {
-                        let report = Box::new(report.clone());
-                        self.add_contender(id, Contender::Copy { node: origin, report });
-                        Judgement::Waits
-                    }
+                    (_, Content::Complete { stamp, .. }) => self.refuse_for(origin, id, report, stamp),
+                    _ => self.let_wait(origin, id, report),
                 };
             }
             (_, false) => {
@@ -272,6 +267,20 @@ impl Directory {
             self.refuse_others(ctx, id, report.edition, stamp);
         }
         Judgement::Accepted(stamp)
+    }
+
+    /// There is content that was accepted later. While the shard recovers that is not certain: whoever had it may have
+    /// given it up in another owner's favour, and this copy be the last.
+    fn refuse_for(&mut self, origin: NodeId, id: ObjectId, report: &CopyReport, known: Stamp) -> Judgement {
+        match self.is_active(id.shard()) {
+            true => Judgement::Refused(Verdict::Exists(known)),
+            false => self.let_wait(origin, id, report),
+        }
+    }
+
+    fn let_wait(&mut self, origin: NodeId, id: ObjectId, report: &CopyReport) -> Judgement {
+        self.add_contender(id, Contender::Copy { node: origin, report: Box::new(report.clone()) });
+        Judgement::Waits
     }
 
     /// Two contents came to be while their owners knew nothing of each other, or one and a half. One stays.

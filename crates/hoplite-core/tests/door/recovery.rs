@@ -173,6 +173,43 @@ fn reports_of_what_was_accepted_are_taken_at_once() {
     inherited.answer(InventoryPage::default());
 }
 
+/// A node has given a content up in favour of an older one, by the word of an owner in between: that is the last.
+#[test]
+fn nobody_is_refused_for_a_content_that_is_given_up_by_the_time_all_are_heard() {
+    let mut inherited = Inherited::new();
+    inherited.request(2, announce(put_report(9, edition(5), SIZE)));
+    inherited.at.take_mail();
+    let page = copies(&[(inherited.id, put_report(12, edition(1), SIZE))]);
+    let message = inherited.asked.answer(10, page, None);
+    inherited.at.hear(2, message);
+    inherited.at.wait(MOMENT);
+    assert_eq!(inherited.at.gauge("recovering shards"), 0);
+    let told = inherited.told();
+    let refusal = |(_, answer): &(u16, DirectoryAnswer)| {
+        matches!(answer, DirectoryAnswer::Verdict { verdict: Verdict::Exists(_), .. })
+    };
+    assert!(!told.iter().any(refusal), "{told:?}");
+    inherited.request(2, DirectoryRequest::Locate { token: 7 });
+    let told = inherited.told();
+    let [(2, DirectoryAnswer::Located { copies, .. })] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(copies.len(), 1);
+    inherited.at.assert_consistent();
+}
+
+#[test]
+fn an_older_content_is_refused_once_all_are_heard() {
+    let mut inherited = Inherited::new();
+    inherited.request(2, announce(put_report(9, edition(5), SIZE)));
+    inherited.request(4, announce(put_report(9, edition(1), SIZE)));
+    let refused = |told: Vec<(u16, DirectoryAnswer)>| {
+        let exists = |answer: &DirectoryAnswer| matches!(answer, DirectoryAnswer::Verdict { edition: e, verdict: Verdict::Exists(_) } if *e == edition(1));
+        told.into_iter().filter(|(_, answer)| exists(answer)).map(|(to, _)| to).collect::<Vec<_>>()
+    };
+    assert_eq!(refused(inherited.told()), []);
+    inherited.answer(copies(&[(inherited.id, put_report(12, edition(5), SIZE))]));
+    assert_eq!(refused(inherited.told()), [4]);
+}
+
 /// Otherwise parts of what is written would be taken for parts of what was given up.
 #[test]
 fn writers_are_heard_before_those_who_stream_from_them() {

@@ -125,6 +125,14 @@ fn a_complete_copy_goes_if_a_later_content_exists_and_for_nothing_else() {
     assert!(matches!(said[..], [DirectoryRequest::Withdraw { .. }]), "{said:?}");
 }
 
+/// It stood still, say, while another one took over, and has accepted something else since.
+#[test]
+fn a_complete_copy_stays_whatever_somebody_says_who_is_not_its_owner() {
+    let (mut at, id, copy) = cached();
+    at.answer(3, id, verdict(edition(5), Verdict::Exists(Stamp::from_ms(6))));
+    assert!(at.copies.contains_key(&copy));
+}
+
 #[test]
 fn a_content_that_was_accepted_once_more_has_the_later_time() {
     let (mut at, id, _) = cached();
