@@ -173,6 +173,10 @@ impl Core {
             self.keep(id, &report, payload);
             self.directory.on_kept(&mut self.ctx, &self.copies, id, origin, &report);
         }
+        if hops > 0 && origin != self.ctx.me {
+            // It takes another node for the owner, and may wait for that one's word: being asked, it knows.
+            self.directory.pull_shard(&mut self.ctx, origin, id.shard());
+        }
     }
 
     /// Our own word comes back from others, who took each other for the owner, and the copy it is about is gone.

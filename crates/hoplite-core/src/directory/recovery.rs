@@ -221,6 +221,14 @@ impl Directory {
         self.pull_more(ctx);
     }
 
+    /// The same about one shard.
+    pub fn pull_shard(&mut self, ctx: &mut Ctx, node: NodeId, shard: Shard) {
+        if ctx.shards.contains(node) && self.owned.contains(shard) {
+            self.pulls.enqueue(node, Scope::All, shard);
+            self.pull_more(ctx);
+        }
+    }
+
     /// We are the shard's backup from now on, and are to know what only its owner does.
     pub(super) fn pull_past(&mut self, ctx: &mut Ctx, shard: Shard) {
         let owner = ctx.shards.owner_of(shard);

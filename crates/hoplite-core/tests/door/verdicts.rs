@@ -12,8 +12,12 @@ use crate::gets::{last_ask, lend};
 use crate::inventory::take_inventory;
 use crate::node::{node, Node, CLIENT, ME};
 use crate::puts::{announced, created, failed, put, viewed};
+use crate::recovery::take_asked;
 use crate::reduces::take_seats;
-use crate::requests::{announce, create, edition, get, inline_of, put_report, reduce, verdict, SIZE, SMALL};
+use crate::requests::{
+    accepted, announce, announce_unjudged, create, edition, get, inline_of, put_report, put_small, reduce,
+    verdict, SIZE, SMALL,
+};
 use crate::resync::claims;
 
 const STORE: u64 = 16 << 20;
@@ -123,6 +127,34 @@ fn a_complete_copy_goes_if_a_later_content_exists_and_for_nothing_else() {
     assert_eq!(at.removed, [id], "clients that have kept it must ask again");
     let said = at.take_requests(id);
     assert!(matches!(said[..], [DirectoryRequest::Withdraw { .. }]), "{said:?}");
+}
+
+/// A node took itself for the owner, and said so, before it had heard of the owner; it passes on what it is told.
+#[test]
+fn an_owner_asks_those_whose_questions_came_by_way_of_others_so_that_they_know_it() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(ME);
+    at.members_answer = false;
+    let request = announce_unjudged(2, put_report(1, edition(5), SIZE));
+    at.hear(3, PeerMessage::Directory { origin: node(2), hops: 1, id, request });
+    let asked = take_asked(&mut at);
+    assert!(asked.iter().any(|asked| asked.of == 2 && asked.is_about(id.shard())), "{asked:?}");
+}
+
+#[test]
+fn whoever_is_asked_by_the_owner_tells_it_again_what_it_had_told_another() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(2);
+    take_inventory(&mut at, 3, &[id.shard()]);
+    assert_eq!(at.owner_of(id), 3);
+    let call = at.ask(put_small(id, SMALL));
+    let writing = announced(&mut at, id);
+    at.answer(2, id, accepted(writing));
+    assert_eq!(at.reply(call), None, "it counts as somebody who was the owner");
+    take_inventory(&mut at, 2, &[id.shard()]);
+    assert_eq!(at.owner_of(id), 2);
+    at.answer(2, id, accepted(writing));
+    assert_eq!(at.reply(call), Some(&Reply::Done));
 }
 
 /// It stood still, say, while another one took over, and has accepted something else since.

@@ -69,7 +69,7 @@ impl World {
             return Some(happening);
         }
         let lag = process.slow.map_or(Duration::ZERO, |(_, lag)| lag);
-        process.busy_until = process.busy_until.max(now) + lag;
+        process.busy_until = process.busy_until.max(now + lag);
         let at = process.busy_until;
         if process.slow.is_some() || at > now + HAMPERED_AFTER {
             process.hampered_at = now;
