@@ -216,6 +216,10 @@ impl Directory {
                 let verdict = Verdict::Accepted(latest);
                 self.answer(ctx, origin, id, DirectoryAnswer::Verdict { edition: report.edition, verdict });
             }
+            if report.complete && matches!(self.entry_mut(id).content, Content::Claimed { .. }) {
+                self.set_content(id, Content::Complete { stamp: latest, by: None });
+                self.refuse_others(ctx, id, report.edition, latest);
+            }
             return Judgement::Accepted(latest);
         }
         let entry = self.entry_mut(id);

@@ -331,6 +331,19 @@ fn of_two_times_at_which_a_content_was_accepted_the_later_counts() {
     assert_eq!(owner.claim(claim), [refused(claim, Verdict::Exists(Stamp::from_ms(600)))]);
 }
 
+/// Its claim was accepted by two owners, and its root goes by the word of the first.
+#[test]
+fn a_target_that_was_accepted_twice_exists_once_it_is_complete() {
+    let mut owner = Owner::new();
+    let (first, second) = two_claims();
+    let stamp = owner.accepted(first);
+    let earlier = Some(Stamp::from_ms(1));
+    owner.make(4, first, earlier, false);
+    owner.make(4, first, earlier, true);
+    owner.request(2, DirectoryRequest::ReleaseClaim { claim: first, made: true });
+    assert_eq!(owner.claim(second), [refused(second, Verdict::Exists(stamp))]);
+}
+
 /// Its root has sealed it, and dies before the owner hears of that.
 #[test]
 fn a_target_that_was_made_is_lost_with_its_root_and_can_be_made_again() {
