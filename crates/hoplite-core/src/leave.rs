@@ -116,9 +116,7 @@ impl Core {
     }
 
     pub(crate) fn on_leave_timer(&mut self) {
-        for object in self.subscriptions.watched_by(Watcher::Leave) {
-            self.unwatch(object, Watcher::Leave);
-        }
+        // Owners forget what a node watches that is gone: nothing is said of each object.
         let changes = self.members.leave(self.ctx.now);
         self.on_member_changes(changes);
         self.ctx.out.push_back(Output::Left);

@@ -54,11 +54,6 @@ impl Subscriptions {
         self.table.values().any(|known| !known.over)
     }
 
-    pub fn watched_by(&self, watcher: Watcher) -> Vec<ObjectId> {
-        let watched = self.table.iter().filter(|(_, known)| known.watchers.contains(&watcher));
-        watched.map(|(&object, _)| object).collect()
-    }
-
     fn note_copy(&mut self, object: ObjectId, node: NodeId, report: CopyReport) {
         if let Some(known) = self.table.get_mut(&object) {
             known.copies.insert(node, report);

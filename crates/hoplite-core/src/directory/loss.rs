@@ -10,6 +10,7 @@ use hoplite_words::{limits, NodeId, ObjectId, Shard};
 use super::asks::Ask;
 use super::entry::Content;
 use super::expiring::Expiring;
+use super::holders::Held;
 use super::Directory;
 use crate::ctx::Ctx;
 use crate::timers::Timer;
@@ -146,15 +147,19 @@ impl Directory {
         }
     }
 
-    /// A new owner takes part of an object in the hands of an asker, whose sender is dead, for proof that it
-    /// was complete: the owner before may have died together with the last copy.
+    /// A new owner takes part of an object, in the hands of a node whose sender is dead, for proof that it was
+    /// complete: the owner before may have died together with the last copy.
     pub(super) fn infer_loss(&mut self, ctx: &mut Ctx, id: ObjectId) {
         let Some(entry) = self.entry(id).filter(|entry| !entry.is_alive()) else { return };
-        let bereft = |ask: &Ask| {
-            let dead = |(sender, _): (NodeId, Duration)| !ctx.shards.contains(sender);
-            ask.have.is_some_and(|have| !entry.was_abandoned(have)) && ask.distrust.is_none_or(dead)
+        let dead = |sender: NodeId| !ctx.shards.contains(sender);
+        let asks_for_the_rest = |ask: &Ask| {
+            ask.have.is_some_and(|have| !entry.was_abandoned(have))
+                && ask.distrust.is_none_or(|(sender, _)| dead(sender))
         };
-        if !self.lost.contains(id) && entry.asks.iter().any(bereft) {
+        let has_part = |held: &Held| held.upstream.is_some_and(dead) && !entry.was_abandoned(held.edition);
+        let bereft = entry.asks.iter().any(asks_for_the_rest)
+            || entry.holders.reported().any(|(_, held)| has_part(held));
+        if !self.lost.contains(id) && bereft {
             self.remember_lost(ctx, id);
         }
         self.tell_if_lost(ctx, id, None);

@@ -106,7 +106,8 @@ impl Directory {
         }
         self.tell_subscribers(ctx, local, id, origin, report);
         self.break_cycle(ctx, id, origin);
-        if report.leaving {
+        let unkept = |entry: &Entry| !entry.holders.iter().any(|(_, held)| held.pinned);
+        if report.leaving || (report.complete && self.entry(id).is_some_and(unkept)) {
             self.secure(ctx, id);
         }
         if report.complete {

@@ -258,9 +258,9 @@ impl Directory {
         self.end_released_claim(ctx, local, id);
         // Before anything counts as lost or orphaned: one of them may have the last copy.
         self.settle_contenders(ctx, local, id);
+        self.infer_loss(ctx, id);
         self.drop_orphans(ctx, id);
         self.note_if_lost(ctx, id);
-        self.infer_loss(ctx, id);
         self.secure(ctx, id);
         self.tell_backup(ctx, id);
         self.serve_asks(ctx, local, id);

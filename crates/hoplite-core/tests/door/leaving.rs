@@ -8,8 +8,8 @@ use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMes
 use hoplite_words::ErrorKind;
 
 use crate::node::{node, Node, ME};
-use crate::puts::{failed, put};
-use crate::requests::{accepted, create, edition, object, put_report, received_report, SIZE};
+use crate::puts::{announced, failed, put};
+use crate::requests::{accepted, create, edition, object, put_report, put_small, received_report, SIZE};
 
 const WITHIN: Duration = Duration::from_secs(5);
 
@@ -53,6 +53,27 @@ fn what_only_it_holds_is_kept_elsewhere_before_it_leaves() {
     let kept = CopyReport { pinned: true, ..received_report(2, first.edition, SIZE, None) };
     at.answer(2, id, DirectoryAnswer::Copy { node: node(3), report: kept, payload: None });
     assert!(at.left);
+}
+
+/// Owners forget what a node watches that is gone.
+#[test]
+fn it_says_nothing_of_each_object_when_its_time_is_up() {
+    let mut at = Node::among(2, 8 << 20);
+    let ids: Vec<_> = (0..300).map(|number| object(&format!("kept here {number}"))).collect();
+    let theirs: Vec<_> = ids.into_iter().filter(|&id| at.owner_of(id) == 2).collect();
+    for &id in &theirs {
+        at.ask(put_small(id, 8));
+        let writing = announced(&mut at, id);
+        at.answer(2, id, accepted(writing));
+    }
+    at.handle(Input::Leave { within: WITHIN });
+    at.wait(WITHIN - Duration::from_millis(10));
+    at.take_mail();
+    at.wait(Duration::from_millis(20));
+    assert!(at.left && theirs.len() > 100);
+    let about =
+        at.take_mail().into_iter().filter(|(_, message)| matches!(message, PeerMessage::Directory { .. }));
+    assert_eq!(about.count(), 0);
 }
 
 #[test]

@@ -10,7 +10,9 @@ use hoplite_words::{CopyId, ObjectId};
 use crate::gets::{last_ask, lend};
 use crate::node::{node, Node, ME};
 use crate::puts::{created, put};
-use crate::requests::{announce, create, edition, get, lend_of, object, put_report, received_report, SIZE};
+use crate::requests::{
+    announce, create, edition, get, lend_of, object, put_report, received_report, writing_report, SIZE,
+};
 
 const STORE: u64 = 8 << 20;
 
@@ -48,6 +50,27 @@ fn when_the_node_that_kept_an_object_dies_another_one_is_to_keep_it() {
     at.request(2, id, kept());
     at.crash(2);
     assert_eq!(told_to_keep(&mut at, id), [3]);
+}
+
+/// Its bytes had arrived there before their sender died, and it stood still until now.
+#[test]
+fn a_copy_that_turns_up_when_nobody_keeps_the_object_is_to_be_kept() {
+    let (mut at, id, keepers) = left_by_its_writer(&[]);
+    assert_eq!(keepers, []);
+    at.request(2, id, announce(received_report(1, edition(5), SIZE, None)));
+    assert_eq!(told_to_keep(&mut at, id), [2]);
+    at.request(2, id, kept());
+    at.request(3, id, announce(received_report(1, edition(5), SIZE, None)));
+    assert_eq!(told_to_keep(&mut at, id), [], "one is enough");
+}
+
+#[test]
+fn a_copy_that_is_complete_before_its_writer_has_sealed_is_not_to_be_kept() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(ME);
+    at.request(3, id, announce(writing_report(3, 1, edition(5), SIZE)));
+    at.request(2, id, announce(received_report(1, edition(5), SIZE, None)));
+    assert_eq!(told_to_keep(&mut at, id), []);
 }
 
 #[test]

@@ -385,6 +385,25 @@ fn part_of_an_object_proves_to_a_new_owner_that_it_is_lost() {
     assert!(inherited.told().contains(&(2, DirectoryAnswer::Lost)));
 }
 
+/// Whoever receives it from the dead has not noticed yet, and so has not asked for the rest.
+#[test]
+fn part_of_an_object_whose_sender_is_dead_proves_that_it_is_lost() {
+    let mut inherited = Inherited::new();
+    let call = inherited.at.ask(get_or_lost(inherited.id));
+    let part = received_report(9, edition(5), SIZE, Some(node(3)));
+    inherited.answer(copies(&[(inherited.id, part)]));
+    assert_eq!(failed(&inherited.at, call), ErrorKind::Lost);
+}
+
+#[test]
+fn part_of_an_object_whose_sender_lives_proves_nothing() {
+    let mut inherited = Inherited::new();
+    let call = inherited.at.ask(get_or_lost(inherited.id));
+    let part = received_report(9, edition(5), SIZE, Some(node(2)));
+    inherited.answer(copies(&[(inherited.id, part)]));
+    assert_eq!(inherited.at.reply(call), None, "its sender may have given it up");
+}
+
 #[test]
 fn a_claim_that_the_dead_owner_had_accepted_stands() {
     let mut inherited = Inherited::new();

@@ -102,8 +102,8 @@ fn of_what_its_node_is_writing_no_digest_is_relied_on() {
 fn what_an_inventory_does_not_repeat_is_gone() {
     let (mut at, id, asked) = broken_after(|at, id| {
         at.request(4, id, DirectoryRequest::Subscribe { bytes_max: None });
-        at.request(3, id, announce(received_report(5, edition(5), SIZE, None)));
         at.request(2, id, announce(put_report(5, edition(5), SIZE)));
+        at.request(3, id, announce(received_report(5, edition(5), SIZE, None)));
     });
     tell(&mut at, &asked, 6, InventoryPage::default());
     let answers = at.take_answers(id);
