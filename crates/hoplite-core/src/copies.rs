@@ -297,7 +297,7 @@ impl Core {
                 self.announce(id, true, false);
             }
             if self.copies.table[&id].pinned {
-                self.hand_over(object);
+                self.hand_over(id, object);
             }
             // First, while it is surely here: a seat that starts now may evict it again.
             self.satisfy_wants(object);

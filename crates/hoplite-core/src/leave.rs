@@ -57,8 +57,7 @@ impl Core {
         }
         for &(copy, object) in &next {
             if self.copies.live(object) == Some(copy) && self.stays_here(object) {
-                self.announce(copy, true, false);
-                self.hand_over(object);
+                self.hand_over(copy, object);
             }
         }
         match next.is_empty() {
@@ -72,9 +71,11 @@ impl Core {
         self.copies.live_copy(object).is_some_and(|copy| copy.public && copy.pinned && copy.is_sealed())
     }
 
-    /// A copy that is to stay here while we are about to go: others are to have it.
-    pub(crate) fn hand_over(&mut self, object: ObjectId) {
+    /// A copy that is to stay here while we are about to go: others are to have it. Its owner may have been told of
+    /// it before we knew that.
+    pub(crate) fn hand_over(&mut self, copy: CopyId, object: ObjectId) {
         if self.is_handing_over() {
+            self.announce(copy, true, false);
             self.watch(object, Watcher::Leave);
             self.on_handed_over(object);
         }

@@ -55,6 +55,19 @@ fn what_only_it_holds_is_kept_elsewhere_before_it_leaves() {
     assert!(at.left);
 }
 
+#[test]
+fn what_was_told_before_it_was_to_leave_is_told_again() {
+    let mut at = Node::among(3, 8 << 20);
+    let id = at.id_owned_by(2);
+    at.ask(put_small(id, 8));
+    let writing = announced(&mut at, id);
+    at.handle(Input::Leave { within: WITHIN });
+    at.take_mail();
+    at.answer(2, id, accepted(writing));
+    let report = report_of(&mut at, id);
+    assert!(report.leaving && report.complete);
+}
+
 /// Owners forget what a node watches that is gone.
 #[test]
 fn it_says_nothing_of_each_object_when_its_time_is_up() {
