@@ -260,8 +260,8 @@ impl World {
         }
     }
 
-    /// A client sees this one of several contents of what was put: no other one may have been the first.
-    pub(super) fn judge_first(&mut self, object: ObjectId, variant: u8) {
+    /// A client there sees this one of several contents of what was put: no other one may have been the first.
+    pub(super) fn judge_first(&mut self, place: Place, object: ObjectId, variant: u8) {
         let is_it = |call: &&Call| call.deed == Deed::Put(variant);
         let Some(begin) = self.history.of(object).filter(is_it).map(|call| call.begin).min() else { return };
         let earlier = |call: &&Call| {
@@ -269,7 +269,7 @@ impl World {
                 && call.done.is_some_and(|done| done < begin)
         };
         let Some(first) = self.history.of(object).find(earlier) else { return };
-        match self.excuse_between(first, first.place, object) {
+        match self.excuse_between(first, place, object) {
             Some(excuse) => self.excuses.count(excuse),
             None if !self.has_lost_nobody() => self.excuses.count(Excuse::NodeDied),
             None => {
@@ -336,14 +336,17 @@ impl World {
     /// Whether the object may have been made, or a deletion of it answered, while some node was held for dead.
     pub(super) fn may_be_made_since_deleted(&self, object: ObjectId) -> bool {
         let deleted = |call: &Call| call.deed == Deed::Delete && call.done.is_some();
-        let made = |call: &Call| matches!(call.deed, Deed::Put(_) | Deed::Reduce) && call.done.is_some();
+        // Of many that one task puts, some may be made although not all are.
+        let is_one_of_many = |call: &Call| matches!(self.tasks[&call.task].spec, Spec::PutMany { .. });
+        let made_at = |call: &Call| match call.deed {
+            Deed::Put(_) | Deed::Reduce => call.done.or(is_one_of_many(call).then(|| self.queue.now())),
+            _ => None,
+        };
         let calls = || self.history.of(object);
         calls().filter(|call| deleted(call)).any(|deletion| {
-            calls().any(|maker| {
-                made(maker)
-                    && maker.done > Some(deletion.begin)
-                    && self.history.is_in_doubt(deletion.begin, maker.done.expect("it is made"))
-            })
+            let in_doubt =
+                |made: Duration| made > deletion.begin && self.history.is_in_doubt(deletion.begin, made);
+            calls().filter_map(made_at).any(in_doubt)
         })
     }
 }

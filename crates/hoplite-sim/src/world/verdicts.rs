@@ -59,7 +59,7 @@ impl World {
         };
         self.model.on_seen(id);
         if let Some(variant) = self.model.variant_of(id, &bytes) {
-            self.judge_first(id, variant);
+            self.judge_first(place, id, variant);
         }
         let verdict = self.judge_bytes(id, None, &sources, &bytes);
         self.pronounce(place, &format!("viewing {}", self.names.object(id)), verdict);
