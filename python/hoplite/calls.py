@@ -12,6 +12,7 @@ each finds its code and its data in no cache, and takes ten times as long as in 
 from __future__ import annotations
 
 import inspect
+import operator
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
@@ -161,8 +162,7 @@ def _get(
     on_lost: OnLost,
     read: Callable[[_hoplite.View], Result],
 ) -> Steps[Result]:
-    if on_lost != "raise":
-        checked_on_lost(on_lost)
+    checked_on_lost(on_lost)
     left, began = timeout, time.monotonic()
     while True:
         try:
@@ -229,7 +229,7 @@ def wait(
     timeout: float | None,
     on_lost: OnLost,
 ) -> Steps[tuple[list[ObjectId], list[ObjectId]]]:
-    count = len(ids) if num_ready is None else num_ready
+    count = len(ids) if num_ready is None else operator.index(num_ready)
     if not 0 <= count <= len(ids):
         raise BadArgument(f"num_ready is 0 to the number of ids ({len(ids)}), not {count}")
     answer = checked_on_lost(on_lost)

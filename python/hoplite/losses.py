@@ -19,6 +19,6 @@ time it takes counts, but is not cut short. For asyncio it may be a coroutine fu
 
 def checked_on_lost(on_lost: OnLost) -> OnLost:
     """`on_lost`, if it is one."""
-    if on_lost in ("raise", "wait") or callable(on_lost):
+    if (isinstance(on_lost, str) and on_lost in ("raise", "wait")) or callable(on_lost):
         return on_lost
     raise BadArgument(f'on_lost is "raise", "wait" or a function of an ObjectId; not {on_lost!r}')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -49,7 +50,7 @@ class ReduceRequest:
     ) -> None:
         self.sources = [ObjectId.of(source) for source in sources]
         self.target = ObjectId.random() if target is None else ObjectId.of(target)
-        self._count = len(self.sources) if num_objects is None else num_objects
+        self._count = len(self.sources) if num_objects is None else operator.index(num_objects)
         self._op = op
         self._order = order
         self._to_sources = to_sources

@@ -73,7 +73,7 @@ def array_header(shape: int | Sequence[int], dtype: npt.DTypeLike) -> tuple[Head
     """The header of such an array, and its bytes. `BadArgument` if no array can be so."""
     try:
         dt = np.dtype(dtype)
-    except TypeError as error:
+    except (TypeError, ValueError, SyntaxError) as error:
         raise BadArgument(f"dtype: {error}") from error
     try:
         extents = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))

@@ -9,6 +9,7 @@ use hoplite_words::client::Request;
 use hoplite_words::limits::{INLINE_BYTES_MAX, TIMEOUT_MAX};
 use hoplite_words::{Blob, Error, ErrorKind};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use crate::answer::Question;
 use crate::array::small_array;
@@ -163,8 +164,8 @@ impl Connection {
         target: Id,
         sources: Vec<Id>,
         num_objects: u32,
-        op: &str,
-        order: &str,
+        op: &Bound<'_, PyString>,
+        order: &Bound<'_, PyString>,
         to_sources: bool,
         timeout: Option<f64>,
     ) -> PyResult<Ticket> {
@@ -172,8 +173,8 @@ impl Connection {
             target: target.0,
             sources: raw_ids(sources),
             num_objects,
-            op: self::op(op)?,
-            order: self::order(order)?,
+            op: self::op(&op.to_string_lossy())?,
+            order: self::order(&order.to_string_lossy())?,
             timeout_ms: milliseconds(self::timeout(timeout)?),
             to_sources,
         };

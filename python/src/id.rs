@@ -8,6 +8,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyType};
 
+use crate::errors::bad_argument;
+
 /// Names an immutable object: 16 bytes, made from a unique string or at random.
 ///
 /// Hashable, ordered by its bytes, and picklable. An id made from a name remembers the name, for messages only:
@@ -47,10 +49,10 @@ impl PyObjectId {
         }
     }
 
-    /// The id of a name: the first 16 bytes of the BLAKE3 hash of its UTF-8 bytes.
+    /// The id of a name: the first 16 bytes of the BLAKE3 hash of its UTF-8 bytes. `BadArgument` if it has none.
     #[staticmethod]
     fn from_name(name: &Bound<'_, PyString>) -> PyResult<Self> {
-        Ok(PyObjectId { id: ObjectId::from_name(name.to_str()?), name: Some(name.clone().unbind()) })
+        Ok(PyObjectId { id: id_of_name(name)?, name: Some(name.clone().unbind()) })
     }
 
     /// An id nobody else has.
@@ -141,10 +143,18 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Id {
             return Ok(Id(id.get().id));
         }
         match id.cast::<PyString>() {
-            Ok(name) => Ok(Id(ObjectId::from_name(name.to_str()?))),
+            Ok(name) => Ok(Id(id_of_name(&name)?)),
             Err(_) => Err(no_id(&id)),
         }
     }
+}
+
+fn id_of_name(name: &Bound<'_, PyString>) -> PyResult<ObjectId> {
+    let text = name.to_str().map_err(|_| {
+        let shown = name.repr().map(|text| text.to_string()).unwrap_or_default();
+        bad_argument(format!("the name {shown} cannot be written as UTF-8"))
+    })?;
+    Ok(ObjectId::from_name(text))
 }
 
 fn no_id(what: &Bound<'_, PyAny>) -> PyErr {
