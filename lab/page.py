@@ -73,7 +73,7 @@ SECTIONS = (
     Section("Failures in applications", "failure", _newest(failure.draw)),
     Section("Failures in the midst of a collective", "recovery", _newest(recovery.draw)),
     Section("How soon a failure is noticed", "detection"),
-    Section("An idle cluster", "idle"),
+    Section("Idle clusters", "idle"),
 )
 
 #: The page's last section, written by hand: what was found by profiling.
