@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import hoplite
 import numpy as np
-
 from conftest import eventually
 
 NODES = 64

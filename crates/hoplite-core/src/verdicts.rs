@@ -19,7 +19,7 @@ impl Core {
         } else if !self.judge_seat(from, edition, verdict) {
             match verdict {
                 Verdict::Accepted(stamp) => self.on_late_acceptance(from, id, edition, stamp),
-                // Who owned it before, or believes that it still does, may know less than we.
+                // A former owner may know less than we do, also one that does not know that it is one.
                 _ if from == self.ctx.shards.owner(id) => self.drop_rejected(id, edition, verdict),
                 _ => {}
             }

@@ -6,6 +6,7 @@ use hoplite_words::{NodeId, ObjectId};
 use super::shard::{OwnedShard, HELD_MAX};
 use super::Directory;
 use crate::ctx::Ctx;
+
 impl Directory {
     /// Keeps a request until its shard is active, or gives it back if it need not wait.
     pub(super) fn hold(

@@ -221,7 +221,7 @@ impl Directory {
         self.pull_more(ctx);
     }
 
-    /// The same about one shard.
+    /// `node` takes another one for the owner of this shard: our question tells it better.
     pub fn pull_shard(&mut self, ctx: &mut Ctx, node: NodeId, shard: Shard) {
         if ctx.shards.contains(node) && self.owned.contains(shard) {
             self.pulls.enqueue(node, Scope::All, shard);
