@@ -336,17 +336,14 @@ impl World {
     /// Whether the object may have been made, or a deletion of it answered, while some node was held for dead.
     pub(super) fn may_be_made_since_deleted(&self, object: ObjectId) -> bool {
         let deleted = |call: &Call| call.deed == Deed::Delete && call.done.is_some();
-        // Of many that one task puts, some may be made although not all are.
-        let is_one_of_many = |call: &Call| matches!(self.tasks[&call.task].spec, Spec::PutMany { .. });
-        let made_at = |call: &Call| match call.deed {
-            Deed::Put(_) | Deed::Reduce => call.done.or(is_one_of_many(call).then(|| self.queue.now())),
-            _ => None,
-        };
+        let made = |call: &Call| matches!(call.deed, Deed::Put(_) | Deed::Reduce) && call.done.is_some();
         let calls = || self.history.of(object);
         calls().filter(|call| deleted(call)).any(|deletion| {
-            let in_doubt =
-                |made: Duration| made > deletion.begin && self.history.is_in_doubt(deletion.begin, made);
-            calls().filter_map(made_at).any(in_doubt)
+            calls().any(|maker| {
+                made(maker)
+                    && maker.done > Some(deletion.begin)
+                    && self.history.is_in_doubt(deletion.begin, maker.done.expect("it is made"))
+            })
         })
     }
 }
