@@ -59,7 +59,7 @@ const TAKEN_IN_PAUSE: Duration = Duration::from_micros(100);
 
 /// Members of whom others told us, and who are not taken in yet: at most as many as there may be members.
 #[derive(Debug, Default)]
-pub(crate) struct Heard(VecDeque<(NodeId, u32)>);
+pub(crate) struct MembersHeard(VecDeque<(NodeId, u32)>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Joining {
@@ -93,18 +93,18 @@ impl Core {
 
     pub(crate) fn on_members(&mut self, members: Vec<(NodeId, u32)>) {
         // Gossip tells of who is left out here.
-        let room = limits::MEMBERS_MAX - self.heard.0.len();
-        self.heard.0.extend(members.into_iter().take(room));
+        let room = limits::MEMBERS_MAX - self.members_heard.0.len();
+        self.members_heard.0.extend(members.into_iter().take(room));
         self.take_in_members();
     }
 
     /// Takes in the next few; when there are no more, all members are known.
     pub(crate) fn take_in_members(&mut self) {
-        let some = self.heard.0.len().min(TAKEN_IN_PER_TURN);
-        let members = self.heard.0.drain(..some).collect();
+        let some = self.members_heard.0.len().min(TAKEN_IN_PER_TURN);
+        let members = self.members_heard.0.drain(..some).collect();
         let changes = self.members.on_heard(self.ctx.now, members);
         self.on_member_changes(changes);
-        match self.heard.0.is_empty() {
+        match self.members_heard.0.is_empty() {
             true => self.know_members(),
             false => self.ctx.timers.set(self.ctx.now + TAKEN_IN_PAUSE, Timer::TakeIn),
         }

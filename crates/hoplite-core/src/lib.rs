@@ -56,7 +56,7 @@ use ctx::Ctx;
 use directory::Directory;
 use fetch::Fetches;
 use io::ClientId;
-use joining::{Heard, Joining, Newcomers};
+use joining::{Joining, MembersHeard, Newcomers};
 use leave::Leaving;
 use members::Members;
 use put_again::Spares;
@@ -78,7 +78,7 @@ pub struct Core {
     /// Until we know the other members, and what they have in our shards.
     joining: Option<Joining>,
     newcomers: Newcomers,
-    heard: Heard,
+    members_heard: MembersHeard,
     /// How long open questions rest before they are asked again.
     refresh_period: Duration,
     /// The number from which on the last inventory of what is here was told to somebody.
@@ -128,7 +128,7 @@ impl Core {
             members,
             joining: (!alone).then(Joining::default),
             newcomers: Newcomers::default(),
-            heard: Heard::default(),
+            members_heard: MembersHeard::default(),
             refresh_period: resync::REFRESH_MIN,
             last_inventory: 0,
             leaving: None,
