@@ -32,13 +32,20 @@ def test_a_third_of_many_nodes_dies_in_the_midst_of_collectives() -> None:
         alive = set(range(NODES))
         assert total([put(node, "before") for node in alive], "all") == sum(range(NODES))
 
-        # The sources of those who stay are enough; whose will be summed, nobody knows in advance.
-        ids = [put(node, "amid") for node in range(NODES)]
-        survivors = set(alive) - set(KILLED)
+        # One source is missing until the third has died: the sum must be mended, and ends on a survivor.
+        survivors = alive - set(KILLED)
+        late = sorted(survivors)[len(KILLED) :]
+        early = [node for node in range(NODES) if node not in late]
+        assert len(early) == len(survivors) - 1
+        ids = [hoplite.ObjectId.from_name(f"amid {node}") for node in range(NODES)]
         reduction = clients[0].reduce(ids, target="some", num_objects=len(survivors), timeout=120)
+        for node in early:
+            put(node, "amid")
         for node in KILLED:
             cluster.kill(node)
         alive = survivors
+        for node in late:
+            put(node, "amid")
         result = reduction.result()
         assert len(result.sources) == len(survivors)
         chosen = {id.name for id in result.sources}
