@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use crate::carry::Carriers;
 use crate::clients;
+use crate::clock::Clock;
 use crate::effects::Node;
 use crate::gauges::Doors;
 use crate::options::Options;
@@ -78,6 +79,8 @@ impl Daemon {
         // At a port that the system chose, and a socket named after it, nobody starts again.
         let comes_back = options.socket.is_some() || options.listen.port() != 0;
         let id = NodeId { addr, incarnation: startup::next_incarnation(comes_back.then_some(&socket)) };
+        // The core counts the cluster's time on from the incarnation: what lies between is how far it lags behind.
+        let clock = Clock::new();
 
         let mut config = Config::new(id, arena.bytes(), random_seed());
         config.seeds = seeds;
@@ -95,7 +98,8 @@ impl Daemon {
         let links = ControlLinks::new(id, events.clone()).sharing(carriers.shortage());
         let connections = (links, ControlReaders::new(events));
         let listener = listener.sharing(carriers.shortage());
-        let mut node = Node::new(id, Core::new(config), carriers, connections, gossip, arena.clone());
+        let mut node =
+            Node::new(id, (Core::new(config), clock), carriers, connections, gossip, arena.clone());
         let clients_max = options.clients_max(descriptors);
         node.doors =
             Doors { clients: clients::Meters::new(clients_max), peers: listener.meters(), calls: None };

@@ -52,7 +52,7 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new(
         id: NodeId,
-        core: Core,
+        (core, clock): (Core, Clock),
         carriers: Carriers,
         (links, readers): (ControlLinks, ControlReaders),
         gossip: GossipSocket,
@@ -61,7 +61,7 @@ impl Node {
         Node {
             id,
             core,
-            clock: Clock::new(),
+            clock,
             copies: Copies::new(arena.mapping()),
             carriers,
             links,

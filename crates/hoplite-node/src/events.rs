@@ -185,6 +185,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::carry::Carriers;
+    use crate::clock::Clock;
 
     /// A node that knows nobody; the socket that it knocks at, and what peers say to it.
     pub(crate) async fn node() -> (Node, GossipSocket, mpsc::Receiver<ControlEvent>) {
@@ -197,7 +198,7 @@ pub(crate) mod tests {
         let carriers = Carriers::start(id, 1, config.stall_after, mpsc::unbounded_channel().0).unwrap();
         let (events, said) = mpsc::channel(8);
         let connections = (ControlLinks::new(id, events.clone()), ControlReaders::new(events));
-        (Node::new(id, Core::new(config), carriers, connections, gossip, arena), other, said)
+        (Node::new(id, (Core::new(config), Clock::new()), carriers, connections, gossip, arena), other, said)
     }
 
     #[tokio::test]

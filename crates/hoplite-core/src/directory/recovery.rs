@@ -45,6 +45,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// before, or only this way to it is cut: then the owner goes on without what it knows.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 
+/// Who does not run for so long blames nobody for not having answered meanwhile.
+const LATE_AFTER: Duration = Duration::from_millis(100);
+
 /// When it is asked again.
 const DEFERRED_FOR: Duration = Duration::from_secs(8);
 
@@ -84,6 +87,8 @@ struct Pull {
     /// When it was asked first, or its last page came.
     heard: Duration,
     timeout: Duration,
+    /// When the answer is asked for again.
+    due: Duration,
 }
 
 /// A page of an inventory, as it came.
@@ -174,6 +179,9 @@ impl Directory {
             return;
         }
         self.pulls.restart(ctx);
+        for node in std::mem::take(&mut self.pulls.deferred).into_keys() {
+            ctx.timers.clear(Timer::Pull(node));
+        }
         for (shard, owned) in self.owned.iter_mut().filter(|&(shard, _)| ctx.shards.is_mine(shard)) {
             owned.recover_again(members.clone());
             for &member in &members {
@@ -211,6 +219,10 @@ impl Directory {
 
     /// What `node` said lately may be lost, or was not listened to.
     pub fn pull_again(&mut self, ctx: &mut Ctx, node: NodeId) {
+        if self.pulls.deferred.remove(&node).is_some() {
+            // It can be reached again.
+            ctx.timers.clear(Timer::Pull(node));
+        }
         for shard in self.owned.keys() {
             self.pulls.enqueue(node, Scope::All, shard);
         }
@@ -281,6 +293,7 @@ impl Directory {
             unchanged: BTreeSet::new(),
             heard: ctx.now,
             timeout: ANSWER_TIMEOUT,
+            due: ctx.now,
         };
         self.pulls.running.insert(node, pull);
         self.ask_for_page(ctx, node);
@@ -309,6 +322,7 @@ impl Directory {
         let due = (ctx.now + pull.timeout).min(pull.heard + GIVE_UP_AFTER);
         ctx.timers.set(due, Timer::Pull(node));
         ctx.send(node, message, None);
+        self.pulls.running.get_mut(&node).expect("it was just seen").due = due;
     }
 
     /// What we are to answer ourselves: round, shards, and where to go on.
@@ -345,6 +359,10 @@ impl Directory {
         }
         let Some(pull) = self.pulls.running.get_mut(&node) else { return };
         pull.timeout *= 2;
+        let late = ctx.now.saturating_sub(pull.due);
+        if late >= LATE_AFTER {
+            pull.heard += late;
+        }
         match ctx.now >= pull.heard + GIVE_UP_AFTER {
             true => self.give_up_on(ctx, node),
             false => self.ask_for_page(ctx, node),

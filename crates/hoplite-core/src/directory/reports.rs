@@ -1,7 +1,7 @@
 //! Copies come and go, as their holders say.
 
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage, Verdict};
-use hoplite_words::{Blob, CopyId, Edition, NodeId, ObjectId};
+use hoplite_words::{Blob, Claim, CopyId, Edition, NodeId, ObjectId, Stamp};
 
 use super::claims::Judgement;
 use super::entry::{Content, Entry};
@@ -179,6 +179,12 @@ impl Directory {
         entry.contenders.retain(|contender| !contender.is_copy(origin, edition));
         if let Some(held) = entry.withdraw(origin, seq, edition) {
             entry.take_back(origin, edition, held.claim);
+            if let Some((claim, stamp)) =
+                entry.stands_for(origin).filter(|(claim, _)| held.claim == Some(*claim))
+            {
+                // A coordinator that gave its claim up before this copy was judged says so once more.
+                self.tell_claim_verdict(ctx, id, claim, Verdict::Accepted(stamp));
+            }
             self.after_removal(ctx, local, id, origin);
         }
         self.reindex(id, origin);
@@ -247,9 +253,19 @@ impl super::entry::Contender {
 }
 
 impl Entry {
+    /// The claim that stands, if it is this node's.
+    fn stands_for(&self, node: NodeId) -> Option<(Claim, Stamp)> {
+        match self.content {
+            Content::Claimed { claim, stamp, released: false, .. } if claim.by == node => {
+                Some((claim, stamp))
+            }
+            _ => None,
+        }
+    }
+
     /// The writer of `edition` gave it up. If the object was only ever complete in its word, it never was.
-    fn take_back(&mut self, origin: NodeId, edition: Edition, claim: Option<hoplite_words::Claim>) {
-        let is_its = |claim: hoplite_words::Claim| claim.by == origin && claim.number == edition.writing;
+    fn take_back(&mut self, origin: NodeId, edition: Edition, claim: Option<Claim>) {
+        let is_its = |claim: Claim| claim.by == origin && claim.number == edition.writing;
         let has_others = self.holders.iter().any(|(_, held)| held.complete);
         match self.content {
             Content::Complete { by: Some(by), .. } if is_its(by) && !has_others => {

@@ -246,6 +246,22 @@ fn a_put_that_is_given_up_or_dies_lets_the_next_one_go() {
     }
 }
 
+/// By way of others the release overtook the root's report, or that was held until all were heard.
+#[test]
+fn a_coordinator_that_gave_up_before_its_own_root_was_judged_is_asked_again_when_that_goes() {
+    let mut owner = Owner::new();
+    let (claim, other) = two_claims();
+    owner.release(claim);
+    let root = claim.by.addr.port();
+    assert!(is_accepted(&owner.make(root, claim, None, false), root));
+    assert_eq!(owner.claim(other), [], "the claim stands again");
+    let withdraw = DirectoryRequest::Withdraw { seq: 2, edition: target_of(claim) };
+    let answers = owner.request(root, withdraw);
+    assert!(accepted_in(&answers, claim).is_some(), "{answers:?}");
+    let answers = owner.release(claim);
+    assert!(accepted_in(&answers, other).is_some(), "{answers:?}");
+}
+
 #[test]
 fn claims_and_puts_wait_for_each_other() {
     let mut owner = Owner::new();

@@ -297,6 +297,17 @@ fn a_member_that_does_not_answer_is_given_up_after_five_seconds_and_asked_again_
         .any(|asked| asked.round > inherited.asked.round && asked.is_about(inherited.id.shard())));
 }
 
+/// The answers wait in its sockets.
+#[test]
+fn an_owner_that_stood_still_itself_gives_nobody_up_for_it() {
+    let mut inherited = Inherited::new();
+    inherited.at.pause(Duration::from_secs(6));
+    inherited.at.wait(Duration::from_millis(900));
+    let repeated = take_asked(&mut inherited.at);
+    assert!(!repeated.is_empty() && repeated.iter().all(|asked| asked.of == 2), "{repeated:?}");
+    assert!(inherited.at.gauge("recovering shards") > 0);
+}
+
 /// Many pages take their time.
 #[test]
 fn a_member_that_answers_page_by_page_is_not_given_up() {
