@@ -143,7 +143,12 @@ impl Core {
             DirectoryAnswer::NotYet { ask, copies } => self.on_not_yet(id, ask, copies),
             DirectoryAnswer::Pin => self.on_pin(id),
             DirectoryAnswer::AskAgain { edition, sender } => self.on_ask_again(id, edition, sender),
-            DirectoryAnswer::DeleteDone { token } => self.on_delete_done(token),
+            DirectoryAnswer::DeleteDone { token, deletion } => {
+                if let Some(deletion) = deletion {
+                    self.directory.on_heard_deleted(&mut self.ctx, id, deletion);
+                }
+                self.on_delete_done(token);
+            }
             DirectoryAnswer::Located { token, size, copies, deleted } => {
                 if !self.on_barrier_reached(token) {
                     self.on_located(token, size, copies, deleted);

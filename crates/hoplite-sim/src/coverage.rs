@@ -212,7 +212,7 @@ fn answer_number(answer: &DirectoryAnswer) -> u64 {
         DirectoryAnswer::Inline { ask, .. } | DirectoryAnswer::NotYet { ask, .. } => *ask,
         DirectoryAnswer::Copy { node, report, .. } => hash(&(node, report.edition, report.complete)),
         DirectoryAnswer::CopyGone { node } => hash(node),
-        DirectoryAnswer::DeleteDone { token } | DirectoryAnswer::Located { token, .. } => *token,
+        DirectoryAnswer::DeleteDone { token, .. } | DirectoryAnswer::Located { token, .. } => *token,
         DirectoryAnswer::AskAgain { sender, .. } => hash(sender),
         DirectoryAnswer::Holders { nodes } => hash(nodes),
         DirectoryAnswer::ClaimVerdict { claim, .. } => hash(claim),

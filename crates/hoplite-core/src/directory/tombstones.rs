@@ -267,9 +267,10 @@ impl Directory {
         if deletion.unheard.iter().any(|&node| ctx.shards.contains(node)) {
             return;
         }
-        let deletion = self.tombstones.deletions.remove(&id).expect("just seen");
-        for (node, token) in deletion.deleters {
-            self.answer(ctx, node, id, DirectoryAnswer::DeleteDone { token });
+        let under_way = self.tombstones.deletions.remove(&id).expect("just seen");
+        let deletion = self.tombstones.deletion(ctx.now, id);
+        for (node, token) in under_way.deleters {
+            self.answer(ctx, node, id, DirectoryAnswer::DeleteDone { token, deletion });
         }
     }
 

@@ -359,7 +359,7 @@ fn answer_of_owner(tape: &mut Tape) -> DirectoryAnswer {
             DirectoryAnswer::Copy { node: any_node(tape), report, payload }
         }
         7 => DirectoryAnswer::CopyGone { node: any_node(tape) },
-        8 => DirectoryAnswer::DeleteDone { token: tape.number() },
+        8 => DirectoryAnswer::DeleteDone { token: tape.number(), deletion: tape.option(deletion) },
         9 => DirectoryAnswer::Located {
             token: tape.number(),
             size: tape.option(Tape::size),

@@ -37,7 +37,7 @@ fn take_asked(at: &mut Node) -> Vec<(ObjectId, u64)> {
 
 fn confirm(at: &mut Node, asked: &[(ObjectId, u64)]) {
     for &(id, token) in asked {
-        at.answer(2, id, DirectoryAnswer::DeleteDone { token });
+        at.answer(2, id, DirectoryAnswer::DeleteDone { token, deletion: None });
     }
 }
 

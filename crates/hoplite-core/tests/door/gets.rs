@@ -286,7 +286,7 @@ fn a_delete_is_repeated_until_its_owner_confirms_it() {
     at.wait(Duration::from_secs(1));
     let said = at.take_requests(id);
     let Some(&DirectoryRequest::Delete { token }) = said.last() else { panic!("{said:?}") };
-    at.answer(2, id, DirectoryAnswer::DeleteDone { token });
-    at.answer(2, id, DirectoryAnswer::DeleteDone { token });
+    at.answer(2, id, DirectoryAnswer::DeleteDone { token, deletion: None });
+    at.answer(2, id, DirectoryAnswer::DeleteDone { token, deletion: None });
     assert_eq!(at.reply(call), Some(&Reply::Done));
 }

@@ -24,7 +24,7 @@ fn told(at: &mut Node, id: ObjectId) -> (Vec<u16>, Vec<u16>) {
     for (to, answer) in at.take_answers(id) {
         match answer {
             DirectoryAnswer::Deleted { .. } => deleted.push(to),
-            DirectoryAnswer::DeleteDone { token: TOKEN } => done.push(to),
+            DirectoryAnswer::DeleteDone { token: TOKEN, .. } => done.push(to),
             _ => {}
         }
     }
@@ -256,12 +256,32 @@ fn a_delete_follows_its_object_to_a_new_owner() {
         if next == 2 {
             let again = at.take_requests(id);
             let Some(&DirectoryRequest::Delete { token }) = again.last() else { panic!("{again:?}") };
-            at.answer(2, id, DirectoryAnswer::DeleteDone { token });
+            at.answer(2, id, DirectoryAnswer::DeleteDone { token, deletion: None });
         } else {
             at.hear(2, PeerMessage::DeletionHeard { id });
         }
         assert_eq!(at.reply(call), Some(&Reply::Done));
     }
+}
+
+/// Its owner and that one's heir may both die; who deleted it knows it still.
+#[test]
+fn who_deleted_an_object_remembers_it_when_the_owner_dies() {
+    let mut at = Node::among(3, 8 << 20);
+    let id = id_moving(&mut at, 3, ME, 3);
+    let call = at.ask(delete(id));
+    let asked = at.take_requests(id);
+    let Some(&DirectoryRequest::Delete { token }) = asked.last() else { panic!("{asked:?}") };
+    let deletion = Some(Deletion { stamp: Stamp::from_ms(1), age_ms: 0 });
+    at.answer(3, id, DirectoryAnswer::DeleteDone { token, deletion });
+    assert_eq!(at.reply(call), Some(&Reply::Done));
+    at.crash(3);
+    at.wait(Duration::from_millis(50));
+    at.take_mail();
+    let claim = claim_of(2, edition(8));
+    at.request(2, id, DirectoryRequest::Claim { seq: 1, claim });
+    let deleted = DirectoryAnswer::ClaimVerdict { claim, verdict: Verdict::Deleted };
+    assert_eq!(at.take_answers(id), [(2, deleted)]);
 }
 
 #[test]

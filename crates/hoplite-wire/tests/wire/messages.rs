@@ -185,7 +185,7 @@ draw_enum! {
         Lost,
         Copy { node, report, payload },
         CopyGone { node },
-        DeleteDone { token },
+        DeleteDone { token, deletion },
         Located { token, size, copies, deleted },
         Pin,
         AskAgain { edition, sender },

@@ -195,6 +195,9 @@ pub enum DirectoryAnswer {
     DeleteDone {
         #[n(0)]
         token: u64,
+        /// For who asked to remember, unless the id stands for something newer by now.
+        #[n(1)]
+        deletion: Option<Deletion>,
     },
     #[n(8)]
     Located {

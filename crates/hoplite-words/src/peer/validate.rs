@@ -101,6 +101,9 @@ impl DirectoryAnswer {
                 stamp.iter().try_for_each(|stamp| stamp.validate())
             }
             DirectoryAnswer::Deleted { deletion } => deletion.stamp.validate(),
+            DirectoryAnswer::DeleteDone { deletion, .. } => {
+                deletion.iter().try_for_each(|deletion| deletion.stamp.validate())
+            }
             DirectoryAnswer::Copy { report, payload, .. } => report.validate_with(payload.as_ref()),
             DirectoryAnswer::Located { copies, .. } | DirectoryAnswer::NotYet { copies, .. } => {
                 at_most("copies", copies.len(), MEMBERS_MAX)
@@ -108,7 +111,6 @@ impl DirectoryAnswer {
             DirectoryAnswer::Holders { nodes } => at_most("nodes", nodes.len(), MEMBERS_MAX),
             DirectoryAnswer::Lost
             | DirectoryAnswer::CopyGone { .. }
-            | DirectoryAnswer::DeleteDone { .. }
             | DirectoryAnswer::Pin
             | DirectoryAnswer::AskAgain { .. } => Ok(()),
         }
