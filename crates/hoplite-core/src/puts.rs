@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use hoplite_words::client::Reply;
 use hoplite_words::peer::{Seal, Verdict};
-use hoplite_words::{mix64, Blob, Claim, CopyId, Edition, Error, ErrorKind, Header, NodeId, ObjectId};
+use hoplite_words::{mix64, Blob, Claim, CopyId, Edition, Error, ErrorKind, Header, NodeId, ObjectId, Stamp};
 
 use crate::calls::Pending;
 use crate::copies::{NewCopy, Phase};
@@ -38,6 +38,8 @@ struct Write {
     judged: Judged,
     /// The owner whose verdict counts.
     asked: Option<NodeId>,
+    /// When an owner before that one accepted it: its word came after another had been asked.
+    accepted_before: Option<Stamp>,
     /// The call that waits for the seal.
     sealing: Option<u64>,
     edition: Edition,
@@ -82,6 +84,13 @@ impl Writes {
     /// Whether all bytes of the copy are written.
     pub fn is_written(&self, copy: CopyId) -> bool {
         self.table.get(&copy).is_some_and(|write| write.sealing.is_some())
+    }
+
+    /// A former owner has accepted it, and may have told others so.
+    pub fn note_accepted_before(&mut self, copy: CopyId, stamp: Stamp) {
+        if let Some(write) = self.table.get_mut(&copy).filter(|write| write.judged == Judged::Unjudged) {
+            write.accepted_before = write.accepted_before.max(Some(stamp));
+        }
     }
 
     pub fn asked(&self, copy: CopyId) -> Option<NodeId> {
@@ -190,7 +199,8 @@ impl Core {
     pub(crate) fn begin_write(&mut self, client: ClientId, copy: CopyId, sealing: Option<u64>) {
         self.add_user(copy);
         let (object, edition) = (self.copies.table[&copy].object, self.copies.table[&copy].edition);
-        let write = Write { client, judged: Judged::Unjudged, asked: None, sealing, edition };
+        let write =
+            Write { client, judged: Judged::Unjudged, asked: None, accepted_before: None, sealing, edition };
         self.writes.table.insert(copy, write);
         self.writes.by_edition.insert(edition, copy);
         self.on_opened(object);
@@ -265,6 +275,11 @@ impl Core {
         };
         if !matches!(write.judged, Judged::Unjudged | Judged::Accepted) {
             return;
+        }
+        if let Some(stamp) = write.accepted_before.take().filter(|_| verdict == Verdict::Deleted) {
+            // It may have been accepted since it was deleted: those who heard of that are to stand by it.
+            self.copies.with(copy, |copy| copy.stamp = Some(stamp));
+            return self.ask_for_verdict(copy);
         }
         write.judged = judged;
         match verdict {

@@ -13,8 +13,10 @@ impl Core {
         if let Some(copy) = self.writes.of_edition(edition) {
             // Only from whom we asked last: an owner that took over decides anew, if it has not heard of the
             // verdict of the one before from us.
-            if self.writes.asked(copy) == Some(from) {
-                self.judge_write(copy, verdict);
+            match verdict {
+                _ if self.writes.asked(copy) == Some(from) => self.judge_write(copy, verdict),
+                Verdict::Accepted(stamp) => self.writes.note_accepted_before(copy, stamp),
+                _ => {}
             }
         } else if !self.judge_seat(from, edition, verdict) {
             match verdict {

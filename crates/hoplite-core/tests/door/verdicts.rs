@@ -12,7 +12,7 @@ use crate::gets::{last_ask, lend};
 use crate::inventory::take_inventory;
 use crate::node::{node, Node, CLIENT, ME};
 use crate::puts::{announced, created, failed, put, viewed};
-use crate::recovery::take_asked;
+use crate::recovery::{id_moving, take_asked};
 use crate::reduces::take_seats;
 use crate::requests::{
     accepted, announce, announce_unjudged, create, edition, get, inline_of, put_report, put_small, reduce,
@@ -94,6 +94,35 @@ fn a_put_that_is_accepted_too_late_is_withdrawn() {
         matches!(said[..], [DirectoryRequest::Withdraw { edition, .. }] if edition == writing),
         "{said:?}"
     );
+}
+
+/// Another owner was asked meanwhile, which knows of a deletion: only the time tells which came first.
+#[test]
+fn a_put_that_a_former_owner_accepted_is_offered_once_more_before_it_counts_as_deleted() {
+    for stands in [true, false] {
+        let id = id_moving(&mut Node::among(3, STORE), 3, 2, 3);
+        let mut at = Node::among(2, STORE);
+        let call = at.ask(put_small(id, SMALL));
+        let writing = announced(&mut at, id);
+        at.join(3);
+        at.wait(Duration::from_secs(2));
+        assert_eq!(announced(&mut at, id), writing, "of the new owner");
+        let stamp = Stamp::from_ms(700);
+        at.answer(2, id, verdict(writing, Verdict::Accepted(stamp)));
+        assert_eq!(at.reply(call), None, "that was not who was asked last");
+        at.take_mail();
+        at.answer(3, id, verdict(writing, Verdict::Deleted));
+        let said = at.take_requests(id);
+        let [DirectoryRequest::Announce { report, .. }] = &said[..] else { panic!("{said:?}") };
+        assert_eq!((report.stamp, report.edition), (Some(stamp), writing));
+        assert_eq!(at.reply(call), None);
+        let word = if stands { Verdict::Accepted(stamp) } else { Verdict::Deleted };
+        at.answer(3, id, verdict(writing, word));
+        match stands {
+            true => assert_eq!(at.reply(call), Some(&Reply::Done)),
+            false => assert_eq!(failed(&at, call), ErrorKind::Deleted),
+        }
+    }
 }
 
 /// A cached copy of an object of node 2's, whose content was accepted at 5 ms.
