@@ -27,6 +27,10 @@ impl ShardSet {
         self.set(shard, true);
     }
 
+    pub fn remove(&mut self, shard: Shard) {
+        self.set(shard, false);
+    }
+
     fn set(&mut self, shard: Shard, to: bool) {
         let bit = 1 << (shard.index() % 64);
         match to {
@@ -46,9 +50,15 @@ impl ShardSet {
     pub fn iter(&self) -> impl Iterator<Item = Shard> + '_ {
         let words = self.0.iter().enumerate().filter(|(_, &word)| word != 0);
         words.flat_map(|(at, &word)| {
-            let bits = (0..64).filter(move |bit| word & 1 << bit != 0);
-            bits.map(move |bit| Shard((at * 64 + bit) as u16))
+            let without_lowest = |rest: &u64| Some(rest & (rest - 1)).filter(|&rest| rest != 0);
+            let rests = std::iter::successors(Some(word), without_lowest);
+            rests.map(move |rest| Shard((at * 64) as u16 + rest.trailing_zeros() as u16))
         })
+    }
+
+    pub fn retain(&mut self, keep: impl Fn(Shard) -> bool) {
+        let out: Vec<_> = self.iter().filter(|&shard| !keep(shard)).collect();
+        out.into_iter().for_each(|shard| self.remove(shard));
     }
 }
 

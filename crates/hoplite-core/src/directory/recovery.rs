@@ -27,6 +27,7 @@ use super::Directory;
 use crate::copies::Copies;
 use crate::ctx::Ctx;
 use crate::shard_table::ShardTable;
+use crate::shards::ShardSet;
 use crate::timers::Timer;
 
 /// Shards in one request: there are often few objects, and then round trips are what takes time.
@@ -62,7 +63,7 @@ pub(super) struct Pulls {
     awaits_members: bool,
     /// We were held for dead, and know nobody yet who could tell us what became of our shards.
     pub awaits_company: bool,
-    queue: BTreeMap<NodeId, BTreeSet<(Scope, Shard)>>,
+    queue: BTreeMap<NodeId, Queued>,
     running: BTreeMap<NodeId, Pull>,
     /// Somebody waits for these.
     pub demanded: BTreeSet<Shard>,
@@ -73,6 +74,26 @@ pub(super) struct Pulls {
     pub held_dropped: u64,
     /// Members without which shards were recovered.
     pub given_up: u64,
+}
+
+/// Shards that a node is to be asked about.
+#[derive(Debug, Default)]
+struct Queued {
+    all: ShardSet,
+    past: ShardSet,
+}
+
+impl Queued {
+    fn of(&mut self, scope: Scope) -> &mut ShardSet {
+        match scope {
+            Scope::All => &mut self.all,
+            Scope::Past => &mut self.past,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.past.is_empty()
+    }
 }
 
 #[derive(Debug)]
@@ -115,7 +136,7 @@ impl Pulls {
     }
 
     fn enqueue(&mut self, node: NodeId, scope: Scope, shard: Shard) {
-        self.queue.entry(node).or_default().insert((scope, shard));
+        self.queue.entry(node).or_default().of(scope).insert(shard);
     }
 
     /// The next few shards to ask `node` about, all with the same scope: first those somebody waits for.
@@ -125,19 +146,21 @@ impl Pulls {
         is_wanted: impl Fn(Scope, Shard) -> bool,
     ) -> Option<(Scope, Vec<Shard>)> {
         let queued = self.queue.get_mut(&node)?;
-        queued.retain(|&(scope, shard)| is_wanted(scope, shard));
-        let Some(&(scope, _)) = queued.first() else {
+        for scope in [Scope::All, Scope::Past] {
+            queued.of(scope).retain(|shard| is_wanted(scope, shard));
+        }
+        if queued.is_empty() {
             self.queue.remove(&node);
             return None;
-        };
-        let demanded = self.demanded.iter().filter(|&&shard| queued.contains(&(scope, shard)));
+        }
+        let scope = if queued.all.is_empty() { Scope::Past } else { Scope::All };
+        let of_scope = queued.of(scope);
+        let demanded = self.demanded.iter().filter(|&&shard| of_scope.contains(shard));
         let mut shards: Vec<_> = demanded.copied().take(SHARDS_PER_PULL).collect();
-        for shard in &shards {
-            queued.remove(&(scope, *shard));
-        }
-        while shards.len() < SHARDS_PER_PULL && queued.first().is_some_and(|first| first.0 == scope) {
-            shards.extend(queued.pop_first().map(|(_, shard)| shard));
-        }
+        shards.iter().for_each(|&shard| of_scope.remove(shard));
+        let rest: Vec<_> = of_scope.iter().take(SHARDS_PER_PULL - shards.len()).collect();
+        rest.iter().for_each(|&shard| of_scope.remove(shard));
+        shards.extend(rest);
         if queued.is_empty() {
             self.queue.remove(&node);
         }
@@ -251,9 +274,7 @@ impl Directory {
     pub fn on_fresh(&mut self, node: NodeId) {
         if let Some(queued) = self.pulls.queue.get_mut(&node) {
             let owned = &self.owned;
-            queued.retain(|(scope, shard)| {
-                *scope == Scope::Past || owned.get(*shard).is_some_and(|owned| owned.awaits(node))
-            });
+            queued.all.retain(|shard| owned.get(shard).is_some_and(|owned| owned.awaits(node)));
             if queued.is_empty() {
                 self.pulls.queue.remove(&node);
             }
