@@ -54,11 +54,6 @@ impl<T> ShardTable<T> {
         slots.filter_map(|(index, item)| Some((Shard(index as u16), item.as_deref()?)))
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Shard, &mut T)> {
-        let slots = self.slots.iter_mut().enumerate();
-        slots.filter_map(|(index, item)| Some((Shard(index as u16), item.as_deref_mut()?)))
-    }
-
     pub fn keys(&self) -> impl Iterator<Item = Shard> + '_ {
         self.iter().map(|(shard, _)| shard)
     }

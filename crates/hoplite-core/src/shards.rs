@@ -23,20 +23,26 @@ impl Default for ShardSet {
 }
 
 impl ShardSet {
-    pub fn insert(&mut self, shard: Shard) {
-        self.set(shard, true);
+    /// False if it was in already.
+    pub fn insert(&mut self, shard: Shard) -> bool {
+        self.set(shard, true)
     }
 
-    pub fn remove(&mut self, shard: Shard) {
-        self.set(shard, false);
+    /// False if it was not in.
+    pub fn remove(&mut self, shard: Shard) -> bool {
+        self.set(shard, false)
     }
 
-    fn set(&mut self, shard: Shard, to: bool) {
+    /// Returns whether that changed anything.
+    fn set(&mut self, shard: Shard, to: bool) -> bool {
         let bit = 1 << (shard.index() % 64);
+        let word = &mut self.0[shard.index() / 64];
+        let before = *word;
         match to {
-            true => self.0[shard.index() / 64] |= bit,
-            false => self.0[shard.index() / 64] &= !bit,
+            true => *word |= bit,
+            false => *word &= !bit,
         }
+        *word != before
     }
 
     pub fn contains(&self, shard: Shard) -> bool {
@@ -58,7 +64,9 @@ impl ShardSet {
 
     pub fn retain(&mut self, keep: impl Fn(Shard) -> bool) {
         let out: Vec<_> = self.iter().filter(|&shard| !keep(shard)).collect();
-        out.into_iter().for_each(|shard| self.remove(shard));
+        for shard in out {
+            self.remove(shard);
+        }
     }
 }
 
@@ -166,7 +174,9 @@ impl Shards {
             }
         }
         let over = self.forget_claims(|shard, _, _| moved.owners.contains(shard));
-        over.iter().for_each(|shard| moved.claims_over.insert(shard));
+        for shard in over.iter() {
+            moved.claims_over.insert(shard);
+        }
         Some(moved)
     }
 
@@ -197,7 +207,9 @@ impl Shards {
         let mut forgotten = ShardSet::default();
         if self.has_claimed() {
             let over = self.claimed.iter().filter(|&(shard, &(by, until))| is_over(shard, by, until));
-            over.for_each(|(shard, _)| forgotten.insert(shard));
+            for (shard, _) in over {
+                forgotten.insert(shard);
+            }
             for shard in forgotten.iter() {
                 self.claimed.remove(shard);
                 self.claims -= 1;

@@ -84,9 +84,11 @@ impl Directory {
 
     /// A node that is to join others: what it owns, and what is known of that, it hears when it has (`start`).
     pub fn joining(me: NodeId) -> Self {
-        let recovering = || OwnedShard::recovering(BTreeSet::from([me]));
-        let owned = Shard::all().map(|shard| (shard, recovering())).collect();
-        Directory { owned, is_fresh: true, pulls: Pulls::of_joiner(), ..Directory::default() }
+        let owned = Shard::all().map(|shard| (shard, OwnedShard::recovering())).collect();
+        let pulls = Pulls::of_joiner();
+        let mut new = Directory { owned, is_fresh: true, pulls, ..Directory::default() };
+        Shard::all().for_each(|shard| new.await_word_of(me, shard));
+        new
     }
 
     /// The members are known now.

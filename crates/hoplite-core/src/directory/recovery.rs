@@ -65,6 +65,8 @@ pub(super) struct Pulls {
     pub awaits_company: bool,
     queue: BTreeMap<NodeId, Queued>,
     running: BTreeMap<NodeId, Pull>,
+    /// The recovering shards that wait for what a member knows.
+    awaited: BTreeMap<NodeId, ShardSet>,
     /// Somebody waits for these.
     pub demanded: BTreeSet<Shard>,
     /// Members that did not answer in time: when they are asked on.
@@ -132,7 +134,25 @@ impl Pulls {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.running.is_empty() && self.demanded.is_empty() && self.held == 0
+        self.queue.is_empty()
+            && self.running.is_empty()
+            && self.awaited.is_empty()
+            && self.demanded.is_empty()
+            && self.held == 0
+    }
+
+    fn awaits(&self, node: NodeId, shard: Shard) -> bool {
+        self.awaited.get(&node).is_some_and(|shards| shards.contains(shard))
+    }
+
+    /// False if nothing waited for that.
+    fn await_no_more(&mut self, node: NodeId, shard: Shard) -> bool {
+        let Some(shards) = self.awaited.get_mut(&node) else { return false };
+        let was_awaited = shards.remove(shard);
+        if was_awaited && shards.is_empty() {
+            self.awaited.remove(&node);
+        }
+        was_awaited
     }
 
     fn enqueue(&mut self, node: NodeId, scope: Scope, shard: Shard) {
@@ -157,10 +177,11 @@ impl Pulls {
         let of_scope = queued.of(scope);
         let demanded = self.demanded.iter().filter(|&&shard| of_scope.contains(shard));
         let mut shards: Vec<_> = demanded.copied().take(SHARDS_PER_PULL).collect();
-        shards.iter().for_each(|&shard| of_scope.remove(shard));
-        let rest: Vec<_> = of_scope.iter().take(SHARDS_PER_PULL - shards.len()).collect();
-        rest.iter().for_each(|&shard| of_scope.remove(shard));
-        shards.extend(rest);
+        let others = of_scope.iter().filter(|shard| !self.demanded.contains(shard));
+        shards.extend(others.take(SHARDS_PER_PULL - shards.len()));
+        for &shard in &shards {
+            of_scope.remove(shard);
+        }
         if queued.is_empty() {
             self.queue.remove(&node);
         }
@@ -170,6 +191,7 @@ impl Pulls {
     /// Another node owns the shard: nobody is asked about it. If it comes back, all of it is asked for anew.
     fn forget_shard(&mut self, shard: Shard) {
         self.demanded.remove(&shard);
+        self.awaited.retain(|_, shards| !shards.remove(shard) || !shards.is_empty());
         for pull in self.running.values_mut() {
             pull.shards.remove(&shard);
         }
@@ -187,11 +209,10 @@ impl Pulls {
 impl Directory {
     /// We own the shard from now on.
     pub(super) fn begin_recovery(&mut self, ctx: &mut Ctx, shard: Shard) {
-        let members: BTreeSet<_> = ctx.shards.iter().collect();
-        for &member in &members {
-            self.pulls.enqueue(member, Scope::All, shard);
+        self.owned.insert(shard, OwnedShard::recovering());
+        for member in ctx.shards.iter() {
+            self.await_also(shard, member);
         }
-        self.owned.insert(shard, OwnedShard::recovering(members));
     }
 
     /// We were held for dead: others may have owned all of our shards meanwhile.
@@ -205,10 +226,10 @@ impl Directory {
         for node in std::mem::take(&mut self.pulls.deferred).into_keys() {
             ctx.timers.clear(Timer::Pull(node));
         }
-        for (shard, owned) in self.owned.iter_mut().filter(|&(shard, _)| ctx.shards.is_mine(shard)) {
-            owned.recover_again(members.clone());
+        let ours: Vec<_> = self.owned.keys().filter(|&shard| ctx.shards.is_mine(shard)).collect();
+        for shard in ours {
             for &member in &members {
-                self.pulls.enqueue(member, Scope::All, shard);
+                self.await_also(shard, member);
             }
         }
         self.pull_more(ctx);
@@ -216,9 +237,17 @@ impl Directory {
 
     /// `node` may know of the shard, too, which is still being recovered.
     pub(super) fn await_also(&mut self, shard: Shard, node: NodeId) {
-        if let Some(owned) = self.owned.get_mut(shard) {
-            owned.recover_again(BTreeSet::from([node]));
+        if self.owned.contains(shard) {
+            self.await_word_of(node, shard);
             self.pulls.enqueue(node, Scope::All, shard);
+        }
+    }
+
+    /// The shard is not active before `node` has told what it knows of it.
+    pub(super) fn await_word_of(&mut self, node: NodeId, shard: Shard) {
+        let Some(owned) = self.owned.get_mut(shard) else { return };
+        if self.pulls.awaited.entry(node).or_default().insert(shard) {
+            owned.await_one_more();
         }
     }
 
@@ -272,9 +301,9 @@ impl Directory {
 
     /// A node has just started, it says: there is nothing to ask it for.
     pub fn on_fresh(&mut self, node: NodeId) {
+        let awaited = self.pulls.awaited.get(&node);
         if let Some(queued) = self.pulls.queue.get_mut(&node) {
-            let owned = &self.owned;
-            queued.all.retain(|shard| owned.get(shard).is_some_and(|owned| owned.awaits(node)));
+            queued.all.retain(|shard| awaited.is_some_and(|shards| shards.contains(shard)));
             if queued.is_empty() {
                 self.pulls.queue.remove(&node);
             }
@@ -355,7 +384,7 @@ impl Directory {
     /// Stands for the copies in the shard that `node` is known to have; none if that is not to be relied on.
     fn digest(&self, shard: Shard, node: NodeId, scope: Scope) -> Option<u64> {
         let owned = self.owned.get(shard).filter(|_| scope == Scope::All)?;
-        if owned.awaits(node) {
+        if self.pulls.awaits(node, shard) {
             return None;
         }
         let mut digest = 0;
@@ -404,12 +433,8 @@ impl Directory {
         let later = ctx.now + DEFERRED_FOR;
         self.pulls.deferred.insert(node, later);
         ctx.timers.set(later, Timer::Pull(node));
-        let awaiting: Vec<_> =
-            self.owned.iter().filter(|(_, owned)| owned.awaits(node)).map(|(shard, _)| shard).collect();
-        self.pulls.given_up += u64::from(!awaiting.is_empty());
-        for shard in awaiting {
-            self.on_heard(ctx, shard, node);
-        }
+        self.pulls.given_up += u64::from(self.pulls.awaited.contains_key(&node));
+        self.await_nothing_of(ctx, node);
         self.pull_more(ctx);
     }
 
@@ -568,10 +593,19 @@ impl Directory {
 
     /// `node` has told all it knows of the shard, or is gone.
     pub(super) fn on_heard(&mut self, ctx: &mut Ctx, shard: Shard, node: NodeId) {
+        let was_awaited = self.pulls.await_no_more(node, shard);
         let Some(recovering) = self.owned.get_mut(shard).and_then(OwnedShard::recovery_mut) else { return };
-        recovering.awaiting.remove(&node);
-        if recovering.awaiting.is_empty() {
+        recovering.awaited -= usize::from(was_awaited);
+        if recovering.awaited == 0 {
             self.activate_soon(ctx, shard);
+        }
+    }
+
+    /// What `node` knows will not come.
+    fn await_nothing_of(&mut self, ctx: &mut Ctx, node: NodeId) {
+        let awaited = self.pulls.awaited.get(&node).cloned().unwrap_or_default();
+        for shard in awaited.iter() {
+            self.on_heard(ctx, shard, node);
         }
     }
 
@@ -580,11 +614,7 @@ impl Directory {
         self.pulls.running.remove(&node);
         self.pulls.deferred.remove(&node);
         ctx.timers.clear(Timer::Pull(node));
-        let awaiting: Vec<_> =
-            self.owned.iter().filter(|(_, owned)| owned.awaits(node)).map(|(shard, _)| shard).collect();
-        for shard in awaiting {
-            self.on_heard(ctx, shard, node);
-        }
+        self.await_nothing_of(ctx, node);
         self.pull_more(ctx);
     }
 }

@@ -17,8 +17,8 @@ pub(super) const HELD_MAX: usize = 65_536;
 /// What waits until the shard is active.
 #[derive(Debug, Default)]
 pub(super) struct Recovering {
-    /// Whose inventory is still to come.
-    pub awaiting: BTreeSet<NodeId>,
+    /// How many members' inventories are still to come.
+    pub awaited: usize,
     /// Requests in order of arrival, by object.
     pub held: BTreeMap<ObjectId, Vec<(NodeId, DirectoryRequest)>>,
 }
@@ -32,9 +32,8 @@ pub(super) struct OwnedShard {
 
 impl OwnedShard {
     /// Others may know of its objects.
-    pub fn recovering(awaiting: BTreeSet<NodeId>) -> Self {
-        let recovering = Recovering { awaiting, held: BTreeMap::new() };
-        OwnedShard { recovering: Some(Box::new(recovering)), ..OwnedShard::default() }
+    pub fn recovering() -> Self {
+        OwnedShard { recovering: Some(Box::default()), ..OwnedShard::default() }
     }
 
     pub fn is_active(&self) -> bool {
@@ -45,13 +44,9 @@ impl OwnedShard {
         self.recovering.as_deref_mut()
     }
 
-    pub fn awaits(&self, node: NodeId) -> bool {
-        self.recovering.as_ref().is_some_and(|recovering| recovering.awaiting.contains(&node))
-    }
-
-    /// It was active and others may know better now: `awaiting` are asked once more.
-    pub fn recover_again(&mut self, awaiting: BTreeSet<NodeId>) {
-        self.recovering.get_or_insert_default().awaiting.extend(awaiting);
+    /// One more member's inventory is to come, also if it was active before.
+    pub fn await_one_more(&mut self) {
+        self.recovering.get_or_insert_default().awaited += 1;
     }
 
     /// Everyone has been heard: what was held waits no longer.

@@ -217,9 +217,8 @@ impl Directory {
     /// All that others know of the shard is known here: what follows from it, and what waited for it.
     fn activate(&mut self, ctx: &mut Ctx, local: &Copies, shard: Shard) -> usize {
         let Some(owned) = self.owned.get_mut(shard) else { return 0 };
-        let is_due = |owned: &mut OwnedShard| {
-            owned.recovery_mut().is_some_and(|recovering| recovering.awaiting.is_empty())
-        };
+        let is_due =
+            |owned: &mut OwnedShard| owned.recovery_mut().is_some_and(|recovering| recovering.awaited == 0);
         if !is_due(owned) {
             return 0;
         }
