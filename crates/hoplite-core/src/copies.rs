@@ -202,6 +202,11 @@ impl Copies {
         (copy.told, copy.told_complete) = (Some(owner), true);
     }
 
+    /// Its owner may not count it as complete: when it is sealed, that is said.
+    pub fn not_told_complete(&mut self, id: CopyId) {
+        self.table.get_mut(&id).expect("a live copy id").told_complete = false;
+    }
+
     /// It is of use now: it goes to the end of the eviction order.
     pub fn touch(&mut self, id: CopyId, number: u64) {
         let copy = self.table.get_mut(&id).expect("a live copy id");

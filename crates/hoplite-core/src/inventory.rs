@@ -202,6 +202,10 @@ impl Core {
             }
             let complete = self.is_whole(id);
             let (object, report) = self.report(id, to, complete);
+            if !self.copies.table[&id].is_sealed() {
+                // Of two answers to one question, asked twice, the asker takes in the first alone.
+                self.copies.not_told_complete(id);
+            }
             let header = report.header.descr.len() + report.header.shape.len() * 9;
             filling.note(shard, COPIES, object, header);
             filling.page.copies.push((object, report));

@@ -326,6 +326,28 @@ fn once_an_inventory_is_told_the_verdict_of_whoever_asked_counts_alone() {
     assert_eq!(at.reply(seal), Some(&Reply::Done));
 }
 
+/// An owner that asks twice for one page takes in the first answer: perhaps that of a moment before.
+#[test]
+fn what_is_sealed_after_an_inventory_that_told_it_as_complete_is_announced_all_the_same() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(2);
+    let call = at.ask(create(id, SIZE));
+    let copy = created(&at, call);
+    let writing = announced(&mut at, id);
+    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
+    let told = take_inventory(&mut at, 2, &[id.shard()]);
+    assert!(told.page.copies[0].1.complete);
+    at.take_mail();
+    at.answer(2, id, accepted(writing));
+    assert_eq!(at.reply(seal), Some(&Reply::Done));
+    let said = at.take_requests(id);
+    let complete = |said: &DirectoryRequest| match said {
+        DirectoryRequest::Announce { report, .. } => report.complete && report.stamp.is_some(),
+        _ => false,
+    };
+    assert!(said.iter().any(complete), "{said:?}");
+}
+
 /// It has heard of a change of members before us; or it was wrong.
 #[test]
 fn whoever_asks_for_all_is_taken_for_the_owner_for_a_while() {
