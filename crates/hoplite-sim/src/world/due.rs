@@ -39,6 +39,11 @@ impl Standing {
         self.doomed.contains(&object)
     }
 
+    /// Whether tasks of this kind may wait for ever at all.
+    fn ever_lets_wait(task: &Task) -> bool {
+        matches!(task.spec, Spec::Get { .. } | Spec::Wait { .. } | Spec::Reduce { .. })
+    }
+
     /// Whether this task may rightly wait for ever: what it needs need not be anywhere.
     fn may_wait(&self, task: &Task) -> bool {
         let ready = |ids: &[ObjectId]| ids.iter().filter(|id| self.sealed.contains(id)).count() as u32;
@@ -94,7 +99,8 @@ impl World {
         if open.peek().is_none() {
             return true;
         }
-        if self.open_tasks().any(|(_, task)| matches!(task.spec, Spec::PutMany { .. })) {
+        // What stands is only looked for if that can make a difference.
+        if !self.open_tasks().all(|(_, task)| Standing::ever_lets_wait(task)) {
             return false;
         }
         let standing = self.standing();
