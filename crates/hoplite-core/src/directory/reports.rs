@@ -185,6 +185,9 @@ impl Directory {
                 // A coordinator that gave its claim up before this copy was judged says so once more.
                 self.tell_claim_verdict(ctx, id, claim, Verdict::Accepted(stamp));
             }
+            if self.entry(id).is_some_and(|entry| entry.content == Content::None) {
+                self.tell_if_deleted(ctx, id);
+            }
             self.after_removal(ctx, local, id, origin);
         }
         self.reindex(id, origin);

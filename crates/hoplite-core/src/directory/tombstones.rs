@@ -204,9 +204,11 @@ impl Directory {
     pub fn on_heard_deleted(&mut self, ctx: &mut Ctx, id: ObjectId, deletion: Deletion) {
         let stamp = deletion.stamp;
         match self.entry(id).map(|entry| entry.content) {
-            Some(Content::Complete { stamp: accepted, .. }) if accepted > stamp => {}
+            Some(Content::Complete { stamp: accepted, by: None }) if accepted > stamp => {}
             // It counts if that comes to nothing.
-            Some(Content::Claimed { stamp: accepted, .. }) if accepted > stamp => {
+            Some(Content::Claimed { stamp: accepted, .. } | Content::Complete { stamp: accepted, .. })
+                if accepted > stamp =>
+            {
                 self.tombstones.insert(ctx, id, deletion);
             }
             Some(_) => self.bury(ctx, id, deletion),
@@ -218,8 +220,8 @@ impl Directory {
         }
     }
 
-    /// Refuses what was accepted before its id was deleted, or not at all. What was accepted later, and is complete,
-    /// ends the tombstone.
+    /// Refuses what was accepted before its id was deleted, or not at all. What was accepted later, and is complete
+    /// for good, ends the tombstone.
     pub(super) fn refuse_deleted(
         &mut self,
         ctx: &mut Ctx,
@@ -232,7 +234,7 @@ impl Directory {
         let entry = self.entry(id);
         let accepted = report.claim.and_then(|claim| entry.and_then(|entry| entry.accepted_under(claim)));
         if report.stamp.max(accepted).is_some_and(|stamp| stamp > deleted) {
-            if report.complete {
+            if report.complete && report.stamp.is_some() {
                 self.tombstones.table.remove(id);
             }
             return false;

@@ -177,6 +177,22 @@ fn what_was_accepted_later_ends_the_tombstone() {
     assert_eq!((at.status().entries, at.status().tombstones), (1, 0));
 }
 
+/// An owner that stood still accepts what was put, and deleted elsewhere, before it was held for dead.
+#[test]
+fn a_tombstone_stands_when_what_was_accepted_later_is_taken_back() {
+    let mut at = Node::among(3, 8 << 20);
+    let id = at.id_owned_by(ME);
+    at.request(2, id, announce_unjudged(2, put_report(1, edition(5), SIZE)));
+    // Long before this node's own time, by which the put was accepted.
+    let deletion = Deletion { stamp: Stamp::from_ms(1), age_ms: 0 };
+    at.answer(3, id, DirectoryAnswer::Deleted { deletion });
+    at.request(2, id, DirectoryRequest::Withdraw { seq: 2, edition: edition(5) });
+    at.take_mail();
+    at.request(3, id, ask(7));
+    let answers = at.take_answers(id);
+    assert!(matches!(answers[..], [(3, DirectoryAnswer::Deleted { .. })]), "{answers:?}");
+}
+
 #[test]
 fn a_deletion_leaves_a_copy_that_was_accepted_later() {
     let mut at = Node::among(2, 8 << 20);
