@@ -207,6 +207,8 @@ impl Core {
     pub(crate) fn on_target_judged(&mut self, number: u64, verdict: Verdict) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         match verdict {
+            // Said once more: seats that failed are given out again in their own time.
+            Verdict::Accepted(stamp) if reduction.right.stamp == Some(stamp) => {}
             Verdict::Accepted(stamp) => {
                 reduction.right.stamp = Some(stamp);
                 self.seal_small(number);

@@ -13,12 +13,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::{limits, NodeId, ObjectId};
+use hoplite_words::{limits, ErrorKind, NodeId, ObjectId};
 
 use super::{Place, World};
 use crate::excuse::Excuse;
 use crate::plane::Stage;
-use crate::task::{Ending, Spec, Task, TaskId};
+use crate::task::{Ending, Outcome, Spec, Task, TaskId};
 
 /// How long after all views are right again owners may still hear of what the other side did.
 const HEARD_WITHIN: Duration = Duration::from_secs(8);
@@ -46,7 +46,8 @@ struct Call {
     begin: Duration,
     /// When it was answered with success.
     done: Option<Duration>,
-    failed: bool,
+    /// When it was answered with an error.
+    failed: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
@@ -92,7 +93,7 @@ impl World {
         let place = self.sessions[client].place;
         for object in spec.objects() {
             let deed = deed_of(spec, object);
-            let call = Call { task, deed, place, begin: now, done: None, failed: false };
+            let call = Call { task, deed, place, begin: now, done: None, failed: None };
             self.history.calls.entry(object).or_default().push(call);
         }
     }
@@ -101,7 +102,7 @@ impl World {
     pub(super) fn note_put_begun(&mut self, task: TaskId, object: ObjectId) {
         let place = self.sessions[&self.tasks[&task].client].place;
         let begin = self.queue.now();
-        let call = Call { task, deed: Deed::Put(0), place, begin, done: None, failed: false };
+        let call = Call { task, deed: Deed::Put(0), place, begin, done: None, failed: None };
         self.history.calls.entry(object).or_default().push(call);
     }
 
@@ -110,7 +111,7 @@ impl World {
         let calls = self.history.calls.get_mut(&object).into_iter().flatten();
         for call in calls.filter(|call| call.task == task) {
             call.done = done.then_some(now);
-            call.failed = !done;
+            call.failed = (!done).then_some(now);
         }
     }
 
@@ -127,7 +128,7 @@ impl World {
             let calls = self.history.calls.get_mut(&object).into_iter().flatten();
             for call in calls.filter(|call| call.task == task) {
                 call.done = done.then_some(now);
-                call.failed = !done;
+                call.failed = (!done).then_some(now);
             }
         }
     }
@@ -318,9 +319,9 @@ impl World {
     pub(super) fn judge_rivals(&mut self, object: ObjectId) {
         let makers = self.history.of(object).filter(|call| matches!(call.deed, Deed::Put(_) | Deed::Reduce));
         let beaten = |call: &Call| {
-            call.failed
-                && matches!(&self.tasks[&call.task].outcome, Some(crate::task::Outcome::Failed(error))
-                    if error.kind == hoplite_words::ErrorKind::AlreadyExists)
+            call.failed.is_some()
+                && matches!(&self.tasks[&call.task].outcome, Some(Outcome::Failed(error))
+                    if error.kind == ErrorKind::AlreadyExists)
         };
         let (mut count, mut all_beaten) = (0, true);
         for call in makers {
@@ -334,16 +335,23 @@ impl World {
     }
 
     /// Whether the object may have been made, or a deletion of it answered, while some node was held for dead.
+    ///
+    /// A call that ran out of time may have made it as well: an owner may have accepted it that was held for dead,
+    /// and hold its caller's node for dead before that takes it back.
     pub(super) fn may_be_made_since_deleted(&self, object: ObjectId) -> bool {
-        let deleted = |call: &Call| call.deed == Deed::Delete && call.done.is_some();
-        let made = |call: &Call| matches!(call.deed, Deed::Put(_) | Deed::Reduce) && call.done.is_some();
+        let ran_out = |call: &Call| {
+            let outcome = &self.tasks[&call.task].outcome;
+            matches!(outcome, Some(Outcome::Failed(error)) if error.kind == ErrorKind::TimedOut)
+        };
+        let made = |call: &Call| match call.deed {
+            Deed::Put(_) | Deed::Reduce => call.done.or(call.failed.filter(|_| ran_out(call))),
+            _ => None,
+        };
         let calls = || self.history.of(object);
-        calls().filter(|call| deleted(call)).any(|deletion| {
-            calls().any(|maker| {
-                made(maker)
-                    && maker.done > Some(deletion.begin)
-                    && self.history.is_in_doubt(deletion.begin, maker.done.expect("it is made"))
-            })
+        calls().filter(|call| call.deed == Deed::Delete && call.done.is_some()).any(|deletion| {
+            let since =
+                |made: Duration| made > deletion.begin && self.history.is_in_doubt(deletion.begin, made);
+            calls().filter_map(made).any(since)
         })
     }
 }
