@@ -71,6 +71,9 @@ pub enum Input {
     /// Its host answers, but refuses connections there, or says that another process has the address
     /// now: the process is gone. Not for silence, which may pass.
     PeerGone { node: NodeId },
+    /// This process did not run for `time`, or got no processor: what peers have said meanwhile comes next, and may
+    /// be old.
+    StoodStill { time: Duration },
     /// A gossip datagram arrived.
     Datagram { bytes: Vec<u8> },
     /// A `Receive` is over after `watermark` bytes of the copy; `Ok` if the trailer came.

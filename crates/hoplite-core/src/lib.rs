@@ -194,6 +194,11 @@ impl Core {
                 }
             }
             Input::Leave { within } => self.on_leave(within),
+            Input::StoodStill { time } => {
+                if self.joining.is_none() && self.members.may_be_held_for_dead_after(time) {
+                    self.directory.recover_everything(&mut self.ctx);
+                }
+            }
             Input::Tick => {}
         }
         self.settle();

@@ -29,6 +29,11 @@ impl Clock {
         self.held.is_none() && deadline <= self.started.elapsed()
     }
 
+    /// How long ago `deadline` came.
+    pub(crate) fn late_by(&self, deadline: Duration) -> Duration {
+        self.started.elapsed().saturating_sub(deadline)
+    }
+
     /// Stands still just before `deadline`, or where it is if that has not come, until [`Clock::go_on`].
     pub(crate) fn hold_before(&mut self, deadline: Duration) {
         let before = deadline.saturating_sub(Duration::from_nanos(1));

@@ -141,7 +141,9 @@ impl Node {
     /// For what happened before the core's next deadline, which has come: see [`crate::clock`].
     pub(crate) fn hold_clock(&mut self) {
         if let Some(deadline) = self.core.next_deadline() {
+            let time = self.clock.late_by(deadline);
             self.clock.hold_before(deadline);
+            self.tell_core(Input::StoodStill { time });
         }
     }
 

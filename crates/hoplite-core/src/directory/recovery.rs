@@ -215,7 +215,8 @@ impl Directory {
         }
     }
 
-    /// We were held for dead: others may have owned all of our shards meanwhile.
+    /// We were held for dead, or may have been: others may have owned all of our shards meanwhile. Nothing is accepted
+    /// before they are heard: what waits in our sockets may be of long ago.
     pub fn recover_everything(&mut self, ctx: &mut Ctx) {
         let members: BTreeSet<_> = ctx.shards.iter().filter(|&node| node != ctx.me).collect();
         self.pulls.awaits_company = members.is_empty();

@@ -109,6 +109,11 @@ impl Members {
         }
     }
 
+    /// Whether others may have declared us dead while we did not run for so long.
+    pub fn may_be_held_for_dead_after(&self, time: Duration) -> bool {
+        time >= self.settings.suspect_to_down_after
+    }
+
     pub fn next_deadline(&self) -> Option<Duration> {
         let timer = self.timers.keys().next().map(|&(due, _)| due);
         [timer, self.next_join, self.next_knock].into_iter().flatten().min()

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use hoplite_core::Input;
 use hoplite_words::client::Request;
 use hoplite_words::peer::{
     CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope,
@@ -295,6 +296,26 @@ fn a_member_that_does_not_answer_is_given_up_after_five_seconds_and_asked_again_
     assert!(later
         .iter()
         .any(|asked| asked.round > inherited.asked.round && asked.is_about(inherited.id.shard())));
+}
+
+/// It may have been held for dead, and what waits in its sockets be of the time before.
+#[test]
+fn an_owner_that_stood_still_accepts_nothing_before_it_has_heard_the_others() {
+    for (millis, waits) in [(100, false), (1000, true)] {
+        let mut at = Node::among(3, 8 << 20);
+        let id = at.id_owned_by(ME);
+        at.members_answer = false;
+        at.take_mail();
+        at.handle(Input::StoodStill { time: Duration::from_millis(millis) });
+        at.request(2, id, announce_unjudged(2, writing_report(2, 1, edition(5), SIZE)));
+        at.wait(MOMENT);
+        let mail = at.take_mail();
+        let asks = |message: &PeerMessage| matches!(message, PeerMessage::InventoryRequest { .. });
+        assert_eq!(mail.iter().filter(|(_, message)| asks(message)).count(), if waits { 2 } else { 0 });
+        let is_answer = |message: &PeerMessage| matches!(message, PeerMessage::Answer { .. });
+        assert_eq!(mail.iter().any(|(_, message)| is_answer(message)), !waits);
+        assert_eq!(at.gauge("recovering shards") > 0, waits);
+    }
 }
 
 /// The answers wait in its sockets.

@@ -52,6 +52,30 @@ fn a_reduction_seats_nobody_before_its_targets_owner_has_accepted_its_claim() {
     assert_eq!(at.reply(call), None);
 }
 
+/// Seats that failed would be given out again at once, as often as it is said.
+#[test]
+fn a_claim_that_is_accepted_once_more_starts_nothing() {
+    let (mut at, _, target) = called();
+    let claim = claims(&mut at, target)[0];
+    let accepted = DirectoryAnswer::ClaimVerdict { claim, verdict: Verdict::Accepted(Stamp::from_ms(700)) };
+    at.answer(2, target, accepted.clone());
+    let given = |at: &mut Node| {
+        at.take_mail().into_iter().find_map(|(_, message)| match message {
+            PeerMessage::Seat { reduction, seat } => Some((reduction, seat.slot, seat.attempt)),
+            _ => None,
+        })
+    };
+    // The second time it rests.
+    for _ in 0..2 {
+        let (reduction, slot, attempt) =
+            given(&mut at).expect("it is accepted, or let go for the first time");
+        at.hear(3, PeerMessage::SeatFailed { reduction, slot, attempt, trouble: SeatTrouble::LetGo(0) });
+    }
+    assert_eq!(given(&mut at), None);
+    at.answer(2, target, accepted);
+    assert_eq!(take_seats(&mut at), []);
+}
+
 #[test]
 fn a_reduction_whose_claim_is_refused_fails_and_gives_it_up() {
     for (word, kind) in [

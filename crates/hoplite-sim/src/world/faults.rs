@@ -228,7 +228,11 @@ impl World {
         node.process.paused = None;
         node.process.hampered_at = now;
         let held = std::mem::take(&mut node.process.held);
+        let late = node.core.next_deadline().map(|deadline| now.saturating_sub(deadline));
         tell!(self, "{} goes on", self.name(place));
+        if let Some(time) = late {
+            self.feed(place, Input::StoodStill { time });
+        }
         for happening in held {
             // What its kernel took in is not held up any more, whatever happens to the network.
             let happening = match happening {
