@@ -29,7 +29,11 @@ impl Directory {
             true => None,
             false => entry.choose_keeper(ctx, id),
         };
-        let told = entry.keeper.as_ref().and_then(|keeper| keeper.node);
+        let known = entry.keeper.as_ref();
+        let told = known.and_then(|keeper| keeper.node);
+        if keeper.is_none() && !entry.is_kept() && known.is_some_and(|known| !known.refused.is_empty()) {
+            ctx.timers.set(ctx.now + PIN_AGAIN_AFTER, Timer::Pin(id));
+        }
         if told == keeper {
             return;
         }
@@ -75,10 +79,6 @@ impl Directory {
         keeper.refused.push(node);
         self.forget_keeper(node, id);
         self.secure(ctx, id);
-        let unkept = |entry: &Entry| entry.keeper.as_ref().is_some_and(|keeper| keeper.node.is_none());
-        if self.entry(id).is_some_and(unkept) {
-            ctx.timers.set(ctx.now + PIN_AGAIN_AFTER, Timer::Pin(id));
-        }
     }
 
     /// Nodes that had no room may have some by now.

@@ -118,6 +118,16 @@ fn who_has_no_room_to_keep_it_is_not_told_again_while_another_one_is_left() {
 }
 
 #[test]
+fn who_had_no_room_is_told_again_when_the_other_one_dies() {
+    let (mut at, id, _) = left_by_its_writer(&[2, 3]);
+    at.request(2, id, DirectoryRequest::PinRefused);
+    at.crash(3);
+    assert_eq!(told_to_keep(&mut at, id), [3]);
+    at.wait(Duration::from_millis(5100));
+    assert_eq!(told_to_keep(&mut at, id), [2], "it may have room by now");
+}
+
+#[test]
 fn a_node_that_leaves_is_no_keeper() {
     let (mut at, id, _) = left_by_its_writer(&[2]);
     at.request(2, id, kept());
