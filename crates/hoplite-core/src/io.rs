@@ -195,7 +195,7 @@ pub enum Output {
         rule: FoldRule,
         inputs: FoldInputs,
     },
-    /// More inputs for a fold nobody has read from yet; replaces `open`.
+    /// More inputs for a fold nobody has read from yet; replaces `open`. One that broke meanwhile is left alone.
     AmendFold {
         fold: FoldId,
         rule: FoldRule,

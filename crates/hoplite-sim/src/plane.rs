@@ -102,6 +102,8 @@ pub struct Plane {
     pub receives: BTreeMap<TransferId, Receive>,
     pub sends: BTreeMap<SendId, Send>,
     pub folds: BTreeMap<FoldId, Fold>,
+    /// Those that ended because a source of theirs was given up.
+    pub broken_folds: BTreeSet<FoldId>,
     /// How many complete copies of each object have gone from here: what clients have kept of it counts no longer.
     pub removals: BTreeMap<ObjectId, u64>,
     /// Which of them are of an object, which are windows of others, and where the places of the rest begin and end.

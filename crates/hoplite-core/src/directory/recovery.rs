@@ -393,11 +393,13 @@ impl Directory {
             let entry = owned.entry(id).expect("it is in the index");
             let contends = entry.contenders.iter().any(|contender| contender.node() == node);
             let claims = matches!(entry.content, Content::Claimed { claim, .. } if claim.by == node);
-            if contends || claims {
+            let held = entry.holders.get(node);
+            // A claim stands as long as somebody works under it: that it was given up may not have been heard.
+            if contends || claims || held.is_some_and(Held::is_sealer) {
                 return None;
             }
             // Parts on their way change all the time, and are of use to nobody for long.
-            if let Some(held) = entry.holders.get(node).filter(|held| held.complete || held.pinned) {
+            if let Some(held) = held.filter(|held| held.complete || held.pinned) {
                 digest ^= digest_of(id, held.edition, held.complete, held.pinned);
             }
         }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, Verdict};
+use hoplite_words::peer::{
+    CopyReport, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, Verdict,
+};
 use hoplite_words::{Blob, Claim, ErrorKind, FoldOrder, NodeId, ObjectId, Shard, Stamp};
 
 use crate::gets::lend;
@@ -81,7 +83,7 @@ fn a_peer_with_a_new_connection_is_asked_for_what_differs() {
 
 #[test]
 fn of_what_its_node_is_writing_no_digest_is_relied_on() {
-    let unsure: [fn(&mut Node, ObjectId); 3] = [
+    let unsure: [fn(&mut Node, ObjectId); 4] = [
         |at, id| at.request(2, id, announce(writing_report(2, 5, edition(5), SIZE))),
         |at, id| {
             at.request(3, id, announce(writing_report(3, 5, edition(6), SIZE)));
@@ -89,6 +91,14 @@ fn of_what_its_node_is_writing_no_digest_is_relied_on() {
         },
         |at, id| {
             at.request(2, id, DirectoryRequest::Claim { seq: 5, claim: claim_of(2, edition(5)) });
+        },
+        // It puts together the target of node 3, as others do.
+        |at, id| {
+            let claim = claim_of(3, edition(6));
+            at.request(3, id, DirectoryRequest::Claim { seq: 5, claim });
+            let report = put_report(5, edition(6), SIZE);
+            let part = CopyReport { complete: false, pinned: false, claim: Some(claim), ..report };
+            at.request(2, id, announce(part));
         },
     ];
     for report in unsure {

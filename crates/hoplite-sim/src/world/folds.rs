@@ -55,7 +55,12 @@ impl World {
 
     pub(super) fn amend_fold(&mut self, place: Place, fold: FoldId, rule: FoldRule, added: FoldInputs) {
         note!(self, "{} amends fold {} by {added:?}, {rule:?}", self.name(place), fold.0);
-        let Some(job) = self.nodes[place.index].plane.folds.get_mut(&fold) else {
+        let plane = &mut self.nodes[place.index].plane;
+        let Some(job) = plane.folds.get_mut(&fold) else {
+            if plane.broken_folds.contains(&fold) {
+                // The core is about to hear of that.
+                return;
+            }
             let what = format!("{} amends fold {}, which is over or never was", self.name(place), fold.0);
             return self.violate(what);
         };
@@ -109,6 +114,7 @@ impl World {
         let node = &mut self.nodes[place.index];
         let is_aborted = |source: &FoldSource| node.plane.copies[&source.copy].stage == Stage::Aborted;
         if fold.sources.iter().any(is_aborted) {
+            node.plane.broken_folds.insert(fold_id);
             return self.end_fold(place, fold_id, fold, Err(Broken));
         }
         let before = fold.published;
