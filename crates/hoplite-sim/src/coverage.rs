@@ -9,6 +9,9 @@ use std::time::Duration;
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Scope};
 use hoplite_words::{NodeId, ObjectId, ReductionId};
 
+/// Cells in which fewer are to be expected may be empty by chance.
+const SELDOM: u64 = 5;
+
 /// A message that is read so long after it was said is late. The longest ways of these worlds take a fifth of it.
 pub const LATE: Duration = Duration::from_millis(100);
 
@@ -326,13 +329,25 @@ impl Table {
         met.filter(|&(kind, trouble)| why_empty(kind, trouble).is_some()).collect()
     }
 
+    /// Whether so few messages of the kind were said that, if they met the trouble as often as all kinds together do,
+    /// none of them need have.
+    fn is_too_seldom(&self, kind: Kind, trouble: Trouble) -> bool {
+        let said: u64 = self.said.iter().sum();
+        let met: u64 = self.met.iter().map(|of_kind| of_kind[trouble as usize]).sum();
+        self.said(kind) * met < SELDOM * said
+    }
+
     /// What no message of a kind has met, one line for each reason and kind.
     pub fn empty_cells(&self) -> String {
         let mut reasons: Vec<(&'static str, Vec<String>)> = Vec::new();
         for &kind in Kind::ALL {
             let mut of_kind: Vec<(&'static str, Vec<&str>)> = Vec::new();
             for &trouble in Trouble::ALL.iter().filter(|trouble| self.met(kind, **trouble) == 0) {
-                let never = if self.said(kind) == 0 { "NEVER SAID" } else { "NEVER MET" };
+                let never = match self.said(kind) {
+                    0 => "NEVER SAID",
+                    _ if self.is_too_seldom(kind, trouble) => "said too seldom in these seeds to meet it",
+                    _ => "NEVER MET",
+                };
                 let why = why_empty(kind, trouble).unwrap_or(never);
                 gather(&mut of_kind, why, trouble.name());
             }
