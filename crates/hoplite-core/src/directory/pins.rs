@@ -31,7 +31,8 @@ impl Directory {
         };
         let known = entry.keeper.as_ref();
         let told = known.and_then(|keeper| keeper.node);
-        if keeper.is_none() && !entry.is_kept() && known.is_some_and(|known| !known.refused.is_empty()) {
+        let is_refused = keeper.is_none() && known.is_some_and(|known| !known.refused.is_empty());
+        if is_refused && !entry.is_kept() && !ctx.timers.is_set(Timer::Pin(id)) {
             ctx.timers.set(ctx.now + PIN_AGAIN_AFTER, Timer::Pin(id));
         }
         if told == keeper {
