@@ -248,6 +248,8 @@ impl Model {
     /// What was sealed before is gone for good, with all who had it.
     pub fn replace_content(&mut self, id: ObjectId, sources: &[ObjectId], bytes: &[u8]) {
         self.contents.insert(id, bytes.into());
+        // What was folded over the old content is another thing.
+        self.folds.clear();
         // Who took a small one in beside the directory's word does not know what is in it.
         let known = self.sealed.remove(&(id, None)).filter(|_| !sources.is_empty());
         if known.is_some() {
