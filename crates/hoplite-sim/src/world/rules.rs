@@ -185,9 +185,18 @@ impl World {
         // Whose writer was taken for dead for a while, that is no use meanwhile; and a writer here has its own.
         let wanted = self.calls_at(place, |spec| spec.gets(object));
         let is_put = !self.calls_at(place, |spec| spec.puts(object)).is_empty();
-        if bytes > 0 && self.stats.false_deaths == 0 && !is_put {
+        if bytes > 0 && self.stats.false_deaths == 0 && !is_put && self.can_be_finished((object, edition)) {
             self.rules.given_up.insert((place, object, edition), (bytes, wanted));
         }
+    }
+
+    /// Somebody who lives writes this, or has all of it: a put that gave up leaves nothing to finish.
+    fn can_be_finished(&self, writing: Writing) -> bool {
+        let living = self.nodes.iter().filter(|node| node.alive);
+        let mut copies = living.flat_map(|node| node.plane.copies.values());
+        copies.any(|held| {
+            held.identity == Some(writing) && (!held.received || matches!(held.stage, Stage::Sealed(_)))
+        })
     }
 
     /// Tasks of this kind that wait for an answer there.
