@@ -1,13 +1,13 @@
 //! Which kinds of control messages met which troubles of their connections, and how often: what no message of a
 //! kind ever met is not tested.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Scope};
 use hoplite_words::{NodeId, ObjectId, ReductionId};
+use rustc_hash::{FxHashMap, FxHasher};
 
 /// Cells in which fewer are to be expected may be empty by chance.
 const SELDOM: u64 = 5;
@@ -224,7 +224,7 @@ fn answer_number(answer: &DirectoryAnswer) -> u64 {
 }
 
 fn hash(what: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = FxHasher::default();
     what.hash(&mut hasher);
     hasher.finish()
 }
@@ -234,11 +234,11 @@ fn hash(what: &impl Hash) -> u64 {
 pub struct Follower {
     pub table: Table,
     /// Those that were lost or unsent, and not said again since: how many of each.
-    missed: HashMap<u64, u32>,
+    missed: FxHashMap<u64, u32>,
     /// By which connection each was read last.
-    read: HashMap<u64, u64>,
+    read: FxHashMap<u64, u64>,
     /// When, and by whom, the latest message about something was said that a node has read.
-    latest: HashMap<(NodeId, Thing), (Duration, NodeId)>,
+    latest: FxHashMap<(NodeId, Thing), (Duration, NodeId)>,
 }
 
 impl Follower {
@@ -400,6 +400,10 @@ pub fn why_empty(kind: Kind, trouble: Trouble) -> Option<&'static str> {
         (Kind::Goodbye, _) => "no connection of these worlds is closed because it is idle",
         (Kind::Pull | Kind::Unpull, Trouble::Repeated | Trouble::Twice) => {
             "a transfer is asked for, and stopped, once; the next one has another number"
+        }
+        (Kind::Bring, Trouble::Repeated | Trouble::Twice) => "a hint, said once: who is not brought it asks by itself",
+        (Kind::Committed, Trouble::Twice) => {
+            "who has read it says no further commit: both ways would have to break in turn within a round trip"
         }
         (Kind::Ping | Kind::Pong, Trouble::Twice) | (Kind::Pong, Trouble::Repeated) => {
             "every ping is of a moment of its own"

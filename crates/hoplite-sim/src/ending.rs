@@ -82,7 +82,7 @@ impl Run<'_> {
         settle(self.world)?;
         self.world.judge_makers();
         check(self.world)?;
-        self.world.judge_promises()?;
+        self.keep_promises()?;
         self.world.judge_pins()?;
         self.world.judge_graves()?;
         self.world.give_up_waiting();
@@ -91,6 +91,17 @@ impl Run<'_> {
         self.clean_up()?;
         self.world.model.judge_postponed()?;
         self.outlive_memories()
+    }
+
+    /// What was put on a node may be on its way back there: a pull that was not listened to is noticed when its
+    /// stream has stood still.
+    fn keep_promises(&mut self) -> Result<(), String> {
+        let until = self.world.now() + self.world.time_to_notice_stalls();
+        while self.world.judge_promises().is_err() && self.world.now() < until {
+            self.world.run_until(self.world.now() + LOOK_EVERY);
+            check(self.world)?;
+        }
+        self.world.judge_promises()
     }
 
     /// As a task framework does: what is lost, or was never made because its maker died, is made again.

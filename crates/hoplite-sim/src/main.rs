@@ -12,7 +12,7 @@ use hoplite_sim::coverage::Table;
 use hoplite_sim::excuse::Excuses;
 use hoplite_sim::fault::FaultSwitches;
 use hoplite_sim::minimise::minimise;
-use hoplite_sim::run::{run, Keep, Report, Switches};
+use hoplite_sim::run::{run, run_and_tell, Keep, Report, Switches};
 
 /// Runs simulated clusters of the real core, one per seed, and stops at the first broken rule.
 #[derive(Parser)]
@@ -58,6 +58,7 @@ impl Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     let (switches, tail) = (args.switches(), args.tail);
+    let with_log = args.verbose || args.seeds == 1;
     let threads = args.threads.or_else(|| thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     let keep: Keep = args.keep.clone().map(|keep| keep.into_iter().collect());
     let mut failed = Vec::new();
@@ -72,7 +73,14 @@ fn main() -> ExitCode {
             let (sender, next, keep) = (sender.clone(), &next, &keep);
             scope.spawn(move || loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);
-                if seed >= end || sender.send(run(seed, switches, keep, tail)).is_err() {
+                if seed >= end {
+                    return;
+                }
+                let report = match with_log {
+                    true => run(seed, switches, keep, Some(tail)),
+                    false => run_and_tell(seed, switches, keep, tail),
+                };
+                if sender.send(report).is_err() {
                     return;
                 }
             });
@@ -88,7 +96,7 @@ fn main() -> ExitCode {
                 judged += report.judged;
                 excuses.add(&report.excuses);
                 coverage.add(&report.coverage);
-                if args.verbose || args.seeds == 1 {
+                if with_log {
                     println!("{report}");
                 }
                 if report.failure.is_some() {
@@ -133,7 +141,7 @@ fn print_failure(args: &Args, keep: &Keep, report: &Report) {
             small.reruns
         );
         keep = Some(small.keep);
-        shown = Some(run(report.seed, args.switches(), &keep, args.tail));
+        shown = Some(run(report.seed, args.switches(), &keep, Some(args.tail)));
     }
     let shown = shown.as_ref().unwrap_or(report);
     for item in &shown.items {

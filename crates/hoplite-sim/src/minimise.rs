@@ -27,7 +27,7 @@ pub fn minimise(seed: u64, switches: Switches, items: Vec<usize>, violation: &st
             let end = (at + chunk).min(kept.len());
             let fewer: BTreeSet<usize> = kept[..at].iter().chain(&kept[end..]).copied().collect();
             runs += 1;
-            let report = run(seed, switches, &Some(fewer.clone()), 0);
+            let report = run(seed, switches, &Some(fewer.clone()), None);
             if report.failure.is_some_and(|failure| kind(&failure.violation) == wanted) {
                 kept = fewer.into_iter().collect();
             } else {

@@ -78,9 +78,19 @@ impl From<FaultSwitches> for Switches {
     }
 }
 
+/// As [`run`], without a log; a world that fails is run again with it.
+pub fn run_and_tell(seed: u64, switches: impl Into<Switches>, keep: &Keep, tail_lines: usize) -> Report {
+    let switches = switches.into();
+    let report = run(seed, switches, keep, None);
+    match report.failure {
+        None => report,
+        Some(_) => run(seed, switches, keep, Some(tail_lines)),
+    }
+}
+
 /// Runs the world this seed draws, with all of its items or those that are kept; a failure comes
-/// with the last `tail_lines` of the log.
-pub fn run(seed: u64, switches: impl Into<Switches>, keep: &Keep, tail_lines: usize) -> Report {
+/// with the last `tail_lines` of the log, which is not written without them.
+pub fn run(seed: u64, switches: impl Into<Switches>, keep: &Keep, tail_lines: Option<usize>) -> Report {
     let switches = switches.into();
     let mut dice = Dice::new(seed);
     let mut shape = Shape::draw(&mut dice, switches.faults);

@@ -77,7 +77,7 @@ fn plan(cluster: Cluster) -> Plan {
         start_spread: Duration::ZERO,
         calm: true,
         roomy: true,
-        tail_lines: 20,
+        tail_lines: Some(20),
         keep_talk: false,
     }
 }

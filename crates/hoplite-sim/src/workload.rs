@@ -161,7 +161,7 @@ impl Shape {
             striped_bytes_min: Some(if dice.percent(80) { INLINE_BYTES_MAX } else { OBJECT_BYTES_MAX / 2 }),
             roomy: self.room == Room::Plenty,
             calm: !self.faults.any() && !self.early && self.room == Room::Plenty,
-            tail_lines: 0,
+            tail_lines: None,
             keep_talk: false,
         }
     }

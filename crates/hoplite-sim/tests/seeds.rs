@@ -2,7 +2,7 @@
 
 use hoplite_sim::coverage::{Kind, Table, Trouble};
 use hoplite_sim::fault::{Class, FaultSwitches};
-use hoplite_sim::run::{run as run_items, Report};
+use hoplite_sim::run::{run as run_items, run_and_tell, Report};
 
 const SEEDS: u64 = 300;
 
@@ -18,8 +18,12 @@ const KINDS_MET: [usize; 6] = [36, 34, 34, 16, 14, 16];
 /// Lines of the log a failure shows.
 const TAIL_LINES: usize = 80;
 
-fn run(seed: u64, faults: FaultSwitches, tail_lines: usize) -> Report {
-    run_items(seed, faults, &None, tail_lines)
+fn run(seed: u64, faults: FaultSwitches) -> Report {
+    run_and_tell(seed, faults, &None, TAIL_LINES)
+}
+
+fn run_with_log(seed: u64, faults: FaultSwitches) -> Report {
+    run_items(seed, faults, &None, Some(TAIL_LINES))
 }
 
 fn demand_fine(report: &Report) {
@@ -32,7 +36,7 @@ fn demand_fine(report: &Report) {
 fn drawn_worlds_break_no_rule() {
     let judged: u64 = (0..SEEDS)
         .map(|seed| {
-            let report = run(seed, FaultSwitches::default(), TAIL_LINES);
+            let report = run(seed, FaultSwitches::default());
             demand_fine(&report);
             report.judged
         })
@@ -44,7 +48,7 @@ fn drawn_worlds_break_no_rule() {
 fn drawn_worlds_with_faults_break_no_rule() {
     let (mut table, mut members) = (Table::default(), 0);
     for seed in 0..FAULTY_SEEDS {
-        let report = run(seed, FaultSwitches::all(), TAIL_LINES);
+        let report = run(seed, FaultSwitches::all());
         demand_fine(&report);
         table.add(&report.coverage);
         members += report.members;
@@ -67,7 +71,7 @@ fn demand_coverage(table: &Table) {
 #[test]
 fn drawn_worlds_that_split_break_no_rule() {
     for seed in 0..SPLIT_SEEDS {
-        demand_fine(&run(seed, FaultSwitches::default().with(Class::Partition), TAIL_LINES));
+        demand_fine(&run(seed, FaultSwitches::default().with(Class::Partition)));
     }
 }
 
@@ -75,11 +79,10 @@ fn drawn_worlds_that_split_break_no_rule() {
 fn a_seed_tells_the_same_story_twice() {
     for faults in [FaultSwitches::default(), FaultSwitches::all()] {
         for seed in [1, 7, 23] {
-            let (first, second) = (run(seed, faults, TAIL_LINES), run(seed, faults, TAIL_LINES));
+            let (first, second) = (run_with_log(seed, faults), run_with_log(seed, faults));
             assert!(first.log_lines > 100);
             assert_eq!((first.log_hash, first.log_lines), (second.log_hash, second.log_lines), "seed {seed}");
         }
-        let other = run(2, faults, 0);
-        assert_ne!(other.log_hash, run(1, faults, 0).log_hash);
+        assert_ne!(run_with_log(2, faults).log_hash, run_with_log(1, faults).log_hash);
     }
 }

@@ -77,7 +77,7 @@ impl Stage {
             start_spread: Duration::ZERO,
             calm: false,
             roomy: false,
-            tail_lines: 0,
+            tail_lines: None,
             keep_talk: true,
         };
         let mut world = World::new(plan, 1);

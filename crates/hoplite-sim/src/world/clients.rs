@@ -131,16 +131,14 @@ impl World {
     }
 
     pub(super) fn on_call(&mut self, client: ClientId, call: u64, request: Request) {
-        let text = show::request(&self.names, &request);
-        tell!(self, "{} > {text}", self.client_name(client));
+        tell!(self, "{} > {}", self.client_name(client), show::request(&self.names, &request));
         let place = self.sessions[&client].place;
         self.feed(place, Input::Client { client, call, request });
     }
 
     /// The core answers: from here on the client holds what the answer gives it.
     pub(super) fn reply(&mut self, place: Place, client: ClientId, call: u64, reply: Reply) {
-        let text = show::reply(&self.names, &reply);
-        tell!(self, "{} < {text}", self.client_name(client));
+        tell!(self, "{} < {}", self.client_name(client), show::reply(&self.names, &reply));
         let now = self.queue.now();
         let delay = self.dice.time(Duration::from_micros(1), SOCKET_DELAY_MAX);
         let session = self.sessions.get_mut(&client).expect("connected");

@@ -305,8 +305,7 @@ impl World {
 
     fn hear(&mut self, place: Place, from: NodeId, to: NodeId, message: PeerMessage) {
         if !is_noise(&message) {
-            let text = show::message(&mut self.names, &message);
-            note!(self, "{} hears {} {text}", name(to), name(from));
+            note!(self, "{} hears {} {}", name(to), name(from), show::message(&mut self.names, &message));
         }
         self.lines.failures.remove(&(place, from));
         // Of the dead nothing is believed any more.

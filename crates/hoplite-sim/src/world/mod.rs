@@ -139,7 +139,7 @@ pub struct Plan {
     /// Everything fits everywhere at once.
     pub roomy: bool,
     /// Lines of the log kept for the report of a failure.
-    pub tail_lines: usize,
+    pub tail_lines: Option<usize>,
     /// Keep what scenarios show.
     pub keep_talk: bool,
 }
@@ -370,14 +370,18 @@ impl World {
 /// Writes a line on `Topic::Inside` about what a node does.
 macro_rules! note {
     ($world:expr, $($text:tt)*) => {
-        $world.log.write($world.queue.now(), crate::log::Topic::Inside, format_args!($($text)*))
+        if $world.log.is_wanted() {
+            $world.log.write($world.queue.now(), crate::log::Topic::Inside, format_args!($($text)*));
+        }
     };
 }
 
 /// Writes a line that scenarios show.
 macro_rules! tell {
     ($world:expr, $($text:tt)*) => {
-        $world.log.write($world.queue.now(), crate::log::Topic::Talk, format_args!($($text)*))
+        if $world.log.is_wanted() {
+            $world.log.write($world.queue.now(), crate::log::Topic::Talk, format_args!($($text)*));
+        }
     };
 }
 

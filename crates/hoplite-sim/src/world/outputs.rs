@@ -98,8 +98,7 @@ impl World {
         }
         self.judge_payload(&message);
         if !is_noise(&message) {
-            let text = show::message(&mut self.names, &message);
-            tell!(self, "{} > {} {text}", name(from), name(to));
+            tell!(self, "{} > {} {}", name(from), name(to), show::message(&mut self.names, &message));
         }
         self.rules.told.on_said(from, &message);
         self.stats.messages += 1;

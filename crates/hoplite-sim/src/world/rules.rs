@@ -138,11 +138,16 @@ impl World {
         (means.input_time + means.message_time) * self.nodes.len() as u32
     }
 
+    /// By then a stream that stands still has been given up, and another one has brought what it was to bring.
+    pub fn time_to_notice_stalls(&self) -> Duration {
+        self.plan.stall_after * STALLS_MAX + QUESTIONS
+    }
+
     /// It must end soon where owners know everything, and in time elsewhere.
     fn suspect(&mut self, what: String, streams: Vec<(Place, TransferId)>) {
         let grace = match self.plan.calm {
             true => (self.net.best_case().0 + self.busy_turn()) * HOPS + BUSY,
-            false => self.plan.stall_after * STALLS_MAX + QUESTIONS,
+            false => self.time_to_notice_stalls(),
         };
         self.queue.push(self.after(grace), Happening::Verdict(Suspects { what, streams }));
     }
@@ -157,7 +162,7 @@ impl World {
         }
         if !self.faults_over() {
             // Nobody can mend what is cut off or stands still.
-            let at = self.after(self.plan.stall_after * STALLS_MAX + QUESTIONS);
+            let at = self.after(self.time_to_notice_stalls());
             return self.queue.push(at, Happening::Verdict(suspects));
         }
         self.violate(format!("{}, and nobody mends it", suspects.what));
