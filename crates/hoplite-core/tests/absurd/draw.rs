@@ -109,7 +109,7 @@ impl<'a> Tape<'a> {
 }
 
 pub fn node(number: u16) -> NodeId {
-    NodeId { addr: ([10, 0, 0, 1], number).into(), incarnation: 1 }
+    NodeId { addr: ([127, 0, 0, 1], number).into(), incarnation: 1 }
 }
 
 /// Not the one that is tested: what is said in its name is a lie.

@@ -2,6 +2,8 @@
 
 mod client;
 mod detection;
+#[path = "../../../hoplite-core/tests/absurd/draw.rs"]
+mod draw;
 mod node;
 mod objects;
 mod process;
@@ -9,6 +11,7 @@ mod protocol;
 mod reductions;
 mod shutdown;
 mod stalls;
+mod strangers;
 
 /// Bytes that differ everywhere.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
