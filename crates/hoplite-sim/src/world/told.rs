@@ -52,14 +52,13 @@ impl World {
         lost.filter(|id| !self.was_taken_back(*id)).collect()
     }
 
-    /// Whether all puts of it ran out of time, or died with their clients before anybody had seen it, the last of
-    /// them perhaps after the owner had it: who put it was told that it is not there, and nobody that it is lost.
+    /// Whether all puts of it ran out of time or died with their clients, the last of them perhaps after the owner
+    /// had it: who put it was told that it is not there, or is told nothing any more, and nobody that it is lost.
     fn was_taken_back(&self, object: ObjectId) -> bool {
         let mut makers = self.tasks.values().filter(|task| task.spec.made() == Some(object)).peekable();
-        let unseen = self.model.unseen_put(object).is_some();
         let given_up = |task: &Task| match &task.outcome {
             Some(Outcome::Failed(error)) => error.kind == ErrorKind::TimedOut,
-            Some(Outcome::Vanished) => unseen,
+            Some(Outcome::Vanished) => true,
             _ => false,
         };
         let taken_back = makers.peek().is_some() && makers.all(given_up);
