@@ -8,6 +8,7 @@ use hoplite_words::limits::SOURCES_MAX;
 use hoplite_words::peer::{BulkFrame, BulkHead, Seal};
 use hoplite_words::{Connections, ObjectId, TransferId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::testing::*;
 use super::Way;
@@ -68,14 +69,20 @@ async fn bytes_are_published_as_they_arrive_and_a_transfer_resumes_where_another
     bench.finish().await;
 }
 
-#[tokio::test]
-async fn every_byte_without_the_trailer_is_not_the_object() {
-    let mut bench = Bench::new();
+/// Every byte of transfer 1 is on its way; what ends it is not.
+async fn all_but_the_trailer(bench: &mut Bench) -> TcpStream {
     let copy = bench.copy(SIZE as u64);
-    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    bench.carriers.receive(TransferId(1), peer(2), copy, 0);
     let mut stream = bench.connect(peer(2)).await;
     head(&mut stream, 1, 0, SIZE as u64).await;
     stream.write_all(&pattern(1, SIZE)).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn every_byte_without_the_trailer_is_not_the_object() {
+    let mut bench = Bench::new();
+    let mut stream = all_but_the_trailer(&mut bench).await;
     drop(stream);
     assert_eq!(bench.input().await, broken(1, SIZE as u64));
     bench.finish().await;
@@ -84,11 +91,7 @@ async fn every_byte_without_the_trailer_is_not_the_object() {
 #[tokio::test]
 async fn a_seal_over_too_many_sources_is_none() {
     let mut bench = Bench::new();
-    let copy = bench.copy(SIZE as u64);
-    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
-    let mut stream = bench.connect(peer(2)).await;
-    head(&mut stream, 1, 0, SIZE as u64).await;
-    stream.write_all(&pattern(1, SIZE)).await.unwrap();
+    let mut stream = all_but_the_trailer(&mut bench).await;
     let seal = Seal { sources: vec![ObjectId::from_name("source"); SOURCES_MAX + 1] };
     write_frame(&mut stream, &seal).await.unwrap();
     assert_eq!(bench.input().await, broken(1, SIZE as u64));

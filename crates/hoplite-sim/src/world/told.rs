@@ -2,23 +2,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_words::peer::{DirectoryRequest, PeerMessage};
-use hoplite_words::{ErrorKind, NodeId, ObjectId};
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_words::{Edition, ErrorKind, NodeId, ObjectId};
 
 use super::World;
 use crate::excuse::Excuse;
 use crate::masses::member;
 use crate::task::{Outcome, Task};
 
-/// Nodes that heard, and have not handed over, that a complete copy of an object exists or existed.
+/// What nodes heard of complete copies.
 #[derive(Default, Debug)]
-pub(crate) struct Told(BTreeMap<ObjectId, BTreeSet<NodeId>>);
+pub(crate) struct Told {
+    /// Who heard, and has not handed over, that a complete copy of an object exists or existed.
+    existed: BTreeMap<ObjectId, BTreeSet<NodeId>>,
+    /// What owners heard that is to be an object if they accept it.
+    awaits_verdict: BTreeSet<(NodeId, ObjectId, Edition)>,
+}
 
 /// Whether this says that an object is, or was, complete somewhere.
 fn tells_complete(message: &PeerMessage) -> Option<(ObjectId, u8)> {
     let PeerMessage::Directory { id, hops, request, .. } = message else { return None };
     let complete = match request {
-        DirectoryRequest::Announce { report, .. } => report.complete,
+        DirectoryRequest::Announce { report, .. } => report.complete && report.stamp.is_some(),
         DirectoryRequest::MarkLost { .. } => true,
         _ => false,
     };
@@ -29,14 +34,27 @@ fn tells_complete(message: &PeerMessage) -> Option<(ObjectId, u8)> {
 impl Told {
     pub fn on_heard(&mut self, by: NodeId, message: &PeerMessage) {
         if let Some((id, _)) = tells_complete(message) {
-            self.0.entry(id).or_default().insert(by);
+            self.existed.entry(id).or_default().insert(by);
+        }
+        let PeerMessage::Directory { id, request: DirectoryRequest::Announce { report, .. }, .. } = message
+        else {
+            return;
+        };
+        if report.complete && report.stamp.is_none() && member(*id).is_none() {
+            self.awaits_verdict.insert((by, *id, report.edition));
         }
     }
 
-    /// Who passes it on, or hands it over, need not keep it.
     pub fn on_said(&mut self, by: NodeId, message: &PeerMessage) {
+        if let PeerMessage::Answer { id, answer: DirectoryAnswer::Verdict { edition, verdict } } = message {
+            let heard = self.awaits_verdict.remove(&(by, *id, *edition));
+            if heard && matches!(verdict, Verdict::Accepted(_)) {
+                self.existed.entry(*id).or_default().insert(by);
+            }
+        }
+        // Who passes it on, or hands it over, need not keep it.
         let passed_on = tells_complete(message).filter(|(_, hops)| *hops > 0);
-        if let Some(known) = passed_on.and_then(|(id, _)| self.0.get_mut(&id)) {
+        if let Some(known) = passed_on.and_then(|(id, _)| self.existed.get_mut(&id)) {
             known.remove(&by);
         }
     }
@@ -47,7 +65,7 @@ impl World {
     /// whoever asks to be told of a loss must be.
     pub(super) fn known_lost(&self, sealed: &BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
         let known = |nodes: &BTreeSet<NodeId>| nodes.iter().any(|node| self.place_of(*node).is_some());
-        let told = self.rules.told.0.iter().filter(|(_, nodes)| known(nodes)).map(|(id, _)| *id);
+        let told = self.rules.told.existed.iter().filter(|(_, nodes)| known(nodes)).map(|(id, _)| *id);
         let lost = told.filter(|id| !sealed.contains(id) && self.model.has_content(*id));
         lost.filter(|id| !self.was_taken_back(*id)).collect()
     }
