@@ -19,6 +19,8 @@ pub(super) struct Held {
     pub claim: Option<Claim>,
     /// Only lent a sender so far: it has not reported itself.
     pub presumed: bool,
+    /// It asks again for what it was sent for an answer.
+    pub doubted: bool,
     /// The ask that was answered with its sender, zero if none was.
     pub answered: u64,
     /// The receivers that it is lent to.
@@ -41,6 +43,7 @@ impl Held {
             stamp: report.stamp,
             claim: report.claim,
             presumed: false,
+            doubted: false,
             answered: 0,
             lent: BTreeSet::new(),
             served: 0,

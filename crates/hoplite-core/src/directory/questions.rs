@@ -31,6 +31,9 @@ impl Directory {
         have: Option<Edition>,
         failed: Option<NodeId>,
     ) {
+        if self.may_be_taken(local, origin, id, ask) {
+            return self.answer(ctx, origin, id, DirectoryAnswer::NotYet { ask, copies: Vec::new() });
+        }
         self.on_not_taken(ctx, local, origin, id, ask);
         if self.deleted_at(id).is_some() {
             return self.tell_deleted(ctx, origin, id);

@@ -5,6 +5,7 @@ use hoplite_words::{Blob, Claim, CopyId, Edition, NodeId, ObjectId, Stamp};
 
 use super::claims::Judgement;
 use super::entry::{Content, Entry};
+use super::holders::Held;
 use super::loss::LOST_TTL;
 use super::{Directory, Effect};
 use crate::copies::Copies;
@@ -233,6 +234,22 @@ impl Directory {
             let edition = held.edition;
             self.on_withdraw(ctx, local, origin, id, ask, edition);
         }
+    }
+
+    /// Whether this ask was answered with the object itself, that is under way, and nobody else has it any more. The
+    /// next time it is repeated, the answer got lost.
+    pub(super) fn may_be_taken(&mut self, local: &Copies, origin: NodeId, id: ObjectId, ask: u64) -> bool {
+        let Some(entry) = self.known_entry_mut(id).filter(|_| local.small_sealed(id).is_none()) else {
+            return false;
+        };
+        let answered = |held: &Held| held.complete && held.seq == ask && !held.doubted;
+        if !entry.holders.get(origin).is_some_and(answered)
+            || entry.holders.iter().any(|(node, held)| node != origin && held.complete)
+        {
+            return false;
+        }
+        entry.holders.change(origin, |held| held.doubted = true);
+        true
     }
 
     /// A node that is gone holds, asks, watches and writes nothing.

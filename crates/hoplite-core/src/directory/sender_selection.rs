@@ -204,6 +204,7 @@ impl Entry {
             stamp: from.stamp,
             claim: None,
             presumed: true,
+            doubted: false,
             answered: ask.ask,
             lent: Default::default(),
             served: 0,

@@ -38,9 +38,9 @@ impl Core {
     pub(super) fn ready_sources(&self, number: u64) -> Result<Vec<(NodeId, Chosen)>, Error> {
         let reduction = &self.reductions[&number];
         let facts = reduction.facts.as_ref().expect("learnt before");
-        let mut ready = Vec::new();
+        let (chosen, mut ready) = (reduction.chosen(), Vec::new());
         for (index, &source) in reduction.request.sources.iter().enumerate() {
-            if reduction.is_chosen(index) || reduction.deleted.contains(&index) {
+            if chosen.contains(&index) || reduction.deleted.contains(&index) {
                 continue;
             }
             let usable = |(node, report): &(NodeId, &CopyReport)| {

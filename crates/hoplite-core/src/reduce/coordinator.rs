@@ -14,7 +14,14 @@ use super::small::Small;
 use super::stripes::Stripes;
 use crate::cost::{best_degree, Degree};
 use crate::io::ClientId;
+use crate::timers::Timer;
 use crate::Core;
+
+/// From so many slots on, what arrives meanwhile waits for the next look at them.
+const SLOTS_MANY: usize = 256;
+
+/// The time between two looks at them, for each slot: some times what a look takes.
+const LOOK_TIME: Duration = Duration::from_micros(4);
 
 /// What all sources have in common; known from the first one.
 #[derive(Debug, Clone)]
@@ -83,6 +90,8 @@ pub(crate) struct Reduction {
     pub(super) prefetched: BTreeSet<NodeId>,
     /// Whether it may make its target.
     pub(super) right: TargetRight,
+    /// When arrivals are looked at next, if there are many slots.
+    pub(super) next_look: Duration,
     /// When the first seat was told, of those that stand.
     pub(super) began: Option<Duration>,
     /// Set while it is done in stripes: then the slots say who takes part, and are told nothing.
@@ -134,8 +143,9 @@ impl Reduction {
         self.slots.iter().map(|(_, slot)| slot.sources.len()).sum()
     }
 
-    pub(super) fn is_chosen(&self, index: usize) -> bool {
-        self.slots.iter().any(|(_, slot)| slot.sources.iter().any(|chosen| chosen.index == index))
+    /// The sources that take part, by their indices.
+    pub(super) fn chosen(&self) -> BTreeSet<usize> {
+        self.slots.iter().flat_map(|(_, slot)| slot.sources.iter().map(|chosen| chosen.index)).collect()
     }
 
     /// Every seat that stands, and who was told.
@@ -170,7 +180,19 @@ impl Core {
         if reduction.small.is_some() {
             return self.get_small_source(number, object);
         }
-        self.advance_reduction(number);
+        self.advance_in_time(number);
+    }
+
+    /// With many slots, arrivals are looked at together: to look at all slots for each of them would take longer
+    /// than they do.
+    fn advance_in_time(&mut self, number: u64) {
+        let Some(reduction) = self.reductions.get(&number) else { return };
+        let timer = Timer::Reseat(number);
+        if reduction.slots.len() < SLOTS_MANY || self.ctx.now >= reduction.next_look {
+            self.advance_reduction(number);
+        } else if !self.ctx.timers.is_set(timer) {
+            self.ctx.timers.set(reduction.next_look, timer);
+        }
     }
 
     pub(crate) fn on_reduction_deleted(&mut self, number: u64, object: ObjectId) {
@@ -259,6 +281,8 @@ impl Core {
             false => ready.into_iter().take(missing).collect(),
         };
         self.seat_sources(number, ready);
+        let reduction = self.reductions.get_mut(&number).expect("seen above");
+        reduction.next_look = self.ctx.now + LOOK_TIME * reduction.slots.len() as u32;
         if !self.stripe(number) {
             self.update_plan(number);
         }

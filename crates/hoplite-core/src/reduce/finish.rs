@@ -26,7 +26,8 @@ impl Core {
             Some(small) => small.count(),
             None => reduction.chosen_count(),
         };
-        let missing = (0..reduction.request.sources.len()).find(|&index| !reduction.is_chosen(index));
+        let chosen = reduction.chosen();
+        let missing = (0..reduction.request.sources.len()).find(|index| !chosen.contains(index));
         let missing = match missing.filter(|_| have < reduction.k() && reduction.small.is_none()) {
             Some(index) => format!("; the first one missing is {}", reduction.request.sources[index]),
             None => String::new(),

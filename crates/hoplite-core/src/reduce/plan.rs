@@ -68,12 +68,12 @@ impl Reduction {
 
     /// The messages that bring every slot up to date; remembers them as said.
     fn changes(&mut self, id: ReductionId, lacking: bool, epochs: &Epochs) -> Vec<(NodeId, Seat)> {
-        let places = self.places();
+        let (places, complete) = (self.places(), self.is_complete());
         let mut messages = Vec::new();
         // Children come before parents: a parent names its children's editions.
         for position in post_order(&places) {
             let Some(node) = self.slots[position].1.node else { continue };
-            let Some(mut wanted) = self.wanted_seat(id, position, &places) else {
+            let Some(mut wanted) = self.wanted_seat(id, position, &places, complete) else {
                 self.slots[position].1.told = None;
                 continue;
             };
@@ -88,10 +88,16 @@ impl Reduction {
     }
 
     /// What the slot should be; `None` for a leaf whose single source speaks for itself.
-    fn wanted_seat(&self, id: ReductionId, position: usize, places: &[Place]) -> Option<Seat> {
+    fn wanted_seat(
+        &self,
+        id: ReductionId,
+        position: usize,
+        places: &[Place],
+        complete: bool,
+    ) -> Option<Seat> {
         let (slot_id, slot) = &self.slots[position];
         let place = &places[position];
-        let root = self.is_complete() && !place.has_parent;
+        let root = complete && !place.has_parent;
         if !root && !place.is_inner && slot.sources.len() == 1 {
             return None;
         }
@@ -106,7 +112,7 @@ impl Reduction {
         Some(Seat {
             slot: *slot_id,
             attempt: slot.attempt,
-            out: if root { self.request.target } else { ObjectId::partial_sum(id, *slot_id) },
+            out: if root { self.request.target } else { self.partial_sum(id, position) },
             edition: Edition { writing: slot_writing(id, *slot_id), attempt: slot.attempt },
             root,
             size: facts.size,
@@ -127,6 +133,15 @@ impl Reduction {
         })
     }
 
+    /// What the slot sums up; an id is a hash, and is not made anew for each look at all slots.
+    fn partial_sum(&self, id: ReductionId, position: usize) -> ObjectId {
+        let (slot_id, slot) = &self.slots[position];
+        match &slot.told {
+            Some((_, told)) if !told.root => told.out,
+            _ => ObjectId::partial_sum(id, *slot_id),
+        }
+    }
+
     /// A child as its parent must know it.
     fn child(&self, id: ReductionId, position: usize, places: &[Place]) -> Option<Child> {
         let (slot_id, slot) = &self.slots[position];
@@ -138,7 +153,7 @@ impl Reduction {
             }
             _ => {
                 let edition = Edition { writing: slot_writing(id, *slot_id), attempt: slot.attempt };
-                Child { slot: *slot_id, node, id: ObjectId::partial_sum(id, *slot_id), edition }
+                Child { slot: *slot_id, node, id: self.partial_sum(id, position), edition }
             }
         };
         Some(child)

@@ -59,6 +59,7 @@ impl Core {
             small: None,
             prefetched: BTreeSet::new(),
             right: TargetRight::default(),
+            next_look: Duration::ZERO,
             began: None,
             stripes: None,
             stripings_left: STRIPINGS_MAX,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_words::client::Request;
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
 use hoplite_words::{Blob, NodeId, ObjectId};
 
 use crate::gets::last_ask;
@@ -182,9 +182,17 @@ fn a_question_that_is_repeated_is_answered_again() {
     }
 }
 
-/// The answer was lost, and with it all other copies: the asker must not be taken for a holder.
+fn refuses(message: &PeerMessage) -> bool {
+    let PeerMessage::Answer { answer: DirectoryAnswer::Verdict { verdict, .. }, .. } = message else {
+        return false;
+    };
+    !matches!(verdict, Verdict::Accepted(_))
+}
+
+/// The answer was lost, and with it all other copies: the asker must not be taken for a holder. But when it asks
+/// again for the first time the answer may have crossed that, and another content must not be accepted meanwhile.
 #[test]
-fn who_asks_again_is_told_of_the_loss() {
+fn who_asks_again_and_again_is_told_of_the_loss() {
     let mut at = Node::among(4, SMALL + 128);
     at.wait(Duration::from_secs(10));
     let id = at.id_owned_by(ME);
@@ -199,8 +207,13 @@ fn who_asks_again_is_told_of_the_loss() {
     at.wait(Duration::from_secs(3));
     at.take_mail();
     at.request(3, id, ask(7));
-    let lost = PeerMessage::Answer { id, answer: DirectoryAnswer::Lost };
-    assert!(at.take_mail().contains(&(node(3), lost)));
+    at.request(4, id, announce(CopyReport { stamp: None, ..put_report(1, edition(9), SMALL) }));
+    let said = at.take_mail();
+    let answer = |to: u16, answer| (node(to), PeerMessage::Answer { id, answer });
+    assert!(said.contains(&answer(3, DirectoryAnswer::NotYet { ask: 7, copies: vec![] })), "{said:?}");
+    assert!(said.iter().any(|(to, message)| *to == node(4) && refuses(message)), "{said:?}");
+    at.request(3, id, ask(7));
+    assert!(at.take_mail().contains(&answer(3, DirectoryAnswer::Lost)));
 }
 
 /// It was not lost, but crossed the repetition of the question.

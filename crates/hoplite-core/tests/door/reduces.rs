@@ -112,6 +112,28 @@ fn the_callers_node_is_the_root_if_it_has_a_source() {
     assert_eq!(sources_in(&at, call).len(), 3);
 }
 
+/// A look at all slots for each source that arrives would take longer than the sources do.
+#[test]
+fn many_arrivals_are_looked_at_together() {
+    let mut at = Node::alone(8 << 20);
+    let sources: Vec<_> = (0..800).map(|index| object(&format!("source {index}"))).collect();
+    at.ask(reduce(object("t"), &sources, sources.len() as u32, FoldOrder::Arrival));
+    let mut told_of = Vec::new();
+    for (index, &source) in sources.iter().enumerate() {
+        put_by(&mut at, 2 + index as u16 % 2, source, edition(index as u64));
+        if !take_seats(&mut at).is_empty() {
+            told_of.push(index);
+        }
+    }
+    assert!(told_of.contains(&101), "{told_of:?}");
+    assert!(told_of.iter().filter(|&&index| index > 300).count() < 3, "{told_of:?}");
+    at.wait(Duration::from_millis(10));
+    let seats = take_seats(&mut at);
+    let seated: usize = seats.iter().map(|(_, seat)| seat.sources.len()).sum();
+    assert!(seated > 400 && seats.len() < 5, "{seated} on {} seats: one for each node", seats.len());
+    assert_eq!(seats.iter().filter(|(_, seat)| seat.root).count(), 1, "all have arrived");
+}
+
 #[test]
 fn a_target_that_exists_fails_the_reduction_even_if_it_was_watched_before() {
     for watched in [true, false] {
