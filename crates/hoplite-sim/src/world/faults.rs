@@ -252,6 +252,7 @@ impl World {
             false => tell!(self, "{} are cut off from the others", names.join(" ")),
         }
         self.net.cut(id, side, one_way);
+        self.note_cut();
         self.relieve_after(KERNEL_PATIENCE, Relief::Patience(id));
         self.relieve_after(time, Relief::Net(id));
     }

@@ -55,6 +55,8 @@ pub(crate) struct History {
     calls: BTreeMap<ObjectId, Vec<Call>>,
     /// From when to when some living node was held for dead, and what came of that need not be mended.
     doubts: Vec<(Duration, Option<Duration>)>,
+    /// All nodes were up and knew each other, once.
+    has_formed: bool,
     /// When each node's view of the members last changed.
     changed: BTreeMap<usize, Duration>,
 }
@@ -137,11 +139,21 @@ impl World {
     pub(super) fn note_view(&mut self, place: Place, held_for_dead: Option<NodeId>) {
         let now = self.queue.now();
         self.history.changed.insert(place.index, now);
+        if !self.history.has_formed {
+            self.history.has_formed = self.nodes.iter().all(|node| node.alive) && self.all_joined();
+        }
         let is_false = held_for_dead.is_some_and(|node| self.place_of(node).is_some());
         if is_false {
             self.note_doubt();
         } else if matches!(self.history.doubts.last(), Some((_, None))) && self.all_joined() {
             self.history.doubts.last_mut().expect("just seen").1 = Some(now + HEARD_WITHIN);
+        }
+    }
+
+    /// Nodes are cut off from each other: those that have not met may form clusters of their own.
+    pub(super) fn note_cut(&mut self) {
+        if !self.history.has_formed {
+            self.note_doubt();
         }
     }
 
