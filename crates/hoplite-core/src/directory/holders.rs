@@ -71,6 +71,11 @@ impl Held {
         self.complete || self.pinned || self.claim.is_some()
     }
 
+    /// It has a part, and gets the rest from another.
+    pub fn receives(&self) -> bool {
+        self.upstream.is_some() && !self.complete
+    }
+
     /// It may yet be sealed by its own node, whatever becomes of the claim.
     pub fn is_sealer(&self) -> bool {
         self.claim.is_some() && !self.complete

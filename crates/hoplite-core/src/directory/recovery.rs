@@ -395,10 +395,10 @@ impl Directory {
             let claims = matches!(entry.content, Content::Claimed { claim, .. } if claim.by == node);
             let held = entry.holders.get(node);
             // A claim stands as long as somebody works under it: that it was given up may not have been heard.
-            if contends || claims || held.is_some_and(Held::is_sealer) {
+            // And from whom it receives a part may be another one than we lent it: two could wait for each other.
+            if contends || claims || held.is_some_and(|held| held.is_sealer() || held.receives()) {
                 return None;
             }
-            // Parts on their way change all the time, and are of use to nobody for long.
             if let Some(held) = held.filter(|held| held.complete || held.pinned) {
                 digest ^= digest_of(id, held.edition, held.complete, held.pinned);
             }

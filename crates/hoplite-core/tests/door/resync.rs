@@ -81,6 +81,17 @@ fn a_peer_with_a_new_connection_is_asked_for_what_differs() {
     assert_eq!(asked.of, 2);
 }
 
+/// It may receive from another one than it was lent: from one that is to be lent it.
+#[test]
+fn of_what_its_node_receives_no_digest_is_relied_on() {
+    let (_, id, asked) = broken_after(|at, id| {
+        at.request(3, id, announce(put_report(5, edition(5), SIZE)));
+        at.request(2, id, ask(7));
+    });
+    let query = asked.shards.iter().find(|query| query.shard == id.shard()).expect("it is about that");
+    assert_eq!(query.digest, None);
+}
+
 #[test]
 fn of_what_its_node_is_writing_no_digest_is_relied_on() {
     let unsure: [fn(&mut Node, ObjectId); 4] = [
