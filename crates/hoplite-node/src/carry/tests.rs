@@ -82,7 +82,7 @@ async fn all_but_the_trailer(bench: &mut Bench) -> TcpStream {
 #[tokio::test]
 async fn every_byte_without_the_trailer_is_not_the_object() {
     let mut bench = Bench::new();
-    let mut stream = all_but_the_trailer(&mut bench).await;
+    let stream = all_but_the_trailer(&mut bench).await;
     drop(stream);
     assert_eq!(bench.input().await, broken(1, SIZE as u64));
     bench.finish().await;

@@ -160,6 +160,6 @@ fn whatever_comes_by_the_peer_socket_harms_nobody() {
         by_peer_socket(to, purpose, &numbers);
         check_serves(&nodes, &mut clients.borrow_mut(), round);
     });
-    let refused: u64 = clients.borrow_mut().iter_mut().map(|client| refused_messages(client)).sum();
+    let refused: u64 = clients.borrow_mut().iter_mut().map(refused_messages).sum();
     assert!(refused > u64::from(CASES) / 5, "only {refused} messages were refused");
 }
