@@ -23,7 +23,9 @@ const PLENTY_BYTES: u64 = 32 << 20;
 /// One world of so many has many small objects; how many.
 const MASS_OF: usize = 40;
 const MASSES: [u64; 5] = [1_000, 1_000, 1_000, 2_000, 10_000];
-const MASSES_LARGE: [u64; 4] = [10_000, 10_000, 30_000, 90_000];
+
+/// Where every world is to have many, it has ten thousand or more; one of so many has the most.
+const MASSES_LARGE_OF: usize = 40;
 
 /// Messages that an outbox holds for each of them, at least.
 const OUTBOX_PER_MEMBER: usize = 4;
@@ -113,7 +115,11 @@ impl Shape {
             return;
         }
         let count = match always {
-            true => *dice.pick(&MASSES_LARGE),
+            true => match dice.index(MASSES_LARGE_OF) {
+                0 => 90_000,
+                1..=3 => 30_000,
+                _ => 10_000,
+            },
             false => *dice.pick(&MASSES),
         };
         let count = (count + dice.between(0, count / 10)) as u32;
