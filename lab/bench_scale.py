@@ -12,6 +12,9 @@ the slowest of as long a time before (simulated: than twice the median), beside 
 *fill* is a put's share of the time while all clients put; *clear* a delete's when 1,000 are deleted at once
 (simulated: 65,536, as many as one call may be about); *form* is until all nodes know each other.
 
+*source* is each source's share of a sum over many of 128 KiB that three nodes put one after the other, while
+the fourth waits for it: it must not grow with their number.
+
 *soak* is churn on five nodes: one is killed and one leaves, in turn, every few seconds, and comes back, while
 clients of all put, get, reduce and delete. How much the private memory of a node that stays grows in the
 second half, by a straight line through it, must stay within the bound, and nothing may time out for good.
@@ -37,6 +40,8 @@ OBJECTS = (1_000, 10_000, 100_000)
 #: 4096 take 40 minutes of one core, and 11 GiB of memory.
 SIMULATED = (4, 16, 64, 256, 1024)
 SIMULATED_OBJECTS = (1_000, 10_000, 100_000, 1_000_000)
+#: As many as one sum may be over.
+SOURCES = (256, 1024, 4096)
 RUNS = 5
 SIZE = 1 << 20
 
@@ -52,6 +57,7 @@ REPEATED_NODES_MAX = 256
 #: Of a node where many share this machine's memory, and where objects are many.
 STORE_OF_MANY = "64MiB"
 STORE = "256MiB"
+STORE_OF_SOURCES = "2GiB"
 
 #: No turn of a control loop may take longer.
 TURN_TARGET_SECONDS = 10e-3
@@ -78,6 +84,7 @@ def main() -> None:
     options.add_argument("--objects", type=int, nargs="*", default=OBJECTS, help="on four real nodes")
     options.add_argument("--simulated", type=int, nargs="*", default=SIMULATED, help="nodes")
     options.add_argument("--simulated-objects", type=int, nargs="*", default=SIMULATED_OBJECTS)
+    options.add_argument("--sources", type=int, nargs="*", default=SOURCES, help="of one sum, on four real nodes")
     options.add_argument("--size", type=size_of, default=SIZE, help="of what is broadcast and reduced")
     options.add_argument("--runs", type=int, default=RUNS)
     options.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="churn; 30 for the page")
@@ -89,6 +96,8 @@ def main() -> None:
         _against_nodes(nodes, arguments, report)
     for objects in arguments.objects:
         _against_objects(objects, arguments.runs, report)
+    for sources in arguments.sources:
+        _against_sources(sources, arguments.runs, report)
     for nodes in arguments.simulated:
         _simulate(nodes, OBJECTS_BESIDE, "nodes", arguments, report)
     for objects in arguments.simulated_objects:
@@ -148,6 +157,13 @@ def _against_objects(objects: int, count: int, report: Report) -> None:
     for name, all_seconds in runs.items():
         more = worst if name == "death" else []
         _add(report, "objects", name, OBJECT_NODES, objects, REAL, all_seconds, more)
+
+
+def _against_sources(sources: int, count: int, report: Report) -> None:
+    with scale.cluster(OBJECT_NODES, STORE_OF_SOURCES) as on:
+        seconds = [scale.add_source(on, sources) for _ in range(count)]
+    progress(f"{sources} sources: {median(seconds) * 1e3:.3f} ms each")
+    _add(report, "sources", "source", OBJECT_NODES, sources, REAL, seconds, [])
 
 
 def _simulate(nodes: int, objects: int, against: str, arguments: argparse.Namespace, report: Report) -> None:

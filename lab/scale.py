@@ -41,6 +41,9 @@ NORMAL = 2.0
 #: Deleted at once when everything is cleared away.
 DELETED_AT_ONCE = 1_000
 
+#: Sources of a sum over many: large enough to be summed up by a tree.
+SOURCE_BYTES = 128 << 10
+
 #: What may hang fails after this.
 PATIENCE_SECONDS = 60.0
 START_SECONDS = 120.0
@@ -122,6 +125,24 @@ def reduce(on: Cluster, size: int) -> float:
     del result
     on.clients[0].delete([*sources, target])
     return took
+
+
+def add_source(on: Cluster, sources: int) -> float:
+    """Each source's share of a sum over so many that others put one after the other while it waits for them."""
+    names = [on.name("source") for _ in range(sources)]
+    value = np.ones(SOURCE_BYTES // 4, np.float32)
+    target = on.name("sum")
+    caller, *others = on.clients
+    caller.reduce(names, target=target, op="sum")
+    began = time.perf_counter()
+    for number, name in enumerate(names):
+        others[number % len(others)].put(value, name)
+    result = caller.get(target)
+    took = time.perf_counter() - began
+    assert result[0] == sources
+    del result
+    caller.delete([*names, target])
+    return took / sources
 
 
 def join(on: Cluster) -> float:
