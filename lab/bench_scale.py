@@ -84,7 +84,7 @@ def main() -> None:
     options.add_argument("--objects", type=int, nargs="*", default=OBJECTS, help="on four real nodes")
     options.add_argument("--simulated", type=int, nargs="*", default=SIMULATED, help="nodes")
     options.add_argument("--simulated-objects", type=int, nargs="*", default=SIMULATED_OBJECTS)
-    options.add_argument("--sources", type=int, nargs="*", default=SOURCES, help="of one sum, on four real nodes")
+    options.add_argument("--sources", type=int, nargs="*", default=SOURCES, help="of one sum")
     options.add_argument("--size", type=size_of, default=SIZE, help="of what is broadcast and reduced")
     options.add_argument("--runs", type=int, default=RUNS)
     options.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="churn; 30 for the page")

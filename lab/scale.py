@@ -128,7 +128,7 @@ def reduce(on: Cluster, size: int) -> float:
 
 
 def add_source(on: Cluster, sources: int) -> float:
-    """Each source's share of a sum over so many that others put one after the other while it waits for them."""
+    """Each source's share of a sum over so many that others put one after the other meanwhile."""
     names = [on.name("source") for _ in range(sources)]
     value = np.ones(SOURCE_BYTES // 4, np.float32)
     target = on.name("sum")
