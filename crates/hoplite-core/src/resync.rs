@@ -67,8 +67,12 @@ impl Core {
         for object in self.open_asks().into_iter().filter(|&id| of(id)) {
             self.repeat_ask(object);
         }
-        for object in self.subscriptions.open().into_iter().filter(|&id| of(id)) {
+        let watched: Vec<_> = self.subscriptions.open().into_iter().filter(|&id| of(id)).collect();
+        for &object in watched.iter().take(WATCHED_PER_TURN) {
             self.subscribe(object);
+        }
+        if let Some(&next) = watched.get(WATCHED_PER_TURN) {
+            self.ctx.timers.set(self.ctx.now + WATCHED_PAUSE, Timer::RefreshWatched(next));
         }
         self.repeat_verdicts_and_questions(of);
     }

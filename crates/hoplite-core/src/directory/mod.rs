@@ -273,7 +273,7 @@ impl Directory {
     /// What was said to `node` lately may be lost: what it must know it hears again.
     pub fn repeat_answers(&mut self, ctx: &mut Ctx, node: NodeId) {
         self.sweep_deletions(ctx, node);
-        self.repeat_pins(ctx, node);
+        self.sweep_pins(ctx, node);
     }
 
     /// A member died, or somebody who never was one.

@@ -3,6 +3,7 @@
 //! The owner tells a node to keep the object, and again on each new connection, until that node's report says
 //! that its copy is pinned. A node without room refuses; then another is told.
 
+use std::ops::Bound;
 use std::time::Duration;
 
 use hoplite_words::peer::DirectoryAnswer;
@@ -90,19 +91,27 @@ impl Directory {
         }
     }
 
-    /// What was said to `node` lately may be lost.
-    pub(super) fn repeat_pins(&self, ctx: &mut Ctx, node: NodeId) {
-        for &id in self.pinning.get(&node).into_iter().flatten() {
-            self.answer(ctx, node, id, DirectoryAnswer::Pin);
+    /// Some of what `node` was to keep: what was said to it may be lost, so that it is told again; if it is gone,
+    /// another one is told. Returns the last of them where there may be more.
+    pub(super) fn pin_some(
+        &mut self,
+        ctx: &mut Ctx,
+        node: NodeId,
+        after: Option<ObjectId>,
+        most: usize,
+    ) -> Option<ObjectId> {
+        let behind = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let told = self.pinning.get(&node)?.range((behind, Bound::Unbounded));
+        let ids: Vec<_> = told.take(most).copied().collect();
+        for &id in &ids {
+            if ctx.shards.contains(node) {
+                self.answer(ctx, node, id, DirectoryAnswer::Pin);
+            } else {
+                self.forget_keeper(node, id);
+                self.secure(ctx, id);
+            }
         }
-    }
-
-    /// A node that was to keep objects is gone.
-    pub(super) fn pins_node_down(&mut self, ctx: &mut Ctx, node: NodeId) {
-        for id in self.pinning.remove(&node).into_iter().flatten() {
-            self.forget_keeper(node, id);
-            self.secure(ctx, id);
-        }
+        ids.last().copied().filter(|_| ids.len() >= most)
     }
 }
 

@@ -35,6 +35,9 @@ pub(super) struct Sweeps {
     discard: BTreeMap<Shard, OwnedShard>,
     /// Nodes that are to be told again of deletions under way, and the last of which each was told.
     repeat: BTreeMap<NodeId, Option<ObjectId>>,
+    /// Nodes that are to be told again what to keep, or that died before they said that they do, and the last object
+    /// of each that was looked at.
+    pins: BTreeMap<NodeId, Option<ObjectId>>,
     /// The shard whose backup was told last, of all that are to be told again.
     renew: Option<Option<Shard>>,
 }
@@ -44,6 +47,7 @@ impl Sweeps {
         let heard = self.unrepeated.is_empty() && self.activate.is_empty();
         heard
             && self.repeat.is_empty()
+            && self.pins.is_empty()
             && self.forget.is_empty()
             && self.discard.is_empty()
             && self.renew.is_none()
@@ -74,8 +78,15 @@ impl Directory {
         }
     }
 
+    pub(super) fn sweep_pins(&mut self, ctx: &mut Ctx, node: NodeId) {
+        if self.pinning.contains_key(&node) {
+            self.sweeps.pins.insert(node, None);
+            self.work_soon(ctx);
+        }
+    }
+
     pub(super) fn sweep_node(&mut self, ctx: &mut Ctx, node: NodeId) {
-        self.pins_node_down(ctx, node);
+        self.sweep_pins(ctx, node);
         self.sweeps.forget.insert(node, None);
         self.work_soon(ctx);
     }
@@ -159,6 +170,12 @@ impl Directory {
         if let Some((node, after)) = self.sweeps.repeat.pop_first() {
             if let Some(last) = self.repeat_deletions(ctx, node, after, most) {
                 self.sweeps.repeat.insert(node, Some(last));
+            }
+            return most;
+        }
+        if let Some((node, after)) = self.sweeps.pins.pop_first() {
+            if let Some(last) = self.pin_some(ctx, node, after, most) {
+                self.sweeps.pins.insert(node, Some(last));
             }
             return most;
         }

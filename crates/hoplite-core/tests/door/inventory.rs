@@ -88,7 +88,7 @@ fn take_pages(at: &mut Node, shards: &[Shard]) -> Vec<Told> {
 }
 
 /// The first ids of a shard, in order.
-fn ids_of(shard: Shard, count: usize) -> Vec<ObjectId> {
+pub fn ids_of(shard: Shard, count: usize) -> Vec<ObjectId> {
     let ids = (0u128..).map(|number| ObjectId(number.to_be_bytes()));
     ids.filter(|id| id.shard() == shard).take(count).collect()
 }

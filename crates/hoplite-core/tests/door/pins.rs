@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest};
-use hoplite_words::{CopyId, ObjectId};
+use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_words::{CopyId, NodeId, ObjectId};
 
 use crate::gets::{last_ask, lend};
+use crate::inventory::ids_of;
 use crate::node::{node, Node, ME};
 use crate::puts::{created, put};
 use crate::requests::{
-    announce, create, edition, get, lend_of, object, put_report, received_report, writing_report, SIZE,
+    announce, create, edition, get, lend_of, object, put_report, received_report, writing_report, SIZE, SMALL,
 };
 
 const STORE: u64 = 8 << 20;
@@ -88,6 +89,35 @@ fn it_is_repeated_on_each_new_connection_until_the_copy_is_reported_as_pinned() 
     at.handle(Input::PeerBroken { node: node(2) });
     at.wait(SETTLED);
     assert_eq!(told_to_keep(&mut at, id), []);
+}
+
+/// In turns of 256: whoever has ten thousand must not keep others waiting.
+#[test]
+fn many_are_repeated_a_few_at_a_time() {
+    let mut at = Node::among(5, STORE);
+    let shard = at.id_owned_by(ME).shard();
+    let ids = ids_of(shard, 700);
+    for &id in &ids {
+        at.request(5, id, announce(put_report(1, edition(5), SMALL)));
+        at.request(2, id, announce(received_report(1, edition(5), SMALL, None)));
+    }
+    at.crash(5);
+    let pins = |at: &mut Node| {
+        let is_pin = |(to, message): &(NodeId, PeerMessage)| {
+            *to == node(2) && matches!(message, PeerMessage::Answer { answer: DirectoryAnswer::Pin, .. })
+        };
+        at.take_mail().iter().filter(|said| is_pin(said)).count()
+    };
+    at.wait(SETTLED);
+    assert_eq!(pins(&mut at), ids.len());
+    at.handle(Input::PeerBroken { node: node(2) });
+    let mut turns = Vec::new();
+    for _ in 0..1_000 {
+        at.wait(Duration::from_micros(100));
+        turns.push(pins(&mut at));
+    }
+    assert_eq!(turns.iter().sum::<usize>(), ids.len());
+    assert!(turns.iter().all(|&told| told <= 256), "{:?}", turns.iter().max());
 }
 
 #[test]
