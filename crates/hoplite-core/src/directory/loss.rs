@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hoplite_words::client::Gauge;
 use hoplite_words::peer::{DirectoryAnswer, Scope, Verdict};
-use hoplite_words::{limits, NodeId, ObjectId, Shard};
+use hoplite_words::{limits, Edition, NodeId, ObjectId, Shard};
 
 use super::asks::Ask;
 use super::entry::Content;
@@ -176,6 +176,15 @@ impl Directory {
             self.tell_subscribers_gone(ctx, id, orphan);
             let verdict = Verdict::Abandoned;
             self.answer(ctx, orphan, id, DirectoryAnswer::Verdict { edition, verdict });
+        }
+    }
+
+    /// Who asks for the rest of a lost writing was counted out when its other receivers were told to drop it.
+    pub(super) fn tell_if_orphaned(&self, ctx: &mut Ctx, id: ObjectId, receiver: NodeId, edition: Edition) {
+        let is_alive = self.entry(id).is_some_and(|entry| entry.is_alive());
+        if self.lost.contains(id) && !is_alive && self.is_active(id.shard()) {
+            let verdict = Verdict::Abandoned;
+            self.answer(ctx, receiver, id, DirectoryAnswer::Verdict { edition, verdict });
         }
     }
 }

@@ -52,6 +52,9 @@ impl Directory {
         self.reindex(id, origin);
         // Also where we said so before: that word may be lost.
         self.tell_if_lost(ctx, id, Some(origin));
+        if let Some(edition) = have {
+            self.tell_if_orphaned(ctx, id, origin, edition);
+        }
         self.serve_asks(ctx, local, id);
         if !fresh {
             self.explain(ctx, origin, id, ask);

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest};
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, Verdict};
 use hoplite_words::{limits, Error, ErrorKind, ObjectId};
 
 use crate::gets::lend;
 use crate::node::{node, Node, ME};
 use crate::puts::{failed, put};
-use crate::requests::{announce, ask, edition, get, object, put_report, received_report, SIZE};
+use crate::requests::{announce, ask, edition, get, object, put_report, received_report, verdict, SIZE};
 
 pub fn get_or_lost(id: ObjectId) -> Request {
     Request::Get { id, timeout_ms: None, partial: false, fail_if_lost: true }
@@ -62,6 +62,22 @@ fn whoever_waits_when_the_last_copy_dies_is_told() {
     let told = at.take_answers(id);
     let lost: Vec<_> = told.iter().filter(|(_, answer)| *answer == DirectoryAnswer::Lost).collect();
     assert_eq!(lost.iter().map(|(to, _)| *to).collect::<Vec<_>>(), [3, 2], "{told:?}");
+}
+
+/// A receiver that stood still was counted out when the writer died: nobody told it to drop its part.
+#[test]
+fn who_asks_for_the_rest_of_what_is_lost_is_told_to_drop_its_part() {
+    let mut at = Node::among(3, 8 << 20);
+    let id = at.id_owned_by(ME);
+    at.request(3, id, announce(put_report(1, edition(5), SIZE)));
+    at.kill(3);
+    at.take_mail();
+    for _ in 0..2 {
+        at.request(2, id, DirectoryRequest::Ask { ask: 7, have: Some(edition(5)), failed: Some(node(3)) });
+        let told = at.take_answers(id);
+        assert!(told.contains(&(2, DirectoryAnswer::Lost)), "{told:?}");
+        assert!(told.contains(&(2, verdict(edition(5), Verdict::Abandoned))), "{told:?}");
+    }
 }
 
 #[test]
