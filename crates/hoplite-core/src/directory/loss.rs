@@ -133,12 +133,15 @@ impl Directory {
         }
     }
 
+    /// Whether the object was complete once and nobody has it or writes it any more.
+    fn is_known_lost(&self, id: ObjectId) -> bool {
+        let is_alive = self.entry(id).is_some_and(|entry| entry.is_alive());
+        self.lost.contains(id) && !is_alive && self.is_active(id.shard())
+    }
+
     /// If the object is lost, says so to `to`, or to everyone who waits.
     pub(super) fn tell_if_lost(&self, ctx: &mut Ctx, id: ObjectId, to: Option<NodeId>) {
-        let Some(entry) = self.entry(id).filter(|_| self.lost.contains(id)) else { return };
-        if entry.is_alive() || !self.is_active(id.shard()) {
-            return;
-        }
+        let Some(entry) = self.entry(id).filter(|_| self.is_known_lost(id)) else { return };
         let asking = entry.asks.iter().map(|ask| ask.node);
         let waiting = asking.chain(entry.subscribers.iter().map(|&(node, _)| node));
         let told: Vec<_> = to.map_or_else(|| waiting.collect(), |node| vec![node]);
@@ -181,8 +184,7 @@ impl Directory {
 
     /// Who asks for the rest of a lost writing was counted out when its other receivers were told to drop it.
     pub(super) fn tell_if_orphaned(&self, ctx: &mut Ctx, id: ObjectId, receiver: NodeId, edition: Edition) {
-        let is_alive = self.entry(id).is_some_and(|entry| entry.is_alive());
-        if self.lost.contains(id) && !is_alive && self.is_active(id.shard()) {
+        if self.is_known_lost(id) {
             let verdict = Verdict::Abandoned;
             self.answer(ctx, receiver, id, DirectoryAnswer::Verdict { edition, verdict });
         }
