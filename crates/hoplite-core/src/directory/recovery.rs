@@ -188,6 +188,13 @@ impl Pulls {
         Some((scope, shards))
     }
 
+    /// A member that did not answer in time can be reached again.
+    fn defer_no_more(&mut self, ctx: &mut Ctx, node: NodeId) {
+        if self.deferred.remove(&node).is_some() {
+            ctx.timers.clear(Timer::Pull(node));
+        }
+    }
+
     /// Another node owns the shard: nobody is asked about it. If it comes back, all of it is asked for anew.
     fn forget_shard(&mut self, shard: Shard) {
         self.demanded.remove(&shard);
@@ -272,10 +279,7 @@ impl Directory {
 
     /// What `node` said lately may be lost, or was not listened to.
     pub fn pull_again(&mut self, ctx: &mut Ctx, node: NodeId) {
-        if self.pulls.deferred.remove(&node).is_some() {
-            // It can be reached again.
-            ctx.timers.clear(Timer::Pull(node));
-        }
+        self.pulls.defer_no_more(ctx, node);
         for shard in self.owned.keys() {
             self.pulls.enqueue(node, Scope::All, shard);
         }
@@ -446,7 +450,11 @@ impl Directory {
         // A page behind the one before, or the last: else it would be asked for without end.
         let is_news = |pull: &Pull| answer.next.is_none_or(|next| pull.next < Some(next));
         let is_current = |pull: &&mut Pull| pull.round == answer.round && is_news(pull);
-        let Some(pull) = self.pulls.running.get_mut(&from).filter(is_current) else { return };
+        let Some(pull) = self.pulls.running.get_mut(&from).filter(is_current) else {
+            // Its answer may have come too late.
+            self.pulls.defer_no_more(ctx, from);
+            return self.pull_more(ctx);
+        };
         let since = *pull.since.get_or_insert(answer.since);
         let scope = pull.scope;
         pull.unchanged.extend(answer.unchanged);

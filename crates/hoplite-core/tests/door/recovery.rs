@@ -298,6 +298,19 @@ fn a_member_that_does_not_answer_is_given_up_after_five_seconds_and_asked_again_
         .any(|asked| asked.round > inherited.asked.round && asked.is_about(inherited.id.shard())));
 }
 
+/// Until then what it has is unknown here: who deletes it must not have to wait for long.
+#[test]
+fn a_member_whose_answer_came_too_late_is_asked_again_at_once() {
+    let mut inherited = Inherited::new();
+    inherited.at.wait(Duration::from_millis(5100));
+    take_asked(&mut inherited.at);
+    inherited.at.wait(Duration::from_secs(1));
+    assert!(take_asked(&mut inherited.at).is_empty(), "it was given up");
+    inherited.at.hear(2, inherited.asked.answer(0, InventoryPage::default(), None));
+    let asked = take_asked(&mut inherited.at);
+    assert!(asked.iter().any(|asked| asked.of == 2 && asked.round > inherited.asked.round), "{asked:?}");
+}
+
 /// It may have been held for dead, and what waits in its sockets be of the time before.
 #[test]
 fn an_owner_that_stood_still_accepts_nothing_before_it_has_heard_the_others() {
