@@ -52,6 +52,8 @@ pub(crate) struct Copy {
     pub views: u32,
     /// Sends, folds, receives and writing clients that touch the bytes.
     pub users: u32,
+    /// Somebody has been given its bytes.
+    pub was_read: bool,
     pub seal: Seal,
     /// Bytes known to be there: exact when nobody is writing.
     pub watermark: u64,
@@ -245,6 +247,7 @@ impl Core {
             doomed: false,
             views: 0,
             users: 0,
+            was_read: false,
             seal: Seal::default(),
             watermark: 0,
             last_used: id.0,
@@ -363,7 +366,10 @@ impl Core {
     }
 
     pub(crate) fn add_user(&mut self, id: CopyId) {
-        self.copies.with(id, |copy| copy.users += 1);
+        self.copies.with(id, |copy| {
+            copy.users += 1;
+            copy.was_read = true;
+        });
     }
 
     pub(crate) fn remove_user(&mut self, id: CopyId) {
@@ -440,6 +446,7 @@ impl Core {
         *self.clients.entry(client).or_default().views.entry(id).or_default() += 1;
         self.copies.with(id, |copy| {
             copy.views += 1;
+            copy.was_read = true;
             copy.last_used = number;
             Reply::View {
                 copy: id,

@@ -163,7 +163,7 @@ impl Core {
         }
         let send = SendId(self.next_number());
         let number = send.0;
-        self.copies.with(copy, |copy| copy.users += 1);
+        self.add_user(copy);
         self.copies.touch(copy, number);
         let PullKey { to, transfer } = key;
         let bytes = self.copies.table[&copy].extent.size - pull.offset;

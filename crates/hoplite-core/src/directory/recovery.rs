@@ -579,6 +579,7 @@ impl Directory {
                     if node != ctx.me
                         && entry.is_pinned_only_at(node)
                         && entry.holders.get(ctx.me).is_some_and(is_kept)
+                        && local.live_copy(id).is_none_or(|copy| !copy.was_read)
                     {
                         // First, so that nobody takes the object for one that was complete here.
                         entry.remove_holder(ctx.me);

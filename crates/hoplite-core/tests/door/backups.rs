@@ -189,6 +189,20 @@ fn what_was_lost_before_a_put_that_was_given_up_is_lost_still() {
     assert_eq!(failed(&at, call), ErrorKind::Lost);
 }
 
+/// Another put under its id would be its second content.
+#[test]
+fn a_small_put_that_was_read_here_before_it_was_given_up_stays() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(ME);
+    let call = at.ask(get_or_lost(id));
+    small_put(&mut at, id, 5);
+    assert!(matches!(at.reply(call), Some(Reply::View { .. })));
+    give_up(&mut at, id, 5);
+    let call = at.ask(get_or_lost(id));
+    assert!(matches!(at.reply(call), Some(Reply::View { size: SMALL, .. })));
+    at.assert_consistent();
+}
+
 #[test]
 fn who_read_a_small_put_before_it_was_given_up_has_it() {
     let mut at = Node::among(3, STORE);
