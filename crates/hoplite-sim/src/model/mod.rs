@@ -185,7 +185,9 @@ impl Model {
             return Ok(());
         }
         self.judged += 1;
-        if self.is_in_doubt(id) || self.variant_of(id, bytes).is_some() {
+        // What was judged once stands, though a source of it is lost and made again over other ones.
+        let was_judged = self.contents.get(&id).is_some_and(|known| **known == *bytes);
+        if was_judged || self.is_in_doubt(id) || self.variant_of(id, bytes).is_some() {
             return Ok(());
         }
         let writings = match sources {
