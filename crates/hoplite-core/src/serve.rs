@@ -198,17 +198,15 @@ impl Core {
         }
     }
 
-    /// A receiver sees nothing coming.
+    /// A receiver sees nothing coming. What has been sent may be in the network still: that is not refused, or a
+    /// slow line would be filled again and again with what nobody waits for any more.
     pub(crate) fn on_check(&mut self, key: PullKey) {
         let sending = self.sends.by_key.get(&key).map(|send| self.sends.running[send].copy);
         let watermark = match sending.map(|copy| &self.copies.table[&copy]) {
             Some(copy) if copy.is_sealed() => copy.extent.size + 1,
             Some(copy) => copy.watermark,
             None if self.sends.parked.contains_key(&key) => 0,
-            None => {
-                let refused = PeerMessage::PullRefused { transfer: key.transfer };
-                return self.send(key.to, refused, None);
-            }
+            None => u64::MAX,
         };
         self.send(key.to, PeerMessage::Checked { transfer: key.transfer, watermark }, None);
     }

@@ -64,12 +64,32 @@ fn a_stream_that_moves_between_two_stalls_is_given_its_time() {
     assert!(at.receives.contains_key(&transfer));
 }
 
+/// Its last bytes may be in the network still.
 #[test]
-fn a_check_of_what_nobody_sends_is_refused() {
+fn a_check_of_what_was_sent_or_never_asked_for_is_no_refusal() {
     let (mut at, _, _) = receiving();
     let transfer = TransferId(77);
     at.hear(2, PeerMessage::Check { transfer });
-    assert_eq!(at.take_mail(), [(node(2), PeerMessage::PullRefused { transfer })]);
+    assert_eq!(at.take_mail(), [(node(2), PeerMessage::Checked { transfer, watermark: u64::MAX })]);
+}
+
+/// Each time that all of them are changed, the line is filled with what nobody waits for any more.
+#[test]
+fn where_senders_stand_still_at_the_same_place_each_has_twice_the_time() {
+    let (mut at, id, mut transfer) = receiving();
+    let mut looks = Vec::new();
+    for round in 0..3 {
+        let mut count = 0;
+        while at.receives.contains_key(&transfer) {
+            stall(&mut at, transfer, CAME);
+            at.hear(3, PeerMessage::Checked { transfer, watermark: u64::MAX });
+            count += 1;
+        }
+        looks.push(count);
+        transfer = lend(&mut at, 2, id, 3 - round % 2, edition(5), SIZE);
+        at.arrived.insert(transfer, CAME);
+    }
+    assert_eq!(looks, [2, 3, 5]);
 }
 
 #[test]

@@ -270,15 +270,14 @@ pub enum PeerMessage {
         #[n(1)]
         sealed: bool,
     },
-    /// Receiver to sender: nothing comes, although the connection stands. Answered by `Checked`, or by
-    /// `PullRefused` if nothing of the kind is being sent.
+    /// Receiver to sender: nothing comes, although the connection stands. Answered by `Checked`.
     #[n(15)]
     Check {
         #[n(0)]
         transfer: TransferId,
     },
     /// Sender to receiver: at least so many bytes of the object are here to be sent; the seal counts as
-    /// one more.
+    /// one more. `u64::MAX` once all of it has been sent.
     #[n(16)]
     Checked {
         #[n(0)]
