@@ -4,7 +4,8 @@
 //! - here: requests find their entry; members come and go
 //! - `shard`: one owned shard, and who is involved in which of its entries
 //! - `entry`: what is known of one object; `holders`: its copies; `asks`: who waits for a sender
-//! - `recovery`: a new owner first hears of all that is known of its shards
+//! - `recovery`: a new owner first hears of all that is known of its shards; `pulls`: it asks for that; `answers`: and
+//!   takes it in
 //! - `claims`: whose bytes become the object's; `reports`: copies come and go
 //! - `questions`: asks, subscriptions, locations; `sender_selection`: who sends to whom
 //! - `loss`: the last complete copy is gone, or is about to be; `pins`: one copy is to stay
@@ -12,6 +13,7 @@
 //! - `expiring`: what is remembered for a while; `forwarded`: requests that went on to an owner who may be dead
 //! - `sweeps`: long work in short turns
 
+mod answers;
 mod asks;
 mod backups;
 mod claims;
@@ -22,6 +24,7 @@ mod held;
 mod holders;
 mod loss;
 mod pins;
+mod pulls;
 mod questions;
 mod recovery;
 mod reports;
@@ -44,12 +47,12 @@ use backups::Backups;
 use entry::{Content, Entry};
 use forwarded::Forwarded;
 use loss::LostIds;
-use recovery::Pulls;
+use pulls::Pulls;
 use shard::OwnedShard;
 use sweeps::Sweeps;
 use tombstones::Tombstones;
 
-pub(crate) use recovery::{digest_of, Answer, DIGESTED_MAX, SHARDS_PER_PULL};
+pub(crate) use pulls::{digest_of, Answer, DIGESTED_MAX, SHARDS_PER_PULL};
 
 /// What a request leaves to the core to do.
 #[derive(Debug)]

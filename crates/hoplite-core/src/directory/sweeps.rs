@@ -9,7 +9,7 @@ use hoplite_words::{Edition, NodeId, ObjectId, Shard};
 
 use super::entry::Entry;
 use super::loss::LOST_TTL;
-use super::recovery::SOON;
+use super::pulls::SOON;
 use super::shard::OwnedShard;
 use super::Directory;
 use crate::copies::Copies;
