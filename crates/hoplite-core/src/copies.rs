@@ -52,8 +52,6 @@ pub(crate) struct Copy {
     pub views: u32,
     /// Sends, folds, receives and writing clients that touch the bytes.
     pub users: u32,
-    /// Somebody has been given its bytes.
-    pub was_read: bool,
     pub seal: Seal,
     /// Bytes known to be there: exact when nobody is writing.
     pub watermark: u64,
@@ -247,7 +245,6 @@ impl Core {
             doomed: false,
             views: 0,
             users: 0,
-            was_read: false,
             seal: Seal::default(),
             watermark: 0,
             last_used: id.0,
@@ -366,10 +363,8 @@ impl Core {
     }
 
     pub(crate) fn add_user(&mut self, id: CopyId) {
-        self.copies.with(id, |copy| {
-            copy.users += 1;
-            copy.was_read = true;
-        });
+        self.note_shown(id);
+        self.copies.with(id, |copy| copy.users += 1);
     }
 
     pub(crate) fn remove_user(&mut self, id: CopyId) {
@@ -443,10 +438,10 @@ impl Core {
     /// Gives a client a view of a copy.
     pub(crate) fn view(&mut self, client: ClientId, id: CopyId) -> Reply {
         let number = self.next_number();
+        self.note_shown(id);
         *self.clients.entry(client).or_default().views.entry(id).or_default() += 1;
         self.copies.with(id, |copy| {
             copy.views += 1;
-            copy.was_read = true;
             copy.last_used = number;
             Reply::View {
                 copy: id,
@@ -456,6 +451,14 @@ impl Core {
                 sealed: copy.is_sealed(),
             }
         })
+    }
+
+    /// Somebody is given bytes of a copy that came from elsewhere.
+    fn note_shown(&mut self, id: CopyId) {
+        let copy = &self.copies.table[&id];
+        if copy.is_sealed() && !copy.pinned && !copy.doomed {
+            self.directory.note_shown(copy.object, copy.edition);
+        }
     }
 
     /// A client lets go of a view; a release of something it does not hold is ignored.

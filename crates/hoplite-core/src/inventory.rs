@@ -124,8 +124,9 @@ impl Core {
             let first = match (scope, is_known) {
                 (Scope::Past, _) => TOMBSTONES,
                 (Scope::All, true) => {
+                    // Claims are in no digest.
                     unchanged.push(query.shard);
-                    TOMBSTONES
+                    CLAIMS
                 }
                 (Scope::All, false) => COPIES,
             };

@@ -15,6 +15,7 @@ use std::time::Duration;
 use hoplite_words::peer::PeerMessage;
 use hoplite_words::{limits, NodeId};
 
+use crate::shards::ShardSet;
 use crate::timers::Timer;
 use crate::Core;
 
@@ -157,7 +158,7 @@ impl Core {
         self.joining = None;
         self.ctx.has_joined = true;
         self.directory.no_longer_fresh();
-        self.repeat_questions(|_| true);
+        self.repeat_questions(&ShardSet::all());
         self.settle();
     }
 }

@@ -258,7 +258,7 @@ impl Core {
             Timer::Turn(object) => self.on_turn_timer(object),
             Timer::Questions => self.ask_due_questions(),
             Timer::Refresh => self.on_refresh(),
-            Timer::RefreshWatched(behind) => self.refresh_watched(behind),
+            Timer::RefreshWatched => self.refresh_watched(),
             Timer::Resync(node) => self.on_resync(node),
             Timer::Join => self.on_join_timer(),
             Timer::TakeIn => self.take_in_members(),

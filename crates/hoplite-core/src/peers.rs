@@ -210,12 +210,11 @@ impl Core {
         }
     }
 
-    /// A put was given up after its bytes had come with its announcement: they go at once, unless somebody has read
-    /// them.
+    /// A put was given up after its bytes had come with its announcement: they go at once.
     pub(crate) fn drop_kept(&mut self, id: ObjectId, edition: Edition) {
         let Some(copy) = self.copies.live(id) else { return };
         let known = &self.copies.table[&copy];
-        if known.edition == edition && known.is_sealed() && !known.pinned && !known.was_read {
+        if known.edition == edition && known.is_sealed() && !known.pinned {
             let seq = self.next_number();
             self.doom(copy);
             let me = self.ctx.me;

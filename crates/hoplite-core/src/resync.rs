@@ -9,7 +9,6 @@
 //! | a question stays open | that question, ever more rarely |
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
 use std::time::Duration;
 
 use hoplite_words::peer::{PeerMessage, ShardQuery};
@@ -36,7 +35,7 @@ impl Core {
     pub(crate) fn on_owners_moved(&mut self, moved: &Moved) {
         self.directory.on_moved(&mut self.ctx, moved);
         if !moved.owners.is_empty() {
-            self.repeat_questions(|id| moved.owners.contains(id.shard()));
+            self.repeat_questions(&moved.owners);
         }
         let mut owners: BTreeSet<_> =
             moved.claims_over.iter().map(|shard| self.ctx.shards.owner_of(shard)).collect();
@@ -62,23 +61,18 @@ impl Core {
         }
     }
 
-    /// Asks everything again that is unanswered, of these objects; owners take repetitions as what they are.
-    pub(crate) fn repeat_questions(&mut self, of: impl Fn(ObjectId) -> bool) {
+    /// Asks everything again that is unanswered, of the objects in these shards; owners take repetitions as what
+    /// they are.
+    pub(crate) fn repeat_questions(&mut self, shards: &ShardSet) {
+        let of = |id: ObjectId| shards.contains(id.shard());
         for object in self.open_asks().into_iter().filter(|&id| of(id)) {
             self.repeat_ask(object);
         }
-        let watched: Vec<_> = self.subscriptions.open().into_iter().filter(|&id| of(id)).collect();
-        for &object in watched.iter().take(WATCHED_PER_TURN) {
-            self.subscribe(object);
+        self.subscriptions.repeat(shards);
+        if !self.ctx.timers.is_set(Timer::RefreshWatched) {
+            self.refresh_watched();
         }
-        if let Some(&next) = watched.get(WATCHED_PER_TURN) {
-            self.ctx.timers.set(self.ctx.now + WATCHED_PAUSE, Timer::RefreshWatched(next));
-        }
-        self.repeat_verdicts_and_questions(of);
-    }
-
-    fn repeat_verdicts_and_questions(&mut self, of: impl Fn(ObjectId) -> bool) {
-        self.calls.repeat_questions(&of);
+        self.calls.repeat_questions(of);
         self.ask_due_questions();
         self.repeat_unjudged(of);
     }
@@ -94,14 +88,10 @@ impl Core {
     pub(crate) fn on_refresh(&mut self) {
         self.refresh_period = (self.refresh_period * 2).min(REFRESH_MAX);
         self.ctx.timers.set(self.ctx.now + self.refresh_period, Timer::Refresh);
-        for object in self.open_asks() {
-            self.repeat_ask(object);
-        }
-        self.repeat_verdicts_and_questions(|_| true);
+        self.repeat_questions(&ShardSet::all());
         self.repeat_commits();
         self.repeat_seat_reports(None);
         self.forget_old_claims();
-        self.refresh_watched(ObjectId([0; ObjectId::LEN]));
         if !self.has_open_questions() {
             self.ctx.timers.clear(Timer::Refresh);
         }
@@ -118,13 +108,12 @@ impl Core {
     }
 
     /// Subscribes again to what is watched, a few at a time.
-    pub(crate) fn refresh_watched(&mut self, from: ObjectId) {
-        let watched = self.subscriptions.open_from(Bound::Included(from), WATCHED_PER_TURN + 1);
-        for &object in watched.iter().take(WATCHED_PER_TURN) {
+    pub(crate) fn refresh_watched(&mut self) {
+        for object in self.subscriptions.next_to_repeat(WATCHED_PER_TURN) {
             self.subscribe(object);
         }
-        if let Some(&next) = watched.get(WATCHED_PER_TURN) {
-            self.ctx.timers.set(self.ctx.now + WATCHED_PAUSE, Timer::RefreshWatched(next));
+        if self.subscriptions.is_repeating() {
+            self.ctx.timers.set(self.ctx.now + WATCHED_PAUSE, Timer::RefreshWatched);
         }
     }
 
@@ -178,7 +167,7 @@ impl Core {
             self.directory.pull_again(&mut self.ctx, node);
         }
         let theirs = self.ctx.shards.owned_by(node);
-        self.repeat_questions(|id| theirs.contains(id.shard()));
+        self.repeat_questions(&theirs);
         self.repeat_claims(|id| theirs.contains(id.shard()));
         self.directory.repeat_answers(&mut self.ctx, node);
         self.repeat_seats(node);

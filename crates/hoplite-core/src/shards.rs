@@ -23,6 +23,14 @@ impl Default for ShardSet {
 }
 
 impl ShardSet {
+    pub fn all() -> Self {
+        ShardSet(Box::new([u64::MAX; SHARDS / 64]))
+    }
+
+    pub fn insert_all(&mut self, other: &ShardSet) {
+        self.0.iter_mut().zip(other.0.iter()).for_each(|(word, more)| *word |= more);
+    }
+
     /// False if it was in already.
     pub fn insert(&mut self, shard: Shard) -> bool {
         self.set(shard, true)
@@ -31,6 +39,10 @@ impl ShardSet {
     /// False if it was not in.
     pub fn remove(&mut self, shard: Shard) -> bool {
         self.set(shard, false)
+    }
+
+    pub fn remove_all(&mut self, other: &ShardSet) {
+        self.0.iter_mut().zip(other.0.iter()).for_each(|(word, gone)| *word &= !gone);
     }
 
     /// Returns whether that changed anything.

@@ -7,6 +7,7 @@ use hoplite_words::peer::{CopyReport, DirectoryRequest};
 use hoplite_words::{Blob, NodeId, ObjectId};
 
 use crate::io::ClientId;
+use crate::shards::ShardSet;
 use crate::Core;
 
 /// Who watches.
@@ -31,25 +32,57 @@ struct Subscription {
     over: bool,
 }
 
+/// Objects that are looked at to find a few that are to be said again.
+const LOOKED_AT_MAX: usize = 4096;
+
+/// Shards whose subscriptions are to be said again, in one pass over all objects, and in the next.
+#[derive(Debug, Default)]
+struct Repeats {
+    now: ShardSet,
+    behind: Option<ObjectId>,
+    then: ShardSet,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
     table: BTreeMap<ObjectId, Subscription>,
+    repeats: Repeats,
     /// Objects of which a node has a copy.
     by_node: BTreeMap<NodeId, BTreeSet<ObjectId>>,
 }
 
 impl Subscriptions {
-    /// Those of which their owners are to tell us more.
-    pub fn open(&self) -> Vec<ObjectId> {
-        self.open_from(Bound::Unbounded, usize::MAX)
+    /// What is watched in these shards is to be said again.
+    pub fn repeat(&mut self, shards: &ShardSet) {
+        match self.is_repeating() {
+            true => self.repeats.then.insert_all(shards),
+            false => self.repeats.now.insert_all(shards),
+        }
     }
 
-    /// The first of them from there on.
-    pub fn open_from(&self, from: Bound<ObjectId>, count: usize) -> Vec<ObjectId> {
-        let open = self.table.range((from, Bound::Unbounded)).filter(|(_, known)| !known.over);
-        open.map(|(&object, _)| object).take(count).collect()
+    pub fn is_repeating(&self) -> bool {
+        !self.repeats.now.is_empty()
     }
 
+    /// The next few of these objects.
+    pub fn next_to_repeat(&mut self, most: usize) -> Vec<ObjectId> {
+        let Repeats { now, behind, then } = &mut self.repeats;
+        let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut due = Vec::new();
+        for (looked_at, (&object, known)) in self.table.range((from, Bound::Unbounded)).enumerate() {
+            if looked_at == LOOKED_AT_MAX || due.len() == most {
+                return due;
+            }
+            *behind = Some(object);
+            if !known.over && now.contains(object.shard()) {
+                due.push(object);
+            }
+        }
+        (*now, *behind) = (std::mem::take(then), None);
+        due
+    }
+
+    /// Whether there are some of which their owners are to tell us more.
     pub fn has_open(&self) -> bool {
         self.table.values().any(|known| !known.over)
     }

@@ -25,8 +25,8 @@ pub(crate) enum Timer {
     Refresh,
     /// Ask owners the next few questions.
     Questions,
-    /// Subscribe again, to what is behind this object.
-    RefreshWatched(ObjectId),
+    /// Subscribe again to the next few objects.
+    RefreshWatched,
     /// Tell a peer whose connection broke what it may have missed.
     Resync(NodeId),
     /// Nobody let us in, or told us of all members.

@@ -10,11 +10,13 @@ pub(crate) struct Clock {
     /// What the core was told last; it never goes back.
     told: Duration,
     held: Option<Duration>,
+    /// Until when the core knows whether we ran.
+    accounted: Duration,
 }
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        Clock { started: Instant::now(), told: Duration::ZERO, held: None }
+        Clock { started: Instant::now(), told: Duration::ZERO, held: None, accounted: Duration::ZERO }
     }
 
     /// The time to tell the core.
@@ -29,9 +31,11 @@ impl Clock {
         self.held.is_none() && deadline <= self.started.elapsed()
     }
 
-    /// How long ago `deadline` came.
-    pub(crate) fn late_by(&self, deadline: Duration) -> Duration {
-        self.started.elapsed().saturating_sub(deadline)
+    /// How long we did not run, to be told to the core: since `deadline` came, or since that was last told.
+    pub(crate) fn stood_still(&mut self, deadline: Duration) -> Duration {
+        let now = self.started.elapsed();
+        let before = std::mem::replace(&mut self.accounted, now);
+        now.saturating_sub(deadline.max(before))
     }
 
     /// Stands still just before `deadline`, or where it is if that has not come, until [`Clock::go_on`].
@@ -71,5 +75,17 @@ mod tests {
         assert_eq!(clock.now(), now);
         clock.go_on();
         assert!(clock.now() >= deadline);
+    }
+
+    #[test]
+    fn one_pause_is_told_once() {
+        let mut clock = Clock::new();
+        std::thread::sleep(Duration::from_millis(20));
+        let first = clock.stood_still(Duration::from_millis(1));
+        assert!(first >= Duration::from_millis(19), "{first:?}");
+        let began = clock.started.elapsed();
+        let again = clock.stood_still(Duration::from_millis(1));
+        assert!(again <= clock.started.elapsed() - began + Duration::from_millis(5), "{again:?}");
+        assert!(again < first, "{again:?} after {first:?}");
     }
 }

@@ -141,7 +141,7 @@ impl Node {
     /// For what happened before the core's next deadline, which has come: see [`crate::clock`].
     pub(crate) fn hold_clock(&mut self) {
         if let Some(deadline) = self.core.next_deadline() {
-            let time = self.clock.late_by(deadline);
+            let time = self.clock.stood_still(deadline);
             self.clock.hold_before(deadline);
             self.tell_core(Input::StoodStill { time });
         }

@@ -105,6 +105,8 @@ pub(super) struct Entry {
     pub subscribers: Vec<(NodeId, Option<u64>)>,
     pub contenders: Vec<Contender>,
     pub keeper: Option<Box<Keeper>>,
+    /// Others than its writer have been given the bytes: if that one gives the object up, it stays all the same.
+    pub was_shown: bool,
     /// The backup owner was told that the object existed, since nobody else could tell of it.
     pub backup_told: bool,
     /// The last writings, or attempts, that were seen to end before they were complete.
@@ -168,6 +170,11 @@ impl Entry {
     /// A complete copy exists somewhere, or somebody is at making it so.
     pub fn is_alive(&self) -> bool {
         self.holders.any_alive() || matches!(self.content, Content::Claimed { .. })
+    }
+
+    /// Whether it never was if its writer, who waits for the verdict, gives it up.
+    pub fn may_be_taken_back(&self) -> bool {
+        matches!(self.content, Content::Complete { by: Some(_), .. }) && !self.was_shown
     }
 
     /// Whether this node, and no other, has said that its copy stays.

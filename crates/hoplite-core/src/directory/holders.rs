@@ -239,6 +239,11 @@ impl Holders {
         false
     }
 
+    /// Whether somebody has this edition, or writes it.
+    pub fn may_complete(&self, edition: Edition) -> bool {
+        self.iter().any(|(_, held)| held.is_alive() && held.edition == edition)
+    }
+
     /// The editions that can still become complete, or are.
     pub fn alive_editions(&self) -> BTreeSet<Edition> {
         self.iter().filter(|(_, held)| held.is_alive()).map(|(_, held)| held.edition).collect()

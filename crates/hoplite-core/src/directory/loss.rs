@@ -128,6 +128,7 @@ impl Directory {
         let Some(entry) = self.known_entry_mut(id) else { return };
         if matches!(entry.content, Content::Complete { .. }) && !entry.holders.any_alive() {
             entry.content = Content::None;
+            entry.was_shown = false;
             self.remember_lost(ctx, id);
             self.tell_if_lost(ctx, id, None);
         }
@@ -182,9 +183,11 @@ impl Directory {
         }
     }
 
-    /// Who asks for the rest of a lost writing was counted out when its other receivers were told to drop it.
+    /// Who asks for the rest of a writing that nobody can complete was not there, or did not hear it, when its
+    /// receivers were told to drop it.
     pub(super) fn tell_if_orphaned(&self, ctx: &mut Ctx, id: ObjectId, receiver: NodeId, edition: Edition) {
-        if self.is_known_lost(id) {
+        let may_come = self.entry(id).is_some_and(|entry| entry.holders.may_complete(edition));
+        if self.is_active(id.shard()) && !may_come {
             let verdict = Verdict::Abandoned;
             self.answer(ctx, receiver, id, DirectoryAnswer::Verdict { edition, verdict });
         }

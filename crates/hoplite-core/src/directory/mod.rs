@@ -37,12 +37,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_words::client::Gauge;
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{Blob, Edition, NodeId, ObjectId, Shard};
+use hoplite_words::{Blob, CopyId, Edition, NodeId, ObjectId, Shard};
 
 use crate::copies::Copies;
 use crate::ctx::Ctx;
 use crate::shard_table::ShardTable;
-use crate::shards::Moved;
+use crate::shards::{Moved, ShardSet};
 use backups::Backups;
 use entry::{Content, Entry};
 use forwarded::Forwarded;
@@ -166,7 +166,9 @@ impl Directory {
     fn set_content(&mut self, id: ObjectId, content: Content) {
         let entry = self.entry_mut(id);
         let claimants = [entry.claimant(), content.claimant()];
+        let stamp = entry.stamp();
         entry.content = content;
+        entry.was_shown &= entry.stamp() == stamp;
         for node in claimants.into_iter().flatten() {
             self.reindex(id, node);
         }
@@ -235,23 +237,43 @@ impl Directory {
         None
     }
 
+    /// Somebody besides the writer has been given bytes of this writing.
+    pub fn note_shown(&mut self, id: ObjectId, edition: Edition) {
+        let Some(entry) = self.known_entry_mut(id).filter(|entry| entry.may_be_taken_back()) else { return };
+        if entry.holders.iter().any(|(_, held)| held.complete && held.edition == edition) {
+            entry.was_shown = true;
+            self.lost.remove(id);
+        }
+    }
+
+    /// A sealed copy here of a small object, whose bytes may go with an answer: not one that was kept for who has
+    /// given it up, and is about to go.
+    fn small_sealed(&self, local: &Copies, id: ObjectId) -> Option<CopyId> {
+        let copy = local.small_sealed(id)?;
+        let edition = local.table[&copy].edition;
+        let mut holders = self.entry(id)?.holders.iter();
+        holders.any(|(_, held)| held.complete && held.edition == edition).then_some(copy)
+    }
+
     /// What was put by `origin` is given up by it: the copy that was kept here of it, if any, goes first, so
     /// that nobody takes the object for one that was complete here.
     pub fn is_taken_back(&self, origin: NodeId, id: ObjectId, request: &DirectoryRequest) -> Option<Edition> {
         let &DirectoryRequest::Withdraw { seq, edition } = request else { return None };
-        let held = self.entry(id)?.holders.get(origin)?;
+        let held = self.entry(id).filter(|entry| !entry.was_shown)?.holders.get(origin)?;
         (held.pinned && held.seq <= seq && held.edition == edition).then_some(edition)
     }
 
     /// Members changed, and with them who owns what.
     pub fn on_moved(&mut self, ctx: &mut Ctx, moved: &Moved) {
+        let mut given_up = ShardSet::default();
         for shard in moved.owners.iter() {
             match (ctx.shards.is_mine(shard), self.owned.contains(shard)) {
                 (true, false) => self.begin_recovery(ctx, shard),
-                (false, true) => self.give_shard_up(ctx, shard),
+                (false, true) => drop(given_up.insert(shard)),
                 (true, true) | (false, false) => {}
             }
         }
+        self.give_shards_up(ctx, &given_up);
         for shard in moved.backups.iter() {
             self.on_backup_moved(ctx, shard);
         }

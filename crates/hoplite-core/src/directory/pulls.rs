@@ -229,12 +229,15 @@ impl Pulls {
         Some((pull.scope, since))
     }
 
-    /// Another node owns the shard: nobody is asked about it. If it comes back, all of it is asked for anew.
-    pub fn forget_shard(&mut self, shard: Shard) {
-        self.demanded.remove(&shard);
-        self.awaited.retain(|_, shards| !shards.remove(shard) || !shards.is_empty());
+    /// Others own these shards: nobody is asked about them. If they come back, all of it is asked for anew.
+    pub fn forget_shards(&mut self, gone: &ShardSet) {
+        self.demanded.retain(|&shard| !gone.contains(shard));
+        self.awaited.retain(|_, shards| {
+            shards.remove_all(gone);
+            !shards.is_empty()
+        });
         for pull in self.running.values_mut() {
-            pull.shards.remove(&shard);
+            pull.shards.retain(|&shard| !gone.contains(shard));
         }
     }
 

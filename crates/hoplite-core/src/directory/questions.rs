@@ -99,7 +99,9 @@ impl Directory {
         self.reindex(id, origin);
         let nodes = known.iter().map(|(node, _)| *node).collect();
         for (node, report) in known {
+            let edition = report.edition;
             if self.tell_copy(ctx, local, origin, id, node, report, bytes_max.filter(|_| fresh)) {
+                self.note_shown(id, edition);
                 return self.end_subscription(id, origin);
             }
         }

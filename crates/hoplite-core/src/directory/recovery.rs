@@ -22,6 +22,7 @@ use hoplite_words::{NodeId, Shard};
 use super::shard::OwnedShard;
 use super::Directory;
 use crate::ctx::Ctx;
+use crate::shards::ShardSet;
 
 impl Directory {
     /// We own the shard from now on.
@@ -41,6 +42,8 @@ impl Directory {
             return;
         }
         self.pulls.restart(ctx);
+        let me = ctx.me;
+        self.sweeps.forget_heard(|_, node| node != me);
         self.pulls.defer_nobody(ctx);
         let ours: Vec<_> = self.owned.keys().filter(|&shard| ctx.shards.is_mine(shard)).collect();
         for shard in ours {
@@ -67,16 +70,23 @@ impl Directory {
         }
     }
 
-    pub(super) fn give_shard_up(&mut self, ctx: &mut Ctx, shard: Shard) {
-        if let Some(owned) = self.owned.remove(shard) {
-            self.note_released(owned.held_count());
-            for ids in self.pinning.values_mut() {
-                ids.retain(|id| id.shard() != shard);
+    /// Others own these shards from now on.
+    pub(super) fn give_shards_up(&mut self, ctx: &mut Ctx, shards: &ShardSet) {
+        if shards.is_empty() {
+            return;
+        }
+        self.pulls.forget_shards(shards);
+        self.sweeps.forget_heard(|shard, _| shards.contains(shard));
+        for ids in self.pinning.values_mut() {
+            ids.retain(|id| !shards.contains(id.shard()));
+        }
+        self.pinning.retain(|_, ids| !ids.is_empty());
+        self.give_deletions_up(|shard| !shards.contains(shard));
+        for shard in shards.iter() {
+            if let Some(owned) = self.owned.remove(shard) {
+                self.note_released(owned.held_count());
+                self.discard(ctx, shard, owned);
             }
-            self.pinning.retain(|_, ids| !ids.is_empty());
-            self.pulls.forget_shard(shard);
-            self.give_deletions_up(|other| other != shard);
-            self.discard(ctx, shard, owned);
         }
     }
 
@@ -136,6 +146,7 @@ impl Directory {
 
     pub(super) fn recovery_node_down(&mut self, ctx: &mut Ctx, node: NodeId) {
         self.pulls.forget_node(ctx, node);
+        self.sweeps.forget_heard(|_, other| other == node);
         self.await_nothing_of(ctx, node);
         self.pull_more(ctx);
     }

@@ -57,6 +57,10 @@ impl Directory {
             return None;
         }
         self.reindex(id, origin);
+        if report.complete && origin != ctx.me && by.is_none() {
+            // It has them from whoever it is that wrote them.
+            self.note_shown(id, edition);
+        }
         if was_judged {
             // Parts of what was given up before must not be mixed with it.
             self.drop_orphans(ctx, id);
@@ -93,9 +97,7 @@ impl Directory {
         origin: NodeId,
         report: &CopyReport,
     ) {
-        let may_be_taken_back = self
-            .entry(id)
-            .is_some_and(|entry| matches!(entry.content, Content::Complete { by: Some(_), .. }));
+        let may_be_taken_back = self.entry(id).is_some_and(Entry::may_be_taken_back);
         if report.complete && !may_be_taken_back {
             self.lost.remove(id);
         }
@@ -132,6 +134,7 @@ impl Directory {
         let subscribers = self.entry(id).map(|entry| entry.subscribers.clone());
         for (subscriber, bytes_max) in subscribers.into_iter().flatten() {
             if self.tell_copy(ctx, local, subscriber, id, node, report.clone(), bytes_max) {
+                self.note_shown(id, report.edition);
                 self.end_subscription(id, subscriber);
             }
         }
@@ -154,7 +157,7 @@ impl Directory {
         let wanted = bytes_max.is_some_and(|most| report.size <= most);
         let carries = wanted && report.complete && report.pinned && ![node, ctx.me].contains(&subscriber);
         let is_it = |copy: &CopyId| local.table[copy].edition == report.edition;
-        let attach = local.small_sealed(id).filter(|copy| carries && is_it(copy));
+        let attach = self.small_sealed(local, id).filter(|copy| carries && is_it(copy));
         let answer = DirectoryAnswer::Copy { node, report, payload: None };
         ctx.send(subscriber, PeerMessage::Answer { id, answer }, attach);
         attach.is_some()
@@ -239,9 +242,8 @@ impl Directory {
     /// Whether this ask was answered with the object itself, that is under way, and nobody else has it any more. The
     /// next time it is repeated, the answer got lost.
     pub(super) fn may_be_taken(&mut self, local: &Copies, origin: NodeId, id: ObjectId, ask: u64) -> bool {
-        let Some(entry) = self.known_entry_mut(id).filter(|_| local.small_sealed(id).is_none()) else {
-            return false;
-        };
+        let is_here = self.small_sealed(local, id).is_some();
+        let Some(entry) = self.known_entry_mut(id).filter(|_| !is_here) else { return false };
         let answered = |held: &Held| held.complete && held.seq == ask && !held.doubted;
         if !entry.holders.get(origin).is_some_and(answered)
             || entry.holders.iter().any(|(node, held)| node != origin && held.complete)
@@ -288,7 +290,7 @@ impl Entry {
         let is_its = |claim: Claim| claim.by == origin && claim.number == edition.writing;
         let has_others = self.holders.iter().any(|(_, held)| held.complete);
         match self.content {
-            Content::Complete { by: Some(by), .. } if is_its(by) && !has_others => {
+            Content::Complete { by: Some(by), .. } if is_its(by) && !has_others && !self.was_shown => {
                 self.content = Content::None;
             }
             Content::Claimed { .. } if claim.is_some_and(is_its) => self.release(is_its),

@@ -42,7 +42,7 @@ impl Directory {
         if !self.is_active(id.shard()) {
             return;
         }
-        let inline = local.small_sealed(id);
+        let inline = self.small_sealed(local, id);
         let mut passed = 0;
         let mut next_try: Option<Duration> = None;
         while let Some((number, ask)) = self.entry(id).and_then(|entry| entry.asks.next_behind(passed)) {
@@ -114,6 +114,7 @@ impl Directory {
         let payload = Default::default();
         let answer = DirectoryAnswer::Inline { ask, edition, header: header.clone(), payload, stamp };
         ctx.send(asker, PeerMessage::Answer { id, answer }, Some(copy));
+        self.note_shown(id, edition);
         let report = CopyReport {
             seq: ask,
             edition,

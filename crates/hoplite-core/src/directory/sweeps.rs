@@ -27,7 +27,7 @@ pub(super) struct Sweeps {
     /// Recovered shards whose entries are to be looked after.
     activate: VecDeque<Shard>,
     /// Shards of which a node has told all it knows, and the number that what it knows has at least.
-    unrepeated: VecDeque<(Shard, NodeId, u64)>,
+    unrepeated: BTreeMap<(Shard, NodeId), u64>,
     /// Nodes that are gone, and the last shard that was looked at for each.
     forget: BTreeMap<NodeId, Option<Shard>>,
     /// Shards of others now. What is lost of them by the death of nodes that were not forgotten in time is to be
@@ -54,6 +54,13 @@ impl Sweeps {
     }
 }
 
+impl Sweeps {
+    /// What these nodes told of these shards does not count any more: they are asked anew, or not at all.
+    pub fn forget_heard(&mut self, is_void: impl Fn(Shard, NodeId) -> bool) {
+        self.unrepeated.retain(|&(shard, node), _| !is_void(shard, node));
+    }
+}
+
 impl Directory {
     fn work_soon(&self, ctx: &mut Ctx) {
         if !ctx.timers.is_set(Timer::Work) {
@@ -67,7 +74,7 @@ impl Directory {
     }
 
     pub(super) fn sweep_unrepeated(&mut self, ctx: &mut Ctx, shard: Shard, node: NodeId, since: u64) {
-        self.sweeps.unrepeated.push_back((shard, node, since));
+        self.sweeps.unrepeated.insert((shard, node), since);
         self.work_soon(ctx);
     }
 
@@ -155,7 +162,7 @@ impl Directory {
         most: usize,
         taken_back: &mut Vec<(ObjectId, Edition)>,
     ) -> usize {
-        if let Some((shard, node, since)) = self.sweeps.unrepeated.pop_front() {
+        if let Some(((shard, node), since)) = self.sweeps.unrepeated.pop_first() {
             let entries = self.owned.get(shard).map_or(0, |owned| owned.count_of(node));
             self.drop_unrepeated(ctx, local, shard, node, since, taken_back);
             self.on_heard(ctx, shard, node);

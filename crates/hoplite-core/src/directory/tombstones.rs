@@ -203,13 +203,14 @@ impl Directory {
     /// Somebody says that the object was deleted then.
     pub fn on_heard_deleted(&mut self, ctx: &mut Ctx, id: ObjectId, deletion: Deletion) {
         let stamp = deletion.stamp;
-        match self.entry(id).map(|entry| entry.content) {
-            Some(Content::Complete { stamp: accepted, by: None }) if accepted > stamp => {}
-            // It counts if that comes to nothing.
-            Some(Content::Claimed { stamp: accepted, .. } | Content::Complete { stamp: accepted, .. })
-                if accepted > stamp =>
-            {
-                self.tombstones.insert(ctx, id, deletion);
+        match self.entry(id) {
+            Some(entry) if entry.stamp().is_some_and(|accepted| accepted > stamp) => {
+                let is_final =
+                    matches!(entry.content, Content::Complete { .. }) && !entry.may_be_taken_back();
+                if !is_final {
+                    // It counts if that comes to nothing.
+                    self.tombstones.insert(ctx, id, deletion);
+                }
             }
             Some(_) => self.bury(ctx, id, deletion),
             None => {

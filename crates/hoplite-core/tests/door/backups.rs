@@ -4,16 +4,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::{limits, Blob, ErrorKind, ObjectId};
+use hoplite_words::client::Request;
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_words::{limits, ErrorKind, ObjectId};
 
 use crate::losses::get_or_lost;
 use crate::node::{node, Node, ME};
 use crate::puts::{failed, put};
-use crate::requests::{
-    announce, delete, deleted, edition, object, put_report, received_report, unjudged, SIZE, SMALL,
-};
+use crate::requests::{announce, delete, deleted, edition, object, put_report, SIZE, SMALL};
 
 const STORE: u64 = 8 << 20;
 
@@ -23,12 +21,12 @@ const MOMENT: Duration = Duration::from_millis(100);
 /// How often a backup is told again.
 const RENEWAL: Duration = Duration::from_secs(limits::TOMBSTONE_TTL.as_secs() / 2);
 
-fn held(seq: u64, size: u64) -> DirectoryRequest {
+pub fn held(seq: u64, size: u64) -> DirectoryRequest {
     announce(put_report(seq, edition(5), size))
 }
 
 /// Which backups were told of which objects since the last time.
-fn told(at: &mut Node) -> Vec<(u16, Vec<ObjectId>)> {
+pub fn told(at: &mut Node) -> Vec<(u16, Vec<ObjectId>)> {
     let mail = at.take_mail().into_iter();
     mail.filter_map(|(to, message)| match message {
         PeerMessage::BackupIds { ids } => Some((to.addr.port(), ids)),
@@ -145,81 +143,4 @@ fn a_backup_forgets_what_is_not_renewed() {
     skip(&mut at, RENEWAL + Duration::from_secs(2));
     assert_eq!(at.gauge("backup ids"), 0);
     assert_eq!(at.leftovers(), Vec::<String>::new());
-}
-
-/// A put of node 2 whose bytes come with the question for the verdict.
-fn small_put(at: &mut Node, id: ObjectId, writing: u64) {
-    let report = unjudged(2, put_report(writing, edition(writing), SMALL));
-    let payload = Some(Blob(vec![7; SMALL as usize]));
-    at.request(2, id, DirectoryRequest::Announce { report, payload, wants_verdict: true });
-}
-
-fn give_up(at: &mut Node, id: ObjectId, writing: u64) {
-    at.request(2, id, DirectoryRequest::Withdraw { seq: writing + 1, edition: edition(writing) });
-}
-
-/// The caller of the put was told that its time was up.
-#[test]
-fn a_small_put_that_was_given_up_never_was() {
-    let mut at = Node::among(3, STORE);
-    let id = at.id_owned_by(ME);
-    at.request(3, id, DirectoryRequest::Subscribe { bytes_max: None });
-    small_put(&mut at, id, 5);
-    at.take_mail();
-    give_up(&mut at, id, 5);
-    let gone = [ME, 2].map(|holder| (3, DirectoryAnswer::CopyGone { node: node(holder) }));
-    assert_eq!(at.take_answers(id), gone, "the watcher knows that neither has it");
-    let call = at.ask(get_or_lost(id));
-    at.wait(Duration::from_secs(10));
-    assert_eq!(at.reply(call), None, "it waits for a put");
-    assert_eq!(told(&mut at), []);
-    put(&mut at, id, SIZE);
-    assert!(matches!(at.reply(call), Some(Reply::View { .. })));
-}
-
-#[test]
-fn what_was_lost_before_a_put_that_was_given_up_is_lost_still() {
-    let mut at = Node::among(3, STORE);
-    let id = at.id_owned_by(ME);
-    at.request(3, id, held(1, SMALL));
-    at.kill(3);
-    small_put(&mut at, id, 6);
-    give_up(&mut at, id, 6);
-    let call = at.ask(get_or_lost(id));
-    assert_eq!(failed(&at, call), ErrorKind::Lost);
-}
-
-/// Another put under its id would be its second content.
-#[test]
-fn a_small_put_that_was_read_here_before_it_was_given_up_stays() {
-    let mut at = Node::among(3, STORE);
-    let id = at.id_owned_by(ME);
-    let call = at.ask(get_or_lost(id));
-    small_put(&mut at, id, 5);
-    assert!(matches!(at.reply(call), Some(Reply::View { .. })));
-    give_up(&mut at, id, 5);
-    let call = at.ask(get_or_lost(id));
-    assert!(matches!(at.reply(call), Some(Reply::View { size: SMALL, .. })));
-    at.assert_consistent();
-}
-
-#[test]
-fn who_read_a_small_put_before_it_was_given_up_has_it() {
-    let mut at = Node::among(3, STORE);
-    let id = at.id_owned_by(ME);
-    small_put(&mut at, id, 5);
-    let stamp = at.take_answers(id).into_iter().find_map(|(_, answer)| match answer {
-        DirectoryAnswer::Verdict { verdict: Verdict::Accepted(stamp), .. } => Some(stamp),
-        _ => None,
-    });
-    let report = CopyReport { stamp, ..received_report(1, edition(5), SMALL, None) };
-    at.request(3, id, announce(report));
-    give_up(&mut at, id, 5);
-    at.take_mail();
-    let call = at.ask(get_or_lost(id));
-    assert_eq!(at.reply(call), None, "it is fetched");
-    assert!(at
-        .mail
-        .iter()
-        .any(|(to, message)| *to == node(3) && matches!(message, PeerMessage::Pull { .. })));
 }

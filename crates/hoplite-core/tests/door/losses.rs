@@ -119,7 +119,12 @@ fn a_settled_owner_takes_part_of_an_object_for_a_put_that_was_given_up() {
     let id = at.id_owned_by(ME);
     at.request(2, id, DirectoryRequest::Ask { ask: 4, have: Some(edition(5)), failed: None });
     at.wait(Duration::from_secs(10));
-    assert!(!at.take_answers(id).contains(&(2, DirectoryAnswer::Lost)));
+    let told = at.take_answers(id);
+    assert!(!told.contains(&(2, DirectoryAnswer::Lost)));
+    assert!(
+        told.contains(&(2, verdict(edition(5), Verdict::Abandoned))),
+        "it waits for what never comes: {told:?}"
+    );
 }
 
 #[test]
