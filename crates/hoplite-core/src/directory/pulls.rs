@@ -300,7 +300,10 @@ impl Directory {
             // In a turn of its own, like anybody else's.
             return ctx.timers.set(ctx.now + SOON, Timer::OwnInventory);
         }
-        let query = |&shard: &Shard| ShardQuery { shard, digest: self.digest(shard, node, pull.scope) };
+        // Of a shard in whose midst the next page begins no digest is of use.
+        let is_whole = |shard: Shard| pull.next.is_none_or(|next| shard > next.shard);
+        let digest = |shard| is_whole(shard).then(|| self.digest(shard, node, pull.scope)).flatten();
+        let query = |&shard: &Shard| ShardQuery { shard, digest: digest(shard) };
         let is_open = |shard: &&Shard| pull.next.is_none_or(|next| **shard >= next.shard);
         let message = PeerMessage::InventoryRequest {
             round: pull.round,
