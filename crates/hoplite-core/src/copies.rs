@@ -359,6 +359,7 @@ impl Core {
 
     pub(crate) fn withdraw_edition(&mut self, object: ObjectId, edition: Edition) {
         let seq = self.next_number();
+        self.fetches.note_withdrawn(object, seq);
         self.ask_owner(object, DirectoryRequest::Withdraw { seq, edition }, None);
     }
 

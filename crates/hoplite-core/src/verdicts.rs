@@ -37,6 +37,7 @@ impl Core {
             Some(_) => {}
             None => {
                 let seq = self.next_number();
+                self.fetches.note_withdrawn(id, seq);
                 let request = DirectoryRequest::Withdraw { seq, edition };
                 let message = PeerMessage::Directory { origin: self.ctx.me, hops: 0, id, request };
                 self.send(from, message, None);

@@ -59,6 +59,8 @@ enum State {
 pub(crate) struct Fetch {
     ask: u64,
     state: State,
+    /// The number of our last word that we do not have the object.
+    withdrew: u64,
     /// The sender that broke off last.
     failed: Option<NodeId>,
     /// Senders tried so far, and the last of those that broke off with the bytes that were here then:
@@ -94,6 +96,13 @@ impl Fetches {
     /// Whether a copy of `object` is about to be opened here.
     pub fn is_expected(&self, object: ObjectId) -> bool {
         self.running.contains_key(&object)
+    }
+
+    /// We say that we do not have `object`.
+    pub fn note_withdrawn(&mut self, object: ObjectId, seq: u64) {
+        if let Some(fetch) = self.running.get_mut(&object) {
+            fetch.withdrew = seq;
+        }
     }
 
     pub fn begin_transfer(&mut self, id: TransferId, transfer: Transfer) {
@@ -193,6 +202,7 @@ impl Core {
         }
         let fetch = Fetch {
             ask: 0,
+            withdrew: 0,
             state: State::Asking,
             failed: None,
             tried: 0,

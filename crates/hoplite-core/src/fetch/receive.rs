@@ -191,8 +191,9 @@ impl Core {
     /// Whether `from`, which sends us the object in answer to `ask`, counts us as a holder: it is the owner, and
     /// we have told it nothing else since we asked, nor have we anything to add.
     fn counts_as_holder(&self, from: NodeId, object: ObjectId, ask: u64) -> bool {
+        let withdrew = self.fetches.running.get(&object).map_or(0, |fetch| fetch.withdrew);
         from == self.ctx.shards.owner(object)
-            && ask > self.last_inventory
+            && ask > self.last_inventory.max(withdrew)
             && self.copies.live(object).is_none()
             && !self.fetches.pins.contains(&object)
             && self.leaving.is_none()

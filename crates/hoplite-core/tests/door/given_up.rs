@@ -5,15 +5,17 @@ use std::time::Duration;
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, InventoryPage, Verdict};
-use hoplite_words::{Blob, ErrorKind, ObjectId};
+use hoplite_words::{Blob, ErrorKind, ObjectId, Stamp};
 
 use crate::backups::{held, told};
+use crate::gets::last_ask;
 use crate::losses::get_or_lost;
 use crate::node::{node, Node, ME};
 use crate::puts::{created, failed, put};
 use crate::recovery::take_asked;
 use crate::requests::{
-    announce, ask, create, edition, get, object, put_report, received_report, unjudged, SIZE, SMALL,
+    announce, ask, create, edition, get, object, put_report, put_small, received_report, unjudged, SIZE,
+    SMALL,
 };
 
 const STORE: u64 = 8 << 20;
@@ -171,4 +173,42 @@ fn what_was_kept_for_who_does_not_repeat_it_is_sent_to_nobody() {
     assert_eq!(at.gauge("recovering shards"), 0);
     let told = at.take_answers(id);
     assert!(!told.iter().any(|(_, answer)| matches!(answer, DirectoryAnswer::Inline { .. })), "{told:?}");
+}
+
+/// Its second word that it gave the put up may come to the owner behind its question.
+#[test]
+fn who_gave_a_put_up_and_is_sent_it_after_all_says_that_it_has_it() {
+    let mut at = Node::among(2, STORE);
+    let id = at.id_owned_by(2);
+    let Request::PutSmall { header, payload, .. } = put_small(id, SMALL) else { panic!() };
+    let call = at.ask(Request::PutSmall { id, header, payload, timeout_ms: Some(3) });
+    at.wait(TURN);
+    assert_eq!(failed(&at, call), ErrorKind::TimedOut);
+    let said = at.take_requests(id);
+    let put = said.iter().find_map(|request| match request {
+        DirectoryRequest::Announce { report, .. } => Some(report.edition),
+        _ => None,
+    });
+    let edition = put.expect("it was put");
+    let call = at.ask(get(id));
+    let asked = last_ask(&mut at, id);
+    at.take_mail();
+    let stamp = Stamp::from_ms(7);
+    at.answer(2, id, DirectoryAnswer::Verdict { edition, verdict: Verdict::Accepted(stamp) });
+    at.answer(
+        2,
+        id,
+        DirectoryAnswer::Inline {
+            ask: asked,
+            edition,
+            header: put_report(1, edition, SMALL).header,
+            payload: Blob(vec![7; SMALL as usize]),
+            stamp: Some(stamp),
+        },
+    );
+    assert!(matches!(at.reply(call), Some(Reply::View { .. })));
+    let said = at.take_requests(id);
+    let withdrew = said.iter().position(|request| matches!(request, DirectoryRequest::Withdraw { .. }));
+    let announced = said.iter().position(|request| matches!(request, DirectoryRequest::Announce { .. }));
+    assert!(withdrew.is_some() && announced > withdrew, "{said:?}");
 }
