@@ -255,12 +255,16 @@ pub enum Kind {
     RootDone,
     Commit,
     Disband,
+    Inline,
+    InventoryRequest,
+    Inventory,
+    ResyncRequest,
     Other,
 }
 
 impl Kind {
     /// Those worth waiting for.
-    pub const ALL: [Kind; 17] = [
+    pub const ALL: [Kind; 21] = [
         Kind::Announce,
         Kind::Complete,
         Kind::Withdraw,
@@ -278,6 +282,10 @@ impl Kind {
         Kind::RootDone,
         Kind::Commit,
         Kind::Disband,
+        Kind::Inline,
+        Kind::InventoryRequest,
+        Kind::Inventory,
+        Kind::ResyncRequest,
     ];
 
     pub fn of(message: &PeerMessage) -> Self {
@@ -295,6 +303,7 @@ impl Kind {
                 DirectoryAnswer::Verdict { .. } => Kind::Verdict,
                 DirectoryAnswer::Lend { .. } => Kind::Lend,
                 DirectoryAnswer::Copy { .. } => Kind::Copy,
+                DirectoryAnswer::Inline { .. } => Kind::Inline,
                 _ => Kind::Other,
             },
             PeerMessage::Pull { .. } => Kind::Pull,
@@ -305,6 +314,9 @@ impl Kind {
             PeerMessage::RootDone { .. } => Kind::RootDone,
             PeerMessage::Commit { .. } => Kind::Commit,
             PeerMessage::Disband { .. } => Kind::Disband,
+            PeerMessage::InventoryRequest { .. } => Kind::InventoryRequest,
+            PeerMessage::Inventory { .. } => Kind::Inventory,
+            PeerMessage::ResyncRequest { .. } => Kind::ResyncRequest,
             _ => Kind::Other,
         }
     }
