@@ -186,11 +186,18 @@ impl Core {
         claims: &ClaimsByShard,
         after: Option<ObjectId>,
     ) {
-        let of_shard = claims.get(&shard).into_iter().flatten();
-        for &(id, claim, stamp) in of_shard.filter(|(id, ..)| after.is_none_or(|after| *id > after)) {
-            filling.note(shard, CLAIMS, id, 0);
-            filling.page.claims.push((id, claim, stamp));
-            self.ask_for_verdict_of(id, to);
+        let of_shard = claims.get(&shard).map_or(&[][..], |claims| claims);
+        let of_ids = of_shard.chunk_by(|(one, ..), (other, ..)| one == other);
+        for of_id in of_ids.filter(|of_id| after.is_none_or(|after| of_id[0].0 > after)) {
+            if filling.is_full() {
+                return;
+            }
+            // Those beyond ask by themselves, as all do that have no verdict.
+            for &(id, claim, stamp) in of_id.iter().take(ITEMS_PER_PAGE) {
+                filling.note(shard, CLAIMS, id, 0);
+                filling.page.claims.push((id, claim, stamp));
+            }
+            self.ask_for_verdict_of(of_id[0].0, to);
         }
     }
 
@@ -239,7 +246,9 @@ impl Core {
             let claim = (target, self.claim_of(number), reduction.stamp());
             claims.entry(target.shard()).or_default().push(claim);
         }
-        claims.values_mut().for_each(|of_shard| of_shard.sort());
+        // Of one id's, first the one that was accepted.
+        let key = |&(id, claim, stamp): &(ObjectId, Claim, Option<Stamp>)| (id, stamp.is_none(), claim);
+        claims.values_mut().for_each(|of_shard| of_shard.sort_by_key(key));
         claims
     }
 

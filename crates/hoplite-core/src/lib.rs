@@ -323,6 +323,7 @@ impl Core {
         self.spares.gauge(&mut gauges);
         gauges.push(self.calls_gauge());
         gauges.push(self.sends.parked_gauge());
+        gauges.push(self.fetches.gauge());
         let name = "messages of peers that cannot be right".to_owned();
         gauges.push(Gauge { name, value: 0, limit: 0, met: self.bad_messages });
         gauges

@@ -18,11 +18,24 @@ use crate::Core;
 #[derive(Debug, Default)]
 pub(crate) struct Spares {
     by_call: BTreeMap<(ClientId, u64), CopyId>,
+    /// In the order in which they were put.
+    by_copy: BTreeMap<CopyId, (ClientId, u64)>,
     /// Given up for room.
     given_up: u64,
 }
 
 impl Spares {
+    fn insert(&mut self, call: (ClientId, u64), copy: CopyId) {
+        self.by_call.insert(call, copy);
+        self.by_copy.insert(copy, call);
+    }
+
+    fn remove(&mut self, call: (ClientId, u64)) -> Option<CopyId> {
+        let copy = self.by_call.remove(&call)?;
+        self.by_copy.remove(&copy);
+        Some(copy)
+    }
+
     pub fn gauge(&self, gauges: &mut Vec<Gauge>) {
         let (name, value) = ("spare copies of puts".to_owned(), self.by_call.len() as u64);
         // As many as there is room for.
@@ -35,7 +48,7 @@ impl Core {
     pub(crate) fn wait_for_first(&mut self, client: ClientId, call: u64, copy: CopyId) {
         let spare = &self.copies.table[&copy];
         let (id, size, header) = (spare.object, spare.extent.size, spare.header.clone());
-        self.spares.by_call.insert((client, call), copy);
+        self.spares.insert((client, call), copy);
         self.replace_pending(client, call, Pending::PutAgain { id, size, header });
         self.want(id, Want::Call(client, call));
     }
@@ -86,7 +99,7 @@ impl Core {
             self.withdraw(partial);
             self.doom(partial);
         }
-        self.spares.by_call.remove(&(client, call));
+        self.spares.remove((client, call));
         let bytes = self.copies.table.remove(&spare).expect("its user held it");
         self.ctx.out.push_back(Output::Close { copy: spare });
         let new = self.new_writing(client, id, bytes.extent.size, bytes.header);
@@ -99,7 +112,7 @@ impl Core {
 
     /// The call is over: its bytes are not needed any more.
     pub(crate) fn drop_spare(&mut self, client: ClientId, call: u64) {
-        if let Some(copy) = self.spares.by_call.remove(&(client, call)) {
+        if let Some(copy) = self.spares.remove((client, call)) {
             self.remove_user(copy);
         }
     }
@@ -110,8 +123,7 @@ impl Core {
 
     /// Gives up the bytes of the oldest call for room; returns whether there were any.
     pub(crate) fn drop_a_spare(&mut self) -> bool {
-        let oldest = self.spares.by_call.iter().min_by_key(|(_, &copy)| copy).map(|(&key, _)| key);
-        let Some((client, call)) = oldest else { return false };
+        let Some((_, &(client, call))) = self.spares.by_copy.first_key_value() else { return false };
         self.spares.given_up += 1;
         self.drop_spare(client, call);
         true

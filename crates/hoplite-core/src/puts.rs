@@ -50,6 +50,8 @@ struct Write {
 pub(crate) struct Writes {
     table: BTreeMap<CopyId, Write>,
     by_edition: BTreeMap<Edition, CopyId>,
+    /// By the call that waits for the seal.
+    by_call: BTreeMap<(ClientId, u64), CopyId>,
 }
 
 impl Writes {
@@ -63,8 +65,7 @@ impl Writes {
 
     /// The copy whose seal this call waits for.
     pub fn sealed_by(&self, client: ClientId, call: u64) -> Option<CopyId> {
-        let sealed = |write: &Write| write.client == client && write.sealing == Some(call);
-        self.table.iter().find(|(_, write)| sealed(write)).map(|(&copy, _)| copy)
+        self.by_call.get(&(client, call)).copied()
     }
 
     /// Copies whose acceptance the directory still owes us.
@@ -79,6 +80,12 @@ impl Writes {
 
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
+    }
+
+    /// Whether no owner has accepted it so far.
+    pub fn may_give_way(&self, copy: CopyId) -> bool {
+        let unaccepted = |write: &Write| write.judged == Judged::Unjudged && write.accepted_before.is_none();
+        self.table.get(&copy).is_some_and(unaccepted)
     }
 
     /// Whether all bytes of the copy are written.
@@ -116,6 +123,9 @@ impl Writes {
     fn remove(&mut self, copy: CopyId) -> Option<Write> {
         let write = self.table.remove(&copy)?;
         self.by_edition.remove(&write.edition);
+        if let Some(call) = write.sealing {
+            self.by_call.remove(&(write.client, call));
+        }
         Some(write)
     }
 }
@@ -203,6 +213,7 @@ impl Core {
             Write { client, judged: Judged::Unjudged, asked: None, accepted_before: None, sealing, edition };
         self.writes.table.insert(copy, write);
         self.writes.by_edition.insert(edition, copy);
+        self.writes.by_call.extend(sealing.map(|call| ((client, call), copy)));
         self.on_opened(object);
         self.drop_fetch(object);
         self.ask_for_verdict(copy);
@@ -232,6 +243,7 @@ impl Core {
         match self.writes.table.get_mut(&copy) {
             Some(write) if write.client == client && write.sealing.is_none() => {
                 write.sealing = Some(call);
+                self.writes.by_call.insert((client, call), copy);
                 self.open_call(client, call, timeout_ms, Pending::Seal);
                 self.finish_write(copy);
             }

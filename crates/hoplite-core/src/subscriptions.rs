@@ -66,6 +66,9 @@ impl Subscriptions {
 
     /// The next few of these objects.
     pub fn next_to_repeat(&mut self, most: usize) -> Vec<ObjectId> {
+        if !self.is_repeating() {
+            return Vec::new();
+        }
         let Repeats { now, behind, then } = &mut self.repeats;
         let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
         let mut due = Vec::new();
@@ -283,5 +286,29 @@ impl Core {
         for object in self.subscriptions.by_node.remove(&node).into_iter().flatten() {
             self.on_copy_gone(object, node);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_over_nothing_leaves_no_mark() {
+        let mut subscriptions = Subscriptions::default();
+        let count = LOOKED_AT_MAX as u128 + 10;
+        for number in 0..count {
+            subscriptions.table.entry(ObjectId(number.to_be_bytes())).or_default();
+        }
+        subscriptions.repeat(&ShardSet::default());
+        assert_eq!(subscriptions.next_to_repeat(256), []);
+        subscriptions.repeat(&ShardSet::all());
+        let mut said = BTreeSet::new();
+        while subscriptions.is_repeating() {
+            let some = subscriptions.next_to_repeat(256);
+            assert!(some.len() <= 256);
+            said.extend(some);
+        }
+        assert_eq!(said.len() as u128, count);
     }
 }

@@ -68,6 +68,11 @@ impl Directory {
     /// From now on what is written under this claim is the object's content.
     fn accept_claim(&mut self, ctx: &mut Ctx, id: ObjectId, claim: Claim, seq: u64) -> Stamp {
         let stamp = ctx.clock.tick(ctx.now);
+        let entry = self.entry_mut(id);
+        if !entry.holders.any_alive() {
+            // What was written before, and given up, says nothing of what is to come.
+            entry.kind = None;
+        }
         self.set_content(id, Content::Claimed { claim, stamp, seq, released: false });
         stamp
     }

@@ -245,9 +245,24 @@ impl Directory {
                 let verdict = DirectoryAnswer::Verdict { edition: report.edition, verdict: Verdict::Deleted };
                 self.answer(ctx, origin, id, verdict);
             }
+            // It is told below.
+            false if report.stamp.is_some() => {}
             false => self.tell_deleted(ctx, origin, id),
         }
+        if report.stamp.is_some() {
+            self.await_deletion_at(ctx, origin, id);
+        }
         true
+    }
+
+    /// `node` may serve what is deleted until it has heard so: no delete returns before.
+    fn await_deletion_at(&mut self, ctx: &mut Ctx, node: NodeId, id: ObjectId) {
+        self.tell_deleted(ctx, node, id);
+        let deletions = &mut self.tombstones.deletions;
+        let has_room = deletions.len() < DELETIONS_MAX || deletions.contains_key(&id);
+        if has_room && ctx.shards.contains(node) {
+            deletions.entry(id).or_default().unheard.insert(node);
+        }
     }
 
     pub(super) fn tell_deleted(&self, ctx: &mut Ctx, node: NodeId, id: ObjectId) {

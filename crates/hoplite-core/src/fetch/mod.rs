@@ -25,7 +25,7 @@ mod story;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use hoplite_words::client::Location;
+use hoplite_words::client::{Gauge, Location};
 use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::{NodeId, ObjectId, TransferId};
 
@@ -90,9 +90,23 @@ pub(crate) struct Fetches {
     sharing: BTreeSet<NodeId>,
     /// Objects that are to stay here once they have come; somebody wants each of them, if only that.
     pins: BTreeSet<ObjectId>,
+    prefetches_left_out: u64,
 }
 
+/// Objects that are wanted here, beyond which prefetches are left out: they are hints.
+const PREFETCH_WANTS_MAX: usize = 1 << 17;
+
 impl Fetches {
+    /// Whether too much is wanted to prefetch that, too. What must stay here is brought all the same.
+    fn has_no_room_for(&self, object: ObjectId) -> bool {
+        self.wants.len() >= PREFETCH_WANTS_MAX && !self.pins.contains(&object)
+    }
+
+    pub fn gauge(&self) -> Gauge {
+        let (name, value) = ("objects wanted".to_owned(), self.wants.len() as u64);
+        Gauge { name, value, limit: PREFETCH_WANTS_MAX as u64, met: self.prefetches_left_out }
+    }
+
     /// Whether a copy of `object` is about to be opened here.
     pub fn is_expected(&self, object: ObjectId) -> bool {
         self.running.contains_key(&object)
@@ -145,6 +159,10 @@ impl Core {
     /// Someone needs `object`; they are told through `satisfy_wants` or `fail_wants`, perhaps
     /// before this returns.
     pub(crate) fn want(&mut self, object: ObjectId, want: Want) {
+        if want == Want::Prefetch && self.fetches.has_no_room_for(object) {
+            self.fetches.prefetches_left_out += 1;
+            return;
+        }
         let is_new = self.fetches.wants.entry(object).or_default().insert(want);
         if self.copies.sealed(object).is_some() {
             self.satisfy_wants(object);

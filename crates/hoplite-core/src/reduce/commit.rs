@@ -57,6 +57,11 @@ impl Core {
         if reduction.chosen_count() != reduction.k() {
             return;
         }
+        if reduction.right.stamp.is_none() {
+            // We were held for dead, and ask for the right to the target once more.
+            reduction.done_unjudged = Some((from, slot, attempt));
+            return;
+        }
         let sources = reduction.sources_in();
         let sealing = |(_, seat): &&(NodeId, Seat)| seat.part_bytes.is_some();
         let others: BTreeSet<_> = reduction.told().filter(sealing).map(|&(node, _)| node).collect();

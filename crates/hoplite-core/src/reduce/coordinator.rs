@@ -98,6 +98,8 @@ pub(crate) struct Reduction {
     pub(super) stripes: Option<Stripes>,
     /// How often it may be striped (again).
     pub(super) stripings_left: u32,
+    /// The root, its slot and attempt, if that was done while we had no right to the target.
+    pub(super) done_unjudged: Option<(NodeId, u32, u32)>,
     /// Final; only the root's answer is missing.
     pub(super) commitment: Option<Commitment>,
 }
@@ -118,9 +120,7 @@ impl Reduction {
     }
 
     pub(crate) fn expect_verdict_from(&mut self, owner: NodeId) {
-        if self.right.stamp.is_none() {
-            self.right.asked = Some(owner);
-        }
+        self.right.asked = Some(owner);
     }
 
     /// Others held us for dead, and may have given the right to somebody else.
@@ -233,6 +233,9 @@ impl Core {
             Verdict::Accepted(stamp) if reduction.right.stamp == Some(stamp) => {}
             Verdict::Accepted(stamp) => {
                 reduction.right.stamp = Some(stamp);
+                if let Some((root, slot, attempt)) = reduction.done_unjudged.take() {
+                    self.on_root_done(root, number, slot, attempt);
+                }
                 self.seal_small(number);
                 self.advance_reduction(number);
             }

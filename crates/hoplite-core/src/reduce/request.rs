@@ -63,6 +63,7 @@ impl Core {
             began: None,
             stripes: None,
             stripings_left: STRIPINGS_MAX,
+            done_unjudged: None,
             commitment: None,
         };
         self.reductions.insert(number, reduction);

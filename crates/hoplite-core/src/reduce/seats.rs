@@ -10,7 +10,7 @@
 //! ```
 
 use hoplite_words::peer::{Child, Seat, SeatTrouble, Verdict};
-use hoplite_words::{CopyId, Edition, Error, ErrorKind, NodeId, ObjectId, ReductionId};
+use hoplite_words::{CopyId, Edition, Error, ErrorKind, NodeId, ObjectId, ReductionId, Stamp};
 
 use super::folds::{rule, FoldFor};
 use super::seat_table::{Key, MaySeal, Running, State};
@@ -65,7 +65,7 @@ impl Core {
         if !self.copies.arena.could_hold(seat.size) {
             return self.seat_failed(key, SeatTrouble::NoRoom);
         }
-        if self.is_taken(seat.out) {
+        if self.is_taken(seat.out, seat.root) {
             return self.seat_failed(key, SeatTrouble::Taken);
         }
         if self.must_make_way(key, &seat) {
@@ -115,10 +115,20 @@ impl Core {
         self.on_opened(seat.out);
     }
 
-    /// Whether the id has an object here that no reduction may push out: finished, or being written
-    /// by a client.
-    pub(super) fn is_taken(&self, id: ObjectId) -> bool {
-        self.copies.sealed(id).is_some() || self.write_of(id).is_some()
+    /// Whether the id has an object here that no reduction may push out: finished, or being written by a client.
+    /// A put that nobody has accepted gives way to a reduction that has the right to the id.
+    pub(super) fn is_taken(&mut self, id: ObjectId, has_right: bool) -> bool {
+        if self.copies.sealed(id).is_some() {
+            return true;
+        }
+        let Some(copy) = self.write_of(id) else { return false };
+        if !has_right || !self.writes.may_give_way(copy) {
+            return true;
+        }
+        let edition = self.copies.table[&copy].edition;
+        self.withdraw_edition(id, edition);
+        self.judge_write(copy, Verdict::Exists(Stamp::from_ms(0)));
+        false
     }
 
     /// The copies on this node that go into a fold: children here first (they hold what comes before

@@ -144,7 +144,8 @@ impl Core {
         };
         let (target, size, header) = (request.target, facts.size, facts.header.clone());
         let sources: Vec<_> = small.here.iter().map(|&(_, copy)| copy).collect();
-        if self.is_taken(target) {
+        let has_right = self.reductions.get(&number).is_some_and(|reduction| reduction.stamp().is_some());
+        if self.is_taken(target, has_right) {
             let message = format!("{}: the target {target} exists already", self.ctx.me);
             return self.fail_reduction(number, ErrorKind::AlreadyExists, &message);
         }

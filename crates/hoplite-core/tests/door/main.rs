@@ -3,6 +3,7 @@
 mod asks;
 mod assembly;
 mod backups;
+mod bounds;
 mod claims;
 mod crashes;
 mod crowded;
@@ -29,6 +30,7 @@ mod reduces;
 mod repeats;
 mod requests;
 mod resync;
+mod rights;
 mod serving;
 mod small;
 mod stalls;

@@ -255,7 +255,7 @@ fn nonsense_is_refused_before_anything_moves() {
     at.assert_empty();
 }
 
-/// A client writes the very id a reduction is to produce, and the seat comes first.
+/// A client writes the very id a reduction is to produce, and was accepted.
 #[test]
 fn a_seat_never_pushes_out_what_a_client_writes() {
     let mut at = Node::among(2, 8 << 20);
@@ -265,26 +265,33 @@ fn a_seat_never_pushes_out_what_a_client_writes() {
     let call = at.ask(create(target, SIZE));
     let copy = created(&at, call);
     let edition = announced(&mut at, target);
+    at.answer(2, target, accepted(edition));
     let seat = crate::crashes::root_seat(&mut at, target, source);
     let reduction = crate::crashes::reduction(2);
     at.hear(2, PeerMessage::Seat { reduction, seat });
     let seal = at.ask(Request::Seal { copy, timeout_ms: None });
-    at.answer(2, target, accepted(edition));
     assert_eq!(at.reply(seal), Some(&Reply::Done));
     let read = at.ask(get_partial(target));
     assert_eq!(viewed(&at, read), copy);
 }
 
+/// Whose right to the target was accepted first makes it; the put ends well, and its bytes go.
 #[test]
-fn a_target_that_is_being_written_here_fails_a_small_reduction_only() {
-    let mut at = Node::alone(8 << 20);
-    let (target, source) = (object("target"), object("source"));
-    let call = at.ask(reduce(target, &[source], 1, hoplite_words::FoldOrder::Arrival));
-    let writing = at.ask(create(target, SMALL));
-    let copy = created(&at, writing);
-    let put = at.ask(put_small(source, SMALL));
-    assert_eq!(at.reply(put), Some(&Reply::Done));
-    assert_eq!(failed(&at, call), ErrorKind::AlreadyExists);
-    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
-    assert_eq!(at.reply(seal), Some(&Reply::Done));
+fn a_put_that_nobody_has_accepted_gives_way_to_a_reduction() {
+    for size in [SMALL, SIZE] {
+        let mut at = Node::alone(8 << 20);
+        let (target, source) = (object("target"), object("source"));
+        let call = at.ask(reduce(target, &[source], 1, hoplite_words::FoldOrder::Arrival));
+        let writing = at.ask(create(target, size));
+        let copy = created(&at, writing);
+        put(&mut at, source, size);
+        if let Some(&fold) = at.folds.keys().next() {
+            at.end_fold(fold);
+        }
+        assert!(matches!(at.reply(call), Some(Reply::Reduced { .. })), "{size}: {:?}", at.reply(call));
+        let seal = at.ask(Request::Seal { copy, timeout_ms: None });
+        assert_eq!(at.reply(seal), Some(&Reply::Done));
+        let read = at.ask(get(target));
+        assert_ne!(viewed(&at, read), copy, "the sum");
+    }
 }

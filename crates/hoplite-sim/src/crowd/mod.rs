@@ -183,7 +183,12 @@ impl Drawing<'_> {
             (false, false) => 10,
         };
         if self.shape.room == Room::Tight || !excuses.is_empty() || self.dice.percent(hurried) {
-            let longest = if hampered && self.dice.percent(50) { 8000 } else { 1500 };
+            let longest = match hampered {
+                // Given up while the verdict is on its way.
+                true if makes && self.dice.percent(20) => 12,
+                true if self.dice.percent(50) => 8000,
+                _ => 1500,
+            };
             let timeout = Duration::from_millis(self.dice.between(0, longest));
             task = task.within(timeout).may_fail(&[ErrorKind::TimedOut]);
         }
