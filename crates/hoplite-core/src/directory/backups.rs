@@ -16,7 +16,7 @@ use hoplite_words::client::Gauge;
 use hoplite_words::peer::PeerMessage;
 use hoplite_words::{limits, NodeId, ObjectId, Shard};
 
-use super::expiring::Expiring;
+use super::expiring::{Ends, Expiring};
 use super::Directory;
 use crate::ctx::Ctx;
 use crate::timers::Timer;
@@ -46,6 +46,12 @@ pub(super) struct Backups {
 struct Told {
     owner: NodeId,
     until: Duration,
+}
+
+impl Ends for Told {
+    fn second(&self) -> u64 {
+        self.until.as_secs()
+    }
 }
 
 impl Backups {
@@ -144,7 +150,7 @@ impl Directory {
         let until = ctx.now + limits::TOMBSTONE_TTL;
         for id in ids {
             if !self.tombstones.contains(id) {
-                self.backups.told.insert(id, Told { owner, until }, until);
+                self.backups.told.insert(id, Told { owner, until });
             }
         }
         self.forget_backups(ctx);

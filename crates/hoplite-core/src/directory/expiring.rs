@@ -14,6 +14,18 @@ const FORGOTTEN_PER_TURN: usize = 4096;
 /// How soon the next are, if there are more.
 const NEXT_TURN: Duration = Duration::from_millis(1);
 
+/// What knows when it ends.
+pub(super) trait Ends {
+    fn second(&self) -> u64;
+}
+
+/// The second itself.
+impl Ends for u32 {
+    fn second(&self) -> u64 {
+        u64::from(*self)
+    }
+}
+
 /// No more than `MAX` ids. Each takes its shard, its id and `V`, once in the table and, without `V`, once in the
 /// list of the second in which it ends.
 #[derive(Debug)]
@@ -21,20 +33,28 @@ pub(super) struct Expiring<V, const MAX: usize> {
     table: BTreeMap<(Shard, ObjectId), V>,
     /// By the second in which they end. An id may be in several lists, if it was remembered again.
     due: BTreeMap<u64, Vec<ObjectId>>,
+    /// How many are in all lists: at most two for each id there may be.
+    listed: usize,
     counts: ShardCounts,
     dropped: u64,
 }
 
 impl<V, const MAX: usize> Default for Expiring<V, MAX> {
     fn default() -> Self {
-        Expiring { table: BTreeMap::new(), due: BTreeMap::new(), counts: ShardCounts::default(), dropped: 0 }
+        Expiring {
+            table: BTreeMap::new(),
+            due: BTreeMap::new(),
+            listed: 0,
+            counts: ShardCounts::default(),
+            dropped: 0,
+        }
     }
 }
 
-impl<V, const MAX: usize> Expiring<V, MAX> {
+impl<V: Ends, const MAX: usize> Expiring<V, MAX> {
     /// What was remembered of `id` before is replaced.
-    pub fn insert(&mut self, id: ObjectId, value: V, until: Duration) {
-        let second = until.as_secs() + 1;
+    pub fn insert(&mut self, id: ObjectId, value: V) {
+        let second = value.second() + 1;
         if !self.due.contains_key(&second) {
             // Nobody adds to the lists of earlier seconds any more, or not many.
             if let Some((_, list)) = self.due.range_mut(..second).next_back() {
@@ -42,21 +62,30 @@ impl<V, const MAX: usize> Expiring<V, MAX> {
             }
         }
         self.due.entry(second).or_default().push(id);
+        self.listed += 1;
         if self.table.insert((id.shard(), id), value).is_none() {
             self.counts.add(id.shard());
         }
-        while self.table.len() > MAX {
+        while self.table.len() > MAX || self.listed > 2 * MAX {
             self.drop_first();
         }
     }
 
     fn drop_first(&mut self) {
         let Some(mut first) = self.due.first_entry() else { return };
+        let second = *first.key();
         let id = first.get_mut().pop();
         if first.get().is_empty() {
             first.remove();
         }
-        self.dropped += u64::from(id.and_then(|id| self.remove(id)).is_some());
+        if let Some(id) = id {
+            self.listed -= 1;
+            // Else it was remembered again, and is in a later list, too.
+            if self.get(id).is_some_and(|value| value.second() + 1 == second) {
+                self.remove(id);
+                self.dropped += 1;
+            }
+        }
     }
 
     pub fn remove(&mut self, id: ObjectId) -> Option<V> {
@@ -105,6 +134,7 @@ impl<V, const MAX: usize> Expiring<V, MAX> {
             }
             match first.get_mut().pop() {
                 Some(id) => {
+                    self.listed -= 1;
                     if self.get(id).is_some_and(&is_over) {
                         self.remove(id);
                     }
@@ -120,7 +150,7 @@ impl<V, const MAX: usize> Expiring<V, MAX> {
 mod tests {
     use super::*;
 
-    fn id(number: u64) -> ObjectId {
+    fn id(number: u32) -> ObjectId {
         ObjectId::from_name(&number.to_string())
     }
 
@@ -128,11 +158,11 @@ mod tests {
 
     #[test]
     fn they_end_in_their_time_and_not_if_they_were_remembered_again() {
-        let mut table: Expiring<u64, 100> = Expiring::default();
-        table.insert(id(1), 5, 5 * SECOND);
-        table.insert(id(2), 5, 5 * SECOND);
-        table.insert(id(2), 9, 9 * SECOND);
-        let is_over = |now: u64| move |until: &u64| *until <= now;
+        let mut table: Expiring<u32, 100> = Expiring::default();
+        table.insert(id(1), 5);
+        table.insert(id(2), 5);
+        table.insert(id(2), 9);
+        let is_over = |now: u32| move |until: &u32| *until <= now;
         assert_eq!(table.expire(5 * SECOND, is_over(5)), Some(6 * SECOND));
         assert_eq!(table.len(), 2);
         assert_eq!(table.expire(6 * SECOND, is_over(6)), Some(10 * SECOND));
@@ -143,30 +173,41 @@ mod tests {
 
     #[test]
     fn of_too_many_those_that_end_first_go() {
-        let mut table: Expiring<(), 10> = Expiring::default();
+        let mut table: Expiring<u32, 10> = Expiring::default();
         for number in 0..15 {
-            table.insert(id(number), (), (number as u32) * SECOND);
+            table.insert(id(number), number);
         }
         assert_eq!((table.len(), table.dropped()), (10, 5));
         assert!((0..5).all(|number| !table.contains(id(number))));
     }
 
     #[test]
+    fn one_that_comes_and_goes_takes_no_more_than_its_share() {
+        let mut table: Expiring<u32, 10> = Expiring::default();
+        for number in 0..1000 {
+            table.insert(id(1), number);
+            table.remove(id(1));
+        }
+        assert!(table.due.values().map(Vec::len).sum::<usize>() <= 20);
+        assert_eq!((table.len(), table.dropped()), (0, 0));
+    }
+
+    #[test]
     fn many_are_forgotten_a_few_at_a_time() {
-        let mut table: Expiring<(), 10_000> = Expiring::default();
-        (0..10_000).for_each(|number| table.insert(id(number), (), SECOND));
-        let next = table.expire(2 * SECOND, |()| true);
+        let mut table: Expiring<u32, 10_000> = Expiring::default();
+        (0..10_000).for_each(|number| table.insert(id(number), 1));
+        let next = table.expire(2 * SECOND, |_| true);
         assert_eq!((next, table.len()), (Some(2 * SECOND + NEXT_TURN), 10_000 - FORGOTTEN_PER_TURN));
     }
 
     #[test]
     fn those_of_a_shard_are_found_page_by_page() {
-        let mut table: Expiring<(), 100_000> = Expiring::default();
-        (0..50_000).for_each(|number| table.insert(id(number), (), SECOND));
+        let mut table: Expiring<u32, 100_000> = Expiring::default();
+        (0..50_000).for_each(|number| table.insert(id(number), 1));
         let shard = id(7).shard();
-        let all: Vec<_> = table.of_shard(shard, None).map(|(id, ())| id).collect();
+        let all: Vec<_> = table.of_shard(shard, None).map(|(id, _)| id).collect();
         assert!(all.contains(&id(7)) && all.iter().all(|id| id.shard() == shard));
-        let rest: Vec<_> = table.of_shard(shard, Some(all[2])).map(|(id, ())| id).collect();
+        let rest: Vec<_> = table.of_shard(shard, Some(all[2])).map(|(id, _)| id).collect();
         assert_eq!(rest, all[3..]);
     }
 }

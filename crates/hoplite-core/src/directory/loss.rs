@@ -40,7 +40,7 @@ impl LostIds {
 
     pub fn insert(&mut self, ctx: &mut Ctx, id: ObjectId, ttl: Duration) {
         let until = ctx.now + ttl.min(LOST_TTL);
-        self.0.insert(id, until.as_secs() as u32, until);
+        self.0.insert(id, until.as_secs() as u32);
         self.expire(ctx);
     }
 

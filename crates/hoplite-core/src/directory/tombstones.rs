@@ -16,7 +16,7 @@ use hoplite_words::peer::{CopyReport, Deletion, DirectoryAnswer, Verdict};
 use hoplite_words::{limits, NodeId, ObjectId, Shard, Stamp};
 
 use super::entry::{Content, Entry};
-use super::expiring::Expiring;
+use super::expiring::{Ends, Expiring};
 use super::Directory;
 use crate::ctx::Ctx;
 use crate::timers::Timer;
@@ -33,6 +33,12 @@ const DELETIONS_MAX: usize = 1 << 18;
 struct Tombstone {
     stamp: [u32; 2],
     until: u32,
+}
+
+impl Ends for Tombstone {
+    fn second(&self) -> u64 {
+        u64::from(self.until)
+    }
 }
 
 impl Tombstone {
@@ -104,7 +110,7 @@ impl Tombstones {
             return false;
         }
         let until = ctx.now + left;
-        self.table.insert(id, Tombstone::new(stamp, until), until);
+        self.table.insert(id, Tombstone::new(stamp, until));
         self.expire(ctx);
         true
     }

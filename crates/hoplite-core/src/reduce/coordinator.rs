@@ -94,6 +94,8 @@ pub(crate) struct Reduction {
     pub(super) next_look: Duration,
     /// When the first seat was told, of those that stand.
     pub(super) began: Option<Duration>,
+    /// Where each source stands in the request.
+    pub(super) places: BTreeMap<ObjectId, usize>,
     /// Set while it is done in stripes: then the slots say who takes part, and are told nothing.
     pub(super) stripes: Option<Stripes>,
     /// How often it may be striped (again).
@@ -136,7 +138,7 @@ impl Reduction {
 
     /// Where the object stands in the list of sources.
     pub(super) fn index_of(&self, object: ObjectId) -> Option<usize> {
-        self.request.sources.iter().position(|&source| source == object)
+        self.places.get(&object).copied()
     }
 
     pub(super) fn chosen_count(&self) -> usize {

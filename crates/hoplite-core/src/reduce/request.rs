@@ -42,6 +42,7 @@ impl Core {
         let (_, bytes_per_s) = self.ctx.links.typical();
         let small_bytes_max = small_sum_bytes_max(request.sources.len(), bytes_per_s);
         let watched = request.sources.clone();
+        let places = watched.iter().enumerate().map(|(place, &source)| (source, place)).collect();
         let reduction = Reduction {
             client,
             call: Some(call),
@@ -61,6 +62,7 @@ impl Core {
             right: TargetRight::default(),
             next_look: Duration::ZERO,
             began: None,
+            places,
             stripes: None,
             stripings_left: STRIPINGS_MAX,
             done_unjudged: None,
