@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use hoplite_core::io::Input;
-use hoplite_words::peer::PeerMessage;
+use hoplite_words::peer::{PeerMessage, Scope};
 use hoplite_words::NodeId;
 
 use super::outputs::is_noise;
@@ -311,6 +311,9 @@ impl World {
         // Of the dead nothing is believed any more.
         if self.nodes[place.index].members.contains(&from) {
             self.rules.told.on_heard(to, &message);
+            if let PeerMessage::InventoryRequest { scope: Scope::All, shards, .. } = &message {
+                self.note_handed_over(to, shards);
+            }
         }
         let deletion = deletion_of(&message);
         self.feed(place, Input::Peer { from, message });

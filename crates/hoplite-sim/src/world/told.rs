@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, ShardQuery, Verdict};
 use hoplite_words::{Edition, ErrorKind, NodeId, ObjectId};
 
 use super::World;
 use crate::excuse::Excuse;
 use crate::masses::member;
+use crate::plane::{Copy, Stage};
 use crate::task::{Outcome, Task};
 
 /// What nodes heard of complete copies.
@@ -61,6 +62,24 @@ impl Told {
 }
 
 impl World {
+    /// `by` hears that another node owns these shards: what is complete somewhere that one hears of from who has it.
+    pub(super) fn note_handed_over(&mut self, by: NodeId, shards: &[ShardQuery]) {
+        let asked = |id: &ObjectId| shards.binary_search_by_key(&id.shard(), |query| query.shard).is_ok();
+        let knows = |(_, nodes): &(&ObjectId, &BTreeSet<NodeId>)| nodes.contains(&by);
+        let known: Vec<_> = self.rules.told.existed.iter().filter(knows).map(|(id, _)| *id).collect();
+        for id in known.into_iter().filter(asked) {
+            let living = self.nodes.iter().filter(|node| node.alive && node.id != by);
+            let mut copies = living.flat_map(|node| node.plane.copies.values());
+            let is_it = |held: &Copy| {
+                matches!(held.stage, Stage::Sealed(_))
+                    && held.identity.is_some_and(|(object, _)| object == id)
+            };
+            if copies.any(is_it) {
+                self.rules.told.existed.get_mut(&id).expect("just seen").remove(&by);
+            }
+        }
+    }
+
     /// Objects that were sealed once, of which a living node knows so, and that nobody has any more:
     /// whoever asks to be told of a loss must be.
     pub(super) fn known_lost(&self, sealed: &BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
