@@ -34,6 +34,15 @@ pub struct Client {
     cache: Cache,
 }
 
+impl Drop for Client {
+    /// A child that was forked holds the socket open: its end alone would not end the connection.
+    fn drop(&mut self) {
+        if self.check_process().is_ok() {
+            self.link.shut_down();
+        }
+    }
+}
+
 impl Client {
     /// Connects to the node whose socket is at `path`, waiting up to `timeout` for its welcome.
     ///

@@ -72,7 +72,11 @@ pub(crate) fn greet(path: &Path, timeout: Duration, interrupt: Interrupt<'_>) ->
             ),
         ));
     }
-    let fd = fd.ok_or_else(|| unreachable(&"its welcome brought no arena"))?;
+    // The kernel leaves out a descriptor for which this process has no room.
+    let fd = fd.ok_or_else(|| match rustix::io::dup(&socket) {
+        Err(error) => refused(path, error),
+        Ok(_) => unreachable(&"its welcome brought no arena"),
+    })?;
     let mapping = Mapping::attach(fd, arena_bytes)
         .map_err(|error| unreachable(&format!("its arena cannot be mapped ({error})")))?;
     let link = Link::new(socket, deframer).map_err(|error| unreachable(&error))?;
@@ -84,10 +88,23 @@ fn unreachable(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::new(ErrorKind::NodeUnreachable, message)
 }
 
+/// This process, or the node, cannot.
+fn refused(path: &Path, errno: Errno) -> Error {
+    let why = std::io::Error::from(errno);
+    match errno {
+        Errno::MFILE | Errno::NFILE => {
+            let message =
+                format!("this process has no descriptor left to connect to {} ({why})", path.display());
+            Error::new(ErrorKind::LimitReached, message)
+        }
+        _ => unreachable(path, &why),
+    }
+}
+
 /// Connects without ever blocking: a node that is stopped takes no callers, and when their queue is
 /// full a blocking `connect` would wait for it for ever.
 fn call(path: &Path, timeout: Duration, patience: &mut Patience<'_>) -> Result<UnixStream> {
-    let unreachable = |errno: Errno| unreachable(path, &std::io::Error::from(errno));
+    let unreachable = |errno: Errno| refused(path, errno);
     let address = SocketAddrUnix::new(path).map_err(unreachable)?;
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     loop {

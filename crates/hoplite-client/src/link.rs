@@ -1,5 +1,6 @@
 //! The socket: frames out, frames in, blocking only where it says so.
 
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -52,6 +53,12 @@ impl Link {
         socket.set_read_timeout(Some(INTERRUPT_EVERY))?;
         let incoming = Incoming { deframer, scratch: vec![0; READ_BYTES].into_boxed_slice() };
         Ok(Link { socket, outgoing: Mutex::default(), incoming: Mutex::new(incoming) })
+    }
+
+    /// Ends the connection for all who hold the socket.
+    pub(crate) fn shut_down(&self) {
+        // A node that is gone already has ended it, too.
+        let _ = self.socket.shutdown(Shutdown::Both);
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -49,7 +49,7 @@ pub use config::Config;
 pub use cost::{best_degree, fanout, stripes_pay, Degree};
 pub use io::{Input, Output};
 
-use calls::{Calls, Client};
+use calls::{Calls, Client, LongWork};
 use connections::Choices;
 use copies::Copies;
 use ctx::Ctx;
@@ -90,6 +90,7 @@ pub struct Core {
     /// Members that went down: what is still on its way from them is out of date.
     departed: BTreeSet<NodeId>,
     /// Members of whose words some may have been taken for out of date: they are to be asked for them again.
+    long_work: LongWork,
     needs_resync: BTreeSet<NodeId>,
     /// Members that may have reported what did not arrive: they are to be asked for their inventories.
     needs_pull: BTreeSet<NodeId>,
@@ -134,6 +135,7 @@ impl Core {
             leaving: None,
             bad_messages: 0,
             departed: BTreeSet::new(),
+            long_work: LongWork::default(),
             needs_resync: BTreeSet::new(),
             needs_pull: BTreeSet::new(),
             connections: Choices::new(config.connections),
@@ -197,6 +199,7 @@ impl Core {
             Input::StoodStill { time } => {
                 if self.joining.is_none() && self.members.may_be_held_for_dead_after(time) {
                     self.directory.recover_everything(&mut self.ctx);
+                    self.ask_for_all_verdicts_again();
                 }
             }
             Input::Tick => {}
@@ -257,6 +260,7 @@ impl Core {
             Timer::Prefetch(object) => self.on_prefetch_timer(object),
             Timer::Turn(object) => self.on_turn_timer(object),
             Timer::Questions => self.ask_due_questions(),
+            Timer::LongWork => self.work_on_calls(),
             Timer::Refresh => self.on_refresh(),
             Timer::RefreshWatched => self.refresh_watched(),
             Timer::Resync(node) => self.on_resync(node),
@@ -322,6 +326,7 @@ impl Core {
         self.directory.gauges(&mut gauges);
         self.spares.gauge(&mut gauges);
         gauges.push(self.calls_gauge());
+        gauges.extend(self.long_work_gauges());
         gauges.push(self.sends.parked_gauge());
         gauges.push(self.fetches.gauge());
         let name = "messages of peers that cannot be right".to_owned();

@@ -47,11 +47,17 @@ struct Repeats {
 pub(crate) struct Subscriptions {
     table: BTreeMap<ObjectId, Subscription>,
     repeats: Repeats,
+    /// How many objects are watched, each as often as somebody does.
+    pairs: usize,
     /// Objects of which a node has a copy.
     by_node: BTreeMap<NodeId, BTreeSet<ObjectId>>,
 }
 
 impl Subscriptions {
+    pub fn pairs(&self) -> usize {
+        self.pairs
+    }
+
     /// What is watched in these shards is to be said again.
     pub fn repeat(&mut self, shards: &ShardSet) {
         match self.is_repeating() {
@@ -139,7 +145,7 @@ impl Core {
     pub(crate) fn watch(&mut self, object: ObjectId, watcher: Watcher) {
         let known = self.subscriptions.table.entry(object).or_default();
         let first = known.watchers.is_empty() || std::mem::take(&mut known.over);
-        known.watchers.insert(watcher);
+        self.subscriptions.pairs += usize::from(known.watchers.insert(watcher));
         if known.lost {
             self.tell_lost(watcher, object);
         }
@@ -168,7 +174,7 @@ impl Core {
 
     pub(crate) fn unwatch(&mut self, object: ObjectId, watcher: Watcher) {
         let Some(known) = self.subscriptions.table.get_mut(&object) else { return };
-        known.watchers.remove(&watcher);
+        self.subscriptions.pairs -= usize::from(known.watchers.remove(&watcher));
         if known.watchers.is_empty() {
             let over = known.over;
             self.subscriptions.remove(object);
@@ -231,24 +237,33 @@ impl Core {
     }
 
     pub(crate) fn on_copy_gone(&mut self, object: ObjectId, node: NodeId) {
-        if !self.subscriptions.forget_copy(object, node) {
-            return;
+        if self.forget_gone_copy(object, node) {
+            self.tell_watchers(object);
         }
-        if self.subscriptions.begin_again(object) {
+    }
+
+    /// Returns whether it was known.
+    fn forget_gone_copy(&mut self, object: ObjectId, node: NodeId) -> bool {
+        let was_known = self.subscriptions.forget_copy(object, node);
+        if was_known && self.subscriptions.begin_again(object) {
             self.subscribe(object);
             self.arm_refresh();
         }
-        self.tell_watchers(object);
+        was_known
     }
 
     fn tell_watchers(&mut self, object: ObjectId) {
         for watcher in self.subscriptions.watchers(object) {
-            match watcher {
-                Watcher::Call(client, call) => self.on_waited_change(client, call, object),
-                Watcher::Reduction(number) => self.on_reduction_change(number, object),
-                Watcher::Leave => self.on_handed_over(object),
-                Watcher::Fetch => {}
-            }
+            self.tell_watcher(watcher, object);
+        }
+    }
+
+    fn tell_watcher(&mut self, watcher: Watcher, object: ObjectId) {
+        match watcher {
+            Watcher::Call(client, call) => self.on_waited_change(client, call, object),
+            Watcher::Reduction(number) => self.on_reduction_change(number, object),
+            Watcher::Leave => self.on_handed_over(object),
+            Watcher::Fetch => {}
         }
     }
 
@@ -283,8 +298,20 @@ impl Core {
     }
 
     pub(crate) fn subscriptions_member_down(&mut self, node: NodeId) {
+        let mut reductions = BTreeMap::new();
         for object in self.subscriptions.by_node.remove(&node).into_iter().flatten() {
-            self.on_copy_gone(object, node);
+            if self.forget_gone_copy(object, node) {
+                for watcher in self.subscriptions.watchers(object) {
+                    match watcher {
+                        Watcher::Reduction(number) => drop(reductions.insert(number, object)),
+                        other => self.tell_watcher(other, object),
+                    }
+                }
+            }
+        }
+        // Many sources may have been there: each reduction looks once at what is left.
+        for (number, object) in reductions {
+            self.on_reduction_change(number, object);
         }
     }
 }

@@ -25,6 +25,8 @@ pub(crate) enum Timer {
     Refresh,
     /// Ask owners the next few questions.
     Questions,
+    /// Go on with long work for clients.
+    LongWork,
     /// Subscribe again to the next few objects.
     RefreshWatched,
     /// Tell a peer whose connection broke what it may have missed.

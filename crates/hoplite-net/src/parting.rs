@@ -24,6 +24,9 @@ pub const CONTROL_IDLE_AFTER: Duration = Duration::from_secs(10);
 /// How often idle links are looked for.
 const CONTROL_IDLE_LOOK: Duration = Duration::from_secs(1);
 
+/// How long a link that is broken and that nobody uses is remembered.
+const BROKEN_KEPT_FOR: Duration = Duration::from_secs(60);
+
 impl ControlLinks {
     /// Closes links that are idle, beyond [`CONTROL_IDLE_MAX`] of them: those that have been so for longest. To be
     /// called now and then; it looks once in a while. Must be called inside a runtime.
@@ -33,6 +36,11 @@ impl ControlLinks {
             return;
         }
         self.looked = now;
+        // Strangers that spoke to us once would stay for ever; to a member we dial anew.
+        let is_over = |link: &Link| {
+            matches!(link.state, LinkState::Broken) && now.duration_since(link.used) >= BROKEN_KEPT_FOR
+        };
+        self.links.retain(|_, link| !is_over(link));
         let idle = |link: &Link| link.is_idle(now);
         let mut idle: Vec<_> =
             self.links.iter().filter(|(_, link)| idle(link)).map(|(&node, link)| (link.used, node)).collect();

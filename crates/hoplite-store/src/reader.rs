@@ -51,13 +51,13 @@ impl Reader {
         self.block().state()
     }
 
-    /// The bytes `from..to`.
+    /// The bytes `from..to`, which the caller has seen to be published: they are not looked for again in the block,
+    /// which the writing client may have changed since.
     ///
     /// # Panics
-    /// Unless `from <= to <= watermark`.
+    /// Unless `from <= to <= size`.
     pub fn bytes(&self, from: u64, to: u64) -> &[u8] {
-        let watermark = self.watermark();
-        assert!(from <= to && to <= watermark, "{from}..{to} is not readable: {watermark} bytes are");
+        assert!(from <= to && to <= self.size(), "{from}..{to} of {} bytes", self.size());
         let start = self.mapping.readable().at(self.extent.offset + from as usize);
         // SAFETY: in the mapping (`extent` was checked, `to <= size`), which `self` keeps. Published
         // bytes are not written again while the copy lives (the watermark was loaded with acquire).

@@ -8,14 +8,17 @@
 mod gets;
 mod questions;
 mod timeouts;
+mod turns;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hoplite_words::client::{Gauge, Reply, Request};
-use hoplite_words::peer::{DirectoryRequest, PeerMessage};
+use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::{limits, Blob, CopyId, Error, ErrorKind, Header, NodeId, ObjectId};
+
+pub(crate) use turns::LongWork;
 
 use crate::fetch::Want;
 use crate::io::ClientId;
@@ -93,6 +96,12 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
+    /// The first few that this client has open.
+    fn of_client(&self, client: ClientId, most: usize) -> Vec<u64> {
+        let of_client = self.table.range((client, 0)..=(client, u64::MAX));
+        of_client.map(|(&(_, call), _)| call).take(most).collect()
+    }
+
     /// The bytes of a put that came in one frame: from now on it only waits to be sealed.
     pub fn take_payload(&mut self, client: ClientId, call: u64) -> Option<Blob> {
         let pending = &mut self.table.get_mut(&(client, call))?.pending;
@@ -152,7 +161,7 @@ impl Core {
                 let known_lost = fail_if_lost.then(|| known_lost.into_iter().collect());
                 self.on_wait(client, call, ids, count, known_lost, timeout_ms);
             }
-            Request::Prefetch { ids, nodes } => self.on_prefetch_call(client, call, &ids, nodes),
+            Request::Prefetch { ids, nodes } => self.on_prefetch_call(client, call, ids, nodes),
             Request::Locate { id, timeout_ms } => {
                 let token = self.next_number();
                 self.open_call(client, call, timeout_ms, Pending::Locate { id, token });
@@ -168,16 +177,13 @@ impl Core {
         }
     }
 
-    fn on_prefetch_call(&mut self, client: ClientId, call: u64, ids: &[ObjectId], mut nodes: Vec<NodeId>) {
+    fn on_prefetch_call(&mut self, client: ClientId, call: u64, ids: Vec<ObjectId>, mut nodes: Vec<NodeId>) {
         if nodes.is_empty() {
             nodes.push(self.ctx.me);
         }
         // It is a hint: who is gone has no use for it, and nobody else is dialled for it.
         nodes.retain(|&node| self.ctx.shards.contains(node));
-        for &id in ids {
-            // To ourselves too: messages to ourselves are handled like any other.
-            nodes.iter().for_each(|&node| self.send(node, PeerMessage::Prefetch { id }, None));
-        }
+        self.prefetch_in_turns(ids, nodes);
         self.reply(client, call, Reply::Done);
     }
 
@@ -232,7 +238,7 @@ impl Core {
         self.finish_call(client, call, Reply::Failed(Error::new(kind, message)));
     }
 
-    fn forget_call(&mut self, client: ClientId, call: u64) -> bool {
+    pub(super) fn forget_call(&mut self, client: ClientId, call: u64) -> bool {
         self.ctx.timers.clear(Timer::Call(client, call));
         let Some(Call { pending, .. }) = self.calls.table.remove(&(client, call)) else { return false };
         if let Some(client) = self.clients.get_mut(&client) {
@@ -257,7 +263,8 @@ impl Core {
                 self.calls.tokens.remove(&token);
             }
             Pending::Wait { ids, poll, .. } => {
-                ids.into_iter().for_each(|id| self.unwatch(id, Watcher::Call(client, call)));
+                self.watch_no_more(client, call);
+                self.unwatch_all(Watcher::Call(client, call), ids);
                 poll.into_iter().flat_map(|poll| poll.unanswered).for_each(|token| {
                     self.calls.tokens.remove(&token);
                 });
@@ -279,27 +286,5 @@ impl Core {
             self.detach_reduction(number);
         }
         self.forget_call(client, call);
-    }
-
-    /// The connection is gone: nothing of the client's stays behind.
-    pub(crate) fn on_client_gone(&mut self, client: ClientId) {
-        let calls: Vec<_> =
-            self.calls.table.range((client, 0)..=(client, u64::MAX)).map(|(&(_, call), _)| call).collect();
-        for call in calls {
-            self.forget_call(client, call);
-        }
-        self.abandon_reductions_of(client);
-        for copy in self.writes.of_client(client) {
-            self.abandon_write(copy);
-        }
-        let views = self.clients.remove(&client).map(|client| client.views).unwrap_or_default();
-        for (copy, count) in views {
-            let object = self.copies.with(copy, |copy| {
-                copy.views -= count;
-                copy.object
-            });
-            self.try_free(copy);
-            self.drop_unwanted_fetch(object);
-        }
     }
 }

@@ -7,6 +7,7 @@ use hoplite_words::client::Reply;
 use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::{ErrorKind, NodeId, ObjectId};
 
+use super::turns::STEPS_PER_TURN;
 use super::Pending;
 use crate::io::ClientId;
 use crate::subscriptions::Watcher;
@@ -37,6 +38,9 @@ impl Core {
         known_lost: Option<BTreeSet<ObjectId>>,
         timeout_ms: Option<u64>,
     ) {
+        if !self.may_watch(client, call, ids.len()) {
+            return;
+        }
         let count = count as usize;
         let ready: BTreeSet<_> = ids.iter().copied().filter(|&id| self.copies.sealed(id).is_some()).collect();
         let pending = Pending::Wait { ids: ids.clone(), count, ready, known_lost, poll: None };
@@ -44,7 +48,26 @@ impl Core {
         if self.answer_wait_if_enough(client, call) {
             return;
         }
-        for &id in &ids {
+        if let Some(timeout) = timeout_ms.map(Duration::from_millis).filter(|&time| time < POLL_TIME) {
+            let due = self.ctx.now + timeout;
+            let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
+            let Pending::Wait { poll, .. } = &mut state.pending else { return };
+            *poll = Some(Poll { due, unanswered: BTreeSet::new() });
+            // Not before all that it waits for is watched.
+            self.ctx.timers.clear(Timer::Call(client, call));
+        }
+        let mut some = ids;
+        let rest = some.split_off(some.len().min(STEPS_PER_TURN));
+        let is_all = rest.is_empty();
+        if !is_all {
+            self.watch_in_turns(client, call, rest);
+        }
+        self.watch_for_wait(client, call, some, is_all);
+    }
+
+    /// Watches these objects for a wait; they are its last ones, or more will follow.
+    pub(super) fn watch_for_wait(&mut self, client: ClientId, call: u64, ids: Vec<ObjectId>, is_last: bool) {
+        for id in ids {
             if self.pending(client, call).is_none() {
                 // Answered by what others here watch already.
                 return;
@@ -52,20 +75,22 @@ impl Core {
             self.watch(id, Watcher::Call(client, call));
             self.on_waited_change(client, call, id);
         }
-        if let Some(timeout) = timeout_ms.map(Duration::from_millis).filter(|&time| time < POLL_TIME) {
-            self.poll_owners(client, call, &ids, self.ctx.now + timeout);
+        if let Some(Pending::Wait { ids, poll: Some(_), .. }) = self.pending(client, call).filter(|_| is_last)
+        {
+            let ids = ids.clone();
+            self.poll_owners(client, call, &ids);
         }
     }
 
     /// The call is answered when its time is up, but not before its owners have said what is ready.
-    fn poll_owners(&mut self, client: ClientId, call: u64, ids: &[ObjectId], due: Duration) {
+    fn poll_owners(&mut self, client: ClientId, call: u64, ids: &[ObjectId]) {
         let last: BTreeMap<NodeId, ObjectId> =
             ids.iter().map(|&id| (self.ctx.shards.owner(id), id)).collect();
         let questions: Vec<_> = last.into_values().map(|id| (self.next_number(), id)).collect();
         let unanswered = questions.iter().map(|&(token, _)| token).collect();
         let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
-        let Pending::Wait { poll, .. } = &mut state.pending else { return };
-        *poll = Some(Poll { due, unanswered });
+        let Pending::Wait { poll: Some(poll), .. } = &mut state.pending else { return };
+        poll.unanswered = unanswered;
         self.ctx.timers.set(self.ctx.now + POLL_TIME, Timer::Call(client, call));
         for (token, id) in questions {
             self.calls.tokens.insert(token, (client, call));

@@ -4,6 +4,7 @@ use hoplite_words::client::Reply;
 use hoplite_words::peer::{DirectoryRequest, PeerMessage};
 use hoplite_words::{Error, ErrorKind, ObjectId, ReductionId};
 
+use super::coordinator::Reduction;
 use crate::io::ClientId;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
@@ -55,9 +56,8 @@ impl Core {
             self.barriers.remove(token);
         }
         let target = reduction.request.target;
-        for object in reduction.request.sources.iter().copied().chain([target]) {
-            self.unwatch(object, Watcher::Reduction(number));
-        }
+        self.unwatch(target, Watcher::Reduction(number));
+        self.unwatch_all(Watcher::Reduction(number), reduction.request.sources.clone());
         let claim = ReductionId { coordinator: self.ctx.me, number }.claim();
         // The root's own word may be lost with it.
         self.ask_owner(target, DirectoryRequest::ReleaseClaim { claim, made: outcome.is_ok() }, None);
@@ -82,18 +82,15 @@ impl Core {
         }
     }
 
-    pub(crate) fn abandon_reductions_of(&mut self, client: ClientId) {
-        let numbers: Vec<_> = self
-            .reductions
-            .iter()
-            .filter(|(_, reduction)| reduction.client == client)
-            .map(|(&number, _)| number)
-            .collect();
-        for number in numbers {
+    /// Ends the first few reductions of a client that is gone, but those that are committed; says how many.
+    pub(crate) fn abandon_reductions_of(&mut self, client: ClientId, most: usize) -> usize {
+        let is_its = |reduction: &Reduction| reduction.client == client && reduction.commitment.is_none();
+        let its = self.reductions.iter().filter(|(_, reduction)| is_its(reduction));
+        let numbers: Vec<_> = its.map(|(&number, _)| number).take(most).collect();
+        for &number in &numbers {
             self.detach_reduction(number);
-            if self.reductions[&number].commitment.is_none() {
-                self.fail_reduction(number, ErrorKind::Aborted, "the caller is gone");
-            }
+            self.fail_reduction(number, ErrorKind::Aborted, "the caller is gone");
         }
+        numbers.len()
     }
 }

@@ -114,8 +114,9 @@ impl Core {
             out.phase = Phase::Folded(None);
         }
         match fold.purpose {
-            _ if doomed => {}
+            FoldFor::Seat(_) | FoldFor::Part if doomed => {}
             FoldFor::Seat(key) => self.on_seat_folded(key, &fold, outcome),
+            // Its caller is to hear of it.
             FoldFor::Small(number) => self.on_small_folded(number, fold.out, outcome),
             FoldFor::Part => self.on_part_folded(fold.out, outcome),
         }

@@ -37,6 +37,9 @@ impl Core {
         request: Request,
         timeout_ms: Option<u64>,
     ) {
+        if !self.may_watch(client, call, request.sources.len()) {
+            return;
+        }
         let number = self.next_number();
         self.open_call(client, call, timeout_ms, Pending::Reduce { number });
         let (_, bytes_per_s) = self.ctx.links.typical();

@@ -109,6 +109,13 @@ impl Seats {
         self.running.insert(key, running);
     }
 
+    /// Whether a target here is summed up, and its coordinator about to make it final.
+    pub fn await_commits(&self) -> bool {
+        self.running
+            .values()
+            .any(|running| running.seat.root && matches!(running.state, State::Folded { .. }))
+    }
+
     pub(super) fn remove(&mut self, key: Key) -> Option<Running> {
         let running = self.running.remove(&key)?;
         self.unlist(key, &running.seat);

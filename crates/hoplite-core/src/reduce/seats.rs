@@ -185,6 +185,7 @@ impl Core {
             // Whoever wants the target gets it like anyone else, once somebody has it.
             self.vacated.insert(running.seat.out);
         }
+        self.leave_if_nothing_is_left();
     }
 
     /// What a seat folds into was doomed (its target was deleted): the seat must not touch it again.

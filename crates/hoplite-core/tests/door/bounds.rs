@@ -1,11 +1,15 @@
 //! However much is asked for, a page, a turn and a table have their bounds.
 
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{PeerMessage, Scope, ShardQuery};
-use hoplite_words::{FoldOrder, Stamp};
+use std::time::Duration;
 
-use crate::node::Node;
-use crate::requests::{object, reduce};
+use hoplite_core::Input;
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Scope, ShardQuery};
+use hoplite_words::{ErrorKind, FoldOrder, ObjectId, Stamp};
+
+use crate::node::{node, Node, CLIENT, ME};
+use crate::puts::failed;
+use crate::requests::{announce, edition, object, put_report, reduce, SIZE};
 
 const STORE: u64 = 8 << 20;
 
@@ -36,7 +40,83 @@ fn prefetches_beyond_a_bound_are_left_out() {
         let ids: Vec<_> = (0..60_000).map(|number| object(&format!("hint {round} {number}"))).collect();
         let call = at.ask(Request::Prefetch { ids, nodes: vec![] });
         assert_eq!(at.reply(call), Some(&Reply::Done));
-        at.take_mail();
     }
-    assert_eq!(at.gauge("objects wanted"), BOUND);
+    let left = at.gauge("objects to prefetch");
+    assert!((BOUND - 3 * 1024..=BOUND).contains(&left), "{left}");
+    at.wait(Duration::from_secs(1));
+    assert_eq!((at.gauge("objects to prefetch"), at.gauge("objects wanted") <= BOUND), (0, true));
+}
+
+/// Nobody else is to wait for that.
+#[test]
+fn a_wait_for_many_objects_watches_a_few_at_a_time() {
+    let mut at = Node::among(2, STORE);
+    let ids: Vec<_> = (0..5000).map(|number| object(&format!("watched {number}"))).collect();
+    let wait = |ids: &[ObjectId], count, timeout_ms| Request::Wait {
+        ids: ids.to_vec(),
+        count,
+        timeout_ms,
+        fail_if_lost: false,
+        known_lost: vec![],
+    };
+    let call = at.ask(wait(&ids, 5000, None));
+    assert_eq!(at.gauge("objects watched"), 5000);
+    let said = |at: &mut Node| {
+        let is_it = |message: &PeerMessage| {
+            matches!(message, PeerMessage::Directory { request: DirectoryRequest::Subscribe { .. }, .. })
+        };
+        at.take_mail().iter().filter(|(_, message)| is_it(message)).count()
+    };
+    let at_once = said(&mut at);
+    assert!((1..=1024).contains(&at_once), "{at_once}");
+    at.wait(Duration::from_millis(2));
+    let in_all = at_once + said(&mut at);
+    assert!(in_all > 2000, "{in_all} of about half of 5000");
+    // The last of them comes.
+    for &id in &ids {
+        if at.owner_of(id) == ME {
+            at.request(2, id, announce(put_report(1, edition(5), SIZE)));
+        } else {
+            at.answer(
+                2,
+                id,
+                DirectoryAnswer::Copy {
+                    node: node(2),
+                    report: put_report(1, edition(5), SIZE),
+                    payload: None,
+                },
+            );
+        }
+    }
+    assert!(matches!(at.reply(call), Some(Reply::Ready { .. })));
+    let other = at.ask(wait(&[object("never")], 1, None));
+    at.wait(Duration::from_millis(2));
+    assert_eq!(at.gauge("objects watched"), 1);
+    // What is ready now is known only when all of them are watched.
+    let poll = at.ask(wait(&ids, 5000, Some(0)));
+    at.wait(Duration::from_millis(100));
+    assert!(at.reply(poll).is_some());
+    at.handle(Input::ClientGone { client: CLIENT });
+    at.wait(Duration::from_millis(100));
+    assert_eq!((at.gauge("objects watched"), at.reply(other)), (0, None));
+}
+
+#[test]
+fn too_much_is_not_watched() {
+    let mut at = Node::among(2, STORE);
+    let ids: Vec<_> = (0..65_536).map(|number| object(&format!("watched {number}"))).collect();
+    let wait = || Request::Wait {
+        ids: ids.clone(),
+        count: 1,
+        timeout_ms: None,
+        fail_if_lost: false,
+        known_lost: vec![],
+    };
+    for _ in 0..32 {
+        at.ask(wait());
+    }
+    let call = at.ask(wait());
+    assert_eq!(failed(&at, call), ErrorKind::LimitReached);
+    let call = at.ask(reduce(object("sum"), &[object("one")], 1, FoldOrder::Arrival));
+    assert_eq!(failed(&at, call), ErrorKind::LimitReached);
 }

@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::Reply;
+use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{Deletion, DirectoryAnswer, DirectoryRequest, PeerMessage, Scope, Verdict};
-use hoplite_words::{Claim, ErrorKind, FoldOrder, ObjectId, Stamp};
+use hoplite_words::{Blob, Claim, ErrorKind, FoldOrder, ObjectId, Stamp};
 
+use crate::crashes::{reduction, root_seat};
 use crate::inventory::take_inventory;
 use crate::node::{node, Node, ME};
-use crate::puts::{failed, put};
+use crate::puts::{created, failed, put};
 use crate::recovery::{copies, id_moving, take_asked};
 use crate::requests::{
-    announce_unjudged, claim_of, delete, edition, put_report, reduce, verdict, writing_report, SIZE,
+    accepted, announce, announce_unjudged, claim_of, create, delete, edition, object, put_report, reduce,
+    verdict, writing_report, SIZE, SMALL,
 };
 use crate::resync::claims;
 
@@ -113,4 +115,87 @@ fn a_later_owners_word_that_the_target_is_deleted_counts() {
     at.handle(Input::PeerBroken { node: node(2) });
     at.wait(MOMENT);
     at.assert_consistent();
+}
+
+/// It has heard nobody since, and others may have given the right away.
+#[test]
+fn who_stood_still_asks_for_its_rights_before_it_uses_them() {
+    let mut at = Node::among(3, STORE);
+    let (target, written, source) = (at.id_owned_by(3), object("written"), at.id_owned_by(ME));
+    let owner = at.owner_of(written);
+    put(&mut at, source, SIZE);
+    at.take_mail();
+    let create = at.ask(create(written, SIZE));
+    let copy = created(&at, create);
+    let (_, of) = at.identity_of(copy);
+    at.answer(owner, written, verdict(of, Verdict::Accepted(Stamp::from_ms(700))));
+    let sum = at.ask(reduce(target, &[source], 1, FoldOrder::Arrival));
+    let claim = claims(&mut at, target)[0];
+    let stamp = Stamp::from_ms(700);
+    judge(&mut at, 3, target, claim, Verdict::Accepted(stamp));
+    let (&fold, folding) = at.folds.iter().next().expect("it folds");
+    let (_, of_sum) = at.identity_of(folding.out);
+    at.answer(3, target, verdict(of_sum, Verdict::Accepted(stamp)));
+    at.handle(Input::StoodStill { time: Duration::from_secs(3) });
+    at.end_fold(fold);
+    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
+    assert_eq!((at.reply(sum), at.reply(seal)), (None, None));
+    judge(&mut at, 3, target, claim, Verdict::Accepted(stamp));
+    at.answer(3, target, verdict(of_sum, Verdict::Accepted(stamp)));
+    at.answer(owner, written, verdict(of, Verdict::Accepted(Stamp::from_ms(700))));
+    assert!(matches!(at.reply(sum), Some(Reply::Reduced { .. })), "{:?}", at.reply(sum));
+    assert_eq!(at.reply(seal), Some(&Reply::Done));
+}
+
+/// An owner tells of another content while the sum is being made.
+#[test]
+fn a_small_sum_whose_target_exists_by_the_time_it_is_made_ends() {
+    let mut at = Node::among(2, STORE);
+    let (source, target) = (object("source"), object("target"));
+    at.take_mail();
+    let (mut first, mut second) = (at.owner_of(source), at.owner_of(target));
+    let mut number = 0;
+    let (mut source, mut target) = (source, target);
+    while (first, second) != (2, 2) {
+        number += 1;
+        (source, target) = (object(&format!("source {number}")), object(&format!("target {number}")));
+        (first, second) = (at.owner_of(source), at.owner_of(target));
+    }
+    let call = at.ask(reduce(target, &[source], 1, FoldOrder::Arrival));
+    let claim = claims(&mut at, target)[0];
+    judge(&mut at, 2, target, claim, Verdict::Accepted(Stamp::from_ms(700)));
+    let report = put_report(1, edition(10), SMALL);
+    let payload = Some(Blob(vec![1; SMALL as usize]));
+    at.answer(2, source, DirectoryAnswer::Copy { node: node(2), report, payload });
+    at.wait(MOMENT);
+    let (&fold, folding) = at.folds.iter().next().expect("it folds");
+    let (_, of) = at.identity_of(folding.out);
+    at.answer(2, target, verdict(of, Verdict::Exists(Stamp::from_ms(900))));
+    judge(&mut at, 2, target, claim, Verdict::Exists(Stamp::from_ms(900)));
+    if at.folds.contains_key(&fold) {
+        at.end_fold(fold);
+    }
+    assert_eq!(failed(&at, call), ErrorKind::AlreadyExists);
+}
+
+/// Else it would be lost with its root, in an orderly end.
+#[test]
+fn who_leaves_waits_for_the_commit_of_a_target_that_it_has_summed_up() {
+    let mut at = Node::among(3, STORE);
+    let (target, mine) = (at.id_owned_by(2), at.id_owned_by(ME));
+    put(&mut at, mine, SIZE);
+    let seat = root_seat(&mut at, target, mine);
+    let of = seat.edition;
+    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
+    let (_, written) = at.identity_of(*at.copies.keys().next().expect("it was put"));
+    at.request(3, mine, announce(put_report(5, written, SIZE)));
+    at.answer(2, target, accepted(of));
+    let &fold = at.folds.keys().next().expect("it folds");
+    at.end_fold(fold);
+    at.handle(Input::Leave { within: Duration::from_secs(10) });
+    at.wait(MOMENT);
+    assert!(!at.left, "the commit is on its way");
+    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    at.wait(Duration::from_millis(100));
+    assert!(at.left);
 }

@@ -17,6 +17,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tracing::debug;
 
+use super::life::Life;
 use super::{Host, GREETING_MAX};
 
 /// How long a client may take for its hello, which it sends at once; a process that is starved may take longer than
@@ -28,6 +29,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a caller for whom there is no descriptor may take to hear that. Others wait behind it.
 const REFUSAL_LINGER: Duration = Duration::from_millis(100);
+
+/// Who is let in.
+struct Guest {
+    pid: u32,
+    life: Life,
+    seat: Held,
+}
 
 /// Accepts clients for ever.
 pub async fn serve(listener: UnixListener, host: Host) {
@@ -50,8 +58,9 @@ pub async fn serve(listener: UnixListener, host: Host) {
         let (host, client) = (host.clone(), ClientId(numbers));
         let greeted = (permit, host.meters.greeting.count());
         tokio::spawn(async move {
-            if let Some((stream, _seat)) = host.greet(client, stream, greeted).await {
-                host.attend(client, stream).await;
+            if let Some((stream, Guest { life, seat: _seat, .. })) = host.greet(client, stream, greeted).await
+            {
+                host.attend(client, stream, life).await;
             }
         });
     }
@@ -84,13 +93,13 @@ impl Host {
         client: ClientId,
         mut stream: UnixStream,
         greeted: T,
-    ) -> Option<(UnixStream, Held)> {
+    ) -> Option<(UnixStream, Guest)> {
         let welcomed = tokio::time::timeout(HELLO_TIMEOUT, self.welcome(&mut stream)).await;
         drop(greeted);
         match welcomed {
-            Ok(Ok((pid, seat))) => {
-                debug!(client = client.0, pid, "client joined");
-                return Some((stream, seat));
+            Ok(Ok(guest)) => {
+                debug!(client = client.0, guest.pid, "client joined");
+                return Some((stream, guest));
             }
             Ok(Err(error)) => debug!(client = client.0, %error, "client turned away"),
             Err(_) => debug!(client = client.0, "client turned away: no hello"),
@@ -98,21 +107,21 @@ impl Host {
         None
     }
 
-    /// Answers the hello; gives the client's process id and its seat.
-    async fn welcome(&self, stream: &mut UnixStream) -> Result<(u32, Held), FrameError> {
+    /// Answers the hello.
+    async fn welcome(&self, stream: &mut UnixStream) -> Result<Guest, FrameError> {
         let Call { call, request } = read_hello(stream).await?;
         let refusal = match request {
-            Request::Hello { version: CLIENT_PROTOCOL_VERSION, pid } => match self.meters.clients.hold() {
-                Some(seat) => {
+            Request::Hello { version: CLIENT_PROTOCOL_VERSION, pid } => match self.admit(stream) {
+                Ok((seat, life)) => {
                     let reply = Reply::Welcome {
                         version: CLIENT_PROTOCOL_VERSION,
                         node: self.node,
                         arena_bytes: self.arena.bytes(),
                     };
                     self.send_welcome(stream, &Answer { call, reply }).await?;
-                    return Ok((pid, seat));
+                    return Ok(Guest { pid, life, seat });
                 }
-                None => self.is_full(),
+                Err(refusal) => refusal,
             },
             Request::Hello { version, .. } => Error::new(
                 ErrorKind::VersionMismatch,
@@ -127,6 +136,20 @@ impl Host {
         let error = io::Error::new(io::ErrorKind::InvalidData, refusal.message.clone());
         refuse(stream, call, refusal).await?;
         Err(error.into())
+    }
+
+    /// A seat, and the watch over the process that takes it: one that is not watched may be gone for ever while its
+    /// child keeps the connection.
+    fn admit(&self, stream: &UnixStream) -> Result<(Held, Life), Error> {
+        let seat = self.meters.clients.hold().ok_or_else(|| self.is_full())?;
+        let life = Life::of(stream).map_err(|error| {
+            let message = format!(
+                "node {} has no descriptor left for another client ({error}); its limit is that of `ulimit -n`",
+                self.node
+            );
+            Error::new(ErrorKind::LimitReached, message)
+        })?;
+        Ok((seat, life))
     }
 
     fn is_full(&self) -> Error {

@@ -7,6 +7,8 @@ use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use hoplite_net::is_shortage;
+use rustix::io::Errno;
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 use tokio::io::unix::AsyncFd;
 use tokio::io::Interest;
@@ -15,19 +17,31 @@ use tracing::debug;
 
 use super::watch;
 
-/// A watched process; nothing where the kernel (before 5.3) or its process namespace does not let us watch it: then
-/// its connection alone tells.
+/// A watched process.
 #[derive(Debug)]
-pub(super) struct Life(Option<AsyncFd<OwnedFd>>);
+pub(super) enum Life {
+    Watched(AsyncFd<OwnedFd>),
+    /// It has ended before it could be watched.
+    Over,
+    /// The kernel (before 5.3) or its process namespace does not let us watch it: its connection alone tells.
+    Unknown,
+}
 
 impl Life {
     /// Of the process at the other end, as the kernel knows it.
-    pub(super) fn of(stream: &UnixStream) -> Life {
-        let watched = Life::watched(stream);
-        if let Err(error) = &watched {
-            debug!(%error, "a client's process cannot be watched; its connection is");
+    ///
+    /// # Errors
+    /// Where there is no descriptor to watch it by.
+    pub(super) fn of(stream: &UnixStream) -> io::Result<Life> {
+        match Life::watched(stream) {
+            Ok(process) => Ok(Life::Watched(process)),
+            Err(error) if is_shortage(&error) => Err(error),
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(Life::Over),
+            Err(error) => {
+                debug!(%error, "a client's process cannot be watched; its connection is");
+                Ok(Life::Unknown)
+            }
         }
-        Life(watched.ok())
     }
 
     fn watched(stream: &UnixStream) -> io::Result<AsyncFd<OwnedFd>> {
@@ -39,9 +53,10 @@ impl Life {
 
     /// Waits until it has ended.
     pub(super) async fn end(&self) {
-        match &self.0 {
-            Some(process) => drop(process.readable().await),
-            None => pending().await,
+        match self {
+            Life::Watched(process) => drop(process.readable().await),
+            Life::Over => {}
+            Life::Unknown => pending().await,
         }
     }
 }

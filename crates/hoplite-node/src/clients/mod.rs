@@ -13,10 +13,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Buf;
 use hoplite_core::io::ClientId;
-use hoplite_net::{FrameError, Meter, Outbox, Shortage};
+use hoplite_net::{is_shortage, FrameError, Meter, Outbox, Shortage};
 use hoplite_store::Arena;
 use hoplite_wire::{decode, Deframer};
 use hoplite_words::client::{Call, Gauge, Request};
@@ -35,6 +36,9 @@ use life::Life;
 /// Bytes of answers that may wait for one client: several of the longest (`IDS_MAX` ids ready). A
 /// client this far behind does not read at all.
 pub const CLIENT_OUTBOX_BYTES_MAX: usize = 16 << 20;
+
+/// Pause until answers are tried again for which the socket had no room, when there is no descriptor to wait by.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Clients at a time, unless told otherwise: many times the processors of any host, and two descriptors each.
 pub const CLIENTS_MAX: usize = 4096;
@@ -100,12 +104,12 @@ pub struct Host {
 
 impl Host {
     /// Serves a client that was welcomed, to its end.
-    async fn attend(&self, client: ClientId, stream: UnixStream) {
+    async fn attend(&self, client: ClientId, stream: UnixStream, life: Life) {
         let outbox = Arc::new(Outbox::new(CLIENT_OUTBOX_BYTES_MAX));
         if self.events.send(ClientEvent::Joined { client, outbox: outbox.clone() }).await.is_err() {
             return;
         }
-        let ended = self.converse(client, stream, &outbox).await;
+        let ended = self.converse(client, stream, life, &outbox).await;
         outbox.close();
         match ended {
             Ok(()) | Err(FrameError::Closed) => debug!(client = client.0, "client left"),
@@ -119,9 +123,9 @@ impl Host {
         &self,
         client: ClientId,
         stream: UnixStream,
+        life: Life,
         outbox: &Outbox,
     ) -> Result<(), FrameError> {
-        let life = Life::of(&stream);
         let socket = stream.into_std()?;
         // For reading only: else every answer that the client takes would wake this process, to tell that
         // there is room for more.
@@ -196,9 +200,15 @@ async fn write_answers(outbox: &Outbox, socket: &StdUnixStream) -> io::Result<()
 
 /// Waits until the client has taken some of what lies in its socket.
 async fn room(socket: &StdUnixStream) -> io::Result<()> {
-    let watched = watch(socket.try_clone()?, Interest::WRITABLE)?;
-    let room = watched.writable().await;
-    room.map(drop)
+    let watched = socket.try_clone().and_then(|socket| watch(socket, Interest::WRITABLE));
+    match watched {
+        Ok(watched) => watched.writable().await.map(drop),
+        Err(error) if is_shortage(&error) => {
+            tokio::time::sleep(SHORTAGE_PAUSE).await;
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 #[allow(deprecated, reason = "what replaces it is unsafe, for types that do not own their descriptor")]

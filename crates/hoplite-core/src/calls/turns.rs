@@ -1,0 +1,219 @@
+//! Long work for clients, in short turns, so that nobody else waits for it: to watch many objects, to watch them no
+//! more, to prefetch many, and to forget a client that goes and leaves much behind.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use hoplite_words::client::Gauge;
+use hoplite_words::peer::PeerMessage;
+use hoplite_words::{ErrorKind, NodeId, ObjectId};
+
+use crate::io::ClientId;
+use crate::subscriptions::Watcher;
+use crate::timers::Timer;
+use crate::Core;
+
+/// Steps of one turn: a millisecond's work or two.
+pub(super) const STEPS_PER_TURN: usize = 1024;
+
+/// And how many reductions of a client that is gone, each with thousands of sources.
+const REDUCTIONS_PER_TURN: usize = 64;
+
+/// Pause between two turns.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// Objects that are watched, each as often as somebody here does: half a kilobyte each, with what its owner knows.
+const WATCHED_MAX: usize = 1 << 21;
+
+/// Objects that are still to be prefetched; more are left out.
+const PREFETCHES_MAX: usize = 1 << 17;
+
+/// What is left to do.
+#[derive(Debug, Default)]
+pub(crate) struct LongWork {
+    unwatch: VecDeque<(Watcher, Vec<ObjectId>)>,
+    watch: VecDeque<(ClientId, u64, Vec<ObjectId>)>,
+    prefetch: VecDeque<(Vec<ObjectId>, Vec<NodeId>)>,
+    gone: VecDeque<ClientId>,
+    /// Ids in `watch`, and in `prefetch`.
+    to_watch: usize,
+    to_prefetch: usize,
+    /// Calls that were refused because too much is watched, and ids that were not prefetched.
+    refused: u64,
+    left_out: u64,
+}
+
+impl LongWork {
+    pub fn is_empty(&self) -> bool {
+        self.unwatch.is_empty() && self.watch.is_empty() && self.prefetch.is_empty() && self.gone.is_empty()
+    }
+}
+
+/// Takes up to `most` ids off the end.
+fn take_some(ids: &mut Vec<ObjectId>, most: usize) -> Vec<ObjectId> {
+    ids.split_off(ids.len().saturating_sub(most))
+}
+
+impl Core {
+    pub(crate) fn long_work_gauges(&self) -> [Gauge; 2] {
+        let gauge = |name: &str, value: usize, limit: usize, met| Gauge {
+            name: name.to_owned(),
+            value: value as u64,
+            limit: limit as u64,
+            met,
+        };
+        let (work, watched) = (&self.long_work, self.subscriptions.pairs());
+        [
+            gauge("objects watched", watched + work.to_watch, WATCHED_MAX, work.refused),
+            gauge("objects to prefetch", work.to_prefetch, PREFETCHES_MAX, work.left_out),
+        ]
+    }
+
+    /// Whether so many more objects may be watched; if not, the call is refused.
+    pub(crate) fn may_watch(&mut self, client: ClientId, call: u64, count: usize) -> bool {
+        let watched = self.subscriptions.pairs() + self.long_work.to_watch;
+        let may = watched + count <= WATCHED_MAX;
+        if !may {
+            self.long_work.refused += 1;
+            let message = format!(
+                "{}: {watched} objects are waited for or reduced here, {count} more would be over {WATCHED_MAX}",
+                self.ctx.me
+            );
+            self.reply_error(client, call, ErrorKind::LimitReached, message);
+        }
+        may
+    }
+
+    /// This call waits for these objects, too.
+    pub(super) fn watch_in_turns(&mut self, client: ClientId, call: u64, mut ids: Vec<ObjectId>) {
+        // They are taken off the end.
+        ids.reverse();
+        self.long_work.to_watch += ids.len();
+        self.long_work.watch.push_back((client, call, ids));
+        self.work_on_calls_soon();
+    }
+
+    /// The call waits for nothing any more.
+    pub(super) fn watch_no_more(&mut self, client: ClientId, call: u64) {
+        let work = &mut self.long_work;
+        work.watch.retain(|(of, number, ids)| {
+            let is_it = (*of, *number) == (client, call);
+            work.to_watch -= if is_it { ids.len() } else { 0 };
+            !is_it
+        });
+    }
+
+    /// Few are unwatched at once.
+    pub(crate) fn unwatch_all(&mut self, watcher: Watcher, mut ids: Vec<ObjectId>) {
+        for object in take_some(&mut ids, STEPS_PER_TURN) {
+            self.unwatch(object, watcher);
+        }
+        if !ids.is_empty() {
+            self.long_work.unwatch.push_back((watcher, ids));
+            self.work_on_calls_soon();
+        }
+    }
+
+    /// It is a hint: what is too much is left out.
+    pub(super) fn prefetch_in_turns(&mut self, mut ids: Vec<ObjectId>, nodes: Vec<NodeId>) {
+        let room = PREFETCHES_MAX - self.long_work.to_prefetch;
+        self.long_work.left_out += ids.len().saturating_sub(room) as u64;
+        ids.truncate(room);
+        // They are taken off the end.
+        ids.reverse();
+        self.long_work.to_prefetch += ids.len();
+        self.long_work.prefetch.push_back((ids, nodes));
+        self.work_on_calls();
+    }
+
+    /// The connection is gone: nothing of the client's stays behind.
+    pub(crate) fn on_client_gone(&mut self, client: ClientId) {
+        self.long_work.gone.push_back(client);
+        self.work_on_calls();
+    }
+
+    fn work_on_calls_soon(&mut self) {
+        if !self.ctx.timers.is_set(Timer::LongWork) {
+            self.ctx.timers.set(self.ctx.now + PAUSE, Timer::LongWork);
+        }
+    }
+
+    /// A turn of each kind of work.
+    pub(crate) fn work_on_calls(&mut self) {
+        self.forget_some();
+        self.unwatch_some();
+        self.watch_some();
+        self.prefetch_some();
+        if !self.long_work.is_empty() {
+            self.work_on_calls_soon();
+        }
+    }
+
+    fn unwatch_some(&mut self) {
+        if let Some((watcher, mut ids)) = self.long_work.unwatch.pop_front() {
+            for object in take_some(&mut ids, STEPS_PER_TURN) {
+                self.unwatch(object, watcher);
+            }
+            if !ids.is_empty() {
+                self.long_work.unwatch.push_front((watcher, ids));
+            }
+        }
+    }
+
+    fn watch_some(&mut self) {
+        let Some((client, call, mut ids)) = self.long_work.watch.pop_front() else { return };
+        let some = take_some(&mut ids, STEPS_PER_TURN);
+        self.long_work.to_watch -= some.len();
+        let is_last = ids.is_empty();
+        if !is_last {
+            self.long_work.watch.push_front((client, call, ids));
+        }
+        self.watch_for_wait(client, call, some.into_iter().rev().collect(), is_last);
+    }
+
+    fn prefetch_some(&mut self) {
+        let Some((mut ids, nodes)) = self.long_work.prefetch.pop_front() else { return };
+        let some = take_some(&mut ids, STEPS_PER_TURN.div_ceil(nodes.len().max(1)));
+        self.long_work.to_prefetch -= some.len();
+        if !ids.is_empty() {
+            self.long_work.prefetch.push_front((ids, nodes.clone()));
+        }
+        for id in some.into_iter().rev() {
+            // To ourselves too: messages to ourselves are handled like any other.
+            nodes.iter().for_each(|&node| self.send(node, PeerMessage::Prefetch { id }, None));
+        }
+    }
+
+    /// Of a client that is gone: its calls, then its reductions, what it was writing, and its views.
+    fn forget_some(&mut self) {
+        let Some(client) = self.long_work.gone.pop_front() else { return };
+        let mut left = STEPS_PER_TURN;
+        for call in self.calls.of_client(client, left) {
+            left -= 1;
+            self.forget_call(client, call);
+        }
+        if left > 0 {
+            let ended = self.abandon_reductions_of(client, REDUCTIONS_PER_TURN);
+            left = if ended == REDUCTIONS_PER_TURN { 0 } else { left.saturating_sub(ended) };
+        }
+        for copy in self.writes.of_client(client).into_iter().take(left) {
+            left -= 1;
+            self.abandon_write(copy);
+        }
+        while left > 0 {
+            let views = self.clients.get_mut(&client).map(|known| &mut known.views);
+            let Some((copy, count)) = views.and_then(|views| views.pop_first()) else { break };
+            left -= 1;
+            let object = self.copies.with(copy, |copy| {
+                copy.views -= count;
+                copy.object
+            });
+            self.try_free(copy);
+            self.drop_unwanted_fetch(object);
+        }
+        match left > 0 {
+            true => drop(self.clients.remove(&client)),
+            false => self.long_work.gone.push_front(client),
+        }
+    }
+}
