@@ -257,13 +257,21 @@ fn the_order_of_calls_is_enforced() {
     refused(|writer| writer.publish(101));
     refused(|writer| writer.unpublished(9, 20).fill(0));
     refused(|writer| writer.unpublished(10, 101).fill(0));
-    refused(|writer| assert!(writer.reader().bytes(0, 11).is_empty()));
-    refused(|writer| writer.seal());
-    refused(|writer| {
-        writer.abort();
-        writer.publish(100);
-        writer.seal();
-    });
+    refused(|writer| assert!(writer.reader().bytes(0, 101).is_empty()));
+}
+
+/// A client can write into it what it likes.
+#[test]
+fn what_the_block_says_stops_no_daemon() {
+    let arena = arena();
+    let mut writer = arena.mapping().create(OFFSET, 100).unwrap();
+    fill(&mut writer, 10);
+    assert_eq!(writer.reader().bytes(0, 100).len(), 100);
+    writer.abort();
+    writer.seal();
+    assert_eq!(writer.state(), State::Sealed);
+    writer.abort();
+    assert_eq!(writer.state(), State::Aborted);
 }
 
 #[test]
