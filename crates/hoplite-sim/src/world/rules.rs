@@ -11,7 +11,7 @@ use super::{Place, World};
 use crate::happening::Happening;
 use crate::names::node as name;
 use crate::plane::{FlowId, Stage};
-use crate::task::{Outcome, Spec, TaskId};
+use crate::task::{Ending, Outcome, Spec, TaskId};
 
 /// Right after a change of owners, the new one may lend what the old one would not have: the progress
 /// limit of the streams then has this many periods to break the cycle, and some time for questions.
@@ -237,6 +237,7 @@ impl World {
         let written = self.model.variant_of(object, &known).unwrap_or(0);
         let stood = self.tasks.values().any(|task| {
             let is_it = match task.spec {
+                Spec::Put { ending, .. } if ending != Ending::Seal => false,
                 Spec::PutSmall { id, size: put, variant, .. } | Spec::Put { id, size: put, variant, .. } => {
                     (id, put, variant) == (object, size, written)
                 }
