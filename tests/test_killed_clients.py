@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -192,3 +193,61 @@ def test_views_calls_and_reductions_are_let_go(clients: list[hoplite.Client]) ->
     returns_to(before, clients)
     eventually(lambda: entries() == known, "nobody waits any more")
     eventually(lambda: clients[0].status(timeout=TIMEOUT).clients == 1, "its connection is gone")
+
+
+WAITING = 500_000
+"""Objects that a client waits for: to forget them all at once would take the node seconds."""
+
+WAIT = f"""
+import signal, sys, threading, hoplite
+client = hoplite.connect(sys.argv[1])
+ids = [f"never {{number}}" for number in range({WAITING})]
+for start in range(0, {WAITING}, 50_000):
+    some = ids[start : start + 50_000]
+    threading.Thread(target=client.wait, args=(some,), daemon=True).start()
+print("ready", flush=True)
+signal.pause()
+"""
+
+STALL_SECONDS = 0.45
+"""After so long without a word the others take a node for dead."""
+
+
+def watched(client: hoplite.Client) -> int:
+    gauges = {gauge.name: gauge.value for gauge in client.status(timeout=TIMEOUT).gauges}
+    return gauges["objects watched"]
+
+
+def test_a_client_that_waits_for_many_objects_stalls_nobody(clients: list[hoplite.Client]) -> None:
+    with child(WAIT, clients[0].socket) as waiting:
+        eventually(lambda: watched(clients[0]) == WAITING, "all are watched")
+        kill(waiting)
+        longest = 0.0
+        while watched(clients[0]) > 0:
+            began = time.monotonic()
+            clients[0].status(timeout=TIMEOUT)
+            longest = max(longest, time.monotonic() - began)
+    assert longest < STALL_SECONDS
+    assert len(clients[1].status(timeout=TIMEOUT).members) == len(clients)
+
+
+CLOSE_AND_FORK = """
+import os, signal, sys, time, hoplite
+client = hoplite.connect(sys.argv[1])
+parent = os.getpid()
+if os.fork() == 0:
+    while os.getppid() == parent:
+        time.sleep(0.1)
+    os._exit(0)
+client.close()
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_a_connection_that_is_closed_while_a_forked_child_holds_it(clients: list[hoplite.Client]) -> None:
+    before = clients[0].status(timeout=TIMEOUT).clients
+    with process(sys.executable, "-c", CLOSE_AND_FORK, clients[0].socket) as closing:
+        assert closing.stdout is not None
+        assert closing.stdout.readline() == b"ready\n"
+        eventually(lambda: clients[0].status(timeout=TIMEOUT).clients == before, "it is counted no more")
