@@ -6,10 +6,12 @@
 //!    └── nobody for START_ALONE ──────────────────────────────────────────────▲
 //! ```
 //! So what it accepts as an owner contradicts nobody, and all members know a node that writes something. Two that
-//! join at the same time both ask every member; so one of them is told of the other before it owns anything, and asks
-//! it, too.
+//! join at the same time may hear of each other first: who does not know all members says so, and the other asks on.
+//! Both ask every member for what it knows; so one of them is told of the other before it owns anything, and asks it,
+//! too.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use hoplite_words::peer::PeerMessage;
@@ -68,7 +70,13 @@ pub(crate) struct Joining {
     has_begun: bool,
     /// A member was asked for all members, and has not answered.
     is_asking: bool,
+    /// One that knows them has.
+    is_answered: bool,
     tries: u32,
+    /// When it goes on by itself, if nobody knows more than it.
+    alone_at: Duration,
+    /// Members that know no more themselves.
+    partial: BTreeSet<NodeId>,
     knows_members: bool,
 }
 
@@ -89,10 +97,18 @@ impl Core {
         self.note_member(from);
         let mut members = self.members.with_lives();
         members.truncate(limits::MEMBERS_MAX);
-        self.send(from, PeerMessage::Members { members }, None);
+        let partial = self.joining.as_ref().is_some_and(|joining| !joining.knows_members);
+        self.send(from, PeerMessage::Members { members, partial }, None);
     }
 
-    pub(crate) fn on_members(&mut self, members: Vec<(NodeId, u32)>) {
+    pub(crate) fn on_members(&mut self, from: NodeId, members: Vec<(NodeId, u32)>, partial: bool) {
+        if let Some(joining) = &mut self.joining {
+            match partial {
+                true => drop(joining.partial.insert(from)),
+                false => drop(joining.partial.remove(&from)),
+            }
+            joining.is_answered |= !partial;
+        }
         // Gossip tells of who is left out here.
         let room = limits::MEMBERS_MAX - self.members_heard.0.len();
         self.members_heard.0.extend(members.into_iter().take(room));
@@ -106,8 +122,27 @@ impl Core {
         let changes = self.members.on_heard(self.ctx.now, members);
         self.on_member_changes(changes);
         match self.members_heard.0.is_empty() {
-            true => self.know_members(),
+            true => self.go_on_joining(),
             false => self.ctx.timers.set(self.ctx.now + TAKEN_IN_PAUSE, Timer::TakeIn),
+        }
+    }
+
+    /// Who joins beside us knows no more than we do: somebody else may. Where all members join, and all seeds are
+    /// among them, nobody does.
+    fn go_on_joining(&mut self) {
+        let Some(joining) = self.joining.as_mut().filter(|joining| !joining.knows_members) else { return };
+        if joining.is_answered {
+            return self.know_members();
+        }
+        joining.is_asking = false;
+        let partial = &joining.partial;
+        let me = self.ctx.me;
+        let next = self.ctx.shards.iter().find(|node| *node != me && !partial.contains(node));
+        let heard = |seed: SocketAddr| partial.iter().any(|node| node.addr == seed);
+        match next {
+            Some(node) => self.ask_for_members(node),
+            None if self.members.seeds().all(heard) => self.know_members(),
+            None => {}
         }
     }
 
@@ -123,7 +158,7 @@ impl Core {
     pub(crate) fn tell_of_newcomers(&mut self, to: NodeId) {
         let members = self.newcomers.beside(self.ctx.now, to);
         if !members.is_empty() {
-            self.send(to, PeerMessage::Members { members }, None);
+            self.send(to, PeerMessage::Members { members, partial: true }, None);
         }
     }
 
@@ -133,7 +168,10 @@ impl Core {
         let tries = joining.tries as usize;
         let count = self.ctx.shards.len() - 1;
         let next = self.ctx.shards.neighbours(count).nth(tries % count.max(1));
-        match next.filter(|_| tries < TRIES_MAX as usize) {
+        let is_time = self.ctx.now >= joining.alone_at;
+        let joins = |node: NodeId| joining.partial.contains(&node);
+        let all_join = self.ctx.shards.iter().all(|node| node == self.ctx.me || joins(node));
+        match next.filter(|_| !(is_time && all_join)).filter(|_| tries < TRIES_MAX as usize) {
             Some(node) => self.ask_for_members(node),
             None => self.know_members(),
         }
@@ -150,7 +188,8 @@ impl Core {
     pub(crate) fn take_part_when_joined(&mut self) {
         let Some(joining) = &mut self.joining else { return };
         if !std::mem::replace(&mut joining.has_begun, true) {
-            self.ctx.timers.set(self.ctx.now + START_ALONE, Timer::Join);
+            joining.alone_at = self.ctx.now + START_ALONE;
+            self.ctx.timers.set(joining.alone_at, Timer::Join);
         }
         if !joining.knows_members || self.directory.is_recovering() {
             return;

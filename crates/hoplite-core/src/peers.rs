@@ -67,7 +67,7 @@ impl Core {
                 self.on_inventory(from, Answer { round, since, page, unchanged, next }, clock);
             }
             PeerMessage::MembersRequest => self.on_members_request(from),
-            PeerMessage::Members { members } => self.on_members(members),
+            PeerMessage::Members { members, partial } => self.on_members(from, members, partial),
             PeerMessage::Pull { transfer, id, edition, offset, patient } => {
                 self.on_pull(PullKey { to: from, transfer }, id, edition, offset, patient);
             }

@@ -109,6 +109,11 @@ impl Members {
         }
     }
 
+    /// Where members were to be found when we started.
+    pub fn seeds(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.seeds.iter().copied()
+    }
+
     /// Whether others may have declared us dead while we did not run for so long.
     pub fn may_be_held_for_dead_after(&self, time: Duration) -> bool {
         time >= self.settings.suspect_to_down_after

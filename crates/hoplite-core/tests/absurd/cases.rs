@@ -175,7 +175,7 @@ fn headers_and_bytes_that_do_not_fit() {
 #[test]
 fn lists_that_are_too_long() {
     let mut at = Node::new();
-    refuse(&mut at, PeerMessage::Members { members: vec![(node(5), 0); 4097] });
+    refuse(&mut at, PeerMessage::Members { members: vec![(node(5), 0); 4097], partial: false });
     let answer = DirectoryAnswer::Holders { nodes: vec![node(5); 4097] };
     refuse(&mut at, PeerMessage::Answer { id: named("x"), answer });
     refuse(&mut at, PeerMessage::BackupIds { ids: vec![named("x"); 65_537] });

@@ -457,7 +457,10 @@ pub fn message(tape: &mut Tape, from: NodeId) -> PeerMessage {
         },
         29 => match tape.flag() {
             true => PeerMessage::MembersRequest,
-            false => PeerMessage::Members { members: tape.list(|tape| (any_node(tape), tape.number32())) },
+            false => PeerMessage::Members {
+                members: tape.list(|tape| (any_node(tape), tape.number32())),
+                partial: tape.flag(),
+            },
         },
         30 => PeerMessage::SeatCrowded {
             reduction: reduction(tape),

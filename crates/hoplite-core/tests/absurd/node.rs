@@ -60,7 +60,7 @@ impl Node {
     /// Hears of two members.
     pub fn meet(&mut self) {
         let members = vec![(node(2), 0), (node(3), 0)];
-        self.hear(node(2), PeerMessage::Members { members });
+        self.hear(node(2), PeerMessage::Members { members, partial: false });
     }
 
     pub fn hear(&mut self, from: NodeId, message: PeerMessage) {

@@ -29,7 +29,7 @@ fn starting_beside(last: u16) -> Node {
 
 fn tell_members(at: &mut Node, last: u16) {
     let members = (2..=last).map(|number| (node(number), 0)).collect();
-    at.hear(2, PeerMessage::Members { members });
+    at.hear(2, PeerMessage::Members { members, partial: false });
 }
 
 /// Says that there is nothing, whatever inventory is asked for; what that was.
@@ -260,7 +260,7 @@ fn a_member_tells_a_newcomer_of_all_and_of_itself() {
     let mut at = Node::among(4, STORE);
     at.hear(9, PeerMessage::MembersRequest);
     let told = at.take_mail().into_iter().find_map(|(to, message)| match message {
-        PeerMessage::Members { members } if to == node(9) => Some(members),
+        PeerMessage::Members { members, .. } if to == node(9) => Some(members),
         _ => None,
     });
     let mut members: Vec<_> = told.expect("it is answered").iter().map(|(member, _)| *member).collect();
@@ -281,7 +281,7 @@ fn newcomers_are_told_of_each_other() {
             PeerMessage::InventoryRequest { round: 1, scope, shards: vec![], from: None, fresh: true, clock },
         );
         let told = at.take_mail().into_iter().find_map(|(to, message)| match message {
-            PeerMessage::Members { members } if to == node(newcomer) => Some(members),
+            PeerMessage::Members { members, .. } if to == node(newcomer) => Some(members),
             _ => None,
         });
         told.map(|members| members.into_iter().map(|(member, _)| member).collect::<Vec<_>>())
@@ -290,4 +290,33 @@ fn newcomers_are_told_of_each_other() {
     assert_eq!(told(&mut at, 9), Some(vec![node(8)]));
     assert_eq!(told(&mut at, 8), Some(vec![node(9)]));
     assert_eq!(told(&mut at, 2), None, "it is no newcomer");
+}
+
+/// It may hear of another newcomer before the seed has answered.
+#[test]
+fn who_joins_beside_it_does_not_tell_it_all_members() {
+    let mut at = Node::starting_beside(1, STORE);
+    at.wait(Duration::from_millis(10));
+    at.take_mail();
+    at.hear(9, PeerMessage::MembersRequest);
+    let told = at.take_mail().into_iter().find_map(|(to, message)| match message {
+        PeerMessage::Members { partial, .. } if to == node(9) => Some(partial),
+        _ => None,
+    });
+    assert_eq!(told, Some(true), "it knows no more itself");
+    at.hear(9, PeerMessage::Members { members: vec![(node(ME), 0), (node(9), 0)], partial: true });
+    let call = at.ask(Request::Locate { id: object("x"), timeout_ms: None });
+    at.wait(WELCOME);
+    assert_eq!((answer_all(&mut at).len(), at.reply(call)), (0, None), "its seed may know more");
+    at.wait(Duration::from_secs(4));
+    answer_all(&mut at);
+    assert!(at.reply(call).is_some(), "nobody else is there");
+}
+
+#[test]
+fn where_all_seeds_join_as_well_nobody_is_waited_for() {
+    let mut at = starting_beside(2);
+    at.hear(2, PeerMessage::Members { members: vec![(node(ME), 0), (node(2), 0)], partial: true });
+    at.wait(Duration::from_millis(5));
+    assert_ne!(answer_all(&mut at).len(), 0);
 }

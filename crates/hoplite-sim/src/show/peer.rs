@@ -49,7 +49,10 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::BackupIds { ids } => format!("back up {}", names.objects(ids)),
         PeerMessage::ResyncRequest { .. } => "resync".to_owned(),
         PeerMessage::MembersRequest => "members?".to_owned(),
-        PeerMessage::Members { members } => format!("{} members", members.len()),
+        PeerMessage::Members { members, partial } => {
+            let so_far = if *partial { " so far" } else { "" };
+            format!("{} members{so_far}", members.len())
+        }
         PeerMessage::InventoryRequest { scope, shards, .. } => {
             format!("inventory of {} shards? ({scope:?})", shards.len())
         }

@@ -160,7 +160,7 @@ draw_enum! {
         Goodbye,
         Inventory { round, since, page, unchanged, next, clock },
         MembersRequest,
-        Members { members },
+        Members { members, partial },
     }
     DirectoryRequest {
         Announce { report, payload, wants_verdict },

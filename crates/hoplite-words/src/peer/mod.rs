@@ -13,7 +13,7 @@ pub use directory::{
 pub use seats::{Child, Seat, SeatTrouble, Source};
 
 /// Bumped with every change that an older peer would misread.
-pub const PEER_PROTOCOL_VERSION: u32 = 12;
+pub const PEER_PROTOCOL_VERSION: u32 = 13;
 
 /// First frame on every connection between nodes.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -350,6 +350,9 @@ pub enum PeerMessage {
         /// With how often each was declared dead while it lived.
         #[n(0)]
         members: Vec<(NodeId, u32)>,
+        /// Who says so does not know all of them itself yet.
+        #[n(1)]
+        partial: bool,
     },
     /// Seated node to coordinator, while it goes on: the slot waits for room. Answered by `MakeWay` once
     /// the reduction needs nothing but room.

@@ -39,7 +39,7 @@ impl PeerMessage {
                 next.iter().try_for_each(Cursor::validate)?;
                 clock.validate()
             }
-            PeerMessage::Members { members } => at_most("members", members.len(), MEMBERS_MAX),
+            PeerMessage::Members { members, .. } => at_most("members", members.len(), MEMBERS_MAX),
             PeerMessage::Pull { .. }
             | PeerMessage::Unpull { .. }
             | PeerMessage::PullRefused { .. }

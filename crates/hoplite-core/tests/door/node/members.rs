@@ -154,7 +154,7 @@ impl Node {
             }
             PeerMessage::MembersRequest => {
                 let members = self.gossips.keys().map(|&member| (member, 0));
-                PeerMessage::Members { members: members.collect() }
+                PeerMessage::Members { members: members.collect(), partial: false }
             }
             _ => return false,
         };
