@@ -84,6 +84,9 @@ impl Core {
                 self.on_seat_crowded(from, reduction, slot, attempt);
             }
             PeerMessage::MakeWay { reduction, slot, attempt } => self.on_make_way((reduction, slot), attempt),
+            PeerMessage::Unseat { reduction, slot, attempt } => {
+                self.on_unseat(from, (reduction, slot), attempt);
+            }
             PeerMessage::RootDone { reduction, slot, attempt } => {
                 self.on_root_done(from, reduction.number, slot, attempt)
             }

@@ -33,7 +33,7 @@ list! {
         Announce, Withdraw, Ask, Unask, Subscribe, Unsubscribe, Delete, Locate, Claim, ReleaseClaim, MarkLost, Bring,
         PinRefused, Verdict, Lend, Inline, Deleted, Lost, Copy, CopyGone, DeleteDone, Located, Pin, AskAgain, NotYet,
         Holders, ClaimVerdict, Pull, Unpull, PullRefused, Check, Checked, Seat, SeatFailed, SeatHeld, SeatCrowded,
-        MakeWay, RootDone, Commit, Committed, Disband, Prefetch, Ping, Pong, ResyncRequest, DeletionHeard, BackupIds,
+        MakeWay, Unseat, RootDone, Commit, Committed, Disband, Prefetch, Ping, Pong, ResyncRequest, DeletionHeard, BackupIds,
         InventoryRequest, Inventory, MembersRequest, Members, Goodbye,
     }
 }
@@ -113,6 +113,7 @@ impl Kind {
             PeerMessage::SeatHeld { .. } => Kind::SeatHeld,
             PeerMessage::SeatCrowded { .. } => Kind::SeatCrowded,
             PeerMessage::MakeWay { .. } => Kind::MakeWay,
+            PeerMessage::Unseat { .. } => Kind::Unseat,
             PeerMessage::RootDone { .. } => Kind::RootDone,
             PeerMessage::Commit { .. } => Kind::Commit,
             PeerMessage::Committed { .. } => Kind::Committed,
@@ -160,6 +161,7 @@ fn subject(message: &PeerMessage) -> (Thing, u64) {
         | PeerMessage::SeatHeld { reduction, slot, attempt }
         | PeerMessage::SeatCrowded { reduction, slot, attempt }
         | PeerMessage::MakeWay { reduction, slot, attempt }
+        | PeerMessage::Unseat { reduction, slot, attempt }
         | PeerMessage::RootDone { reduction, slot, attempt } => {
             (Thing::Reduction(*reduction), seat(*slot, *attempt))
         }
@@ -408,7 +410,7 @@ pub fn why_empty(kind: Kind, trouble: Trouble) -> Option<&'static str> {
         (Kind::Ping | Kind::Pong, Trouble::Twice) | (Kind::Pong, Trouble::Repeated) => {
             "every ping is of a moment of its own"
         }
-        (Kind::Seat | Kind::MakeWay | Kind::Commit | Kind::Disband, Trouble::Overtaken) => {
+        (Kind::Seat | Kind::MakeWay | Kind::Unseat | Kind::Commit | Kind::Disband, Trouble::Overtaken) => {
             "only its coordinator speaks of a reduction to a seat, in order"
         }
         (

@@ -53,7 +53,9 @@ impl Core {
             return self.repeat_commit(number, from);
         }
         let root = reduction.told_to(from, slot, attempt).filter(|seat| seat.root && !seat.open);
-        let Some(edition) = root.map(|seat| seat.edition) else { return };
+        let Some(edition) = root.map(|seat| seat.edition) else {
+            return self.on_seat_held(from, id, slot, attempt);
+        };
         if reduction.chosen_count() != reduction.k() {
             return;
         }
@@ -190,7 +192,16 @@ impl Core {
         let Some(commitment) = &reduction.commitment else { return };
         // If it has come back meanwhile, the commit is said to it again.
         if commitment.refused || !self.ctx.shards.contains(commitment.root) {
-            self.mark_target_lost(number);
+            let is_one = |node: NodeId| commitment.others.contains(&node) && self.ctx.shards.contains(node);
+            let edition = commitment.edition;
+            let mut copies = self.subscriptions.copies(reduction.request.target);
+            let is_coming = copies.any(|(node, report)| is_one(node) && report.edition == edition);
+            drop(copies);
+            match is_coming {
+                // It puts the target together from parts, and says so when it cannot.
+                true => self.ctx.timers.set(self.ctx.now + BEREAVED_FOR, Timer::Bereaved(number)),
+                false => self.mark_target_lost(number),
+            }
         }
     }
 

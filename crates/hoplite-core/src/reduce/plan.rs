@@ -168,10 +168,10 @@ impl super::coordinator::Slot {
             let same_place = *at == node && !restart;
             wanted.attempt = told.attempt;
             wanted.edition.attempt = told.attempt;
-            // As it is when something else is said; by itself it is no news (see `crowded`).
+            // That nothing is lacking any more is said with something else only (see `crowded`).
             let lacking = std::mem::replace(&mut wanted.lacking, told.lacking);
             if same_place && wanted == *told {
-                return None;
+                return (lacking && !told.lacking).then(|| self.lacks());
             }
             wanted.lacking = lacking;
             // A child on the same node joins a running fold behind our own sources, not before them.
@@ -191,6 +191,16 @@ impl super::coordinator::Slot {
         wanted.edition.attempt = self.attempt;
         self.told = Some((node, wanted.clone()));
         Some(wanted)
+    }
+}
+
+impl super::coordinator::Slot {
+    /// A source of the reduction went: what was summed up makes way for others from now on.
+    fn lacks(&mut self) -> Seat {
+        self.version += 1;
+        let (_, told) = self.told.as_mut().expect("its caller has looked");
+        (told.lacking, told.version) = (true, self.version);
+        told.clone()
     }
 }
 

@@ -7,7 +7,7 @@
 use hoplite_words::peer::{PeerMessage, SeatTrouble};
 use hoplite_words::{NodeId, ReductionId};
 
-use super::seat_table::Key;
+use super::seat_table::{Key, Running};
 use crate::Core;
 
 impl Core {
@@ -62,12 +62,24 @@ impl Core {
             Some(commitment) if commitment.is_for(from) => self.repeat_commit(reduction.number, from),
             Some(_) => self.send(from, PeerMessage::Disband { reduction }, None),
             None => {
-                let told =
-                    known.slots.iter().find(|(id, _)| *id == slot).and_then(|(_, slot)| slot.told.clone());
-                if let Some((_, seat)) = told.filter(|(at, seat)| *at == from && seat.attempt > attempt) {
-                    self.send(from, PeerMessage::Seat { reduction, seat }, None);
+                let told = known.told().find(|(at, seat)| *at == from && seat.slot == slot);
+                match told.map(|(_, seat)| seat.clone()) {
+                    Some(seat) if seat.attempt > attempt => {
+                        self.send(from, PeerMessage::Seat { reduction, seat }, None);
+                    }
+                    Some(_) => {}
+                    // It was given to another, or to nobody: a sum that nobody reads would hold its room until the end.
+                    None => self.send(from, PeerMessage::Unseat { reduction, slot, attempt }, None),
                 }
             }
+        }
+    }
+
+    /// The slot is not ours any more.
+    pub(crate) fn on_unseat(&mut self, from: NodeId, key: Key, attempt: u32) {
+        let current = self.seats.running.get(&key).filter(|running| running.seat.attempt == attempt);
+        if key.0.coordinator == from && current.is_some_and(Running::needs_coordinator) {
+            self.drop_seat(key);
         }
     }
 

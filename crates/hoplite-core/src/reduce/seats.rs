@@ -33,7 +33,12 @@ impl Core {
                 let state = running.state;
                 let told = self.seats.replace_seat(key, seat);
                 if let (Some(told), State::Folding { copy, fold }) = (told, state) {
-                    self.amend_seat(key, &told, copy, fold);
+                    let seat = &self.seats.running[&key].seat;
+                    let (lacking, version) = (seat.lacking, seat.version);
+                    // Of a fold that is not open any more nothing is amended.
+                    if *seat != (Seat { lacking, version, ..told.clone() }) {
+                        self.amend_seat(key, &told, copy, fold);
+                    }
                 }
             }
             running => {

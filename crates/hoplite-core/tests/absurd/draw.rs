@@ -467,8 +467,13 @@ pub fn message(tape: &mut Tape, from: NodeId) -> PeerMessage {
             slot: tape.number32(),
             attempt: tape.number32(),
         },
-        _ => match tape.below(4) {
+        _ => match tape.below(5) {
             0 => PeerMessage::Goodbye,
+            1 => PeerMessage::Unseat {
+                reduction: reduction(tape),
+                slot: tape.number32(),
+                attempt: tape.number32(),
+            },
             _ => PeerMessage::MakeWay {
                 reduction: reduction(tape),
                 slot: tape.number32(),

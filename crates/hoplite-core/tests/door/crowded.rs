@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble, Source};
+use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seat, SeatTrouble, Source};
 use hoplite_words::{Edition, FoldOrder, ObjectId, ReductionId};
 
 use crate::crashes::{reduction, root_seat};
 use crate::node::{node, Node, ME};
 use crate::puts::{put, viewed};
-use crate::requests::{announce, get_partial, put_report, reduce, writing_report, SIZE};
+use crate::requests::{announce, edition, get_partial, object, put_report, reduce, writing_report, SIZE};
 
 /// Longer than a seat waits in patience.
 const PATIENCE: Duration = Duration::from_millis(1100);
@@ -173,4 +173,78 @@ fn a_coordinator_asks_for_room_when_all_sources_are_complete() {
     assert!(!asked(&mut at));
     at.request(3, sources[1], announce(put_report(2, edition, SIZE)));
     assert!(asked(&mut at));
+}
+
+/// Whoever waits for its target, and for room, would wait for ever.
+#[test]
+fn a_reduction_that_comes_to_lack_a_source_says_so_to_all_its_sums() {
+    let mut at = Node::among(4, 16 << 20);
+    let ids = (0..).map(|number| object(&format!("source {number}")));
+    let sources: Vec<ObjectId> = ids.filter(|&id| at.owner_of(id) == ME).take(4).collect();
+    for (&source, holder) in sources.iter().zip([2, 3, 4]) {
+        at.request(holder, source, announce(put_report(1, edition(u64::from(holder)), SIZE)));
+    }
+    let target = at.id_owned_by(ME);
+    at.take_mail();
+    at.ask(reduce(target, &sources, 3, FoldOrder::Arrival));
+    let seats = |at: &mut Node| {
+        let mail = at.take_mail().into_iter();
+        let seats = mail.filter_map(|(to, message)| match message {
+            PeerMessage::Seat { seat, .. } => Some((to.addr.port(), seat)),
+            _ => None,
+        });
+        seats.collect::<Vec<_>>()
+    };
+    let told = seats(&mut at);
+    let (holder, sum) = told.iter().find(|(_, seat)| !seat.root).expect("three have sources").clone();
+    let (root, _) = told.iter().find(|(_, seat)| seat.root).expect("one is the root").clone();
+    assert!(!sum.lacking);
+    let gone = sources[usize::from(root) - 2];
+    at.request(root, gone, DirectoryRequest::Withdraw { seq: 2, edition: edition(u64::from(root)) });
+    at.wait(Duration::from_secs(2));
+    let again = seats(&mut at);
+    let is_it = |(to, seat): &(u16, Seat)| *to == holder && seat.slot == sum.slot;
+    let (_, again) = again.into_iter().find(is_it).expect("it is told");
+    assert!(again.lacking && again.attempt == sum.attempt, "{again:?}");
+}
+
+/// A sum that nobody reads would hold its room until the reduction is over.
+#[test]
+fn who_speaks_of_a_slot_that_is_anothers_is_told_so_and_lets_go() {
+    let mut at = Node::among(3, 16 << 20);
+    let ids = (0..).map(|number| object(&format!("source {number}")));
+    let ours: Vec<ObjectId> = ids.filter(|&id| at.owner_of(id) == ME).take(4).collect();
+    let [target, first, second, mine] = ours[..] else { panic!() };
+    for (source, holder) in [(first, 2), (second, 3)] {
+        at.request(holder, source, announce(put_report(1, edition(u64::from(holder)), SIZE)));
+    }
+    at.take_mail();
+    at.ask(reduce(target, &[first, second], 2, FoldOrder::Arrival));
+    let reduction = at.take_mail().into_iter().find_map(|(_, message)| match message {
+        PeerMessage::Seat { reduction, .. } => Some(reduction),
+        _ => None,
+    });
+    let reduction = reduction.expect("both have sources");
+    for said in [
+        PeerMessage::SeatHeld { reduction, slot: 77, attempt: 1 },
+        PeerMessage::RootDone { reduction, slot: 77, attempt: 1 },
+    ] {
+        at.hear(3, said);
+        assert_eq!(at.take_mail(), [(node(3), PeerMessage::Unseat { reduction, slot: 77, attempt: 1 })]);
+    }
+    // And as who is seated.
+    put(&mut at, mine, SIZE);
+    let before = at.copies.len();
+    let of = crate::crashes::reduction(2);
+    let seat = root_seat(&mut at, object("theirs"), mine);
+    let (slot, attempt) = (seat.slot, seat.attempt);
+    at.hear(2, PeerMessage::Seat { reduction: of, seat });
+    assert_eq!(at.copies.len(), before + 1);
+    at.hear(2, PeerMessage::Unseat { reduction: of, slot, attempt: attempt + 1 });
+    at.hear(3, PeerMessage::Unseat { reduction: of, slot, attempt });
+    assert_eq!(at.copies.len(), before + 1, "of another attempt, or not its coordinator's word");
+    at.hear(2, PeerMessage::Unseat { reduction: of, slot, attempt });
+    let &fold = at.folds.keys().next().expect("it folds");
+    at.end_fold(fold);
+    assert_eq!(at.copies.len(), before);
 }

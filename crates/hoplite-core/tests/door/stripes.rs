@@ -1,9 +1,10 @@
 //! Striped allreduce: what a coordinator tells whom, and when it is taken back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seat, SeatTrouble};
+use hoplite_words::peer::{CopyReport, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
 use hoplite_words::{FoldOrder, NodeId, ObjectId, ReductionId};
 
 use crate::node::{node, Node, ME};
@@ -208,4 +209,35 @@ fn a_store_too_crowded_for_stripes_gets_a_chain() {
     assert_eq!(disbanded(&mail), NODES.map(node).collect());
     let told = seats(mail);
     assert!(!told.is_empty() && !are_stripes(&told));
+}
+
+#[test]
+fn a_committed_target_that_others_are_still_putting_together_is_not_lost() {
+    let mut called = Called::new(4);
+    let mail = called.at.take_mail();
+    let reduction = reduction_of(&mail);
+    let seats = seats(mail);
+    let (root, seat) = seats.iter().find(|(_, seat)| seat.root).expect("one is pinned").clone();
+    let target = called.target;
+    let report = |seq, complete| CopyReport {
+        complete,
+        pinned: false,
+        header: seat.header.clone(),
+        stamp: Some(seat.stamp),
+        claim: (!complete).then_some(seat.claim),
+        ..put_report(seq, seat.edition, LARGE)
+    };
+    for number in NODES {
+        let request =
+            DirectoryRequest::Announce { report: report(10, false), payload: None, wants_verdict: true };
+        called.at.request(number, target, request);
+    }
+    let done = PeerMessage::RootDone { reduction, slot: seat.slot, attempt: seat.attempt };
+    called.at.hear(root.addr.port(), done);
+    called.at.crash(root.addr.port());
+    called.at.wait(Duration::from_millis(1500));
+    assert_eq!(called.at.reply(called.call), None, "they have its commit, and are at it");
+    let other = NODES.map(node).find(|other| *other != root).expect("there are several");
+    called.at.request(other.addr.port(), target, announce(report(11, true)));
+    assert!(matches!(called.at.reply(called.call), Some(Reply::Reduced { .. })));
 }

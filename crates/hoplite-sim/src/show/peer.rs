@@ -61,6 +61,9 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::SeatCrowded { reduction, slot, attempt } => {
             format!("seat crowded r{} slot {slot} attempt {attempt}", reduction.number)
         }
+        PeerMessage::Unseat { reduction, slot, attempt } => {
+            format!("seat of another r{} slot {slot} attempt {attempt}", reduction.number)
+        }
         PeerMessage::MakeWay { reduction, slot, attempt } => {
             format!("make way r{} slot {slot} attempt {attempt}", reduction.number)
         }

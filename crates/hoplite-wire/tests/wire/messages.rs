@@ -157,6 +157,7 @@ draw_enum! {
         InventoryRequest { round, scope, shards, from, fresh, clock },
         SeatCrowded { reduction, slot, attempt },
         MakeWay { reduction, slot, attempt },
+        Unseat { reduction, slot, attempt },
         Goodbye,
         Inventory { round, since, page, unchanged, next, clock },
         MembersRequest,

@@ -376,6 +376,16 @@ pub enum PeerMessage {
         #[n(2)]
         attempt: u32,
     },
+    /// Coordinator to a node that speaks of a slot which is not its own any more: what it has summed up there goes.
+    #[n(27)]
+    Unseat {
+        #[n(0)]
+        reduction: ReductionId,
+        #[n(1)]
+        slot: u32,
+        #[n(2)]
+        attempt: u32,
+    },
     /// The last frame on a control connection that its caller closes because it is idle: nothing is lost.
     #[n(23)]
     Goodbye,

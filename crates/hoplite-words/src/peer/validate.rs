@@ -58,6 +58,7 @@ impl PeerMessage {
             | PeerMessage::MembersRequest
             | PeerMessage::SeatCrowded { .. }
             | PeerMessage::MakeWay { .. }
+            | PeerMessage::Unseat { .. }
             | PeerMessage::Goodbye => Ok(()),
         }
     }
