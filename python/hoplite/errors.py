@@ -94,7 +94,10 @@ class VersionMismatch(HopliteError):
 
 
 class LimitReached(HopliteError):
-    """A limit of the node is reached (clients, descriptors, open calls); the message names it."""
+    """A limit is reached (of the node: clients, descriptors, open calls, objects waited for; of this process: descriptors).
+
+    The message names it.
+    """
 
     is_retryable = True
 
