@@ -94,9 +94,9 @@ class VersionMismatch(HopliteError):
 
 
 class LimitReached(HopliteError):
-    """A limit is reached (of the node: clients, descriptors, open calls, objects waited for; of this process: descriptors).
+    """A limit is reached, which the message names.
 
-    The message names it.
+    Of the node: clients, descriptors, open calls, objects waited for. Of this process: descriptors.
     """
 
     is_retryable = True
