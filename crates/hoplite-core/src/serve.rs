@@ -1,7 +1,7 @@
 //! Sending to those who pull [design §5]. What is asked for must be here in that very edition; a
 //! pull that is merely early is parked until the copy opens.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hoplite_words::client::Gauge;
@@ -44,6 +44,9 @@ struct Sending {
     is_unpulled: bool,
 }
 
+/// Sends that have ended and are remembered: of those before, a receiver that sees nothing coming asks another.
+const SENT_MAX: usize = 1024;
+
 /// Running sends and parked pulls.
 #[derive(Debug, Default)]
 pub(crate) struct Sends {
@@ -58,9 +61,18 @@ pub(crate) struct Sends {
     sharing: bool,
     /// Early pulls that were not parked, for too many were.
     refused: u64,
+    /// The last that were handed to the network in full: their bytes may be under way still.
+    sent: VecDeque<PullKey>,
 }
 
 impl Sends {
+    fn note_sent(&mut self, key: PullKey) {
+        self.sent.push_back(key);
+        if self.sent.len() > SENT_MAX {
+            self.sent.pop_front();
+        }
+    }
+
     fn begin(&mut self, send: SendId, sending: Sending) {
         self.sharing |= sending.is_large && !self.large.is_empty();
         if sending.is_large {
@@ -198,15 +210,19 @@ impl Core {
         }
     }
 
-    /// A receiver sees nothing coming. What has been sent may be in the network still: that is not refused, or a
-    /// slow line would be filled again and again with what nobody waits for any more.
+    /// A receiver sees nothing coming. What has been sent in full may be in the network still: that is not refused,
+    /// or a slow line would be filled again and again with what nobody waits for any more.
     pub(crate) fn on_check(&mut self, key: PullKey) {
         let sending = self.sends.by_key.get(&key).map(|send| self.sends.running[send].copy);
         let watermark = match sending.map(|copy| &self.copies.table[&copy]) {
             Some(copy) if copy.is_sealed() => copy.extent.size + 1,
             Some(copy) => copy.watermark,
             None if self.sends.parked.contains_key(&key) => 0,
-            None => u64::MAX,
+            None if self.sends.sent.contains(&key) => u64::MAX,
+            None => {
+                let refused = PeerMessage::PullRefused { transfer: key.transfer };
+                return self.send(key.to, refused, None);
+            }
         };
         self.send(key.to, PeerMessage::Checked { transfer: key.transfer, watermark }, None);
     }
@@ -230,6 +246,9 @@ impl Core {
             if outcome.is_err() && !is_unpulled && self.ctx.shards.contains(key.to) {
                 // Its connection may never have been made, so that the receiver cannot know.
                 self.send(key.to, PeerMessage::PullRefused { transfer: key.transfer }, None);
+            }
+            if outcome.is_ok() {
+                self.sends.note_sent(key);
             }
             let object = self.copies.table[&copy].object;
             self.remove_user(copy);

@@ -66,11 +66,21 @@ fn a_stream_that_moves_between_two_stalls_is_given_its_time() {
 
 /// Its last bytes may be in the network still.
 #[test]
-fn a_check_of_what_was_sent_or_never_asked_for_is_no_refusal() {
-    let (mut at, _, _) = receiving();
-    let transfer = TransferId(77);
+fn a_check_of_what_was_sent_is_no_refusal() {
+    let mut at = Node::among(2, 8 << 20);
+    let id = object("x");
+    put(&mut at, id, SIZE);
+    let here = edition_of(&mut at, id);
+    let transfer = TransferId(9);
+    at.hear(2, PeerMessage::Pull { transfer, id, edition: here, offset: 0, patient: false });
+    let &send = at.sends.keys().next().expect("it sends");
+    at.handle(Input::SendEnded { send, outcome: Ok(()) });
+    at.take_mail();
     at.hear(2, PeerMessage::Check { transfer });
     assert_eq!(at.take_mail(), [(node(2), PeerMessage::Checked { transfer, watermark: u64::MAX })]);
+    let other = TransferId(77);
+    at.hear(2, PeerMessage::Check { transfer: other });
+    assert_eq!(at.take_mail(), [(node(2), PeerMessage::PullRefused { transfer: other })]);
 }
 
 /// Each time that all of them are changed, the line is filled with what nobody waits for any more.

@@ -270,7 +270,8 @@ pub enum PeerMessage {
         #[n(1)]
         sealed: bool,
     },
-    /// Receiver to sender: nothing comes, although the connection stands. Answered by `Checked`.
+    /// Receiver to sender: nothing comes, although the connection stands. Answered by `Checked`, or by
+    /// `PullRefused` if nothing of the kind is, or was, being sent.
     #[n(15)]
     Check {
         #[n(0)]
