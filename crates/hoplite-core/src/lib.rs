@@ -63,7 +63,7 @@ use put_again::Spares;
 use puts::Writes;
 use reduce::{Reduction, Seats};
 use room::RoomQueue;
-use serve::Sends;
+use serve::{Sends, Sent};
 use subscriptions::Subscriptions;
 use timers::Timer;
 
@@ -90,6 +90,7 @@ pub struct Core {
     /// Members that went down: what is still on its way from them is out of date.
     departed: BTreeSet<NodeId>,
     /// Members of whose words some may have been taken for out of date: they are to be asked for them again.
+    sent: Sent,
     long_work: LongWork,
     needs_resync: BTreeSet<NodeId>,
     /// Members that may have reported what did not arrive: they are to be asked for their inventories.
@@ -135,6 +136,7 @@ impl Core {
             leaving: None,
             bad_messages: 0,
             departed: BTreeSet::new(),
+            sent: Sent::default(),
             long_work: LongWork::default(),
             needs_resync: BTreeSet::new(),
             needs_pull: BTreeSet::new(),

@@ -47,6 +47,19 @@ struct Sending {
 /// Sends that have ended and are remembered: of those before, a receiver that sees nothing coming asks another.
 const SENT_MAX: usize = 1024;
 
+/// The last sends whose bytes were handed to the network in full: they may be under way still.
+#[derive(Debug, Default)]
+pub(crate) struct Sent(VecDeque<PullKey>);
+
+impl Sent {
+    fn note(&mut self, key: PullKey) {
+        self.0.push_back(key);
+        if self.0.len() > SENT_MAX {
+            self.0.pop_front();
+        }
+    }
+}
+
 /// Running sends and parked pulls.
 #[derive(Debug, Default)]
 pub(crate) struct Sends {
@@ -61,18 +74,9 @@ pub(crate) struct Sends {
     sharing: bool,
     /// Early pulls that were not parked, for too many were.
     refused: u64,
-    /// The last that were handed to the network in full: their bytes may be under way still.
-    sent: VecDeque<PullKey>,
 }
 
 impl Sends {
-    fn note_sent(&mut self, key: PullKey) {
-        self.sent.push_back(key);
-        if self.sent.len() > SENT_MAX {
-            self.sent.pop_front();
-        }
-    }
-
     fn begin(&mut self, send: SendId, sending: Sending) {
         self.sharing |= sending.is_large && !self.large.is_empty();
         if sending.is_large {
@@ -218,7 +222,7 @@ impl Core {
             Some(copy) if copy.is_sealed() => copy.extent.size + 1,
             Some(copy) => copy.watermark,
             None if self.sends.parked.contains_key(&key) => 0,
-            None if self.sends.sent.contains(&key) => u64::MAX,
+            None if self.sent.0.contains(&key) => u64::MAX,
             None => {
                 let refused = PeerMessage::PullRefused { transfer: key.transfer };
                 return self.send(key.to, refused, None);
@@ -248,7 +252,7 @@ impl Core {
                 self.send(key.to, PeerMessage::PullRefused { transfer: key.transfer }, None);
             }
             if outcome.is_ok() {
-                self.sends.note_sent(key);
+                self.sent.note(key);
             }
             let object = self.copies.table[&copy].object;
             self.remove_user(copy);
