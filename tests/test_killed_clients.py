@@ -232,12 +232,12 @@ def test_a_client_that_waits_for_many_objects_stalls_nobody(clients: list[hoplit
 
 
 CLOSE_AND_FORK = """
-import os, signal, sys, time, hoplite
+import os, signal, sys, hoplite
 client = hoplite.connect(sys.argv[1])
-parent = os.getpid()
+closed_at_death, kept_by_parent = os.pipe()
 if os.fork() == 0:
-    while os.getppid() == parent:
-        time.sleep(0.1)
+    os.close(kept_by_parent)
+    os.read(closed_at_death, 1)
     os._exit(0)
 client.close()
 print("ready", flush=True)

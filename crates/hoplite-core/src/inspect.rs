@@ -39,6 +39,9 @@ impl Core {
         look(&mut left, "fetches", &self.fetches);
         look(&mut left, "sends", &self.sends);
         look(&mut left, "subscriptions", &self.subscriptions);
+        if !self.long_work.is_empty() {
+            left.push("long work for clients".to_owned());
+        }
         left.extend(self.seats.leftovers());
         look(&mut left, "reductions", &self.reductions);
         look(&mut left, "barriers", &self.barriers);

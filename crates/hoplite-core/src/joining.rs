@@ -73,7 +73,7 @@ pub(crate) struct Joining {
     /// One that knows them has.
     is_answered: bool,
     tries: u32,
-    /// When it goes on by itself, if nobody knows more than it.
+    /// When it goes on, if nobody who is known knows more than it.
     alone_at: Duration,
     /// Members that know no more themselves.
     partial: BTreeSet<NodeId>,
@@ -168,12 +168,14 @@ impl Core {
         let tries = joining.tries as usize;
         let count = self.ctx.shards.len() - 1;
         let next = self.ctx.shards.neighbours(count).nth(tries % count.max(1));
-        let is_time = self.ctx.now >= joining.alone_at;
         let joins = |node: NodeId| joining.partial.contains(&node);
-        let all_join = self.ctx.shards.iter().all(|node| node == self.ctx.me || joins(node));
-        match next.filter(|_| !(is_time && all_join)).filter(|_| tries < TRIES_MAX as usize) {
-            Some(node) => self.ask_for_members(node),
-            None => self.know_members(),
+        let all_join = count > 0 && self.ctx.shards.iter().all(|node| node == self.ctx.me || joins(node));
+        let (now, alone_at) = (self.ctx.now, joining.alone_at);
+        match next {
+            // A seed may still answer.
+            Some(_) if all_join && now < alone_at => self.ctx.timers.set(alone_at, Timer::Join),
+            Some(node) if !all_join && tries < TRIES_MAX as usize => self.ask_for_members(node),
+            _ => self.know_members(),
         }
     }
 

@@ -89,9 +89,9 @@ pub struct Core {
     bad_messages: u64,
     /// Members that went down: what is still on its way from them is out of date.
     departed: BTreeSet<NodeId>,
-    /// Members of whose words some may have been taken for out of date: they are to be asked for them again.
     sent: Sent,
     long_work: LongWork,
+    /// Members of whose words some may have been taken for out of date: they are to be asked for them again.
     needs_resync: BTreeSet<NodeId>,
     /// Members that may have reported what did not arrive: they are to be asked for their inventories.
     needs_pull: BTreeSet<NodeId>,

@@ -3,7 +3,7 @@
 //! - here: every request on its way in, every reply on its way out, and what a call leaves behind
 //! - `gets`, `waits`: calls answered when objects are here, or complete somewhere
 //! - `questions`: calls that the directory answers: delete, locate
-//! - `timeouts`: what a call is told whose time is up
+//! - `timeouts`: what a call is told whose time is up; `turns`: long work, a millisecond at a time
 
 mod gets;
 mod questions;
@@ -24,7 +24,6 @@ use crate::fetch::Want;
 use crate::io::ClientId;
 use crate::puts::Creation;
 use crate::room::RoomFor;
-use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 use questions::Deletion;
@@ -263,8 +262,7 @@ impl Core {
                 self.calls.tokens.remove(&token);
             }
             Pending::Wait { ids, poll, .. } => {
-                self.watch_no_more(client, call);
-                self.unwatch_all(Watcher::Call(client, call), ids);
+                self.end_watching(client, call, ids);
                 poll.into_iter().flat_map(|poll| poll.unanswered).for_each(|token| {
                     self.calls.tokens.remove(&token);
                 });

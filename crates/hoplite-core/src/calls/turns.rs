@@ -1,5 +1,5 @@
-//! Long work for clients, in short turns, so that nobody else waits for it: to watch many objects, to watch them no
-//! more, to prefetch many, and to forget a client that goes and leaves much behind.
+//! Long work for clients, in short turns, so that nobody else waits for it: watching many objects, ending that,
+//! prefetching many, and forgetting a client that goes and leaves much behind.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -93,14 +93,18 @@ impl Core {
         self.work_on_calls_soon();
     }
 
-    /// The call waits for nothing any more.
-    pub(super) fn watch_no_more(&mut self, client: ClientId, call: u64) {
+    /// The call waits for none of these objects any more. The last of them may not be watched yet.
+    pub(super) fn end_watching(&mut self, client: ClientId, call: u64, mut ids: Vec<ObjectId>) {
         let work = &mut self.long_work;
-        work.watch.retain(|(of, number, ids)| {
+        work.watch.retain(|(of, number, unwatched)| {
             let is_it = (*of, *number) == (client, call);
-            work.to_watch -= if is_it { ids.len() } else { 0 };
+            if is_it {
+                work.to_watch -= unwatched.len();
+                ids.truncate(ids.len() - unwatched.len());
+            }
             !is_it
         });
+        self.unwatch_all(Watcher::Call(client, call), ids);
     }
 
     /// Few are unwatched at once.
@@ -138,7 +142,7 @@ impl Core {
         }
     }
 
-    /// A turn of each kind of work.
+    /// A turn of each kind of work, each for the next client in line.
     pub(crate) fn work_on_calls(&mut self) {
         self.forget_some();
         self.unwatch_some();
@@ -155,7 +159,7 @@ impl Core {
                 self.unwatch(object, watcher);
             }
             if !ids.is_empty() {
-                self.long_work.unwatch.push_front((watcher, ids));
+                self.long_work.unwatch.push_back((watcher, ids));
             }
         }
     }
@@ -166,7 +170,7 @@ impl Core {
         self.long_work.to_watch -= some.len();
         let is_last = ids.is_empty();
         if !is_last {
-            self.long_work.watch.push_front((client, call, ids));
+            self.long_work.watch.push_back((client, call, ids));
         }
         self.watch_for_wait(client, call, some.into_iter().rev().collect(), is_last);
     }
@@ -176,7 +180,7 @@ impl Core {
         let some = take_some(&mut ids, STEPS_PER_TURN.div_ceil(nodes.len().max(1)));
         self.long_work.to_prefetch -= some.len();
         if !ids.is_empty() {
-            self.long_work.prefetch.push_front((ids, nodes.clone()));
+            self.long_work.prefetch.push_back((ids, nodes.clone()));
         }
         for id in some.into_iter().rev() {
             // To ourselves too: messages to ourselves are handled like any other.
@@ -213,7 +217,7 @@ impl Core {
         }
         match left > 0 {
             true => drop(self.clients.remove(&client)),
-            false => self.long_work.gone.push_front(client),
+            false => self.long_work.gone.push_back(client),
         }
     }
 }

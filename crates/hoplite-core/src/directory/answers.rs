@@ -1,4 +1,4 @@
-//! What others tell in their inventories: it is taken in, and what they tell no more is forgotten.
+//! Takes in the inventories of other nodes, and forgets what they report no longer.
 
 use std::time::Duration;
 

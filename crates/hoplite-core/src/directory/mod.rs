@@ -248,7 +248,7 @@ impl Directory {
 
     /// A sealed copy here of a small object, whose bytes may go with an answer: not one that was kept for who has
     /// given it up, and is about to go.
-    fn small_sealed(&self, local: &Copies, id: ObjectId) -> Option<CopyId> {
+    fn small_to_send(&self, local: &Copies, id: ObjectId) -> Option<CopyId> {
         let copy = local.small_sealed(id)?;
         let edition = local.table[&copy].edition;
         let mut holders = self.entry(id)?.holders.iter();

@@ -157,7 +157,7 @@ impl Directory {
         let wanted = bytes_max.is_some_and(|most| report.size <= most);
         let carries = wanted && report.complete && report.pinned && ![node, ctx.me].contains(&subscriber);
         let is_it = |copy: &CopyId| local.table[copy].edition == report.edition;
-        let attach = self.small_sealed(local, id).filter(|copy| carries && is_it(copy));
+        let attach = self.small_to_send(local, id).filter(|copy| carries && is_it(copy));
         let answer = DirectoryAnswer::Copy { node, report, payload: None };
         ctx.send(subscriber, PeerMessage::Answer { id, answer }, attach);
         attach.is_some()
@@ -242,7 +242,7 @@ impl Directory {
     /// Whether this ask was answered with the object itself, that is under way, and nobody else has it any more. The
     /// next time it is repeated, the answer got lost.
     pub(super) fn may_be_taken(&mut self, local: &Copies, origin: NodeId, id: ObjectId, ask: u64) -> bool {
-        let is_here = self.small_sealed(local, id).is_some();
+        let is_here = self.small_to_send(local, id).is_some();
         let Some(entry) = self.known_entry_mut(id).filter(|_| !is_here) else { return false };
         let answered = |held: &Held| held.complete && held.seq == ask && !held.doubted;
         if !entry.holders.get(origin).is_some_and(answered)

@@ -42,7 +42,7 @@ impl Directory {
         if !self.is_active(id.shard()) {
             return;
         }
-        let inline = self.small_sealed(local, id);
+        let inline = self.small_to_send(local, id);
         let mut passed = 0;
         let mut next_try: Option<Duration> = None;
         while let Some((number, ask)) = self.entry(id).and_then(|entry| entry.asks.next_behind(passed)) {

@@ -78,6 +78,9 @@ pub(crate) struct Fetch {
     in_vain: u32,
 }
 
+/// Objects that are wanted here, beyond which prefetches are left out: they are hints.
+const PREFETCH_WANTS_MAX: usize = 1 << 17;
+
 /// All fetches and who waits for them.
 #[derive(Debug, Default)]
 pub(crate) struct Fetches {
@@ -92,9 +95,6 @@ pub(crate) struct Fetches {
     pins: BTreeSet<ObjectId>,
     prefetches_left_out: u64,
 }
-
-/// Objects that are wanted here, beyond which prefetches are left out: they are hints.
-const PREFETCH_WANTS_MAX: usize = 1 << 17;
 
 impl Fetches {
     /// Whether too much is wanted to prefetch that, too. What must stay here is brought all the same.

@@ -172,21 +172,16 @@ impl Core {
     }
 
     pub(crate) fn on_small_folded(&mut self, number: u64, copy: CopyId, outcome: Result<(), Broken>) {
+        let broke_off = outcome.is_err() && self.stands(copy);
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         let Some(small) = &mut reduction.small else { return };
         small.is_folded = true;
-        if outcome.is_err() && self.stands(copy) {
-            self.drop_small_target(number);
+        if broke_off {
+            small.target = None;
             self.doom(copy);
             return self.fail_reduction(number, ErrorKind::Internal, "a fold of local objects broke off");
         }
         self.seal_small(number);
-    }
-
-    fn drop_small_target(&mut self, number: u64) {
-        if let Some(small) = self.reductions.get_mut(&number).and_then(|reduction| reduction.small.as_mut()) {
-            small.target = None;
-        }
     }
 
     /// Others may have held us for dead while we folded: then the right to the target is asked for once more.
