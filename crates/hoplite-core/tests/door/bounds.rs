@@ -120,3 +120,23 @@ fn too_much_is_not_watched() {
     let call = at.ask(reduce(object("sum"), &[object("one")], 1, FoldOrder::Arrival));
     assert_eq!(failed(&at, call), ErrorKind::LimitReached);
 }
+
+#[test]
+fn waits_that_are_cancelled_leave_no_work() {
+    let mut at = Node::among(2, STORE);
+    let ids: Vec<_> = (0..5000).map(|number| object(&format!("watched {number}"))).collect();
+    for _ in 0..200 {
+        let wait = Request::Wait {
+            ids: ids.clone(),
+            count: 5000,
+            timeout_ms: None,
+            fail_if_lost: false,
+            known_lost: vec![],
+        };
+        let call = at.ask(wait);
+        at.ask(Request::Cancel { call });
+        at.take_mail();
+    }
+    assert_eq!(at.gauge("objects watched"), 0);
+    assert_eq!(at.leftovers(), Vec::<String>::new());
+}

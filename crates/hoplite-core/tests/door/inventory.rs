@@ -14,6 +14,7 @@ use crate::gets::lend;
 use crate::node::{node, Node, ME};
 use crate::puts::{announced, created, put};
 use crate::recovery::id_moving;
+use crate::recovery_anew::query;
 use crate::requests::{
     accepted, announce, create, edition, get, object, put_report, put_small, reduce, SIZE,
 };
@@ -412,4 +413,19 @@ fn a_question_about_too_many_shards_is_not_answered() {
     let shards: Vec<_> = Shard::all().take(1025).collect();
     assert!(ask_for_page(&mut at, 2, Scope::Past, without_digest(&shards), None).is_none());
     assert!(ask_for_page(&mut at, 2, Scope::Past, without_digest(&shards[1..]), None).is_some());
+}
+
+/// A digest stands for copies alone.
+#[test]
+fn claims_are_told_also_where_the_digest_is_right() {
+    let mut at = Node::among(2, STORE);
+    let target = at.id_owned_by(2);
+    at.ask(reduce(target, &[object("never comes")], 1, FoldOrder::Arrival));
+    at.take_mail();
+    at.hear(2, query(target, false, Some(0)));
+    let told = at.take_mail().into_iter().find_map(|(_, message)| match message {
+        PeerMessage::Inventory { page, unchanged, .. } => Some((page.claims.len(), unchanged)),
+        _ => None,
+    });
+    assert_eq!(told, Some((1, vec![target.shard()])));
 }

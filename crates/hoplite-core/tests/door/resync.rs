@@ -412,3 +412,30 @@ fn a_node_that_was_held_for_dead_keeps_what_is_sealed() {
     let told = take_inventory(&mut at, 2, &[id.shard()]);
     assert!(matches!(&told.page.copies[..], [(_, report)] if report.stamp == Some(Stamp::from_ms(5))));
 }
+
+/// Connections that break together are one reason to say it again, or two: each is not one of its own.
+#[test]
+fn subscriptions_are_said_again_a_few_at_a_time_however_many_connections_broke() {
+    const WATCHED: usize = 5_000;
+    let mut at = Node::among(11, STORE);
+    let ids: Vec<_> = (0..WATCHED).map(|number| object(&format!("watched {number}"))).collect();
+    let count = WATCHED as u32;
+    at.ask(Request::Wait { ids, count, timeout_ms: None, fail_if_lost: false, known_lost: vec![] });
+    let said = |at: &mut Node| {
+        let is_it = |message: &PeerMessage| {
+            matches!(message, PeerMessage::Directory { request: DirectoryRequest::Subscribe { .. }, .. })
+        };
+        at.take_mail().iter().filter(|(_, message)| is_it(message)).count()
+    };
+    at.wait(Duration::from_secs(20));
+    said(&mut at);
+    (2..=11).for_each(|number| at.handle(Input::PeerBroken { node: node(number) }));
+    let mut in_all = 0;
+    for _ in 0..150 {
+        at.wait(Duration::from_millis(5));
+        let now = said(&mut at);
+        assert!(now <= 3 * 256, "{now} in 5 ms");
+        in_all += now;
+    }
+    assert!((WATCHED * 9 / 10..=3 * WATCHED).contains(&in_all), "{in_all}");
+}

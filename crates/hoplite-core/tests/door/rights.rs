@@ -1,4 +1,4 @@
-//! Who has the right to make an object, when its owner changes or was told something else.
+//! The right to make an object, when its owner changes or the holder of the right stood still.
 
 use std::time::Duration;
 

@@ -22,6 +22,17 @@ fn receiving() -> (Node, ObjectId, TransferId) {
     (at, id, transfer)
 }
 
+/// Node 2 pulls what was put here.
+fn sending() -> (Node, TransferId) {
+    let mut at = Node::among(2, 8 << 20);
+    let id = object("x");
+    put(&mut at, id, SIZE);
+    let here = edition_of(&mut at, id);
+    let transfer = TransferId(9);
+    at.hear(2, PeerMessage::Pull { transfer, id, edition: here, offset: 0, patient: false });
+    (at, transfer)
+}
+
 fn stall(at: &mut Node, transfer: TransferId, watermark: u64) {
     at.handle(Input::ReceiveStalled { transfer, watermark });
 }
@@ -67,12 +78,7 @@ fn a_stream_that_moves_between_two_stalls_is_given_its_time() {
 /// Its last bytes may be in the network still.
 #[test]
 fn a_check_of_what_was_sent_is_no_refusal() {
-    let mut at = Node::among(2, 8 << 20);
-    let id = object("x");
-    put(&mut at, id, SIZE);
-    let here = edition_of(&mut at, id);
-    let transfer = TransferId(9);
-    at.hear(2, PeerMessage::Pull { transfer, id, edition: here, offset: 0, patient: false });
+    let (mut at, transfer) = sending();
     let &send = at.sends.keys().next().expect("it sends");
     at.handle(Input::SendEnded { send, outcome: Ok(()) });
     at.take_mail();
@@ -104,12 +110,7 @@ fn where_senders_stand_still_at_the_same_place_each_has_twice_the_time() {
 
 #[test]
 fn a_sealed_copy_counts_its_seal() {
-    let mut at = Node::among(2, 8 << 20);
-    let id = object("x");
-    put(&mut at, id, SIZE);
-    let here = edition_of(&mut at, id);
-    let transfer = TransferId(9);
-    at.hear(2, PeerMessage::Pull { transfer, id, edition: here, offset: 0, patient: false });
+    let (mut at, transfer) = sending();
     at.take_mail();
     at.hear(2, PeerMessage::Check { transfer });
     assert_eq!(at.take_mail(), [(node(2), PeerMessage::Checked { transfer, watermark: SIZE + 1 })]);

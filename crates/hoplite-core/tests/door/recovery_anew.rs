@@ -1,15 +1,14 @@
-//! What was told does not count once it is asked for anew.
+//! A recovery that begins anew: earlier inventories of the same shard no longer count.
 
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::Request;
-use hoplite_words::peer::{DirectoryRequest, InventoryPage, PeerMessage, Scope, ShardQuery};
-use hoplite_words::{FoldOrder, ObjectId, Stamp};
+use hoplite_words::peer::{InventoryPage, PeerMessage, Scope, ShardQuery};
+use hoplite_words::{ObjectId, Stamp};
 
 use crate::node::{node, Node, ME};
 use crate::recovery::{copies, id_moving, take_asked, Asked};
-use crate::requests::{announce_unjudged, edition, object, put_report, reduce, writing_report, SIZE};
+use crate::requests::{announce_unjudged, edition, object, put_report, writing_report, SIZE};
 
 const STORE: u64 = 8 << 20;
 const MOMENT: Duration = Duration::from_millis(50);
@@ -24,7 +23,8 @@ fn asked_about(at: &mut Node, id: ObjectId) -> Asked {
     take_asked(at).into_iter().find(is_it).expect("node 2 may know of it")
 }
 
-fn query(of: ObjectId, fresh: bool, digest: Option<u64>) -> PeerMessage {
+/// A question for all that is here of the shard of an id.
+pub fn query(of: ObjectId, fresh: bool, digest: Option<u64>) -> PeerMessage {
     let shards = vec![ShardQuery { shard: of.shard(), digest }];
     PeerMessage::InventoryRequest {
         round: 1,
@@ -70,46 +70,4 @@ fn what_was_told_of_a_shard_does_not_count_once_it_was_anothers_for_a_moment() {
     at.request(2, id, announce_unjudged(2, put_report(77, edition(77), SIZE)));
     let told = at.take_answers(id);
     assert!(told.is_empty(), "node 2 has another content, and was not heard: {told:?}");
-}
-
-/// A digest stands for copies alone.
-#[test]
-fn claims_are_told_also_where_the_digest_is_right() {
-    let mut at = Node::among(2, STORE);
-    let target = at.id_owned_by(2);
-    at.ask(reduce(target, &[object("never comes")], 1, FoldOrder::Arrival));
-    at.take_mail();
-    at.hear(2, query(target, false, Some(0)));
-    let told = at.take_mail().into_iter().find_map(|(_, message)| match message {
-        PeerMessage::Inventory { page, unchanged, .. } => Some((page.claims.len(), unchanged)),
-        _ => None,
-    });
-    assert_eq!(told, Some((1, vec![target.shard()])));
-}
-
-/// Connections that break together are one reason to say it again, or two: each is not one of its own.
-#[test]
-fn subscriptions_are_said_again_a_few_at_a_time_however_many_connections_broke() {
-    const WATCHED: usize = 5_000;
-    let mut at = Node::among(11, STORE);
-    let ids: Vec<_> = (0..WATCHED).map(|number| object(&format!("watched {number}"))).collect();
-    let count = WATCHED as u32;
-    at.ask(Request::Wait { ids, count, timeout_ms: None, fail_if_lost: false, known_lost: vec![] });
-    let said = |at: &mut Node| {
-        let is_it = |message: &PeerMessage| {
-            matches!(message, PeerMessage::Directory { request: DirectoryRequest::Subscribe { .. }, .. })
-        };
-        at.take_mail().iter().filter(|(_, message)| is_it(message)).count()
-    };
-    at.wait(Duration::from_secs(20));
-    said(&mut at);
-    (2..=11).for_each(|number| at.handle(Input::PeerBroken { node: node(number) }));
-    let mut in_all = 0;
-    for _ in 0..150 {
-        at.wait(Duration::from_millis(5));
-        let now = said(&mut at);
-        assert!(now <= 3 * 256, "{now} in 5 ms");
-        in_all += now;
-    }
-    assert!((WATCHED * 9 / 10..=3 * WATCHED).contains(&in_all), "{in_all}");
 }
