@@ -32,10 +32,10 @@ struct Subscription {
     over: bool,
 }
 
-/// Objects that are looked at to find a few that are to be said again.
+/// Objects that one turn looks at to find the next few subscriptions to repeat.
 const LOOKED_AT_MAX: usize = 4096;
 
-/// Shards whose subscriptions are to be said again, in one pass over all objects, and in the next.
+/// Shards whose subscriptions are to be repeated: in the pass over all objects that is under way, and in the next.
 #[derive(Debug, Default)]
 struct Repeats {
     now: ShardSet,
@@ -47,7 +47,7 @@ struct Repeats {
 pub(crate) struct Subscriptions {
     table: BTreeMap<ObjectId, Subscription>,
     repeats: Repeats,
-    /// How many objects are watched, each as often as somebody does.
+    /// Pairs of an object and a watcher.
     pairs: usize,
     /// Objects of which a node has a copy.
     by_node: BTreeMap<NodeId, BTreeSet<ObjectId>>,
@@ -58,7 +58,7 @@ impl Subscriptions {
         self.pairs
     }
 
-    /// What is watched in these shards is to be said again.
+    /// The subscriptions to objects in these shards are to be repeated.
     pub fn repeat(&mut self, shards: &ShardSet) {
         match self.is_repeating() {
             true => self.repeats.then.insert_all(shards),
@@ -70,7 +70,7 @@ impl Subscriptions {
         !self.repeats.now.is_empty()
     }
 
-    /// The next few of these objects.
+    /// The next few objects whose subscriptions are to be repeated.
     pub fn next_to_repeat(&mut self, most: usize) -> Vec<ObjectId> {
         if !self.is_repeating() {
             return Vec::new();

@@ -31,8 +31,8 @@ impl Clock {
         self.held.is_none() && deadline <= self.started.elapsed()
     }
 
-    /// How long we have not run since `deadline` came, to be told to the core: none if about as much was told before,
-    /// since the core has not heard of that deadline yet.
+    /// How long this process has not run since `deadline` came, to be told to the core. Zero if the core was told of
+    /// about the same pause before: it learns only afterwards that the deadline has come.
     pub(crate) fn stood_still(&mut self, deadline: Duration) -> Duration {
         let time = self.started.elapsed().saturating_sub(deadline);
         let (of, told) = self.stood_still;

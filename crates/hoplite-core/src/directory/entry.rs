@@ -105,7 +105,7 @@ pub(super) struct Entry {
     pub subscribers: Vec<(NodeId, Option<u64>)>,
     pub contenders: Vec<Contender>,
     pub keeper: Option<Box<Keeper>>,
-    /// Others than its writer have been given the bytes: if that one gives the object up, it stays all the same.
+    /// Nodes or clients besides the writer have been given the bytes: the object stays even if the writer withdraws it.
     pub was_shown: bool,
     /// The backup owner was told that the object existed, since nobody else could tell of it.
     pub backup_told: bool,
@@ -172,7 +172,7 @@ impl Entry {
         self.holders.any_alive() || matches!(self.content, Content::Claimed { .. })
     }
 
-    /// Whether it never was if its writer, who waits for the verdict, gives it up.
+    /// Whether the writer, who still waits for the verdict, can undo the object by withdrawing it.
     pub fn may_be_taken_back(&self) -> bool {
         matches!(self.content, Content::Complete { by: Some(_), .. }) && !self.was_shown
     }

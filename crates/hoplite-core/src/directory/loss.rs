@@ -183,8 +183,8 @@ impl Directory {
         }
     }
 
-    /// Who asks for the rest of a writing that nobody can complete was not there, or did not hear it, when its
-    /// receivers were told to drop it.
+    /// `receiver` asks for the rest of a writing that nobody can complete: it missed the word to drop its part, and
+    /// hears it again.
     pub(super) fn tell_if_orphaned(&self, ctx: &mut Ctx, id: ObjectId, receiver: NodeId, edition: Edition) {
         let may_come = self.entry(id).is_some_and(|entry| entry.holders.may_complete(edition));
         if self.is_active(id.shard()) && !may_come {

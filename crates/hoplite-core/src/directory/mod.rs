@@ -4,7 +4,7 @@
 //! - here: requests find their entry; members come and go
 //! - `shard`: one owned shard, and who is involved in which of its entries
 //! - `entry`: what is known of one object; `holders`: its copies; `asks`: who waits for a sender
-//! - `recovery`: a new owner first hears of all that is known of its shards; `pulls`: it asks for that; `answers`: and
+//! - `recovery`: a new owner first hears of all that is known of its shards; `pulls` asks other nodes for that, `answers`
 //!   takes it in
 //! - `claims`: whose bytes become the object's; `reports`: copies come and go
 //! - `questions`: asks, subscriptions, locations; `sender_selection`: who sends to whom
@@ -237,7 +237,7 @@ impl Directory {
         None
     }
 
-    /// Somebody besides the writer has been given bytes of this writing.
+    /// A node or client besides the writer has been given bytes of this writing.
     pub fn note_shown(&mut self, id: ObjectId, edition: Edition) {
         let Some(entry) = self.known_entry_mut(id).filter(|entry| entry.may_be_taken_back()) else { return };
         if entry.holders.iter().any(|(_, held)| held.complete && held.edition == edition) {
@@ -246,8 +246,8 @@ impl Directory {
         }
     }
 
-    /// A sealed copy here of a small object, whose bytes may go with an answer: not one that was kept for who has
-    /// given it up, and is about to go.
+    /// The sealed copy here of a small object, if its bytes may go with an answer. A copy that was kept of a put that
+    /// has been withdrawn is about to go, and its bytes may not.
     fn small_to_send(&self, local: &Copies, id: ObjectId) -> Option<CopyId> {
         let copy = local.small_sealed(id)?;
         let edition = local.table[&copy].edition;

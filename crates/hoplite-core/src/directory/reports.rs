@@ -58,7 +58,7 @@ impl Directory {
         }
         self.reindex(id, origin);
         if report.complete && origin != ctx.me && by.is_none() {
-            // It has them from whoever it is that wrote them.
+            // A node besides the writer has all bytes.
             self.note_shown(id, edition);
         }
         if was_judged {

@@ -55,7 +55,7 @@ impl Sweeps {
 }
 
 impl Sweeps {
-    /// What these nodes told of these shards does not count any more: they are asked anew, or not at all.
+    /// Drops inventories that are not worked on yet: these nodes are asked anew about these shards, or not at all.
     pub fn forget_heard(&mut self, is_void: impl Fn(Shard, NodeId) -> bool) {
         self.unrepeated.retain(|&(shard, node), _| !is_void(shard, node));
     }

@@ -12,7 +12,7 @@ impl Core {
     /// The same attempt with more inputs, closed, or become the root.
     pub(super) fn amend_seat(&mut self, key: Key, told: &Seat, copy: CopyId, fold: FoldId) {
         let seat = self.seats.running[&key].seat.clone();
-        if seat.root && !told.root && self.is_taken(seat.out, true) {
+        if seat.root && !told.root && !self.free_id(seat.out, Some(seat.stamp)) {
             return self.seat_failed(key, SeatTrouble::Taken);
         }
         let children: Vec<_> =

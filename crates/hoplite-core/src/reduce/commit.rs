@@ -198,7 +198,7 @@ impl Core {
             let is_coming = copies.any(|(node, report)| is_one(node) && report.edition == edition);
             drop(copies);
             match is_coming {
-                // It puts the target together from parts, and says so when it cannot.
+                // That member still assembles the target, and reports if it cannot.
                 true => self.ctx.timers.set(self.ctx.now + BEREAVED_FOR, Timer::Bereaved(number)),
                 false => self.mark_target_lost(number),
             }

@@ -109,7 +109,7 @@ impl Seats {
         self.running.insert(key, running);
     }
 
-    /// Whether a target here is summed up, and its coordinator about to make it final.
+    /// Whether a root here has summed up everything and waits for the commit.
     pub fn await_commits(&self) -> bool {
         self.running
             .values()

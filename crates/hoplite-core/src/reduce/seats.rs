@@ -70,7 +70,7 @@ impl Core {
         if !self.copies.arena.could_hold(seat.size) {
             return self.seat_failed(key, SeatTrouble::NoRoom);
         }
-        if self.is_taken(seat.out, seat.root) {
+        if !self.free_id(seat.out, seat.root.then_some(seat.stamp)) {
             return self.seat_failed(key, SeatTrouble::Taken);
         }
         if self.must_make_way(key, &seat) {
@@ -120,20 +120,19 @@ impl Core {
         self.on_opened(seat.out);
     }
 
-    /// Whether the id has an object here that no reduction may push out: finished, or being written by a client.
-    /// A put that nobody has accepted gives way to a reduction that has the right to the id.
-    pub(super) fn is_taken(&mut self, id: ObjectId, has_right: bool) -> bool {
+    /// Makes the id free for what a reduction sums up here; `right` is when the reduction's claim to it was accepted.
+    /// A put that no owner has accepted gives way to that. False if there is an object that no reduction may push
+    /// out: a finished one, or one that a client writes.
+    pub(super) fn free_id(&mut self, id: ObjectId, right: Option<Stamp>) -> bool {
         if self.copies.sealed(id).is_some() {
-            return true;
+            return false;
         }
-        let Some(copy) = self.write_of(id) else { return false };
-        if !has_right || !self.writes.may_give_way(copy) {
-            return true;
-        }
+        let Some(copy) = self.write_of(id) else { return true };
+        let Some(stamp) = right.filter(|_| self.writes.may_give_way(copy)) else { return false };
         let edition = self.copies.table[&copy].edition;
         self.withdraw_edition(id, edition);
-        self.judge_write(copy, Verdict::Exists(Stamp::from_ms(0)));
-        false
+        self.judge_write(copy, Verdict::Exists(stamp));
+        true
     }
 
     /// The copies on this node that go into a fold: children here first (they hold what comes before

@@ -144,8 +144,8 @@ impl Core {
         };
         let (target, size, header) = (request.target, facts.size, facts.header.clone());
         let sources: Vec<_> = small.here.iter().map(|&(_, copy)| copy).collect();
-        let has_right = self.reductions.get(&number).is_some_and(|reduction| reduction.stamp().is_some());
-        if self.is_taken(target, has_right) {
+        let stamp = self.reductions.get(&number).and_then(Reduction::stamp);
+        if !self.free_id(target, stamp) {
             let message = format!("{}: the target {target} exists already", self.ctx.me);
             return self.fail_reduction(number, ErrorKind::AlreadyExists, &message);
         }
@@ -155,7 +155,6 @@ impl Core {
         let edition = Edition { writing: self.unique(), attempt: 0 };
         let phase = Phase::Folded(None);
         let (pinned, public) = (true, true);
-        let stamp = self.reductions.get(&number).and_then(Reduction::stamp);
         let claim = Some(self.claim_of(number));
         let new = NewCopy { object: target, edition, size, header, phase, pinned, public, stamp, claim };
         let Some(copy) = self.open_copy(new) else {
