@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use hoplite_words::{CopyId, Edition, ObjectId};
+use hoplite_words::{CopyId, Edition, ObjectId, Stamp};
 
 use crate::Core;
 
@@ -10,6 +10,11 @@ impl Core {
     /// Which object a copy is of, and which writing of it, until it is closed.
     pub fn identity_of(&self, copy: CopyId) -> Option<(ObjectId, Edition)> {
         self.copies.table.get(&copy).map(|copy| (copy.object, copy.edition))
+    }
+
+    /// When the content of a copy was accepted, as far as this node knows.
+    pub fn accepted_at(&self, copy: CopyId) -> Option<Stamp> {
+        self.copies.table.get(&copy).and_then(|copy| copy.stamp)
     }
 
     /// Whether a copy stays until its object is deleted.

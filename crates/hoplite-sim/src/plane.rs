@@ -237,7 +237,11 @@ impl Plane {
     }
 
     pub fn copies_of(&self, object: ObjectId) -> impl Iterator<Item = &Copy> {
-        self.of_object.get(&object).into_iter().flatten().map(|copy| &self.copies[copy])
+        self.ids_of(object).map(|copy| &self.copies[&copy])
+    }
+
+    pub fn ids_of(&self, object: ObjectId) -> impl Iterator<Item = CopyId> + '_ {
+        self.of_object.get(&object).into_iter().flatten().copied()
     }
 
     /// Forgets a copy that nobody touches any more.

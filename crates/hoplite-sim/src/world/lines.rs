@@ -16,7 +16,6 @@ use hoplite_words::peer::{PeerMessage, Scope};
 use hoplite_words::NodeId;
 
 use super::outputs::is_noise;
-use super::witnesses::deletion_of;
 use super::{note, tell, Place, World};
 use crate::fault::Lane;
 use crate::happening::Happening;
@@ -315,11 +314,7 @@ impl World {
                 self.note_handed_over(to, shards);
             }
         }
-        let deletion = deletion_of(&message);
-        self.feed(place, Input::Peer { from, message });
-        if let Some(id) = deletion {
-            self.note_witness(place, id);
-        }
+        self.feed_message(place, from, message);
     }
 
     /// A cut has healed: what it held up gets through, when the kernels try again.

@@ -86,10 +86,7 @@ impl World {
             self.pulls.insert((place, *transfer), (*id, *edition));
         }
         if let PeerMessage::DeletionHeard { id } = message {
-            if self.nodes[place.index].plane.copies_of(id).any(|held| held.kept) {
-                return self
-                    .violate(format!("{} confirms a deletion, but clients may keep {id:?}", name(from)));
-            }
+            self.judge_confirmation(place, id);
         }
         if let Some(copy) = copy {
             let Some(bytes) = self.whole_bytes(place, copy) else { return };

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::ObjectId;
+use hoplite_core::io::Input;
+use hoplite_words::{NodeId, ObjectId, Stamp};
 
 use super::{Place, World};
 
@@ -22,10 +23,12 @@ pub(crate) struct Witnesses {
     /// When a caller was told that it is done.
     answered: BTreeMap<ObjectId, Duration>,
     died: BTreeMap<Place, Duration>,
+    /// When what is being told deleted was deleted.
+    told: Option<Stamp>,
 }
 
 /// The object whose deletion this speaks of.
-pub(super) fn deletion_of(message: &PeerMessage) -> Option<ObjectId> {
+fn deletion_of(message: &PeerMessage) -> Option<ObjectId> {
     match message {
         PeerMessage::Answer { id, answer: DirectoryAnswer::Deleted { .. } } => Some(*id),
         PeerMessage::Directory { id, request: DirectoryRequest::Delete { .. }, .. } => Some(*id),
@@ -34,8 +37,33 @@ pub(super) fn deletion_of(message: &PeerMessage) -> Option<ObjectId> {
 }
 
 impl World {
+    /// Tells a core what another node said.
+    pub(super) fn feed_message(&mut self, place: Place, from: NodeId, message: PeerMessage) {
+        let deletion = deletion_of(&message);
+        self.witnesses.told = match &message {
+            PeerMessage::Answer { answer: DirectoryAnswer::Deleted { deletion }, .. } => Some(deletion.stamp),
+            _ => None,
+        };
+        self.feed(place, Input::Peer { from, message });
+        self.witnesses.told = None;
+        if let Some(id) = deletion {
+            self.note_witness(place, id);
+        }
+    }
+
+    /// Nobody is shown any longer what a node has confirmed as deleted. What was accepted later stays.
+    pub(super) fn judge_confirmation(&mut self, place: Place, id: ObjectId) {
+        let node = &self.nodes[place.index];
+        let told = self.witnesses.told;
+        let stays = |copy| told.is_some() && node.core.accepted_at(copy) > told;
+        if node.plane.ids_of(id).any(|copy| node.plane.copies[&copy].kept && !stays(copy)) {
+            let what = format!("{} confirms a deletion, but clients may keep {id:?}", self.name(place));
+            self.violate(what);
+        }
+    }
+
     /// A node has taken in a message about a deletion: perhaps it knows of it since.
-    pub(super) fn note_witness(&mut self, place: Place, id: ObjectId) {
+    fn note_witness(&mut self, place: Place, id: ObjectId) {
         if self.nodes[place.index].core.remembers_deletion(id) {
             self.witnesses.heard.entry(id).or_default().insert(place);
         }
