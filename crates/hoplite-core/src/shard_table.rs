@@ -58,6 +58,10 @@ impl<T> ShardTable<T> {
         self.iter().map(|(shard, _)| shard)
     }
 
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(Option::as_deref_mut)
+    }
+
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.iter().map(|(_, item)| item)
     }

@@ -50,6 +50,15 @@ impl Directory {
         (!waits).then_some(request)
     }
 
+    /// It is dead: what it wanted nobody decides any longer. If it lives, it says so again.
+    pub(super) fn release_of(&mut self, node: NodeId) {
+        if self.pulls.held == 0 {
+            return;
+        }
+        let recovering = self.owned.values_mut().filter_map(OwnedShard::recovery_mut);
+        self.pulls.held -= recovering.map(|recovering| recovering.release_of(node)).sum::<usize>();
+    }
+
     /// So many requests wait no longer.
     pub(super) fn note_released(&mut self, count: usize) {
         self.pulls.held -= count;

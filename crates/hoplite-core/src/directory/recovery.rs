@@ -147,6 +147,7 @@ impl Directory {
     pub(super) fn recovery_node_down(&mut self, ctx: &mut Ctx, node: NodeId) {
         self.pulls.forget_node(ctx, node);
         self.sweeps.forget_heard(|_, other| other == node);
+        self.release_of(node);
         self.await_nothing_of(ctx, node);
         self.pull_more(ctx);
     }

@@ -23,6 +23,20 @@ pub(super) struct Recovering {
     pub held: BTreeMap<ObjectId, Vec<(NodeId, DirectoryRequest)>>,
 }
 
+impl Recovering {
+    /// Drops a node's requests, and says how many they were.
+    pub fn release_of(&mut self, node: NodeId) -> usize {
+        let mut released = 0;
+        self.held.retain(|_, requests| {
+            let before = requests.len();
+            requests.retain(|(by, _)| *by != node);
+            released += before - requests.len();
+            !requests.is_empty()
+        });
+        released
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct OwnedShard {
     entries: BTreeMap<ObjectId, Box<Entry>>,
