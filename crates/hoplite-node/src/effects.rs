@@ -17,6 +17,7 @@ use hoplite_words::{Blob, CopyId, NodeId};
 use tracing::{debug, info, warn};
 
 use crate::carry::{Carriers, Inputs, Way};
+use crate::clients::CLIENT_TOLD_BYTES_MAX;
 use crate::clock::Clock;
 use crate::copies::Copies;
 use crate::gauges::Doors;
@@ -166,7 +167,9 @@ impl Node {
                 status.gauges.extend(self.gauges());
             }
             Reply::View { copy, sealed: false, .. } => self.copies.at(*copy).show(),
-            Reply::View { copy, size, header, .. } if *size <= ANSWER_BYTES_MAX => {
+            Reply::View { copy, size, header, .. }
+                if *size <= ANSWER_BYTES_MAX && self.waiting_bytes(client) < CLIENT_TOLD_BYTES_MAX =>
+            {
                 let reader = self.copies.at(*copy).reader();
                 let payload = Blob(reader.bytes(0, *size).to_vec());
                 // With the bytes in hand the client has no use for the view.
@@ -185,6 +188,11 @@ impl Node {
             self.clients.remove(&client);
             self.deaf_clients += 1;
         }
+    }
+
+    /// Answers that the client has not taken yet.
+    fn waiting_bytes(&self, client: ClientId) -> usize {
+        self.clients.get(&client).map_or(0, |outbox| outbox.bytes())
     }
 
     fn tell(&mut self, to: NodeId, mut message: PeerMessage, attached: Option<CopyId>) {

@@ -37,6 +37,10 @@ use life::Life;
 /// client this far behind does not read at all.
 pub const CLIENT_OUTBOX_BYTES_MAX: usize = 16 << 20;
 
+/// From so many on, a client is shown small objects instead of being told their bytes: it may have asked for as many as
+/// it may have calls open before it reads the first answer, and all of these are not to come to more than may wait.
+pub const CLIENT_TOLD_BYTES_MAX: usize = 1 << 20;
+
 /// Pause until answers are tried again for which the socket had no room, when there is no descriptor to wait by.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(10);
 

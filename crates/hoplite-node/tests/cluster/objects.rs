@@ -183,3 +183,23 @@ fn deleted_objects_are_gone_everywhere() {
         }
     }
 }
+
+/// An event loop asks for all of its objects before it looks at the first answer.
+#[test]
+fn a_client_may_ask_for_many_small_objects_before_it_reads_an_answer() {
+    const MANY: u64 = 4000;
+    let nodes = cluster(1);
+    let mut client = nodes[0].client();
+    let ids: Vec<_> = (0..MANY).map(|n| ObjectId::from_name(&n.to_string())).collect();
+    for (n, &id) in ids.iter().enumerate() {
+        let payload = Blob(pattern(n as u64, ANSWER_BYTES_MAX as usize));
+        let request = Request::PutSmall { id, header: Header::default(), payload, timeout_ms: None };
+        assert_eq!(client.call(request), Reply::Done);
+    }
+    let calls: Vec<_> = ids.iter().map(|&id| client.start_get(id)).collect();
+    // Longer than the node takes to answer.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    for (n, call) in calls.into_iter().enumerate() {
+        assert!(client.finish_get(call) == pattern(n as u64, ANSWER_BYTES_MAX as usize));
+    }
+}
