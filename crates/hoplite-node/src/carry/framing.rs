@@ -6,6 +6,9 @@ use hoplite_net::Bundle;
 use hoplite_wire::{body_bytes, decode, FRAME_HEADER_BYTES};
 use minicbor::Decode;
 
+/// Room made for a long frame on the word of its length alone.
+const READ_BYTES_MAX: usize = 64 << 10;
+
 /// The frame in the making.
 #[derive(Debug, Default)]
 pub(super) struct Framing {
@@ -27,7 +30,7 @@ impl Framing {
             None => FRAME_HEADER_BYTES,
             Some(header) => FRAME_HEADER_BYTES + body_bytes(*header).map_err(io::Error::other)?,
         };
-        self.bytes.resize(needed, 0);
+        self.bytes.resize(needed.min(had + READ_BYTES_MAX), 0);
         let read = bundle.try_read(&mut self.bytes[had..]);
         self.bytes.truncate(had + *read.as_ref().unwrap_or(&0));
         if read? == 0 {
@@ -39,5 +42,31 @@ impl Framing {
         let frame = decode(&self.bytes[FRAME_HEADER_BYTES..]).map_err(io::Error::other)?;
         self.bytes.clear();
         Ok(Some(frame))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hoplite_words::limits::FRAME_BYTES_MAX;
+    use hoplite_words::peer::BulkFrame;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_length_of_a_frame_alone_makes_no_room_for_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut bundle = Bundle::from(listener.accept().await.unwrap().0);
+        let mut framing = Framing::default();
+        stream.write_all(&(FRAME_BYTES_MAX as u32).to_le_bytes()).await.unwrap();
+        for _ in 0..3 {
+            stream.write_all(&[0]).await.unwrap();
+            bundle.readable().await.unwrap();
+            while framing.read::<BulkFrame>(&mut bundle).is_ok() {}
+            let room = framing.bytes.capacity();
+            assert!(room <= 4 * READ_BYTES_MAX, "{room} bytes for {}", framing.bytes.len());
+        }
     }
 }
