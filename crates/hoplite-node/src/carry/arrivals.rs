@@ -79,6 +79,11 @@ impl Arrivals {
         self.lock().values().map(|known| known.silence.due(after)).min()
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<TransferId, Awaited>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -215,9 +215,12 @@ impl Carriers {
 
     pub fn amend_fold(&mut self, fold: FoldId, rule: FoldRule, added: Inputs) {
         if let Some(folding) = self.folds.remove(&fold) {
-            self.expect_streams(&added.streams, &folding);
+            let streams = added.streams.clone();
+            self.expect_streams(&streams, &folding);
             // A fold that has ended takes no more orders; its end is on the way to the core.
-            let _ = folding.commands.send(fold::Command::Amend { rule, added });
+            if folding.commands.send(fold::Command::Amend { rule, added }).is_err() {
+                streams.iter().for_each(|&(transfer, _)| self.shared.arrivals.forget(transfer));
+            }
             self.folds.insert(fold, folding);
         }
     }

@@ -105,6 +105,13 @@ impl Bench {
     }
 }
 
+impl Carriers {
+    /// How many transfers are awaited.
+    pub(super) fn awaited(&self) -> usize {
+        self.shared.arrivals.len()
+    }
+}
+
 /// Writes and publishes more of a copy.
 pub(super) fn append(copy: &Copy, bytes: &[u8]) {
     copy.write(|writer| {

@@ -102,6 +102,11 @@ impl Fold {
     pub(in crate::carry) async fn run(mut self, ending: Ending, load: Load) {
         let _busy = load.busy();
         let outcome = self.fold_all(&load).await;
+        // What is ordered from now on is refused, and what was ordered just before is awaited no longer.
+        self.orders.close();
+        while let Ok(command) = self.orders.try_recv() {
+            self.pass_over(&command);
+        }
         for stream in &self.streams {
             self.shared.arrivals.forget(stream.transfer());
         }
@@ -294,8 +299,16 @@ impl Fold {
             if matches!(command, Command::Stop) {
                 break;
             }
+            self.pass_over(&command);
         }
         Err(Broken)
+    }
+
+    /// Streams that come too late are not waited for.
+    fn pass_over(&self, command: &Command) {
+        if let Command::Amend { added, .. } = command {
+            added.streams.iter().for_each(|&(transfer, _)| self.shared.arrivals.forget(transfer));
+        }
     }
 }
 

@@ -343,3 +343,32 @@ async fn a_stream_without_its_seal_is_reported_as_stalled_at_its_end() {
     assert_eq!(bench.input().await, ended());
     bench.finish().await;
 }
+
+/// An amendment crosses the word that a stream broke (or that the fold has ended): what it adds is awaited no longer
+/// than the fold lasts.
+#[tokio::test]
+async fn streams_that_were_added_too_late_are_not_awaited_for_ever() {
+    for ended_before in [false, true] {
+        let mut bench = Bench::new();
+        let out = bench.copy(400);
+        bench.carriers.fold(FOLD, out, sum(true), Inputs { sources: vec![], streams: streams(1) });
+        let mut stream = bench.connect(peer(10)).await;
+        head(&mut stream, 0, 0, 400).await;
+        drop(stream);
+        assert_eq!(bench.input().await, Input::FoldStreamBroken { fold: FOLD, transfer: TransferId(0) });
+        if ended_before {
+            bench.carriers.stop_fold(FOLD);
+            // Its end is on the way to the core.
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        }
+        let added = Inputs { sources: vec![], streams: vec![(TransferId(1), peer(11))] };
+        bench.carriers.amend_fold(FOLD, sum(true), added);
+        bench.carriers.stop_fold(FOLD);
+        assert_eq!(bench.input().await, broken());
+        let mut late = bench.connect(peer(11)).await;
+        assert_eq!(bench.carriers.awaited(), 0, "ended before: {ended_before}");
+        head(&mut late, 1, 0, 400).await;
+        closed(&late).await;
+        bench.finish().await;
+    }
+}
