@@ -101,6 +101,8 @@ impl Created {
     /// # Errors
     /// `BadArgument` past the end; `BadArgument` in a forked child.
     pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        // Before a byte is written: the memory is the parent's, too.
+        self.client.check_process()?;
         let (from, streaming) = (self.watermark(), self.size() >= STREAM_FROM_BYTES);
         let more = bytes.len() as u64;
         self.check_fits(more)?;

@@ -133,6 +133,34 @@ fn a_created_object_is_written_in_place() {
 }
 
 #[test]
+fn a_forked_child_writes_nothing_into_what_its_parent_creates() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    let writer = node.open(1000);
+    std::thread::scope(|scope| {
+        let creating =
+            scope.spawn(|| client.create(id(), 1000, Header::default(), None, &mut never).unwrap().unwrap());
+        session.answer_next(created());
+        let mut created = creating.join().unwrap();
+        created.writable().fill(1);
+        // SAFETY: the child does nothing but the call that is to fail, and ends without what else this process does
+        // at its end.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let refused = created.append(&[2; 500]).is_err_and(|error| error.kind == ErrorKind::BadArgument);
+            // SAFETY: as above.
+            unsafe { libc::_exit(i32::from(!refused)) };
+        }
+        let mut status = -1;
+        // SAFETY: `status` is ours.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "the call did not fail");
+        created.advance(1000).unwrap();
+        assert!(writer.reader().bytes(0, 1000).iter().all(|&byte| byte == 1), "the child's bytes are there");
+    });
+}
+
+#[test]
 fn a_created_object_that_is_dropped_is_withdrawn() {
     let node = Node::start();
     let (client, mut session) = node.connect();
