@@ -3,7 +3,6 @@
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -54,8 +53,12 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener, StartError> {
     if other_kind {
         return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, "it exists and is no socket")));
     }
-    match UnixStream::connect(path) {
-        Ok(_) => return Err(StartError::SocketInUse(path.to_owned())),
+    match call(path) {
+        Ok(()) => return Err(StartError::SocketInUse(path.to_owned())),
+        // It takes no callers just now (stopped, say), and as many as may wait do.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            return Err(StartError::SocketInUse(path.to_owned()));
+        }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             fs::remove_file(path).map_err(failed)?;
         }
@@ -63,6 +66,13 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener, StartError> {
         Err(error) => return Err(failed(error)),
     }
     listen(path).map_err(failed)
+}
+
+/// Without waiting.
+fn call(path: &Path) -> io::Result<()> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&SockAddr::unix(path)?)
 }
 
 fn listen(path: &Path) -> io::Result<UnixListener> {
@@ -77,6 +87,8 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     fn path(name: &str) -> PathBuf {
@@ -93,6 +105,24 @@ mod tests {
         let second = bind(&path).unwrap();
         drop(second);
         fs::remove_file(&path).unwrap();
+    }
+
+    /// It is stopped, say, and as many callers as may wait do.
+    #[tokio::test]
+    async fn a_daemon_that_takes_no_callers_is_not_waited_for() {
+        let path = path("stopped");
+        let stopped = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        stopped.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+        stopped.listen(0).unwrap();
+        let _caller = UnixStream::connect(&path).unwrap();
+        let (bound, told) = std::sync::mpsc::channel();
+        std::thread::spawn({
+            let path = path.clone();
+            move || bound.send(matches!(bind(&path), Err(StartError::SocketInUse(_))))
+        });
+        let outcome = told.recv_timeout(std::time::Duration::from_secs(5));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(outcome, Ok(true));
     }
 
     #[tokio::test]
