@@ -327,7 +327,7 @@ impl Core {
         let mut gauges = Vec::new();
         self.directory.gauges(&mut gauges);
         self.spares.gauge(&mut gauges);
-        gauges.push(self.calls_gauge());
+        gauges.extend(self.calls_gauges());
         gauges.extend(self.long_work_gauges());
         gauges.push(self.sends.parked_gauge());
         gauges.push(self.fetches.gauge());

@@ -158,8 +158,10 @@ impl Core {
             let message = format!("{}: {id} has {size} bytes, the whole store {bytes}", self.ctx.me);
             return self.reply_error(client, call, ErrorKind::StoreFull, message);
         }
+        self.calls.note_payload(creation.payload.as_ref());
         self.open_call(client, call, timeout_ms, Pending::Create(creation));
         self.try_create(client, call);
+        self.refuse_payload_if_too_many(client, call);
     }
 
     /// Creates the copy a pending call asks for, or leaves the call waiting for what is in the way.

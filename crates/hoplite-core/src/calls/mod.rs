@@ -92,7 +92,13 @@ pub(crate) struct Calls {
     deleting: VecDeque<(ClientId, u64)>,
     /// Calls of clients that had too many open.
     pub refused: u64,
+    /// Of small puts that wait, for room above all.
+    payload_bytes: usize,
+    payloads_refused: u64,
 }
+
+/// What these may come to. Each is little, but one client may have as many calls open as there would be gigabytes.
+const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 
 impl Calls {
     /// The first few that this client has open.
@@ -107,7 +113,20 @@ impl Calls {
         let Pending::Create(Creation { payload, .. }) = pending else { return None };
         let payload = payload.take()?;
         *pending = Pending::Seal;
+        self.payload_bytes -= payload.0.len();
         Some(payload)
+    }
+
+    /// A put that came in one frame is tried for the first time.
+    pub fn note_payload(&mut self, payload: Option<&Blob>) {
+        self.payload_bytes += payload.map_or(0, |payload| payload.0.len());
+    }
+
+    /// Whether its bytes wait, and are too many.
+    fn is_over(&self, client: ClientId, call: u64) -> bool {
+        let pending = self.table.get(&(client, call)).map(|call| &call.pending);
+        let waits = matches!(pending, Some(Pending::Create(Creation { payload: Some(_), .. })));
+        waits && self.payload_bytes > PAYLOAD_BYTES_MAX
     }
 }
 
@@ -209,8 +228,31 @@ impl Core {
         self.clients.entry(client).or_default().calls += 1;
     }
 
+    /// A small put that cannot be carried out at once is refused if too many bytes wait.
+    pub(crate) fn refuse_payload_if_too_many(&mut self, client: ClientId, call: u64) {
+        if self.calls.is_over(client, call) {
+            self.calls.payloads_refused += 1;
+            let message = format!(
+                "{}: {} bytes of small puts wait here already, for room above all, and no more than \
+                 {PAYLOAD_BYTES_MAX} may",
+                self.ctx.me, self.calls.payload_bytes
+            );
+            self.fail_call(client, call, ErrorKind::LimitReached, &message);
+        }
+    }
+
+    pub(crate) fn calls_gauges(&self) -> [Gauge; 2] {
+        let payloads = Gauge {
+            name: "bytes of small puts that wait".to_owned(),
+            value: self.calls.payload_bytes as u64,
+            limit: PAYLOAD_BYTES_MAX as u64,
+            met: self.calls.payloads_refused,
+        };
+        [self.calls_gauge(), payloads]
+    }
+
     /// Of the client that has the most.
-    pub(crate) fn calls_gauge(&self) -> Gauge {
+    fn calls_gauge(&self) -> Gauge {
         let value = self.clients.values().map(|client| client.calls).max().unwrap_or(0) as u64;
         let (name, limit) = ("open calls of one client".to_owned(), limits::CALLS_MAX as u64);
         Gauge { name, value, limit, met: self.calls.refused }
@@ -244,7 +286,8 @@ impl Core {
             client.calls -= 1;
         }
         match pending {
-            Pending::Create(Creation { id, .. }) => {
+            Pending::Create(Creation { id, payload, .. }) => {
+                self.calls.payload_bytes -= payload.map_or(0, |payload| payload.0.len());
                 self.unwant(id, Want::Call(client, call));
                 self.room.leave(RoomFor::Create { client, call });
             }

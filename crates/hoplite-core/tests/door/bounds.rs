@@ -5,7 +5,7 @@ use std::time::Duration;
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Scope, ShardQuery};
-use hoplite_words::{ErrorKind, FoldOrder, ObjectId, Stamp};
+use hoplite_words::{Blob, ErrorKind, FoldOrder, Header, ObjectId, Stamp};
 
 use crate::node::{node, Node, CLIENT, ME};
 use crate::puts::failed;
@@ -139,4 +139,31 @@ fn waits_that_are_cancelled_leave_no_work() {
     }
     assert_eq!(at.gauge("objects watched"), 0);
     assert_eq!(at.leftovers(), Vec::<String>::new());
+}
+
+/// What waits of them lies in the daemon's own memory.
+#[test]
+fn small_puts_that_wait_for_room_come_to_so_many_bytes() {
+    const BOUND: usize = 256 << 20;
+    const BYTES: usize = 64 << 10;
+    let mut at = Node::alone(1 << 20);
+    let put = |at: &mut Node, number: usize| {
+        let id = object(&format!("small {number}"));
+        let payload = Blob(vec![7; BYTES]);
+        at.ask(Request::PutSmall { id, header: Header::default(), payload, timeout_ms: None })
+    };
+    let calls: Vec<_> = (0..5000).map(|number| put(&mut at, number)).collect();
+    let open = calls.iter().filter(|&&call| at.reply(call).is_none()).count();
+    assert!((BOUND / BYTES - 1..=BOUND / BYTES).contains(&open), "{open} wait");
+    assert_eq!(failed(&at, calls[4999]), ErrorKind::LimitReached);
+    // Who gives up makes room for others; what is here already is put again.
+    let patient = calls.iter().copied().find(|&call| at.reply(call).is_none()).unwrap();
+    at.ask(Request::Cancel { call: patient });
+    let call = put(&mut at, 6000);
+    assert_eq!(at.reply(call), None);
+    let call = put(&mut at, 0);
+    assert_eq!(at.reply(call), Some(&Reply::Done));
+    at.handle(Input::ClientGone { client: CLIENT });
+    at.wait(Duration::from_secs(1));
+    assert_eq!(at.gauge("bytes of small puts that wait"), 0);
 }
