@@ -4,7 +4,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
 use hoplite_wire::Deframer;
@@ -15,8 +15,11 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::patience::INTERRUPT_EVERY;
 
-/// Most bytes of calls that wait for the node to take them; past that it is not answering anyway.
+/// Most bytes of calls that wait for the node to take them; past that, who makes another call waits with it.
 const UNSENT_BYTES_MAX: usize = 64 << 20;
+
+/// How long. A node that takes nothing of so much is not answering anyway; one that is only slower than we call does.
+const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Read at once: many answers, and a small object's announcement is far below it.
 const READ_BYTES: usize = 64 << 10;
@@ -65,11 +68,22 @@ impl Link {
         self.socket.as_fd()
     }
 
-    /// Sends a frame, or as much of it as the socket takes; the rest goes with later `flush`es.
+    /// Sends a frame, or as much of it as the socket takes; the rest goes with later `flush`es. Waits if too much
+    /// waits already.
     pub(crate) fn send(&self, call: &Call) -> Result<(), LinkDown> {
         let mut outgoing = self.outgoing();
-        if outgoing.len() > UNSENT_BYTES_MAX {
-            return Err(LinkDown(format!("it takes no calls, {} bytes wait for it", outgoing.len())));
+        let (mut waiting, mut since) = (outgoing.len(), Instant::now());
+        while outgoing.len() > UNSENT_BYTES_MAX {
+            if since.elapsed() >= ROOM_PATIENCE {
+                return Err(LinkDown(format!("it takes no calls, {} bytes wait for it", outgoing.len())));
+            }
+            drop(outgoing);
+            self.poll_room(INTERRUPT_EVERY);
+            outgoing = self.outgoing();
+            Self::write(&self.socket, &mut outgoing);
+            if outgoing.len() < waiting {
+                (waiting, since) = (outgoing.len(), Instant::now());
+            }
         }
         hoplite_wire::encode(call, &mut outgoing);
         Self::write(&self.socket, &mut outgoing);

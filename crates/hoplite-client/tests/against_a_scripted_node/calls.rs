@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hoplite_client::{never, Client, Lookup, ReduceCall, View};
 use hoplite_words::client::{Call, Reply, Request, Status};
 use hoplite_words::limits::{IDS_MAX, SOURCES_MAX};
-use hoplite_words::{Error, ErrorKind, FoldOrder, ObjectId, Op};
+use hoplite_words::{Blob, Error, ErrorKind, FoldOrder, Header, ObjectId, Op};
 
 use crate::node::{bytes, id, node_id, view, Node, Session, COPY, OFFSET};
 
@@ -217,4 +217,38 @@ fn what_breaks_a_limit_is_not_sent() {
     }
     drop(client.submit(Request::Status).unwrap());
     session.expect(Request::Status);
+}
+
+/// As an event loop does that puts many small objects at once.
+#[test]
+fn a_node_that_is_slower_than_it_is_called_is_not_taken_for_dead() {
+    const CALLS: usize = 2000;
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    std::thread::scope(|scope| {
+        let calling = scope.spawn(|| {
+            let put = || {
+                let payload = Blob(vec![1; 60_000]);
+                client.submit(Request::PutSmall {
+                    id: id(),
+                    header: Header::default(),
+                    payload,
+                    timeout_ms: None,
+                })
+            };
+            (0..CALLS).map(|_| put()).collect::<Result<Vec<_>, _>>().map(|tickets| {
+                // Not cancelled before the node has heard of them.
+                tickets.into_iter().for_each(std::mem::forget);
+                while client.wants_write() {
+                    client.pump().unwrap();
+                }
+            })
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        if calling.is_finished() {
+            return calling.join().unwrap().unwrap();
+        }
+        (0..CALLS).for_each(|_| drop(session.next()));
+        calling.join().unwrap().unwrap();
+    });
 }
