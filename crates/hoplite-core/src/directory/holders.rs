@@ -211,12 +211,17 @@ impl Holders {
     }
 
     /// Whether the chain of senders leads from `node` to a source of the same edition, and not by way of `asker`.
-    pub fn leads_to_source(&self, node: NodeId, asker: NodeId) -> bool {
+    /// Of the `sound` it is known already; who has no copy is in nobody's way.
+    pub fn leads_to_source(&self, node: NodeId, asker: NodeId, sound: &BTreeSet<NodeId>) -> bool {
         let Some(edition) = self.get(node).map(|held| held.edition) else { return false };
+        let may_be_in_the_way = self.contains(asker);
         let mut at = node;
         for _ in 0..=self.len() {
             let held = self.get(at).filter(|held| held.edition == edition);
             let Some(held) = held.filter(|_| at != asker) else { return false };
+            if !may_be_in_the_way && sound.contains(&at) {
+                return true;
+            }
             match held.upstream {
                 Some(upstream) if !held.complete => at = upstream,
                 _ => return held.is_source(),
@@ -298,11 +303,12 @@ mod tests {
             let upstream = Some(node(port - 1));
             holders.insert(node(port), Held { upstream, ..held(false) });
         }
-        assert!(holders.leads_to_source(node(4), node(9)));
-        assert!(!holders.leads_to_source(node(4), node(2)), "the asker is on the way");
+        let nobody = BTreeSet::new();
+        assert!(holders.leads_to_source(node(4), node(9), &nobody));
+        assert!(!holders.leads_to_source(node(4), node(2), &nobody), "the asker is on the way");
         holders.change(node(2), |held| held.upstream = Some(node(4)));
-        assert!(!holders.leads_to_source(node(4), node(9)) && holders.is_in_cycle(node(3)));
+        assert!(!holders.leads_to_source(node(4), node(9), &nobody) && holders.is_in_cycle(node(3)));
         holders.remove(node(3));
-        assert!(!holders.leads_to_source(node(4), node(9)) && !holders.is_in_cycle(node(4)));
+        assert!(!holders.leads_to_source(node(4), node(9), &nobody) && !holders.is_in_cycle(node(4)));
     }
 }

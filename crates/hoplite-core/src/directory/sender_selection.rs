@@ -6,8 +6,9 @@
 //! and never a sender whose own upstream chain contains the asker.
 //!
 //! What a choice costs: a step for each copy that is lent to nobody and cannot be used, and one for each hop
-//! between the chosen one and a source.
+//! between the chosen one and a source, or one that was chosen in the same turn.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage};
@@ -36,18 +37,68 @@ enum Choice {
     Wait(Option<Duration>),
 }
 
+/// What is found out while the asks on one object are answered, so that it need not be for each of them.
+#[derive(Default)]
+struct Turn {
+    /// Copies that are known to lead to a source, however long the way.
+    sound: BTreeSet<NodeId>,
+    /// Copies that may be lent to more, if to several at once.
+    open: Option<Open>,
+}
+
+struct Open {
+    fanout: usize,
+    /// The best first.
+    ranks: BTreeSet<Rank>,
+}
+
+type Rank = (usize, usize, usize, NodeId);
+
+/// Its link is that of all its objects, of which we know nothing (docs/decisions/0015).
+fn rank(node: NodeId, held: &Held, fanout: usize) -> Option<Rank> {
+    let lent = held.lent.len();
+    (lent < fanout).then(|| ((held.served + lent) / fanout, held.depth, lent, node))
+}
+
+impl Turn {
+    fn lend(&mut self, entry: &mut Entry, sender: NodeId, ask: &Ask) {
+        let both = [sender, ask.node];
+        let ranks = |entry: &Entry, fanout| {
+            both.map(|node| entry.holders.get(node).and_then(|held| rank(node, held, fanout)))
+        };
+        let fanout = self.open.as_ref().map_or(1, |open| open.fanout);
+        let before = ranks(entry, fanout);
+        entry.lend(sender, ask);
+        let after = ranks(entry, fanout);
+        if let Some(open) = &mut self.open {
+            for rank in before.iter().flatten() {
+                open.ranks.remove(rank);
+            }
+            open.ranks.extend(after.into_iter().flatten());
+        }
+        self.sound.insert(sender);
+        if entry.holders.get(ask.node).is_some_and(|held| held.upstream == Some(sender)) {
+            self.sound.insert(ask.node);
+        }
+    }
+}
+
 impl Directory {
     /// Answers every ask on `id` that can be answered now.
     pub fn serve_asks(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId) {
         if !self.is_active(id.shard()) {
             return;
         }
+        if self.entry(id).is_none_or(|entry| entry.holders.is_empty()) {
+            return self.drop_if_empty(id);
+        }
         let inline = self.small_to_send(local, id);
+        let mut turn = Turn::default();
         let mut passed = 0;
         let mut next_try: Option<Duration> = None;
         while let Some((number, ask)) = self.entry(id).and_then(|entry| entry.asks.next_behind(passed)) {
             let ask = ask.clone();
-            let choice = self.choose(ctx, id, inline, &ask);
+            let choice = self.choose(ctx, id, inline, &ask, &mut turn);
             if let Choice::Wait(due) = choice {
                 let earlier = [due, next_try].into_iter().flatten().min();
                 next_try = earlier.filter(|&due| due > ctx.now);
@@ -57,9 +108,12 @@ impl Directory {
             let entry = self.known_entry_mut(id).expect("it has an ask");
             entry.asks.remove(ask.node);
             match choice {
-                Choice::Inline(copy) => self.answer_inline(ctx, local, id, ask.node, ask.ask, copy),
+                Choice::Inline(copy) => {
+                    turn = Turn::default();
+                    self.answer_inline(ctx, local, id, ask.node, ask.ask, copy);
+                }
                 Choice::Lend(sender) => {
-                    entry.lend(sender, &ask);
+                    turn.lend(entry, sender, &ask);
                     self.answer_lend(ctx, id, ask.node, ask.ask, sender);
                     // Those before it may now stream behind it.
                     passed = 0;
@@ -74,7 +128,7 @@ impl Directory {
         self.drop_if_empty(id);
     }
 
-    fn choose(&self, ctx: &Ctx, id: ObjectId, inline: Option<CopyId>, ask: &Ask) -> Choice {
+    fn choose(&self, ctx: &Ctx, id: ObjectId, inline: Option<CopyId>, ask: &Ask, turn: &mut Turn) -> Choice {
         if inline.is_some() && ask.node == ctx.me {
             return Choice::Drop;
         }
@@ -86,7 +140,7 @@ impl Directory {
         let fanout = fanout_of(ctx, entry);
         // Our own link is the one that has too much to carry.
         let besides = inline.map(|_| ctx.me);
-        match entry.choose_sender(ctx, ask, fanout, besides) {
+        match entry.choose_sender(ctx, ask, fanout, besides, turn) {
             Some(sender) => Choice::Lend(sender),
             None => {
                 let link_free = inline.map(|_| link_free_at);
@@ -161,13 +215,21 @@ fn fanout_of(ctx: &Ctx, entry: &Entry) -> usize {
 
 impl Entry {
     /// The best sender for an ask, if one is free, `besides` this one.
-    fn choose_sender(&self, ctx: &Ctx, ask: &Ask, fanout: usize, besides: Option<NodeId>) -> Option<NodeId> {
+    fn choose_sender(
+        &self,
+        ctx: &Ctx,
+        ask: &Ask,
+        fanout: usize,
+        besides: Option<NodeId>,
+        turn: &mut Turn,
+    ) -> Option<NodeId> {
+        let Turn { sound, open } = turn;
         let distrusted = ask.distrust.filter(|&(_, until)| until > ctx.now).map(|(sender, _)| sender);
         // Continuing an edition spares the bytes we have; any other means starting over. One that leads
         // to no source any more is no reason to wait.
         let continues = |held: &Held| Some(held.edition) == ask.have;
         let source = |(node, held): (NodeId, &Held)| {
-            node != ask.node && continues(held) && self.holders.leads_to_source(node, ask.node)
+            node != ask.node && continues(held) && self.holders.leads_to_source(node, ask.node, sound)
         };
         let any_continues = ask.have.is_some() && self.holders.iter().any(source);
         // Streaming behind a small object is not worth it: it is there in one piece or not.
@@ -177,17 +239,17 @@ impl Entry {
                 && ![distrusted, besides].contains(&Some(node))
                 && (!any_continues || continues(held))
                 && (held.complete || is_large)
-                && self.holders.leads_to_source(node, ask.node)
+                && self.holders.leads_to_source(node, ask.node, sound)
         };
         if fanout == 1 {
             return self.holders.free().find(is_eligible).map(|(node, _)| node);
         }
-        let open = self.holders.iter().filter(|(_, held)| held.lent.len() < fanout);
-        // Its link is that of all its objects, of which we know nothing (docs/decisions/0015).
-        let rank = |&(node, held): &(NodeId, &Held)| {
-            ((held.served + held.lent.len()) / fanout, held.depth, held.lent.len(), node)
-        };
-        open.filter(is_eligible).min_by_key(rank).map(|(node, _)| node)
+        let open = open.get_or_insert_with(|| {
+            let ranks = self.holders.iter().filter_map(|(node, held)| rank(node, held, fanout));
+            Open { fanout, ranks: ranks.collect() }
+        });
+        let by_rank = open.ranks.iter().filter_map(|&(.., node)| Some((node, self.holders.get(node)?)));
+        by_rank.into_iter().find(is_eligible).map(|(node, _)| node)
     }
 
     /// Notes that `sender` now sends to the asker, and counts that as a partial copy at once, so that the next

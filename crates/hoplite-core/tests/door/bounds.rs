@@ -1,6 +1,7 @@
 //! However much is asked for, a page, a turn and a table have their bounds.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
@@ -9,7 +10,7 @@ use hoplite_words::{Blob, ErrorKind, FoldOrder, Header, ObjectId, Stamp};
 
 use crate::node::{node, Node, CLIENT, ME};
 use crate::puts::failed;
-use crate::requests::{announce, edition, object, put_report, reduce, SIZE};
+use crate::requests::{announce, ask, edition, object, put_report, reduce, SIZE};
 
 const STORE: u64 = 8 << 20;
 
@@ -166,4 +167,23 @@ fn small_puts_that_wait_for_room_come_to_so_many_bytes() {
     at.handle(Input::ClientGone { client: CLIENT });
     at.wait(Duration::from_secs(1));
     assert_eq!(at.gauge("bytes of small puts that wait"), 0);
+}
+
+/// The way from each receiver to the source leads by all that were lent before it.
+#[test]
+fn many_who_wait_for_a_large_object_are_lent_senders_in_one_turn_that_is_short() {
+    let mut at = Node::alone(STORE);
+    at.measure(Duration::from_millis(1));
+    // One after the other, and in a tree: where a hop takes as long as several copies.
+    for (id, size) in [(object("large"), 4 << 20), (object("smaller"), 100_000)] {
+        for number in 3..4000 {
+            at.request(number, id, ask(5));
+        }
+        let begin = Instant::now();
+        at.request(2, id, announce(put_report(1, edition(5), size)));
+        let took = begin.elapsed();
+        let lent = at.take_answers(id).len();
+        // With all copies looked at for each, or all hops back to the source, it was half a second, or seven.
+        assert!(lent == 3997 && took < Duration::from_millis(150), "{lent} in {took:?}");
+    }
 }
