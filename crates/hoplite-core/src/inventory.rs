@@ -119,7 +119,8 @@ impl Core {
             if let Some(known) = query.digest.filter(|_| at.is_none()) {
                 let (digest, count) = self.digest(query.shard);
                 digested += count;
-                is_known = digest == known;
+                // That its copies go with it the owner may not have heard, and a digest does not say.
+                is_known = digest == known && self.leaving.is_none();
             }
             let first = match (scope, is_known) {
                 (Scope::Past, _) => TOMBSTONES,

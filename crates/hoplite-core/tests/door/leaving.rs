@@ -7,8 +7,10 @@ use hoplite_words::client::Reply;
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
 use hoplite_words::ErrorKind;
 
+use crate::inventory::digest_of;
 use crate::node::{node, Node, ME};
 use crate::puts::{announced, failed, put};
+use crate::recovery_anew::query;
 use crate::requests::{accepted, create, edition, object, put_report, put_small, received_report, SIZE};
 
 const WITHIN: Duration = Duration::from_secs(5);
@@ -115,4 +117,23 @@ fn an_owner_brings_what_a_leaver_holds_to_another_node() {
         *to == node(3) && matches!(message, PeerMessage::Pull { id: about, .. } if *about == id)
     };
     assert!(pulls.iter().any(pulled), "{pulls:?}");
+}
+
+/// That it leaves may have been lost with a connection, and no digest says it.
+#[test]
+fn a_leaver_tells_its_copies_again_also_where_their_owner_knows_them() {
+    let mut at = Node::among(3, 8 << 20);
+    let id = at.id_owned_by(2);
+    at.ask(put_small(id, 8));
+    let writing = announced(&mut at, id);
+    at.answer(2, id, accepted(writing));
+    at.handle(Input::Leave { within: WITHIN });
+    at.take_mail();
+    at.hear(2, query(id, false, Some(digest_of(id, writing, true, true))));
+    let told = at.take_mail().into_iter().find_map(|(_, message)| match message {
+        PeerMessage::Inventory { page, .. } => Some(page.copies),
+        _ => None,
+    });
+    let told = told.expect("it is answered at once");
+    assert!(matches!(&told[..], [(about, report)] if *about == id && report.leaving), "{told:?}");
 }
