@@ -71,6 +71,8 @@ impl Core {
             Some(copy) => {
                 self.copies.with(copy, |copy| copy.pinned = true);
                 self.announce(copy, true, false);
+                // If we are about to go, it is to stay elsewhere.
+                self.hand_over(copy, object);
             }
             None => {
                 self.fetches.pins.insert(object);

@@ -7,11 +7,12 @@ use hoplite_words::client::Reply;
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
 use hoplite_words::ErrorKind;
 
+use crate::gets::lend;
 use crate::inventory::digest_of;
 use crate::node::{node, Node, ME};
 use crate::puts::{announced, failed, put};
 use crate::recovery_anew::query;
-use crate::requests::{accepted, create, edition, object, put_report, put_small, received_report, SIZE};
+use crate::requests::{accepted, create, edition, get, object, put_report, put_small, received_report, SIZE};
 
 const WITHIN: Duration = Duration::from_secs(5);
 
@@ -136,4 +137,30 @@ fn a_leaver_tells_its_copies_again_also_where_their_owner_knows_them() {
     });
     let told = told.expect("it is answered at once");
     assert!(matches!(&told[..], [(about, report)] if *about == id && report.leaving), "{told:?}");
+}
+
+/// The node that kept it died meanwhile, and its owner had not heard that we leave.
+#[test]
+fn what_it_is_to_keep_while_it_leaves_is_handed_over_too() {
+    let mut at = Node::among(3, 8 << 20);
+    let mut ids = (0..).map(|number| object(&format!("theirs {number}")));
+    let mut next = || ids.find(|&id| at.owner_of(id) == 2).expect("hashing is even");
+    let (put_here, got) = (next(), next());
+    at.ask(put_small(put_here, 8));
+    let writing = announced(&mut at, put_here);
+    at.answer(2, put_here, accepted(writing));
+    at.ask(get(got));
+    let transfer = lend(&mut at, 2, got, 3, edition(5), SIZE);
+    at.end_receive(transfer);
+    at.handle(Input::Leave { within: WITHIN });
+    at.answer(2, got, DirectoryAnswer::Pin);
+    let elsewhere = |edition| {
+        let report = CopyReport { pinned: true, ..received_report(7, edition, SIZE, None) };
+        DirectoryAnswer::Copy { node: node(3), report, payload: None }
+    };
+    at.answer(2, put_here, elsewhere(writing));
+    at.wait(Duration::from_millis(100));
+    assert!(!at.left, "nobody else has the other");
+    at.answer(2, got, elsewhere(edition(5)));
+    assert!(at.left);
 }
