@@ -307,6 +307,10 @@ impl Core {
         self.subscriptions_member_down(node);
         let moved = moved.unwrap_or_else(|| self.ctx.shards.forget_claims_of(node));
         self.on_owners_moved(&moved);
+        for heir in self.directory.heirs_of(&self.ctx, node) {
+            self.needs_resync.insert(heir);
+            self.resync_soon(heir);
+        }
         for request in self.directory.take_forwarded_to(&self.ctx, node) {
             self.on_directory(request.origin, request.hops, request.id, request.request);
         }

@@ -174,6 +174,14 @@ impl Directory {
         }
     }
 
+    /// Who owns by now what the dead node told us of: they may have heard what we know while it still lived.
+    pub fn heirs_of(&self, ctx: &Ctx, dead: NodeId) -> BTreeSet<NodeId> {
+        let told = &self.backups.told;
+        let is_its = |shard: &Shard| told.of_shard(*shard, None).any(|(_, told)| told.owner == dead);
+        let of_others = Shard::all().filter(|&shard| told.has_of(shard) && !ctx.shards.is_mine(shard));
+        of_others.filter(is_its).map(|shard| ctx.shards.owner_of(shard)).collect()
+    }
+
     /// Another node is the backup now. It asks for what it should know; if we are it, we do.
     pub(super) fn on_backup_moved(&mut self, ctx: &mut Ctx, shard: Shard) {
         if ctx.shards.backup_of(shard) == Some(ctx.me) {

@@ -94,6 +94,7 @@ impl Directory {
         let stands = self.entry(id).is_some_and(|entry| entry.holders.any_alive());
         if !stands && !self.tombstones.contains(id) && age < LOST_TTL && !self.lost.contains(id) {
             self.lost.insert(ctx, id, LOST_TTL - age);
+            self.tell_if_lost(ctx, id, None);
         }
     }
 

@@ -11,6 +11,7 @@ use hoplite_words::{limits, ErrorKind, ObjectId};
 use crate::losses::get_or_lost;
 use crate::node::{node, Node, ME};
 use crate::puts::{failed, put};
+use crate::recovery_anew::query;
 use crate::requests::{announce, delete, deleted, edition, object, put_report, SIZE, SMALL};
 
 const STORE: u64 = 8 << 20;
@@ -143,4 +144,32 @@ fn a_backup_forgets_what_is_not_renewed() {
     skip(&mut at, RENEWAL + Duration::from_secs(2));
     assert_eq!(at.gauge("backup ids"), 0);
     assert_eq!(at.leftovers(), Vec::<String>::new());
+}
+
+/// A newcomer owns it now. It asked us while the owner before it lived, which died before it answered the newcomer.
+#[test]
+fn who_owns_now_what_a_dead_owner_told_of_is_to_ask_again() {
+    let mut beside = Node::among(3, 0);
+    let mut at = Node::among(2, STORE);
+    let mut ids = (0..).map(|number| object(&format!("of two owners {number}")));
+    let is_it = |id: &ObjectId| at.owner_of(*id) == 2 && beside.owner_of(*id) == 3;
+    let id = ids.find(is_it).expect("hashing is even");
+    at.hear(2, PeerMessage::BackupIds { ids: vec![id] });
+    at.join(3);
+    at.wait(MOMENT);
+    at.take_mail();
+    let lost = |at: &mut Node| {
+        at.hear(3, query(id, false, Some(0)));
+        let told = at.take_mail().into_iter().find_map(|(_, message)| match message {
+            PeerMessage::Inventory { page, .. } => Some(page.lost),
+            _ => None,
+        });
+        told.expect("it is answered at once").into_iter().map(|(id, _)| id).collect::<Vec<_>>()
+    };
+    assert_eq!(lost(&mut at), []);
+    at.crash(2);
+    at.wait(MOMENT);
+    let is_request = |message: &PeerMessage| matches!(message, PeerMessage::ResyncRequest { .. });
+    assert!(at.take_mail().iter().any(|(to, message)| *to == node(3) && is_request(message)));
+    assert_eq!(lost(&mut at), [id]);
 }

@@ -439,3 +439,11 @@ fn subscriptions_are_said_again_a_few_at_a_time_however_many_connections_broke()
     }
     assert!((WATCHED * 9 / 10..=3 * WATCHED).contains(&in_all), "{in_all}");
 }
+
+#[test]
+fn who_waits_for_what_was_lost_hears_it_when_its_owner_does() {
+    let (mut at, id, asked) = broken_after(|at, id| at.request(3, id, ask(4)));
+    tell(&mut at, &asked, 6, InventoryPage { lost: vec![(id, 0)], ..InventoryPage::default() });
+    let told = at.take_answers(id);
+    assert!(told.contains(&(3, DirectoryAnswer::Lost)), "{told:?}");
+}
