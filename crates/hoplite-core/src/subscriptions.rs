@@ -225,6 +225,10 @@ impl Core {
 
     /// All who have a copy, says the owner: what others have told is out of date.
     pub(crate) fn on_holders(&mut self, object: ObjectId, nodes: &[NodeId]) {
+        if !self.subscriptions.table.contains_key(&object) {
+            // Our word that we watch it no more was lost.
+            return self.ask_owner(object, DirectoryRequest::Unsubscribe, None);
+        }
         let nodes: BTreeSet<_> = nodes.iter().copied().collect();
         let known = self.subscriptions.copies(object).map(|(node, _)| node);
         let gone: Vec<_> = known.filter(|node| !nodes.contains(node)).collect();

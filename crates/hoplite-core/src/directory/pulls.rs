@@ -7,6 +7,7 @@ use hoplite_words::peer::{Cursor, InventoryPage, PeerMessage, Scope, ShardQuery}
 use hoplite_words::{mix64, Edition, NodeId, ObjectId, Shard};
 
 use super::entry::Content;
+use super::holders::Held;
 use super::shard::OwnedShard;
 use super::Directory;
 use crate::ctx::Ctx;
@@ -286,6 +287,9 @@ impl Directory {
             timeout: ANSWER_TIMEOUT,
             due: ctx.now,
         };
+        if scope == Scope::All && node != ctx.me {
+            pull.shards.iter().for_each(|&shard| self.repeat_state_of_questions(ctx, shard, node));
+        }
         self.pulls.running.insert(node, pull);
         self.ask_for_page(ctx, node);
     }
@@ -338,8 +342,10 @@ impl Directory {
             let claims = matches!(entry.content, Content::Claimed { claim, .. } if claim.by == node);
             let held = entry.holders.get(node);
             // A claim stands as long as somebody works under it: that it was given up may not have been heard.
-            // And from whom it receives a part may be another one than we lent it: two could wait for each other.
-            if contends || claims || held.is_some_and(|held| held.is_sealer() || held.receives()) {
+            // And from whom it receives a part may be another one than we lent it: two could wait for each other; or
+            // it has let go of that.
+            let is_unsure = |held: &Held| held.is_sealer() || held.receives() || !held.is_alive();
+            if contends || claims || held.is_some_and(is_unsure) {
                 return None;
             }
             if let Some(held) = held.filter(|held| held.complete || held.pinned) {

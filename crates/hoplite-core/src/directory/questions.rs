@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hoplite_words::client::Location;
 use hoplite_words::peer::{DirectoryAnswer, PeerMessage};
-use hoplite_words::{limits, Edition, NodeId, ObjectId};
+use hoplite_words::{limits, Edition, NodeId, ObjectId, Shard};
 
 use super::asks::Ask;
 use super::entry::Entry;
@@ -118,6 +118,22 @@ impl Directory {
         entry.unsubscribe(subscriber);
         self.reindex(id, subscriber);
         self.drop_if_empty(id);
+    }
+
+    /// That `node` asks for objects in this shard, or watches them, no longer may have got lost: it hears how they
+    /// stand, and takes its question back once more.
+    pub(super) fn repeat_state_of_questions(&self, ctx: &mut Ctx, shard: Shard, node: NodeId) {
+        let Some(owned) = self.owned.get(shard).filter(|owned| owned.is_active()) else { return };
+        for id in owned.of_node(node) {
+            let Some(entry) = owned.entry(id) else { continue };
+            if let Some(ask) = entry.asks.of(node) {
+                self.explain(ctx, node, id, ask.ask);
+            }
+            if entry.subscribers.iter().any(|&(subscriber, _)| subscriber == node) {
+                let nodes = entry.holders.reported().map(|(holder, _)| holder).collect();
+                self.answer(ctx, node, id, DirectoryAnswer::Holders { nodes });
+            }
+        }
     }
 
     /// Who asks gets the object without being told to, and who was sent it counts as a holder.

@@ -90,6 +90,10 @@ impl Core {
     /// The owner has no free sender for us yet.
     pub(crate) fn on_not_yet(&mut self, object: ObjectId, ask: u64, copies: Vec<Location>) {
         let Some(fetch) = self.fetches.running.get_mut(&object).filter(|fetch| fetch.ask == ask) else {
+            if self.copies.live(object).is_none() {
+                // Our word that we ask no more was lost.
+                self.ask_owner(object, DirectoryRequest::Unask { ask }, None);
+            }
             return;
         };
         let nowhere = copies.is_empty();

@@ -447,3 +447,37 @@ fn who_waits_for_what_was_lost_hears_it_when_its_owner_does() {
     let told = at.take_answers(id);
     assert!(told.contains(&(3, DirectoryAnswer::Lost)), "{told:?}");
 }
+
+/// That it has let go of it may be lost, and it is in no digest.
+#[test]
+fn of_what_its_node_has_a_part_of_no_digest_is_relied_on() {
+    let (mut at, id, asked) = broken_after(|at, id| {
+        at.request(3, id, announce(put_report(5, edition(5), SIZE)));
+        let part = CopyReport { complete: false, ..received_report(5, edition(5), SIZE, None) };
+        at.request(2, id, announce(part));
+    });
+    let query = asked.shards.iter().find(|query| query.shard == id.shard()).expect("it is about that");
+    assert_eq!(query.digest, None);
+    tell(&mut at, &asked, 6, InventoryPage::default());
+    at.request(3, id, DirectoryRequest::Withdraw { seq: 6, edition: edition(5) });
+    assert_eq!(at.status().entries, 0);
+}
+
+/// Its word that it asks and watches no more may be lost, and nothing else would ever end that.
+#[test]
+fn a_peer_with_a_new_connection_takes_back_what_it_wants_no_more() {
+    let mut at = Node::among(3, STORE);
+    let (ours, theirs) = (at.id_owned_by(ME), at.id_owned_by(2));
+    at.request(2, ours, ask(4));
+    at.request(2, ours, DirectoryRequest::Subscribe { bytes_max: None });
+    at.take_mail();
+    break_connection(&mut at, 2);
+    let (copies, nodes) = (Vec::new(), Vec::new());
+    let said = [DirectoryAnswer::NotYet { ask: 4, copies }, DirectoryAnswer::Holders { nodes }];
+    let heard = at.take_answers(ours);
+    assert!(said.iter().all(|said| heard.contains(&(2, said.clone()))), "{heard:?}");
+    for answer in said {
+        at.answer(2, theirs, answer);
+    }
+    assert_eq!(at.take_requests(theirs), [DirectoryRequest::Unask { ask: 4 }, DirectoryRequest::Unsubscribe]);
+}
