@@ -33,7 +33,8 @@ pub(super) struct Sweeps {
     /// Shards of others now. What is lost of them by the death of nodes that were not forgotten in time is to be
     /// remembered.
     discard: BTreeMap<Shard, OwnedShard>,
-    /// Nodes that are to be told again of deletions under way, and the last of which each was told.
+    /// Nodes that are to be told again of deletions under way, or that died before they heard of them, and the last
+    /// that was looked at for each.
     repeat: BTreeMap<NodeId, Option<ObjectId>>,
     /// Nodes that are to be told again what to keep, or that died before they said that they do, and the last object
     /// of each that was looked at.

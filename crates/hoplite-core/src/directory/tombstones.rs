@@ -299,32 +299,29 @@ impl Directory {
     }
 
     pub(super) fn deletions_node_down(&mut self, ctx: &mut Ctx, node: NodeId) {
-        let deletions = self.tombstones.deletions.iter();
-        let waiting = deletions.filter(|(_, deletion)| deletion.unheard.contains(&node));
-        for id in waiting.map(|(&id, _)| id).collect::<Vec<_>>() {
-            self.finish_deletion(ctx, id);
-        }
+        // Many may wait for it.
+        self.sweep_deletions(ctx, node);
     }
 
-    /// Our word to `node` that something is deleted may be lost: looks at so many deletions under way, and returns
-    /// the last of them if there are more.
+    /// Our word to `node` that something is deleted may be lost; or it is gone, and nobody waits for it. Looks at so
+    /// many deletions under way, and returns the last of them if there may be more.
     pub(super) fn repeat_deletions(
-        &self,
+        &mut self,
         ctx: &mut Ctx,
         node: NodeId,
         after: Option<ObjectId>,
         most: usize,
     ) -> Option<ObjectId> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut open = self.tombstones.deletions.range((from, Bound::Unbounded));
-        let mut last = None;
-        for (&id, deletion) in open.by_ref().take(most) {
-            if deletion.unheard.contains(&node) {
-                self.tell_deleted(ctx, node, id);
+        let open = self.tombstones.deletions.range((from, Bound::Unbounded)).take(most);
+        let open: Vec<_> = open.map(|(&id, deletion)| (id, deletion.unheard.contains(&node))).collect();
+        for &(id, _) in open.iter().filter(|(_, is_awaited)| *is_awaited) {
+            match ctx.shards.contains(node) {
+                true => self.tell_deleted(ctx, node, id),
+                false => self.finish_deletion(ctx, id),
             }
-            last = Some(id);
         }
-        open.next().and(last)
+        open.last().map(|&(id, _)| id).filter(|_| open.len() >= most)
     }
 
     /// Deletions in a shard that this node heard of, for another inventory.

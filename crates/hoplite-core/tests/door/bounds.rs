@@ -169,6 +169,32 @@ fn small_puts_that_wait_for_room_come_to_so_many_bytes() {
     assert_eq!(at.gauge("bytes of small puts that wait"), 0);
 }
 
+/// A delete waits for nobody who is gone, and other work does not wait for many of them.
+#[test]
+fn deletes_that_waited_for_a_dead_member_end_a_few_at_a_time() {
+    let mut at = Node::among(3, STORE);
+    for number in 0..20_000 {
+        let id = object(&format!("deleted {number}"));
+        at.request(3, id, DirectoryRequest::Delete { token: number });
+    }
+    at.take_mail();
+    let before = at.gauge("deletes under way");
+    at.handle(Input::PeerGone { node: node(2) });
+    let at_once = before - at.gauge("deletes under way");
+    assert!(before > 5000 && at_once <= 256, "{at_once} of {before}");
+    let mut done = BTreeSet::new();
+    for _ in 0..100 {
+        at.wait(Duration::from_millis(10));
+        done.extend(at.take_mail().into_iter().filter_map(|(to, message)| match message {
+            PeerMessage::Answer { answer: DirectoryAnswer::DeleteDone { token, .. }, .. } => {
+                Some((to, token))
+            }
+            _ => None,
+        }));
+    }
+    assert!(done.len() > 2000, "{}", done.len());
+}
+
 /// The way from each receiver to the source leads by all that were lent before it.
 #[test]
 fn many_who_wait_for_a_large_object_are_lent_senders_in_one_turn_that_is_short() {
