@@ -3,8 +3,6 @@
 //! Copies first, then claims of reductions called here, then deletions and losses; each in the order of shards
 //! and ids, so that a page can go on where the one before ended.
 
-use std::collections::BTreeMap;
-
 use hoplite_words::peer::{Cursor, InventoryPage, PeerMessage, Scope, ShardQuery};
 use hoplite_words::{Claim, CopyId, NodeId, ObjectId, Shard, Stamp};
 
@@ -28,9 +26,6 @@ const LOSSES: u8 = 3;
 
 /// No id comes behind it.
 const LAST: ObjectId = ObjectId([u8::MAX; ObjectId::LEN]);
-
-/// Targets that reductions called here want to make, and when their claims were accepted.
-type ClaimsByShard = BTreeMap<Shard, Vec<(ObjectId, Claim, Option<Stamp>)>>;
 
 /// A page in the making.
 struct Filling {
@@ -108,7 +103,6 @@ impl Core {
         let mut filling = Filling { page: InventoryPage::default(), items: 0, bytes: 0, last: None };
         let mut unchanged = Vec::new();
         let mut digested = 0;
-        let claims = self.claims_by_shard();
         for query in shards.iter().filter(|query| cursor.is_none_or(|at| query.shard >= at.shard)) {
             let at = cursor.filter(|at| at.shard == query.shard);
             if digested >= DIGESTED_MAX {
@@ -134,7 +128,7 @@ impl Core {
             for section in first.max(at.map_or(0, |at| at.section))..=LOSSES {
                 let after = at.filter(|at| at.section == section).map(|at| at.after);
                 match section {
-                    CLAIMS => self.fill_claims(&mut filling, to, query.shard, &claims, after),
+                    CLAIMS => self.fill_claims(&mut filling, to, query.shard, after),
                     _ => self.fill(&mut filling, to, scope, query.shard, section, after),
                 }
                 if filling.is_full() {
@@ -179,15 +173,8 @@ impl Core {
         }
     }
 
-    fn fill_claims(
-        &mut self,
-        filling: &mut Filling,
-        to: NodeId,
-        shard: Shard,
-        claims: &ClaimsByShard,
-        after: Option<ObjectId>,
-    ) {
-        let of_shard = claims.get(&shard).map_or(&[][..], |claims| claims);
+    fn fill_claims(&mut self, filling: &mut Filling, to: NodeId, shard: Shard, after: Option<ObjectId>) {
+        let of_shard = self.claims_in(shard);
         let of_ids = of_shard.chunk_by(|(one, ..), (other, ..)| one == other);
         for of_id in of_ids.filter(|of_id| after.is_none_or(|after| of_id[0].0 > after)) {
             if filling.is_full() {
@@ -240,16 +227,16 @@ impl Core {
         })
     }
 
-    fn claims_by_shard(&self) -> ClaimsByShard {
-        let mut claims = ClaimsByShard::new();
-        for (&number, reduction) in &self.reductions {
-            let target = reduction.target();
-            let claim = (target, self.claim_of(number), reduction.stamp());
-            claims.entry(target.shard()).or_default().push(claim);
-        }
+    /// Targets that reductions called here want to make, and when their claims were accepted.
+    fn claims_in(&self, shard: Shard) -> Vec<(ObjectId, Claim, Option<Stamp>)> {
+        let first = (shard, ObjectId([0; ObjectId::LEN]), 0);
+        let of_shard = self.targets.range(first..=(shard, LAST, u64::MAX));
+        let claim = |&(_, target, number): &(Shard, ObjectId, u64)| {
+            (target, self.claim_of(number), self.reductions.get(&number).and_then(|known| known.stamp()))
+        };
+        let mut claims: Vec<_> = of_shard.map(claim).collect();
         // Of one id's, first the one that was accepted.
-        let key = |&(id, claim, stamp): &(ObjectId, Claim, Option<Stamp>)| (id, stamp.is_none(), claim);
-        claims.values_mut().for_each(|of_shard| of_shard.sort_by_key(key));
+        claims.sort_by_key(|&(id, claim, stamp)| (id, stamp.is_none(), claim));
         claims
     }
 

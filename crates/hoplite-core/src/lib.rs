@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use hoplite_words::client::{Gauge, Status};
 use hoplite_words::peer::{DirectoryRequest, PeerMessage};
-use hoplite_words::{CopyId, NodeId, ObjectId};
+use hoplite_words::{CopyId, NodeId, ObjectId, Shard};
 
 pub use config::Config;
 pub use cost::{best_degree, fanout, stripes_pay, Degree};
@@ -114,6 +114,8 @@ pub struct Core {
     subscriptions: Subscriptions,
     seats: Seats,
     reductions: BTreeMap<u64, Reduction>,
+    /// The same by their targets.
+    targets: BTreeSet<(Shard, ObjectId, u64)>,
     /// Questions that mark the start of a reduction, by token.
     barriers: BTreeMap<u64, u64>,
     /// See [`Config::striped_bytes_min`].
@@ -156,6 +158,7 @@ impl Core {
             subscriptions: Subscriptions::default(),
             seats: Seats::default(),
             reductions: BTreeMap::new(),
+            targets: BTreeSet::new(),
             barriers: BTreeMap::new(),
             striped_bytes_min: config.striped_bytes_min,
         }

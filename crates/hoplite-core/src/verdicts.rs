@@ -141,16 +141,16 @@ impl Core {
 
     /// `node` was told of our claims to this target: it is the owner by now.
     pub(crate) fn ask_for_verdict_of(&mut self, target: ObjectId, node: NodeId) {
-        for reduction in self.reductions.values_mut().filter(|reduction| reduction.target() == target) {
-            reduction.expect_verdict_from(node);
+        for number in self.reductions_onto(target).collect::<Vec<_>>() {
+            if let Some(reduction) = self.reductions.get_mut(&number) {
+                reduction.expect_verdict_from(node);
+            }
         }
     }
 
     /// The owner's word on a reduction's claim to its target.
     pub(crate) fn on_claim_verdict(&mut self, from: NodeId, id: ObjectId, claim: Claim, verdict: Verdict) {
-        let is_it = |number: u64| self.claim_of(number) == claim;
-        let of_target = self.reductions.iter().filter(|(_, reduction)| reduction.target() == id);
-        let found = of_target.map(|(&number, _)| number).find(|&number| is_it(number));
+        let found = self.reductions_onto(id).find(|&number| self.claim_of(number) == claim);
         let Some(number) = found else {
             // It is over; the owner need not keep the right for us.
             if matches!(verdict, Verdict::Accepted(_)) {

@@ -215,10 +215,16 @@ impl Core {
 
     /// The target of some reductions is deleted.
     pub(crate) fn fail_reductions_onto(&mut self, target: ObjectId) {
-        let onto = self.reductions.iter().filter(|(_, reduction)| reduction.request.target == target);
-        for number in onto.map(|(&number, _)| number).collect::<Vec<_>>() {
+        for number in self.reductions_onto(target).collect::<Vec<_>>() {
             self.fail_for_deletion(number);
         }
+    }
+
+    /// Those called here that want to make this target.
+    pub(crate) fn reductions_onto(&self, target: ObjectId) -> impl Iterator<Item = u64> + '_ {
+        let shard = target.shard();
+        let onto = self.targets.range((shard, target, 0)..=(shard, target, u64::MAX));
+        onto.map(|&(_, _, number)| number)
     }
 
     pub(super) fn fail_for_deletion(&mut self, number: u64) {

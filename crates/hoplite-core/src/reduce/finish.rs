@@ -56,6 +56,7 @@ impl Core {
             self.barriers.remove(token);
         }
         let target = reduction.request.target;
+        self.targets.remove(&(target.shard(), target, number));
         self.unwatch(target, Watcher::Reduction(number));
         self.unwatch_all(Watcher::Reduction(number), reduction.request.sources.clone());
         let claim = ReductionId { coordinator: self.ctx.me, number }.claim();

@@ -71,6 +71,8 @@ impl Core {
             done_unjudged: None,
             commitment: None,
         };
+        let target = reduction.target();
+        self.targets.insert((target.shard(), target, number));
         self.reductions.insert(number, reduction);
         self.claim_target(number);
         // Connections keep order: behind the last subscription with each owner, a question whose
