@@ -196,7 +196,8 @@ impl Core {
             Input::FoldStreamBroken { fold, transfer } => self.on_fold_stream_broken(fold, transfer),
             Input::FoldEnded { fold, outcome } => self.on_fold_ended(fold, outcome),
             Input::Measured { peer, bytes_per_s } => {
-                if self.fetches.has_link_to_itself(peer) {
+                // Who is gone has no link any more.
+                if self.fetches.has_link_to_itself(peer) && !self.departed.contains(&peer) {
                     self.ctx.links.on_bandwidth(peer, bytes_per_s);
                 }
             }

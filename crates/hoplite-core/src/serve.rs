@@ -239,7 +239,7 @@ impl Core {
 
     pub(crate) fn on_send_measured(&mut self, send: SendId, bytes: u64, bytes_per_s: u64) {
         if let Some(&Sending { key, connections, .. }) = self.sends.running.get(&send) {
-            if !self.sends.sharing {
+            if !self.sends.sharing && !self.departed.contains(&key.to) {
                 self.connections.on_measured(self.ctx.now, key.to, connections, bytes, bytes_per_s);
             }
         }

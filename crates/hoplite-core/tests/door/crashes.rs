@@ -1,5 +1,6 @@
 //! Deaths and deletions in the middle of things.
 
+use hoplite_core::Input;
 use hoplite_words::client::Reply;
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seat, Source};
 use hoplite_words::{Dtype, Edition, FoldOrder, ObjectId, Op, ReductionId};
@@ -180,4 +181,13 @@ fn a_deleted_target_fails_its_reduction_everywhere() {
         at.ask(delete(source));
     }
     at.assert_empty();
+}
+
+/// What its last stream brought is measured when its death is known already.
+#[test]
+fn nothing_is_known_of_a_link_to_who_is_gone() {
+    let mut at = Node::among(3, 8 << 20);
+    at.crash(3);
+    at.handle(Input::Measured { peer: node(3), bytes_per_s: 1_000_000 });
+    assert!(at.status().links.iter().all(|link| link.peer != node(3)));
 }
