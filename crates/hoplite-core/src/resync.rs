@@ -123,12 +123,12 @@ impl Core {
         self.on_owners_moved(&moved);
     }
 
-    /// Something was lost, or may have been: open questions do not wait as long as they last did.
+    /// Something was lost, or may have been: open questions do not wait as long as they last did. Nor longer: that
+    /// may happen again and again.
     fn hasten_refresh(&mut self) {
-        if self.ctx.timers.is_set(Timer::Refresh) {
-            self.ctx.timers.clear(Timer::Refresh);
-            self.arm_refresh();
-        }
+        let Some(due) = self.ctx.timers.due(Timer::Refresh) else { return };
+        self.refresh_period = REFRESH_MIN;
+        self.ctx.timers.set(due.min(self.ctx.now + REFRESH_MIN), Timer::Refresh);
     }
 
     /// The control connection to a peer broke: what we said last may not have arrived.

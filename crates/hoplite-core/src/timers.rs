@@ -92,6 +92,10 @@ impl Timers {
         self.when.contains_key(&timer)
     }
 
+    pub fn due(&self, timer: Timer) -> Option<Duration> {
+        self.when.get(&timer).copied()
+    }
+
     pub fn clear(&mut self, timer: Timer) {
         if let Some(due) = self.when.remove(&timer) {
             self.due.remove(&(due, timer));

@@ -441,6 +441,20 @@ fn subscriptions_are_said_again_a_few_at_a_time_however_many_connections_broke()
 }
 
 #[test]
+fn a_connection_that_breaks_again_and_again_keeps_nobody_else_waiting() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(2);
+    at.ask(get(id));
+    at.take_mail();
+    for _ in 0..20 {
+        at.handle(Input::PeerBroken { node: node(3) });
+        at.wait(Duration::from_millis(500));
+    }
+    let again = at.take_requests(id).len();
+    assert!(again >= 2, "asked {again} times in 10 s");
+}
+
+#[test]
 fn who_waits_for_what_was_lost_hears_it_when_its_owner_does() {
     let (mut at, id, asked) = broken_after(|at, id| at.request(3, id, ask(4)));
     tell(&mut at, &asked, 6, InventoryPage { lost: vec![(id, 0)], ..InventoryPage::default() });
