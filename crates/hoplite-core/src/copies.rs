@@ -478,10 +478,11 @@ impl Core {
         self.drop_unwanted_fetch(object);
     }
 
-    /// A public copy of `object` was opened: early pulls, partial gets and seats may go on.
+    /// A public copy of `object` was opened: early pulls, partial gets, other puts and seats may go on.
     pub(crate) fn on_opened(&mut self, object: ObjectId) {
         self.serve_parked(object);
         self.serve_partial_gets(object);
+        self.end_puts_wait_for_room(object);
         self.retry_seats(object);
     }
 }

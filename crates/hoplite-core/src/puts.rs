@@ -180,7 +180,7 @@ impl Core {
         }
         let new = self.new_writing(client, id, size, header);
         let Some(copy) = self.open_copy(new) else {
-            return self.wait_for_room(RoomFor::Create { client, call }, size);
+            return self.wait_for_room(RoomFor::Create { object: id, client, call }, size);
         };
         let sealing = inline.then_some(call);
         match self.calls.take_payload(client, call) {

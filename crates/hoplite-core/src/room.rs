@@ -11,7 +11,7 @@ use crate::Core;
 /// What the room is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum RoomFor {
-    Create { client: ClientId, call: u64 },
+    Create { object: ObjectId, client: ClientId, call: u64 },
     Fetch { object: ObjectId },
     Seat { reduction: ReductionId, slot: u32 },
     SmallTarget { number: u64 },
@@ -55,6 +55,18 @@ impl RoomQueue {
         }
     }
 
+    /// Calls that wait for room to put `object`.
+    fn puts_of(&self, object: ObjectId) -> Vec<(ClientId, u64)> {
+        let first = RoomFor::Create { object, client: ClientId(0), call: 0 };
+        let last = RoomFor::Create { object, client: ClientId(u64::MAX), call: u64::MAX };
+        let puts = self.places.range(first..=last).map(|(&what, _)| what);
+        puts.filter_map(|what| match what {
+            RoomFor::Create { client, call, .. } => Some((client, call)),
+            _ => None,
+        })
+        .collect()
+    }
+
     fn smallest(&self) -> Option<u64> {
         self.by_size.first().map(|&(size, _)| size)
     }
@@ -70,6 +82,14 @@ impl Core {
         if !self.room.has(what) {
             let arrival = self.next_number();
             self.room.enter(what, size, arrival);
+        }
+    }
+
+    /// A copy of `object` is here, or on its way: puts of it wait for that, and need no room of their own.
+    pub(crate) fn end_puts_wait_for_room(&mut self, object: ObjectId) {
+        for (client, call) in self.room.puts_of(object) {
+            self.room.leave(RoomFor::Create { object, client, call });
+            self.try_create(client, call);
         }
     }
 
@@ -100,7 +120,7 @@ impl Core {
     fn try_room(&mut self, what: RoomFor, place: Place) {
         self.room.leave(what);
         match what {
-            RoomFor::Create { client, call } => self.try_create(client, call),
+            RoomFor::Create { client, call, .. } => self.try_create(client, call),
             RoomFor::Fetch { object } => self.on_room_for_fetch(object),
             RoomFor::Seat { reduction, slot } => self.try_seat((reduction, slot)),
             RoomFor::SmallTarget { number } => self.fold_small(number),

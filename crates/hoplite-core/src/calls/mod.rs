@@ -289,7 +289,7 @@ impl Core {
             Pending::Create(Creation { id, payload, .. }) => {
                 self.calls.payload_bytes -= payload.map_or(0, |payload| payload.0.len());
                 self.unwant(id, Want::Call(client, call));
-                self.room.leave(RoomFor::Create { client, call });
+                self.room.leave(RoomFor::Create { object: id, client, call });
             }
             Pending::Get { id, .. } => self.unwant(id, Want::Call(client, call)),
             Pending::PutAgain { id, .. } => {

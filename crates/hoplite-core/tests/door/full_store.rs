@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use hoplite_core::io::Event;
+use hoplite_core::io::{ClientId, Event};
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{DirectoryRequest, PeerMessage};
 use hoplite_words::{CopyId, ErrorKind, ObjectId};
@@ -188,4 +188,19 @@ fn a_seat_waits_for_room_without_waking_itself() {
     assert_eq!(at.folds.len(), 1);
     at.hear(2, PeerMessage::DeletionHeard { id: mine });
     assert_eq!(at.reply(call), Some(&Reply::Done));
+}
+
+/// The other put of it took the room that both waited for.
+#[test]
+fn a_put_that_waits_for_room_ends_when_the_object_is_here() {
+    let mut at = Node::alone(SIZE + 64);
+    put(&mut at, object("a"), SIZE);
+    let first = at.ask_as(ClientId(1), create(object("b"), SIZE));
+    let second = at.ask_as(ClientId(2), create(object("b"), SIZE));
+    at.ask(delete(object("a")));
+    let copy = created(&at, first);
+    assert_eq!(at.reply(second), None);
+    let seal = at.ask(Request::Seal { copy, timeout_ms: None });
+    assert_eq!(at.reply(seal), Some(&Reply::Done));
+    assert_eq!(at.reply(second), Some(&Reply::Done));
 }
