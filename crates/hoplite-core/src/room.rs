@@ -103,14 +103,7 @@ impl Core {
                 return;
             }
             next = place.arrival + 1;
-            let may_fit = self.may_fit(place.size);
-            if let RoomFor::Fetch { object } = what {
-                if !self.fetches.is_expected(object) {
-                    self.room.leave(what);
-                    continue;
-                }
-            }
-            if may_fit {
+            if self.may_fit(place.size) {
                 self.try_room(what, place);
             }
         }

@@ -31,6 +31,7 @@ use hoplite_words::{NodeId, ObjectId, TransferId};
 
 use crate::copies::Phase;
 use crate::io::ClientId;
+use crate::room::RoomFor;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
@@ -243,7 +244,10 @@ impl Core {
                 State::Asking => {
                     self.ask_owner(object, DirectoryRequest::Unask { ask: fetch.ask }, None);
                 }
-                State::NoRoom => self.unwatch(object, Watcher::Fetch),
+                State::NoRoom => {
+                    self.room.leave(RoomFor::Fetch { object });
+                    self.unwatch(object, Watcher::Fetch);
+                }
                 State::Resting => self.ctx.timers.clear(Timer::AskAgain(object)),
                 State::Receiving(_) => {}
             }

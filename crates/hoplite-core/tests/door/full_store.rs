@@ -190,6 +190,21 @@ fn a_seat_waits_for_room_without_waking_itself() {
     assert_eq!(at.reply(call), Some(&Reply::Done));
 }
 
+/// Whoever gave up waiting for room is not in line for it any more.
+#[test]
+fn a_fetch_that_is_given_up_for_want_of_room_leaves_nothing() {
+    let mut at = Node::among(2, TWO);
+    let id = ids_owned_by(&mut at, 2, 1)[0];
+    let mine = at.id_owned_by(1);
+    put(&mut at, mine, TWO - 64);
+    let call = at.ask(get(id));
+    let ask = last_ask(&mut at, id);
+    at.answer(2, id, lend_of(ask, 2, edition(5), SIZE));
+    at.ask(Request::Cancel { call });
+    let left = at.leftovers();
+    assert!(!left.iter().any(|left| left.starts_with("room")), "{left:?}");
+}
+
 /// The other put of it took the room that both waited for.
 #[test]
 fn a_put_that_waits_for_room_ends_when_the_object_is_here() {
