@@ -33,12 +33,18 @@ impl Core {
 
     /// Gets that are content with a copy in the making.
     pub(crate) fn serve_partial_gets(&mut self, object: ObjectId) {
-        let Some(copy) = self.copies.live(object) else { return };
-        for (client, call) in self.waiting_calls(object) {
-            if matches!(self.pending(client, call), Some(Pending::Get { partial: true, .. })) {
-                let view = self.view(client, copy);
-                self.finish_call(client, call, view);
+        if self.copies.live(object).is_some() {
+            for (client, call) in self.waiting_calls(object) {
+                self.serve_partial_get(client, call, object);
             }
+        }
+    }
+
+    pub(super) fn serve_partial_get(&mut self, client: ClientId, call: u64, object: ObjectId) {
+        let Some(copy) = self.copies.live(object) else { return };
+        if matches!(self.pending(client, call), Some(Pending::Get { partial: true, .. })) {
+            let view = self.view(client, copy);
+            self.finish_call(client, call, view);
         }
     }
 

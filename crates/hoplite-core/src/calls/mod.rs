@@ -167,7 +167,7 @@ impl Core {
             Request::Get { id, timeout_ms, partial, fail_if_lost } => {
                 self.open_call(client, call, timeout_ms, Pending::Get { id, partial, fail_if_lost });
                 self.want(id, Want::Call(client, call));
-                self.serve_partial_gets(id);
+                self.serve_partial_get(client, call, id);
             }
             Request::Release { copy } => self.release_view(client, copy),
             Request::Delete { ids, timeout_ms } => self.on_delete(client, call, ids, timeout_ms),

@@ -1,6 +1,8 @@
 //! However much is asked for, a page, a turn and a table have their bounds.
 
 use std::collections::BTreeSet;
+}
+
 use std::time::{Duration, Instant};
 
 use hoplite_core::Input;
@@ -11,6 +13,9 @@ use hoplite_words::{Blob, ErrorKind, FoldOrder, Header, ObjectId, Stamp};
 use crate::node::{node, Node, CLIENT, ME};
 use crate::puts::failed;
 use crate::requests::{announce, ask, edition, object, put_report, reduce, SIZE};
+}
+
+use crate::requests::{announce, create, edition, get, object, put_report, reduce, SIZE};
 
 const STORE: u64 = 8 << 20;
 
@@ -233,4 +238,17 @@ fn a_page_of_claims_is_short_work_with_many_reductions() {
     let took = begin.elapsed();
     // With a look at all of them for each it was a tenth of a second.
     assert!(took < Duration::from_millis(30), "{took:?}");
+}
+
+/// Each looks at itself alone, not at those that wait already.
+#[test]
+fn many_gets_wait_for_an_object_that_is_being_written() {
+    let mut at = Node::alone(STORE);
+    at.ask(create(object("slow"), SIZE));
+    let began = Instant::now();
+    for _ in 0..50_000 {
+        at.ask(get(object("slow")));
+    }
+    // A second at most; a minute and more if they look at each other.
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
