@@ -28,6 +28,7 @@ mod peers;
 mod put_again;
 mod puts;
 mod reduce;
+mod repeats;
 mod resync;
 mod room;
 mod serve;

@@ -65,9 +65,7 @@ impl Core {
     /// they are.
     pub(crate) fn repeat_questions(&mut self, shards: &ShardSet) {
         let of = |id: ObjectId| shards.contains(id.shard());
-        for object in self.open_asks().into_iter().filter(|&id| of(id)) {
-            self.repeat_ask(object);
-        }
+        self.repeat_asks(shards);
         self.subscriptions.repeat(shards);
         if !self.ctx.timers.is_set(Timer::RefreshWatched) {
             self.refresh_watched();
@@ -98,7 +96,7 @@ impl Core {
     }
 
     fn has_open_questions(&self) -> bool {
-        !self.open_asks().is_empty()
+        self.has_open_asks()
             || self.subscriptions.has_open()
             || self.calls.has_questions()
             || self.has_unjudged()

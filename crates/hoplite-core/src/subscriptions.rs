@@ -1,12 +1,12 @@
 //! Objects whose copies we watch through the directory: for `wait`, for reductions, and for want of room.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 
 use hoplite_words::peer::{CopyReport, DirectoryRequest};
 use hoplite_words::{Blob, NodeId, ObjectId};
 
 use crate::io::ClientId;
+use crate::repeats::Repeats;
 use crate::shards::ShardSet;
 use crate::Core;
 
@@ -32,17 +32,6 @@ struct Subscription {
     over: bool,
 }
 
-/// Objects that one turn looks at to find the next few subscriptions to repeat.
-const LOOKED_AT_MAX: usize = 4096;
-
-/// Shards whose subscriptions are to be repeated: in the pass over all objects that is under way, and in the next.
-#[derive(Debug, Default)]
-struct Repeats {
-    now: ShardSet,
-    behind: Option<ObjectId>,
-    then: ShardSet,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
     table: BTreeMap<ObjectId, Subscription>,
@@ -60,35 +49,16 @@ impl Subscriptions {
 
     /// The subscriptions to objects in these shards are to be repeated.
     pub fn repeat(&mut self, shards: &ShardSet) {
-        match self.is_repeating() {
-            true => self.repeats.then.insert_all(shards),
-            false => self.repeats.now.insert_all(shards),
-        }
+        self.repeats.begin(shards);
     }
 
     pub fn is_repeating(&self) -> bool {
-        !self.repeats.now.is_empty()
+        self.repeats.are_under_way()
     }
 
     /// The next few objects whose subscriptions are to be repeated.
     pub fn next_to_repeat(&mut self, most: usize) -> Vec<ObjectId> {
-        if !self.is_repeating() {
-            return Vec::new();
-        }
-        let Repeats { now, behind, then } = &mut self.repeats;
-        let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut due = Vec::new();
-        for (looked_at, (&object, known)) in self.table.range((from, Bound::Unbounded)).enumerate() {
-            if looked_at == LOOKED_AT_MAX || due.len() == most {
-                return due;
-            }
-            *behind = Some(object);
-            if !known.over && now.contains(object.shard()) {
-                due.push(object);
-            }
-        }
-        (*now, *behind) = (std::mem::take(then), None);
-        due
+        self.repeats.next(&self.table, most, |known| !known.over)
     }
 
     /// Whether there are some of which their owners are to tell us more.
@@ -323,6 +293,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::repeats::LOOKED_AT_MAX;
 
     #[test]
     fn a_pass_over_nothing_leaves_no_mark() {

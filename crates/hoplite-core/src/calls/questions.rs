@@ -61,9 +61,10 @@ impl Core {
         self.arm_refresh();
     }
 
-    /// Asks the next few of the questions that are due: one call may delete as many ids as it likes, and nothing else
-    /// is to wait for that.
+    /// Asks the next few of the questions that are due: one call may delete as many ids as it likes, as many gets may
+    /// wait, and nothing else is to wait for that.
     pub(crate) fn ask_due_questions(&mut self) {
+        self.repeat_some_asks(QUESTIONS_PER_TURN);
         let mut left = QUESTIONS_PER_TURN;
         while left > 0 {
             let Some(token) = self.calls.due.pop_first() else { break };
@@ -80,7 +81,7 @@ impl Core {
                 self.calls.deleting.push_back((client, call));
             }
         }
-        if !self.calls.due.is_empty() || !self.calls.deleting.is_empty() {
+        if self.has_asks_to_repeat() || !self.calls.due.is_empty() || !self.calls.deleting.is_empty() {
             self.ctx.timers.set(self.ctx.now + QUESTIONS_PAUSE, Timer::Questions);
         }
     }

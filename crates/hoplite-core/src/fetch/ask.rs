@@ -6,9 +6,10 @@ use hoplite_words::client::Location;
 use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::ObjectId;
 
-use super::State;
+use super::{Fetch, State};
 use crate::calls::Pending;
 use crate::room::RoomFor;
+use crate::shards::ShardSet;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
@@ -65,9 +66,24 @@ impl Core {
         self.arm_refresh();
     }
 
-    pub(crate) fn open_asks(&self) -> Vec<ObjectId> {
-        let asking = self.fetches.running.iter().filter(|(_, fetch)| fetch.state == State::Asking);
-        asking.map(|(&object, _)| object).collect()
+    pub(crate) fn has_open_asks(&self) -> bool {
+        self.fetches.running.values().any(|fetch| fetch.state == State::Asking)
+    }
+
+    /// The open questions for objects in these shards are to be asked again, a few at a time.
+    pub(crate) fn repeat_asks(&mut self, shards: &ShardSet) {
+        self.fetches.repeats.begin(shards);
+    }
+
+    pub(crate) fn repeat_some_asks(&mut self, most: usize) {
+        let is_open = |fetch: &Fetch| fetch.state == State::Asking;
+        for object in self.fetches.repeats.next(&self.fetches.running, most, is_open) {
+            self.repeat_ask(object);
+        }
+    }
+
+    pub(crate) fn has_asks_to_repeat(&self) -> bool {
+        self.fetches.repeats.are_under_way()
     }
 
     /// The object is known, but there is no room for it. The owner's answer was its last: from here on it

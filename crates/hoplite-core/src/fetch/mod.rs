@@ -31,6 +31,7 @@ use hoplite_words::{NodeId, ObjectId, TransferId};
 
 use crate::copies::Phase;
 use crate::io::ClientId;
+use crate::repeats::Repeats;
 use crate::room::RoomFor;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
@@ -87,6 +88,8 @@ const PREFETCH_WANTS_MAX: usize = 1 << 17;
 pub(crate) struct Fetches {
     running: BTreeMap<ObjectId, Fetch>,
     wants: BTreeMap<ObjectId, BTreeSet<Want>>,
+    /// The open questions for senders that are to be asked again.
+    repeats: Repeats,
     turns: Turns,
     pub transfers: BTreeMap<TransferId, Transfer>,
     /// Who sent us several streams at a time, until the last of them is over: how fast each was says

@@ -252,3 +252,39 @@ fn many_gets_wait_for_an_object_that_is_being_written() {
     // A second at most; a minute and more if they look at each other.
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
+}
+
+
+#[test]
+fn many_reductions_run_at_a_time() {
+    let mut at = Node::alone(STORE);
+    let began = Instant::now();
+    for number in 0..50_000 {
+        let target = object(&format!("sum {number}"));
+        at.ask(reduce(target, &[object("never comes")], 1, FoldOrder::Arrival));
+    }
+    // Two seconds at most; twenty if each word on a target looks at all of them.
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+}
+
+/// Nobody else is to wait for that.
+#[test]
+fn the_questions_of_many_gets_are_repeated_a_few_at_a_time() {
+    let mut at = Node::among(2, STORE);
+    for number in 0..5000 {
+        at.ask(get(object(&format!("unknown {number}"))));
+    }
+    let asked = |at: &mut Node| {
+        let is_it = |message: &PeerMessage| {
+            matches!(message, PeerMessage::Directory { request: DirectoryRequest::Ask { .. }, .. })
+        };
+        at.take_mail().iter().filter(|(_, message)| is_it(message)).count()
+    };
+    let in_all = asked(&mut at);
+    at.now += Duration::from_millis(1001);
+    at.handle(Input::Tick);
+    let at_once = asked(&mut at);
+    assert!((1..=256).contains(&at_once), "{at_once} of {in_all}");
+    at.wait(Duration::from_millis(100));
+    assert_eq!(at_once + asked(&mut at), in_all);
+}
