@@ -16,9 +16,6 @@ use crate::Core;
 /// Steps of one turn: a millisecond's work or two.
 pub(super) const STEPS_PER_TURN: usize = 1024;
 
-/// And how many reductions of a client that is gone, each with thousands of sources.
-const REDUCTIONS_PER_TURN: usize = 64;
-
 /// Pause between two turns.
 const PAUSE: Duration = Duration::from_micros(100);
 
@@ -196,10 +193,7 @@ impl Core {
             left -= 1;
             self.forget_call(client, call);
         }
-        if left > 0 {
-            let ended = self.abandon_reductions_of(client, REDUCTIONS_PER_TURN);
-            left = if ended == REDUCTIONS_PER_TURN { 0 } else { left.saturating_sub(ended) };
-        }
+        left = left.saturating_sub(self.abandon_reductions_of(client, left));
         for copy in self.writes.of_client(client).into_iter().take(left) {
             left -= 1;
             self.abandon_write(copy);

@@ -83,15 +83,22 @@ impl Core {
         }
     }
 
-    /// Ends the first few reductions of a client that is gone, but those that are committed; says how many.
+    /// Ends the first few reductions of a client that is gone, but those that are committed. Each source is a step:
+    /// takes about so many, and says how many it took.
     pub(crate) fn abandon_reductions_of(&mut self, client: ClientId, most: usize) -> usize {
         let is_its = |reduction: &Reduction| reduction.client == client && reduction.commitment.is_none();
-        let its = self.reductions.iter().filter(|(_, reduction)| is_its(reduction));
-        let numbers: Vec<_> = its.map(|(&number, _)| number).take(most).collect();
-        for &number in &numbers {
+        let (mut steps, mut numbers) = (0, Vec::new());
+        for (&number, reduction) in self.reductions.iter().filter(|(_, reduction)| is_its(reduction)) {
+            if steps >= most {
+                break;
+            }
+            steps += 1 + reduction.request.sources.len();
+            numbers.push(number);
+        }
+        for number in numbers {
             self.detach_reduction(number);
             self.fail_reduction(number, ErrorKind::Aborted, "the caller is gone");
         }
-        numbers.len()
+        steps
     }
 }

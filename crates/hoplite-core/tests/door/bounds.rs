@@ -288,3 +288,18 @@ fn the_questions_of_many_gets_are_repeated_a_few_at_a_time() {
     at.wait(Duration::from_millis(100));
     assert_eq!(at_once + asked(&mut at), in_all);
 }
+
+#[test]
+fn the_reductions_of_a_client_that_is_gone_end_a_few_at_a_time() {
+    let mut at = Node::among(2, STORE);
+    for number in 0..16 {
+        let sources: Vec<_> = (0..4096).map(|source| object(&format!("source {number} {source}"))).collect();
+        at.ask(reduce(object(&format!("sum {number}")), &sources, 1, FoldOrder::Arrival));
+    }
+    let watched = at.gauge("objects watched");
+    at.handle(Input::ClientGone { client: CLIENT });
+    let at_once = watched - at.gauge("objects watched");
+    assert!((1..=4096).contains(&at_once), "{at_once} of {watched}");
+    at.wait(Duration::from_millis(100));
+    assert_eq!(at.gauge("objects watched"), 0);
+}
