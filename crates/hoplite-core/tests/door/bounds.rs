@@ -1,9 +1,7 @@
 //! However much is asked for, a page, a turn and a table have their bounds.
 
 use std::collections::BTreeSet;
-}
-
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
@@ -12,10 +10,7 @@ use hoplite_words::{Blob, ErrorKind, FoldOrder, Header, ObjectId, Stamp};
 
 use crate::node::{node, Node, CLIENT, ME};
 use crate::puts::failed;
-use crate::requests::{announce, ask, edition, object, put_report, reduce, SIZE};
-}
-
-use crate::requests::{announce, create, edition, get, object, put_report, reduce, SIZE};
+use crate::requests::{announce, edition, get, object, put_report, reduce, SIZE};
 
 const STORE: u64 = 8 << 20;
 
@@ -198,73 +193,6 @@ fn deletes_that_waited_for_a_dead_member_end_a_few_at_a_time() {
         }));
     }
     assert!(done.len() > 2000, "{}", done.len());
-}
-
-/// The way from each receiver to the source leads by all that were lent before it.
-#[test]
-fn many_who_wait_for_a_large_object_are_lent_senders_in_one_turn_that_is_short() {
-    let mut at = Node::alone(STORE);
-    at.measure(Duration::from_millis(1));
-    // One after the other, and in a tree: where a hop takes as long as several copies.
-    for (id, size) in [(object("large"), 4 << 20), (object("smaller"), 100_000)] {
-        for number in 3..4000 {
-            at.request(number, id, ask(5));
-        }
-        let begin = Instant::now();
-        at.request(2, id, announce(put_report(1, edition(5), size)));
-        let took = begin.elapsed();
-        let lent = at.take_answers(id).len();
-        // With all copies looked at for each, or all hops back to the source, it was half a second, or seven.
-        assert!(lent == 3997 && took < Duration::from_millis(150), "{lent} in {took:?}");
-    }
-}
-
-/// Each is found by its target, however many there are.
-#[test]
-fn a_page_of_claims_is_short_work_with_many_reductions() {
-    let mut at = Node::among(2, STORE);
-    for number in 0..20_000 {
-        let (target, source) = (object(&format!("sum {number}")), object(&format!("source {number}")));
-        at.ask(reduce(target, &[source], 1, FoldOrder::Arrival));
-    }
-    at.take_mail();
-    let theirs =
-        (0..20_000).map(|number| object(&format!("sum {number}"))).filter(|&id| at.owner_of(id) == 2);
-    let shards: BTreeSet<_> = theirs.map(|id| id.shard()).take(600).collect();
-    let shards = shards.into_iter().map(|shard| ShardQuery { shard, digest: None }).collect();
-    let (round, scope, from, fresh, clock) = (1, Scope::All, None, false, Stamp::from_ms(0));
-    let begin = Instant::now();
-    at.hear(2, PeerMessage::InventoryRequest { round, scope, shards, from, fresh, clock });
-    let took = begin.elapsed();
-    // With a look at all of them for each it was a tenth of a second.
-    assert!(took < Duration::from_millis(30), "{took:?}");
-}
-
-/// Each looks at itself alone, not at those that wait already.
-#[test]
-fn many_gets_wait_for_an_object_that_is_being_written() {
-    let mut at = Node::alone(STORE);
-    at.ask(create(object("slow"), SIZE));
-    let began = Instant::now();
-    for _ in 0..50_000 {
-        at.ask(get(object("slow")));
-    }
-    // A second at most; a minute and more if they look at each other.
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-}
-}
-
-
-#[test]
-fn many_reductions_run_at_a_time() {
-    let mut at = Node::alone(STORE);
-    let began = Instant::now();
-    for number in 0..50_000 {
-        let target = object(&format!("sum {number}"));
-        at.ask(reduce(target, &[object("never comes")], 1, FoldOrder::Arrival));
-    }
-    // Two seconds at most; twenty if each word on a target looks at all of them.
-    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
 }
 
 /// Nobody else is to wait for that.

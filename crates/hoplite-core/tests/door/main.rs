@@ -13,6 +13,7 @@ mod epochs;
 mod full_store;
 mod gets;
 mod given_up;
+mod growth;
 mod inline;
 mod inventory;
 mod joining;

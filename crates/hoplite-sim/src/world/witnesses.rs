@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
 use hoplite_core::io::Input;
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
 use hoplite_words::{NodeId, ObjectId, Stamp};
 
 use super::{Place, World};

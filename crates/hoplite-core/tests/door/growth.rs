@@ -1,0 +1,98 @@
+//! What a turn costs grows with what it touches, not with the square of it, nor with what it does not touch.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use hoplite_words::peer::{PeerMessage, Scope, ShardQuery};
+use hoplite_words::{FoldOrder, ObjectId, Stamp};
+
+use crate::node::Node;
+use crate::requests::{announce, ask, create, edition, get, object, put_report, reduce, SIZE};
+
+const STORE: u64 = 8 << 20;
+
+/// How many more there are in the second of two runs. Where the machine does other things at the same time, a run
+/// may take some times as long: by far not so many times.
+const MORE: usize = 16;
+
+/// How long that took.
+#[expect(clippy::disallowed_types, reason = "it is about real time")]
+fn timed(work: impl FnOnce()) -> Duration {
+    let began = std::time::Instant::now();
+    work();
+    began.elapsed()
+}
+
+/// Whether `MORE` times as many take less than `most` times as long; the shortest of three runs counts.
+#[track_caller]
+fn assert_growth(few: usize, most: u32, run: impl Fn(usize) -> Duration) {
+    let shortest = |count: usize| (0..3).map(|_| run(count)).min().unwrap();
+    let (short, long) = (shortest(few), shortest(few * MORE));
+    assert!(
+        long < short.max(Duration::from_micros(200)) * most,
+        "{few} take {short:?}, {MORE} times as many {long:?}"
+    );
+}
+
+/// The way from each receiver to the source leads by all that were lent before it.
+#[test]
+fn many_who_wait_for_a_large_object_are_lent_senders_in_one_turn() {
+    // One after the other, and in a tree: where a hop takes as long as several copies.
+    for (id, size) in [(object("large"), 4 << 20), (object("smaller"), 100_000)] {
+        assert_growth(250, 5 * MORE as u32, |askers| {
+            let mut at = Node::alone(STORE);
+            at.measure(Duration::from_millis(1));
+            for number in 0..askers {
+                at.request(3 + number as u16, id, ask(5));
+            }
+            let took = timed(|| at.request(2, id, announce(put_report(1, edition(5), size))));
+            assert_eq!(at.take_answers(id).len(), askers);
+            took
+        });
+    }
+}
+
+/// Claims are found by their targets, however many there are.
+#[test]
+fn a_page_of_claims_is_short_work_with_many_reductions() {
+    assert_growth(1000, MORE as u32 / 2, |reductions| {
+        let mut at = Node::among(2, STORE);
+        let targets: Vec<_> = (0..reductions).map(|number| object(&format!("sum {number}"))).collect();
+        for (number, &target) in targets.iter().enumerate() {
+            at.ask(reduce(target, &[object(&format!("source {number}"))], 1, FoldOrder::Arrival));
+        }
+        at.take_mail();
+        let theirs = targets.into_iter().filter(|&id| at.owner_of(id) == 2).map(ObjectId::shard);
+        let shards = theirs.collect::<BTreeSet<_>>().into_iter().take(200);
+        let shards = shards.map(|shard| ShardQuery { shard, digest: None }).collect();
+        let (round, scope, from, fresh, clock) = (1, Scope::All, None, false, Stamp::from_ms(0));
+        timed(|| at.hear(2, PeerMessage::InventoryRequest { round, scope, shards, from, fresh, clock }))
+    });
+}
+
+/// Each looks at itself alone, not at those that wait already.
+#[test]
+fn many_gets_wait_for_an_object_that_is_being_written() {
+    assert_growth(1000, 4 * MORE as u32, |gets| {
+        let mut at = Node::alone(STORE);
+        at.ask(create(object("slow"), SIZE));
+        timed(|| {
+            for _ in 0..gets {
+                at.ask(get(object("slow")));
+            }
+        })
+    });
+}
+
+#[test]
+fn many_reductions_run_at_a_time() {
+    assert_growth(1000, 4 * MORE as u32, |reductions| {
+        let mut at = Node::alone(STORE);
+        let targets: Vec<_> = (0..reductions).map(|number| object(&format!("sum {number}"))).collect();
+        timed(|| {
+            for target in targets {
+                at.ask(reduce(target, &[object("never comes")], 1, FoldOrder::Arrival));
+            }
+        })
+    });
+}
