@@ -122,6 +122,21 @@ impl Net {
         (sent, arrived)
     }
 
+    /// The sender has let go of a stream, whose last bytes were to keep its line busy until then. Says how many of
+    /// them have not left.
+    pub fn keep_back(&mut self, now: Duration, from: usize, until: Duration, bytes: u64) -> u64 {
+        let rate = self.rate(from);
+        let unsent = until.saturating_sub(now).min(transmission(bytes, rate));
+        self.egress_free[from] = self.egress_free[from].saturating_sub(unsent);
+        (unsent.as_nanos() * u128::from(rate) / 1_000_000_000) as u64
+    }
+
+    /// The receiver has let go of a stream: what is still on the way does not keep its line busy.
+    pub fn take_back(&mut self, to: usize, bytes: u64) {
+        let busy = transmission(bytes, self.rate(to));
+        self.ingress_free[to] = self.ingress_free[to].saturating_sub(busy);
+    }
+
     /// The rate a lone transfer between the two moves at.
     pub fn bytes_per_s(&self, from: usize, to: usize) -> u64 {
         self.rate(from).min(self.rate(to))

@@ -41,6 +41,10 @@ pub(crate) struct Flow {
     offset: u64,
     size: u64,
     under_way: u64,
+    /// Bytes that have left the sender and not reached the receiver's host.
+    in_network: u64,
+    /// How long the last of them keep the sender's line busy, and how many they are.
+    leaving: (Duration, u64),
     last_arrival: Duration,
     /// Cleared when either side lets go: what is still under way is lost.
     open: bool,
@@ -92,6 +96,8 @@ impl World {
                 offset,
                 size,
                 under_way: 0,
+                in_network: 0,
+                leaving: (Duration::ZERO, 0),
                 last_arrival: head_at,
                 open: true,
                 trailer_sent: false,
@@ -191,8 +197,10 @@ impl World {
         let flow_id = send.flow;
         let flow = self.flows.get_mut(&flow_id).expect("a send has its flow");
         flow.under_way += len;
+        flow.in_network += len;
         let there = index_of(flow.to.addr);
         let (sent, arrived) = self.net.bulk(now, place.index, there, len);
+        flow.leaving = (sent, len);
         let arrived = arrived.max(flow.last_arrival);
         flow.last_arrival = arrived;
         self.stats.bulk_bytes += len;
@@ -232,8 +240,18 @@ impl World {
         };
         let mut at = self.queue.now() + self.net.under_way(here, there, Lane::Bulk);
         match event {
-            FlowEvent::Cut => at = at.max(flow.last_arrival),
-            _ => flow.open = false,
+            FlowEvent::Cut => {
+                at = at.max(flow.last_arrival);
+                let (until, bytes) = flow.leaving;
+                let unsent = self.net.keep_back(self.queue.now(), here, until, bytes).min(flow.in_network);
+                flow.in_network -= unsent;
+                self.net.take_back(there, unsent);
+            }
+            _ => {
+                flow.open = false;
+                let unwanted = std::mem::take(&mut flow.in_network);
+                self.net.take_back(here, unwanted);
+            }
         }
         self.queue.push(at, Happening::Flow { flow: flow_id, event });
     }
@@ -247,6 +265,9 @@ impl World {
     pub(super) fn on_flow(&mut self, id: FlowId, event: FlowEvent) {
         let held_up = self.flows.get(&id).is_some_and(|flow| self.is_held_up(flow));
         let Some(flow) = self.flows.get_mut(&id) else { return };
+        if let FlowEvent::Bytes { bytes, .. } = &event {
+            flow.in_network = flow.in_network.saturating_sub(bytes.len() as u64);
+        }
         let cut_back = self.net.is_cut(index_of(flow.to.addr), flow.from.index);
         match event.is_at_sender() {
             true if cut_back || !flow.stuck_back.is_empty() => flow.stuck_back.push_back(event),

@@ -51,6 +51,13 @@ pub(crate) struct Suspects {
     streams: Vec<(Place, TransferId)>,
 }
 
+impl Rules {
+    /// The owner held the object for lost; if somebody has it after all, it is fetched from there as a whole.
+    pub fn note_abandoned(&mut self, place: Place, object: ObjectId, edition: Edition) {
+        self.given_up.remove(&(place, object, edition));
+    }
+}
+
 impl World {
     /// A node begins to receive: from where may that be, and how many others do?
     pub(super) fn judge_edge(&mut self, place: Place, transfer: TransferId, copy: CopyId) {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_core::io::Input;
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{NodeId, ObjectId, Stamp};
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_words::{Edition, NodeId, ObjectId, Stamp};
 
 use super::{Place, World};
 
@@ -36,16 +36,30 @@ fn deletion_of(message: &PeerMessage) -> Option<ObjectId> {
     }
 }
 
+fn abandoned_by(message: &PeerMessage) -> Option<(ObjectId, Edition)> {
+    match message {
+        PeerMessage::Answer {
+            id,
+            answer: DirectoryAnswer::Verdict { edition, verdict: Verdict::Abandoned },
+        } => Some((*id, *edition)),
+        _ => None,
+    }
+}
+
 impl World {
     /// Tells a core what another node said.
     pub(super) fn feed_message(&mut self, place: Place, from: NodeId, message: PeerMessage) {
         let deletion = deletion_of(&message);
+        let abandoned = abandoned_by(&message);
         self.witnesses.told = match &message {
             PeerMessage::Answer { answer: DirectoryAnswer::Deleted { deletion }, .. } => Some(deletion.stamp),
             _ => None,
         };
         self.feed(place, Input::Peer { from, message });
         self.witnesses.told = None;
+        if let Some((id, edition)) = abandoned {
+            self.rules.note_abandoned(place, id, edition);
+        }
         if let Some(id) = deletion {
             self.note_witness(place, id);
         }
