@@ -201,6 +201,9 @@ impl Core {
             if !self.copies.table[&id].is_sealed() {
                 // Of two answers to one question, asked twice, the asker takes in the first alone.
                 self.copies.not_told_complete(id);
+                // Who owns it anew is to know that the rest is asked for before it decides what becomes of this part:
+                // both together may prove that the object is lost.
+                self.repeat_ask(object);
             }
             let header = report.header.descr.len() + report.header.shape.len() * 9;
             filling.note(shard, COPIES, object, header);

@@ -11,6 +11,7 @@ use hoplite_words::peer::{
 };
 use hoplite_words::{ErrorKind, ObjectId, Shard, Stamp};
 
+use crate::gets::lend;
 use crate::losses::get_or_lost;
 use crate::node::{node, Node, ME};
 use crate::puts::failed;
@@ -438,6 +439,43 @@ fn part_of_an_object_whose_sender_is_dead_proves_that_it_is_lost() {
     let part = received_report(9, edition(5), SIZE, Some(node(3)));
     inherited.answer(copies(&[(inherited.id, part)]));
     assert_eq!(failed(&inherited.at, call), ErrorKind::Lost);
+}
+
+/// It decides by them as soon as all have told what they have: however many gets wait, none may be late.
+#[test]
+fn a_new_owner_is_asked_for_the_rest_of_each_part_before_it_is_told_of_the_part() {
+    const PARTS: usize = 300;
+    let mut at = Node::among(4, 64 << 20);
+    let mut without_3 = Node::alone(0);
+    [2, 4].into_iter().for_each(|number| without_3.join(number));
+    let ids = (0..).map(|number| object(&format!("part {number}")));
+    let moves = |&id: &ObjectId| at.owner_of(id) == 3 && without_3.owner_of(id) == 2;
+    let ids: BTreeSet<_> = ids.filter(moves).take(PARTS).collect();
+    for &id in &ids {
+        at.ask(get_or_lost(id));
+        let transfer = lend(&mut at, 3, id, 4, edition(5), 100_000);
+        at.break_receive(transfer, 1000);
+    }
+    at.take_mail();
+    let shards: BTreeSet<_> = ids.iter().map(|id| id.shard()).collect();
+    let shards = shards.into_iter().map(|shard| ShardQuery { shard, digest: None }).collect();
+    let (round, scope, clock) = (1, Scope::All, Stamp::from_ms(0));
+    at.hear(2, PeerMessage::InventoryRequest { round, scope, shards, from: None, fresh: false, clock });
+    let (mut asked, mut told) = (BTreeSet::new(), BTreeSet::new());
+    for (to, message) in at.take_mail() {
+        match message {
+            PeerMessage::Directory { id, request: DirectoryRequest::Ask { have: Some(_), .. }, .. } => {
+                assert_eq!(to, node(2));
+                asked.insert(id);
+            }
+            PeerMessage::Inventory { page, .. } => {
+                told.extend(page.copies.into_iter().map(|(id, _)| id));
+                assert!(told.is_subset(&asked), "{} asked for, {} told", asked.len(), told.len());
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(told, ids);
 }
 
 #[test]
