@@ -12,7 +12,8 @@ use crate::requests::{announce, ask, create, edition, get, object, put_report, r
 const STORE: u64 = 8 << 20;
 
 /// How many more there are in the second of two runs. Where the machine does other things at the same time, a run
-/// may take some times as long: by far not so many times.
+/// may take some times as long, and what no longer fits the processor's cache takes six times as long: by far not so
+/// many times.
 const MORE: usize = 16;
 
 /// How long that took.
@@ -39,7 +40,7 @@ fn assert_growth(few: usize, most: u32, run: impl Fn(usize) -> Duration) {
 fn many_who_wait_for_a_large_object_are_lent_senders_in_one_turn() {
     // One after the other, and in a tree: where a hop takes as long as several copies.
     for (id, size) in [(object("large"), 4 << 20), (object("smaller"), 100_000)] {
-        assert_growth(250, 5 * MORE as u32, |askers| {
+        assert_growth(250, 10 * MORE as u32, |askers| {
             let mut at = Node::alone(STORE);
             at.measure(Duration::from_millis(1));
             for number in 0..askers {
@@ -73,7 +74,7 @@ fn a_page_of_claims_is_short_work_with_many_reductions() {
 /// Each looks at itself alone, not at those that wait already.
 #[test]
 fn many_gets_wait_for_an_object_that_is_being_written() {
-    assert_growth(1000, 4 * MORE as u32, |gets| {
+    assert_growth(1000, 10 * MORE as u32, |gets| {
         let mut at = Node::alone(STORE);
         at.ask(create(object("slow"), SIZE));
         timed(|| {
@@ -86,7 +87,7 @@ fn many_gets_wait_for_an_object_that_is_being_written() {
 
 #[test]
 fn many_reductions_run_at_a_time() {
-    assert_growth(1000, 4 * MORE as u32, |reductions| {
+    assert_growth(1000, 10 * MORE as u32, |reductions| {
         let mut at = Node::alone(STORE);
         let targets: Vec<_> = (0..reductions).map(|number| object(&format!("sum {number}"))).collect();
         timed(|| {
