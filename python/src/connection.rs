@@ -39,7 +39,13 @@ impl Connection {
 
     fn submit(&self, request: Request, question: Question, timeout: Option<f64>) -> PyResult<Ticket> {
         let limit = self::timeout(timeout)?;
-        let ticket = self.client()?.submit(request).map_err(to_py)?;
+        let client = self.client()?;
+        let ticket = match client.wants_write() {
+            // It may have to wait until the node has taken some of it: other threads run meanwhile.
+            true => Python::attach(|py| py.detach(|| client.submit(request))),
+            false => client.submit(request),
+        };
+        let ticket = ticket.map_err(to_py)?;
         Ok(Ticket::new(ticket, question, limit, self.closed.clone()))
     }
 }
