@@ -93,6 +93,19 @@ def test_ctrl_c_ends_every_wait(
     client.status(timeout=TIMEOUT)
 
 
+def test_ctrl_c_leaves_a_reduction_that_may_be_waited_for_again(
+    interrupted: Interrupted, client: hoplite.Client, name: Names
+) -> None:
+    names = [name(0), name(1)]
+    reduction = client.reduce(names, target=name("sum"))
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(reduction.result)
+    assert not reduction.done()
+    for source in names:
+        client.put(np.ones(1000), source)
+    assert set(map(str, reduction.result(TIMEOUT).sources)) == set(names)
+
+
 def test_ctrl_c_ends_a_wait_for_room(interrupted: Interrupted) -> None:
     with hoplite.LocalCluster(1, store_size="8MiB") as cluster:
         client = cluster.connect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import hoplite
 import ml_dtypes
@@ -230,6 +231,20 @@ def test_a_timeout_of_result_leaves_the_reduction_going(clients: Clients, name: 
         clients[1].put(np.ones(100_000), source)
     assert set(map(str, reduction.result(TIMEOUT).sources)) == set(names)
     assert reduction.result() is reduction.result()
+
+
+@pytest.mark.parametrize("timeout", [None, TIMEOUT])
+def test_threads_may_wait_for_one_reduction(
+    clients: Clients, name: Names, threads: ThreadPoolExecutor, timeout: float | None
+) -> None:
+    for turn in range(10):
+        names = [name(f"{turn} {source}") for source in range(2)]
+        reduction = clients[0].reduce(names, target=name(f"{turn} sum"), timeout=TIMEOUT)
+        waiting = [threads.submit(reduction.result, timeout) for _ in range(6)]
+        for source in names:
+            clients[1].put(np.ones(1000), source)
+        results = [each.result() for each in waiting]
+        assert all(result is results[0] for result in results)
 
 
 def test_a_timeout_of_the_reduction_ends_it(clients: Clients, name: Names) -> None:

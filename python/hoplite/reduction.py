@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -101,6 +102,8 @@ class Reduction:
         self._client = client
         self._result: ReduceResult | None = None
         self._error: HopliteError | None = None
+        # Held while the answer is taken, never while it is waited for.
+        self._taking = threading.Lock()
 
     @property
     def target(self) -> ObjectId:
@@ -123,17 +126,40 @@ class Reduction:
         if self._error is not None:
             raise self._error
         if self._result is None:
-            ids = [self.target, *self._request.sources]
-            if timeout is not None and not self._client._ready_within(self._ticket, timeout):
+            # Not taken before it is there: what ends the waiting, Ctrl-C too, must leave the call as it is.
+            limit = self._ticket.limit
+            if timeout is None or (limit is not None and limit < timeout):
+                self._ready_within(limit)
+            elif not self._ready_within(timeout):
                 raise TimedOut(
                     f"the reduction to {self.target!r} is not complete after {timeout} s; it goes on"
                 )
-            try:
-                self._result = self._request.result(self._client._settle(self._ticket, ids))
-            except HopliteError as error:
-                self._error = error
-                raise
+            with self._taking:
+                self._take()
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
         return self._result
+
+    def _ready_within(self, timeout: float | None) -> bool:
+        try:
+            return self._client._ready_within(self._ticket, timeout)
+        except BadArgument:
+            with self._taking:
+                if self._result is None and self._error is None:
+                    raise
+            # Another thread has taken the answer meanwhile.
+            return True
+
+    def _take(self) -> None:
+        """The answer, once: another thread may have been faster."""
+        if self._result is not None or self._error is not None:
+            return
+        ids = [self.target, *self._request.sources]
+        try:
+            self._result = self._request.result(self._client._settle(self._ticket, ids))
+        except HopliteError as error:
+            self._error = error
 
     def __repr__(self) -> str:
         return f"<Reduction to {self.target!r}: {'done' if self.done() else 'running'}>"
