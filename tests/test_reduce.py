@@ -247,6 +247,16 @@ def test_threads_may_wait_for_one_reduction(
         assert all(result is results[0] for result in results)
 
 
+def test_a_reduction_whose_client_is_closed_is_done(cluster: hoplite.LocalCluster, name: Names) -> None:
+    client = cluster.connect(0)
+    reduction = client.reduce([name(0), name(1)], target=name("sum"))
+    client.close()
+    assert reduction.done()
+    assert "done" in repr(reduction)
+    with pytest.raises(hoplite.Aborted):
+        reduction.result()
+
+
 def test_a_timeout_of_the_reduction_ends_it(clients: Clients, name: Names) -> None:
     reduction = clients[0].reduce([name(0), name(1)], target=name("sum"), timeout=0.05)
     for _ in range(2):

@@ -15,7 +15,7 @@ from hoplite.addresses import NodeLike, socket_of
 from hoplite.aio import AsyncClient
 from hoplite.connecting import ATTEMPT_TIMEOUT, RETRY_INTERVAL, open_connection
 from hoplite.creation import Creation
-from hoplite.errors import HopliteError, NodeUnreachable
+from hoplite.errors import Aborted, HopliteError, NodeUnreachable
 from hoplite.ids import ObjectId, ObjectIdLike
 from hoplite.losses import OnLost
 from hoplite.naming import name_objects
@@ -409,7 +409,11 @@ class Client:
 
     def _is_done(self, ticket: _hoplite.Ticket) -> bool:
         # Takes in what has come; a connection that is gone has settled its tickets.
-        self._connection.is_alive()
+        try:
+            self._connection.is_alive()
+        except Aborted:
+            # The client was closed: whatever waits for an answer raises that at once.
+            return True
         return ticket.done()
 
     def _ready_within(self, ticket: _hoplite.Ticket, timeout: float | None) -> bool:
