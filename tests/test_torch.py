@@ -59,3 +59,9 @@ def test_what_torch_cannot_hold(clients: list[hoplite.Client], name: Names) -> N
     id = clients[0].put(np.zeros(3, "M8[s]"), name())
     with pytest.raises(hoplite.Mismatch, match="datetime64"):
         clients[0].get_torch(id)
+
+
+def test_torch_has_no_foreign_byte_order(clients: list[hoplite.Client], name: Names) -> None:
+    id = clients[0].put(np.arange(3, dtype=">f4"), name())
+    with pytest.raises(hoplite.Mismatch, match=">f4"):
+        clients[0].get_torch(id)

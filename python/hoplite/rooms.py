@@ -33,7 +33,11 @@ def torch_room(header: Header, size: int) -> tuple[Any, Bytes]:
     if header.encoding != ARRAY:
         plain = torch.empty(size, dtype=torch.uint8)
         return plain, plain.numpy()
-    name = header.dtype if header.dtype is not None else dtype_of(header).name
+    name = header.dtype
+    if name is None:
+        described = dtype_of(header)
+        # NumPy names both byte orders alike.
+        name = described.name if described.isnative else described.str
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise Mismatch(f"PyTorch has no dtype for the object's {name}")
