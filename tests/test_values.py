@@ -154,3 +154,23 @@ def test_all_reducible_dtypes_are_named_as_the_node_names_them() -> None:
 def test_contiguous_values_are_not_copied_before_the_store() -> None:
     for value in (np.arange(10.0), np.zeros((3, 4), ml_dtypes.bfloat16), np.zeros(5, "M8[s]")):
         assert np.shares_memory(payload_of(value).data, value.view(np.uint8))
+
+
+UNDESCRIBED = {
+    "fields of another package": np.dtype([("w", ml_dtypes.bfloat16)]),
+    "overlapping fields": np.dtype({"names": ["a", "b"], "formats": ["f4", "u2"], "offsets": [0, 2]}),
+    "fields out of order": np.dtype({"names": ["a", "b"], "formats": ["f4", "f4"], "offsets": [4, 0]}),
+}
+
+
+@pytest.mark.parametrize("dtype", UNDESCRIBED.values(), ids=UNDESCRIBED)
+def test_dtypes_that_a_header_cannot_say_are_refused(client: hoplite.Client, dtype: np.dtype) -> None:
+    with pytest.raises(hoplite.BadArgument, match="put_object"):
+        client.put(np.zeros(3, dtype))
+    with pytest.raises(hoplite.BadArgument, match="put_object"):
+        client.create("x", 3, dtype)
+
+
+def test_elements_that_are_arrays_are_refused(client: hoplite.Client) -> None:
+    with pytest.raises(hoplite.BadArgument, match="put_object"):
+        client.create("x", 5, ("f4", (3,)))

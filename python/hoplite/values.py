@@ -134,7 +134,20 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Header:
         return Header(ARRAY, name, shape)
     if type(dtype).__module__.startswith("ml_dtypes") or dtype.type.__module__.startswith("ml_dtypes"):
         return Header(ARRAY, None, shape, f"{_ML_DTYPES}{dtype.name}")
-    return Header(ARRAY, None, shape, repr(np.lib.format.dtype_to_descr(dtype)))
+    return Header(ARRAY, None, shape, _descr(dtype))
+
+
+def _descr(dtype: np.dtype[Any]) -> str:
+    """What NumPy writes of `dtype` in an `.npy` file, if that says all of it."""
+    try:
+        descr = np.lib.format.dtype_to_descr(dtype)
+        says_all = np.lib.format.descr_to_dtype(descr) == dtype
+    except ValueError as error:
+        raise BadArgument(f"an array of {dtype} cannot be described: {error}; use put_object") from error
+    if not says_all:
+        # A record of the fields of other packages, for one, would come as one of raw bytes.
+        raise BadArgument(f"an array of {dtype} cannot be described; use put_object")
+    return repr(descr)
 
 
 def _ml_dtype(name: str) -> np.dtype[Any]:
