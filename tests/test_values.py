@@ -128,6 +128,15 @@ def test_arrow_arrays_with_nulls_are_refused(client: hoplite.Client) -> None:
         client.put(pa.array([1, None, 3]))
 
 
+def test_masked_arrays_are_refused_as_arrow_arrays_with_nulls_are(
+    clients: list[hoplite.Client], name: Names
+) -> None:
+    with pytest.raises(hoplite.BadArgument, match="put_object"):
+        clients[0].put(np.ma.array([1, 2, 3], mask=[0, 1, 0]))
+    got = there_and_back(clients, name, np.ma.array([1, 2, 3]))
+    np.testing.assert_array_equal(got, [1, 2, 3])
+
+
 def test_numpy_scalars(clients: list[hoplite.Client], name: Names) -> None:
     got = there_and_back(clients, name, np.float32(2.5))
     assert got.shape == ()

@@ -55,6 +55,8 @@ class Payload(NamedTuple):
 
 def payload_of(value: Any) -> Payload:
     """Describe `value`; copies only what is not C-contiguous. `BadArgument` if it has no buffer."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise BadArgument("what the array's mask hides would be shown; use put_object")
     if isinstance(value, np.ndarray | np.generic):
         return _of_array(np.asarray(value))
     if is_torch_tensor(value):
