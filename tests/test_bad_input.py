@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,13 @@ import pytest
 Call = Callable[[hoplite.Client], Any]
 
 HUGE = [1 << 47, 1 << 48, 1 << 62, 1 << 63, 1 << 64, 1 << 70, 10**30]
+
+
+def released() -> memoryview:
+    view = memoryview(bytearray(8))
+    view.release()
+    return view
+
 
 ABSURD: dict[str, Call] = {
     **{f"create of {n} doubles": lambda client, n=n: client.create("x", (n,), "f8") for n in HUGE},
@@ -25,6 +33,10 @@ ABSURD: dict[str, Call] = {
     "create of Python objects": lambda client: client.create("x", (2,), object),
     "put of Python objects": lambda client: client.put(np.array([None])),
     "put of a number": lambda client: client.put(5),
+    "put of pointers": lambda client: client.put((ctypes.c_void_p * 3)()),
+    "put of what was released": lambda client: client.put(released()),
+    "get into what was released": lambda client: client.get("x", out=released()),
+    "get into Python objects": lambda client: client.get("x", out=np.array([None])),
     "get within -1 s": lambda client: client.get("x", timeout=-1),
     "get within NaN": lambda client: client.get("x", timeout=float("nan")),
     "reduce of nothing": lambda client: client.reduce([], target="t"),

@@ -49,6 +49,8 @@ def torch_room(header: Header, size: int) -> tuple[Any, Bytes]:
 def room_in(out: Any) -> RoomMaker:
     """`out`, if it is writable, C-contiguous, and fits the object that comes."""
     array = _array_of(out)
+    if array.dtype.hasobject:
+        raise BadArgument(f"out= is an array of {array.dtype}, which holds references to Python objects")
     if not (array.flags.c_contiguous and array.flags.writeable):
         raise BadArgument("out= must be writable and C-contiguous")
     room = _bytes_of(array)
@@ -85,7 +87,7 @@ def _array_of(out: Any) -> npt.NDArray[Any]:
         return array
     try:
         return np.asarray(memoryview(out))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise BadArgument(f"out= needs a writable buffer; {type(out).__name__} has none") from error
 
 

@@ -65,10 +65,16 @@ def payload_of(value: Any) -> Payload:
         view = memoryview(value)
     except TypeError:
         return _of_dlpack(value)
+    except ValueError as error:  # it was released or closed
+        raise BadArgument(f"this {type(value).__name__} has no bytes any more: {error}") from error
     if view.itemsize == 1 and view.format in ("B", "b", "c"):
         contiguous = view if view.c_contiguous else memoryview(view.tobytes())
         return Payload(Header(), _flat(np.asarray(contiguous)))
-    return _of_array(np.asarray(view))
+    try:
+        array = np.asarray(view)
+    except ValueError as error:  # pointers, say
+        raise BadArgument(f"NumPy has no dtype for this {type(value).__name__}: {error}") from error
+    return _of_array(array)
 
 
 def array_header(shape: int | Sequence[int], dtype: npt.DTypeLike) -> tuple[Header, int]:
