@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 
 import hoplite
@@ -223,6 +224,16 @@ def test_a_dying_node_ends_every_call() -> None:
 
     with hoplite.LocalCluster(1, store_size="16MiB") as cluster:
         asyncio.run(use(cluster, cluster.connect(0)))
+
+
+def test_a_loop_ends_at_once_although_a_node_takes_no_callers(pair: hoplite.LocalCluster) -> None:
+    client = pair.connect(0)
+    pair.pause(0)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(client.aio.get("x"), 0.2))
+    assert time.monotonic() - began < 5
+    pair.resume(0)
 
 
 def test_close_ends_every_call(cluster: hoplite.LocalCluster) -> None:

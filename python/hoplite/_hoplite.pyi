@@ -7,7 +7,7 @@ from typing import Any, Final, final
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-__all__ = ["INLINE_BYTES_MAX", "Arriving", "Connection", "ObjectId", "Ticket", "View", "Writing"]
+__all__ = ["INLINE_BYTES_MAX", "Arriving", "Connection", "ObjectId", "Stop", "Ticket", "View", "Writing"]
 
 INLINE_BYTES_MAX: Final[int]
 
@@ -40,8 +40,13 @@ class ObjectId:
 _Id = ObjectId | str
 
 @final
+class Stop:
+    def __new__(cls) -> Stop: ...
+    def set(self) -> None: ...
+
+@final
 class Connection:
-    def __new__(cls, socket: str, timeout: float | None) -> Connection: ...
+    def __new__(cls, socket: str, timeout: float | None, stop: Stop | None = None) -> Connection: ...
     @property
     def node(self) -> str: ...
     def fileno(self) -> int: ...

@@ -14,9 +14,11 @@ ATTEMPT_TIMEOUT = 5.0
 """Seconds one try of `Client.reconnect` may take: a node that has only begun to start gets another."""
 
 
-def open_connection(socket: str, timeout: float | None) -> _hoplite.Connection:
-    """A connection to the node that listens at `socket`."""
+def open_connection(
+    socket: str, timeout: float | None, stop: _hoplite.Stop | None = None
+) -> _hoplite.Connection:
+    """A connection to the node that listens at `socket`; `stop`, once set, makes this raise `Aborted` soon."""
     try:
-        return _hoplite.Connection(socket, timeout)
+        return _hoplite.Connection(socket, timeout, stop)
     except NodeUnreachable as error:
         raise NodeUnreachable(f"{error} (is a node running here? `hoplite node` starts one)") from None

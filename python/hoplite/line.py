@@ -28,13 +28,19 @@ class Line:
         self._fd: int | None = None
         self._closed = False
         self._gone = False
+        self._stop = _hoplite.Stop()
         self._opening = loop.create_task(self._open())
         # Whoever waits for it learns of its failure; perhaps nobody does any more.
         self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _open(self) -> _hoplite.Connection:
         # Off the loop: a node that is stopped lets its callers wait.
-        connection = await asyncio.to_thread(open_connection, self._socket, CONNECT_TIMEOUT)
+        try:
+            connection = await asyncio.to_thread(open_connection, self._socket, CONNECT_TIMEOUT, self._stop)
+        except asyncio.CancelledError:
+            # The loop ends, and waits for the thread.
+            self._stop.set()
+            raise
         if self._closed:
             connection.close()
             raise Aborted("the client was closed")
@@ -105,6 +111,7 @@ class Line:
     def close(self) -> None:
         """Ends every call that waits here with `Aborted`. From any thread."""
         self._closed = True
+        self._stop.set()
         if self.loop.is_running() and self.loop is not _running_loop():
             # It may end before it gets to that; then nothing waits here any more either.
             with contextlib.suppress(RuntimeError):

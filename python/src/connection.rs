@@ -52,12 +52,20 @@ impl Connection {
 
 #[pymethods]
 impl Connection {
+    /// `stop`, set from another thread, makes the connecting raise soon.
     #[new]
-    #[pyo3(signature = (socket, timeout))]
-    fn new(py: Python<'_>, socket: PathBuf, timeout: Option<f64>) -> PyResult<Self> {
+    #[pyo3(signature = (socket, timeout, stop=None))]
+    fn new(
+        py: Python<'_>,
+        socket: PathBuf,
+        timeout: Option<f64>,
+        stop: Option<Bound<'_, Stop>>,
+    ) -> PyResult<Self> {
         let timeout = self::timeout(timeout)?.unwrap_or(TIMEOUT_MAX);
-        let client =
-            interruptible(py, &[], |interrupt| Client::connect_interruptibly(&socket, timeout, interrupt))?;
+        let stop = stop.map(|stop| stop.get().clone()).unwrap_or_default();
+        let client = interruptible(py, &[&stop], |interrupt| {
+            Client::connect_interruptibly(&socket, timeout, interrupt)
+        })?;
         let node = client.node().to_string();
         Ok(Connection { client: Mutex::new(Some(client)), node, closed: Stop::default() })
     }

@@ -51,15 +51,24 @@ pub fn bad_argument(message: impl Into<String>) -> PyErr {
     to_py(Error::new(ErrorKind::BadArgument, message))
 }
 
-/// Set when whatever goes on under it must end: the client was closed, the copying stopped.
+/// Set when whatever goes on under it must end: the client was closed, the copying stopped, the connecting.
+#[pyclass(frozen, module = "hoplite._hoplite")]
 #[derive(Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
+#[pymethods]
 impl Stop {
+    #[new]
+    fn new() -> Self {
+        Stop::default()
+    }
+
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
 
+impl Stop {
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -28,6 +28,8 @@ mod _hoplite {
     #[pymodule_export]
     use crate::connection::Connection;
     #[pymodule_export]
+    use crate::errors::Stop;
+    #[pymodule_export]
     use crate::id::PyObjectId;
     #[pymodule_export]
     use crate::ticket::Ticket;
