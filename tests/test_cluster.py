@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import hoplite
 import numpy as np
@@ -237,3 +239,11 @@ def test_a_paused_node_does_not_hang_its_clients(pair: hoplite.LocalCluster) -> 
         pair.connect(1, timeout=0.1)
     pair.resume(1)
     client.put(b"awake", timeout=TIMEOUT)
+
+
+@pytest.mark.parametrize("mistake", [{"nodes": 1.5}, {"nodes": "2"}, {"start_timeout": -1}, {"nodes": 0}], ids=str)
+def test_a_cluster_that_cannot_be_leaves_no_folder(mistake: dict[str, Any]) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises((hoplite.BadArgument, TypeError)):
+        hoplite.LocalCluster(**{"nodes": 1, **mistake})
+    assert len(os.listdir("/proc/self/fd")) == before

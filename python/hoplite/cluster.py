@@ -58,16 +58,16 @@ class LocalCluster:
         """
         if nodes < 1:
             raise BadArgument(f"a cluster has at least one node, not {nodes}")
+        deadline = Deadline(start_timeout)
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * nodes
         self._launcher = Launcher()
         self._store_size = str(store_size)
         self._daemon_args = tuple(daemon_args)
         self._start_timeout = start_timeout
         self._folder = OwnedFolder()
         self._paused: set[int] = set()
-        self._processes: list[subprocess.Popen[bytes] | None] = [None] * nodes
         self._addresses = [f"{HOST}:0"] * nodes
         self._clients: list[Client] = []
-        deadline = Deadline(start_timeout)
         try:
             for i in range(nodes):
                 self._start(i, deadline)
