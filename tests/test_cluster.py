@@ -247,3 +247,11 @@ def test_a_cluster_that_cannot_be_leaves_no_folder(mistake: dict[str, Any]) -> N
     with pytest.raises((hoplite.BadArgument, TypeError)):
         hoplite.LocalCluster(**{"nodes": 1, **mistake})
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_client_that_is_dropped_lets_go_of_its_connection(pair: hoplite.LocalCluster) -> None:
+    kept = pair.connect(0)
+    before = kept.status().clients
+    for number in range(10):
+        pair.connect(0).put(np.arange(10), f"number {number}")
+    eventually(lambda: kept.status().clients == before, "the node has only the clients that are left")

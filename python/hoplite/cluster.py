@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -67,7 +68,7 @@ class LocalCluster:
         self._folder = OwnedFolder()
         self._paused: set[int] = set()
         self._addresses = [f"{HOST}:0"] * nodes
-        self._clients: list[Client] = []
+        self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
         try:
             for i in range(nodes):
                 self._start(i, deadline)
@@ -111,7 +112,7 @@ class LocalCluster:
     ) -> Client:
         """A new client of node number `node`, closed with the cluster at the latest."""
         client = connect(self.sockets[node], timeout=timeout, default_timeout=default_timeout)
-        self._clients.append(client)
+        self._clients.add(client)
         return client
 
     def kill(self, node: int) -> None:
@@ -187,7 +188,7 @@ class LocalCluster:
 
     def close(self) -> None:
         """Close the clients, stop the nodes and remove their files. May be called twice."""
-        for client in self._clients:
+        for client in list(self._clients):
             client.close()
         self._clients.clear()
         running = [(i, process) for i, process in enumerate(self._processes) if process is not None]
