@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from numbers import Integral
 from typing import Any
 
 import ray
@@ -61,7 +62,7 @@ def init(
     `BadArgument`.
     """
     global _started_ray
-    if threshold is not None and (not isinstance(threshold, int) or threshold < 0):
+    if threshold is not None and (not isinstance(threshold, Integral) or threshold < 0):
         raise BadArgument(f"threshold is bytes, a whole number; not {threshold!r}")
     address = args[0] if args else ray_init.get("address", os.environ.get("RAY_ADDRESS"))
     if str(address).startswith(CLIENT) or (ray.is_initialized() and not global_worker.connected):
