@@ -38,6 +38,18 @@ def test_what_is_put_lies_where_it_was_made(api: Any) -> None:
     assert not array.flags.writeable
 
 
+@pytest.mark.filterwarnings("ignore:Setting the:DeprecationWarning")
+def test_what_was_given_another_shape_or_dtype_comes_so(api: Any) -> None:
+    reshaped, cast, transposed = made(3), made(3), made(3)
+    reshaped.shape = (2 * LENGTH,)
+    cast.dtype = np.int32
+    transposed.strides = (4, 8)
+    for array in (reshaped, cast, transposed):
+        got = api.get(api.put(array), timeout=TIMEOUT)
+        assert (got.shape, got.dtype) == (array.shape, array.dtype)
+        assert np.array_equal(got, array)
+
+
 def test_the_maker_may_keep_it(api: Any) -> None:
     array = made(3)
     reference = api.put(array)

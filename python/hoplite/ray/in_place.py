@@ -29,6 +29,12 @@ class _Room:
 
     guard: ray.ObjectRef
     client: Client
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def is_as_made(self, array: npt.NDArray[Any]) -> bool:
+        """Whether `array` is what the object's header says: one may set an array's shape and dtype."""
+        return array.shape == self.shape and array.dtype == self.dtype and array.flags.c_contiguous
 
 
 _rooms: dict[int, _Room] = {}
@@ -57,7 +63,7 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> npt.
 def _in_store(way: connection.Connection, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
     guard = way.guards.take()
     array = way.client.create(id_of(guard), like.shape, like.dtype, timeout=ROOM_TIMEOUT).array
-    _rooms[id(array)] = _Room(guard, way.client)
+    _rooms[id(array)] = _Room(guard, way.client, array.shape, array.dtype)
     # Its memory is given back with the array, to which all views of it refer: it lies on no other array.
     weakref.finalize(array, _rooms.pop, id(array), None).atexit = False
     return array
@@ -69,7 +75,7 @@ def sent_in_place(array: Any) -> ray.ObjectRef | None:
     Raises `NodeUnreachable`: then it is an array as any other, whose bytes are still there, and `Aborted`.
     """
     room = _rooms.pop(id(array), None)
-    if room is None:
+    if room is None or not room.is_as_made(array):
         return None
     object_id = id_of(room.guard)
     try:
