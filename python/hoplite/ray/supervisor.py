@@ -62,7 +62,7 @@ class Supervisor:
         self._changed = threading.Condition()
         self._kept: dict[str, _Kept] = {}
         self._failures: dict[str, list[str]] = {}
-        """Of each node that does not start: why not, each time."""
+        """Of each live node that does not start: why not, the last times."""
         self._losses: dict[Loss, float] = {}
         """What is lost, and since when (`time.monotonic`)."""
         self._stopping = False
@@ -121,6 +121,8 @@ class Supervisor:
 
     def _forget(self, alive: Collection[str]) -> None:
         """Those that have ended, or whose Ray node has."""
+        with self._changed:
+            self._failures = {node: why for node, why in self._failures.items() if node in alive}
         ends = {kept.end: node for node, kept in self._kept.items()}
         ended, _ = ray.wait(list(ends), num_returns=len(ends), timeout=0) if ends else ([], [])
         for node in {ends[end] for end in ended} | (self._kept.keys() - set(alive)):
@@ -162,7 +164,8 @@ class Supervisor:
             logger.warning("no Hoplite node on Ray node %s: %s", node, error)
             ray.kill(actor)
             with self._changed:
-                self._failures.setdefault(node, []).append(_without_traceback(str(error)))
+                failures = [*self._failures.get(node, []), _without_traceback(str(error))]
+                self._failures[node] = failures[-FAILURES_MAX:]
                 self._changed.notify_all()
             return
         with self._changed:
