@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at what has been reported."""
 
+DELETE_TIMEOUT = 5.0
+"""Seconds for a deletion, which the end of this process waits for. Who still misses an object reports it again."""
+
 
 class _Recovery:
     """A thread of a process that calls tasks; ends with its connection to Ray."""
@@ -132,4 +135,5 @@ def stop() -> None:
 def give_up(lost: list[Loss], reason: str) -> None:
     """Nobody can make these again: whoever waits for them is told so, by their deletion."""
     logger.warning("%d objects are lost for good: %s", len(lost), reason)
-    connection.call(lambda way: way.client.delete([id_of_hex(loss.guard) for loss in lost]))
+    ids = [id_of_hex(loss.guard) for loss in lost]
+    connection.call(lambda way: way.client.delete(ids, timeout=DELETE_TIMEOUT))

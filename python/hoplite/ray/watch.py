@@ -106,4 +106,4 @@ def _look(awaited: _Awaited) -> None:
             missed(awaited.handle, certain=False)
     elif awaited.in_vain >= LOOKS_MAX:
         logger.warning("nobody has %s, and no task can make it", awaited.handle.id)
-        client.delete(awaited.handle.id)
+        client.delete(awaited.handle.id, timeout=LOOK_INTERVAL)
