@@ -81,6 +81,13 @@ def test_sealed_once_and_for_all(client: hoplite.Client, name: Names) -> None:
     client.get(creation.id, timeout=TIMEOUT)
 
 
+def test_a_seal_that_cannot_be_asked_for_withdraws(client: hoplite.Client, name: Names) -> None:
+    creation = client.create(name(), 100_000, np.uint8)
+    with pytest.raises(TypeError):
+        creation.seal(timeout="soon")  # type: ignore[arg-type]
+    client.put(np.ones(5), creation.id, timeout=TIMEOUT)
+
+
 def test_advance_past_the_end_is_refused(client: hoplite.Client, name: Names) -> None:
     with client.create(name(), 10, np.uint8) as creation:
         creation.advance(10)

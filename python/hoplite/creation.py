@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from hoplite.errors import BadArgument, HopliteError
+from hoplite.errors import BadArgument
 from hoplite.ids import ObjectId
 from hoplite.timeouts import DEFAULT, Timeout
 
@@ -96,7 +96,7 @@ class Creation(Draft):
         if writing is not None:
             try:
                 self._client._settle(writing.seal(self._client._seconds(timeout)), [self._id])
-            except HopliteError:
+            except BaseException:
                 writing.abort()
                 raise
         return self._id
