@@ -38,7 +38,8 @@ class Draft:
         """The object's memory, of the shape and dtype given, contents undefined at first.
 
         Writable until sealed or aborted. Make no views of it that outlive that: others rely on a
-        sealed object never changing, and an aborted one's memory goes to other objects.
+        sealed object never changing, and an aborted one's memory goes to other objects. So does that
+        of a sealed one when it is deleted, this array notwithstanding: `get` the object to keep its bytes.
         """
         return self._array
 
