@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hoplite
 import pytest
@@ -108,3 +109,17 @@ def test_other_hosts_are_not_reached_by_accident() -> None:
 def test_paths_are_taken_as_they_are() -> None:
     assert socket_of("/some/where.sock") == "/some/where.sock"
     assert socket_of(Path("./here.sock").absolute()) == os.path.abspath("here.sock")
+
+
+def test_status_waits_no_longer_than_it_is_told(
+    pair: hoplite.LocalCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def connect(*arguments: Any, **options: Any) -> hoplite.Client:
+        client = hoplite.connect(*arguments, **options)
+        pair.pause(0)
+        return client
+
+    monkeypatch.setattr("hoplite.cli.connect", connect)
+    assert main(["status", pair.sockets[0], "--timeout", "0.1"]) == 1
+    assert "status" in capsys.readouterr().err
+    pair.resume(0)
