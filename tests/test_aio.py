@@ -197,6 +197,12 @@ def test_timeouts_and_errors(clients: Clients, name: Names) -> None:
     asyncio.run(use())
 
 
+@pytest.mark.parametrize("timeout", [-1, float("nan")])
+def test_bad_timeouts_of_the_first_call(client: hoplite.Client, timeout: float) -> None:
+    with pytest.raises(hoplite.BadArgument, match="timeout"):
+        asyncio.run(client.aio.get("x", timeout=timeout))
+
+
 def test_one_loop_after_the_other(client: hoplite.Client, name: Names) -> None:
     id = client.put(np.arange(10), name())
     for _ in range(3):

@@ -9,7 +9,7 @@ from typing import Any
 from hoplite import _hoplite
 from hoplite.connecting import open_connection
 from hoplite.errors import Aborted, TimedOut
-from hoplite.timeouts import CONNECT_TIMEOUT
+from hoplite.timeouts import CONNECT_TIMEOUT, checked
 
 __all__ = ["Line"]
 
@@ -51,7 +51,8 @@ class Line:
     async def opened(self, timeout: float | None) -> _hoplite.Connection:
         """The connection; raises `NodeUnreachable`, `TimedOut`."""
         if not self._opening.done():
-            patience = None if timeout is None else max(timeout, OPEN_TIMEOUT_MIN)
+            seconds = checked(timeout)
+            patience = None if seconds is None else max(seconds, OPEN_TIMEOUT_MIN)
             try:
                 async with asyncio.timeout(patience):
                     await asyncio.shield(self._opening)
