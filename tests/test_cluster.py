@@ -241,7 +241,9 @@ def test_a_paused_node_does_not_hang_its_clients(pair: hoplite.LocalCluster) -> 
     client.put(b"awake", timeout=TIMEOUT)
 
 
-@pytest.mark.parametrize("mistake", [{"nodes": 1.5}, {"nodes": "2"}, {"start_timeout": -1}, {"nodes": 0}], ids=str)
+@pytest.mark.parametrize(
+    "mistake", [{"nodes": 1.5}, {"nodes": "2"}, {"start_timeout": -1}, {"nodes": 0}], ids=str
+)
 def test_a_cluster_that_cannot_be_leaves_no_folder(mistake: dict[str, Any]) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises((hoplite.BadArgument, TypeError)):

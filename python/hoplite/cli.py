@@ -26,9 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             daemon = find_daemon()
             os.execv(daemon, [daemon, *given[1:]])
         options = _parser().parse_args(given)
-        with connect(
-            options.address, timeout=options.timeout, default_timeout=options.timeout
-        ) as client:
+        with connect(options.address, timeout=options.timeout, default_timeout=options.timeout) as client:
             print(_shown(client.status()))
     except HopliteError as error:
         print(f"hoplite: {error}", file=sys.stderr)

@@ -17,7 +17,7 @@ ATTEMPT_TIMEOUT = 5.0
 def open_connection(
     socket: str, timeout: float | None, stop: _hoplite.Stop | None = None
 ) -> _hoplite.Connection:
-    """A connection to the node that listens at `socket`; `stop`, once set, makes this raise `Aborted` soon."""
+    """A connection to the node that listens at `socket`; `stop`, once set, makes this raise soon."""
     try:
         return _hoplite.Connection(socket, timeout, stop)
     except NodeUnreachable as error:

@@ -24,7 +24,7 @@ LOOK_INTERVAL = 1.0
 """Seconds between two looks at what has been reported."""
 
 DELETE_TIMEOUT = 5.0
-"""Seconds for a deletion, which the end of this process waits for. Who still misses an object reports it again."""
+"""Seconds for a deletion, which the end of this process waits for; whoever still waits reports it again."""
 
 
 class _Recovery:
