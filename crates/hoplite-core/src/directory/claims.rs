@@ -44,7 +44,9 @@ impl Directory {
     ) -> Judgement {
         let is_claimant = claim.by == origin;
         let entry = self.entry_mut(id);
-        if let Some(stamp) = entry.accepted_under(claim) {
+        // Another owner may have accepted it, and whoever received it been heard first.
+        let accepted = entry.accepted_under(claim).or_else(|| entry.stamp_of_bytes(report.edition));
+        if let Some(stamp) = accepted {
             return Judgement::Accepted(stamp);
         }
         let kind = Kind { size: report.size, header: report.header.clone() };
@@ -331,14 +333,19 @@ impl Entry {
         }
     }
 
+    /// When these very bytes were accepted, if they are the object's content and somebody has or seals them.
+    fn stamp_of_bytes(&self, edition: Edition) -> Option<Stamp> {
+        let is_content =
+            |(_, held): (NodeId, &Held)| (held.complete || held.is_sealer()) && held.edition == edition;
+        self.stamp().filter(|_| self.holders.iter().any(is_content))
+    }
+
     /// If the very bytes that were accepted then are the object's content by a later word, or an earlier one, of
     /// another owner: the later of both, which counts from now on.
     fn latest_stamp_of(&mut self, edition: Edition, then: Stamp) -> Option<Stamp> {
-        let is_content =
-            |(_, held): (NodeId, &Held)| (held.complete || held.is_sealer()) && held.edition == edition;
-        let known = self.holders.iter().any(is_content);
+        let known = self.stamp_of_bytes(edition)?;
         match &mut self.content {
-            Content::Complete { stamp, .. } | Content::Claimed { stamp, .. } if known && *stamp != then => {
+            Content::Complete { stamp, .. } | Content::Claimed { stamp, .. } if known != then => {
                 *stamp = then.max(*stamp);
                 Some(*stamp)
             }

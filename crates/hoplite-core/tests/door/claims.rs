@@ -410,3 +410,21 @@ fn parts_that_nobody_can_complete_are_given_up() {
     let answers = owner.request(3, DirectoryRequest::Withdraw { seq: 2, edition: edition(6) });
     assert_eq!(answers, [(4, verdict(edition(6), Verdict::Abandoned))]);
 }
+
+/// The owner that accepted it is gone, and told its writer nothing before.
+#[test]
+fn a_put_is_accepted_whose_bytes_another_node_has_already() {
+    let mut owner = Owner::new();
+    owner.request(3, announce(received_report(1, edition(5), SIZE, None)));
+    let stamp = received_report(1, edition(5), SIZE, None).stamp.unwrap();
+    let answers = owner.request(2, announce_unjudged(2, put_report(1, edition(5), SIZE)));
+    assert!(answers.contains(&(2, verdict(edition(5), Verdict::Accepted(stamp)))), "{answers:?}");
+    // A delete reaches it, too.
+    let told = owner.request(4, DirectoryRequest::Delete { token: 1 });
+    for holder in [2, 3] {
+        let is_it = |(to, answer): &(u16, DirectoryAnswer)| {
+            *to == holder && matches!(answer, DirectoryAnswer::Deleted { .. })
+        };
+        assert!(told.iter().any(is_it), "{holder}: {told:?}");
+    }
+}

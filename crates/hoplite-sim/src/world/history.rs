@@ -349,7 +349,7 @@ impl World {
     /// Whether the object may have been made, or a deletion of it answered, while some node was held for dead.
     ///
     /// A call that ran out of time may have made it as well: an owner may have accepted it that was held for dead,
-    /// and hold its caller's node for dead before that takes it back.
+    /// and hold its caller's node for dead before that takes it back. Which of two sides was later, their clocks say.
     pub(super) fn may_be_made_since_deleted(&self, object: ObjectId) -> bool {
         let ran_out = |call: &Call| {
             let outcome = &self.tasks[&call.task].outcome;
@@ -359,10 +359,15 @@ impl World {
             Deed::Put(_) | Deed::Reduce => call.done.or(call.failed.filter(|_| ran_out(call))),
             _ => None,
         };
+        let clocks = self.plan.clocks.wall_ms.iter();
+        let apart = clocks.clone().max().copied().unwrap_or(0) - clocks.min().copied().unwrap_or(0);
+        let apart = Duration::from_millis(apart);
         let calls = || self.history.of(object);
         calls().filter(|call| call.deed == Deed::Delete && call.done.is_some()).any(|deletion| {
-            let since =
-                |made: Duration| made > deletion.begin && self.history.is_in_doubt(deletion.begin, made);
+            let since = |made: Duration| {
+                let (first, last) = (made.min(deletion.begin), made.max(deletion.begin));
+                made + apart > deletion.begin && self.history.is_in_doubt(first, last)
+            };
             calls().filter_map(made).any(since)
         })
     }
