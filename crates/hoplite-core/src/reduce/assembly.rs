@@ -118,10 +118,11 @@ impl Core {
 
     /// A part of `target` has come, or broke off.
     pub(crate) fn on_part_ended(&mut self, target: CopyId) {
-        let is_it = |running: &Running| running.state == State::Assembling { copy: target };
-        let Some((&key, running)) = self.seats.running.iter().find(|(_, running)| is_it(running)) else {
+        let Some(key) = self.seats.key_of(target) else { return };
+        let running = &self.seats.running[&key];
+        if running.state != (State::Assembling { copy: target }) {
             return;
-        };
+        }
         let windows = &self.copies.table[&target].windows;
         let mut parts = windows.iter().zip(&running.seat.children);
         if windows.iter().all(|window| self.copies.table[window].is_sealed()) {

@@ -44,16 +44,12 @@ impl Core {
 
     /// Nothing is kept for this seat any more: who had to stand back tries again.
     fn let_others_pass(&mut self, key: Key) {
-        if let Some(running) = self.seats.running.get_mut(&key) {
-            self.room_changed |= std::mem::take(&mut running.is_next);
-        }
+        self.room_changed |= self.seats.take_next(key);
     }
 
     /// Whether room is being made here for a seat that goes before this one.
     pub(super) fn must_make_way(&self, key: Key, seat: &Seat) -> bool {
-        let next = self.seats.running.iter().filter(|(_, other)| other.is_next);
-        let mut waiting = next.filter(|(_, other)| other.state == State::Waiting);
-        waiting.any(|(&other, _)| yields(key, seat, other))
+        self.seats.next().any(|other| yields(key, seat, other))
     }
 
     pub(crate) fn on_crowded_timer(&mut self, key: Key) {
@@ -100,9 +96,8 @@ impl Core {
         let current = self.seats.running.get(&key).filter(|running| running.seat.attempt == attempt);
         let Some(Running { seat, state: State::Waiting, .. }) = current else { return };
         let Some(rivals) = self.who_makes_way(key, seat) else { return };
-        let running = self.seats.running.get_mut(&key).expect("it waits");
-        running.is_next = true;
-        running.seat.lacking = false;
+        self.seats.running.get_mut(&key).expect("it waits").seat.lacking = false;
+        self.seats.put_next(key);
         for (rival, copy) in rivals {
             let epoch = self.seats.epochs().fence_of(rival.0.coordinator);
             self.seat_failed(rival, SeatTrouble::LetGo(epoch));

@@ -37,8 +37,6 @@ pub(super) struct Running {
     pub(super) state: State,
     /// What the coordinator was told, and is told again until it does something about it.
     pub(super) trouble: Option<SeatTrouble>,
-    /// While it waits: others have given up room for it, which goes to nobody behind it.
-    pub(super) is_next: bool,
     /// The target may be sealed, over these sources, as soon as all of its parts are here.
     pub(super) committed: Option<Vec<ObjectId>>,
     /// Where the target is made: whether its owner knows that it is, so that a deletion waits for us.
@@ -68,11 +66,6 @@ impl Running {
         self.committed.is_none()
     }
 
-    /// Whether what it writes into goes by the target's id.
-    pub(super) fn makes_target(&self) -> bool {
-        self.seat.root || self.seat.part_bytes.is_some()
-    }
-
     /// A root that has everything, and may seal.
     pub(super) fn is_done_root(&self) -> bool {
         let folded = matches!(self.state, State::Folded { .. });
@@ -84,7 +77,6 @@ impl Running {
             seat,
             state: State::Waiting,
             trouble: None,
-            is_next: false,
             committed: None,
             may_seal: MaySeal::NotYet,
             asked: None,
@@ -92,13 +84,22 @@ impl Running {
     }
 }
 
+/// Whether what the seat writes into goes by the target's id.
+fn makes_target(seat: &Seat) -> bool {
+    seat.root || seat.part_bytes.is_some()
+}
+
 /// Slots seated here, and all folds.
 #[derive(Debug, Default)]
 pub(crate) struct Seats {
-    /// Changed only by the functions here, which keep the two below in step.
+    /// Changed only by the functions here, which keep those below in step.
     pub(super) running: BTreeMap<Key, Running>,
     by_copy: BTreeMap<CopyId, Key>,
     by_child: BTreeMap<ObjectId, BTreeSet<Key>>,
+    /// Those that make targets.
+    by_edition: BTreeMap<Edition, BTreeSet<Key>>,
+    /// Others have given up room for these, which goes to nobody behind them while they wait.
+    next: BTreeSet<Key>,
     pub(super) folds: BTreeMap<FoldId, Fold>,
     epochs: Epochs,
 }
@@ -119,6 +120,7 @@ impl Seats {
     pub(super) fn remove(&mut self, key: Key) -> Option<Running> {
         let running = self.running.remove(&key)?;
         self.unlist(key, &running.seat);
+        self.next.remove(&key);
         if let Some(copy) = running.copy() {
             self.by_copy.remove(&copy);
         }
@@ -129,6 +131,9 @@ impl Seats {
         for child in &seat.children {
             self.by_child.entry(child.id).or_default().insert(key);
         }
+        if makes_target(seat) {
+            self.by_edition.entry(seat.edition).or_default().insert(key);
+        }
     }
 
     fn unlist(&mut self, key: Key, seat: &Seat) {
@@ -137,6 +142,12 @@ impl Seats {
             parents.remove(&key);
             if parents.is_empty() {
                 self.by_child.remove(&child.id);
+            }
+        }
+        if let Some(makers) = self.by_edition.get_mut(&seat.edition) {
+            makers.remove(&key);
+            if makers.is_empty() {
+                self.by_edition.remove(&seat.edition);
             }
         }
     }
@@ -164,6 +175,26 @@ impl Seats {
     /// The seat that writes into this copy.
     pub(super) fn key_of(&self, copy: CopyId) -> Option<Key> {
         self.by_copy.get(&copy).copied()
+    }
+
+    /// The seat that makes this edition of a target, also if it failed, and what it made is gone.
+    pub(super) fn target_of(&self, edition: Edition) -> Option<Key> {
+        self.by_edition.get(&edition)?.first().copied()
+    }
+
+    /// Room is given up for this seat.
+    pub(super) fn put_next(&mut self, key: Key) {
+        self.next.insert(key);
+    }
+
+    /// No more. Returns whether it was.
+    pub(super) fn take_next(&mut self, key: Key) -> bool {
+        self.next.remove(&key)
+    }
+
+    /// The seats that wait for room which is given up for them.
+    pub(super) fn next(&self) -> impl Iterator<Item = Key> + '_ {
+        self.next.iter().copied().filter(|key| self.running[key].state == State::Waiting)
     }
 
     /// The seats that may go on when a copy of this child is opened here.
@@ -206,7 +237,7 @@ impl Seats {
     /// Targets in the making here of which no owner has said that they may be.
     pub fn unjudged(&self) -> Vec<CopyId> {
         let unjudged = |running: &Running| running.copy().filter(|_| running.may_seal == MaySeal::NotYet);
-        let targets = self.running.values().filter(|running| running.makes_target());
+        let targets = self.running.values().filter(|running| makes_target(&running.seat));
         targets.filter_map(unjudged).collect()
     }
 

@@ -204,10 +204,8 @@ impl Core {
 
     /// The directory's word on a target that is made here. False if no such target is.
     pub(crate) fn judge_seat(&mut self, from: NodeId, edition: Edition, verdict: Verdict) -> bool {
-        let is_it = |running: &Running| running.makes_target() && running.seat.edition == edition;
-        let Some((&key, running)) = self.seats.running.iter_mut().find(|(_, running)| is_it(running)) else {
-            return false;
-        };
+        let Some(key) = self.seats.target_of(edition) else { return false };
+        let running = self.seats.running.get_mut(&key).expect("it is listed");
         if running.asked != Some(from) {
             return true;
         }

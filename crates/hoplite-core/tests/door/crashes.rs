@@ -87,6 +87,26 @@ fn a_target_deleted_before_its_commit_is_not_sealed() {
     at.assert_empty();
 }
 
+/// Its owner may have accepted it a moment before it was deleted: that word is about the failed seat, not about a
+/// copy that nobody here knows of any more.
+#[test]
+fn the_word_on_a_target_that_is_gone_finds_its_failed_seat() {
+    let (mut at, target) = seated();
+    at.answer(2, target, deleted(&at));
+    assert_eq!(at.status().copies, 0);
+    at.take_mail();
+    at.answer(2, target, accepted(edition(77)));
+    assert_eq!(at.take_mail(), [], "nothing is withdrawn");
+    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    at.take_mail();
+    at.answer(2, target, accepted(edition(77)));
+    let taken_back = |(_, message): &(_, PeerMessage)| {
+        matches!(message, PeerMessage::Directory { request: DirectoryRequest::Withdraw { .. }, .. })
+    };
+    assert!(at.take_mail().iter().any(taken_back), "no seat is left");
+    at.assert_empty();
+}
+
 #[test]
 fn a_dead_coordinator_takes_its_seats_along() {
     let (mut at, _) = seated();

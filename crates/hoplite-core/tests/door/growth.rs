@@ -3,11 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_words::peer::{PeerMessage, Scope, ShardQuery};
-use hoplite_words::{FoldOrder, ObjectId, Stamp};
+use hoplite_words::peer::{PeerMessage, Scope, Seat, ShardQuery};
+use hoplite_words::{FoldOrder, ObjectId, ReductionId, Stamp};
 
-use crate::node::Node;
-use crate::requests::{announce, ask, create, edition, get, object, put_report, reduce, SIZE};
+use crate::crashes::{reduction, root_seat};
+use crate::node::{Node, ME};
+use crate::puts::put;
+use crate::requests::{
+    accepted, announce, array, ask, create, edition, get, object, put_report, put_small, reduce, SIZE, SMALL,
+};
 
 const STORE: u64 = 8 << 20;
 
@@ -93,6 +97,36 @@ fn many_reductions_run_at_a_time() {
         timed(|| {
             for target in targets {
                 at.ask(reduce(target, &[object("never comes")], 1, FoldOrder::Arrival));
+            }
+        })
+    });
+}
+
+/// Neither the owners' words on the targets nor the room for them is sought among all seats.
+#[test]
+fn many_seats_are_taken_on_one_node() {
+    assert_growth(1000, 4 * MORE as u32, |seats| {
+        let mut at = Node::among(2, STORE);
+        let source = at.id_owned_by(ME);
+        at.ask(put_small(source, SMALL));
+        // They wait for room: the driver of these tests looks at all copies itself when one is opened.
+        let ids = (0..).map(|number| object(&format!("half the room {number}")));
+        let other = { ids }.find(|&id| at.owner_of(id) == ME).unwrap();
+        put(&mut at, other, STORE / 2);
+        let (size, header) = (STORE * 3 / 4, array(STORE * 3 / 4));
+        let base = Seat { size, header, ..root_seat(&mut at, object("sum"), source) };
+        let seat = |number: u64| Seat {
+            out: object(&format!("sum {number}")),
+            edition: edition(1000 + number),
+            ..base.clone()
+        };
+        let seats: Vec<_> = (0..seats as u64).map(seat).collect();
+        timed(|| {
+            for (seat, number) in seats.into_iter().zip(1..) {
+                let (id, edition, reduction) =
+                    (seat.out, seat.edition, ReductionId { number, ..reduction(2) });
+                at.hear(2, PeerMessage::Seat { reduction, seat });
+                at.answer(2, id, accepted(edition));
             }
         })
     });
