@@ -1,7 +1,9 @@
 //! Requests about shards that are recovering wait here until all is known that decides them.
 
+use std::collections::BTreeMap;
+
 use hoplite_words::peer::{CopyReport, DirectoryRequest};
-use hoplite_words::{NodeId, ObjectId};
+use hoplite_words::{Claim, Edition, NodeId, ObjectId};
 
 use super::shard::{OwnedShard, HELD_MAX};
 use super::Directory;
@@ -25,26 +27,19 @@ impl Directory {
             | DirectoryRequest::ReleaseClaim { .. } => false,
             _ => true,
         };
-        let recovering = self.owned.get_mut(id.shard()).and_then(OwnedShard::recovery_mut)?;
-        let of_id = recovering.held.entry(id).or_default();
-        if of_id.iter().any(|(by, known)| *by == origin && is_outdated_by(&request, known)) {
+        let held = &mut self.owned.get_mut(id.shard()).and_then(OwnedShard::recovery_mut)?.held;
+        if held.outdates(origin, id, &request) {
             // It came by way of others.
             return None;
         }
-        let before = of_id.len();
-        // The newest word of a node on one matter takes the place of the one before.
-        of_id.retain(|(by, known)| *by != origin || !is_superseded_by(known, &request));
-        self.pulls.held -= before - of_id.len();
+        self.pulls.held -= usize::from(held.supersede(origin, id, &request));
         let full = self.pulls.held >= HELD_MAX;
         if waits && !full {
-            of_id.push((origin, Self::without_payload(request)));
+            held.push(origin, id, Self::without_payload(request));
             self.pulls.held += 1;
             self.pulls.demanded.insert(id.shard());
             self.pull_more(ctx);
             return None;
-        }
-        if of_id.is_empty() {
-            recovering.held.remove(&id);
         }
         self.pulls.held_dropped += u64::from(waits);
         (!waits).then_some(request)
@@ -56,7 +51,7 @@ impl Directory {
             return;
         }
         let recovering = self.owned.values_mut().filter_map(OwnedShard::recovery_mut);
-        self.pulls.held -= recovering.map(|recovering| recovering.release_of(node)).sum::<usize>();
+        self.pulls.held -= recovering.map(|recovering| recovering.held.release_of(node)).sum::<usize>();
     }
 
     /// So many requests wait no longer.
@@ -65,30 +60,92 @@ impl Directory {
     }
 }
 
-/// Whether the later request of the same node makes the earlier one needless.
-fn is_superseded_by(earlier: &DirectoryRequest, later: &DirectoryRequest) -> bool {
-    use DirectoryRequest::{Announce, Ask, Claim, ReleaseClaim, Subscribe, Unask, Unsubscribe, Withdraw};
-    match (earlier, later) {
-        (Announce { report, .. }, Announce { report: newer, .. }) => report.edition == newer.edition,
-        (Announce { report, .. }, Withdraw { edition, .. }) => report.edition == *edition,
-        (Ask { .. }, Ask { .. }) => true,
-        (Ask { ask, .. }, Unask { ask: taken_back }) => ask == taken_back,
-        (Subscribe { .. }, Subscribe { .. } | Unsubscribe) => true,
-        (Claim { claim, .. }, Claim { claim: other, .. } | ReleaseClaim { claim: other, .. }) => {
-            claim == other
+/// What a node's request about an object is about. Of its words on one matter the newest counts.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Matter {
+    Copy(Edition),
+    Ask,
+    Subscription,
+    Claim(Claim),
+    Delete(u64),
+    Locate(u64),
+    Loss(Claim),
+    Bring(Vec<NodeId>),
+    Pin,
+}
+
+impl Matter {
+    fn of(request: &DirectoryRequest) -> Self {
+        match request {
+            DirectoryRequest::Announce { report, .. } => Matter::Copy(report.edition),
+            DirectoryRequest::Withdraw { edition, .. } => Matter::Copy(*edition),
+            DirectoryRequest::Ask { .. } | DirectoryRequest::Unask { .. } => Matter::Ask,
+            DirectoryRequest::Subscribe { .. } | DirectoryRequest::Unsubscribe => Matter::Subscription,
+            DirectoryRequest::Claim { claim, .. } | DirectoryRequest::ReleaseClaim { claim, .. } => {
+                Matter::Claim(*claim)
+            }
+            DirectoryRequest::Delete { token } => Matter::Delete(*token),
+            DirectoryRequest::Locate { token } => Matter::Locate(*token),
+            DirectoryRequest::MarkLost { claim } => Matter::Loss(*claim),
+            DirectoryRequest::Bring { nodes } => Matter::Bring(nodes.clone()),
+            DirectoryRequest::PinRefused => Matter::Pin,
         }
-        (earlier, later) => earlier == later,
     }
 }
 
-/// Whether the node has said the later one after the other, about the same copy or claim.
-fn is_outdated_by(request: &DirectoryRequest, later: &DirectoryRequest) -> bool {
-    use DirectoryRequest::{Announce, Claim};
-    match (request, later) {
-        (Announce { report, .. }, Announce { report: newer, .. }) => {
-            report.edition == newer.edition && report.seq < newer.seq
+/// The requests about one shard that wait.
+#[derive(Debug, Default)]
+pub(super) struct HeldRequests {
+    /// With the number of each in order of arrival.
+    table: BTreeMap<(ObjectId, NodeId, Matter), (u64, DirectoryRequest)>,
+    /// How many have come so far.
+    came: u64,
+}
+
+impl HeldRequests {
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    fn push(&mut self, origin: NodeId, id: ObjectId, request: DirectoryRequest) {
+        self.came += 1;
+        self.table.insert((id, origin, Matter::of(&request)), (self.came, request));
+    }
+
+    /// Whether the node has said something on the matter after that.
+    fn outdates(&self, origin: NodeId, id: ObjectId, request: &DirectoryRequest) -> bool {
+        use DirectoryRequest::{Announce, Claim};
+        let known = self.table.get(&(id, origin, Matter::of(request))).map(|(_, known)| known);
+        match (request, known) {
+            (Announce { report, .. }, Some(Announce { report: newer, .. })) => report.seq < newer.seq,
+            (Claim { seq, .. }, Some(Claim { seq: newer, .. })) => seq < newer,
+            _ => false,
         }
-        (Claim { claim, seq }, Claim { claim: other, seq: newer }) => claim == other && seq < newer,
-        _ => false,
+    }
+
+    /// Drops what this later word of the same node makes needless; returns whether there was something.
+    fn supersede(&mut self, origin: NodeId, id: ObjectId, later: &DirectoryRequest) -> bool {
+        let key = (id, origin, Matter::of(later));
+        let is_another = |(_, known): &(u64, DirectoryRequest)| match (known, later) {
+            (DirectoryRequest::Ask { ask, .. }, DirectoryRequest::Unask { ask: taken_back }) => {
+                ask != taken_back
+            }
+            _ => false,
+        };
+        !self.table.get(&key).is_some_and(is_another) && self.table.remove(&key).is_some()
+    }
+
+    /// Drops a node's requests, and says how many they were.
+    fn release_of(&mut self, node: NodeId) -> usize {
+        let before = self.len();
+        self.table.retain(|(_, by, _), _| *by != node);
+        before - self.len()
+    }
+
+    /// Object by object, in order of arrival.
+    pub fn into_requests(self) -> Vec<(ObjectId, NodeId, DirectoryRequest)> {
+        let mut held: Vec<_> = self.table.into_iter().collect();
+        held.sort_by_key(|((id, ..), (number, _))| (*id, *number));
+        held.into_iter().map(|((id, origin, _), (_, request))| (id, origin, request)).collect()
     }
 }

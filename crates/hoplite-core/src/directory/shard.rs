@@ -7,6 +7,7 @@ use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::{NodeId, ObjectId};
 
 use super::entry::{Content, Entry};
+use super::held::HeldRequests;
 use super::holders::Held;
 use crate::ctx::Ctx;
 
@@ -19,22 +20,7 @@ pub(super) const HELD_MAX: usize = 65_536;
 pub(super) struct Recovering {
     /// How many members' inventories are still to come.
     pub awaited: usize,
-    /// Requests in order of arrival, by object.
-    pub held: BTreeMap<ObjectId, Vec<(NodeId, DirectoryRequest)>>,
-}
-
-impl Recovering {
-    /// Drops a node's requests, and says how many they were.
-    pub fn release_of(&mut self, node: NodeId) -> usize {
-        let mut released = 0;
-        self.held.retain(|_, requests| {
-            let before = requests.len();
-            requests.retain(|(by, _)| *by != node);
-            released += before - requests.len();
-            !requests.is_empty()
-        });
-        released
-    }
+    pub held: HeldRequests,
 }
 
 #[derive(Debug, Default)]
@@ -65,15 +51,11 @@ impl OwnedShard {
 
     /// Everyone has been heard: what was held waits no longer.
     pub fn activate(&mut self) -> Vec<(ObjectId, NodeId, DirectoryRequest)> {
-        let held = self.recovering.take().map(|recovering| recovering.held).unwrap_or_default();
-        let of_id = |(id, requests): (ObjectId, Vec<(NodeId, DirectoryRequest)>)| {
-            requests.into_iter().map(move |(origin, request)| (id, origin, request))
-        };
-        held.into_iter().flat_map(of_id).collect()
+        self.recovering.take().map(|recovering| recovering.held.into_requests()).unwrap_or_default()
     }
 
     pub fn held_count(&self) -> usize {
-        self.recovering.as_ref().map_or(0, |recovering| recovering.held.values().map(Vec::len).sum())
+        self.recovering.as_ref().map_or(0, |recovering| recovering.held.len())
     }
 
     pub fn len(&self) -> usize {

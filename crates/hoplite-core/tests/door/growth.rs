@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_words::peer::{PeerMessage, Scope, Seat, ShardQuery};
+use hoplite_words::peer::{DirectoryRequest, PeerMessage, Scope, Seat, ShardQuery};
 use hoplite_words::{FoldOrder, ObjectId, ReductionId, Stamp};
 
 use crate::crashes::{reduction, root_seat};
 use crate::node::{Node, ME};
 use crate::puts::put;
+use crate::recovery::id_moving;
 use crate::requests::{
     accepted, announce, array, ask, create, edition, get, object, put_report, put_small, reduce, SIZE, SMALL,
 };
@@ -129,5 +130,23 @@ fn many_seats_are_taken_on_one_node() {
                 at.answer(2, id, accepted(edition));
             }
         })
+    });
+}
+
+/// Only the words of one node on one matter are compared with each other.
+#[test]
+fn many_requests_of_one_node_wait_for_a_shard() {
+    assert_growth(2000, 4 * MORE as u32, |requests| {
+        let mut at = Node::among(3, STORE);
+        let id = id_moving(&mut at, 3, ME, 3);
+        at.members_answer = false;
+        at.crash(3);
+        let took = timed(|| {
+            for token in 0..requests as u64 {
+                at.request(2, id, DirectoryRequest::Locate { token });
+            }
+        });
+        assert_eq!(at.gauge("held requests"), requests as u64);
+        took
     });
 }

@@ -14,6 +14,7 @@ mod full_store;
 mod gets;
 mod given_up;
 mod growth;
+mod held;
 mod inline;
 mod inventory;
 mod joining;
