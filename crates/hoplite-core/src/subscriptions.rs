@@ -40,6 +40,21 @@ pub(crate) struct Subscriptions {
     pairs: usize,
     /// Objects of which a node has a copy.
     by_node: BTreeMap<NodeId, BTreeSet<ObjectId>>,
+    /// Objects of which a node had a copy before it died. These copies no longer count; they are forgotten, and
+    /// watchers are told, in turns.
+    gone: BTreeMap<NodeId, BTreeSet<ObjectId>>,
+    /// Reductions whose sources were among them.
+    bereaved: BTreeSet<u64>,
+}
+
+/// Takes an object off the list of a node.
+fn unlist(lists: &mut BTreeMap<NodeId, BTreeSet<ObjectId>>, node: NodeId, object: ObjectId) {
+    if let Some(objects) = lists.get_mut(&node) {
+        objects.remove(&object);
+        if objects.is_empty() {
+            lists.remove(&node);
+        }
+    }
 }
 
 impl Subscriptions {
@@ -69,6 +84,7 @@ impl Subscriptions {
     fn note_copy(&mut self, object: ObjectId, node: NodeId, report: CopyReport) {
         if let Some(known) = self.table.get_mut(&object) {
             known.copies.insert(node, report);
+            unlist(&mut self.gone, node, object);
             self.by_node.entry(node).or_default().insert(object);
         }
     }
@@ -76,13 +92,31 @@ impl Subscriptions {
     /// Returns whether it was known.
     fn forget_copy(&mut self, object: ObjectId, node: NodeId) -> bool {
         let known = self.table.get_mut(&object).is_some_and(|known| known.copies.remove(&node).is_some());
-        if let Some(objects) = self.by_node.get_mut(&node) {
-            objects.remove(&object);
-            if objects.is_empty() {
-                self.by_node.remove(&node);
-            }
-        }
+        unlist(&mut self.by_node, node, object);
+        unlist(&mut self.gone, node, object);
         known
+    }
+
+    /// The node is dead, and none of its copies counts from now on.
+    fn disregard_copies_of(&mut self, node: NodeId) {
+        if let Some(mut objects) = self.by_node.remove(&node) {
+            self.gone.entry(node).or_default().append(&mut objects);
+        }
+    }
+
+    fn is_disregarded(&self, object: ObjectId, node: NodeId) -> bool {
+        self.gone.get(&node).is_some_and(|objects| objects.contains(&object))
+    }
+
+    /// The next copy that is to be forgotten.
+    fn next_gone(&self) -> Option<(ObjectId, NodeId)> {
+        let (&node, objects) = self.gone.first_key_value()?;
+        objects.first().map(|&object| (object, node))
+    }
+
+    /// Whether watchers are still to be told of the deaths of nodes.
+    pub fn has_gone(&self) -> bool {
+        !self.gone.is_empty() || !self.bereaved.is_empty()
     }
 
     /// Nobody is known any more to have what came once: whether its owner is to be asked again.
@@ -102,7 +136,14 @@ impl Subscriptions {
     /// The copies of a watched object that their nodes have reported.
     pub fn copies(&self, object: ObjectId) -> impl Iterator<Item = (NodeId, &CopyReport)> {
         let copies = self.table.get(&object).into_iter().flat_map(|known| known.copies.iter());
-        copies.map(|(&node, report)| (node, report))
+        let standing = copies.filter(move |(&node, _)| !self.is_disregarded(object, node));
+        standing.map(|(&node, report)| (node, report))
+    }
+
+    /// Whether the node has said something later about its copy.
+    fn knows_later(&self, object: ObjectId, node: NodeId, seq: u64) -> bool {
+        let known = self.table.get(&object).and_then(|known| known.copies.get(&node));
+        known.is_some_and(|known| known.seq > seq) && !self.is_disregarded(object, node)
     }
 
     fn watchers(&self, object: ObjectId) -> Vec<Watcher> {
@@ -161,11 +202,13 @@ impl Core {
         report: CopyReport,
         payload: Option<Blob>,
     ) {
+        let is_old =
+            self.departed.contains(&node) || self.subscriptions.knows_later(object, node, report.seq);
         let Some(known) = self.subscriptions.table.get_mut(&object) else {
             // Our word that we watch it no more was lost.
             return self.ask_owner(object, DirectoryRequest::Unsubscribe, None);
         };
-        if self.departed.contains(&node) || known.copies.get(&node).is_some_and(|old| old.seq > report.seq) {
+        if is_old {
             return;
         }
         known.lost &= !report.complete;
@@ -272,26 +315,39 @@ impl Core {
     }
 
     pub(crate) fn subscriptions_member_down(&mut self, node: NodeId) {
-        let mut reductions = BTreeMap::new();
-        for object in self.subscriptions.by_node.remove(&node).into_iter().flatten() {
-            if self.forget_gone_copy(object, node) {
-                for watcher in self.subscriptions.watchers(object) {
-                    match watcher {
-                        Watcher::Reduction(number) => drop(reductions.insert(number, object)),
-                        other => self.tell_watcher(other, object),
+        self.subscriptions.disregard_copies_of(node);
+        self.work_on_the_gone();
+    }
+
+    /// Forgets the next copies of dead nodes, and tells their watchers. Takes about `most` steps.
+    pub(crate) fn forget_gone_copies(&mut self, most: usize) {
+        let mut left = most;
+        while left > 0 {
+            if let Some((object, node)) = self.subscriptions.next_gone() {
+                let watchers = self.subscriptions.watchers(object);
+                left = left.saturating_sub(watchers.len().max(1));
+                if self.forget_gone_copy(object, node) {
+                    for watcher in watchers {
+                        match watcher {
+                            Watcher::Reduction(number) => drop(self.subscriptions.bereaved.insert(number)),
+                            other => self.tell_watcher(other, object),
+                        }
                     }
                 }
+            } else if let Some(number) = self.subscriptions.bereaved.pop_first() {
+                // Many sources may have been there: each reduction looks once at what is left.
+                left = left.saturating_sub(1 + self.on_sources_gone(number));
+            } else {
+                return;
             }
-        }
-        // Many sources may have been there: each reduction looks once at what is left.
-        for (number, object) in reductions {
-            self.on_reduction_change(number, object);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use hoplite_words::{Edition, Header};
+
     use super::*;
     use crate::repeats::LOOKED_AT_MAX;
 
@@ -312,5 +368,41 @@ mod tests {
             said.extend(some);
         }
         assert_eq!(said.len() as u128, count);
+    }
+
+    #[test]
+    fn what_a_node_says_when_it_is_back_is_not_forgotten_with_what_it_had() {
+        let (mut subscriptions, node) =
+            (Subscriptions::default(), NodeId { addr: ([10, 0, 0, 1], 1).into(), incarnation: 1 });
+        let objects = [1, 2].map(|number: u128| ObjectId(number.to_be_bytes()));
+        let report = |seq| CopyReport {
+            seq,
+            edition: Edition { writing: 1, attempt: 0 },
+            size: 1,
+            header: Header::default(),
+            complete: true,
+            pinned: true,
+            upstream: None,
+            leaving: false,
+            stamp: None,
+            claim: None,
+        };
+        for object in objects {
+            subscriptions.table.entry(object).or_default();
+            subscriptions.note_copy(object, node, report(7));
+        }
+        subscriptions.disregard_copies_of(node);
+        assert_eq!(subscriptions.copies(objects[1]).count(), 0);
+        assert!(!subscriptions.knows_later(objects[1], node, 1));
+        subscriptions.note_copy(objects[1], node, report(1));
+        assert_eq!(subscriptions.next_gone(), Some((objects[0], node)));
+        assert!(subscriptions.forget_copy(objects[0], node));
+        assert_eq!(subscriptions.next_gone(), None);
+        assert_eq!(subscriptions.copies(objects[1]).count(), 1);
+        // It dies once more, and nobody watches any longer.
+        subscriptions.disregard_copies_of(node);
+        assert!(subscriptions.has_gone());
+        objects.into_iter().for_each(|object| drop(subscriptions.remove(object)));
+        assert!(!subscriptions.has_gone() && subscriptions.by_node.is_empty());
     }
 }

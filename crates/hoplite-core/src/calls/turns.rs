@@ -1,5 +1,6 @@
 //! Long work for clients, in short turns, so that nobody else waits for it: watching many objects, ending that,
-//! prefetching many, and forgetting a client that goes and leaves much behind.
+//! hearing that a node has gone with many of them, prefetching many, and forgetting a client that goes and leaves
+//! much behind.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -133,6 +134,16 @@ impl Core {
         self.work_on_calls();
     }
 
+    /// A node is gone: the first watchers of its copies hear of it now, unless others wait for that.
+    pub(crate) fn work_on_the_gone(&mut self) {
+        if !self.ctx.timers.is_set(Timer::LongWork) {
+            self.forget_gone_copies(STEPS_PER_TURN);
+        }
+        if self.subscriptions.has_gone() {
+            self.work_on_calls_soon();
+        }
+    }
+
     fn work_on_calls_soon(&mut self) {
         if !self.ctx.timers.is_set(Timer::LongWork) {
             self.ctx.timers.set(self.ctx.now + PAUSE, Timer::LongWork);
@@ -142,10 +153,11 @@ impl Core {
     /// A turn of each kind of work, each for the next client in line.
     pub(crate) fn work_on_calls(&mut self) {
         self.forget_some();
+        self.forget_gone_copies(STEPS_PER_TURN);
         self.unwatch_some();
         self.watch_some();
         self.prefetch_some();
-        if !self.long_work.is_empty() {
+        if !self.long_work.is_empty() || self.subscriptions.has_gone() {
             self.work_on_calls_soon();
         }
     }

@@ -185,6 +185,17 @@ impl Core {
         self.advance_in_time(number);
     }
 
+    /// Copies of some of its sources went with their nodes. Says how many sources it has.
+    pub(crate) fn on_sources_gone(&mut self, number: u64) -> usize {
+        let Some(reduction) = self.reductions.get(&number) else { return 0 };
+        let sources = reduction.request.sources.len();
+        // A committed one waits for its target, and small sources are here or wanted.
+        if reduction.commitment.is_none() && reduction.small.is_none() {
+            self.advance_in_time(number);
+        }
+        sources
+    }
+
     /// With many slots, arrivals are looked at together: to look at all slots for each of them would take longer
     /// than they do.
     fn advance_in_time(&mut self, number: u64) {

@@ -231,3 +231,66 @@ fn the_reductions_of_a_client_that_is_gone_end_a_few_at_a_time() {
     at.wait(Duration::from_millis(100));
     assert_eq!(at.gauge("objects watched"), 0);
 }
+
+fn subscribed(at: &mut Node) -> usize {
+    let is_it = |message: &PeerMessage| {
+        matches!(message, PeerMessage::Directory { request: DirectoryRequest::Subscribe { .. }, .. })
+    };
+    at.take_mail().iter().filter(|(_, message)| is_it(message)).count()
+}
+
+/// Each copy of a source that came with its bytes was the last word of its owner, who is asked anew.
+#[test]
+fn that_a_node_has_gone_with_many_watched_objects_is_told_a_few_at_a_time() {
+    let mut at = Node::among(2, STORE);
+    let sources: Vec<_> = (0..4000).map(|number| object(&format!("source {number}"))).collect();
+    at.ask(reduce(object("sum"), &sources, 4000, FoldOrder::Arrival));
+    at.wait(Duration::from_millis(50));
+    for &id in &sources[1..] {
+        let (report, payload) = (put_report(1, edition(5), 8), Some(Blob(vec![0; 8])));
+        at.answer(2, id, DirectoryAnswer::Copy { node: node(3), report, payload });
+    }
+    at.take_mail();
+    at.handle(Input::PeerGone { node: node(3) });
+    let at_once = subscribed(&mut at);
+    assert!((1..=1024).contains(&at_once), "{at_once}");
+    at.wait(Duration::from_millis(50));
+    let in_all = at_once + subscribed(&mut at);
+    assert!(in_all > 1800, "{in_all} of about half of 4000");
+}
+
+#[test]
+fn copies_of_a_node_that_is_gone_count_no_more_before_their_watchers_are_told() {
+    let mut at = Node::among(2, STORE);
+    let ids: Vec<_> = (0..5000).map(|number| object(&format!("watched {number}"))).collect();
+    let wait = |ids: &[ObjectId]| Request::Wait {
+        ids: ids.to_vec(),
+        count: ids.len() as u32,
+        timeout_ms: None,
+        fail_if_lost: false,
+        known_lost: vec![],
+    };
+    at.ask(wait(&ids));
+    at.wait(Duration::from_millis(50));
+    let report = || put_report(1, edition(5), SIZE);
+    for &id in &ids[1..] {
+        at.answer(2, id, DirectoryAnswer::Copy { node: node(3), report: report(), payload: None });
+    }
+    let before = at.ask(wait(&ids[1..2]));
+    assert!(at.reply(before).is_some());
+    at.handle(Input::PeerGone { node: node(3) });
+    for &id in &ids[1..] {
+        let call = at.ask(wait(&[id]));
+        assert_eq!(at.reply(call), None);
+        at.ask(Request::Cancel { call });
+    }
+    // It comes elsewhere before they are told.
+    let other = *ids.iter().max().unwrap();
+    at.answer(2, other, DirectoryAnswer::Copy { node: node(4), report: report(), payload: None });
+    at.wait(Duration::from_millis(50));
+    let call = at.ask(wait(&[other]));
+    assert!(at.reply(call).is_some());
+    at.handle(Input::ClientGone { client: CLIENT });
+    at.wait(Duration::from_millis(50));
+    assert_eq!(at.leftovers(), Vec::<String>::new());
+}
