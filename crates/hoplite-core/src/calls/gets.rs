@@ -31,9 +31,9 @@ impl Core {
         self.fetches.waiting_calls(object)
     }
 
-    /// Gets that are content with a copy in the making.
+    /// Gets that are content with a copy in the making. One that is sealed all get in their turn.
     pub(crate) fn serve_partial_gets(&mut self, object: ObjectId) {
-        if self.copies.live(object).is_some() {
+        if self.copies.live(object).is_some() && self.copies.sealed(object).is_none() {
             for (client, call) in self.waiting_calls(object) {
                 self.serve_partial_get(client, call, object);
             }

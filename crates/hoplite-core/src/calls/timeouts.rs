@@ -4,12 +4,22 @@ use hoplite_words::client::Reply;
 use hoplite_words::ErrorKind;
 
 use super::Pending;
+use crate::fetch::Want;
 use crate::io::ClientId;
 use crate::puts::Creation;
 use crate::Core;
 
 impl Core {
     pub(crate) fn on_call_timer(&mut self, client: ClientId, call: u64) {
+        let object = match self.pending(client, call) {
+            Some(Pending::Get { id, .. } | Pending::PutAgain { id, .. }) => Some(*id),
+            Some(Pending::Create(Creation { id, .. })) => Some(*id),
+            _ => None,
+        };
+        if object.is_some_and(|object| self.satisfy_at_once(object, Want::Call(client, call))) {
+            // It is here, and many others wait for their turn.
+            return;
+        }
         let Some(state) = self.calls.table.get(&(client, call)) else { return };
         let waited = format!("{:.3} s", (self.ctx.now - state.since).as_secs_f64());
         let me = self.ctx.me;

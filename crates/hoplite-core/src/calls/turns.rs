@@ -1,8 +1,8 @@
 //! Long work for clients, in short turns, so that nobody else waits for it: watching many objects, ending that,
-//! hearing that a node has gone with many of them, prefetching many, and forgetting a client that goes and leaves
-//! much behind.
+//! hearing that a node has gone with many of them, prefetching many, giving one to many who wait for it, and
+//! forgetting a client that goes and leaves much behind.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hoplite_words::client::Gauge;
@@ -33,6 +33,8 @@ pub(crate) struct LongWork {
     watch: VecDeque<(ClientId, u64, Vec<ObjectId>)>,
     prefetch: VecDeque<(Vec<ObjectId>, Vec<NodeId>)>,
     gone: VecDeque<ClientId>,
+    /// Objects that are here, or were, and for which more wait than could be told at once.
+    give: BTreeSet<ObjectId>,
     /// Ids in `watch`, and in `prefetch`.
     to_watch: usize,
     to_prefetch: usize,
@@ -43,7 +45,13 @@ pub(crate) struct LongWork {
 
 impl LongWork {
     pub fn is_empty(&self) -> bool {
-        self.unwatch.is_empty() && self.watch.is_empty() && self.prefetch.is_empty() && self.gone.is_empty()
+        let watches = self.unwatch.is_empty() && self.watch.is_empty();
+        watches && self.prefetch.is_empty() && self.gone.is_empty() && self.give.is_empty()
+    }
+
+    /// Whether those who wait for an object get it in turns.
+    pub fn gives(&self, object: ObjectId) -> bool {
+        self.give.contains(&object)
     }
 }
 
@@ -154,11 +162,27 @@ impl Core {
     pub(crate) fn work_on_calls(&mut self) {
         self.forget_some();
         self.forget_gone_copies(STEPS_PER_TURN);
+        self.give_some();
         self.unwatch_some();
         self.watch_some();
         self.prefetch_some();
         if !self.long_work.is_empty() || self.subscriptions.has_gone() {
             self.work_on_calls_soon();
+        }
+    }
+
+    /// More wait for this object than can be told at once.
+    pub(crate) fn satisfy_later(&mut self, object: ObjectId) {
+        self.long_work.give.insert(object);
+        self.work_on_calls_soon();
+    }
+
+    fn give_some(&mut self) {
+        if let Some(object) = self.long_work.give.pop_first() {
+            // If it is gone again, it is being fetched, or they were told so.
+            if self.copies.sealed(object).is_some() {
+                self.satisfy_wants(object);
+            }
         }
     }
 

@@ -150,6 +150,22 @@ impl Fetches {
         copies.map(|(&id, _)| id).collect()
     }
 
+    /// The first who waits for `object` waits no longer.
+    fn next_want(&mut self, object: ObjectId) -> Option<Want> {
+        let want = *self.wants.get(&object)?.first()?;
+        self.take_want(object, want).then_some(want)
+    }
+
+    /// Returns whether they waited.
+    fn take_want(&mut self, object: ObjectId, want: Want) -> bool {
+        let Some(wants) = self.wants.get_mut(&object) else { return false };
+        let waited = wants.remove(&want);
+        if wants.is_empty() {
+            self.wants.remove(&object);
+        }
+        waited
+    }
+
     /// Client calls that wait for `object`.
     pub fn waiting_calls(&self, object: ObjectId) -> Vec<(ClientId, u64)> {
         let wants = self.wants.get(&object).into_iter().flatten();
@@ -169,7 +185,10 @@ impl Core {
         }
         let is_new = self.fetches.wants.entry(object).or_default().insert(want);
         if self.copies.sealed(object).is_some() {
-            self.satisfy_wants(object);
+            match self.long_work.gives(object) {
+                true => drop(self.satisfy_at_once(object, want)),
+                false => self.satisfy_wants(object),
+            }
             return;
         }
         if want == Want::Prefetch {

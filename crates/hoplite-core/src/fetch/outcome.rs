@@ -7,19 +7,47 @@ use crate::calls::Pending;
 use crate::timers::Timer;
 use crate::Core;
 
+/// Of those who wait for one object, so many get it in one turn: some milliseconds' work.
+const GIVEN_PER_TURN: usize = 1024;
+
 impl Core {
-    /// A sealed copy is here: everyone who waited for it gets it.
+    /// A sealed copy is here: everyone who waited for it gets it, the first of many at once. While the others wait
+    /// for their turn the copy may go again; then it is fetched for them.
     pub(crate) fn satisfy_wants(&mut self, object: ObjectId) {
-        let Some(wants) = self.fetches.wants.remove(&object) else { return };
-        self.ctx.timers.clear(Timer::Prefetch(object));
-        for want in wants {
-            match want {
-                Want::Call(client, call) => self.on_call_object_here(client, call, object),
-                Want::Reduction(number) => self.on_reduction_object_here(number, object),
-                Want::Prefetch => {}
+        if !self.fetches.wants.contains_key(&object) {
+            return;
+        }
+        for _ in 0..GIVEN_PER_TURN {
+            if self.copies.sealed(object).is_none() {
+                break;
             }
+            let Some(want) = self.fetches.next_want(object) else { break };
+            self.give(object, want);
+        }
+        match self.fetches.wants.contains_key(&object) {
+            true if self.copies.sealed(object).is_some() => self.satisfy_later(object),
+            true => {}
+            false => self.ctx.timers.clear(Timer::Prefetch(object)),
         }
         self.drop_unwanted_fetch(object);
+    }
+
+    /// The object is here, perhaps for others who wait for their turn as well: one of them gets it now. False if
+    /// this one does not wait for it.
+    pub(crate) fn satisfy_at_once(&mut self, object: ObjectId, want: Want) -> bool {
+        let is_due = self.copies.sealed(object).is_some() && self.fetches.take_want(object, want);
+        if is_due {
+            self.give(object, want);
+        }
+        is_due
+    }
+
+    fn give(&mut self, object: ObjectId, want: Want) {
+        match want {
+            Want::Call(client, call) => self.on_call_object_here(client, call, object),
+            Want::Reduction(number) => self.on_reduction_object_here(number, object),
+            Want::Prefetch => {}
+        }
     }
 
     /// The object will not come.

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Scope, ShardQuery};
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Scope, ShardQuery, Verdict};
 use hoplite_words::{Blob, ErrorKind, FoldOrder, Header, ObjectId, Stamp};
 
+use crate::gets::lend;
 use crate::node::{node, Node, CLIENT, ME};
-use crate::puts::failed;
-use crate::requests::{announce, edition, get, object, put_report, reduce, SIZE};
+use crate::puts::{created, failed};
+use crate::requests::{announce, create, delete, edition, get, object, put_report, reduce, stamp_of, SIZE};
 
 const STORE: u64 = 8 << 20;
 
@@ -293,4 +294,78 @@ fn copies_of_a_node_that_is_gone_count_no_more_before_their_watchers_are_told() 
     at.handle(Input::ClientGone { client: CLIENT });
     at.wait(Duration::from_millis(50));
     assert_eq!(at.leftovers(), Vec::<String>::new());
+}
+
+/// Who waited longest comes first; nobody else waits for all of them.
+#[test]
+fn many_gets_of_an_object_that_is_sealed_are_answered_in_turns() {
+    for deleted in [false, true] {
+        let mut at = Node::alone(STORE);
+        let id = object("slow");
+        let call = at.ask(create(id, SIZE));
+        let copy = created(&at, call);
+        let mut calls: Vec<_> = (0..8000).map(|_| at.ask(get(id))).collect();
+        at.ask(Request::Seal { copy, timeout_ms: None });
+        let answered = |at: &Node| calls.iter().take_while(|&&call| has_view(at, call)).count();
+        let at_once = answered(&at);
+        assert!((1..=4000).contains(&at_once), "{at_once}");
+        assert!(calls[at_once..].iter().all(|&call| !at.replies.contains_key(&(CLIENT, call))), "in order");
+        // Who comes now gets at once what is here, and nobody has run out of time for it.
+        let last = at.ask(Request::Get { id, timeout_ms: Some(0), partial: false, fail_if_lost: false });
+        assert!(has_view(&at, last));
+        if deleted {
+            at.ask(delete(id));
+        }
+        at.wait(Duration::from_millis(50));
+        let views = answered(&at);
+        if !deleted {
+            assert_eq!(views, 8000);
+        } else {
+            assert!(views < 8000);
+            assert!(calls.split_off(views).into_iter().all(|call| failed(&at, call) == ErrorKind::Deleted));
+        }
+        at.handle(Input::ClientGone { client: CLIENT });
+        at.wait(Duration::from_millis(50));
+        if deleted {
+            at.assert_empty();
+        }
+    }
+}
+
+fn has_view(at: &Node, call: u64) -> bool {
+    matches!(at.replies.get(&(CLIENT, call)), Some(Reply::View { sealed: true, .. }))
+}
+
+#[test]
+fn a_get_whose_time_is_up_gets_what_is_here() {
+    let mut at = Node::alone(STORE);
+    let id = object("slow");
+    let call = at.ask(create(id, SIZE));
+    let copy = created(&at, call);
+    let patient: Vec<_> = (0..8000).map(|_| at.ask(get(id))).collect();
+    let (timeout_ms, partial, fail_if_lost) = (Some(10), false, false);
+    let hasty = at.ask(Request::Get { id, timeout_ms, partial, fail_if_lost });
+    at.now += Duration::from_millis(10);
+    at.ask(Request::Seal { copy, timeout_ms: None });
+    assert!(has_view(&at, hasty) && !has_view(&at, patient[7999]));
+}
+
+/// They are not forgotten, and get it when it comes once more.
+#[test]
+fn a_copy_that_goes_before_all_have_it_is_fetched_for_the_others() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(2);
+    let calls: Vec<_> = (0..8000).map(|_| at.ask(get(id))).collect();
+    let transfer = lend(&mut at, 2, id, 3, edition(5), SIZE);
+    at.end_receive(transfer);
+    at.take_mail();
+    // Its owner has another content than the one that came.
+    let verdict = Verdict::Exists(stamp_of(edition(9)));
+    at.answer(2, id, DirectoryAnswer::Verdict { edition: edition(5), verdict });
+    let transfer = lend(&mut at, 2, id, 3, edition(9), SIZE);
+    at.wait(Duration::from_millis(50));
+    assert!(has_view(&at, calls[0]) && !has_view(&at, calls[7999]));
+    at.end_receive(transfer);
+    at.wait(Duration::from_millis(50));
+    assert!(calls.into_iter().all(|call| has_view(&at, call)));
 }
