@@ -16,9 +16,7 @@ use crate::requests::{
 
 const STORE: u64 = 8 << 20;
 
-/// How many more there are in the second of two runs. Where the machine does other things at the same time, a run
-/// may take some times as long, and what no longer fits the processor's cache takes six times as long: by far not so
-/// many times.
+/// How many more there are in the second of two runs.
 const MORE: usize = 16;
 
 /// How long that took.
@@ -29,15 +27,24 @@ fn timed(work: impl FnOnce()) -> Duration {
     began.elapsed()
 }
 
-/// Whether `MORE` times as many take less than `most` times as long; the shortest of three runs counts.
+/// Whether `MORE` times as many take less than `most` times as long, in one of a few trials. Where the machine does
+/// other things at the same time, they come in between when something takes long: so as many are run with a few at
+/// a time as all at once.
 #[track_caller]
 fn assert_growth(few: usize, most: u32, run: impl Fn(usize) -> Duration) {
-    let shortest = |count: usize| (0..3).map(|_| run(count)).min().unwrap();
-    let (short, long) = (shortest(few), shortest(few * MORE));
-    assert!(
-        long < short.max(Duration::from_micros(200)) * most,
-        "{few} take {short:?}, {MORE} times as many {long:?}"
-    );
+    let shortest = |runs: usize, count| {
+        let time = || (0..runs).map(|_| run(count)).sum::<Duration>() / runs as u32;
+        (0..2).map(|_| time()).min().unwrap()
+    };
+    let mut trials = Vec::new();
+    for _ in 0..4 {
+        let (short, long) = (shortest(MORE, few), shortest(1, few * MORE));
+        if long < short.max(Duration::from_micros(200)) * most {
+            return;
+        }
+        trials.push((short, long));
+    }
+    panic!("{few}, and {MORE} times as many, take {trials:?}");
 }
 
 /// The way from each receiver to the source leads by all that were lent before it.
@@ -45,7 +52,7 @@ fn assert_growth(few: usize, most: u32, run: impl Fn(usize) -> Duration) {
 fn many_who_wait_for_a_large_object_are_lent_senders_in_one_turn() {
     // One after the other, and in a tree: where a hop takes as long as several copies.
     for (id, size) in [(object("large"), 4 << 20), (object("smaller"), 100_000)] {
-        assert_growth(250, 10 * MORE as u32, |askers| {
+        assert_growth(250, 5 * MORE as u32, |askers| {
             let mut at = Node::alone(STORE);
             at.measure(Duration::from_millis(1));
             for number in 0..askers {
@@ -79,7 +86,7 @@ fn a_page_of_claims_is_short_work_with_many_reductions() {
 /// Each looks at itself alone, not at those that wait already.
 #[test]
 fn many_gets_wait_for_an_object_that_is_being_written() {
-    assert_growth(1000, 10 * MORE as u32, |gets| {
+    assert_growth(1000, 4 * MORE as u32, |gets| {
         let mut at = Node::alone(STORE);
         at.ask(create(object("slow"), SIZE));
         timed(|| {
@@ -92,7 +99,7 @@ fn many_gets_wait_for_an_object_that_is_being_written() {
 
 #[test]
 fn many_reductions_run_at_a_time() {
-    assert_growth(1000, 10 * MORE as u32, |reductions| {
+    assert_growth(1000, 4 * MORE as u32, |reductions| {
         let mut at = Node::alone(STORE);
         let targets: Vec<_> = (0..reductions).map(|number| object(&format!("sum {number}"))).collect();
         timed(|| {
@@ -136,7 +143,8 @@ fn many_seats_are_taken_on_one_node() {
 /// Only the words of one node on one matter are compared with each other.
 #[test]
 fn many_requests_of_one_node_wait_for_a_shard() {
-    assert_growth(2000, 4 * MORE as u32, |requests| {
+    // Much of it is memory that is touched for the first time.
+    assert_growth(1000, 8 * MORE as u32, |requests| {
         let mut at = Node::among(3, STORE);
         let id = id_moving(&mut at, 3, ME, 3);
         at.members_answer = false;
