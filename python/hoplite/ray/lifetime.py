@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 DELETE_TIMEOUT = 30.0
 """Seconds until a delete that is not answered is asked for again."""
+
+RETRY_INTERVAL = 1.0
+"""Seconds until what could not be deleted is tried again, whatever was in the way."""
 
 BATCH_MAX = 1000
 """Objects deleted by one call."""
@@ -92,6 +96,7 @@ class Guards:
                 logger.warning("deleting %d objects: trying again", len(ended), exc_info=True)
                 for guard in ended:
                     self._ended.put(guard)
+                time.sleep(RETRY_INTERVAL)
             else:
                 for guard in ended:
                     self._replaced.pop(guard, None)

@@ -110,14 +110,15 @@ def shutdown(*, stop_nodes: bool = False) -> None:
     os.environ.pop(THRESHOLD_VARIABLE, None)
     recovery.stop()
     connection.disconnect()
-    if ray.is_initialized():
-        if stop_nodes:
+    try:
+        if stop_nodes and ray.is_initialized():
             started = supervisor()
             ray.get(started.stop.remote(), timeout=STOP_TIMEOUT)
             ray.kill(started)
-        if _started_ray:
+    finally:
+        if _started_ray and ray.is_initialized():
             ray.shutdown()
-    _started_ray = False
+        _started_ray = False
 
 
 def nodes() -> dict[str, str]:

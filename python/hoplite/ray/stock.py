@@ -10,11 +10,15 @@ import ray
 
 from hoplite.errors import NodeUnreachable
 from hoplite.ray.names import keeper_of
+from hoplite.timeouts import Deadline
 
 __all__ = ["GuardStock"]
 
 TIMEOUT = 30.0
 """Seconds to wait for guards from the keeper: a round trip, behind whatever else the machine does."""
+
+LOOK_INTERVAL = 1.0
+"""Seconds between two looks at whether the thread that fetches them still does."""
 
 CLOSE_TIMEOUT = 1.0
 """Seconds to wait, at the end, for guards that are being fetched: longer than a keeper that lives takes."""
@@ -48,10 +52,16 @@ class GuardStock:
                 self._low.set()
                 self._thread = threading.Thread(target=self._supply, name="hoplite-guards", daemon=True)
                 self._thread.start()
+            thread = self._thread
+        deadline = Deadline(TIMEOUT)
         try:
-            return self._guards.get(timeout=TIMEOUT)
-        except queue.Empty:
-            raise NodeUnreachable(f"no guard from this node's keeper within {TIMEOUT} s") from None
+            while True:
+                # Looked at first: what its last call brought is here then.
+                is_over = deadline.is_over() or not thread.is_alive()
+                with contextlib.suppress(queue.Empty):
+                    return self._guards.get(timeout=0 if is_over else LOOK_INTERVAL)
+                if is_over:
+                    raise NodeUnreachable("this node's keeper gives no guards")
         finally:
             if self._guards.qsize() < LOW:
                 self._low.set()

@@ -89,7 +89,8 @@ class Supervisor:
     def stop(self) -> None:
         """End all nodes, and start no more."""
         self._stopping = True
-        self._watching.join()
+        # What it waits for it looks at this often.
+        self._watching.join(2 * LOOK_INTERVAL + STOP_TIMEOUT)
         stopping = [kept.actor.stop.remote(STOP_TIMEOUT) for kept in self._kept.values()]
         if stopping:
             ray.wait(stopping, num_returns=len(stopping), timeout=2 * STOP_TIMEOUT)
@@ -159,7 +160,7 @@ class Supervisor:
             .remote(self._store_size)
         )
         try:
-            address = ray.get(actor.address.remote(), timeout=KEEPER_TIMEOUT)
+            address = self._address_of(actor)
         except Exception as error:
             logger.warning("no Hoplite node on Ray node %s: %s", node, error)
             ray.kill(actor)
@@ -172,6 +173,18 @@ class Supervisor:
             self._kept[node] = _Kept(actor, address, actor.run.remote())
             self._failures.pop(node, None)
             self._changed.notify_all()
+
+    def _address_of(self, keeper: Any) -> str:
+        """Waits for it to start; no longer than until this is to stop."""
+        address = keeper.address.remote()
+        deadline = Deadline(KEEPER_TIMEOUT)
+        while not ray.wait([address], timeout=LOOK_INTERVAL)[0]:
+            if self._stopping:
+                raise NodeUnreachable("all nodes are being stopped")
+            if deadline.is_over():
+                raise NodeUnreachable(f"it did not start within {KEEPER_TIMEOUT} s")
+        started: str = ray.get(address)
+        return started
 
 
 def _without_traceback(said: str) -> str:

@@ -1,0 +1,83 @@
+"""Parts of the layer on Ray, without a cluster."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any
+
+import pytest
+from hoplite.errors import LimitReached, NodeUnreachable
+
+pytest.importorskip("ray")
+lifetimes = pytest.importorskip("hoplite.ray.lifetime")
+stocks = pytest.importorskip("hoplite.ray.stock")
+supervisors = pytest.importorskip("hoplite.ray.supervisor")
+
+
+class Nobody:
+    """In place of a keeper, and of how one is made."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *_: object, **__: object) -> Any:
+        return self
+
+
+def fails(*_: object, **__: object) -> None:
+    raise RuntimeError("it does not start")
+
+
+def test_failures_are_remembered_as_often_as_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisors, "ray", Nobody())
+    monkeypatch.setattr(supervisors.ray, "wait", fails, raising=False)
+    monkeypatch.setattr(supervisors, "NodeAffinitySchedulingStrategy", Nobody())
+    supervisor = supervisors.Supervisor.__new__(supervisors.Supervisor)
+    supervisor._store_size, supervisor._changed = None, threading.Condition()
+    supervisor._kept, supervisor._failures = {}, {}
+    for node in ["alive"] * 10 + ["gone"]:
+        supervisor._start(node)
+    assert len(supervisor._failures["alive"]) == supervisors.FAILURES_MAX
+    supervisor._forget({"alive"})
+    assert list(supervisor._failures) == ["alive"]
+
+
+def test_a_node_that_does_not_start_is_not_waited_for_when_all_are_to_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nobody = Nobody()
+    monkeypatch.setattr(supervisors, "ray", nobody)
+    monkeypatch.setattr(supervisors.ray, "wait", lambda refs, **_: ([], refs), raising=False)
+    supervisor = supervisors.Supervisor.__new__(supervisors.Supervisor)
+    supervisor._stopping = True
+    with pytest.raises(NodeUnreachable, match="being stopped"):
+        supervisor._address_of(nobody)
+
+
+def test_nobody_waits_for_guards_that_are_fetched_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stocks, "keeper_of", fails)
+    began = time.monotonic()
+    with pytest.raises(NodeUnreachable, match="gives no guards"):
+        stocks.GuardStock("some node").take()
+    assert time.monotonic() - began < stocks.TIMEOUT / 2
+
+
+def test_a_deletion_that_is_refused_is_not_repeated_without_a_pause() -> None:
+    class Full:
+        calls = 0
+
+        def delete(self, ids: list[Any], timeout: float) -> None:
+            self.calls += 1
+            if self.calls == 3:
+                raise NodeUnreachable("that is enough")
+            raise LimitReached("too many are under way")
+
+    guards = lifetimes.Guards.__new__(lifetimes.Guards)
+    guards._client, guards._replaced, guards._ended = Full(), {}, queue.SimpleQueue()
+    guards._ended.put(bytes(28))
+    began = time.monotonic()
+    guards._delete_ended()
+    assert guards._client.calls == 3
+    assert time.monotonic() - began >= 2 * lifetimes.RETRY_INTERVAL
