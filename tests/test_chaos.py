@@ -180,6 +180,15 @@ def test_a_deletion_that_some_did_not_hear_of_lasts_while_one_lives_who_did() ->
     assert look_after_deletion(court) is None
 
 
+def test_of_what_one_side_of_a_split_makes_and_the_other_deletes_the_later_stays() -> None:
+    court = Court()
+    court.history.begin("split", [0, 1])
+    delete(court)
+    assert "is there again" in str(look_after_deletion(court))
+    court.known.last_made = time.monotonic()
+    assert look_after_deletion(court) is None
+
+
 def test_all_readers_of_a_result_must_see_the_sources_that_its_caller_was_told() -> None:
     sources = tuple(Leaf(f"source {bit}", 10, "int32", bit) for bit in range(3))
     court = Court()

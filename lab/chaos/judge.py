@@ -147,7 +147,12 @@ class Judge:
 
     def _problem_of_a_return(self, attempt: Attempt, known: Known) -> str | None:
         """An object is there again. That takes a copy that did not hear, and nobody left who did."""
-        made_later = known.last_made > self.deletes[known.id]
+        deleted = self.deletes[known.id]
+        made_later = known.last_made > deleted
+        splits = self._history.during(deleted - RECOVERY_SECONDS, known.last_made)
+        if made_later and any(disturbance.kind == "split" for disturbance in splits):
+            # One side made what the other one deleted: what was later stays.
+            return None
         some_were_cut_off = len(self._heard[known.id][0]) < self._hosts
         if (made_later or some_were_cut_off) and self.may_be_forgotten(known):
             return None
