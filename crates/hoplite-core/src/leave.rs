@@ -23,6 +23,8 @@ pub(crate) struct Leaving {
     behind: Option<CopyId>,
     /// Objects that only we keep, as far as we know: others are to have them before we go.
     kept_here: BTreeSet<ObjectId>,
+    /// The others were told.
+    is_gone: bool,
 }
 
 impl Core {
@@ -32,7 +34,8 @@ impl Core {
             return;
         }
         let until = self.ctx.now + within;
-        self.leaving = Some(Leaving { until, behind: Some(CopyId(0)), kept_here: BTreeSet::new() });
+        let behind = Some(CopyId(0));
+        self.leaving = Some(Leaving { until, behind, kept_here: BTreeSet::new(), is_gone: false });
         self.ctx.timers.set(until, Timer::Leave);
         if !within.is_zero() {
             self.hand_over_some();
@@ -116,7 +119,15 @@ impl Core {
         }
     }
 
+    /// From then on it decides nothing: what it accepted nobody would hear of.
+    pub(crate) fn has_left(&self) -> bool {
+        self.leaving.as_ref().is_some_and(|leaving| leaving.is_gone)
+    }
+
     pub(crate) fn on_leave_timer(&mut self) {
+        if let Some(leaving) = &mut self.leaving {
+            leaving.is_gone = true;
+        }
         // Owners forget what a node watches that is gone: nothing is said of each object.
         let changes = self.members.leave(self.ctx.now);
         self.on_member_changes(changes);

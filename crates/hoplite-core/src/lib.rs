@@ -169,6 +169,9 @@ impl Core {
     pub fn handle(&mut self, now: Duration, input: Input) {
         debug_assert!(now >= self.ctx.now, "time went back");
         self.ctx.now = now;
+        if self.has_left() {
+            return;
+        }
         match input {
             Input::Client { client, call, request } => self.on_request(client, call, request),
             Input::ClientGone { client } => self.on_client_gone(client),
@@ -213,8 +216,10 @@ impl Core {
         }
         self.settle();
         self.on_time();
-        self.settle();
-        self.take_part_when_joined();
+        if !self.has_left() {
+            self.settle();
+            self.take_part_when_joined();
+        }
     }
 
     /// What must be done next, in order.
@@ -224,7 +229,8 @@ impl Core {
 
     /// When to call `handle` with `Tick` at the latest.
     pub fn next_deadline(&self) -> Option<Duration> {
-        [self.ctx.timers.next(), self.members.next_deadline()].into_iter().flatten().min()
+        let next = [self.ctx.timers.next(), self.members.next_deadline()].into_iter().flatten().min();
+        next.filter(|_| !self.has_left())
     }
 
     /// Handles messages to ourselves, and gives room and ids that became free to those who wait for
@@ -257,6 +263,9 @@ impl Core {
         self.on_member_changes(changes);
         while let Some(timer) = self.ctx.timers.pop(self.ctx.now) {
             self.on_timer(timer);
+            if self.has_left() {
+                break;
+            }
         }
     }
 

@@ -12,7 +12,9 @@ use crate::inventory::digest_of;
 use crate::node::{node, Node, ME};
 use crate::puts::{announced, failed, put};
 use crate::recovery_anew::query;
-use crate::requests::{accepted, create, edition, get, object, put_report, put_small, received_report, SIZE};
+use crate::requests::{
+    accepted, announce_unjudged, create, edition, get, object, put_report, put_small, received_report, SIZE,
+};
 
 const WITHIN: Duration = Duration::from_secs(5);
 
@@ -163,4 +165,17 @@ fn what_it_is_to_keep_while_it_leaves_is_handed_over_too() {
     assert!(!at.left, "nobody else has the other");
     at.answer(2, got, elsewhere(edition(5)));
     assert!(at.left);
+}
+
+/// Who was told that it is gone asks others, and would not hear of it.
+#[test]
+fn who_has_left_accepts_nothing_any_more() {
+    let mut at = Node::among(3, 8 << 20);
+    let id = at.id_owned_by(ME);
+    at.handle(Input::Leave { within: WITHIN });
+    assert!(at.left);
+    at.take_mail();
+    at.request(2, id, announce_unjudged(2, put_report(1, edition(5), SIZE)));
+    at.wait(Duration::from_secs(1));
+    assert!(at.take_mail().is_empty());
 }
