@@ -76,6 +76,8 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.stop();
+        // Of when it started, for one that is started again.
+        let _ = std::fs::remove_file(self.socket.with_extension("incarnation"));
     }
 }
 

@@ -100,8 +100,9 @@ impl Drop for Process {
         if std::thread::panicking() {
             eprintln!("--- {}\n{}", self.addr, self.log());
         }
-        let _ = std::fs::remove_file(&self.socket);
-        let _ = std::fs::remove_file(&self.log);
+        for left in [&self.socket, &self.log, &self.socket.with_extension("incarnation")] {
+            let _ = std::fs::remove_file(left);
+        }
     }
 }
 
