@@ -72,8 +72,11 @@ impl Core {
             return self.finish_call(client, call, Reply::Failed(error));
         }
         if !copy.pinned {
+            let object = copy.object;
             self.copies.with(first, |copy| copy.pinned = true);
             self.announce(first, true, false);
+            // If we are about to go, it is to stay elsewhere.
+            self.hand_over(first, object);
         }
         self.finish_call(client, call, Reply::Done);
     }

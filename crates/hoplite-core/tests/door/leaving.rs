@@ -167,6 +167,28 @@ fn what_it_is_to_keep_while_it_leaves_is_handed_over_too() {
     assert!(at.left);
 }
 
+/// Put again, and got from a node that leaves as well.
+#[test]
+fn what_is_put_again_while_it_leaves_is_handed_over_too() {
+    let mut at = Node::among(3, 8 << 20);
+    let mut ids = (0..).map(|number| object(&format!("theirs {number}")));
+    let mut next = || ids.find(|&id| at.owner_of(id) == 2).expect("hashing is even");
+    let (put_here, again) = (next(), next());
+    at.ask(put_small(put_here, 8));
+    let writing = announced(&mut at, put_here);
+    at.answer(2, put_here, accepted(writing));
+    at.ask(get(again));
+    let transfer = lend(&mut at, 2, again, 3, edition(5), SIZE);
+    let call = at.ask(create(again, SIZE));
+    at.handle(Input::Leave { within: WITHIN });
+    at.end_receive(transfer);
+    assert_eq!(at.reply(call), Some(&Reply::Done));
+    let elsewhere = CopyReport { pinned: true, ..received_report(7, writing, SIZE, None) };
+    at.answer(2, put_here, DirectoryAnswer::Copy { node: node(3), report: elsewhere, payload: None });
+    at.wait(Duration::from_millis(100));
+    assert!(!at.left, "nobody else is to keep it");
+}
+
 /// Who was told that it is gone asks others, and would not hear of it.
 #[test]
 fn who_has_left_accepts_nothing_any_more() {

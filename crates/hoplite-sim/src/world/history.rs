@@ -315,7 +315,9 @@ impl World {
         let living = self.nodes.iter().filter(|node| node.alive);
         let holds = |node: &super::Node| {
             let copies = node.plane.copies.values().filter(|held| {
-                held.identity.is_some_and(|(id, _)| id == object) && matches!(held.stage, Stage::Sealed(_))
+                // One over the new sources is no copy of the first, though an empty one looks like it.
+                let is_first = matches!(&held.stage, Stage::Sealed(seal) if seal.sources != sources);
+                held.identity.is_some_and(|(id, _)| id == object) && is_first
             });
             copies.into_iter().any(|held| *node.bytes(held.extent, 0, held.extent.size) == *first)
         };
