@@ -252,7 +252,10 @@ impl Core {
             Verdict::Accepted(stamp) if reduction.right.stamp == Some(stamp) => {}
             Verdict::Accepted(stamp) => {
                 reduction.right.stamp = Some(stamp);
-                if let Some((root, slot, attempt)) = reduction.done_unjudged.take() {
+                let done = reduction.done_unjudged.take();
+                // Who died since has nothing to commit any more.
+                if let Some((root, slot, attempt)) = done.filter(|&(root, ..)| self.ctx.shards.contains(root))
+                {
                     self.on_root_done(root, number, slot, attempt);
                 }
                 self.seal_small(number);

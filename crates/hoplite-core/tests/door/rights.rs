@@ -5,13 +5,14 @@ use std::time::Duration;
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{Deletion, DirectoryAnswer, DirectoryRequest, PeerMessage, Scope, Verdict};
-use hoplite_words::{Blob, Claim, ErrorKind, FoldOrder, ObjectId, Stamp};
+use hoplite_words::{Blob, Claim, ErrorKind, FoldOrder, ObjectId, ReductionId, Stamp};
 
 use crate::crashes::{reduction, root_seat};
 use crate::inventory::take_inventory;
 use crate::node::{node, Node, ME};
 use crate::puts::{created, failed, put};
 use crate::recovery::{copies, id_moving, take_asked};
+use crate::reduces::take_seats;
 use crate::requests::{
     accepted, announce, announce_unjudged, claim_of, create, delete, edition, object, put_report, reduce,
     verdict, writing_report, SIZE, SMALL,
@@ -145,6 +146,35 @@ fn who_stood_still_asks_for_its_rights_before_it_uses_them() {
     at.answer(owner, written, verdict(of, Verdict::Accepted(Stamp::from_ms(700))));
     assert!(matches!(at.reply(sum), Some(Reply::Reduced { .. })), "{:?}", at.reply(sum));
     assert_eq!(at.reply(seal), Some(&Reply::Done));
+}
+
+/// It asks for its right to the target again; meanwhile the root says that it is done, and dies.
+#[test]
+fn a_root_that_died_is_told_no_commit_when_the_right_is_there_again() {
+    let mut at = Node::among(4, STORE);
+    let target = at.id_owned_by(4);
+    let ours = (0..).map(|number| object(&format!("source {number}")));
+    let sources: Vec<_> = ours.filter(|&id| at.owner_of(id) == ME).take(2).collect();
+    at.ask(reduce(target, &sources, 2, FoldOrder::Arrival));
+    let claim = claims(&mut at, target)[0];
+    let accepted = Verdict::Accepted(Stamp::from_ms(700));
+    judge(&mut at, 4, target, claim, accepted);
+    for (&source, holder) in sources.iter().zip([2, 3]) {
+        at.request(holder, source, announce(put_report(1, edition(u64::from(holder)), SIZE)));
+    }
+    at.wait(Duration::from_millis(100));
+    let seats = take_seats(&mut at);
+    let (root, seat) = seats.into_iter().rfind(|(_, seat)| seat.root).expect("all sources are there");
+    at.handle(Input::StoodStill { time: Duration::from_secs(3) });
+    for number in 1..100 {
+        let reduction = ReductionId { coordinator: node(ME), number };
+        at.hear(root, PeerMessage::RootDone { reduction, slot: seat.slot, attempt: seat.attempt });
+    }
+    at.kill(root);
+    at.take_mail();
+    judge(&mut at, 4, target, claim, accepted);
+    let said = at.take_mail();
+    assert!(!said.iter().any(|(_, message)| matches!(message, PeerMessage::Commit { .. })), "{said:?}");
 }
 
 /// An owner tells of another content while the sum is being made.
