@@ -146,7 +146,7 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Header:
 
 
 def _descr(dtype: np.dtype[Any]) -> str:
-    """What NumPy writes of `dtype` in an `.npy` file, if that says all of it."""
+    """The description of `dtype` that NumPy writes into an `.npy` file, if that says all of it."""
     try:
         descr = np.lib.format.dtype_to_descr(dtype)
         says_all = np.lib.format.descr_to_dtype(descr) == dtype

@@ -113,7 +113,7 @@ impl Core {
             if let Some(known) = query.digest.filter(|_| at.is_none()) {
                 let (digest, count) = self.digest(query.shard);
                 digested += count;
-                // That its copies go with it the owner may not have heard, and a digest does not say.
+                // A digest does not say that its copies go with it, and the owner may not have heard it otherwise.
                 is_known = digest == known && self.leaving.is_none();
             }
             let first = match (scope, is_known) {
@@ -201,8 +201,8 @@ impl Core {
             if !self.copies.table[&id].is_sealed() {
                 // Of two answers to one question, asked twice, the asker takes in the first alone.
                 self.copies.not_told_complete(id);
-                // Who owns it anew is to know that the rest is asked for before it decides what becomes of this part:
-                // both together may prove that the object is lost.
+                // A new owner must know that the rest is asked for before it decides about this part: both together
+                // may prove that the object is lost.
                 self.repeat_ask(object);
             }
             let header = report.header.descr.len() + report.header.shape.len() * 9;

@@ -200,7 +200,7 @@ impl Core {
             Input::FoldStreamBroken { fold, transfer } => self.on_fold_stream_broken(fold, transfer),
             Input::FoldEnded { fold, outcome } => self.on_fold_ended(fold, outcome),
             Input::Measured { peer, bytes_per_s } => {
-                // Who is gone has no link any more.
+                // A node that is gone has no link any more.
                 if self.fetches.has_link_to_itself(peer) && !self.departed.contains(&peer) {
                     self.ctx.links.on_bandwidth(peer, bytes_per_s);
                 }

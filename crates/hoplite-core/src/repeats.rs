@@ -1,4 +1,4 @@
-//! What is asked of the owners of many objects is asked again a few at a time, in the order of their ids.
+//! Repeats open questions to owners, a few objects at a time, in the order of their ids.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

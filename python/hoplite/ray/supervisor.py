@@ -89,7 +89,7 @@ class Supervisor:
     def stop(self) -> None:
         """End all nodes, and start no more."""
         self._stopping = True
-        # What it waits for it looks at this often.
+        # It looks this often at whether it is to stop.
         self._watching.join(2 * LOOK_INTERVAL + STOP_TIMEOUT)
         stopping = [kept.actor.stop.remote(STOP_TIMEOUT) for kept in self._kept.values()]
         if stopping:

@@ -97,7 +97,7 @@ pub(crate) struct Calls {
     payloads_refused: u64,
 }
 
-/// What these may come to. Each is little, but one client may have as many calls open as there would be gigabytes.
+/// Bound on these bytes. Each payload is small, but `CALLS_MAX` of them, of one client, are gigabytes.
 const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 
 impl Calls {

@@ -174,7 +174,8 @@ impl Directory {
         }
     }
 
-    /// Who owns by now what the dead node told us of: they may have heard what we know while it still lived.
+    /// The present owners of shards that we know as the dead node's backup. They may have asked us while it still
+    /// lived, and have heard nothing of what it told us.
     pub fn heirs_of(&self, ctx: &Ctx, dead: NodeId) -> BTreeSet<NodeId> {
         let told = &self.backups.told;
         let is_its = |shard: &Shard| told.of_shard(*shard, None).any(|(_, told)| told.owner == dead);

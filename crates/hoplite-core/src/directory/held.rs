@@ -60,7 +60,7 @@ impl Directory {
     }
 }
 
-/// What a node's request about an object is about. Of its words on one matter the newest counts.
+/// The subject of a node's request about an object. Of its requests on one subject the newest counts.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Matter {
     Copy(Edition),

@@ -120,8 +120,8 @@ impl Directory {
         self.drop_if_empty(id);
     }
 
-    /// That `node` asks for objects in this shard, or watches them, no longer may have got lost: it hears how they
-    /// stand, and takes its question back once more.
+    /// `node` may have taken questions about this shard back, and its word of that been lost: it hears how they
+    /// stand, and takes them back once more.
     pub(super) fn repeat_state_of_questions(&self, ctx: &mut Ctx, shard: Shard, node: NodeId) {
         let Some(owned) = self.owned.get(shard).filter(|owned| owned.is_active()) else { return };
         for id in owned.of_node(node) {

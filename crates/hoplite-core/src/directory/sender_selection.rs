@@ -37,7 +37,7 @@ enum Choice {
     Wait(Option<Duration>),
 }
 
-/// What is found out while the asks on one object are answered, so that it need not be for each of them.
+/// Facts found out while the asks on one object are answered, so that they are not looked up for each of them.
 #[derive(Default)]
 struct Turn {
     /// Copies that are known to lead to a source, however long the way.

@@ -253,7 +253,7 @@ impl Core {
             Verdict::Accepted(stamp) => {
                 reduction.right.stamp = Some(stamp);
                 let done = reduction.done_unjudged.take();
-                // Who died since has nothing to commit any more.
+                // A root that died since has nothing to commit any more.
                 if let Some((root, slot, attempt)) = done.filter(|&(root, ..)| self.ctx.shards.contains(root))
                 {
                     self.on_root_done(root, number, slot, attempt);

@@ -143,7 +143,7 @@ fn waits_that_are_cancelled_leave_no_work() {
     assert_eq!(at.leftovers(), Vec::<String>::new());
 }
 
-/// What waits of them lies in the daemon's own memory.
+/// Their payloads wait in the daemon's own memory.
 #[test]
 fn small_puts_that_wait_for_room_come_to_so_many_bytes() {
     const BOUND: usize = 256 << 20;
@@ -158,7 +158,7 @@ fn small_puts_that_wait_for_room_come_to_so_many_bytes() {
     let open = calls.iter().filter(|&&call| at.reply(call).is_none()).count();
     assert!((BOUND / BYTES - 1..=BOUND / BYTES).contains(&open), "{open} wait");
     assert_eq!(failed(&at, calls[4999]), ErrorKind::LimitReached);
-    // Who gives up makes room for others; what is here already is put again.
+    // A cancelled put makes room for others; an object that is here already can be put again.
     let patient = calls.iter().copied().find(|&call| at.reply(call).is_none()).unwrap();
     at.ask(Request::Cancel { call: patient });
     let call = put(&mut at, 6000);
@@ -296,7 +296,7 @@ fn copies_of_a_node_that_is_gone_count_no_more_before_their_watchers_are_told() 
     assert_eq!(at.leftovers(), Vec::<String>::new());
 }
 
-/// Who waited longest comes first; nobody else waits for all of them.
+/// The longest waiting come first; nobody else waits for all of them.
 #[test]
 fn many_gets_of_an_object_that_is_sealed_are_answered_in_turns() {
     for deleted in [false, true] {
@@ -310,7 +310,7 @@ fn many_gets_of_an_object_that_is_sealed_are_answered_in_turns() {
         let at_once = answered(&at);
         assert!((1..=4000).contains(&at_once), "{at_once}");
         assert!(calls[at_once..].iter().all(|&call| !at.replies.contains_key(&(CLIENT, call))), "in order");
-        // Who comes now gets at once what is here, and nobody has run out of time for it.
+        // A new get is answered at once with what is here, and nobody has run out of time for it.
         let last = at.ask(Request::Get { id, timeout_ms: Some(0), partial: false, fail_if_lost: false });
         assert!(has_view(&at, last));
         if deleted {

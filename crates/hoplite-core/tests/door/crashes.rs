@@ -203,7 +203,7 @@ fn a_deleted_target_fails_its_reduction_everywhere() {
     at.assert_empty();
 }
 
-/// What its last stream brought is measured when its death is known already.
+/// The rate of its last stream is measured when its death is known already.
 #[test]
 fn nothing_is_known_of_a_link_to_who_is_gone() {
     let mut at = Node::among(3, 8 << 20);

@@ -190,7 +190,7 @@ fn a_seat_waits_for_room_without_waking_itself() {
     assert_eq!(at.reply(call), Some(&Reply::Done));
 }
 
-/// Whoever gave up waiting for room is not in line for it any more.
+/// A fetch that gave up waiting for room is not in line for it any more.
 #[test]
 fn a_fetch_that_is_given_up_for_want_of_room_leaves_nothing() {
     let mut at = Node::among(2, TWO);

@@ -1,4 +1,4 @@
-//! What a turn costs grows with what it touches, not with the square of it, nor with what it does not touch.
+//! The cost of a turn grows with what it touches, not with the square of it, nor with the rest.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

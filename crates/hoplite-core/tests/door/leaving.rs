@@ -5,7 +5,7 @@ use std::time::Duration;
 use hoplite_core::Input;
 use hoplite_words::client::Reply;
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::ErrorKind;
+use hoplite_words::{Edition, ErrorKind, ObjectId, TransferId};
 
 use crate::gets::lend;
 use crate::inventory::digest_of;
@@ -18,7 +18,7 @@ use crate::requests::{
 
 const WITHIN: Duration = Duration::from_secs(5);
 
-fn report_of(at: &mut Node, id: hoplite_words::ObjectId) -> CopyReport {
+fn report_of(at: &mut Node, id: ObjectId) -> CopyReport {
     let mut said = at.take_requests(id).into_iter().filter_map(|request| match request {
         DirectoryRequest::Announce { report, .. } => Some(report),
         _ => None,
@@ -122,7 +122,7 @@ fn an_owner_brings_what_a_leaver_holds_to_another_node() {
     assert!(pulls.iter().any(pulled), "{pulls:?}");
 }
 
-/// That it leaves may have been lost with a connection, and no digest says it.
+/// Its word that it leaves may have been lost with a connection, and no digest repeats it.
 #[test]
 fn a_leaver_tells_its_copies_again_also_where_their_owner_knows_them() {
     let mut at = Node::among(3, 8 << 20);
@@ -141,18 +141,25 @@ fn a_leaver_tells_its_copies_again_also_where_their_owner_knows_them() {
     assert!(matches!(&told[..], [(about, report)] if *about == id && report.leaving), "{told:?}");
 }
 
-/// The node that kept it died meanwhile, and its owner had not heard that we leave.
-#[test]
-fn what_it_is_to_keep_while_it_leaves_is_handed_over_too() {
+/// A node that has put one object of node 2's, and is to get another from node 3: both, how the first was written, and
+/// the transfer of the second.
+fn with_a_put_and_a_get() -> (Node, [ObjectId; 2], Edition, TransferId) {
     let mut at = Node::among(3, 8 << 20);
     let mut ids = (0..).map(|number| object(&format!("theirs {number}")));
     let mut next = || ids.find(|&id| at.owner_of(id) == 2).expect("hashing is even");
-    let (put_here, got) = (next(), next());
+    let [put_here, got] = [next(), next()];
     at.ask(put_small(put_here, 8));
     let writing = announced(&mut at, put_here);
     at.answer(2, put_here, accepted(writing));
     at.ask(get(got));
     let transfer = lend(&mut at, 2, got, 3, edition(5), SIZE);
+    (at, [put_here, got], writing, transfer)
+}
+
+/// The node that kept it died meanwhile, and its owner had not heard that we leave.
+#[test]
+fn what_it_is_to_keep_while_it_leaves_is_handed_over_too() {
+    let (mut at, [put_here, got], writing, transfer) = with_a_put_and_a_get();
     at.end_receive(transfer);
     at.handle(Input::Leave { within: WITHIN });
     at.answer(2, got, DirectoryAnswer::Pin);
@@ -170,15 +177,7 @@ fn what_it_is_to_keep_while_it_leaves_is_handed_over_too() {
 /// Put again, and got from a node that leaves as well.
 #[test]
 fn what_is_put_again_while_it_leaves_is_handed_over_too() {
-    let mut at = Node::among(3, 8 << 20);
-    let mut ids = (0..).map(|number| object(&format!("theirs {number}")));
-    let mut next = || ids.find(|&id| at.owner_of(id) == 2).expect("hashing is even");
-    let (put_here, again) = (next(), next());
-    at.ask(put_small(put_here, 8));
-    let writing = announced(&mut at, put_here);
-    at.answer(2, put_here, accepted(writing));
-    at.ask(get(again));
-    let transfer = lend(&mut at, 2, again, 3, edition(5), SIZE);
+    let (mut at, [put_here, again], writing, transfer) = with_a_put_and_a_get();
     let call = at.ask(create(again, SIZE));
     at.handle(Input::Leave { within: WITHIN });
     at.end_receive(transfer);
@@ -189,7 +188,7 @@ fn what_is_put_again_while_it_leaves_is_handed_over_too() {
     assert!(!at.left, "nobody else is to keep it");
 }
 
-/// Who was told that it is gone asks others, and would not hear of it.
+/// The others were told that it is gone: they ask other owners, and would not hear of its verdicts.
 #[test]
 fn who_has_left_accepts_nothing_any_more() {
     let mut at = Node::among(3, 8 << 20);

@@ -462,7 +462,7 @@ fn who_waits_for_what_was_lost_hears_it_when_its_owner_does() {
     assert!(told.contains(&(3, DirectoryAnswer::Lost)), "{told:?}");
 }
 
-/// That it has let go of it may be lost, and it is in no digest.
+/// Its word that it has let go of the part may be lost, and no digest repeats it.
 #[test]
 fn of_what_its_node_has_a_part_of_no_digest_is_relied_on() {
     let (mut at, id, asked) = broken_after(|at, id| {

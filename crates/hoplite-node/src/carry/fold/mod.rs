@@ -102,7 +102,7 @@ impl Fold {
     pub(in crate::carry) async fn run(mut self, ending: Ending, load: Load) {
         let _busy = load.busy();
         let outcome = self.fold_all(&load).await;
-        // What is ordered from now on is refused, and what was ordered just before is awaited no longer.
+        // Later orders are refused; streams of orders just before are awaited no longer.
         self.orders.close();
         while let Ok(command) = self.orders.try_recv() {
             self.pass_over(&command);
