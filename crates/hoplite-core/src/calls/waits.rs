@@ -38,11 +38,12 @@ impl Core {
         known_lost: Option<BTreeSet<ObjectId>>,
         timeout_ms: Option<u64>,
     ) {
-        if !self.may_watch(client, call, ids.len()) {
-            return;
-        }
         let count = count as usize;
         let ready: BTreeSet<_> = ids.iter().copied().filter(|&id| self.copies.sealed(id).is_some()).collect();
+        // What is answered at once watches nothing.
+        if ready.len() < count && !self.may_watch(client, call, ids.len()) {
+            return;
+        }
         let pending = Pending::Wait { ids: ids.clone(), count, ready, known_lost, poll: None };
         self.open_call(client, call, timeout_ms, pending);
         if self.answer_wait_if_enough(client, call) {

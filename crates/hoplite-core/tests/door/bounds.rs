@@ -10,7 +10,7 @@ use hoplite_words::{Blob, ErrorKind, FoldOrder, Header, ObjectId, Stamp};
 
 use crate::gets::lend;
 use crate::node::{node, Node, CLIENT, ME};
-use crate::puts::{created, failed};
+use crate::puts::{created, failed, put};
 use crate::requests::{announce, create, delete, edition, get, object, put_report, reduce, stamp_of, SIZE};
 
 const STORE: u64 = 8 << 20;
@@ -121,6 +121,18 @@ fn too_much_is_not_watched() {
     assert_eq!(failed(&at, call), ErrorKind::LimitReached);
     let call = at.ask(reduce(object("sum"), &[object("one")], 1, FoldOrder::Arrival));
     assert_eq!(failed(&at, call), ErrorKind::LimitReached);
+    // What is ready need not be watched.
+    let here = at.id_owned_by(ME);
+    put(&mut at, here, SIZE);
+    let ready = Request::Wait {
+        ids: vec![here],
+        count: 1,
+        timeout_ms: None,
+        fail_if_lost: false,
+        known_lost: vec![],
+    };
+    let call = at.ask(ready);
+    assert_eq!(at.reply(call), Some(&Reply::Ready { ids: vec![here] }));
 }
 
 #[test]
