@@ -16,8 +16,9 @@ impl Core {
             Some(Pending::Create(Creation { id, .. })) => Some(*id),
             _ => None,
         };
-        if object.is_some_and(|object| self.satisfy_at_once(object, Want::Call(client, call))) {
-            // It is here, and many others wait for their turn.
+        let want = Want::Call(client, call);
+        if object.is_some_and(|id| self.satisfy_at_once(id, want) || self.fail_at_once(id, want)) {
+            // It is here, or will not come, and many others wait for their turn.
             return;
         }
         let Some(state) = self.calls.table.get(&(client, call)) else { return };

@@ -1,14 +1,15 @@
 //! Long work for clients, in short turns, so that nobody else waits for it: watching many objects, ending that,
-//! hearing that a node has gone with many of them, prefetching many, giving one to many who wait for it, and
-//! forgetting a client that goes and leaves much behind.
+//! hearing that a node has gone with many of them, prefetching many, giving one to many who wait for it or telling
+//! them that it will not come, and forgetting a client that goes and leaves much behind.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hoplite_words::client::Gauge;
 use hoplite_words::peer::PeerMessage;
 use hoplite_words::{ErrorKind, NodeId, ObjectId};
 
+use crate::fetch::Want;
 use crate::io::ClientId;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
@@ -35,6 +36,8 @@ pub(crate) struct LongWork {
     gone: VecDeque<ClientId>,
     /// Objects that are here, or were, and for which more wait than could be told at once.
     give: BTreeSet<ObjectId>,
+    /// Objects that are lost, and who was told so last of more than could be told at once.
+    lost: BTreeMap<ObjectId, Want>,
     /// Ids in `watch`, and in `prefetch`.
     to_watch: usize,
     to_prefetch: usize,
@@ -46,7 +49,8 @@ pub(crate) struct LongWork {
 impl LongWork {
     pub fn is_empty(&self) -> bool {
         let watches = self.unwatch.is_empty() && self.watch.is_empty();
-        watches && self.prefetch.is_empty() && self.gone.is_empty() && self.give.is_empty()
+        let news = self.give.is_empty() && self.lost.is_empty();
+        watches && news && self.prefetch.is_empty() && self.gone.is_empty()
     }
 
     /// Whether those who wait for an object get it in turns.
@@ -152,7 +156,7 @@ impl Core {
         }
     }
 
-    fn work_on_calls_soon(&mut self) {
+    pub(crate) fn work_on_calls_soon(&mut self) {
         if !self.ctx.timers.is_set(Timer::LongWork) {
             self.ctx.timers.set(self.ctx.now + PAUSE, Timer::LongWork);
         }
@@ -163,10 +167,13 @@ impl Core {
         self.forget_some();
         self.forget_gone_copies(STEPS_PER_TURN);
         self.give_some();
+        self.fail_next();
+        self.tell_next_lost();
         self.unwatch_some();
         self.watch_some();
         self.prefetch_some();
-        if !self.long_work.is_empty() || self.subscriptions.has_gone() {
+        let is_done = self.long_work.is_empty() && self.fetches.next_failing().is_none();
+        if !is_done || self.subscriptions.has_gone() {
             self.work_on_calls_soon();
         }
     }
@@ -183,6 +190,24 @@ impl Core {
             if self.copies.sealed(object).is_some() {
                 self.satisfy_wants(object);
             }
+        }
+    }
+
+    fn fail_next(&mut self) {
+        if let Some(object) = self.fetches.next_failing() {
+            self.fail_some(object);
+        }
+    }
+
+    /// More wait for this object than can be told at once that it is lost.
+    pub(crate) fn tell_lost_later(&mut self, object: ObjectId, last: Want) {
+        self.long_work.lost.insert(object, last);
+        self.work_on_calls_soon();
+    }
+
+    fn tell_next_lost(&mut self) {
+        if let Some((object, last)) = self.long_work.lost.pop_first() {
+            self.tell_some_lost(object, Some(last));
         }
     }
 

@@ -36,6 +36,7 @@ use crate::room::RoomFor;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
+use outcome::Failing;
 use prefetch::Turns;
 pub(crate) use receive::{Content, Feeds, Transfer};
 
@@ -88,6 +89,8 @@ const PREFETCH_WANTS_MAX: usize = 1 << 17;
 pub(crate) struct Fetches {
     running: BTreeMap<ObjectId, Fetch>,
     wants: BTreeMap<ObjectId, BTreeSet<Want>>,
+    /// Of those who do not wait any more, the ones who are not told yet.
+    failing: BTreeMap<ObjectId, Failing>,
     /// The open questions for senders that are to be asked again.
     repeats: Repeats,
     turns: Turns,
@@ -210,6 +213,7 @@ impl Core {
                 self.drop_unwanted_fetch(object);
             }
         }
+        self.fetches.take_failing(object, want);
     }
 
     /// Gives up a fetch that waits for a sender, unless somebody wants the object, looks at its

@@ -1,14 +1,42 @@
 //! What becomes of those who want an object: it is here, it will not come, it is lost; and whether it stays.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
 use hoplite_words::{ErrorKind, ObjectId};
 
-use super::{State, Want};
+use super::{Fetches, State, Want};
 use crate::calls::Pending;
 use crate::timers::Timer;
 use crate::Core;
 
-/// Of those who wait for one object, so many get it in one turn: some milliseconds' work.
-const GIVEN_PER_TURN: usize = 1024;
+/// Of those who wait for one object, so many get it, or are told what became of it, in one turn: some milliseconds'
+/// work.
+const WANTS_PER_TURN: usize = 1024;
+
+/// Those who waited for an object that will not come, and are not told so yet.
+#[derive(Debug)]
+pub(super) struct Failing {
+    kind: ErrorKind,
+    message: String,
+    wants: BTreeSet<Want>,
+}
+
+impl Fetches {
+    pub fn next_failing(&self) -> Option<ObjectId> {
+        self.failing.first_key_value().map(|(&object, _)| object)
+    }
+
+    /// Returns whether they were still to be told.
+    pub(super) fn take_failing(&mut self, object: ObjectId, want: Want) -> bool {
+        let Some(failing) = self.failing.get_mut(&object) else { return false };
+        let waited = failing.wants.remove(&want);
+        if failing.wants.is_empty() {
+            self.failing.remove(&object);
+        }
+        waited
+    }
+}
 
 impl Core {
     /// A sealed copy is here: everyone who waited for it gets it, the first of many at once. While the others wait
@@ -17,7 +45,7 @@ impl Core {
         if !self.fetches.wants.contains_key(&object) {
             return;
         }
-        for _ in 0..GIVEN_PER_TURN {
+        for _ in 0..WANTS_PER_TURN {
             if self.copies.sealed(object).is_none() {
                 break;
             }
@@ -50,16 +78,53 @@ impl Core {
         }
     }
 
-    /// The object will not come.
+    /// The object will not come: everyone who waited for it is told so, the first of many at once.
     pub(crate) fn fail_wants(&mut self, object: ObjectId, kind: ErrorKind, message: &str) {
         let Some(wants) = self.fetches.wants.remove(&object) else { return };
         self.ctx.timers.clear(Timer::Prefetch(object));
-        for want in wants {
-            match want {
-                Want::Call(client, call) => self.fail_call(client, call, kind, message),
-                Want::Reduction(number) => self.on_reduction_object_failed(number, object, kind, message),
-                Want::Prefetch => {}
+        let message = message.to_owned();
+        match self.fetches.failing.get_mut(&object) {
+            Some(earlier) => {
+                (earlier.kind, earlier.message) = (kind, message);
+                earlier.wants.extend(wants);
             }
+            None => drop(self.fetches.failing.insert(object, Failing { kind, message, wants })),
+        }
+        self.fail_some(object);
+    }
+
+    /// The next of those who waited for it in vain.
+    pub(crate) fn fail_some(&mut self, object: ObjectId) {
+        let Some(Failing { kind, message, .. }) = self.fetches.failing.get(&object) else { return };
+        let (kind, message) = (*kind, message.clone());
+        for _ in 0..WANTS_PER_TURN {
+            let failing = self.fetches.failing.get(&object);
+            let Some(&want) = failing.and_then(|failing| failing.wants.first()) else { return };
+            self.fetches.take_failing(object, want);
+            self.fail_want(object, want, kind, &message);
+        }
+        if self.fetches.failing.contains_key(&object) {
+            self.work_on_calls_soon();
+        }
+    }
+
+    /// The object will not come, and many others wait to be told so as well: one of them is told now. False if this
+    /// one is not to be told.
+    pub(crate) fn fail_at_once(&mut self, object: ObjectId, want: Want) -> bool {
+        let Some(Failing { kind, message, .. }) = self.fetches.failing.get(&object) else { return false };
+        let (kind, message) = (*kind, message.clone());
+        let is_due = self.fetches.take_failing(object, want);
+        if is_due {
+            self.fail_want(object, want, kind, &message);
+        }
+        is_due
+    }
+
+    fn fail_want(&mut self, object: ObjectId, want: Want, kind: ErrorKind, message: &str) {
+        match want {
+            Want::Call(client, call) => self.fail_call(client, call, kind, message),
+            Want::Reduction(number) => self.on_reduction_object_failed(number, object, kind, message),
+            Want::Prefetch => {}
         }
     }
 
@@ -75,9 +140,22 @@ impl Core {
             // Old news: a sender was lent since, or the object is being written here.
             _ => return,
         }
-        let wants: Vec<_> = self.fetches.wants.get(&object).into_iter().flatten().copied().collect();
-        for want in wants {
+        self.tell_some_lost(object, None);
+    }
+
+    /// Tells the next of those who wait for it that it is lost, if it still is.
+    pub(crate) fn tell_some_lost(&mut self, object: ObjectId, after: Option<Want>) {
+        if self.fetches.running.get(&object).is_none_or(|fetch| !fetch.lost) {
+            return;
+        }
+        let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let wants = self.fetches.wants.get(&object).into_iter().flat_map(|wants| wants.range(behind));
+        let wants: Vec<_> = wants.take(WANTS_PER_TURN).copied().collect();
+        for &want in &wants {
             self.tell_lost_to(object, want);
+        }
+        if let Some(&last) = wants.get(WANTS_PER_TURN - 1) {
+            self.tell_lost_later(object, last);
         }
     }
 

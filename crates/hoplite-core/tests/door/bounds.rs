@@ -11,7 +11,7 @@ use hoplite_words::{Blob, ErrorKind, FoldOrder, Header, ObjectId, Stamp};
 use crate::gets::lend;
 use crate::node::{node, Node, CLIENT, ME};
 use crate::puts::{created, failed, put};
-use crate::requests::{announce, create, delete, edition, get, object, put_report, reduce, stamp_of, SIZE};
+use crate::requests::{announce, create, delete, deleted, edition, get, object, put_report, reduce, stamp_of, SIZE};
 
 const STORE: u64 = 8 << 20;
 
@@ -380,4 +380,50 @@ fn a_copy_that_goes_before_all_have_it_is_fetched_for_the_others() {
     at.end_receive(transfer);
     at.wait(Duration::from_millis(50));
     assert!(calls.into_iter().all(|call| has_view(&at, call)));
+}
+
+/// Those who asked first are told first; whose time is up is told what became of the object.
+#[test]
+fn that_an_object_will_not_come_many_gets_are_told_in_turns() {
+    for kind in [ErrorKind::Deleted, ErrorKind::Lost] {
+        let mut at = Node::among(2, STORE);
+        let id = at.id_owned_by(2);
+        let get = |timeout_ms| Request::Get { id, timeout_ms, partial: false, fail_if_lost: true };
+        let calls: Vec<_> = (0..8000).map(|_| at.ask(get(None))).collect();
+        let (hasty, cancelled) = (at.ask(get(Some(10))), at.ask(get(None)));
+        at.now += Duration::from_millis(10);
+        let answer = if kind == ErrorKind::Deleted { deleted(&at) } else { DirectoryAnswer::Lost };
+        at.answer(2, id, answer);
+        let told = |at: &Node| calls.iter().filter(|&&call| at.replies.contains_key(&(CLIENT, call))).count();
+        let at_once = told(&at);
+        assert!((1..=1024).contains(&at_once), "{at_once}");
+        assert!(at.replies.contains_key(&(CLIENT, calls[at_once - 1])), "in order");
+        if kind == ErrorKind::Deleted {
+            assert_eq!(failed(&at, hasty), kind);
+        }
+        at.ask(Request::Cancel { call: cancelled });
+        at.wait(Duration::from_millis(50));
+        assert!(calls.iter().all(|&call| failed(&at, call) == kind));
+        assert_eq!(at.reply(cancelled), None);
+        at.handle(Input::ClientGone { client: CLIENT });
+        at.wait(Duration::from_millis(50));
+        assert_eq!(at.gauge("objects wanted"), 0);
+    }
+}
+
+/// It comes after all, before all are told that it is lost.
+#[test]
+fn what_is_not_lost_any_more_is_not_told_to_be() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(2);
+    let get = Request::Get { id, timeout_ms: None, partial: false, fail_if_lost: true };
+    let calls: Vec<_> = (0..8000).map(|_| at.ask(get.clone())).collect();
+    at.answer(2, id, DirectoryAnswer::Lost);
+    let transfer = lend(&mut at, 2, id, 3, edition(5), SIZE);
+    at.wait(Duration::from_millis(50));
+    let left = calls.iter().filter(|&&call| at.reply(call).is_none()).count();
+    assert!((4000..8000).contains(&left), "{left}");
+    at.end_receive(transfer);
+    at.wait(Duration::from_millis(50));
+    assert!(has_view(&at, calls[7999]));
 }
