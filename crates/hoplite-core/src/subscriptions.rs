@@ -1,6 +1,7 @@
 //! Objects whose copies we watch through the directory: for `wait`, for reductions, and for want of room.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use hoplite_words::peer::{CopyReport, DirectoryRequest};
 use hoplite_words::{Blob, NodeId, ObjectId};
@@ -13,13 +14,34 @@ use crate::Core;
 /// Who watches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Watcher {
-    Call(ClientId, u64),
+    /// A wait, and the object's place in its list.
+    Call(ClientId, u64, usize),
     Reduction(u64),
     /// We are leaving, and wait for the object to be kept elsewhere.
     Leave,
     /// A fetch that waits for room here has no question open with the owner: this is how it hears that
     /// the object is deleted.
     Fetch,
+}
+
+/// Of many who watch one object, so many are told in one turn: a millisecond's work or two.
+const WATCHERS_PER_TURN: usize = 1024;
+
+/// What those who watch an object are told of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum News {
+    /// Its copies are others now.
+    Change,
+    Lost,
+    Deleted,
+}
+
+/// Who was told last of more than could be told at once, and how many come behind. What they are told is how things
+/// stand then.
+#[derive(Clone, Copy, Debug)]
+struct Telling {
+    last: Watcher,
+    left: usize,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +67,10 @@ pub(crate) struct Subscriptions {
     gone: BTreeMap<NodeId, BTreeSet<ObjectId>>,
     /// Reductions whose sources were among them.
     bereaved: BTreeSet<u64>,
+    /// Objects of which some watchers are still to be told something.
+    telling: BTreeMap<(ObjectId, News), Telling>,
+    /// Of which of them some were told last.
+    told: Option<(ObjectId, News)>,
 }
 
 /// Takes an object off the list of a node.
@@ -79,6 +105,19 @@ impl Subscriptions {
     /// Whether there are some of which their owners are to tell us more.
     pub fn has_open(&self) -> bool {
         self.table.values().any(|known| !known.over)
+    }
+
+    /// Objects take turns, also where one changes all the time.
+    fn take_telling(&mut self) -> Option<((ObjectId, News), Telling)> {
+        let behind = (self.told.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let next = self.telling.range(behind).next().or_else(|| self.telling.first_key_value());
+        self.told = next.map(|(&key, _)| key);
+        let key = self.told?;
+        let telling = self.telling.remove(&key)?;
+        if self.telling.is_empty() {
+            self.told = None;
+        }
+        Some((key, telling))
     }
 
     fn note_copy(&mut self, object: ObjectId, node: NodeId, report: CopyReport) {
@@ -119,6 +158,11 @@ impl Subscriptions {
         !self.gone.is_empty() || !self.bereaved.is_empty()
     }
 
+    /// Whether more watch some object than could be told at once.
+    pub fn is_telling(&self) -> bool {
+        !self.telling.is_empty()
+    }
+
     /// Nobody is known any more to have what came once: whether its owner is to be asked again.
     fn begin_again(&mut self, object: ObjectId) -> bool {
         let Some(known) = self.table.get_mut(&object) else { return false };
@@ -130,6 +174,9 @@ impl Subscriptions {
         for node in nodes {
             self.forget_copy(object, node);
         }
+        for news in [News::Change, News::Lost, News::Deleted] {
+            self.telling.remove(&(object, news));
+        }
         self.table.remove(&object)
     }
 
@@ -140,14 +187,41 @@ impl Subscriptions {
         standing.map(|(&node, report)| (node, report))
     }
 
+    pub fn is_complete(&self, object: ObjectId) -> bool {
+        self.copies(object).any(|(_, report)| report.complete)
+    }
+
     /// Whether the node has said something later about its copy.
     fn knows_later(&self, object: ObjectId, node: NodeId, seq: u64) -> bool {
         let known = self.table.get(&object).and_then(|known| known.copies.get(&node));
         known.is_some_and(|known| known.seq > seq) && !self.is_disregarded(object, node)
     }
 
-    fn watchers(&self, object: ObjectId) -> Vec<Watcher> {
-        self.table.get(&object).map(|known| known.watchers.iter().copied().collect()).unwrap_or_default()
+    fn watchers(&self, object: ObjectId) -> impl Iterator<Item = Watcher> + '_ {
+        self.table.get(&object).into_iter().flat_map(|known| &known.watchers).copied()
+    }
+
+    fn watchers_count(&self, object: ObjectId) -> usize {
+        self.table.get(&object).map_or(0, |known| known.watchers.len())
+    }
+
+    /// The next few watchers of an object; behind the last one comes the first.
+    fn watchers_behind(&self, object: ObjectId, last: Option<Watcher>, most: usize) -> Vec<Watcher> {
+        let Some(Subscription { watchers, .. }) = self.table.get(&object) else { return Vec::new() };
+        let behind = watchers.range((last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let first = last.into_iter().flat_map(|last| watchers.range(..=last));
+        behind.chain(first).take(most.min(watchers.len())).copied().collect()
+    }
+
+    fn reductions(&self, object: ObjectId) -> Vec<u64> {
+        let (first, last) = (Watcher::Reduction(0), Watcher::Reduction(u64::MAX));
+        let known = self.table.get(&object);
+        let watchers = known.into_iter().flat_map(|known| known.watchers.range(first..=last));
+        let number = |watcher: &Watcher| match *watcher {
+            Watcher::Reduction(number) => Some(number),
+            Watcher::Call(..) | Watcher::Leave | Watcher::Fetch => None,
+        };
+        watchers.filter_map(number).collect()
     }
 }
 
@@ -179,8 +253,9 @@ impl Core {
             Watcher::Reduction(number) => Some(self.reductions.get(&number)?.small_bytes_max),
             Watcher::Call(..) | Watcher::Leave | Watcher::Fetch => None,
         };
-        let limits: Option<Vec<_>> = self.subscriptions.watchers(object).into_iter().map(limit).collect();
-        limits?.into_iter().min()
+        let mut limits = self.subscriptions.watchers(object).map(limit);
+        let first = limits.next()??;
+        limits.try_fold(first, |least, limit| Some(least.min(limit?)))
     }
 
     pub(crate) fn unwatch(&mut self, object: ObjectId, watcher: Watcher) {
@@ -217,13 +292,11 @@ impl Core {
         self.subscriptions.note_copy(object, node, report.clone());
         if let Some(payload) = payload {
             self.on_subscription_over(object, report.size);
-            for watcher in self.subscriptions.watchers(object) {
-                if let Watcher::Reduction(number) = watcher {
-                    self.bring_source(number, object, &report, &payload);
-                }
+            for number in self.subscriptions.reductions(object) {
+                self.bring_source(number, object, &report, &payload);
             }
         }
-        self.tell_watchers(object);
+        self.tell_watchers(object, News::Change);
     }
 
     /// The owner has sent the bytes, and ended our subscription with them. Others here may watch on.
@@ -249,13 +322,13 @@ impl Core {
             self.subscriptions.forget_copy(object, node);
         }
         if !gone.is_empty() {
-            self.tell_watchers(object);
+            self.tell_watchers(object, News::Change);
         }
     }
 
     pub(crate) fn on_copy_gone(&mut self, object: ObjectId, node: NodeId) {
         if self.forget_gone_copy(object, node) {
-            self.tell_watchers(object);
+            self.tell_watchers(object, News::Change);
         }
     }
 
@@ -269,15 +342,51 @@ impl Core {
         was_known
     }
 
-    fn tell_watchers(&mut self, object: ObjectId) {
-        for watcher in self.subscriptions.watchers(object) {
-            self.tell_watcher(watcher, object);
+    /// All who watch the object are told, the first of many at once. Who was told before, and others not yet, is told
+    /// again behind those.
+    fn tell_watchers(&mut self, object: ObjectId, news: News) {
+        let left = self.subscriptions.watchers_count(object);
+        match self.subscriptions.telling.get_mut(&(object, news)) {
+            Some(telling) => telling.left = left,
+            None => self.tell_some_watchers(object, news, None, left),
         }
     }
 
-    fn tell_watcher(&mut self, watcher: Watcher, object: ObjectId) {
+    /// The next of many watchers that are still to be told something.
+    pub(crate) fn tell_next_watchers(&mut self) {
+        if let Some(((object, news), Telling { last, left })) = self.subscriptions.take_telling() {
+            self.tell_some_watchers(object, news, Some(last), left);
+        }
+    }
+
+    fn tell_some_watchers(&mut self, object: ObjectId, news: News, last: Option<Watcher>, left: usize) {
+        let some = self.subscriptions.watchers_behind(object, last, left.min(WATCHERS_PER_TURN));
+        let Some(&last) = some.last() else { return };
+        let left = left - some.len();
+        if left > 0 {
+            self.subscriptions.telling.insert((object, news), Telling { last, left });
+            self.work_on_calls_soon();
+        }
+        match news {
+            News::Change => {
+                let complete = self.subscriptions.is_complete(object);
+                some.into_iter().for_each(|watcher| self.tell_change(watcher, object, complete));
+            }
+            // It may have come once more.
+            News::Lost if self.subscriptions.table.get(&object).is_some_and(|known| known.lost) => {
+                some.into_iter().for_each(|watcher| self.tell_lost(watcher, object));
+            }
+            News::Lost => {}
+            News::Deleted => some.into_iter().for_each(|watcher| self.tell_deleted(watcher, object)),
+        }
+    }
+
+    fn tell_change(&mut self, watcher: Watcher, object: ObjectId, complete: bool) {
         match watcher {
-            Watcher::Call(client, call) => self.on_waited_change(client, call, object),
+            Watcher::Call(client, call, place) if complete => {
+                self.on_waited_complete(client, call, place, object);
+            }
+            Watcher::Call(..) => {}
             Watcher::Reduction(number) => self.on_reduction_change(number, object),
             Watcher::Leave => self.on_handed_over(object),
             Watcher::Fetch => {}
@@ -288,29 +397,29 @@ impl Core {
         if let Some(known) = self.subscriptions.table.get_mut(&object) {
             known.lost = true;
         }
-        for watcher in self.subscriptions.watchers(object) {
-            self.tell_lost(watcher, object);
-        }
+        self.tell_watchers(object, News::Lost);
     }
 
     fn tell_lost(&mut self, watcher: Watcher, object: ObjectId) {
         match watcher {
-            Watcher::Call(client, call) => self.on_waited_lost(client, call, object),
+            Watcher::Call(client, call, place) => self.on_waited_lost(client, call, place, object),
             // A source may be put again, or come elsewhere; its time-out tells how it stands.
             Watcher::Reduction(_) | Watcher::Leave | Watcher::Fetch => {}
         }
     }
 
     pub(crate) fn watched_deleted(&mut self, object: ObjectId) {
-        for watcher in self.subscriptions.watchers(object) {
-            match watcher {
-                Watcher::Call(client, call) => self.on_waited_deleted(client, call, object),
-                Watcher::Reduction(number) => self.on_reduction_deleted(number, object),
-                // It goes from here in a moment, and says so itself.
-                Watcher::Leave => {}
-                // Whoever wanted it has been told.
-                Watcher::Fetch => {}
-            }
+        self.tell_watchers(object, News::Deleted);
+    }
+
+    fn tell_deleted(&mut self, watcher: Watcher, object: ObjectId) {
+        match watcher {
+            Watcher::Call(client, call, place) => self.on_waited_deleted(client, call, place, object),
+            Watcher::Reduction(number) => self.on_reduction_deleted(number, object),
+            // It goes from here in a moment, and says so itself.
+            Watcher::Leave => {}
+            // Whoever wanted it has been told.
+            Watcher::Fetch => {}
         }
     }
 
@@ -324,13 +433,17 @@ impl Core {
         let mut left = most;
         while left > 0 {
             if let Some((object, node)) = self.subscriptions.next_gone() {
-                let watchers = self.subscriptions.watchers(object);
-                left = left.saturating_sub(watchers.len().max(1));
-                if self.forget_gone_copy(object, node) {
-                    for watcher in watchers {
+                let count = self.subscriptions.watchers_count(object);
+                left = left.saturating_sub(count.clamp(1, WATCHERS_PER_TURN));
+                let was_known = self.forget_gone_copy(object, node);
+                if was_known && count > WATCHERS_PER_TURN {
+                    self.tell_watchers(object, News::Change);
+                } else if was_known {
+                    let complete = self.subscriptions.is_complete(object);
+                    for watcher in self.subscriptions.watchers(object).collect::<Vec<_>>() {
                         match watcher {
                             Watcher::Reduction(number) => drop(self.subscriptions.bereaved.insert(number)),
-                            other => self.tell_watcher(other, object),
+                            other => self.tell_change(other, object, complete),
                         }
                     }
                 }

@@ -27,7 +27,7 @@ use crate::room::RoomFor;
 use crate::timers::Timer;
 use crate::Core;
 use questions::Deletion;
-use waits::Poll;
+use waits::{Poll, Ready};
 
 /// What a call waits for.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub(crate) enum Pending {
     Wait {
         ids: Vec<ObjectId>,
         count: usize,
-        ready: BTreeSet<ObjectId>,
+        ready: Ready,
         /// Fails if another object than these is lost; `None`: waits on.
         known_lost: Option<BTreeSet<ObjectId>>,
         /// Its time is shorter than the owners may take to say what is ready.

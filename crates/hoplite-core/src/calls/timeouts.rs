@@ -78,7 +78,7 @@ impl Core {
             }
             Pending::Wait { ids, ready, .. } => {
                 // Not an error: the caller learns what is ready.
-                let ids = ids.iter().copied().filter(|id| ready.contains(id)).collect();
+                let ids = ready.among(ids);
                 return self.finish_call(client, call, Reply::Ready { ids });
             }
             &Pending::Reduce { number } => return self.on_reduction_timed_out(number, &waited),

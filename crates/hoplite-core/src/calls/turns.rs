@@ -1,5 +1,5 @@
 //! Long work for clients, in short turns, so that nobody else waits for it: watching many objects, ending that,
-//! hearing that a node has gone with many of them, prefetching many, giving one to many who wait for it or telling
+//! hearing that a node has gone with many of them, telling many who watch one, prefetching many, giving one to many who wait for it or telling
 //! them that it will not come, and forgetting a client that goes and leaves much behind.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -9,6 +9,7 @@ use hoplite_words::client::Gauge;
 use hoplite_words::peer::PeerMessage;
 use hoplite_words::{ErrorKind, NodeId, ObjectId};
 
+use super::Pending;
 use crate::fetch::Want;
 use crate::io::ClientId;
 use crate::subscriptions::Watcher;
@@ -31,7 +32,8 @@ const PREFETCHES_MAX: usize = 1 << 17;
 #[derive(Debug, Default)]
 pub(crate) struct LongWork {
     unwatch: VecDeque<(Watcher, Vec<ObjectId>)>,
-    watch: VecDeque<(ClientId, u64, Vec<ObjectId>)>,
+    /// Waits, and the place of the next object in the list of each.
+    watch: VecDeque<(ClientId, u64, usize)>,
     prefetch: VecDeque<(Vec<ObjectId>, Vec<NodeId>)>,
     gone: VecDeque<ClientId>,
     /// Objects that are here, or were, and for which more wait than could be told at once.
@@ -94,37 +96,44 @@ impl Core {
         may
     }
 
-    /// This call waits for these objects, too.
-    pub(super) fn watch_in_turns(&mut self, client: ClientId, call: u64, mut ids: Vec<ObjectId>) {
-        // They are taken off the end.
-        ids.reverse();
-        self.long_work.to_watch += ids.len();
-        self.long_work.watch.push_back((client, call, ids));
+    /// This call waits for `count` more objects, too, from this place in its list on.
+    pub(super) fn watch_in_turns(&mut self, client: ClientId, call: u64, place: usize, count: usize) {
+        self.long_work.to_watch += count;
+        self.long_work.watch.push_back((client, call, place));
         self.work_on_calls_soon();
     }
 
     /// The call waits for none of these objects any more. The last of them may not be watched yet.
     pub(super) fn end_watching(&mut self, client: ClientId, call: u64, mut ids: Vec<ObjectId>) {
         let work = &mut self.long_work;
-        work.watch.retain(|(of, number, unwatched)| {
-            let is_it = (*of, *number) == (client, call);
+        work.watch.retain(|&(of, number, next)| {
+            let is_it = (of, number) == (client, call);
             if is_it {
-                work.to_watch -= unwatched.len();
-                ids.truncate(ids.len() - unwatched.len());
+                work.to_watch -= ids.len() - next;
+                ids.truncate(next);
             }
             !is_it
         });
-        self.unwatch_all(Watcher::Call(client, call), ids);
+        self.unwatch_all(Watcher::Call(client, call, 0), ids);
     }
 
     /// Few are unwatched at once.
     pub(crate) fn unwatch_all(&mut self, watcher: Watcher, mut ids: Vec<ObjectId>) {
-        for object in take_some(&mut ids, STEPS_PER_TURN) {
-            self.unwatch(object, watcher);
-        }
+        self.unwatch_last(watcher, &mut ids);
         if !ids.is_empty() {
             self.long_work.unwatch.push_back((watcher, ids));
             self.work_on_calls_soon();
+        }
+    }
+
+    fn unwatch_last(&mut self, watcher: Watcher, ids: &mut Vec<ObjectId>) {
+        let some = take_some(ids, STEPS_PER_TURN);
+        for (object, place) in some.into_iter().zip(ids.len()..) {
+            let watcher = match watcher {
+                Watcher::Call(client, call, _) => Watcher::Call(client, call, place),
+                other => other,
+            };
+            self.unwatch(object, watcher);
         }
     }
 
@@ -166,6 +175,7 @@ impl Core {
     pub(crate) fn work_on_calls(&mut self) {
         self.forget_some();
         self.forget_gone_copies(STEPS_PER_TURN);
+        self.tell_next_watchers();
         self.give_some();
         self.fail_next();
         self.tell_next_lost();
@@ -173,7 +183,7 @@ impl Core {
         self.watch_some();
         self.prefetch_some();
         let is_done = self.long_work.is_empty() && self.fetches.next_failing().is_none();
-        if !is_done || self.subscriptions.has_gone() {
+        if !is_done || self.subscriptions.has_gone() || self.subscriptions.is_telling() {
             self.work_on_calls_soon();
         }
     }
@@ -213,9 +223,7 @@ impl Core {
 
     fn unwatch_some(&mut self) {
         if let Some((watcher, mut ids)) = self.long_work.unwatch.pop_front() {
-            for object in take_some(&mut ids, STEPS_PER_TURN) {
-                self.unwatch(object, watcher);
-            }
+            self.unwatch_last(watcher, &mut ids);
             if !ids.is_empty() {
                 self.long_work.unwatch.push_back((watcher, ids));
             }
@@ -223,14 +231,14 @@ impl Core {
     }
 
     fn watch_some(&mut self) {
-        let Some((client, call, mut ids)) = self.long_work.watch.pop_front() else { return };
-        let some = take_some(&mut ids, STEPS_PER_TURN);
-        self.long_work.to_watch -= some.len();
-        let is_last = ids.is_empty();
-        if !is_last {
-            self.long_work.watch.push_back((client, call, ids));
+        let Some((client, call, place)) = self.long_work.watch.pop_front() else { return };
+        let Some(Pending::Wait { ids, .. }) = self.pending(client, call) else { return };
+        let (next, end) = ((place + STEPS_PER_TURN).min(ids.len()), ids.len());
+        self.long_work.to_watch -= next - place;
+        if next < end {
+            self.long_work.watch.push_back((client, call, next));
         }
-        self.watch_for_wait(client, call, some.into_iter().rev().collect(), is_last);
+        self.watch_for_wait(client, call, place..next);
     }
 
     fn prefetch_some(&mut self) {

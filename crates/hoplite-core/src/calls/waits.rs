@@ -1,6 +1,7 @@
 //! `wait`: the first few of many objects that are complete anywhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use hoplite_words::client::Reply;
@@ -28,6 +29,31 @@ pub(crate) struct Poll {
     pub unanswered: BTreeSet<u64>,
 }
 
+/// Which objects of a wait are complete somewhere, by their places in its list.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    is_ready: Vec<bool>,
+    count: usize,
+}
+
+impl Ready {
+    fn new(is_ready: Vec<bool>) -> Self {
+        let count = is_ready.iter().filter(|&&is_ready| is_ready).count();
+        Ready { is_ready, count }
+    }
+
+    fn set(&mut self, place: usize, is_ready: bool) {
+        let before = std::mem::replace(&mut self.is_ready[place], is_ready);
+        self.count = self.count + usize::from(is_ready) - usize::from(before);
+    }
+
+    /// Those of `ids` that are ready, in order.
+    pub fn among(&self, ids: &[ObjectId]) -> Vec<ObjectId> {
+        let ready = ids.iter().zip(&self.is_ready).filter(|(_, &is_ready)| is_ready);
+        ready.map(|(&id, _)| id).collect()
+    }
+}
+
 impl Core {
     pub(super) fn on_wait(
         &mut self,
@@ -39,12 +65,13 @@ impl Core {
         timeout_ms: Option<u64>,
     ) {
         let count = count as usize;
-        let ready: BTreeSet<_> = ids.iter().copied().filter(|&id| self.copies.sealed(id).is_some()).collect();
+        let ready = Ready::new(ids.iter().map(|&id| self.copies.sealed(id).is_some()).collect());
         // What is answered at once watches nothing.
-        if ready.len() < count && !self.may_watch(client, call, ids.len()) {
+        if ready.count < count && !self.may_watch(client, call, ids.len()) {
             return;
         }
-        let pending = Pending::Wait { ids: ids.clone(), count, ready, known_lost, poll: None };
+        let (len, some) = (ids.len(), ids.len().min(STEPS_PER_TURN));
+        let pending = Pending::Wait { ids, count, ready, known_lost, poll: None };
         self.open_call(client, call, timeout_ms, pending);
         if self.answer_wait_if_enough(client, call) {
             return;
@@ -57,29 +84,31 @@ impl Core {
             // Not before all that it waits for is watched.
             self.ctx.timers.clear(Timer::Call(client, call));
         }
-        let mut some = ids;
-        let rest = some.split_off(some.len().min(STEPS_PER_TURN));
-        let is_all = rest.is_empty();
-        if !is_all {
-            self.watch_in_turns(client, call, rest);
+        if some < len {
+            self.watch_in_turns(client, call, some, len - some);
         }
-        self.watch_for_wait(client, call, some, is_all);
+        self.watch_for_wait(client, call, 0..some);
     }
 
-    /// Watches these objects for a wait; they are its last ones, or more will follow.
-    pub(super) fn watch_for_wait(&mut self, client: ClientId, call: u64, ids: Vec<ObjectId>, is_last: bool) {
-        for id in ids {
-            if self.pending(client, call).is_none() {
+    /// Watches the objects at these places in the list of a wait.
+    pub(super) fn watch_for_wait(&mut self, client: ClientId, call: u64, places: Range<usize>) {
+        for place in places.clone() {
+            let Some(Pending::Wait { ids, .. }) = self.pending(client, call) else {
                 // Answered by what others here watch already.
                 return;
+            };
+            let id = ids[place];
+            self.watch(id, Watcher::Call(client, call, place));
+            if self.subscriptions.is_complete(id) {
+                self.on_waited_complete(client, call, place, id);
             }
-            self.watch(id, Watcher::Call(client, call));
-            self.on_waited_change(client, call, id);
         }
-        if let Some(Pending::Wait { ids, poll: Some(_), .. }) = self.pending(client, call).filter(|_| is_last)
-        {
-            let ids = ids.clone();
-            self.poll_owners(client, call, &ids);
+        let pending = self.pending(client, call);
+        if let Some(Pending::Wait { ids, poll: Some(_), .. }) = pending {
+            if places.end == ids.len() {
+                let ids = ids.clone();
+                self.poll_owners(client, call, &ids);
+            }
         }
     }
 
@@ -110,41 +139,54 @@ impl Core {
 
     fn answer_wait_if_enough(&mut self, client: ClientId, call: u64) -> bool {
         let Some(Pending::Wait { ids, count, ready, .. }) = self.pending(client, call) else { return true };
-        if ready.len() < *count {
+        if ready.count < *count {
             return false;
         }
-        let ids = ids.iter().copied().filter(|id| ready.contains(id)).collect();
+        let ids = ready.among(ids);
         self.finish_call(client, call, Reply::Ready { ids });
         true
     }
 
-    /// A copy of a waited-for object came, grew complete or went.
-    pub(crate) fn on_waited_change(&mut self, client: ClientId, call: u64, object: ObjectId) {
-        let complete = self.subscriptions.copies(object).any(|(_, report)| report.complete);
-        let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
-        let Pending::Wait { ready, known_lost, .. } = &mut state.pending else { return };
-        if complete {
-            // Should it be lost once more, that is news.
-            if let Some(known) = known_lost {
-                known.remove(&object);
+    /// What a wait knows of the object at this place in its list; none if it is another call by now.
+    fn waited(
+        &mut self,
+        client: ClientId,
+        call: u64,
+        place: usize,
+        object: ObjectId,
+    ) -> Option<(&mut Ready, &mut Option<BTreeSet<ObjectId>>)> {
+        match &mut self.calls.table.get_mut(&(client, call))?.pending {
+            Pending::Wait { ids, ready, known_lost, .. } if ids.get(place) == Some(&object) => {
+                Some((ready, known_lost))
             }
-            ready.insert(object);
-            self.answer_wait_if_enough(client, call);
+            _ => None,
         }
     }
 
+    /// A waited-for object is complete somewhere.
+    pub(crate) fn on_waited_complete(&mut self, client: ClientId, call: u64, place: usize, object: ObjectId) {
+        let Some((ready, known_lost)) = self.waited(client, call, place, object) else { return };
+        ready.set(place, true);
+        // Should it be lost once more, that is news.
+        if let Some(known) = known_lost {
+            known.remove(&object);
+        }
+        self.answer_wait_if_enough(client, call);
+    }
+
     /// The last complete copy of a waited-for object is gone, whether or not it was ready before.
-    pub(crate) fn on_waited_lost(&mut self, client: ClientId, call: u64, object: ObjectId) {
-        let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
-        let Pending::Wait { ready, known_lost, .. } = &mut state.pending else { return };
-        ready.remove(&object);
+    pub(crate) fn on_waited_lost(&mut self, client: ClientId, call: u64, place: usize, object: ObjectId) {
+        let Some((ready, known_lost)) = self.waited(client, call, place, object) else { return };
+        ready.set(place, false);
         if known_lost.as_ref().is_some_and(|known| !known.contains(&object)) {
             self.fail_lost(client, call, object);
         }
     }
 
-    pub(crate) fn on_waited_deleted(&mut self, client: ClientId, call: u64, object: ObjectId) {
-        let message = format!("{}: {object} was deleted while waited for", self.ctx.me);
-        self.fail_call(client, call, ErrorKind::Deleted, &message);
+    pub(crate) fn on_waited_deleted(&mut self, client: ClientId, call: u64, place: usize, object: ObjectId) {
+        if self.waited(client, call, place, object).is_some() {
+            let message = format!("{}: {object} was deleted while waited for", self.ctx.me);
+            self.fail_call(client, call, ErrorKind::Deleted, &message);
+        }
     }
 }

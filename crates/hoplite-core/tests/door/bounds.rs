@@ -11,7 +11,9 @@ use hoplite_words::{Blob, ErrorKind, FoldOrder, Header, ObjectId, Stamp};
 use crate::gets::lend;
 use crate::node::{node, Node, CLIENT, ME};
 use crate::puts::{created, failed, put};
-use crate::requests::{announce, create, delete, deleted, edition, get, object, put_report, reduce, stamp_of, SIZE};
+use crate::requests::{
+    announce, create, delete, deleted, edition, get, object, put_report, reduce, stamp_of, SIZE,
+};
 
 const STORE: u64 = 8 << 20;
 
@@ -426,4 +428,86 @@ fn what_is_not_lost_any_more_is_not_told_to_be() {
     at.end_receive(transfer);
     at.wait(Duration::from_millis(50));
     assert!(has_view(&at, calls[7999]));
+}
+
+#[test]
+fn many_who_watch_one_object_are_told_in_turns() {
+    let complete =
+        || DirectoryAnswer::Copy { node: node(2), report: put_report(1, edition(5), SIZE), payload: None };
+    for kind in [None, Some(ErrorKind::Lost), Some(ErrorKind::Deleted)] {
+        let mut at = Node::among(2, STORE);
+        let id = at.id_owned_by(2);
+        let wait = Request::Wait {
+            ids: vec![object("never"), id],
+            count: 1,
+            timeout_ms: None,
+            fail_if_lost: true,
+            known_lost: vec![],
+        };
+        let calls: Vec<_> = (0..8000).map(|_| at.ask(wait.clone())).collect();
+        let answer = match kind {
+            None => complete(),
+            Some(ErrorKind::Lost) => DirectoryAnswer::Lost,
+            Some(_) => deleted(&at),
+        };
+        // Who is not told yet goes on.
+        let cancelled = at.ask(wait);
+        at.answer(2, id, answer);
+        at.ask(Request::Cancel { call: cancelled });
+        let told = |at: &Node| calls.iter().filter(|&&call| at.replies.contains_key(&(CLIENT, call))).count();
+        let at_once = told(&at);
+        assert!((1..=1024).contains(&at_once), "{at_once}");
+        at.wait(Duration::from_millis(50));
+        match kind {
+            None => {
+                let ready = Reply::Ready { ids: vec![id] };
+                assert!(calls.iter().all(|&call| at.reply(call) == Some(&ready)));
+            }
+            Some(kind) => assert!(calls.iter().all(|&call| failed(&at, call) == kind)),
+        }
+        assert_eq!(at.reply(cancelled), None);
+        at.wait(Duration::from_millis(50));
+        assert_eq!(at.gauge("objects watched"), 0);
+        let left = at.leftovers();
+        assert!(left.iter().all(|left| !left.contains("telling")), "{left:?}");
+    }
+}
+
+/// The last of them hear how things stand when it is their turn.
+#[test]
+fn news_of_an_object_that_many_watch_do_not_cross() {
+    let mut at = Node::among(2, STORE);
+    let id = at.id_owned_by(2);
+    let ids = vec![object("never"), id];
+    let wait = Request::Wait { ids, count: 1, timeout_ms: None, fail_if_lost: true, known_lost: vec![] };
+    let calls: Vec<_> = (0..8000).map(|_| at.ask(wait.clone())).collect();
+    at.answer(2, id, DirectoryAnswer::Lost);
+    let report = put_report(1, edition(5), SIZE);
+    at.answer(2, id, DirectoryAnswer::Copy { node: node(2), report, payload: None });
+    at.wait(Duration::from_millis(50));
+    let lost = calls.iter().filter(|&&call| matches!(at.reply(call), Some(Reply::Failed(_)))).count();
+    let ready = calls.iter().filter(|&&call| matches!(at.reply(call), Some(Reply::Ready { .. }))).count();
+    assert!(lost <= 1024 && lost + ready == 8000, "{lost}, {ready}");
+}
+
+/// Objects of a wait that was cancelled may be watched for a while.
+#[test]
+fn a_wait_that_takes_the_number_of_another_one_waits_for_its_own_objects() {
+    let mut at = Node::among(2, STORE);
+    let ids: Vec<_> = (0..5000).map(|number| object(&format!("watched {number}"))).collect();
+    let wait = |at: &mut Node, ids: Vec<ObjectId>| {
+        let (count, timeout_ms, fail_if_lost, known_lost) = (1, None, false, vec![]);
+        let request = Request::Wait { ids, count, timeout_ms, fail_if_lost, known_lost };
+        at.handle(Input::Client { client: CLIENT, call: 1 << 40, request });
+    };
+    wait(&mut at, ids.clone());
+    at.wait(Duration::from_millis(20));
+    at.ask(Request::Cancel { call: 1 << 40 });
+    wait(&mut at, vec![object("never")]);
+    for &id in &ids[..100] {
+        let report = put_report(1, edition(5), SIZE);
+        at.answer(2, id, DirectoryAnswer::Copy { node: node(2), report, payload: None });
+    }
+    at.wait(Duration::from_millis(20));
+    assert_eq!(at.reply(1 << 40), None);
 }
