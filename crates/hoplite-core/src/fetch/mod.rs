@@ -95,6 +95,8 @@ pub(crate) struct Fetches {
     repeats: Repeats,
     turns: Turns,
     pub transfers: BTreeMap<TransferId, Transfer>,
+    /// How many of them come from each node.
+    streams_from: BTreeMap<NodeId, usize>,
     /// Who sent us several streams at a time, until the last of them is over: how fast each was says
     /// little of the link.
     sharing: BTreeSet<NodeId>,
@@ -127,7 +129,9 @@ impl Fetches {
     }
 
     pub fn begin_transfer(&mut self, id: TransferId, transfer: Transfer) {
-        if self.transfers.values().any(|other| other.from == transfer.from) {
+        let streams = self.streams_from.entry(transfer.from).or_default();
+        *streams += 1;
+        if *streams > 1 {
             self.sharing.insert(transfer.from);
         }
         self.transfers.insert(id, transfer);
@@ -135,7 +139,10 @@ impl Fetches {
 
     pub fn end_transfer(&mut self, id: TransferId) -> Option<Transfer> {
         let ended = self.transfers.remove(&id)?;
-        if !self.transfers.values().any(|other| other.from == ended.from) {
+        let streams = self.streams_from.get_mut(&ended.from).expect("it has begun");
+        *streams -= 1;
+        if *streams == 0 {
+            self.streams_from.remove(&ended.from);
             self.sharing.remove(&ended.from);
         }
         Some(ended)

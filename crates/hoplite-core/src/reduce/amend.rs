@@ -1,6 +1,6 @@
 //! A seat that is told more about the attempt it is at: further inputs, no more to come, it is the root.
 
-use hoplite_words::peer::{Seat, SeatTrouble};
+use hoplite_words::peer::{Child, Seat, SeatTrouble};
 use hoplite_words::CopyId;
 
 use super::folds::rule;
@@ -15,8 +15,7 @@ impl Core {
         if seat.root && !told.root && !self.free_id(seat.out, Some(seat.stamp)) {
             return self.seat_failed(key, SeatTrouble::Taken);
         }
-        let children: Vec<_> =
-            seat.children.iter().filter(|child| !told.children.contains(child)).cloned().collect();
+        let children: Vec<_> = Child::all_but(&seat.children, &told.children).into_iter().cloned().collect();
         let added = match self.local_inputs(&seat.sources[told.sources.len()..], &children) {
             Ok(Some(added)) => added,
             // A child here that is not ready yet, or a source that is gone: the coordinator restarts

@@ -9,6 +9,7 @@
 //! lacks a complete source comes behind those and pushes nobody out: what it lacks may be what they are
 //! about to make. That a seat's word on this is old does no harm: it is seated anew with a newer one.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble};
@@ -109,6 +110,7 @@ impl Core {
     /// The fewest that must go, the last in order first; `None` if it would not fit even so.
     fn who_makes_way(&self, key: Key, seat: &Seat) -> Option<Vec<(Key, CopyId)>> {
         let inputs = self.local_inputs(&seat.sources, &seat.children).ok()??;
+        let inputs: BTreeSet<_> = inputs.into_iter().collect();
         let mut arena = self.copies.arena.clone();
         for (id, copy) in &self.copies.table {
             // What is about to be free, or will be when room is looked for.

@@ -81,8 +81,10 @@ impl Core {
     }
 
     pub(super) fn send_pulls(&mut self, streams: &[(TransferId, NodeId, u32)], children: &[Child]) {
+        // In the same order; children here have no streams.
+        let mut children = children.iter();
         for &(transfer, node, slot) in streams {
-            let child = children.iter().find(|child| child.slot == slot).expect("made from the children");
+            let child = children.find(|child| child.slot == slot).expect("made from the children");
             let (id, edition) = (child.id, child.edition);
             self.send(node, PeerMessage::Pull { transfer, id, edition, offset: 0, patient: true }, None);
         }

@@ -211,7 +211,7 @@ fn is_addition(told: &Seat, wanted: &Seat) -> bool {
         && (told.epoch, told.stamp) == (wanted.epoch, wanted.stamp)
         && (wanted.root || !told.root)
         && wanted.sources.starts_with(&told.sources)
-        && told.children.iter().all(|child| wanted.children.contains(child))
+        && Child::has_all(&wanted.children, &told.children)
 }
 
 /// Positions with every child before its parent.

@@ -9,7 +9,7 @@
 //! All seats are told at once, and never changed: if anything goes wrong before the commit, they are taken
 //! back as a whole, and the reduction goes on from its sources.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_words::limits::ALIGNMENT;
 use hoplite_words::peer::{Child, PeerMessage, Seat, SeatTrouble, Source};
@@ -44,6 +44,9 @@ impl Core {
         if reduction.stripes.is_some() {
             return true;
         }
+        if !reduction.may_be_striped() || self.reduce_degree.is_some() {
+            return false;
+        }
         let ring = reduction.ring();
         if !self.should_stripe(reduction, ring.len()) {
             return false;
@@ -70,14 +73,7 @@ impl Core {
     }
 
     fn should_stripe(&self, reduction: &Reduction, nodes: usize) -> bool {
-        let request = &reduction.request;
-        let possible = request.to_sources
-            && request.order == FoldOrder::Arrival
-            && reduction.chosen_count() == reduction.k()
-            && reduction.stripings_left > 0
-            && nodes >= NODES_MIN
-            && self.reduce_degree.is_none();
-        let Some(facts) = reduction.facts.as_ref().filter(|_| possible) else { return false };
+        let Some(facts) = reduction.facts.as_ref().filter(|_| nodes >= NODES_MIN) else { return false };
         let waited = reduction.began.map_or(0.0, |began| (self.ctx.now - began).as_secs_f64());
         let (latency_s, bytes_per_s) = self.ctx.links.typical();
         match self.striped_bytes_min {
@@ -143,16 +139,25 @@ impl Core {
 }
 
 impl Reduction {
+    fn may_be_striped(&self) -> bool {
+        self.request.to_sources
+            && self.request.order == FoldOrder::Arrival
+            && self.stripings_left > 0
+            && self.chosen_count() == self.k()
+    }
+
     /// The nodes that take part, in order of their slots, with all that each gives.
     fn ring(&self) -> Vec<Member> {
         let mut ring: Vec<Member> = Vec::new();
+        let mut places: BTreeMap<NodeId, usize> = BTreeMap::new();
         for (_, slot) in &self.slots {
             let Some(node) = slot.node else { continue };
             let sources = slot
                 .sources
                 .iter()
                 .map(|chosen| Source { id: self.request.sources[chosen.index], edition: chosen.edition });
-            match ring.iter_mut().find(|(member, _)| *member == node) {
+            let place = *places.entry(node).or_insert(ring.len());
+            match ring.get_mut(place) {
                 Some((_, given)) => given.extend(sources),
                 None => ring.push((node, sources.collect())),
             }

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_words::peer::{DirectoryRequest, PeerMessage, Scope, Seat, ShardQuery};
+use hoplite_words::client::Request;
+use hoplite_words::peer::{Child, DirectoryRequest, PeerMessage, Scope, Seat, ShardQuery};
 use hoplite_words::{FoldOrder, ObjectId, ReductionId, Stamp};
 
 use crate::crashes::{reduction, root_seat};
-use crate::node::{Node, ME};
+use crate::node::{node, Node, ME};
 use crate::puts::put;
 use crate::recovery::id_moving;
 use crate::requests::{
@@ -136,6 +137,75 @@ fn many_seats_are_taken_on_one_node() {
                 at.hear(2, PeerMessage::Seat { reduction, seat });
                 at.answer(2, id, accepted(edition));
             }
+        })
+    });
+}
+
+/// A source of each of them goes, and comes again.
+#[test]
+fn many_nodes_take_part_in_one_reduction() {
+    for to_sources in [false, true] {
+        assert_growth(256, 3 * MORE as u32, |nodes| {
+            let mut at = Node::alone(STORE);
+            // So far apart that one node sums up what all others send.
+            at.measure(Duration::from_millis(50));
+            let sources: Vec<_> = (0..nodes).map(|number| object(&format!("source {number}"))).collect();
+            for (&source, from) in sources.iter().zip(3..) {
+                at.request(from, source, announce(put_report(1, edition(5), 70_000)));
+            }
+            let (last, k) = (sources[nodes - 1], nodes as u32);
+            let request = reduce(object("sum"), &sources, k, FoldOrder::Arrival);
+            at.ask(match request {
+                Request::Reduce { target, sources, num_objects, op, order, timeout_ms, .. } => {
+                    Request::Reduce { target, sources, num_objects, op, order, timeout_ms, to_sources }
+                }
+                other => other,
+            });
+            let is_star = |message: &PeerMessage| match message {
+                PeerMessage::Seat { seat, .. } => seat.children.len() == nodes - 1,
+                _ => false,
+            };
+            assert!(at.take_mail().iter().any(|(_, message)| is_star(message)));
+            let from = nodes as u16 + 2;
+            timed(|| {
+                for round in 1..4 {
+                    at.now += Duration::from_millis(20);
+                    let gone = DirectoryRequest::Withdraw { seq: 2 * round, edition: edition(5) };
+                    at.request(from, last, gone);
+                    at.now += Duration::from_millis(20);
+                    at.request(from, last, announce(put_report(2 * round + 1, edition(5), 70_000)));
+                }
+            })
+        });
+    }
+}
+
+/// The node that sums up what all others send: it is told of them, of one more, and when all has come.
+#[test]
+fn a_seat_has_many_children() {
+    assert_growth(250, 3 * MORE as u32, |children| {
+        let mut at = Node::among(2, STORE);
+        let source = at.id_owned_by(ME);
+        put(&mut at, source, SIZE);
+        let of = reduction(2);
+        let child = |slot: u32| Child {
+            slot,
+            node: node(2 + slot as u16),
+            id: ObjectId::partial_sum(of, slot),
+            edition: edition(1000 + u64::from(slot)),
+        };
+        let mut children: Vec<_> = (1..=children as u32).map(child).collect();
+        let base = root_seat(&mut at, object("sum"), source);
+        let first = Seat { open: true, children: children.clone(), ..base.clone() };
+        children.push(child(children.len() as u32 + 1));
+        let count = children.len();
+        let second = Seat { version: 2, children, ..base };
+        timed(|| {
+            at.hear(2, PeerMessage::Seat { reduction: of, seat: first });
+            at.hear(2, PeerMessage::Seat { reduction: of, seat: second });
+            let fold = *at.folds.keys().next().unwrap();
+            assert_eq!(at.folds[&fold].inputs.streams.len(), count);
+            at.end_fold(fold);
         })
     });
 }

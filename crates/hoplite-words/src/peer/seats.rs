@@ -1,5 +1,7 @@
 //! What a coordinator tells a seated node to do, and why that node could not.
 
+use std::collections::BTreeMap;
+
 use minicbor::{Decode, Encode};
 
 use super::Verdict;
@@ -110,4 +112,46 @@ pub struct Child {
     pub id: ObjectId,
     #[n(3)]
     pub edition: Edition,
+}
+
+impl Child {
+    /// Whether each of `some` is among `all`, where no slot is named twice.
+    pub fn has_all(all: &[Child], some: &[Child]) -> bool {
+        // As a rule they come in the same order.
+        let mut rest = all.iter();
+        if some.iter().all(|child| rest.any(|other| other == child)) {
+            return true;
+        }
+        let by_slot: BTreeMap<_, _> = all.iter().map(|child| (child.slot, child)).collect();
+        some.iter().all(|child| by_slot.get(&child.slot) == Some(&child))
+    }
+
+    /// Those of `all` that are not among `some`, where no slot is named twice.
+    pub fn all_but<'a>(all: &'a [Child], some: &[Child]) -> Vec<&'a Child> {
+        let by_slot: BTreeMap<_, _> = some.iter().map(|child| (child.slot, child)).collect();
+        all.iter().filter(|child| by_slot.get(&child.slot) != Some(child)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_are_found_in_any_order_and_only_as_they_are() {
+        let child = |slot: u32, writing| Child {
+            slot,
+            node: NodeId { addr: ([10, 0, 0, 1], 1).into(), incarnation: 1 },
+            id: ObjectId([slot as u8; ObjectId::LEN]),
+            edition: Edition { writing, attempt: 0 },
+        };
+        let all = [child(3, 1), child(1, 1), child(2, 1)];
+        assert!(Child::has_all(&all, &[]) && Child::has_all(&all, &all[1..]));
+        assert!(Child::has_all(&all, &[child(2, 1), child(3, 1)]));
+        for foreign in [child(4, 1), child(2, 2)] {
+            assert!(!Child::has_all(&all, &[child(3, 1), foreign]));
+        }
+        assert_eq!(Child::all_but(&all, &[child(1, 1), child(2, 2)]), [&all[0], &all[2]]);
+        assert!(Child::all_but(&all, &all).is_empty());
+    }
 }

@@ -209,7 +209,7 @@ impl Seat {
         let more = told.open
             && (self.root || !told.root)
             && self.sources.starts_with(&told.sources)
-            && told.children.iter().all(|child| self.children.contains(child));
+            && Child::has_all(&self.children, &told.children);
         kind(self) == kind(told) && self.header == told.header && (same || more)
     }
 }
