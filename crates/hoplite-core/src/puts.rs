@@ -15,9 +15,9 @@ use hoplite_words::client::Reply;
 use hoplite_words::peer::{Seal, Verdict};
 use hoplite_words::{mix64, Blob, Claim, CopyId, Edition, Error, ErrorKind, Header, NodeId, ObjectId, Stamp};
 
-use crate::calls::Pending;
+use crate::calls::{Pending, STEPS_PER_TURN};
 use crate::copies::{NewCopy, Phase};
-use crate::fetch::Want;
+use crate::fetch::{Early, Want};
 use crate::io::{ClientId, Output};
 use crate::room::RoomFor;
 use crate::Core;
@@ -221,14 +221,26 @@ impl Core {
         self.ask_for_verdict(copy);
     }
 
-    /// The copy that was in the way of puts is gone.
+    /// The copy that was in the way of puts is gone: they go on, the first of many at once, until one of them is in
+    /// the way of the others.
     pub(crate) fn retry_puts(&mut self, object: ObjectId) {
-        for (client, call) in self.waiting_calls(object) {
-            if matches!(self.pending(client, call), Some(Pending::Create(_))) {
-                self.unwant(object, Want::Call(client, call));
-                self.try_create(client, call);
+        let puts = self.fetches.early(object, Early::Put, STEPS_PER_TURN);
+        for &(client, call) in &puts {
+            if self.is_in_the_way(object) {
+                return;
             }
+            self.unwant(object, Want::Call(client, call));
+            self.try_create(client, call);
         }
+        if puts.len() == STEPS_PER_TURN {
+            self.go_on_soon(object);
+        }
+    }
+
+    /// Whether puts wait for what becomes of the copy that is here.
+    fn is_in_the_way(&self, object: ObjectId) -> bool {
+        let phase = self.copies.live_copy(object).map(|copy| copy.phase);
+        !matches!(phase, None | Some(Phase::Sealed | Phase::Received(None)))
     }
 
     pub(crate) fn on_progress(&mut self, client: ClientId, id: CopyId, watermark: u64) {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_words::{ObjectId, ReductionId};
 
+use crate::calls::STEPS_PER_TURN;
 use crate::io::ClientId;
 use crate::Core;
 
@@ -23,17 +24,32 @@ struct Place {
     size: u64,
 }
 
+/// A look at all who wait, in turns: those who came from `next` on, and before `end`.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    next: u64,
+    end: u64,
+}
+
 /// Everybody who waits for room.
 #[derive(Default, Debug)]
 pub(crate) struct RoomQueue {
     places: BTreeMap<RoomFor, Place>,
     by_arrival: BTreeMap<u64, RoomFor>,
     by_size: BTreeSet<(u64, u64)>,
+    pass: Option<Pass>,
+    /// Room came back while that was under way.
+    again: bool,
 }
 
 impl RoomQueue {
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
+    }
+
+    /// Whether more may fit than could be tried at once.
+    pub fn has_more(&self) -> bool {
+        self.pass.is_some()
     }
 
     pub fn has(&self, what: RoomFor) -> bool {
@@ -55,8 +71,8 @@ impl RoomQueue {
         }
     }
 
-    /// Calls that wait for room to put `object`.
-    fn puts_of(&self, object: ObjectId) -> Vec<(ClientId, u64)> {
+    /// The first few calls that wait for room to put `object`.
+    fn puts_of(&self, object: ObjectId, most: usize) -> Vec<(ClientId, u64)> {
         let first = RoomFor::Create { object, client: ClientId(0), call: 0 };
         let last = RoomFor::Create { object, client: ClientId(u64::MAX), call: u64::MAX };
         let puts = self.places.range(first..=last).map(|(&what, _)| what);
@@ -64,6 +80,7 @@ impl RoomQueue {
             RoomFor::Create { client, call, .. } => Some((client, call)),
             _ => None,
         })
+        .take(most)
         .collect()
     }
 
@@ -87,18 +104,41 @@ impl Core {
 
     /// A copy of `object` is here, or on its way: puts of it wait for that, and need no room of their own.
     pub(crate) fn end_puts_wait_for_room(&mut self, object: ObjectId) {
-        for (client, call) in self.room.puts_of(object) {
+        let puts = self.room.puts_of(object, STEPS_PER_TURN);
+        for &(client, call) in &puts {
             self.room.leave(RoomFor::Create { object, client, call });
             self.try_create(client, call);
+        }
+        if puts.len() == STEPS_PER_TURN {
+            self.go_on_soon(object);
         }
     }
 
     /// Room came back: everyone who waits and may fit tries again, once. It costs what fits, not what waits: where
     /// nothing is left for even the smallest, nobody else is looked at.
     pub(crate) fn retry_room(&mut self) {
-        let end = self.next_number();
-        let mut next = 0;
-        while let Some((what, place)) = self.room.first_from(next).filter(|(_, place)| place.arrival < end) {
+        match self.room.pass {
+            Some(_) => self.room.again = true,
+            None => {
+                let end = self.next_number();
+                self.go_through_room(Pass { next: 0, end });
+            }
+        }
+    }
+
+    /// The next of many who wait for room that came back.
+    pub(crate) fn go_on_with_room(&mut self) {
+        let Some(pass) = self.room.pass.take() else { return };
+        self.go_through_room(pass);
+        if self.room.pass.is_none() {
+            self.room_changed |= std::mem::take(&mut self.room.again);
+        }
+    }
+
+    fn go_through_room(&mut self, Pass { mut next, end }: Pass) {
+        for _ in 0..STEPS_PER_TURN {
+            let first = self.room.first_from(next).filter(|(_, place)| place.arrival < end);
+            let Some((what, place)) = first else { return };
             if !self.room.smallest().is_some_and(|size| self.may_fit(size)) {
                 return;
             }
@@ -107,6 +147,8 @@ impl Core {
                 self.try_room(what, place);
             }
         }
+        self.room.pass = Some(Pass { next, end });
+        self.work_on_calls_soon();
     }
 
     /// Who does not fit after all keeps its place.

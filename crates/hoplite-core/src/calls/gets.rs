@@ -3,7 +3,9 @@
 use hoplite_words::client::Reply;
 use hoplite_words::{Error, ErrorKind, ObjectId};
 
+use super::turns::STEPS_PER_TURN;
 use super::Pending;
+use crate::fetch::Early;
 use crate::io::ClientId;
 use crate::Core;
 
@@ -26,17 +28,18 @@ impl Core {
         }
     }
 
-    /// Calls that wait for `object` to be here.
-    pub(crate) fn waiting_calls(&self, object: ObjectId) -> Vec<(ClientId, u64)> {
-        self.fetches.waiting_calls(object)
-    }
-
-    /// Gets that are content with a copy in the making. One that is sealed all get in their turn.
+    /// Gets that are content with a copy in the making, the first of many at once. One that is sealed all get in
+    /// their turn.
     pub(crate) fn serve_partial_gets(&mut self, object: ObjectId) {
-        if self.copies.live(object).is_some() && self.copies.sealed(object).is_none() {
-            for (client, call) in self.waiting_calls(object) {
-                self.serve_partial_get(client, call, object);
-            }
+        if self.copies.live(object).is_none() || self.copies.sealed(object).is_some() {
+            return;
+        }
+        let gets = self.fetches.early(object, Early::Get, STEPS_PER_TURN);
+        for &(client, call) in &gets {
+            self.serve_partial_get(client, call, object);
+        }
+        if gets.len() == STEPS_PER_TURN {
+            self.go_on_soon(object);
         }
     }
 

@@ -18,7 +18,7 @@ use hoplite_words::client::{Gauge, Reply, Request};
 use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::{limits, Blob, CopyId, Error, ErrorKind, Header, NodeId, ObjectId};
 
-pub(crate) use turns::LongWork;
+pub(crate) use turns::{LongWork, STEPS_PER_TURN};
 
 use crate::fetch::Want;
 use crate::io::ClientId;

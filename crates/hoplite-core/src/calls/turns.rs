@@ -17,7 +17,7 @@ use crate::timers::Timer;
 use crate::Core;
 
 /// Steps of one turn: a millisecond's work or two.
-pub(super) const STEPS_PER_TURN: usize = 1024;
+pub(crate) const STEPS_PER_TURN: usize = 1024;
 
 /// Pause between two turns.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -38,6 +38,8 @@ pub(crate) struct LongWork {
     gone: VecDeque<ClientId>,
     /// Objects that are here, or were, and for which more wait than could be told at once.
     give: BTreeSet<ObjectId>,
+    /// Objects of which a copy was opened here, or went, and for which more puts and gets may go on than could at once.
+    go_on: BTreeSet<ObjectId>,
     /// Objects that are lost, and who was told so last of more than could be told at once.
     lost: BTreeMap<ObjectId, Want>,
     /// Ids in `watch`, and in `prefetch`.
@@ -51,7 +53,7 @@ pub(crate) struct LongWork {
 impl LongWork {
     pub fn is_empty(&self) -> bool {
         let watches = self.unwatch.is_empty() && self.watch.is_empty();
-        let news = self.give.is_empty() && self.lost.is_empty();
+        let news = self.give.is_empty() && self.lost.is_empty() && self.go_on.is_empty();
         watches && news && self.prefetch.is_empty() && self.gone.is_empty()
     }
 
@@ -177,13 +179,16 @@ impl Core {
         self.forget_gone_copies(STEPS_PER_TURN);
         self.tell_next_watchers();
         self.give_some();
+        self.go_on_some();
+        self.go_on_with_room();
         self.fail_next();
         self.tell_next_lost();
         self.unwatch_some();
         self.watch_some();
         self.prefetch_some();
-        let is_done = self.long_work.is_empty() && self.fetches.next_failing().is_none();
-        if !is_done || self.subscriptions.has_gone() || self.subscriptions.is_telling() {
+        let wants = self.fetches.next_failing().is_some() || self.room.has_more();
+        let watched = self.subscriptions.has_gone() || self.subscriptions.is_telling();
+        if !self.long_work.is_empty() || wants || watched {
             self.work_on_calls_soon();
         }
     }
@@ -199,6 +204,22 @@ impl Core {
             // If it is gone again, it is being fetched, or they were told so.
             if self.copies.sealed(object).is_some() {
                 self.satisfy_wants(object);
+            }
+        }
+    }
+
+    /// More puts and gets wait for what has become of the copy here than can go on at once.
+    pub(crate) fn go_on_soon(&mut self, object: ObjectId) {
+        self.long_work.go_on.insert(object);
+        self.work_on_calls_soon();
+    }
+
+    fn go_on_some(&mut self) {
+        if let Some(object) = self.long_work.go_on.pop_first() {
+            self.retry_puts(object);
+            self.serve_partial_gets(object);
+            if self.copies.live(object).is_some() {
+                self.end_puts_wait_for_room(object);
             }
         }
     }

@@ -6,8 +6,7 @@ use hoplite_words::client::Location;
 use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::ObjectId;
 
-use super::{Fetch, State};
-use crate::calls::Pending;
+use super::{Early, Fetch, State};
 use crate::room::RoomFor;
 use crate::shards::ShardSet;
 use crate::subscriptions::Watcher;
@@ -115,10 +114,8 @@ impl Core {
         let nowhere = copies.is_empty();
         fetch.known = Some(copies);
         if nowhere {
-            for (client, call) in self.waiting_calls(object) {
-                if matches!(self.pending(client, call), Some(Pending::PutAgain { .. })) {
-                    self.offer_spare(client, call, object);
-                }
+            for (client, call) in self.fetches.early(object, Early::PutAgain, usize::MAX) {
+                self.offer_spare(client, call, object);
             }
         }
     }

@@ -29,6 +29,7 @@ use hoplite_words::client::{Gauge, Location};
 use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::{NodeId, ObjectId, TransferId};
 
+use crate::calls::Pending;
 use crate::copies::Phase;
 use crate::io::ClientId;
 use crate::repeats::Repeats;
@@ -84,11 +85,24 @@ pub(crate) struct Fetch {
 /// Objects that are wanted here, beyond which prefetches are left out: they are hints.
 const PREFETCH_WANTS_MAX: usize = 1 << 17;
 
+/// Why a call that waits for an object may go on before it is sealed here.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Early {
+    /// A put of it: when nothing here is in its way any more.
+    Put,
+    /// A get that is content with a copy in the making.
+    Get,
+    /// A put of what somebody else put first: when that is nowhere any more.
+    PutAgain,
+}
+
 /// All fetches and who waits for them.
 #[derive(Debug, Default)]
 pub(crate) struct Fetches {
     running: BTreeMap<ObjectId, Fetch>,
     wants: BTreeMap<ObjectId, BTreeSet<Want>>,
+    /// Those of them that may go on earlier.
+    early: BTreeSet<(ObjectId, Early, ClientId, u64)>,
     /// Of those who do not wait any more, the ones who are not told yet.
     failing: BTreeMap<ObjectId, Failing>,
     /// The open questions for senders that are to be asked again.
@@ -173,15 +187,23 @@ impl Fetches {
         if wants.is_empty() {
             self.wants.remove(&object);
         }
+        self.forget_early(object, want);
         waited
     }
 
-    /// Client calls that wait for `object`.
-    pub fn waiting_calls(&self, object: ObjectId) -> Vec<(ClientId, u64)> {
-        let wants = self.wants.get(&object).into_iter().flatten();
-        wants
-            .filter_map(|want| if let Want::Call(client, call) = *want { Some((client, call)) } else { None })
-            .collect()
+    fn forget_early(&mut self, object: ObjectId, want: Want) {
+        if let Want::Call(client, call) = want {
+            for early in [Early::Put, Early::Get, Early::PutAgain] {
+                self.early.remove(&(object, early, client, call));
+            }
+        }
+    }
+
+    /// The first few calls that may go on before `object` is sealed here, for this reason.
+    pub fn early(&self, object: ObjectId, why: Early, most: usize) -> Vec<(ClientId, u64)> {
+        let (first, last) = (ClientId(0), ClientId(u64::MAX));
+        let calls = self.early.range((object, why, first, 0)..=(object, why, last, u64::MAX));
+        calls.map(|&(.., client, call)| (client, call)).take(most).collect()
     }
 }
 
@@ -194,6 +216,7 @@ impl Core {
             return;
         }
         let is_new = self.fetches.wants.entry(object).or_default().insert(want);
+        self.note_early(object, want);
         if self.copies.sealed(object).is_some() {
             match self.long_work.gives(object) {
                 true => drop(self.satisfy_at_once(object, want)),
@@ -210,8 +233,20 @@ impl Core {
         }
     }
 
+    fn note_early(&mut self, object: ObjectId, want: Want) {
+        let Want::Call(client, call) = want else { return };
+        let why = match self.pending(client, call) {
+            Some(Pending::Create(_)) => Early::Put,
+            Some(Pending::Get { partial: true, .. }) => Early::Get,
+            Some(Pending::PutAgain { .. }) => Early::PutAgain,
+            _ => return,
+        };
+        self.fetches.early.insert((object, why, client, call));
+    }
+
     /// They need it no more. A transfer that runs goes on: others may stream behind it.
     pub(crate) fn unwant(&mut self, object: ObjectId, want: Want) {
+        self.fetches.forget_early(object, want);
         if let Some(wants) = self.fetches.wants.get_mut(&object) {
             wants.remove(&want);
             if wants.is_empty() {

@@ -34,6 +34,7 @@ impl Fetches {
         if failing.wants.is_empty() {
             self.failing.remove(&object);
         }
+        self.forget_early(object, want);
         waited
     }
 }

@@ -12,7 +12,7 @@ use crate::gets::lend;
 use crate::node::{node, Node, CLIENT, ME};
 use crate::puts::{created, failed, put};
 use crate::requests::{
-    announce, create, delete, deleted, edition, get, object, put_report, reduce, stamp_of, SIZE,
+    announce, create, delete, deleted, edition, get, get_partial, object, put_report, reduce, stamp_of, SIZE,
 };
 
 const STORE: u64 = 8 << 20;
@@ -510,4 +510,68 @@ fn a_wait_that_takes_the_number_of_another_one_waits_for_its_own_objects() {
     }
     at.wait(Duration::from_millis(20));
     assert_eq!(at.reply(1 << 40), None);
+}
+
+/// One is in the way of the others, or all of them go on.
+#[test]
+fn many_puts_of_one_object_go_on_in_turns() {
+    let mut at = Node::alone(STORE);
+    let id = object("slow");
+    let call = at.ask(create(id, SIZE));
+    let copy = created(&at, call);
+    let calls: Vec<_> = (0..8000).map(|_| at.ask(create(id, SIZE))).collect();
+    at.ask(Request::Abort { copy });
+    let copy = created(&at, calls[0]);
+    at.wait(Duration::from_millis(50));
+    assert!(calls[1..].iter().all(|&call| at.reply(call).is_none()));
+    // It takes all room: the others wait for that.
+    at.ask(Request::Abort { copy });
+    let copy = created(&at, calls[1]);
+    let full = object("full");
+    put(&mut at, full, STORE - SIZE - 4096);
+    put(&mut at, object("rest"), 3 << 10);
+    at.ask(Request::Abort { copy });
+    let copy = created(&at, calls[2]);
+    at.ask(Request::Seal { copy, timeout_ms: None });
+    at.wait(Duration::from_millis(50));
+    assert!(calls[3..].iter().all(|&call| at.reply(call) == Some(&Reply::Done)));
+}
+
+#[test]
+fn many_gets_that_are_content_with_part_get_it_in_turns() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(2);
+    let calls: Vec<_> = (0..8000).map(|_| at.ask(get_partial(id))).collect();
+    let whole = at.ask(get(id));
+    lend(&mut at, 2, id, 3, edition(5), SIZE);
+    let served = |at: &Node| calls.iter().filter(|&&call| at.replies.contains_key(&(CLIENT, call))).count();
+    let at_once = served(&at);
+    assert!((1..=1024).contains(&at_once), "{at_once}");
+    at.wait(Duration::from_millis(50));
+    assert_eq!((served(&at), at.reply(whole)), (8000, None));
+}
+
+/// Of one object, or of many.
+#[test]
+fn many_puts_that_wait_for_room_go_on_in_turns() {
+    for one in [true, false] {
+        let mut at = Node::alone(STORE);
+        let full = object("full");
+        put(&mut at, full, STORE - 4096);
+        let id = |number| object(&format!("waits {}", if one { 0 } else { number }));
+        let calls: Vec<_> = (0..4000).map(|number| at.ask(create(id(number), 500))).collect();
+        at.wait(Duration::from_millis(10));
+        let done = |at: &Node| calls.iter().filter(|&&call| at.replies.contains_key(&(CLIENT, call))).count();
+        let before = done(&at);
+        at.ask(delete(full));
+        let at_once = done(&at);
+        if one {
+            let copy = created(&at, calls[0]);
+            at.ask(Request::Seal { copy, timeout_ms: None });
+        } else {
+            assert!((1..=1024).contains(&(at_once - before)), "{at_once}");
+        }
+        at.wait(Duration::from_millis(50));
+        assert_eq!(done(&at), 4000);
+    }
 }
