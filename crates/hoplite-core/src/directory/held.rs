@@ -1,15 +1,94 @@
 //! Requests about shards that are recovering wait here until all is known that decides them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use hoplite_words::peer::{CopyReport, DirectoryRequest};
-use hoplite_words::{Claim, Edition, NodeId, ObjectId};
+use hoplite_words::{Claim, Edition, NodeId, ObjectId, Shard};
 
 use super::shard::{OwnedShard, HELD_MAX};
 use super::Directory;
+use crate::copies::Copies;
 use crate::ctx::Ctx;
 
+/// A request, and who makes it about which object.
+pub(super) type Held = (ObjectId, NodeId, DirectoryRequest);
+
+/// Requests that waited for a shard, of which one turn serves so many: a millisecond's work or two.
+const RELEASED_PER_TURN: usize = 1024;
+
+/// A shard is active, and more waited for it than can be served at once. What comes meanwhile comes behind that.
+#[derive(Debug, Default)]
+pub(super) struct Released(BTreeMap<Shard, VecDeque<Held>>);
+
+impl Released {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn next(&self) -> Option<Shard> {
+        self.0.first_key_value().map(|(&shard, _)| shard)
+    }
+}
+
 impl Directory {
+    /// Serves what waited for a shard that is active now, the first of many at once. Says how many those were.
+    pub(super) fn release(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        shard: Shard,
+        mut held: VecDeque<Held>,
+    ) -> usize {
+        let some: Vec<_> = held.drain(..held.len().min(RELEASED_PER_TURN)).collect();
+        let count = some.len();
+        self.note_released(count);
+        let mut some = some.into_iter().peekable();
+        while let Some((id, origin, request)) = some.next() {
+            if !is_ask(&request) || !self.is_active(shard) {
+                self.on_request(ctx, local, origin, id, request);
+                continue;
+            }
+            let mut asks = vec![(origin, request)];
+            while let Some((_, origin, request)) = some.next_if(|(of, _, next)| *of == id && is_ask(next)) {
+                asks.push((origin, request));
+            }
+            self.on_held_asks(ctx, local, id, asks);
+        }
+        if !held.is_empty() {
+            self.released.0.insert(shard, held);
+        }
+        count
+    }
+
+    /// The next of them.
+    pub(super) fn release_more(&mut self, ctx: &mut Ctx, local: &Copies, shard: Shard) -> usize {
+        let held = self.released.0.remove(&shard).unwrap_or_default();
+        self.release(ctx, local, shard, held)
+    }
+
+    /// What is said of a shard is heard in order. Gives the request back if nothing of its shard waits.
+    pub(super) fn queue_behind_released(
+        &mut self,
+        origin: NodeId,
+        id: ObjectId,
+        request: DirectoryRequest,
+    ) -> Option<DirectoryRequest> {
+        let Some(queue) = self.released.0.get_mut(&id.shard()) else { return Some(request) };
+        if waits(&request) && self.pulls.held >= HELD_MAX {
+            self.pulls.held_dropped += 1;
+        } else {
+            queue.push_back((id, origin, Self::without_payload(request)));
+            self.pulls.held += 1;
+        }
+        None
+    }
+
+    /// Somebody else owns the shard.
+    pub(super) fn forget_released(&mut self, shard: Shard) {
+        let held = self.released.0.remove(&shard).unwrap_or_default();
+        self.note_released(held.len());
+    }
+
     /// Keeps a request until its shard is active, or gives it back if it need not wait.
     pub(super) fn hold(
         &mut self,
@@ -18,15 +97,7 @@ impl Directory {
         id: ObjectId,
         request: DirectoryRequest,
     ) -> Option<DirectoryRequest> {
-        let waits = match &request {
-            // A copy whose content was accepted is a fact, whoever else has still to be heard.
-            DirectoryRequest::Announce { report: CopyReport { stamp: Some(_), .. }, .. } => false,
-            DirectoryRequest::Withdraw { .. }
-            | DirectoryRequest::Unask { .. }
-            | DirectoryRequest::Unsubscribe
-            | DirectoryRequest::ReleaseClaim { .. } => false,
-            _ => true,
-        };
+        let waits = waits(&request);
         let held = &mut self.owned.get_mut(id.shard()).and_then(OwnedShard::recovery_mut)?.held;
         if held.outdates(origin, id, &request) {
             // It came by way of others.
@@ -52,11 +123,33 @@ impl Directory {
         }
         let recovering = self.owned.values_mut().filter_map(OwnedShard::recovery_mut);
         self.pulls.held -= recovering.map(|recovering| recovering.held.release_of(node)).sum::<usize>();
+        for queue in self.released.0.values_mut() {
+            let before = queue.len();
+            queue.retain(|(_, origin, _)| *origin != node);
+            self.pulls.held -= before - queue.len();
+        }
     }
 
     /// So many requests wait no longer.
     pub(super) fn note_released(&mut self, count: usize) {
         self.pulls.held -= count;
+    }
+}
+
+fn is_ask(request: &DirectoryRequest) -> bool {
+    matches!(request, DirectoryRequest::Ask { .. })
+}
+
+/// Whether it is to wait until all is known of its shard.
+fn waits(request: &DirectoryRequest) -> bool {
+    match request {
+        // A copy whose content was accepted is a fact, whoever else has still to be heard.
+        DirectoryRequest::Announce { report: CopyReport { stamp: Some(_), .. }, .. } => false,
+        DirectoryRequest::Withdraw { .. }
+        | DirectoryRequest::Unask { .. }
+        | DirectoryRequest::Unsubscribe
+        | DirectoryRequest::ReleaseClaim { .. } => false,
+        _ => true,
     }
 }
 

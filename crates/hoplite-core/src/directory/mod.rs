@@ -46,6 +46,7 @@ use crate::shards::{Moved, ShardSet};
 use backups::Backups;
 use entry::{Content, Entry};
 use forwarded::Forwarded;
+use held::Released;
 use loss::LostIds;
 use pulls::Pulls;
 use shard::OwnedShard;
@@ -72,6 +73,7 @@ pub(crate) struct Directory {
     pulls: Pulls,
     forwarded: Forwarded,
     sweeps: Sweeps,
+    released: Released,
     /// This node has just started, and had no objects before.
     is_fresh: bool,
     /// Requests that were dropped because they went round among nodes that do not agree on their owner.
@@ -202,13 +204,9 @@ impl Directory {
         id: ObjectId,
         request: DirectoryRequest,
     ) -> Option<Effect> {
-        if !ctx.shards.contains(origin) {
-            // If it is dead it will never take anything back.
-            self.note_stranger(ctx);
-        }
-        self.sweep_entry(ctx, local, id);
+        self.note_origin(ctx, local, origin, id);
         let request = match self.is_active(id.shard()) {
-            true => request,
+            true => self.queue_behind_released(origin, id, request)?,
             false => self.hold(ctx, origin, id, request)?,
         };
         match request {
@@ -235,6 +233,15 @@ impl Directory {
             DirectoryRequest::PinRefused => self.on_pin_refused(ctx, origin, id),
         }
         None
+    }
+
+    /// A request of this node about an object is served, or held.
+    fn note_origin(&mut self, ctx: &mut Ctx, local: &Copies, origin: NodeId, id: ObjectId) {
+        if !ctx.shards.contains(origin) {
+            // If it is dead it will never take anything back.
+            self.note_stranger(ctx);
+        }
+        self.sweep_entry(ctx, local, id);
     }
 
     /// A node or client besides the writer has been given bytes of this writing.
@@ -321,7 +328,7 @@ impl Directory {
             ("lost ids", self.lost.is_empty()),
             ("backup ids", self.backups.is_empty()),
             ("pins", self.pinning.is_empty()),
-            ("sweeps", self.sweeps.is_empty()),
+            ("sweeps", self.sweeps.is_empty() && self.released.is_empty()),
         ];
         if !self.pulls.is_empty() {
             left.push(format!("{:?}", self.pulls));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hoplite_words::client::Location;
-use hoplite_words::peer::{DirectoryAnswer, PeerMessage};
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
 use hoplite_words::{limits, Edition, NodeId, ObjectId, Shard};
 
 use super::asks::Ask;
@@ -31,16 +31,38 @@ impl Directory {
         have: Option<Edition>,
         failed: Option<NodeId>,
     ) {
+        let Some(fresh) = self.take_ask(ctx, local, origin, id, ask, have, failed) else { return };
+        self.serve_asks(ctx, local, id);
+        if !fresh {
+            self.explain(ctx, origin, id, ask);
+        }
+    }
+
+    /// Takes in a question for a sender, and says whether it is a new one; none if it is answered.
+    #[expect(clippy::too_many_arguments, reason = "what a question consists of")]
+    fn take_ask(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        origin: NodeId,
+        id: ObjectId,
+        ask: u64,
+        have: Option<Edition>,
+        failed: Option<NodeId>,
+    ) -> Option<bool> {
         if self.may_be_taken(local, origin, id, ask) {
-            return self.answer(ctx, origin, id, DirectoryAnswer::NotYet { ask, copies: Vec::new() });
+            self.answer(ctx, origin, id, DirectoryAnswer::NotYet { ask, copies: Vec::new() });
+            return None;
         }
         self.on_not_taken(ctx, local, origin, id, ask);
         if self.deleted_at(id).is_some() {
-            return self.tell_deleted(ctx, origin, id);
+            self.tell_deleted(ctx, origin, id);
+            return None;
         }
         let entry = self.entry_mut(id);
         if let Some(sender) = entry.answered_with(origin, ask) {
-            return self.answer_lend(ctx, id, origin, ask, sender);
+            self.answer_lend(ctx, id, origin, ask, sender);
+            return None;
         }
         if let Some(gone) = failed.filter(|&node| !ctx.shards.contains(node)) {
             // It died, or did before we knew it: nobody will withdraw what it said. If it lives, it says
@@ -55,10 +77,35 @@ impl Directory {
         if let Some(edition) = have {
             self.tell_if_orphaned(ctx, id, origin, edition);
         }
-        self.serve_asks(ctx, local, id);
-        if !fresh {
+        Some(fresh)
+    }
+
+    /// Takes in questions about one object that waited for its shard, and answers them together: one by one, each
+    /// would look at all before it.
+    pub(super) fn on_held_asks(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        id: ObjectId,
+        asks: Vec<(NodeId, DirectoryRequest)>,
+    ) {
+        let (mut any, mut repeated) = (false, Vec::new());
+        for (origin, request) in asks {
+            let DirectoryRequest::Ask { ask, have, failed } = request else { continue };
+            self.note_origin(ctx, local, origin, id);
+            match self.take_ask(ctx, local, origin, id, ask, have, failed) {
+                Some(true) => any = true,
+                Some(false) => repeated.push((origin, ask)),
+                None => {}
+            }
+        }
+        if any || !repeated.is_empty() {
+            self.serve_asks(ctx, local, id);
+        }
+        for (origin, ask) in repeated {
             self.explain(ctx, origin, id, ask);
         }
+        self.infer_loss(ctx, id);
     }
 
     pub(super) fn on_unask(&mut self, ctx: &mut Ctx, local: &Copies, origin: NodeId, id: ObjectId, ask: u64) {

@@ -83,6 +83,7 @@ impl Directory {
         self.pinning.retain(|_, ids| !ids.is_empty());
         self.give_deletions_up(|shard| !shards.contains(shard));
         for shard in shards.iter() {
+            self.forget_released(shard);
             if let Some(owned) = self.owned.remove(shard) {
                 self.note_released(owned.held_count());
                 self.discard(ctx, shard, owned);

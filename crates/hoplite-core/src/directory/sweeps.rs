@@ -145,11 +145,11 @@ impl Directory {
     pub fn work(&mut self, ctx: &mut Ctx, local: &Copies) -> Vec<(ObjectId, Edition)> {
         let mut taken_back = Vec::new();
         let mut left = ENTRIES_PER_TURN;
-        while left > 0 && !self.sweeps.is_empty() {
+        while left > 0 && !(self.sweeps.is_empty() && self.released.is_empty()) {
             let done = self.work_on(ctx, local, left, &mut taken_back);
             left = left.saturating_sub(done + 1);
         }
-        if !self.sweeps.is_empty() {
+        if !(self.sweeps.is_empty() && self.released.is_empty()) {
             self.work_soon(ctx);
         }
         taken_back
@@ -168,6 +168,9 @@ impl Directory {
             self.drop_unrepeated(ctx, local, shard, node, since, taken_back);
             self.on_heard(ctx, shard, node);
             return entries;
+        }
+        if let Some(shard) = self.released.next() {
+            return self.release_more(ctx, local, shard);
         }
         if let Some(shard) = self.sweeps.activate.pop_front() {
             return self.activate(ctx, local, shard);
@@ -250,12 +253,12 @@ impl Directory {
         let held = owned.activate();
         let ids = owned.ids();
         self.pulls.demanded.remove(&shard);
-        let done = held.len() + ids.len();
-        self.note_released(held.len());
         // Writers first: parts of what they write are no orphans.
         let is_report = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Announce { .. });
         let (reports, others): (Vec<_>, Vec<_>) =
             held.into_iter().partition(|(_, _, request)| is_report(request));
+        self.note_released(reports.len());
+        let done = reports.len() + ids.len();
         for (id, origin, request) in reports {
             self.on_request(ctx, local, origin, id, request);
         }
@@ -263,14 +266,7 @@ impl Directory {
             self.look_after(ctx, local, id);
         }
         self.note_lost_of_dead(ctx, shard);
-        for (id, origin, request) in others {
-            let asks = matches!(request, DirectoryRequest::Ask { .. });
-            self.on_request(ctx, local, origin, id, request);
-            if asks {
-                self.infer_loss(ctx, id);
-            }
-        }
-        done
+        done + self.release(ctx, local, shard, others.into())
     }
 
     fn look_after(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId) {

@@ -228,3 +228,31 @@ fn many_requests_of_one_node_wait_for_a_shard() {
         took
     });
 }
+
+/// Each looks neither at those before it, nor are all told anew for each that the object is lost.
+#[test]
+fn many_nodes_wait_for_an_object_of_a_shard_that_changes_hands() {
+    for (have, holder) in [(None, Some(9)), (Some(edition(5)), None)] {
+        assert_growth(250, 3 * MORE as u32, |askers| {
+            let mut at = Node::among(3, STORE);
+            let id = id_moving(&mut at, 3, ME, 3);
+            at.members_answer = false;
+            at.crash(3);
+            at.wait(Duration::from_millis(20));
+            if let Some(from) = holder {
+                at.request(from, id, announce(put_report(1, edition(5), SMALL)));
+            }
+            for number in 0..askers {
+                at.request(10 + number as u16, id, DirectoryRequest::Ask { ask: 1, have, failed: None });
+            }
+            at.take_mail();
+            let took = timed(|| {
+                // Nobody else could know of it.
+                at.crash(2);
+                at.wait(Duration::from_millis(20));
+            });
+            assert_eq!(at.gauge("held requests"), 0);
+            took
+        });
+    }
+}

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use hoplite_core::Input;
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, InventoryPage, Scope};
 
-use crate::node::{Node, ME};
+use crate::node::{node, Node, ME};
 use crate::recovery::{id_moving, take_asked};
 use crate::requests::{announce_unjudged, ask, edition, put_report, SIZE};
 
@@ -55,4 +56,66 @@ fn what_waited_is_served_in_order_of_arrival_and_only_the_newest_word_on_a_matte
     assert_eq!(lent.map(|(to, _)| *to).collect::<Vec<_>>(), [4]);
     assert_eq!(at.gauge("held requests"), 0);
     at.assert_consistent();
+}
+
+/// What comes meanwhile comes behind them.
+#[test]
+fn much_that_waited_for_a_shard_is_served_in_turns_and_in_order() {
+    let mut at = Node::among(3, 8 << 20);
+    let id = id_moving(&mut at, 3, ME, 3);
+    at.members_answer = false;
+    at.crash(3);
+    at.wait(MOMENT);
+    for token in 0..5000 {
+        at.request(2, id, DirectoryRequest::Locate { token });
+    }
+    let asked: Vec<_> = take_asked(&mut at).into_iter().filter(|asked| asked.scope == Scope::All).collect();
+    for asked in asked {
+        at.hear(asked.of, asked.answer(0, InventoryPage::default(), None));
+    }
+    let mut told = Vec::new();
+    let mut take_told = |at: &mut Node| {
+        told.extend(at.take_answers(id).into_iter().filter_map(|(_, answer)| match answer {
+            DirectoryAnswer::Located { token, .. } => Some(token),
+            _ => None,
+        }));
+        told.len()
+    };
+    // The inventory is taken in first.
+    while take_told(&mut at) == 0 {
+        at.now += Duration::from_micros(100);
+        at.handle(Input::Tick);
+    }
+    let at_once = take_told(&mut at);
+    assert!(at_once <= 1024, "{at_once}");
+    at.request(2, id, DirectoryRequest::Locate { token: 5000 });
+    assert_eq!((take_told(&mut at), at.gauge("held requests")), (at_once, 5001 - at_once as u64));
+    at.wait(MOMENT);
+    take_told(&mut at);
+    assert_eq!(told, (0..=5000).collect::<Vec<_>>());
+    assert_eq!(at.gauge("held requests"), 0);
+}
+
+/// They are forgotten with the node that asked, and when the shard is another one's.
+#[test]
+fn what_waits_for_its_turn_goes_with_who_asked() {
+    let mut at = Node::among(4, 8 << 20);
+    let id = id_moving(&mut at, 3, ME, 4);
+    at.members_answer = false;
+    at.crash(3);
+    at.wait(MOMENT);
+    for token in 0..5000 {
+        at.request(2, id, DirectoryRequest::Locate { token });
+    }
+    let asked: Vec<_> = take_asked(&mut at).into_iter().filter(|asked| asked.scope == Scope::All).collect();
+    for asked in asked {
+        at.hear(asked.of, asked.answer(0, InventoryPage::default(), None));
+    }
+    while at.take_answers(id).is_empty() {
+        at.now += Duration::from_micros(100);
+        at.handle(Input::Tick);
+    }
+    assert!(at.gauge("held requests") > 2000);
+    at.handle(Input::PeerGone { node: node(2) });
+    assert_eq!(at.gauge("held requests"), 0);
 }
