@@ -62,6 +62,8 @@ def test_creations_take_the_clients_too(pair: hoplite.LocalCluster) -> None:
     creation = clients[0].create(name, MIB, np.uint8)
     with pytest.raises(hoplite.TimedOut), creation:
         pass
+    # As long as its array is there, so is its memory.
+    del creation
     pair.resume(1)
     eventually(lambda: clients[0].status(timeout=TIMEOUT).copies == 0, "it is withdrawn")
 

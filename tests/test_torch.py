@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import hoplite
@@ -65,3 +66,21 @@ def test_torch_has_no_foreign_byte_order(clients: list[hoplite.Client], name: Na
     id = clients[0].put(np.arange(3, dtype=">f4"), name())
     with pytest.raises(hoplite.Mismatch, match=">f4"):
         clients[0].get_torch(id)
+
+
+def test_a_tensor_over_a_created_array_keeps_its_memory() -> None:
+    with hoplite.LocalCluster(1, store_size="32MiB") as cluster:
+        client = cluster.connect(0)
+        size = 20 << 20
+        with client.create("it", size, np.uint8) as creation:
+            tensor = torch.from_numpy(creation.array)
+            tensor.fill_(1)
+        client.delete("it", timeout=TIMEOUT)
+        del creation
+        gc.collect()
+        with pytest.raises(hoplite.StoreFull):
+            client.put(np.zeros(size, np.uint8), timeout=0.1)
+        assert bool((tensor == 1).all())
+        del tensor
+        gc.collect()
+        client.put(np.zeros(size, np.uint8), timeout=TIMEOUT)

@@ -103,7 +103,7 @@ def _put(
         yield connection.put_small(id, header, whole, timeout)
         return id
     deadline = Deadline(timeout)
-    writing = yield connection.create(id, header, size, timeout)
+    writing = yield connection.create(id, header, size, False, timeout)
     if writing is None:
         return id
     try:
@@ -133,7 +133,7 @@ def create(
 ) -> Steps[Draft]:
     object_id = ObjectId.of(id)
     header, size = array_header(shape, dtype)
-    writing = yield connection.create(object_id, header, size, timeout)
+    writing = yield connection.create(object_id, header, size, True, timeout)
     buffer = bytearray(size) if writing is None else writing
     return Draft(object_id, as_array(header, buffer, size), writing)
 

@@ -37,9 +37,12 @@ class Draft:
     def array(self) -> npt.NDArray[Any]:
         """The object's memory, of the shape and dtype given, contents undefined at first.
 
-        Writable until sealed or aborted. Make no views of it that outlive that: others rely on a
-        sealed object never changing, and an aborted one's memory goes to other objects. So does that
-        of a sealed one when it is deleted, this array notwithstanding: `get` the object to keep its bytes.
+        Writable until sealed or aborted. Do not write after that through views made before (slices,
+        memoryviews, tensors): others rely on a sealed object never changing.
+
+        It keeps its bytes, as an array of `get` does, until it, all views of it and this creation are
+        garbage: also when the object is aborted or deleted, and after `close`. Until then its room in
+        the store goes to no other object. A forked child does not count: see docs/fault-tolerance.md.
         """
         return self._array
 

@@ -129,15 +129,23 @@ impl Connection {
         self.submit(request, Question::Plain, timeout).map(Some)
     }
 
-    /// Brings a Writing; None if the node has the object already.
-    #[pyo3(signature = (id, header, size, timeout))]
-    fn create(&self, id: Id, header: PyHeader, size: u64, timeout: Option<f64>) -> PyResult<Ticket> {
+    /// Brings a Writing, which is a buffer if `keep`; None if the node has the object already.
+    #[pyo3(signature = (id, header, size, keep, timeout))]
+    fn create(
+        &self,
+        id: Id,
+        header: PyHeader,
+        size: u64,
+        keep: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<Ticket> {
         let Id(id) = id;
         let request = Request::Create {
             id,
             size,
             header: self::header(header)?,
             timeout_ms: milliseconds(self::timeout(timeout)?),
+            keep,
         };
         self.submit(request, Question::Create { id, size }, timeout)
     }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use hoplite_client::{Client, Created};
+use hoplite_client::{Client, Created, Hold};
 use hoplite_words::{Error, ErrorKind, Result};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -21,12 +21,15 @@ use crate::ticket::Ticket;
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Writable memory of an object that exists, but is not complete.
+///
+/// With a hold it is a buffer. Those who take it refer to this, so that the memory is theirs as long as one of them
+/// is alive: after the seal too, and whatever becomes of the object.
 #[pyclass(frozen, module = "hoplite._hoplite")]
 pub struct Writing {
     created: Mutex<Option<Created>>,
     start: Start,
     size: usize,
-    /// Keeps the mapping, and so the memory readable and writable, after the seal.
+    hold: Option<Hold>,
     client: Arc<Client>,
     stop: Stop,
     closed: Stop,
@@ -43,9 +46,11 @@ unsafe impl Sync for Start {}
 
 impl Writing {
     pub fn new(mut created: Created, client: Arc<Client>, closed: Stop) -> Self {
+        let hold = created.take_hold();
         let memory = created.writable();
         let (start, size) = (Start(memory.as_mut_ptr()), memory.len());
-        Writing { created: Mutex::new(Some(created)), start, size, client, stop: Stop::default(), closed }
+        let created = Mutex::new(Some(created));
+        Writing { created, start, size, hold, client, stop: Stop::default(), closed }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Created>> {
@@ -135,8 +140,11 @@ impl Writing {
         if slf.py().detach(|| writing.lock().is_none()) {
             return Err(PyBufferError::new_err("the object is sealed or aborted already"));
         }
-        // SAFETY: `view` is CPython's. The mapping is kept by `writing.client`; until the seal the
-        // memory is the writer's alone, and after it hoplite.Creation makes its array read-only.
+        if writing.hold.is_none() {
+            return Err(PyBufferError::new_err("the object was created to be written by `write` alone"));
+        }
+        // SAFETY: `view` is CPython's. The memory is kept by `writing.hold`; until the seal it is the
+        // writer's alone, and after it hoplite.Creation makes its array read-only.
         unsafe { export(slf.as_any(), writing.start.0, writing.size, true, view, flags) }
     }
 

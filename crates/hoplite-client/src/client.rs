@@ -176,7 +176,12 @@ impl Client {
     pub(crate) fn discard(&self, reply: Reply) {
         match reply {
             Reply::View { copy, .. } => self.release(copy),
-            Reply::Created { copy, .. } => self.abort(copy),
+            Reply::Created { copy, kept, .. } => {
+                self.abort(copy);
+                if kept {
+                    self.release(copy);
+                }
+            }
             _ => {}
         }
     }

@@ -11,16 +11,20 @@ use hoplite_words::{CopyId, Error, ErrorKind, ObjectId, Result};
 use crate::client::{late, milliseconds};
 use crate::patience::Interrupt;
 use crate::request::Subject;
-use crate::{Client, Ticket};
+use crate::{Client, Hold, Ticket};
 
 /// Room for one object: fill `writable`, `advance` as bytes are final (receivers stream behind),
 /// `seal`. Dropped before that, the object is withdrawn.
+///
+/// The memory goes to other objects once it is withdrawn, or sealed and deleted. Who hands it out to others than
+/// borrowers of this asks for it with `keep`, and drops the hold when the last of them has let go.
 pub struct Created {
     client: Arc<Client>,
     id: ObjectId,
     copy: CopyId,
     writer: Writer,
     phase: Phase,
+    hold: Option<Hold>,
 }
 
 /// ```text
@@ -40,15 +44,16 @@ impl Created {
     /// # Errors
     /// `Internal` if it is no answer to `Create`.
     pub fn adopt(client: &Arc<Client>, id: ObjectId, size: u64, reply: Reply) -> Result<Option<Created>> {
-        let (copy, offset) = match reply {
+        let (copy, offset, kept) = match reply {
             Reply::Done => return Ok(None),
-            Reply::Created { copy, offset } => (copy, offset),
+            Reply::Created { copy, offset, kept } => (copy, offset, kept),
             other => return Err(client.misfit("create", other)),
         };
+        let hold = kept.then(|| Hold::new(client, copy));
         match client.mapping().writer(offset, size) {
             Ok(writer) => {
                 let client = client.clone();
-                Ok(Some(Created { client, id, copy, writer, phase: Phase::Writing }))
+                Ok(Some(Created { client, id, copy, writer, phase: Phase::Writing, hold }))
             }
             Err(error) => {
                 client.abort(copy);
@@ -62,6 +67,11 @@ impl Created {
 
     pub fn id(&self) -> ObjectId {
         self.id
+    }
+
+    /// What keeps the memory after this is gone, if `keep` was asked for. Left here, it is dropped with this.
+    pub fn take_hold(&mut self) -> Option<Hold> {
+        self.hold.take()
     }
 
     /// Bytes of the whole object.

@@ -18,7 +18,7 @@
 //! brought (a view, a created copy) goes back to the node.
 //!
 //! A process forked from the one that connected must connect anew; in it every call fails, and
-//! views taken before the fork stay readable as long as the parent holds them.
+//! memory taken before the fork, of views and of what is created, is the object's as long as the parent holds it.
 #![forbid(unsafe_code)]
 
 mod arriving;
@@ -46,7 +46,7 @@ pub use destination::Destination;
 pub use handshake::default_socket_path;
 pub use patience::{Interrupt, INTERRUPT_EVERY};
 pub use ticket::Ticket;
-pub use view::View;
+pub use view::{Hold, View};
 
 /// An `interrupt` for callers that have nothing to look at.
 pub fn never() -> hoplite_words::Result<()> {

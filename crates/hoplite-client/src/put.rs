@@ -73,7 +73,8 @@ impl Client {
         timeout: Option<Duration>,
         interrupt: Interrupt<'_>,
     ) -> Result<Option<Created>> {
-        let request = Request::Create { id, size, header, timeout_ms: milliseconds(timeout) };
+        let timeout_ms = milliseconds(timeout);
+        let request = Request::Create { id, size, header, timeout_ms, keep: false };
         Created::adopt(self, id, size, self.call(request, timeout, interrupt)?)
     }
 }

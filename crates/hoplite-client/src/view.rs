@@ -19,17 +19,28 @@ enum Memory {
     Private(Arc<Small>),
 }
 
-/// A copy that the node keeps for us; released when dropped.
-pub(crate) struct Held {
+/// The node gives the memory of a copy to nobody else, and it stays mapped, until this is dropped.
+pub struct Hold {
     client: Arc<Client>,
     copy: CopyId,
-    pub(crate) reader: Reader,
 }
 
-impl Drop for Held {
+impl Hold {
+    pub(crate) fn new(client: &Arc<Client>, copy: CopyId) -> Hold {
+        Hold { client: client.clone(), copy }
+    }
+}
+
+impl Drop for Hold {
     fn drop(&mut self) {
         self.client.release(self.copy);
     }
+}
+
+/// A copy that the node keeps for us.
+pub(crate) struct Held {
+    pub(crate) reader: Reader,
+    _hold: Hold,
 }
 
 impl View {
@@ -104,14 +115,12 @@ pub(crate) fn receive(client: &Arc<Client>, id: ObjectId, reply: Reply) -> Resul
         Reply::Small { header, payload } => return Ok(Received::Small(payload.0, header)),
         other => return Err(client.misfit("get", other)),
     };
+    let hold = Hold::new(client, copy);
     match client.mapping().reader(offset, size) {
-        Ok(reader) => Ok(Received::View(Held { client: client.clone(), copy, reader }, header)),
-        Err(error) => {
-            client.release(copy);
-            Err(Error::new(
-                ErrorKind::Internal,
-                format!("node {} gave a view of {id} that cannot be: {error}", client.node()),
-            ))
-        }
+        Ok(reader) => Ok(Received::View(Held { reader, _hold: hold }, header)),
+        Err(error) => Err(Error::new(
+            ErrorKind::Internal,
+            format!("node {} gave a view of {id} that cannot be: {error}", client.node()),
+        )),
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct Copy {
     /// Known to the directory; partial sums are not.
     pub public: bool,
     pub doomed: bool,
-    /// Views that clients hold.
+    /// Views that clients hold. The writer of a copy may hold one from the start.
     pub views: u32,
     /// Sends, folds, receives and writing clients that touch the bytes.
     pub users: u32,
@@ -232,8 +232,23 @@ impl Core {
     }
 
     pub(crate) fn open_at(&mut self, extent: Extent, new: NewCopy) -> CopyId {
-        self.directory.no_longer_fresh();
         let id = CopyId(self.next_number());
+        self.add_copy(id, extent, new);
+        self.ctx.out.push_back(Output::Open { copy: id, extent });
+        id
+    }
+
+    /// A doomed copy that has all its bytes becomes another writing. Nobody may touch it but the call that wrote it,
+    /// and only its writer may view it. It keeps its number, because the writer releases its view by that.
+    pub(crate) fn reopen(&mut self, id: CopyId, new: NewCopy) {
+        let Copy { extent, views, .. } = self.copies.table.remove(&id).expect("it is doomed, not closed");
+        self.add_copy(id, extent, new);
+        self.copies.with(id, |copy| (copy.views, copy.watermark) = (views, extent.size));
+        self.ctx.out.push_back(Output::Reopen { copy: id, extent });
+    }
+
+    fn add_copy(&mut self, id: CopyId, extent: Extent, new: NewCopy) {
+        self.directory.no_longer_fresh();
         let copy = Copy {
             object: new.object,
             edition: new.edition,
@@ -258,8 +273,6 @@ impl Core {
         };
         self.copies.name(new.object, id);
         self.copies.table.insert(id, copy);
-        self.ctx.out.push_back(Output::Open { copy: id, extent });
-        id
     }
 
     pub(crate) fn make_room(&mut self, size: u64) -> Option<Extent> {
@@ -384,7 +397,7 @@ impl Core {
                 None => self.copies.arena.free(copy.extent),
                 Some(whole) => self.free_window(copy.extent, whole),
             }
-        } else if copy.is_evictable() {
+        } else if copy.is_evictable() || copy.views == 0 && self.spares.has(id) {
             self.room_changed = true;
         }
     }
@@ -438,20 +451,25 @@ impl Core {
 
     /// Gives a client a view of a copy.
     pub(crate) fn view(&mut self, client: ClientId, id: CopyId) -> Reply {
+        self.add_view(client, id);
+        let copy = &self.copies.table[&id];
+        Reply::View {
+            copy: id,
+            offset: copy.extent.offset,
+            size: copy.extent.size,
+            header: copy.header.clone(),
+            sealed: copy.is_sealed(),
+        }
+    }
+
+    pub(crate) fn add_view(&mut self, client: ClientId, id: CopyId) {
         let number = self.next_number();
         self.note_shown(id);
         *self.clients.entry(client).or_default().views.entry(id).or_default() += 1;
         self.copies.with(id, |copy| {
             copy.views += 1;
             copy.last_used = number;
-            Reply::View {
-                copy: id,
-                offset: copy.extent.offset,
-                size: copy.extent.size,
-                header: copy.header.clone(),
-                sealed: copy.is_sealed(),
-            }
-        })
+        });
     }
 
     /// Somebody is given bytes of a copy that came from elsewhere.

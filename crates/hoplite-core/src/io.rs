@@ -140,10 +140,15 @@ pub enum Output {
         copy: CopyId,
         bytes: Vec<u8>,
     },
-    /// All bytes of this copy are in its extent: there is a sealed window for each, or the copy that was
-    /// closed there just now had them.
+    /// All bytes of this copy are in its extent: there is a sealed window for each.
     Filled {
         copy: CopyId,
+    },
+    /// This aborted copy, all of whose bytes were written, becomes another writing. It is opened anew in its place,
+    /// with the watermark at its end.
+    Reopen {
+        copy: CopyId,
+        extent: Extent,
     },
     /// Final: the watermark is at the end, trailers may go out.
     Seal {

@@ -11,7 +11,7 @@ use hoplite_words::{CopyId, Error, ErrorKind, Header, ObjectId};
 use crate::calls::Pending;
 use crate::copies::Phase;
 use crate::fetch::Want;
-use crate::io::{ClientId, Output};
+use crate::io::ClientId;
 use crate::Core;
 
 /// Doomed copies with all their bytes, by the call that wrote them. Each is held by one user.
@@ -34,6 +34,10 @@ impl Spares {
         let copy = self.by_call.remove(&call)?;
         self.by_copy.remove(&copy);
         Some(copy)
+    }
+
+    pub fn has(&self, copy: CopyId) -> bool {
+        self.by_copy.contains_key(&copy)
     }
 
     pub fn gauge(&self, gauges: &mut Vec<Gauge>) {
@@ -91,7 +95,10 @@ impl Core {
             return self.fail_call(client, call, ErrorKind::StoreFull, &message);
         };
         let copy = &self.copies.table[&spare];
-        let read_by_others = copy.users > 1 || copy.views > 0;
+        // The one view that may stay is the writer's own.
+        let own = self.clients.get(&client).and_then(|client| client.views.get(&spare)).map_or(0, |_| 1);
+        let read_by_others = copy.users > 1 || copy.views > own;
+        let (size, header) = (copy.extent.size, copy.header.clone());
         let live = self.copies.live_copy(id).map(|copy| copy.phase);
         if read_by_others || !matches!(live, None | Some(Phase::Received(None))) {
             // Whoever is told that the object is lost is told again.
@@ -103,14 +110,10 @@ impl Core {
             self.doom(partial);
         }
         self.spares.remove((client, call));
-        let bytes = self.copies.table.remove(&spare).expect("its user held it");
-        self.ctx.out.push_back(Output::Close { copy: spare });
-        let new = self.new_writing(client, id, bytes.extent.size, bytes.header);
-        let copy = self.open_at(bytes.extent, new);
-        self.ctx.out.push_back(Output::Filled { copy });
-        self.copies.with(copy, |copy| copy.watermark = copy.extent.size);
+        let new = self.new_writing(client, id, size, header);
+        self.reopen(spare, new);
         self.replace_pending(client, call, Pending::Seal);
-        self.begin_write(client, copy, Some(call));
+        self.begin_write(client, spare, Some(call));
     }
 
     /// The call is over: its bytes are not needed any more.
@@ -120,13 +123,16 @@ impl Core {
         }
     }
 
-    pub(crate) fn has_spares(&self) -> bool {
-        !self.spares.by_call.is_empty()
+    /// The oldest call whose bytes can be given up for room. Not those that a client views: their room would not
+    /// come back.
+    pub(crate) fn droppable_spare(&self) -> Option<(ClientId, u64)> {
+        let unseen = |copy: &CopyId| self.copies.table[copy].views == 0;
+        self.spares.by_copy.iter().find(|(copy, _)| unseen(copy)).map(|(_, &call)| call)
     }
 
-    /// Gives up the bytes of the oldest call for room; returns whether there were any.
+    /// Gives up the bytes of such a call; returns whether there was one.
     pub(crate) fn drop_a_spare(&mut self) -> bool {
-        let Some((_, &(client, call))) = self.spares.by_copy.first_key_value() else { return false };
+        let Some((client, call)) = self.droppable_spare() else { return false };
         self.spares.given_up += 1;
         self.drop_spare(client, call);
         true

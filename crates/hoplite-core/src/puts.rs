@@ -136,6 +136,8 @@ pub(crate) struct Creation {
     pub id: ObjectId,
     pub size: u64,
     pub header: Header,
+    /// The client has a view of it from the start.
+    pub keep: bool,
     /// The bytes, for small objects that come in one frame.
     pub payload: Option<Blob>,
 }
@@ -168,7 +170,7 @@ impl Core {
     pub(crate) fn try_create(&mut self, client: ClientId, call: u64) {
         let Some(Pending::Create(creation)) = self.pending(client, call) else { return };
         // Not its bytes: it may be tried as often as room comes back.
-        let Creation { id, size, .. } = *creation;
+        let Creation { id, size, keep, .. } = *creation;
         let (header, inline) = (creation.header.clone(), creation.payload.is_some());
         if let Some(copy) = self.copies.live(id) {
             match self.copies.table[&copy].phase {
@@ -186,8 +188,11 @@ impl Core {
         match self.calls.take_payload(client, call) {
             Some(payload) => self.ctx.out.push_back(Output::Write { copy, bytes: payload.0 }),
             None => {
+                if keep {
+                    self.add_view(client, copy);
+                }
                 let offset = self.copies.table[&copy].extent.offset;
-                self.finish_call(client, call, Reply::Created { copy, offset });
+                self.finish_call(client, call, Reply::Created { copy, offset, kept: keep });
             }
         }
         self.begin_write(client, copy, sealing);

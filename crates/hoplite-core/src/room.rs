@@ -166,6 +166,6 @@ impl Core {
     }
 
     fn may_fit(&self, size: u64) -> bool {
-        self.copies.could_make_room(size) || self.has_spares()
+        self.copies.could_make_room(size) || self.droppable_spare().is_some()
     }
 }

@@ -112,6 +112,11 @@ impl Node {
             Output::Advance { copy, .. } => self.copies.at(copy).wake(),
             Output::Write { copy, bytes } => self.write(copy, &bytes),
             Output::Filled { copy } => self.fill(copy),
+            Output::Reopen { copy, extent } => {
+                self.copies.close(copy);
+                self.copies.open(copy, extent);
+                self.fill(copy);
+            }
             Output::Seal { copy, seal } => self.copies.at(copy).seal(seal),
             Output::Abort { copy } => self.copies.at(copy).abort(),
             Output::Removed { object } => self.copies.count_removal(object),

@@ -180,4 +180,6 @@ pub(crate) enum TaskEvent {
     Cancel,
     /// Its time is long up: it must have been answered.
     Overdue,
+    /// Its client lets go of the memory that it wrote.
+    LetGo,
 }

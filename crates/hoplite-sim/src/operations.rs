@@ -237,7 +237,7 @@ impl Bench {
     fn put_large(&mut self, host: usize, name: &str) -> Result<(), String> {
         let (id, size) = (ObjectId::from_name(name), self.setting.collective_bytes);
         let header = Header::array(Dtype::F32, size / Dtype::F32.size() as u64);
-        let create = self.bare.ask(host, Request::Create { id, size, header, timeout_ms: None });
+        let create = self.bare.ask(host, Request::Create { id, size, header, timeout_ms: None, keep: false });
         let (_, copy) = self.bare.finish(&[create])?[0];
         let copy = copy.ok_or("what is to be new is there")?;
         self.bare.call(host, Request::Seal { copy, timeout_ms: None })?;

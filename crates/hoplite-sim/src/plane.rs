@@ -110,8 +110,6 @@ pub struct Plane {
     of_object: BTreeMap<ObjectId, BTreeSet<CopyId>>,
     windows: BTreeSet<CopyId>,
     taken: BTreeMap<u64, (u64, CopyId)>,
-    /// Where the copy closed last lay, if it had all its bytes and no other was opened there since.
-    left_full: Option<Extent>,
 }
 
 impl Plane {
@@ -143,7 +141,6 @@ impl Plane {
         if extent.is_window() && !met.iter().any(|other| whole(&self.copies[other])) {
             return Err(format!("{copy:?} at {extent:?} is a window of no copy in the making"));
         }
-        self.left_full = self.left_full.filter(|&left| left == extent);
         let fresh = Copy {
             identity,
             extent,
@@ -199,16 +196,26 @@ impl Plane {
         }
     }
 
-    /// All of a copy is there, if sealed windows cover it, or the copy closed last had all its bytes there.
+    /// What was written and aborted is another writing from now on, under nobody but the view of its writer.
+    pub fn reopen(&mut self, copy: CopyId, extent: Extent) -> Result<(), String> {
+        let held = self.copies.get_mut(&copy).ok_or("it is not open")?;
+        let is_whole = held.extent == extent && held.watermark == extent.size;
+        if held.stage != Stage::Aborted || !is_whole || held.jobs > 0 || held.writer.is_some() {
+            return Err(format!("{held:?}"));
+        }
+        if held.views > 1 {
+            return Err(format!("{} views of it", held.views));
+        }
+        held.stage = Stage::Writing;
+        Ok(())
+    }
+
+    /// All of a copy is there, if sealed windows cover it.
     pub fn fill(&mut self, copy: CopyId) -> Result<(), String> {
         let whole = self.copies.get_mut(&copy).ok_or("it is not open")?;
         let extent = whole.extent;
         if whole.stage != Stage::Writing || whole.watermark != 0 {
             return Err(format!("{whole:?}"));
-        }
-        if self.left_full.take() == Some(extent) {
-            whole.watermark = extent.size;
-            return Ok(());
         }
         let is_sealed_window =
             |held: &&Copy| matches!(held.stage, Stage::Sealed(_)) && lies_in(held.extent, extent);
@@ -258,7 +265,6 @@ impl Plane {
                 self.taken.remove(&start);
             }
         }
-        self.left_full = (held.watermark == held.extent.size).then_some(held.extent);
         if held.kept {
             return Err(format!("{copy:?} closed, but clients may keep it"));
         }

@@ -123,9 +123,8 @@ fn reduce(world: &mut World, cluster: Cluster, round: usize) -> Result<Duration,
 fn put(world: &mut World, cluster: Cluster, node: usize, name: &str) -> Result<ObjectId, String> {
     let (id, size) = (world.names.id(name), cluster.object_bytes);
     world.model.add(id, Origin::Put { dtype: Some(DTYPE) });
-    let pause = Duration::ZERO;
-    let spec =
-        Spec::Put { id, size, dtype: Some(DTYPE), piece: size, pause, ending: Ending::Seal, variant: 0 };
+    let (pause, ending, keep) = (Duration::ZERO, Ending::Seal, None);
+    let spec = Spec::Put { id, size, dtype: Some(DTYPE), piece: size, pause, ending, variant: 0, keep };
     let task = start(world, node, spec);
     finish(world, &[task])?;
     Ok(id)

@@ -36,6 +36,8 @@ pub enum Spec {
         ending: Ending,
         /// Which of several contents of this size.
         variant: u8,
+        /// How long after its last write the client keeps the memory; `None`: it does not ask for that.
+        keep: Option<Duration>,
     },
     PutSmall {
         id: ObjectId,
@@ -157,6 +159,8 @@ pub struct Task {
     pub phase: Phase,
     pub started: Duration,
     pub outcome: Option<Outcome>,
+    /// The copy whose memory its client keeps, and how much it has written there.
+    pub kept: Option<(CopyId, u64)>,
     /// What to do when the object it is about is lost, before asking for it again.
     pub remake: Option<Spec>,
     pub remakes: u32,
@@ -208,6 +212,7 @@ impl Task {
             phase: Phase::Waiting,
             started: Duration::ZERO,
             outcome: None,
+            kept: None,
             remake: None,
             remakes: 0,
         }

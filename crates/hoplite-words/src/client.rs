@@ -12,7 +12,7 @@ use crate::error::ensure;
 use crate::{limits, Blob, CopyId, Edition, Error, FoldOrder, Header, NodeId, ObjectId, Op, Result};
 
 /// Bumped with every change that an older peer would misread.
-pub const CLIENT_PROTOCOL_VERSION: u32 = 5;
+pub const CLIENT_PROTOCOL_VERSION: u32 = 6;
 
 /// One frame from a client.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -46,6 +46,9 @@ pub enum Request {
         header: Header,
         #[n(3)]
         timeout_ms: Option<u64>,
+        /// With a view of the memory: it goes to nobody else before a `Release`, whatever becomes of the object.
+        #[n(4)]
+        keep: bool,
     },
     /// A whole small object in one frame (`INLINE_BYTES_MAX`). Answered by `Done`.
     #[n(2)]
@@ -96,7 +99,7 @@ pub enum Request {
         #[n(3)]
         fail_if_lost: bool,
     },
-    /// A view is no longer used. One for each `View` received.
+    /// A view is no longer used. One for each `View` received, and for each `Created` with one.
     #[n(7)]
     Release {
         #[n(0)]
@@ -277,6 +280,9 @@ pub enum Reply {
         copy: CopyId,
         #[n(1)]
         offset: u64,
+        /// There is a view of it to release, as was asked for.
+        #[n(2)]
+        kept: bool,
     },
     #[n(3)]
     View {

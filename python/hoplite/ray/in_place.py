@@ -13,7 +13,7 @@ import ray
 
 from hoplite.client import Client
 from hoplite.creation import Creation, Draft
-from hoplite.errors import Aborted, NodeUnreachable, StoreFull, TimedOut
+from hoplite.errors import NodeUnreachable, StoreFull, TimedOut
 from hoplite.ray import connection
 from hoplite.ray.forms import Form, form_of
 from hoplite.ray.lifetime import id_of
@@ -72,22 +72,10 @@ def _in_store(way: connection.Connection, like: npt.NDArray[Any]) -> npt.NDArray
 def sent_in_place(array: Any) -> ray.ObjectRef | None:
     """If `array` is of `empty` and was not sent yet, this sends it; gives its guard.
 
-    Raises `NodeUnreachable`: then it is an array as any other, whose bytes are still there, and `Aborted`.
+    Raises what `Creation.seal` raises: then it is an array as any other, whose bytes are still there.
     """
     room = _rooms.pop(id(array), None)
     if room is None or not room.is_as_made(array):
         return None
-    object_id = id_of(room.guard)
-    try:
-        Creation(Draft(object_id, array, array.base), room.client).seal()
-        view = room.client.get(object_id)
-    except TimedOut as error:
-        # No case for Ray's way: the memory may be another object's by now.
-        raise Aborted(f"{object_id}, made in place, could not be sent: {error}") from error
-    # As long as the array is used here, also where the object is deleted, its bytes stay.
-    weakref.finalize(array, _let_go, view).atexit = False
+    Creation(Draft(id_of(room.guard), array, array.base), room.client).seal()
     return room.guard
-
-
-def _let_go(view: npt.NDArray[Any]) -> None:
-    """The last reference of a view ends with this call's."""

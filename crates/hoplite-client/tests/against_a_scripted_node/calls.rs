@@ -85,12 +85,14 @@ fn a_dropped_call_is_cancelled_and_what_it_brings_given_back() {
     session.expect(Request::Release { copy: COPY });
 
     let header = Default::default();
-    drop(client.submit(Request::Create { id: id(), size: 100_000, header, timeout_ms: None }).unwrap());
+    let create = Request::Create { id: id(), size: 100_000, header, timeout_ms: None, keep: true };
+    drop(client.submit(create).unwrap());
     let call = session.next().call;
     session.expect(Request::Cancel { call });
-    session.answer(call, Reply::Created { copy: COPY, offset: OFFSET });
+    session.answer(call, Reply::Created { copy: COPY, offset: OFFSET, kept: true });
     settle(&client, &mut session);
     session.expect(Request::Abort { copy: COPY });
+    session.expect(Request::Release { copy: COPY });
 }
 
 #[test]

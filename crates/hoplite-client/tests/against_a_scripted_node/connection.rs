@@ -140,7 +140,7 @@ fn a_dead_node_ends_a_put_that_is_still_copying() {
             let parts: Vec<&[u8]> = contents.chunks(1).collect();
             client.put(id(), Header::default(), &parts, None, &mut never).unwrap_err()
         });
-        session.answer_next(Reply::Created { copy: COPY, offset: OFFSET });
+        session.answer_next(Reply::Created { copy: COPY, offset: OFFSET, kept: false });
         drop(session);
         assert_eq!(put.join().unwrap().kind, ErrorKind::NodeUnreachable);
     });

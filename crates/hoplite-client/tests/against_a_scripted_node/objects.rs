@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hoplite_client::{never, Arriving};
+use hoplite_client::{never, Arriving, Created};
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::limits::INLINE_BYTES_MAX;
 use hoplite_words::{Blob, Dtype, Error, ErrorKind, Header};
@@ -10,7 +10,7 @@ use hoplite_words::{Blob, Dtype, Error, ErrorKind, Header};
 use crate::node::{append, bytes, id, small, view, Node, COPY, LONG, OFFSET};
 
 fn created() -> Reply {
-    Reply::Created { copy: COPY, offset: OFFSET }
+    Reply::Created { copy: COPY, offset: OFFSET, kept: false }
 }
 
 #[test]
@@ -173,6 +173,37 @@ fn a_created_object_that_is_dropped_is_withdrawn() {
         drop(writing.join().unwrap());
         session.expect(Request::Abort { copy: COPY });
     });
+}
+
+#[test]
+fn the_memory_of_a_created_object_is_kept_until_its_hold_is_dropped() {
+    let node = Node::start();
+    let (client, mut session) = node.connect();
+    for seals in [true, false] {
+        node.open(1000);
+        let header = Header::default();
+        let create = Request::Create { id: id(), size: 1000, header, timeout_ms: None, keep: true };
+        let mut ticket = client.submit(create).unwrap();
+        session.answer_next(Reply::Created { copy: COPY, offset: OFFSET, kept: true });
+        let reply = ticket.wait(None, &mut never).unwrap();
+        let mut created = Created::adopt(&client, id(), 1000, reply).unwrap().unwrap();
+        let hold = created.take_hold().unwrap();
+        assert!(created.take_hold().is_none());
+        if seals {
+            let mut ticket = created.submit_seal(None).unwrap();
+            session.answer_next(Reply::Done);
+            ticket.wait(None, &mut never).unwrap();
+        } else {
+            created.abort();
+            session.expect(Request::Abort { copy: COPY });
+        }
+        drop(client.submit(Request::Status).unwrap());
+        // Nothing comes before it: the memory is kept.
+        session.expect(Request::Status);
+        drop(hold);
+        assert!(matches!(session.next().request, Request::Cancel { .. }));
+        session.expect(Request::Release { copy: COPY });
+    }
 }
 
 #[test]

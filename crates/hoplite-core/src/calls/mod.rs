@@ -153,12 +153,13 @@ impl Core {
             Request::Hello { .. } => {
                 self.reply_error(client, call, ErrorKind::BadArgument, "a second Hello".to_owned());
             }
-            Request::Create { id, size, header, timeout_ms } => {
-                self.on_create(client, call, Creation { id, size, header, payload: None }, timeout_ms);
+            Request::Create { id, size, header, timeout_ms, keep } => {
+                let creation = Creation { id, size, header, keep, payload: None };
+                self.on_create(client, call, creation, timeout_ms);
             }
             Request::PutSmall { id, header, payload, timeout_ms } => {
                 let size = payload.0.len() as u64;
-                let creation = Creation { id, size, header, payload: Some(payload) };
+                let creation = Creation { id, size, header, keep: false, payload: Some(payload) };
                 self.on_create(client, call, creation, timeout_ms);
             }
             Request::Progress { copy, watermark } => self.on_progress(client, copy, watermark),

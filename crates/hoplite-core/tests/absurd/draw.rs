@@ -489,7 +489,13 @@ pub fn request(tape: &mut Tape) -> Request {
     match tape.below(16) {
         0 | 1 => {
             let size = tape.size();
-            Request::Create { id: object(tape), size, header: header(tape, size), timeout_ms }
+            Request::Create {
+                id: object(tape),
+                size,
+                header: header(tape, size),
+                timeout_ms,
+                keep: tape.flag(),
+            }
         }
         2 => {
             let size = tape.size();

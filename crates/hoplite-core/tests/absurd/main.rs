@@ -79,7 +79,8 @@ fn check_leftovers(node: &Node) {
 /// All of the store can be had, and what is put can be got.
 fn check_serves(node: &mut Node) {
     let (id, header) = (ObjectId::from_name("all of the store"), Header::default());
-    let create = Request::Create { id, size: STORE_BYTES - 64, header: header.clone(), timeout_ms: None };
+    let size = STORE_BYTES - 64;
+    let create = Request::Create { id, size, header: header.clone(), timeout_ms: None, keep: false };
     let created = node.call(create);
     let Some(Reply::Created { copy, .. }) = created else { panic!("{created:?}") };
     assert_eq!(node.call(Request::Abort { copy }), Some(Reply::Done));

@@ -150,6 +150,7 @@ impl Node {
             Output::Write { copy, bytes } => assert_eq!(bytes.len() as u64, self.size(copy)),
             Output::Advance { copy, watermark } => assert!(watermark <= self.size(copy)),
             Output::Filled { copy } | Output::Abort { copy } => assert!(self.copies.contains_key(&copy)),
+            Output::Reopen { copy, extent } => assert_eq!(self.copies[&copy], extent),
             Output::Seal { copy, .. } => assert!(self.copies.contains_key(&copy)),
             Output::Receive { transfer, copy, offset, .. } => {
                 assert!(offset <= self.size(copy));

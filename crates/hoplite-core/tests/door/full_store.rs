@@ -95,7 +95,7 @@ fn a_put_waits_for_room_and_fails_in_time() {
     put(&mut at, object("b"), SIZE);
     let asks = |name, timeout_ms| {
         let (id, size) = (object(name), SIZE);
-        Request::Create { id, size, header: array(size), timeout_ms }
+        Request::Create { id, size, header: array(size), timeout_ms, keep: false }
     };
     let impatient = at.ask(asks("c", Some(100)));
     let patient = at.ask(asks("d", None));

@@ -1,12 +1,15 @@
 use std::time::Duration;
 
+use hoplite_core::io::ClientId;
+use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{DirectoryRequest, PeerMessage, Verdict};
 use hoplite_words::{CopyId, Edition, ErrorKind, ObjectId};
 
 use crate::node::{Node, CLIENT};
 use crate::requests::{
-    accepted, create, delete, edition, get, get_partial, object, put_small, reduce, verdict, SIZE, SMALL,
+    accepted, create, create_kept, delete, edition, get, get_partial, object, put_small, reduce, verdict,
+    SIZE, SMALL,
 };
 
 pub fn created(at: &Node, call: u64) -> CopyId {
@@ -70,6 +73,38 @@ fn create_progress_seal_get_release_delete() {
     assert_eq!(failed(&at, gone), ErrorKind::Deleted);
     at.ask(Request::Release { copy });
     at.assert_empty();
+}
+
+/// Sealed and deleted, or given up: the room is nobody else's before the release, or the end of the client.
+#[test]
+fn a_client_may_keep_what_it_created() {
+    for (seals, releases) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut at = Node::alone(SIZE + 4096);
+        let id = object("x");
+        let call = at.ask(create_kept(id, SIZE));
+        let copy = created(&at, call);
+        assert!(matches!(at.reply(call), Some(Reply::Created { kept: true, .. })));
+        if seals {
+            let seal = at.ask(Request::Seal { copy, timeout_ms: None });
+            assert_eq!(at.reply(seal), Some(&Reply::Done));
+            let done = at.ask(delete(id));
+            assert_eq!(at.reply(done), Some(&Reply::Done));
+        } else {
+            at.ask(Request::Abort { copy });
+        }
+        let next = at.ask_as(ClientId(7), create(object("next"), SIZE));
+        assert_eq!(at.reply(next), None, "its room is taken");
+        assert!(at.copies.contains_key(&copy));
+        if releases {
+            at.ask(Request::Release { copy });
+        } else {
+            at.handle(Input::ClientGone { client: CLIENT });
+        }
+        assert!(!at.copies.contains_key(&copy));
+        let next = created(&at, next);
+        at.ask_as(ClientId(7), Request::Abort { copy: next });
+        at.assert_empty();
+    }
 }
 
 #[test]
@@ -245,7 +280,8 @@ fn nonsense_is_refused_before_anything_moves() {
     let id = object("x");
     let large = at.ask(create(id, 2 << 20));
     assert_eq!(failed(&at, large), ErrorKind::StoreFull);
-    let mismatch = Request::Create { id, size: 10, header: crate::requests::array(11), timeout_ms: None };
+    let header = crate::requests::array(11);
+    let mismatch = Request::Create { id, size: 10, header, timeout_ms: None, keep: false };
     let mismatch = at.ask(mismatch);
     assert_eq!(failed(&at, mismatch), ErrorKind::BadArgument);
     let wide = at.ask(put_small(id, 65_537));

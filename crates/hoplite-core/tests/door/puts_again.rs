@@ -11,7 +11,7 @@ use hoplite_words::{CopyId, ErrorKind, ObjectId, Stamp, TransferId};
 use crate::gets::{last_ask, lend};
 use crate::node::{Node, CLIENT};
 use crate::puts::{announced, created, failed, viewed};
-use crate::requests::{accepted, create, deleted, edition, get, object, verdict, SIZE};
+use crate::requests::{accepted, create, create_kept, deleted, edition, get, object, verdict, SIZE};
 
 /// Room for two objects of `SIZE` and a little.
 const STORE: u64 = 2 * (SIZE + 64) + 4096;
@@ -30,6 +30,15 @@ struct Second {
 
 impl Second {
     fn sealed_with(timeout_ms: Option<u64>) -> Self {
+        Self::created_by(create, timeout_ms)
+    }
+
+    /// The client keeps a view of what it writes.
+    fn kept() -> Self {
+        Self::created_by(create_kept, None)
+    }
+
+    fn created_by(create: fn(ObjectId, u64) -> Request, timeout_ms: Option<u64>) -> Self {
         let mut at = Node::among(3, STORE);
         let id = at.id_owned_by(2);
         let call = at.ask(create(id, SIZE));
@@ -152,6 +161,37 @@ fn what_is_kept_for_a_second_put_is_given_up_for_room() {
     second.at.answer(2, second.id, DirectoryAnswer::Lost);
     assert_eq!(second.offered(), None);
     assert_eq!(failed(&second.at, second.seal), ErrorKind::StoreFull);
+}
+
+#[test]
+fn what_its_client_views_is_not_given_up_for_room_that_would_not_come() {
+    let mut second = Second::kept();
+    let call = second.at.ask(create(object("needs the room"), SIZE));
+    created(&second.at, call);
+    let waits = second.at.ask(create(object("this, too"), SIZE));
+    assert_eq!(second.at.reply(waits), None);
+    assert_eq!(second.at.gauge("spare copies of puts"), 1);
+    second.at.ask(Request::Release { copy: second.spare });
+    created(&second.at, waits);
+    assert_eq!(second.at.gauge("spare copies of puts"), 0);
+}
+
+/// What the client views of its put is the object's memory then, as of any put.
+#[test]
+fn what_its_client_views_takes_the_place_of_a_first_content_that_is_lost() {
+    let mut second = Second::kept();
+    second.at.answer(2, second.id, DirectoryAnswer::Lost);
+    let offered = second.offered().expect("its bytes are still here");
+    second.at.answer(2, second.id, accepted(offered.edition));
+    assert_eq!(second.at.reply(second.seal), Some(&Reply::Done));
+    let read = second.at.ask(get(second.id));
+    assert_eq!(viewed(&second.at, read), second.spare);
+    second.at.ask(Request::Release { copy: second.spare });
+    let gone = deleted(&second.at);
+    second.at.answer(2, second.id, gone);
+    assert!(second.at.copies.contains_key(&second.spare), "one view is left");
+    second.at.ask(Request::Release { copy: second.spare });
+    assert!(!second.at.copies.contains_key(&second.spare));
 }
 
 /// Its room would be made the object's again, under whoever streams from it.

@@ -25,7 +25,12 @@ pub fn edition(writing: u64) -> Edition {
 }
 
 pub fn create(id: ObjectId, size: u64) -> Request {
-    Request::Create { id, size, header: array(size), timeout_ms: None }
+    Request::Create { id, size, header: array(size), timeout_ms: None, keep: false }
+}
+
+/// With a view of its memory.
+pub fn create_kept(id: ObjectId, size: u64) -> Request {
+    Request::Create { id, size, header: array(size), timeout_ms: None, keep: true }
 }
 
 pub fn put_small(id: ObjectId, size: u64) -> Request {

@@ -93,8 +93,8 @@ impl Client {
     }
 
     pub fn create(&mut self, id: ObjectId, size: u64, header: Header) -> Created {
-        match self.call(Request::Create { id, size, header, timeout_ms: None }) {
-            Reply::Created { copy, offset } => Created { copy, offset, size },
+        match self.call(Request::Create { id, size, header, timeout_ms: None, keep: false }) {
+            Reply::Created { copy, offset, .. } => Created { copy, offset, size },
             other => panic!("{other:?}"),
         }
     }

@@ -270,6 +270,7 @@ impl Bare {
             Output::Write { .. }
             | Output::Advance { .. }
             | Output::Filled { .. }
+            | Output::Reopen { .. }
             | Output::Removed { .. }
             | Output::Event(_)
             | Output::Left => {}

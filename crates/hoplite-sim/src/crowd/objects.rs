@@ -23,7 +23,9 @@ impl Drawing<'_> {
         } else {
             let piece = self.dice.between(1 + size / 12, 1 + size);
             let pause = *self.dice.pick(&[0, 0, 30, 1000].map(Duration::from_micros));
-            Spec::Put { id, size, dtype, piece, pause, ending, variant }
+            let keep = *self.dice.pick(&[None, None, Some(0), Some(100), Some(20_000), Some(2_000_000)]);
+            let keep = keep.map(Duration::from_micros);
+            Spec::Put { id, size, dtype, piece, pause, ending, variant, keep }
         };
         match ending {
             Ending::DieAt(_) => {

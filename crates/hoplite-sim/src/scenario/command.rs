@@ -80,6 +80,8 @@ pub struct Options {
     pub pause: Duration,
     pub hold_at: Option<u64>,
     pub abort_at: Option<u64>,
+    /// How long a put keeps what it wrote.
+    pub keep: Option<Duration>,
     pub within: Option<Duration>,
     pub held: Duration,
     /// Of a reduction whose sources do not exist yet.
@@ -215,6 +217,7 @@ impl Options {
             Some(("pause", value)) => self.pause = time(value)?,
             Some(("hold", value)) => self.hold_at = Some(size(value)?),
             Some(("abort", value)) => self.abort_at = Some(size(value)?),
+            Some(("keep", value)) => self.keep = Some(time(value)?),
             Some(("within", value)) => self.within = Some(time(value)?),
             Some(("held", value)) => self.held = time(value)?,
             Some(("dtype", value)) => self.dtype = Some(value.parse()?),

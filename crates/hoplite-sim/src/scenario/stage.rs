@@ -297,5 +297,5 @@ fn put_spec(id: ObjectId, size: u64, dtype: Option<hoplite_words::Dtype>, option
         _ => Ending::Seal,
     };
     let piece = options.piece.unwrap_or(size.max(1));
-    Spec::Put { id, size, dtype, piece, pause: options.pause, ending, variant: 0 }
+    Spec::Put { id, size, dtype, piece, pause: options.pause, ending, variant: 0, keep: options.keep }
 }

@@ -25,8 +25,8 @@ pub fn request(names: &Names, request: &Request) -> String {
     let of = |id: &ObjectId| names.object(*id);
     match request {
         Request::Hello { .. } => "hello".to_owned(),
-        Request::Create { id, size, timeout_ms, .. } => {
-            format!("create {} {size} B{}", of(id), within(*timeout_ms))
+        Request::Create { id, size, timeout_ms, keep, .. } => {
+            format!("create {} {size} B{}{}", of(id), flag(*keep, "kept"), within(*timeout_ms))
         }
         Request::PutSmall { id, payload, timeout_ms, .. } => {
             format!("put small {} {} B{}", of(id), payload.0.len(), within(*timeout_ms))

@@ -159,18 +159,23 @@ impl World {
     }
 
     fn hand_out(&mut self, place: Place, client: ClientId, copy: CopyId, reply: &Reply) {
-        let (Reply::View { offset, .. } | Reply::Created { offset, .. }) = reply else { return };
+        let (offset, writes, views) = match reply {
+            Reply::View { offset, .. } => (*offset, false, true),
+            Reply::Created { offset, kept, .. } => (*offset, true, *kept),
+            _ => return,
+        };
         let node = &mut self.nodes[place.index];
         let Some(held) = node.plane.copies.get_mut(&copy) else {
             return self.violate(format!("{client:?} is given {copy:?}, which is not open"));
         };
-        if held.extent.offset != *offset {
+        if held.extent.offset != offset {
             let real = held.extent;
             return self.violate(format!("{client:?} is told {copy:?} is at {offset}, not {real:?}"));
         }
-        if matches!(reply, Reply::Created { .. }) {
+        if writes {
             held.writer = Some(client);
-        } else {
+        }
+        if views {
             held.views += 1;
             held.kept |= matches!(reply, Reply::View { sealed: true, .. });
             *self.sessions.get_mut(&client).expect("connected").views.entry(copy).or_insert(0) += 1;
@@ -241,9 +246,12 @@ impl World {
         note!(self, "{} drops {reply:?}", self.client_name(client));
         match reply {
             Reply::View { copy, .. } => self.release(client, copy),
-            Reply::Created { copy, .. } => {
+            Reply::Created { copy, kept, .. } => {
                 self.finish_writing(client, copy);
                 self.send_call(client, 0, Request::Abort { copy });
+                if kept {
+                    self.release(client, copy);
+                }
             }
             _ => {}
         }

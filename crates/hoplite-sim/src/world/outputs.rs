@@ -39,6 +39,7 @@ impl World {
             Output::Advance { copy, watermark } => self.advance(place, copy, watermark),
             Output::Write { copy, bytes } => self.write(place, copy, &bytes),
             Output::Filled { copy } => self.fill(place, copy),
+            Output::Reopen { copy, extent } => self.reopen(place, copy, extent),
             Output::Seal { copy, seal } => self.seal(place, copy, seal),
             Output::Abort { copy } => self.abort(place, copy),
             Output::Removed { object } => self.remove(place, object),
@@ -238,6 +239,16 @@ impl World {
             return self.violate(what);
         }
         self.stats.assembled += 1;
+        self.wake(place, copy);
+    }
+
+    fn reopen(&mut self, place: Place, copy: CopyId, extent: Extent) {
+        note!(self, "{} opens c{} again", self.name(place), copy.0);
+        if let Err(why) = self.nodes[place.index].plane.reopen(copy, extent) {
+            let what = format!("{} opens c{} again: {why}", self.name(place), copy.0);
+            return self.violate(what);
+        }
+        self.refresh_identity(place, copy);
         self.wake(place, copy);
     }
 

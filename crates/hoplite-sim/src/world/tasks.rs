@@ -66,6 +66,7 @@ impl World {
             (TaskEvent::Step, Phase::Following { copy, read }) => self.follow(id, copy, read),
             (TaskEvent::Step, Phase::Holding { copy }) => self.end_hold(id, copy),
             (TaskEvent::Cancel, Phase::Calling { call, .. }) => self.cancel(id, call),
+            (TaskEvent::LetGo, _) => self.end_keep(id),
             (TaskEvent::Overdue, Phase::Following { copy, .. }) => self.stop_following(id, copy),
             (TaskEvent::Overdue, Phase::Calling { timed: true, .. }) => {
                 if let Some(later) = self.patience_until(id) {
@@ -110,8 +111,9 @@ impl World {
         }
         let request = match task.spec.clone() {
             Spec::PutMany { .. } => return self.put_members(id),
-            Spec::Put { id, size, dtype, .. } => {
-                Request::Create { id, size, header: header(dtype, size), timeout_ms }
+            Spec::Put { id, size, dtype, keep, .. } => {
+                let keep = keep.is_some();
+                Request::Create { id, size, header: header(dtype, size), timeout_ms, keep }
             }
             Spec::PutSmall { id, size, dtype, variant } => {
                 let payload = Blob(self.model.put_content(id, size, variant).to_vec());
@@ -185,7 +187,10 @@ impl World {
         let Task { client, spec, .. } = &self.tasks[&id];
         let (client, spec) = (*client, spec.clone());
         match (reply, spec) {
-            (Reply::Created { copy, .. }, Spec::Put { .. }) => {
+            (Reply::Created { copy, kept, .. }, Spec::Put { keep, .. }) => {
+                if kept != keep.is_some() {
+                    self.violate(format!("{id:?} asked for a view: {}, and has one: {kept}", keep.is_some()));
+                }
                 self.set_phase(id, Phase::Writing { copy, at: 0 });
                 self.step_after(id, Duration::ZERO);
             }
@@ -255,8 +260,11 @@ impl World {
 
     /// Writes the next piece of a put straight into the arena, as a mapped client would.
     fn write_piece(&mut self, id: TaskId, copy: CopyId, at: u64) {
-        let Task { client, spec: Spec::Put { id: object, size, piece, pause, ending, variant, .. }, .. } =
-            self.tasks[&id]
+        let Task {
+            client,
+            spec: Spec::Put { id: object, size, piece, pause, ending, variant, keep, .. },
+            ..
+        } = self.tasks[&id]
         else {
             unreachable!("only puts write")
         };
@@ -281,6 +289,10 @@ impl World {
             Ending::DieAt(_) => return self.kill_client(client, at % 2 == 1),
         };
         self.finish_writing(client, copy);
+        if let Some(keep) = keep {
+            self.tasks.get_mut(&id).expect("planned").kept = Some((copy, at));
+            self.queue.push(self.after(keep), Happening::Task { task: id, event: TaskEvent::LetGo });
+        }
         let timed = ending == Ending::Seal;
         let call = self.call(client, request, id);
         self.set_phase(id, Phase::Calling { call, timed });
@@ -364,6 +376,31 @@ impl World {
         self.judge_view(self.sessions[&client].place, client, object, copy);
         self.release(client, copy);
         self.end_task(id, Outcome::Viewed);
+    }
+
+    /// The client lets go of what it wrote. Until now nobody else has written there, whatever has become of the object.
+    fn end_keep(&mut self, id: TaskId) {
+        let Task {
+            client,
+            spec: Spec::Put { id: object, size, variant, .. },
+            kept: Some((copy, written)),
+            ..
+        } = self.tasks[&id]
+        else {
+            unreachable!("only puts keep")
+        };
+        let session = &self.sessions[&client];
+        if !session.alive {
+            return;
+        }
+        let content = self.model.put_content(object, size, variant);
+        let node = &self.nodes[session.place.index];
+        let as_written =
+            |held: &crate::plane::Copy| node.bytes(held.extent, 0, written) == &content[..written as usize];
+        if !node.plane.copies.get(&copy).is_some_and(as_written) {
+            self.violate(format!("{client:?} keeps {copy:?}, whose bytes are not those that it wrote"));
+        }
+        self.release(client, copy);
     }
 
     /// A node that stood still, or was slow, may have heard of the call only then.

@@ -106,7 +106,7 @@ draw_enum! {
     SeatTrouble { Child { 0 }, Source { 0 }, NoRoom, Taken, LetGo { 0 }, Refused { 0 } }
     Request {
         Hello { version, pid },
-        Create { id, size, header, timeout_ms },
+        Create { id, size, header, timeout_ms, keep },
         PutSmall { id, header, payload, timeout_ms },
         Progress { copy, watermark },
         Seal { copy, timeout_ms },
@@ -124,7 +124,7 @@ draw_enum! {
     Reply {
         Welcome { version, node, arena_bytes },
         Done,
-        Created { copy, offset },
+        Created { copy, offset, kept },
         View { copy, offset, size, header, sealed },
         Reduced { sources },
         Ready { ids },

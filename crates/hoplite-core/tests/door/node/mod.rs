@@ -161,6 +161,11 @@ impl Node {
                 assert!(opened.sealed.is_none(), "a sealed copy cannot be aborted");
                 opened.aborted = true;
             }
+            Output::Reopen { copy, extent } => {
+                let opened = self.copies.get_mut(&copy).expect("it is open");
+                assert!(std::mem::take(&mut opened.aborted), "only what was aborted is opened again");
+                assert_eq!(opened.extent, extent);
+            }
             Output::Removed { object } => self.removed.push(object),
             Output::Close { copy } => self.close(copy),
             Output::Receive { transfer, from, copy, offset } => {
