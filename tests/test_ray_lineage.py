@@ -86,8 +86,11 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         lineage.record(Function(), (bytes(100),), {}, {}, result)
         # What was made again hangs on the task: the first stays.
         lineage.known(name_of(results[0])).again = {0: result}
-    known = [lineage.known(name_of(result)) is not None for result in results]
-    assert known == [True] + [False] * 20 + [True] * 9
+    evicted = [lineage.known(name_of(result)).refused is not None for result in results]
+    assert evicted == [False] + [True] * 20 + [False] * 9
+    with pytest.raises(CannotRunAgain) as refused:
+        lineage.known(name_of(results[1])).results()
+    assert refused.value.kind == "OBJECT_UNRECONSTRUCTABLE_LINEAGE_EVICTED"
 
 
 class Holder:

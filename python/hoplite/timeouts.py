@@ -69,6 +69,11 @@ class Deadline:
         """Seconds left, 0.0 at the least; None = for ever."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
+    def left_at_most(self, seconds: float) -> float:
+        """The same, but no more than `seconds`."""
+        left = self.left()
+        return seconds if left is None else min(left, seconds)
+
     def is_over(self) -> bool:
         """Whether no time is left."""
         return self.left() == 0.0

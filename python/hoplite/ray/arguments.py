@@ -32,7 +32,12 @@ Remake = Callable[["Reference"], ray.ObjectRef]
 
 
 class CannotRunAgain(HopliteError):
-    """A task's arguments are large, hold actors, or have gone."""
+    """A task may not run again, or its arguments are large, hold actors, or have gone."""
+
+    def __init__(self, message: str, kind: str = "OBJECT_LOST") -> None:
+        """`kind`: the name of the one of Ray's `ErrorType`s that says this best."""
+        super().__init__(message)
+        self.kind = kind
 
 
 class Reference(NamedTuple):

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import ray.exceptions
 
-from hoplite.errors import HopliteError, TimedOut
+from ray.core.generated.common_pb2 import ErrorType
+
+from hoplite.errors import HopliteError, ObjectDeleted, ObjectLost, TimedOut
+from hoplite.ray.losses import reason_of
 
 __all__ = ["ObjectFetchTimedOutError", "ObjectLostError", "unavailable"]
+
+UNRECONSTRUCTABLE = "OBJECT_UNRECONSTRUCTABLE_"
+"""How the names of Ray's `ErrorType`s begin that say why an object cannot be made again."""
 
 
 class _Unavailable(ray.exceptions.ObjectLostError):  # type: ignore[misc]
     """What Ray's error lacks: Hoplite's words for why."""
 
-    def __init__(self, object_ref_hex: str, reason: str) -> None:
-        super().__init__(object_ref_hex, None, "")
-        self.reason = reason
+    def __init__(self, object_ref_hex: str, why: str) -> None:
+        ray.exceptions.ObjectLostError.__init__(self, object_ref_hex, None, "")
+        self.why = why
 
     def __str__(self) -> str:
-        return f"object {self.object_ref_hex} cannot be had from Hoplite: {self.reason}"
+        return f"object {self.object_ref_hex} cannot be had from Hoplite: {self.why}"
 
-    def __reduce__(self) -> tuple[type[_Unavailable], tuple[str, str]]:
-        return type(self), (self.object_ref_hex, self.reason)
+    def __reduce__(self) -> tuple[type[_Unavailable], tuple[str, ...]]:
+        return type(self), (self.object_ref_hex, self.why)
 
 
 class ObjectLostError(_Unavailable):
@@ -31,8 +37,40 @@ class ObjectFetchTimedOutError(_Unavailable, ray.exceptions.ObjectFetchTimedOutE
     """`ray.exceptions.ObjectFetchTimedOutError`: it did not come in time."""
 
 
+class OwnerDiedError(_Unavailable, ray.exceptions.OwnerDiedError):  # type: ignore[misc]
+    """`ray.exceptions.OwnerDiedError`: the process that called its task has ended."""
+
+
+class ObjectReconstructionFailedError(_Unavailable, ray.exceptions.ObjectReconstructionFailedError):  # type: ignore[misc]
+    """`ray.exceptions.ObjectReconstructionFailedError`: its task may not run again."""
+
+    def __init__(self, object_ref_hex: str, why: str, kind: str) -> None:
+        """`kind`: the name of one of Ray's `ErrorType`s."""
+        super().__init__(object_ref_hex, why)
+        self.reason = ErrorType.Value(kind)
+        self.reason_message = why
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} [{ErrorType.Name(self.reason)}]"
+
+    def __reduce__(self) -> tuple[type[_Unavailable], tuple[str, ...]]:
+        return type(self), (self.object_ref_hex, self.why, ErrorType.Name(self.reason))
+
+
 def unavailable(object_ref: ray.ObjectRef | None, error: HopliteError) -> _Unavailable:
     """The error for whoever needs the value of `object_ref` (None: it is not known, as in arguments)."""
-    kind = ObjectFetchTimedOutError if isinstance(error, TimedOut) else ObjectLostError
     hex = "of unknown id" if object_ref is None else object_ref.hex()
-    return kind(hex, f"{type(error).__name__}: {error}")
+    why = f"{type(error).__name__}: {error}"
+    if isinstance(error, TimedOut):
+        return ObjectFetchTimedOutError(hex, why)
+    said = None
+    if isinstance(error, (ObjectDeleted, ObjectLost)) and error.object_id is not None:
+        said = reason_of(error.object_id)
+    if said is None:
+        return ObjectLostError(hex, why)
+    kind, reason = said
+    if kind == "OWNER_DIED":
+        return OwnerDiedError(hex, reason)
+    if kind.startswith(UNRECONSTRUCTABLE):
+        return ObjectReconstructionFailedError(hex, reason, kind)
+    return ObjectLostError(hex, reason)

@@ -12,12 +12,14 @@ from typing import Any
 import ray
 from ray._private.worker import global_worker
 
-from hoplite.errors import HopliteError, NodeUnreachable, StoreFull, TimedOut
+from hoplite.client import Client
+from hoplite.errors import HopliteError, NodeUnreachable, ObjectLost, StoreFull, TimedOut
 from hoplite.ids import ObjectId
 from hoplite.losses import OnLost
 from hoplite.ray import connection
 from hoplite.ray.ahead import note_part
 from hoplite.ray.apart import are_handles_kept
+from hoplite.ray.blocked import PATIENCE, keeps_processors, until_there
 from hoplite.ray.errors import unavailable
 from hoplite.ray.forms import Form, received, sent, size_of
 from hoplite.ray.in_place import sent_in_place
@@ -70,11 +72,34 @@ class Handle:
 
     def value(self) -> Any:
         """The value. Raises what `Client.get` raises."""
-        return connection.call(self._value)
+        try:
+            return connection.call(self._value)
+        except HopliteError as error:
+            # By it is known why the object cannot be had, if anybody said so.
+            error.object_id = self.id
+            raise
 
     def _value(self, way: connection.Connection) -> Any:
+        patience = _patience(way)
         with watching(self), _unlocked():
-            return received(way.client, self.id, self.form, _patience(way), self.on_lost)
+            if not keeps_processors():
+                return received(way.client, self.id, self.form, patience, self.on_lost)
+            return self._value_in_task(way.client, Deadline(patience))
+
+    def _value_in_task(self, client: Client, deadline: Deadline) -> Any:
+        # What has begun to come goes on coming while this waits elsewhere.
+        client.prefetch(self.id, timeout=deadline.left())
+        try:
+            return received(client, self.id, self.form, deadline.left_at_most(PATIENCE), "raise")
+        except ObjectLost:
+            if self.origin is None:
+                raise
+            missed(self, certain=True)
+        except TimedOut:
+            if deadline.is_over():
+                raise
+        until_there(self.id, deadline)
+        return received(client, self.id, self.form, deadline.left(), self.on_lost)
 
     @property
     def on_lost(self) -> OnLost:

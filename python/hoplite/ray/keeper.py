@@ -18,6 +18,7 @@ from ray._private import worker
 from hoplite.client import connect
 from hoplite.errors import BadArgument, HopliteError, NodeUnreachable, ObjectDeleted, ObjectLost, TimedOut
 from hoplite.folders import OwnedFolder
+from hoplite.ids import ObjectId
 from hoplite.launching import Launcher
 from hoplite.ray.apart import keep_handles
 from hoplite.ray.errors import unavailable
@@ -121,6 +122,11 @@ class Keeper:
         """Bring the values here, within `timeout` seconds; returns the node's address."""
         await asyncio.gather(*(self._fetch(reference, timeout) for reference in references))
         return self._address
+
+    @_made_again
+    async def until_there(self, id: ObjectId, timeout: float | None) -> None:
+        """Wait until some node has the object; no longer than `timeout` seconds."""
+        await self._client.aio.wait([id], timeout=timeout)
 
     @_made_again
     async def reduce(

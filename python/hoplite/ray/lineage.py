@@ -12,6 +12,7 @@ gone is looked at now and then. Ray would tell, but by a thread that takes Pytho
 from __future__ import annotations
 
 import collections
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._private.ray_constants import DEFAULT_TASK_MAX_RETRIES
 from ray.remote_function import RemoteFunction
 
 from hoplite.ids import ObjectId
@@ -31,6 +33,8 @@ from hoplite.ray.origins import parts_of
 from hoplite.ray.packing import Packed
 
 __all__ = ["Task", "drop_ended", "forget_all", "known", "knows_any", "record"]
+
+RETRIES_VARIABLE = "RAY_TASK_MAX_RETRIES"
 
 DEPTH_MAX = 100
 """Tasks in a row, each an argument's of the next, that are remembered when their results have gone."""
@@ -47,6 +51,9 @@ LOOKS_SHARE = 0.01
 INDEX_BYTES = 4
 """At the end of a reference's id; before them is the task's."""
 
+RETURNS_MAX = 100_000_000
+"""Of one task, to Ray: higher indices are those of what a task has put."""
+
 GUARDS_TIMEOUT = 30.0
 """Seconds to wait for guards from the keeper of the node where a task runs again."""
 
@@ -62,15 +69,25 @@ class Task:
     outputs: int
     depth: int = 1
     bytes: int = TASK_BYTES
-    refused: str = ""
+    refused: CannotRunAgain | None = None
     """Why it cannot be made again, if so."""
+    retries: int = 0
+    """How often it may still run again; below 0: always."""
+    put: Sequence[ray.ObjectRef] = ()
+    """What was put and is in its arguments: no task can make it, so it stays, as in Ray."""
     again: dict[int, ray.ObjectRef] | None = None
     """By part, the call that made it again: that holds its new guard. None: nothing was."""
 
     def run_again(self, parts: dict[int, str]) -> ray.ObjectRef:
         """Make `parts` (their guards in hex) again; the call that does. Raises `CannotRunAgain`."""
         args, kwargs = self._arguments()
-        options = {**self.options, "num_returns": 1}
+        if self.retries == 0:
+            raise CannotRunAgain(
+                "its task has run as often as max_retries allows", "OBJECT_UNRECONSTRUCTABLE_MAX_ATTEMPTS_EXCEEDED"
+            )
+        if self.retries > 0:
+            self.retries -= 1
+        options = {**self.options, "num_returns": 1, "max_retries": self.retries}
         call = _AGAIN._remote(
             args=[self.function._function, self.outputs, parts, *args], kwargs=kwargs, **options
         )
@@ -83,8 +100,8 @@ class Task:
         return _listed(self.function._remote(args=args, kwargs=kwargs, **self.options))
 
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        if self.refused:
-            raise CannotRunAgain(self.refused)
+        if self.refused is not None:
+            raise self.refused
         return [revived(value, _remade) for value in self.args], {
             name: revived(value, _remade) for name, value in self.kwargs.items()
         }
@@ -116,7 +133,7 @@ class _Tasks:
                 # It holds what was made again.
                 self.by_id.move_to_end(oldest)
             else:
-                self._forget(oldest)
+                self._evict(oldest)
 
     def drop_ended(self) -> None:
         """All, unless it is too soon after the last time."""
@@ -132,13 +149,24 @@ class _Tasks:
                 self._forget(id)
         self._next_look = time.monotonic() + (time.thread_time() - before) / LOOKS_SHARE
 
+    def _evict(self, id: str) -> None:
+        """Remember of a task no more than that it was forgotten."""
+        task = self.by_id[id]
+        self.by_id.move_to_end(id)
+        self._bytes -= task.bytes
+        task.args, task.kwargs, task.bytes, task.put = (), {}, 0, ()
+        task.refused = CannotRunAgain(
+            f"more than {TASKS_BYTES_MAX} bytes of tasks were to be remembered",
+            "OBJECT_UNRECONSTRUCTABLE_LINEAGE_EVICTED",
+        )
+
     def _forget(self, id: str) -> None:
         with self._lock:
             task = self.by_id.pop(id, None)
             if task is not None:
                 self._bytes -= task.bytes
                 # Later tasks may know of it still; its results' new guards end here.
-                task.again = None
+                task.again, task.put = None, ()
 
 
 _tasks = _Tasks()
@@ -159,13 +187,18 @@ def record(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, 
 
 
 def _noted(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, Any], outputs: int) -> Task:
-    if options.get("max_retries") == 0:
-        return Task(function, (), {}, options, outputs, refused="the task is not to be retried")
+    retries = _retries(options)
+    if retries == 0:
+        disabled = CannotRunAgain("its task is not to be retried", "OBJECT_UNRECONSTRUCTABLE_RETRIES_DISABLED")
+        return Task(function, (), {}, options, outputs, refused=disabled)
     if not args and not kwargs:
-        return Task(function, (), {}, options, outputs)
+        return Task(function, (), {}, options, outputs, retries=retries)
     tasks: list[Task] = []
+    put: list[ray.ObjectRef] = []
 
     def reference(of: ray.ObjectRef) -> Reference:
+        if _index_of(of.binary()) > RETURNS_MAX:
+            put.append(of)
         task = _tasks.by_id.get(_task_of(of.hex()))
         if task is not None and task.depth == DEPTH_MAX:
             task = None
@@ -179,9 +212,25 @@ def _noted(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, 
         kept_kwargs = {name: keeping.kept(value) for name, value in kwargs.items()} if kwargs else {}
     except Exception as error:
         # Too large, or not to be pickled like this: the caller has heard from Ray what it needs to hear.
-        return Task(function, (), {}, options, outputs, refused=str(error))
+        return Task(function, (), {}, options, outputs, refused=CannotRunAgain(str(error)))
     depth = 1 + max(task.depth for task in tasks) if tasks else 1
-    return Task(function, kept_args, kept_kwargs, options, outputs, depth, TASK_BYTES + keeping.bytes)
+    return Task(
+        function,
+        kept_args,
+        kept_kwargs,
+        options,
+        outputs,
+        depth,
+        TASK_BYTES + keeping.bytes,
+        retries=retries,
+        put=put,
+    )
+
+
+def _retries(options: dict[str, Any]) -> int:
+    """How often Ray would run a task again that was called with these."""
+    retries = options.get("max_retries")
+    return int(os.environ.get(RETRIES_VARIABLE, DEFAULT_TASK_MAX_RETRIES)) if retries is None else retries
 
 
 def known(task: str) -> Task | None:
@@ -230,9 +279,13 @@ _AGAIN = ray.remote(_again)
 def _remade(reference: Reference) -> ray.ObjectRef:
     if reference.task is None:
         raise CannotRunAgain(f"the argument {reference.binary.hex()} is gone, and no task can make it")
-    index = int.from_bytes(reference.binary[-INDEX_BYTES:], "little")
-    made: ray.ObjectRef = reference.task.results()[index - 1]
+    made: ray.ObjectRef = reference.task.results()[_index_of(reference.binary) - 1]
     return made
+
+
+def _index_of(reference: bytes) -> int:
+    """From 1 on, among the results of its task, or what that has put."""
+    return int.from_bytes(reference[-INDEX_BYTES:], "little")
 
 
 def _task_of(reference: str) -> str:

@@ -1,4 +1,4 @@
-"""Reports of lost objects, in Ray's key-value store: from who misses one to who can make it again.
+"""Words about lost objects, in Ray's key-value store: between who misses one and who can make it again.
 
 There, and not by calls: who misses an object may be unpickling, and calls would wait for that.
 """
@@ -9,13 +9,16 @@ from typing import NamedTuple
 
 from ray.experimental import internal_kv
 
+from hoplite.ids import ObjectId
 from hoplite.ray.names import NAMESPACE
 from hoplite.ray.origins import Origin
 
-__all__ = ["Loss", "is_certain", "losses", "report", "settle"]
+__all__ = ["Loss", "Word", "claim", "forget_reason", "losses", "reason_of", "reasons", "report", "say_why", "settle"]
 
 PREFIX = b"lost/"
+WHY_PREFIX = b"why/"
 CERTAIN = b"certain"
+CLAIMED = b"claimed "
 
 
 class Loss(NamedTuple):
@@ -26,25 +29,74 @@ class Loss(NamedTuple):
     """In hex: the object's id follows from it."""
 
 
+class Word(NamedTuple):
+    """The latest word of a loss."""
+
+    certain: bool
+    """Who reported it knew that no node has it."""
+    claimed: bytes
+    """By whom it is being made again, and how often that was said so far; empty: by nobody."""
+
+
 def report(loss: Loss, *, certain: bool) -> None:
-    """Ask for the object; `certain`: it is not only cut off from here. Twice is as once."""
-    value = CERTAIN if certain else b""
-    internal_kv._internal_kv_put(_key(loss), value, overwrite=True, namespace=NAMESPACE)
+    """Ask for the object; `certain`: it is not only cut off from here. Twice is as once.
+
+    What was said before stays, unless this says more.
+    """
+    internal_kv._internal_kv_put(
+        _key(loss), CERTAIN if certain else b"", overwrite=certain, namespace=NAMESPACE
+    )
 
 
-def is_certain(loss: Loss) -> bool:
-    """Whether who reported it knew that no node has it."""
-    return bool(internal_kv._internal_kv_get(_key(loss), namespace=NAMESPACE) == CERTAIN)
+def claim(loss: Loss, by: str, times: int) -> None:
+    """Say that the object is being made again. Who stops saying so has ended."""
+    word = CLAIMED + f"{by} {times}".encode()
+    internal_kv._internal_kv_put(_key(loss), word, overwrite=True, namespace=NAMESPACE)
 
 
-def losses() -> list[Loss]:
+def losses() -> dict[Loss, Word]:
     """All that were reported and not settled."""
-    return [_loss(key) for key in internal_kv._internal_kv_list(PREFIX, namespace=NAMESPACE)]
+    found = {}
+    for key in internal_kv._internal_kv_list(PREFIX, namespace=NAMESPACE):
+        value = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
+        if value is not None:
+            claimed = value.removeprefix(CLAIMED) if value.startswith(CLAIMED) else b""
+            found[_loss(key)] = Word(value == CERTAIN, claimed)
+    return found
 
 
 def settle(loss: Loss) -> None:
-    """Take the report away: somebody makes the object again, or nobody can."""
+    """Take the report away: somebody has made the object again, or nobody can."""
     internal_kv._internal_kv_del(_key(loss), namespace=NAMESPACE)
+
+
+def say_why(id: ObjectId, kind: str, reason: str) -> None:
+    """Nobody will make the object again: `kind` is the name of one of Ray's `ErrorType`s."""
+    word = f"{kind} {reason}".encode()
+    internal_kv._internal_kv_put(_why_key(id), word, overwrite=True, namespace=NAMESPACE)
+
+
+def reason_of(id: ObjectId) -> tuple[str, str] | None:
+    """The kind and the reason that were said of an object; None: nothing was."""
+    word = internal_kv._internal_kv_get(_why_key(id), namespace=NAMESPACE)
+    if word is None:
+        return None
+    kind, _, reason = bytes(word).decode().partition(" ")
+    return kind, reason
+
+
+def reasons() -> list[bytes]:
+    """The keys of all that was said and not forgotten."""
+    return list(internal_kv._internal_kv_list(WHY_PREFIX, namespace=NAMESPACE))
+
+
+def forget_reason(key: bytes) -> None:
+    """Whoever waited for the object has heard why it did not come."""
+    internal_kv._internal_kv_del(key, namespace=NAMESPACE)
+
+
+def _why_key(id: ObjectId) -> bytes:
+    return WHY_PREFIX + bytes(id).hex().encode()
 
 
 def _key(loss: Loss) -> bytes:

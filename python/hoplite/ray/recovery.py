@@ -13,8 +13,9 @@ from ray._private.worker import global_worker
 from ray.remote_function import RemoteFunction
 
 from hoplite.ray import connection, lineage
+from hoplite.ray.arguments import CannotRunAgain
 from hoplite.ray.lifetime import id_of_hex
-from hoplite.ray.losses import Loss, is_certain, losses, settle
+from hoplite.ray.losses import Loss, claim, losses, say_why, settle
 
 __all__ = ["Recorded", "give_up", "record", "stop"]
 
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at what has been reported."""
+
+BUSY_INTERVAL = 0.1
+"""The same, while something is made again: what that needs may be lost too."""
 
 DELETE_TIMEOUT = 5.0
 """Seconds for a deletion, which the end of this process waits for; whoever still waits reports it again."""
@@ -33,6 +37,8 @@ class _Recovery:
     def __init__(self) -> None:
         self.node = worker._global_node
         """Of Ray's, made anew whenever this process connects; its worker id may be the same as before."""
+        self._name = global_worker.worker_id.hex()
+        self._looks = 0
         self._making: dict[ray.ObjectRef, list[Loss]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hoplite-recovery", daemon=True)
@@ -47,7 +53,7 @@ class _Recovery:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping.wait(LOOK_INTERVAL):
+        while not self._stopping.wait(BUSY_INTERVAL if self._making else LOOK_INTERVAL):
             if not global_worker.connected or worker._global_node is not self.node:
                 return
             try:
@@ -59,15 +65,22 @@ class _Recovery:
                 logger.exception("looking again in %s s", LOOK_INTERVAL)
 
     def _make_again(self) -> None:
+        self._looks += 1
         under_way = {loss for made in self._making.values() for loss in made}
         wanted: dict[str, list[Loss]] = {}
-        for loss in losses():
+        for loss, word in losses().items():
             task = lineage.known(loss.origin.task)
-            # To give up deletes. What may be cut off only, the supervisor gives up, in its time.
-            if task is not None and (not task.refused or is_certain(loss)):
-                settle(loss)
-                if loss not in under_way:
-                    wanted.setdefault(loss.origin.task, []).append(loss)
+            if task is None:
+                continue
+            if loss in under_way:
+                claim(loss, self._name, self._looks)
+            elif task.refused:
+                # To give up deletes. What may be cut off only, the supervisor gives up, in its time.
+                if word.certain:
+                    _give_up_as(task.refused, [loss])
+            else:
+                claim(loss, self._name, self._looks)
+                wanted.setdefault(loss.origin.task, []).append(loss)
         for name, lost in wanted.items():
             task = lineage.known(name)
             if task is None:
@@ -75,7 +88,7 @@ class _Recovery:
             try:
                 call = task.run_again({loss.origin.part: loss.guard for loss in lost})
             except Exception as error:
-                give_up(lost, str(error))
+                _give_up_as(error, lost)
             else:
                 logger.warning("%d objects of task %s are lost: it runs again", len(lost), name)
                 self._making[call] = lost
@@ -91,6 +104,9 @@ class _Recovery:
                 ray.get(call)
             except Exception as error:
                 give_up(lost, str(error))
+            else:
+                for loss in lost:
+                    settle(loss)
 
 
 _lock = threading.Lock()
@@ -132,8 +148,19 @@ def stop() -> None:
         lineage.forget_all()
 
 
-def give_up(lost: list[Loss], reason: str) -> None:
-    """Nobody can make these again: whoever waits for them is told so, by their deletion."""
+def _give_up_as(error: Exception, lost: list[Loss]) -> None:
+    give_up(lost, str(error), error.kind if isinstance(error, CannotRunAgain) else "OBJECT_LOST")
+
+
+def give_up(lost: list[Loss], reason: str, kind: str = "OBJECT_LOST") -> None:
+    """Nobody can make these again: whoever waits for them is told so, by their deletion.
+
+    `kind`: the name of the one of Ray's `ErrorType`s that says the `reason` best.
+    """
     logger.warning("%d objects are lost for good: %s", len(lost), reason)
     ids = [id_of_hex(loss.guard) for loss in lost]
+    for id in ids:
+        say_why(id, kind, reason)
     connection.call(lambda way: way.client.delete(ids, timeout=DELETE_TIMEOUT))
+    for loss in lost:
+        settle(loss)

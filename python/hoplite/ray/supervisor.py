@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hoplite.errors import NodeUnreachable
 from hoplite.ray.keeper import CONCURRENCY_MAX, Keeper
-from hoplite.ray.losses import Loss, losses, settle
+from hoplite.ray.losses import Loss, forget_reason, losses, reasons
 from hoplite.ray.names import NAMESPACE, keeper_name
 from hoplite.ray.recovery import give_up
 from hoplite.timeouts import Deadline
@@ -46,6 +46,10 @@ CLAIM_TIMEOUT = 10.0
 """Seconds for the process that called a task to say that it will make its lost results again."""
 
 
+REASON_SECONDS = 600.0
+"""For which it is said why an object is lost for good; as long as nodes remember that it was deleted."""
+
+
 @dataclass(slots=True)
 class _Kept:
     actor: Any
@@ -63,8 +67,10 @@ class Supervisor:
         self._kept: dict[str, _Kept] = {}
         self._failures: dict[str, list[str]] = {}
         """Of each live node that does not start: why not, the last times."""
-        self._losses: dict[Loss, float] = {}
-        """What is lost, and since when (`time.monotonic`)."""
+        self._losses: dict[Loss, tuple[bytes, float]] = {}
+        """What is lost, the last claim to make it again, and since when that stands (`time.monotonic`)."""
+        self._reasons: dict[bytes, float] = {}
+        """Why objects are lost for good, by key, and since when that is said (`time.monotonic`)."""
         self._stopping = False
         self._watching = threading.Thread(target=self._watch, name="hoplite-supervisor", daemon=True)
         self._watching.start()
@@ -135,14 +141,23 @@ class Supervisor:
                 ray.kill(kept.actor)
 
     def _give_up_losses(self) -> None:
-        """Those that have been reported for long: the process that could make them again has ended."""
-        now = time.monotonic()
-        self._losses = {loss: self._losses.get(loss, now) for loss in losses()}
-        old = [loss for loss, since in self._losses.items() if now - since > CLAIM_TIMEOUT]
+        """Those that nobody has claimed for long: the process that could make them again has ended."""
+        now, before = time.monotonic(), self._losses
+        self._losses = {}
+        for loss, word in losses().items():
+            claimed, since = before.get(loss, (b"", now))
+            self._losses[loss] = (word.claimed, now if word.claimed != claimed else since)
+        old = [loss for loss, (_, since) in self._losses.items() if now - since > CLAIM_TIMEOUT]
         if old:
-            give_up(old, f"no process has answered for them for {CLAIM_TIMEOUT} s")
-            for loss in old:
-                settle(loss)
+            give_up(old, f"no process has answered for them for {CLAIM_TIMEOUT} s", "OWNER_DIED")
+        self._forget_reasons(now)
+
+    def _forget_reasons(self, now: float) -> None:
+        said = reasons()
+        self._reasons = {key: self._reasons.get(key, now) for key in said}
+        for key, since in self._reasons.items():
+            if now - since > REASON_SECONDS:
+                forget_reason(key)
 
     def _start(self, node: str) -> None:
         actor = (

@@ -1,0 +1,42 @@
+"""Waiting for an object as `ray.get` waits: a task's processors are free for others meanwhile.
+
+A task that waits inside of Hoplite keeps what it was given to run. Where the object is to be made again, and the
+cluster has no processor left for that, both would wait for ever.
+"""
+
+from __future__ import annotations
+
+import ray
+from ray._private.worker import global_worker
+
+from hoplite.errors import NodeUnreachable, TimedOut
+from hoplite.ids import ObjectId
+from hoplite.ray.names import keeper_of
+from hoplite.timeouts import Deadline
+
+__all__ = ["PATIENCE", "keeps_processors", "until_there"]
+
+PATIENCE = 1.0
+"""Seconds for which a task may keep its processors while it waits for bytes: most come sooner."""
+
+KEEPER_TIMEOUT = 30.0
+"""Seconds to wait for this node's keeper, which may be starting anew."""
+
+
+def keeps_processors() -> bool:
+    """Whether this is a task, which has processors that Ray counts; actors keep theirs in any case."""
+    return global_worker.mode == ray.WORKER_MODE and global_worker.actor_id.is_nil()
+
+
+def until_there(id: ObjectId, deadline: Deadline) -> None:
+    """Wait until some node has the object, or `TimedOut`. Raises `NodeUnreachable`, `ObjectDeleted`."""
+    keeper = keeper_of(ray.get_runtime_context().get_node_id(), KEEPER_TIMEOUT)
+    left = deadline.left()
+    try:
+        ray.get(keeper.until_there.remote(id, left), timeout=left)
+    except ray.exceptions.GetTimeoutError as error:
+        raise TimedOut(str(error)) from error
+    except ray.exceptions.RayActorError as error:
+        raise NodeUnreachable(str(error)) from error
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None

@@ -1,0 +1,120 @@
+"""What Ray rebuilds is rebuilt: a node that has the only copy dies, in a cluster with one processor.
+
+Each case runs in a cluster of its own, whose nodes are taken for dead after two seconds of silence.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray")
+from test_ray_misuse import printed_by
+
+CLUSTER = """
+import numpy as np, pytest, ray, hoplite.ray
+from ray.cluster_utils import Cluster
+
+cluster = Cluster()
+cluster.add_node(
+    num_cpus=0,
+    include_dashboard=False,
+    _system_config={
+        "health_check_initial_delay_ms": 5000,
+        "health_check_period_ms": 100,
+        "health_check_failure_threshold": 20,
+        "object_timeout_milliseconds": 200,
+    },
+)
+hoplite.ray.init(address=cluster.address, log_to_driver=False)
+NODE = dict(num_cpus=1, object_store_memory=100_000_000)
+node = cluster.add_node(**NODE)
+cluster.wait_for_nodes()
+
+def lose_the_node():
+    "Another takes its place."
+    global node
+    cluster.remove_node(node, allow_graceful=False)
+    node = cluster.add_node(**NODE)
+
+@ray.remote(max_retries=1)
+def large():
+    return np.zeros(10_000_000, np.uint8)
+
+@ray.remote
+def more(array):
+    return array + 1
+
+@ray.remote
+def first_of(array):
+    return int(array[0])
+
+def read(*references):
+    "By tasks, so that this process has no copies."
+    return ray.get([first_of.remote(reference) for reference in references], timeout=60)
+"""
+
+CASES = {
+    "a result, twice; its task may run again once": """
+result = large.remote()
+assert read(result) == [0]
+lose_the_node()
+assert read(result) == [0]
+lose_the_node()
+for use in (lambda: read(result), lambda: ray.get(result, timeout=60)):
+    with pytest.raises(ray.exceptions.ObjectReconstructionFailedError, match="MAX_ATTEMPTS_EXCEEDED"):
+        use()
+""",
+    "results of one argument": """
+argument = large.remote()
+results = [more.remote(argument) for _ in range(4)]
+assert read(*results) == [1] * 4
+lose_the_node()
+assert read(*results) == [1] * 4
+""",
+    "a chain, and only its end is referred to": """
+result = large.remote()
+for _ in range(8):
+    result = more.remote(result)
+assert read(result) == [8]
+lose_the_node()
+assert read(result) == [8]
+""",
+    "what was made of what was put, and is not referred to any more": """
+put = ray.put(np.ones(10_000_000, np.uint8))
+result = more.remote(put)
+assert read(result) == [2]
+del put
+lose_the_node()
+assert read(result) == [2]
+""",
+    "a result of a task that may not run again": """
+result = large.options(max_retries=0).remote()
+assert read(result) == [0]
+lose_the_node()
+with pytest.raises(ray.exceptions.ObjectReconstructionFailedError, match="RETRIES_DISABLED"):
+    read(result)
+""",
+    "a result of a task whose caller has died": """
+@ray.remote(num_cpus=0, max_restarts=0)
+class Caller:
+    def result(self):
+        return [large.options(scheduling_strategy="SPREAD").remote()]
+
+caller = Caller.remote()
+(result,) = ray.get(caller.result.remote())
+assert read(result) == [0]
+ray.kill(caller)
+lose_the_node()
+with pytest.raises(ray.exceptions.OwnerDiedError):
+    ray.get(result, timeout=60)
+""",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_of_a_node_that_dies(case: str, tmp_path: Path) -> None:
+    printed = printed_by(f"{CLUSTER}\n{CASES[case]}\nprint('rebuilt')", tmp_path)
+    # Ray has its own to say, before and behind.
+    assert "rebuilt" in printed.splitlines(), printed
