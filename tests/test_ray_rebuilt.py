@@ -1,10 +1,11 @@
 """What Ray rebuilds is rebuilt: a node that has the only copy dies, in a cluster with one processor.
 
-Each case runs in a cluster of its own, whose nodes are taken for dead after two seconds of silence.
+In one cluster, whose nodes are taken for dead after two seconds of silence.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ pytest.importorskip("ray")
 from test_ray_misuse import printed_by
 
 CLUSTER = """
+import time
 import numpy as np, pytest, ray, hoplite.ray
 from ray.cluster_utils import Cluster
 
@@ -55,66 +57,69 @@ def read(*references):
     return ray.get([first_of.remote(reference) for reference in references], timeout=60)
 """
 
-CASES = {
-    "a result, twice; its task may run again once": """
-result = large.remote()
-assert read(result) == [0]
-lose_the_node()
-assert read(result) == [0]
-lose_the_node()
-for use in (lambda: read(result), lambda: ray.get(result, timeout=60)):
-    with pytest.raises(ray.exceptions.ObjectReconstructionFailedError, match="MAX_ATTEMPTS_EXCEEDED"):
-        use()
-""",
-    "results of one argument": """
-argument = large.remote()
-results = [more.remote(argument) for _ in range(4)]
-assert read(*results) == [1] * 4
-lose_the_node()
-assert read(*results) == [1] * 4
-""",
-    "a chain, and only its end is referred to": """
-result = large.remote()
-for _ in range(8):
-    result = more.remote(result)
-assert read(result) == [8]
-lose_the_node()
-assert read(result) == [8]
-""",
-    "what was made of what was put, and is not referred to any more": """
-put = ray.put(np.ones(10_000_000, np.uint8))
-result = more.remote(put)
-assert read(result) == [2]
-del put
-lose_the_node()
-assert read(result) == [2]
-""",
-    "a result of a task that may not run again": """
-result = large.options(max_retries=0).remote()
-assert read(result) == [0]
-lose_the_node()
-with pytest.raises(ray.exceptions.ObjectReconstructionFailedError, match="RETRIES_DISABLED"):
-    read(result)
-""",
-    "a result of a task whose caller has died": """
-@ray.remote(num_cpus=0, max_restarts=0)
-class Caller:
-    def result(self):
-        return [large.options(scheduling_strategy="SPREAD").remote()]
+CASES = """
+def of_a_result_twice_whose_task_may_run_again_once():
+    result = large.remote()
+    assert read(result) == [0]
+    lose_the_node()
+    assert read(result) == [0]
+    lose_the_node()
+    for use in (lambda: read(result), lambda: ray.get(result, timeout=60)):
+        with pytest.raises(ray.exceptions.ObjectReconstructionFailedError, match="MAX_ATTEMPTS_EXCEEDED"):
+            use()
 
-caller = Caller.remote()
-(result,) = ray.get(caller.result.remote())
-assert read(result) == [0]
-ray.kill(caller)
-lose_the_node()
-with pytest.raises(ray.exceptions.OwnerDiedError):
-    ray.get(result, timeout=60)
-""",
-}
+def of_results_of_one_argument():
+    argument = large.remote()
+    results = [more.remote(argument) for _ in range(4)]
+    assert read(*results) == [1] * 4
+    lose_the_node()
+    assert read(*results) == [1] * 4
+
+def of_a_chain_whose_end_alone_is_referred_to():
+    result = large.remote()
+    for _ in range(8):
+        result = more.remote(result)
+    assert read(result) == [8]
+    lose_the_node()
+    assert read(result) == [8]
+
+def of_what_was_made_of_what_was_put_and_is_not_referred_to():
+    put = ray.put(np.ones(10_000_000, np.uint8))
+    result = more.remote(put)
+    assert read(result) == [2]
+    del put
+    lose_the_node()
+    assert read(result) == [2]
+
+def of_a_task_that_may_not_run_again():
+    result = large.options(max_retries=0).remote()
+    assert read(result) == [0]
+    lose_the_node()
+    with pytest.raises(ray.exceptions.ObjectReconstructionFailedError, match="RETRIES_DISABLED"):
+        read(result)
+
+def of_a_task_whose_caller_has_died():
+    @ray.remote(num_cpus=0, max_restarts=0)
+    class Caller:
+        def result(self):
+            return [large.remote()]
+
+    caller = Caller.remote()
+    (result,) = ray.get(caller.result.remote())
+    assert read(result) == [0]
+    ray.kill(caller)
+    lose_the_node()
+    with pytest.raises(ray.exceptions.OwnerDiedError):
+        ray.get(result, timeout=60)
+
+for case in [case for name, case in list(globals().items()) if name.startswith("of_")]:
+    began = time.monotonic()
+    case()
+    print(f"{case.__name__}: {time.monotonic() - began:.1f} s")
+"""
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_of_a_node_that_dies(case: str, tmp_path: Path) -> None:
-    printed = printed_by(f"{CLUSTER}\n{CASES[case]}\nprint('rebuilt')", tmp_path)
-    # Ray has its own to say, before and behind.
-    assert "rebuilt" in printed.splitlines(), printed
+def test_the_loss(tmp_path: Path) -> None:
+    cases = re.findall(r"^def (of_\w+)", CASES, re.MULTILINE)
+    printed = printed_by(CLUSTER + CASES, tmp_path)
+    assert re.findall(r"^(of_\w+): [\d.]+ s$", printed, re.MULTILINE) == cases, printed
