@@ -36,8 +36,11 @@ cluster.wait_for_nodes()
 
 def lose_the_node():
     "Another takes its place."
-    global node
     cluster.remove_node(node, allow_graceful=False)
+    add_a_node()
+
+def add_a_node():
+    global node
     node = cluster.add_node(**NODE)
 
 @ray.remote(max_retries=1)
@@ -90,6 +93,20 @@ def of_what_was_made_of_what_was_put_and_is_not_referred_to():
     del put
     lose_the_node()
     assert read(result) == [2]
+
+def of_what_nobody_can_make_now():
+    result = large.remote()
+    assert read(result) == [0]
+    cluster.remove_node(node, allow_graceful=False)
+    # Its Hoplite node may live a moment longer.
+    while len(hoplite.ray.nodes()) > 1:
+        time.sleep(0.1)
+    began = time.monotonic()
+    with pytest.raises(ray.exceptions.GetTimeoutError):
+        ray.get(result, timeout=2)
+    assert time.monotonic() - began < 4
+    add_a_node()
+    assert ray.get(result, timeout=60)[0] == 0
 
 def of_a_task_that_may_not_run_again():
     result = large.options(max_retries=0).remote()

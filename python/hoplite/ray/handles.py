@@ -198,11 +198,11 @@ def kept_as_handles() -> Iterator[list[Handle]]:
 @contextlib.contextmanager
 def loading_until(deadline: Deadline) -> Iterator[None]:
     """Inside, this thread waits for the bytes of values until then at the latest."""
-    _thread.deadline = deadline
+    before, _thread.deadline = _thread.deadline, deadline
     try:
         yield
     finally:
-        _thread.deadline = None
+        _thread.deadline = before
 
 
 @contextlib.contextmanager

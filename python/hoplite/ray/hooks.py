@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import ray
 from ray._common.utils import load_class
 from ray._private import serialization
 from ray._private.serialization import SerializationContext
@@ -21,12 +22,14 @@ from ray.remote_function import RemoteFunction
 
 from hoplite.errors import HopliteError
 from hoplite.ray.ahead import bringing, parts_noted
+from hoplite.ray.errors import ObjectFetchTimedOutError
 from hoplite.ray.forms import kinds
-from hoplite.ray.handles import held, unavailable_here
+from hoplite.ray.handles import held, loading_until, unavailable_here
 from hoplite.ray.lingering import see_ends_of_tasks
 from hoplite.ray.recovery import record
 from hoplite.ray.reducers import Reducer, reducer_of
 from hoplite.ray.settings import THRESHOLD_VARIABLE, TRANSPARENT_VARIABLE
+from hoplite.timeouts import Deadline
 
 __all__ = ["install", "is_in_runtime_env", "runtime_env", "uninstall"]
 
@@ -140,6 +143,23 @@ def _or_lost(deserialize: Method) -> Method:
     return method
 
 
+def _in_time(get_objects: Method) -> Method:
+    def method(self: Worker, references: Any, timeout: float | None = None, *args: Any, **kwargs: Any) -> Any:
+        # Below 0 it is none, to Ray.
+        if timeout is None or timeout < 0:
+            return get_objects(self, references, timeout, *args, **kwargs)
+        deadline = Deadline(timeout)
+        try:
+            with loading_until(deadline):
+                return get_objects(self, references, timeout, *args, **kwargs)
+        except ObjectFetchTimedOutError as error:
+            if not deadline.is_over():
+                raise
+            raise ray.exceptions.GetTimeoutError(str(error)) from error
+
+    return method
+
+
 def _holding(submit: Method) -> Method:
     def method(*args: Any, **kwargs: Any) -> Any:
         with held():
@@ -162,6 +182,7 @@ _SURROUNDED: dict[tuple[object, str], Callable[[Method], Method]] = {
     (SerializationContext, "_serialize_to_pickle5"): _with_kinds,
     (serialization, "Pickle5SerializedObject"): _bringing,
     (SerializationContext, "_deserialize_object"): _or_lost,
+    (Worker, "get_objects"): _in_time,
     (Worker, "put_object"): _holding,
     (RemoteFunction, "_remote"): _holding_and_recorded,
     (ActorClass, "_remote"): _holding,
