@@ -147,12 +147,12 @@ impl Directory {
     /// A claim whose claimant is gone ends when nobody works under it any more; then the next is accepted.
     pub(super) fn end_released_claim(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId) {
         let Some(entry) = self.known_entry_mut(id) else { return };
-        let Content::Claimed { claim, released: true, .. } = entry.content else { return };
+        let Content::Claimed { claim, stamp, released: true, .. } = entry.content else { return };
         if entry.is_worked_on(claim) {
             return;
         }
         entry.content = Content::None;
-        self.tell_if_deleted(ctx, id);
+        self.tell_if_deleted(ctx, id, Some(stamp));
         self.drop_orphans(ctx, id);
         self.settle_contenders(ctx, local, id);
     }

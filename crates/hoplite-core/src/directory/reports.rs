@@ -182,6 +182,7 @@ impl Directory {
         let Some(entry) = self.known_entry_mut(id) else { return };
         entry.contenders.retain(|contender| !contender.is_copy(origin, edition));
         if let Some(held) = entry.withdraw(origin, seq, edition) {
+            let accepted = entry.stamp();
             entry.take_back(origin, edition, held.claim);
             if let Some((claim, stamp)) =
                 entry.stands_for(origin).filter(|(claim, _)| held.claim == Some(*claim))
@@ -190,7 +191,7 @@ impl Directory {
                 self.tell_claim_verdict(ctx, id, claim, Verdict::Accepted(stamp));
             }
             if self.entry(id).is_some_and(|entry| entry.content == Content::None) {
-                self.tell_if_deleted(ctx, id);
+                self.tell_if_deleted(ctx, id, accepted);
             }
             self.after_removal(ctx, local, id, origin);
         }

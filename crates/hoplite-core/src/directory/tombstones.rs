@@ -154,12 +154,17 @@ impl Directory {
         (!later).then_some(deleted)
     }
 
-    /// What was accepted after the object's deletion came to nothing: the deletion counts again, also for those
-    /// who have asked since.
-    pub(super) fn tell_if_deleted(&mut self, ctx: &mut Ctx, id: ObjectId) {
-        if self.deleted_at(id).is_some() {
-            self.tell_everyone_deleted(ctx, id);
+    /// What was accepted then, after the object's deletion, came to nothing: the deletion counts again, also for
+    /// those who have asked since. They may have parts of it, so it counts from then on: they take an earlier
+    /// deletion for that of another object.
+    pub(super) fn tell_if_deleted(&mut self, ctx: &mut Ctx, id: ObjectId, accepted: Option<Stamp>) {
+        if self.deleted_at(id).is_none() {
+            return;
         }
+        if let (Some(stamp), Some(known)) = (accepted, self.tombstones.deletion(ctx.now, id)) {
+            self.tombstones.insert(ctx, id, Deletion { stamp, ..known });
+        }
+        self.tell_everyone_deleted(ctx, id);
     }
 
     /// A call deletes the id.
