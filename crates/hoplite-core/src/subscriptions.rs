@@ -120,6 +120,16 @@ impl Subscriptions {
         Some((key, telling))
     }
 
+    /// Somebody began to watch while others are still to be told something: it may stand between those. That the
+    /// object is deleted it must hear with them, for its owner is not asked once more.
+    fn tell_one_more(&mut self, object: ObjectId) {
+        for news in [News::Change, News::Lost, News::Deleted] {
+            if let Some(telling) = self.telling.get_mut(&(object, news)) {
+                telling.left += 1;
+            }
+        }
+    }
+
     fn note_copy(&mut self, object: ObjectId, node: NodeId, report: CopyReport) {
         if let Some(known) = self.table.get_mut(&object) {
             known.copies.insert(node, report);
@@ -230,8 +240,12 @@ impl Core {
     pub(crate) fn watch(&mut self, object: ObjectId, watcher: Watcher) {
         let known = self.subscriptions.table.entry(object).or_default();
         let first = known.watchers.is_empty() || std::mem::take(&mut known.over);
-        self.subscriptions.pairs += usize::from(known.watchers.insert(watcher));
-        if known.lost {
+        let (is_new, lost) = (known.watchers.insert(watcher), known.lost);
+        if is_new {
+            self.subscriptions.pairs += 1;
+            self.subscriptions.tell_one_more(object);
+        }
+        if lost {
             self.tell_lost(watcher, object);
         }
         if first {

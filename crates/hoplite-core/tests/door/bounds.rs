@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use hoplite_core::io::ClientId;
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Scope, ShardQuery, Verdict};
@@ -488,6 +489,55 @@ fn news_of_an_object_that_many_watch_do_not_cross() {
     let lost = calls.iter().filter(|&&call| matches!(at.reply(call), Some(Reply::Failed(_)))).count();
     let ready = calls.iter().filter(|&&call| matches!(at.reply(call), Some(Reply::Ready { .. }))).count();
     assert!(lost <= 1024 && lost + ready == 8000, "{lost}, {ready}");
+}
+
+/// They take nobody's turn, wherever they stand among the others.
+#[test]
+fn who_begins_to_watch_while_many_are_told_keeps_nobody_from_hearing() {
+    let mut at = Node::among(2, STORE);
+    let id = at.id_owned_by(2);
+    let wait = |count| Request::Wait {
+        ids: vec![object("never"), id],
+        count,
+        timeout_ms: None,
+        fail_if_lost: false,
+        known_lost: vec![],
+    };
+    let clients = [CLIENT, ClientId(2)];
+    let calls = clients.map(|client| (0..1500).map(|_| at.ask_as(client, wait(1))).collect::<Vec<_>>());
+    let report = put_report(1, edition(5), SIZE);
+    at.answer(2, id, DirectoryAnswer::Copy { node: node(2), report, payload: None });
+    assert_eq!(at.reply(calls[1][0]), None);
+    for _ in 0..500 {
+        at.ask(wait(2));
+    }
+    at.wait(Duration::from_millis(50));
+    let ready = Reply::Ready { ids: vec![id] };
+    let told = |call: &u64| at.reply(*call) == Some(&ready);
+    assert_eq!(calls.iter().flatten().filter(|call| !told(call)).count(), 0);
+}
+
+/// Their owner was asked long before, and says it only once.
+#[test]
+fn who_begins_to_watch_while_many_are_told_of_a_deletion_is_told_too() {
+    let mut at = Node::among(2, STORE);
+    let id = at.id_owned_by(2);
+    let wait = Request::Wait {
+        ids: vec![object("never"), id],
+        count: 1,
+        timeout_ms: None,
+        fail_if_lost: false,
+        known_lost: vec![],
+    };
+    let clients = [3, 4].map(ClientId);
+    let mut calls: Vec<_> = (0..3000).map(|number| at.ask_as(clients[number / 1500], wait.clone())).collect();
+    let gone = deleted(&at);
+    at.answer(2, id, gone);
+    calls.extend([2, 3, 4, 5].map(|client| at.ask_as(ClientId(client), wait.clone())));
+    at.wait(Duration::from_millis(50));
+    assert!(calls
+        .into_iter()
+        .all(|call| at.reply(call).is_some() && failed(&at, call) == ErrorKind::Deleted));
 }
 
 /// Objects of a wait that was cancelled may be watched for a while.
