@@ -234,8 +234,12 @@ impl Core {
             if self.is_in_the_way(object) {
                 return;
             }
-            self.unwant(object, Want::Call(client, call));
-            self.try_create(client, call);
+            let want = Want::Call(client, call);
+            // It may only wait to be told that the object is deleted.
+            if !self.fail_at_once(object, want) {
+                self.unwant(object, want);
+                self.try_create(client, call);
+            }
         }
         if puts.len() == STEPS_PER_TURN {
             self.go_on_soon(object);

@@ -5,7 +5,7 @@ use hoplite_words::{Error, ErrorKind, ObjectId};
 
 use super::turns::STEPS_PER_TURN;
 use super::Pending;
-use crate::fetch::Early;
+use crate::fetch::{Early, Want};
 use crate::io::ClientId;
 use crate::Core;
 
@@ -36,7 +36,10 @@ impl Core {
         }
         let gets = self.fetches.early(object, Early::Get, STEPS_PER_TURN);
         for &(client, call) in &gets {
-            self.serve_partial_get(client, call, object);
+            // It may only wait to be told that the object is deleted.
+            if !self.fail_at_once(object, Want::Call(client, call)) {
+                self.serve_partial_get(client, call, object);
+            }
         }
         if gets.len() == STEPS_PER_TURN {
             self.go_on_soon(object);

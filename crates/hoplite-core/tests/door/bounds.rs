@@ -587,6 +587,29 @@ fn many_puts_of_one_object_go_on_in_turns() {
     assert!(calls[3..].iter().all(|&call| at.reply(call) == Some(&Reply::Done)));
 }
 
+/// None of them becomes another writing of it first, or is shown another one.
+#[test]
+fn many_puts_and_gets_of_an_object_that_is_deleted_are_told_so() {
+    for request in [create(object("x"), SIZE), get_partial(object("x"))] {
+        let mut at = Node::alone(STORE);
+        let first = match request {
+            Request::Create { .. } => Some(at.ask(create(object("x"), SIZE))),
+            _ => None,
+        };
+        let calls: Vec<_> = (0..4000).map(|_| at.ask(request.clone())).collect();
+        at.ask(delete(object("x")));
+        at.ask(create(object("x"), SIZE));
+        at.wait(Duration::from_millis(50));
+        let is_told = |call: &u64| match at.reply(*call) {
+            Some(Reply::Failed(error)) => error.kind == ErrorKind::Deleted,
+            _ => false,
+        };
+        assert_eq!(calls.iter().filter(|call| !is_told(call)).count(), 0);
+        // What their clients may be writing.
+        assert_eq!(at.status().copies, 1 + u64::from(first.is_some()));
+    }
+}
+
 #[test]
 fn many_gets_that_are_content_with_part_get_it_in_turns() {
     let mut at = Node::among(3, STORE);
