@@ -52,6 +52,8 @@ impl Core {
     pub(crate) fn wait_for_first(&mut self, client: ClientId, call: u64, copy: CopyId) {
         let spare = &self.copies.table[&copy];
         let (id, size, header) = (spare.object, spare.extent.size, spare.header.clone());
+        // Somebody who needs its room may wait for that already.
+        self.room_changed |= spare.views == 0;
         self.spares.insert((client, call), copy);
         self.replace_pending(client, call, Pending::PutAgain { id, size, header });
         self.want(id, Want::Call(client, call));

@@ -163,6 +163,23 @@ fn what_is_kept_for_a_second_put_is_given_up_for_room() {
     assert_eq!(failed(&second.at, second.seal), ErrorKind::StoreFull);
 }
 
+/// Whoever waited for room while the bytes were still being written gets it.
+#[test]
+fn what_is_kept_for_a_second_put_is_given_up_for_who_waits_already() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(2);
+    let call = at.ask(create(id, SIZE));
+    let spare = created(&at, call);
+    let writing = announced(&mut at, id);
+    at.answer(2, id, verdict(writing, exists(5)));
+    let other = at.ask(create(object("needs the room"), SIZE));
+    created(&at, other);
+    let waits = at.ask(create(object("this, too"), SIZE));
+    assert_eq!(at.reply(waits), None);
+    at.ask(Request::Seal { copy: spare, timeout_ms: None });
+    created(&at, waits);
+}
+
 #[test]
 fn what_its_client_views_is_not_given_up_for_room_that_would_not_come() {
     let mut second = Second::kept();
