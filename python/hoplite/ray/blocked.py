@@ -6,6 +6,8 @@ cluster has no processor left for that, both would wait for ever.
 
 from __future__ import annotations
 
+import threading
+
 import ray
 from ray._private.worker import global_worker
 
@@ -24,8 +26,16 @@ KEEPER_TIMEOUT = 30.0
 
 
 def keeps_processors() -> bool:
-    """Whether this is a task, which has processors that Ray counts; actors keep theirs in any case."""
-    return global_worker.mode == ray.WORKER_MODE and global_worker.actor_id.is_nil()
+    """Whether this is a task, which has processors that Ray counts; actors keep theirs in any case.
+
+    Ray runs tasks on the main thread. Others may be threads of Ray's own, which unpickle what `ObjectRef.future`
+    and `await` bring, and on which no call's answer comes: there nobody may wait for one.
+    """
+    return (
+        threading.current_thread() is threading.main_thread()
+        and global_worker.mode == ray.WORKER_MODE
+        and global_worker.actor_id.is_nil()
+    )
 
 
 def until_there(id: ObjectId, deadline: Deadline) -> None:

@@ -1,0 +1,34 @@
+"""Who waits for bytes in `ray.get`, and who must not."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+from ray_cluster import IGNORED
+
+ray = pytest.importorskip("ray")
+blocked = pytest.importorskip("hoplite.ray.blocked")
+
+pytestmark = IGNORED
+
+
+def in_a_worker(monkeypatch: pytest.MonkeyPatch, actor_id: ray.ActorID) -> None:
+    monkeypatch.setattr(blocked, "global_worker", SimpleNamespace(mode=ray.WORKER_MODE, actor_id=actor_id))
+
+
+def test_a_task_waits_in_ray_on_its_own_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of `ObjectRef.future()`: what it brings is unpickled on the thread that would have to hear the answer.
+    in_a_worker(monkeypatch, ray.ActorID.nil())
+    found = []
+    other = threading.Thread(target=lambda: found.append(blocked.keeps_processors()))
+    other.start()
+    other.join()
+    assert found == [False]
+    assert blocked.keeps_processors()
+
+
+def test_an_actor_keeps_its_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_a_worker(monkeypatch, ray.ActorID.from_random())
+    assert not blocked.keeps_processors()
