@@ -23,9 +23,12 @@ class Function:
 
     def __init__(self) -> None:
         self.called: list[tuple[list[Any], dict[str, Any]]] = []
+        self.options: list[dict[str, Any]] = []
+        self._function = None
 
     def _remote(self, args: list[Any], kwargs: dict[str, Any], **options: Any) -> ray.ObjectRef:
         self.called.append((args, kwargs))
+        self.options.append(options)
         return a_reference()
 
 
@@ -79,13 +82,46 @@ def test_a_task_that_cannot_run_again_says_so(args: tuple[Any, ...], options: di
 
 
 @pytest.mark.usefixtures("nothing_known")
+def test_each_large_value_of_a_result_may_be_made_again_as_often_as_the_task_may_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    again = Function()
+    monkeypatch.setattr(lineage, "_AGAIN", again)
+    result = a_reference()
+    lineage.record(Function(), (1,), {}, {"max_retries": 2}, result)
+    task = lineage.known(name_of(result))
+    # As one reader finds them lost, one after the other, twice.
+    calls = [task.run_again({part: "guard"}) for _ in range(2) for part in range(5)]
+    assert [options["max_retries"] for options in again.options] == [1] * 5 + [0] * 5
+    # With a guard of an earlier time its keeper would delete what was made again later.
+    assert task.again == {part: [calls[part], calls[5 + part]] for part in range(5)}
+    with pytest.raises(CannotRunAgain) as refused:
+        task.run_again({5: "guard", 0: "guard"})
+    assert refused.value.kind == "OBJECT_UNRECONSTRUCTABLE_MAX_ATTEMPTS_EXCEEDED"
+    task.run_again({5: "guard"})
+
+
+@pytest.mark.usefixtures("nothing_known")
+def test_nothing_is_made_again_for_a_task_that_may_not_run_again() -> None:
+    maker, argument = Function(), a_reference()
+    lineage.record(maker, (), {}, {}, argument)
+    result = a_reference()
+    lineage.record(Function(), (argument,), {}, {"max_retries": 1}, result)
+    task = lineage.known(name_of(result))
+    task.again = {0: [result]}
+    with pytest.raises(CannotRunAgain):
+        task.run_again({0: "guard"})
+    assert maker.called == []
+
+
+@pytest.mark.usefixtures("nothing_known")
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lineage, "TASKS_BYTES_MAX", 10 * (lineage.TASK_BYTES + 100))
     results = [a_reference() for _ in range(30)]
     for result in results:
         lineage.record(Function(), (bytes(100),), {}, {}, result)
         # What was made again hangs on the task: the first stays.
-        lineage.known(name_of(results[0])).again = {0: result}
+        lineage.known(name_of(results[0])).again = {0: [result]}
     evicted = [lineage.known(name_of(result)).refused is not None for result in results]
     assert evicted == [False] + [True] * 20 + [False] * 9
     with pytest.raises(CannotRunAgain) as refused:

@@ -72,27 +72,44 @@ class Task:
     refused: CannotRunAgain | None = None
     """Why it cannot be made again, if so."""
     retries: int = 0
-    """How often it may still run again; below 0: always."""
+    """How often each of its large values may be made again; below 0: always."""
     put: Sequence[ray.ObjectRef] = ()
     """What was put and is in its arguments: no task can make it, so it stays, as in Ray."""
-    again: dict[int, ray.ObjectRef] | None = None
-    """By part, the call that made it again: that holds its new guard. None: nothing was."""
+    again: dict[int, list[ray.ObjectRef]] | None = None
+    """By part, the calls that made it again. They hold its new guards, all of them: with an earlier one that goes,
+    its keeper deletes the object, also where a later call has made it. None: nothing was made again."""
+
+    def refusal(self, part: int) -> CannotRunAgain | None:
+        """Why this large value is not made again, if so.
+
+        The values are reported one by one, as somebody comes to wait for them, so one loss may take as many runs
+        as there are values: what `max_retries` allows is counted for each.
+        """
+        if self.refused is None and 0 <= self.retries <= self._times_made(part):
+            return CannotRunAgain(
+                "its task has run as often as max_retries allows",
+                "OBJECT_UNRECONSTRUCTABLE_MAX_ATTEMPTS_EXCEEDED",
+            )
+        return self.refused
 
     def run_again(self, parts: dict[int, str]) -> ray.ObjectRef:
         """Make `parts` (their guards in hex) again; the call that does. Raises `CannotRunAgain`."""
+        for part in parts:
+            # Before arguments that have gone are made again, for nothing.
+            if (refusal := self.refusal(part)) is not None:
+                raise refusal
         args, kwargs = self._arguments()
-        if self.retries == 0:
-            raise CannotRunAgain(
-                "its task has run as often as max_retries allows", "OBJECT_UNRECONSTRUCTABLE_MAX_ATTEMPTS_EXCEEDED"
-            )
-        if self.retries > 0:
-            self.retries -= 1
-        options = {**self.options, "num_returns": 1, "max_retries": self.retries}
+        retries = self.retries if self.retries < 0 else self.retries - 1 - max(map(self._times_made, parts))
+        options = {**self.options, "num_returns": 1, "max_retries": retries}
         call = _AGAIN._remote(
             args=[self.function._function, self.outputs, parts, *args], kwargs=kwargs, **options
         )
-        self.again = {**(self.again or {}), **dict.fromkeys(parts, call)}
+        made = self.again or {}
+        self.again = {**made, **{part: [*made.get(part, ()), call] for part in parts}}
         return call
+
+    def _times_made(self, part: int) -> int:
+        return len((self.again or {}).get(part, ()))
 
     def results(self) -> list[ray.ObjectRef]:
         """Those of another call like this one. Raises `CannotRunAgain`."""
@@ -189,7 +206,9 @@ def record(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, 
 def _noted(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, Any], outputs: int) -> Task:
     retries = _retries(options)
     if retries == 0:
-        disabled = CannotRunAgain("its task is not to be retried", "OBJECT_UNRECONSTRUCTABLE_RETRIES_DISABLED")
+        disabled = CannotRunAgain(
+            "its task is not to be retried", "OBJECT_UNRECONSTRUCTABLE_RETRIES_DISABLED"
+        )
         return Task(function, (), {}, options, outputs, refused=disabled)
     if not args and not kwargs:
         return Task(function, (), {}, options, outputs, retries=retries)
