@@ -12,10 +12,12 @@ from ray._private import worker
 from ray._private.worker import global_worker
 from ray.remote_function import RemoteFunction
 
+from hoplite.errors import HopliteError
 from hoplite.ray import connection, lineage
 from hoplite.ray.arguments import CannotRunAgain
 from hoplite.ray.lifetime import id_of_hex
 from hoplite.ray.losses import Loss, claim, losses, say_why, settle
+from hoplite.timeouts import Deadline
 
 __all__ = ["Recorded", "give_up", "record", "stop"]
 
@@ -26,6 +28,9 @@ LOOK_INTERVAL = 1.0
 
 BUSY_INTERVAL = 0.1
 """The same, while something is made again: what that needs may be lost too."""
+
+LOCATE_TIMEOUT = 1.0
+"""Seconds to ask whether any node has what would be given up, all of it together."""
 
 DELETE_TIMEOUT = 5.0
 """Seconds for a deletion, which the end of this process waits for; whoever still waits reports it again."""
@@ -156,7 +161,12 @@ def give_up(lost: list[Loss], reason: str, kind: str = "OBJECT_LOST") -> None:
     """Nobody can make these again: whoever waits for them is told so, by their deletion.
 
     `kind`: the name of the one of Ray's `ErrorType`s that says the `reason` best.
+
+    What some node has after all stays. A report may come late, or from who was cut off for a while.
     """
+    lost = _settled_unless_there(lost)
+    if not lost:
+        return
     logger.warning("%d objects are lost for good: %s", len(lost), reason)
     ids = [id_of_hex(loss.guard) for loss in lost]
     for id in ids:
@@ -164,3 +174,28 @@ def give_up(lost: list[Loss], reason: str, kind: str = "OBJECT_LOST") -> None:
     connection.call(lambda way: way.client.delete(ids, timeout=DELETE_TIMEOUT))
     for loss in lost:
         settle(loss)
+
+
+def _settled_unless_there(lost: list[Loss]) -> list[Loss]:
+    """Those that no node has; the others' reports are taken away."""
+    deadline = Deadline(LOCATE_TIMEOUT)
+    gone = []
+    for loss in lost:
+        if _is_there(loss, deadline):
+            logger.info("%s of task %s is there after all", loss.guard, loss.origin.task)
+            settle(loss)
+        else:
+            gone.append(loss)
+    return gone
+
+
+def _is_there(loss: Loss, deadline: Deadline) -> bool:
+    if deadline.is_over():
+        return False
+    id = id_of_hex(loss.guard)
+    try:
+        found = connection.call(lambda way: way.client.locations(id, timeout=deadline.left()))
+    except HopliteError:
+        # Deleted already, or not to be told now.
+        return False
+    return any(copy.complete for copy in found.copies)
