@@ -16,6 +16,7 @@ recovery = pytest.importorskip("hoplite.ray.recovery")
 from hoplite.errors import ObjectDeleted  # noqa: E402
 from hoplite.ids import ObjectId  # noqa: E402
 from hoplite.ray import supervisor  # noqa: E402
+from hoplite.ray.arguments import CannotRunAgain  # noqa: E402
 from hoplite.ray.lifetime import id_of_hex  # noqa: E402
 from hoplite.ray.origins import Origin  # noqa: E402
 
@@ -85,6 +86,30 @@ def supervising() -> Any:
     return found
 
 
+class Task:
+    """Of a task, what recovery looks at."""
+
+    def __init__(self, refused: CannotRunAgain | None) -> None:
+        self.refused = refused
+        self.calls: list[dict[int, str]] = []
+
+    def refusal(self, part: int) -> CannotRunAgain | None:
+        return self.refused
+
+    def run_again(self, parts: dict[int, str]) -> object:
+        self.calls.append(parts)
+        return object()
+
+
+@pytest.fixture
+def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The thread's part of a process that has called the tasks in `known`."""
+    found = object.__new__(recovery._Recovery)
+    found._name, found._looks, found._making, found.known = "caller", 0, {}, {}
+    monkeypatch.setattr(recovery.lineage, "known", found.known.get)
+    return found
+
+
 def test_what_is_there_is_not_deleted(node: Node) -> None:
     # Reported by who was cut off from it, or told late that it had been made again.
     there, gone = a_loss("there"), a_loss("gone")
@@ -106,3 +131,39 @@ def test_the_supervisor_deletes_nothing_that_has_come_back(
     seconds_go_by(monkeypatch, supervising, 2 * supervisor.CLAIM_TIMEOUT)
     assert node.deleted == set()
     assert losses.losses() == {}
+
+
+def test_the_callers_reason_stands_when_the_supervisor_gives_up(
+    node: Node, recovering: Any, supervising: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = a_loss()
+    disabled = "OBJECT_UNRECONSTRUCTABLE_RETRIES_DISABLED"
+    recovering.known["task"] = Task(CannotRunAgain("not to be retried", disabled))
+    losses.report(loss, certain=False)
+    recovering._make_again()
+    assert node.deleted == set()
+    seconds_go_by(monkeypatch, supervising, 2 * supervisor.CLAIM_TIMEOUT)
+    assert node.deleted == {id_of_hex(loss.guard)}
+    assert losses.reason_of(id_of_hex(loss.guard)) == (disabled, "not to be retried")
+
+
+def test_a_deletion_that_fails_holds_up_no_claim(
+    node: Node, recovering: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recovering.known.update(hopeless=Task(CannotRunAgain("no")), other=Task(None))
+    losses.report(a_loss("hopeless"), certain=True)
+    losses.report(a_loss("other"), certain=True)
+    monkeypatch.setattr(node, "delete", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        recovering._make_again()
+    assert losses.losses()[a_loss("other")].claimed == b"caller 1"
+    assert recovering.known["other"].calls == [{0: "other0"}]
+
+
+def test_a_long_reason_of_any_letters_is_said_shortly(node: Node) -> None:
+    id = ObjectId.random()
+    losses.say_why(id, "OBJECT_LOST", "x" * 1_000_000 + " \udcff: the end")
+    kind, reason = losses.reason_of(id)
+    assert kind == "OBJECT_LOST"
+    assert reason.endswith("x \\udcff: the end")
+    assert len(reason) < 2 * losses.REASON_CHARS_MAX

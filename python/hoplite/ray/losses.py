@@ -13,12 +13,26 @@ from hoplite.ids import ObjectId
 from hoplite.ray.names import NAMESPACE
 from hoplite.ray.origins import Origin
 
-__all__ = ["Loss", "Word", "claim", "forget_reason", "losses", "reason_of", "reasons", "report", "say_why", "settle"]
+__all__ = [
+    "Loss",
+    "Word",
+    "claim",
+    "forget_reason",
+    "losses",
+    "reason_of",
+    "reasons",
+    "report",
+    "say_why",
+    "settle",
+]
 
 PREFIX = b"lost/"
 WHY_PREFIX = b"why/"
 CERTAIN = b"certain"
 CLAIMED = b"claimed "
+
+REASON_CHARS_MAX = 10_000
+"""Of why an object is lost; longer ones, of errors of users' own, are kept for each object, and for minutes."""
 
 
 class Loss(NamedTuple):
@@ -71,9 +85,13 @@ def settle(loss: Loss) -> None:
 
 
 def say_why(id: ObjectId, kind: str, reason: str) -> None:
-    """Nobody will make the object again: `kind` is the name of one of Ray's `ErrorType`s."""
-    word = f"{kind} {reason}".encode()
-    internal_kv._internal_kv_put(_why_key(id), word, overwrite=True, namespace=NAMESPACE)
+    """Nobody will make the object again: `kind` is the name of one of Ray's `ErrorType`s.
+
+    What was said first stays: by the process that called the task, before others give it up in its place.
+    """
+    # Of a traceback, which it may be, the end says most.
+    word = f"{kind} {reason[-REASON_CHARS_MAX:]}".encode(errors="backslashreplace")
+    internal_kv._internal_kv_put(_why_key(id), word, overwrite=False, namespace=NAMESPACE)
 
 
 def reason_of(id: ObjectId) -> tuple[str, str] | None:

@@ -73,16 +73,19 @@ class _Recovery:
         self._looks += 1
         under_way = {loss for made in self._making.values() for loss in made}
         wanted: dict[str, list[Loss]] = {}
+        hopeless: list[tuple[CannotRunAgain, list[Loss]]] = []
         for loss, word in losses().items():
             task = lineage.known(loss.origin.task)
             if task is None:
                 continue
             if loss in under_way:
                 claim(loss, self._name, self._looks)
-            elif task.refused:
+            elif (refusal := task.refusal(loss.origin.part)) is not None:
                 # To give up deletes. What may be cut off only, the supervisor gives up, in its time.
                 if word.certain:
-                    _give_up_as(task.refused, [loss])
+                    hopeless.append((refusal, [loss]))
+                else:
+                    say_why(id_of_hex(loss.guard), refusal.kind, str(refusal))
             else:
                 claim(loss, self._name, self._looks)
                 wanted.setdefault(loss.origin.task, []).append(loss)
@@ -97,6 +100,9 @@ class _Recovery:
             else:
                 logger.warning("%d objects of task %s are lost: it runs again", len(lost), name)
                 self._making[call] = lost
+        # At last: a deletion that is not answered holds up no claim.
+        for refusal, lost in hopeless:
+            _give_up_as(refusal, lost)
 
     def _see_to_failures(self) -> None:
         calls = list(self._making)
