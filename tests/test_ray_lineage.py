@@ -129,6 +129,28 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused.value.kind == "OBJECT_UNRECONSTRUCTABLE_LINEAGE_EVICTED"
 
 
+def forget(name: str) -> None:
+    lineage._tasks._evict(name)
+
+
+class Forgetting:
+    """An argument; while it is revived, its task is forgotten, as when room is made for others."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return forget, (self._name,)
+
+
+@pytest.mark.usefixtures("nothing_known")
+def test_a_task_that_is_forgotten_meanwhile_runs_with_all_its_arguments() -> None:
+    function, result = Function(), a_reference()
+    lineage.record(function, (Forgetting(name_of(result)),), {"six": 6}, {}, result)
+    lineage.known(name_of(result)).results()
+    assert function.called == [([None], {"six": 6})]
+
+
 class Holder:
     def hold(self, references: list[Any]) -> None:
         self._held = references

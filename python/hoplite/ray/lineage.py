@@ -117,10 +117,12 @@ class Task:
         return _listed(self.function._remote(args=args, kwargs=kwargs, **self.options))
 
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        # In this order, the other way round than they are forgotten in, by another thread or while they are revived.
+        args, kwargs = self.args, self.kwargs
         if self.refused is not None:
             raise self.refused
-        return [revived(value, _remade) for value in self.args], {
-            name: revived(value, _remade) for name, value in self.kwargs.items()
+        return [revived(value, _remade) for value in args], {
+            name: revived(value, _remade) for name, value in kwargs.items()
         }
 
 
@@ -171,11 +173,12 @@ class _Tasks:
         task = self.by_id[id]
         self.by_id.move_to_end(id)
         self._bytes -= task.bytes
-        task.args, task.kwargs, task.bytes, task.put = (), {}, 0, ()
+        # First: it is never to run with arguments that are not its own.
         task.refused = CannotRunAgain(
             f"more than {TASKS_BYTES_MAX} bytes of tasks were to be remembered",
             "OBJECT_UNRECONSTRUCTABLE_LINEAGE_EVICTED",
         )
+        task.args, task.kwargs, task.bytes, task.put = (), {}, 0, ()
 
     def _forget(self, id: str) -> None:
         with self._lock:
