@@ -153,7 +153,8 @@ def _in_time(get_objects: Method) -> Method:
             with loading_until(deadline):
                 return get_objects(self, references, timeout, *args, **kwargs)
         except ObjectFetchTimedOutError as error:
-            if not deadline.is_over():
+            # A task's own error is its result, however late it is got.
+            if not deadline.is_over() or isinstance(error, ray.exceptions.RayTaskError):
                 raise
             raise ray.exceptions.GetTimeoutError(str(error)) from error
 

@@ -45,7 +45,8 @@ def get(references: ray.ObjectRef | Sequence[ray.ObjectRef], *, timeout: float |
         try:
             return ray.get(references, timeout=timeout)
         except ray.exceptions.ObjectFetchTimedOutError as error:
-            if not deadline.is_over():
+            # A task's own error is its result, however late it is got.
+            if not deadline.is_over() or isinstance(error, ray.exceptions.RayTaskError):
                 raise
             raise ray.exceptions.GetTimeoutError(str(error)) from error
 
