@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +12,12 @@ from ray_cluster import IGNORED
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
 
-from hoplite.ray import hooks  # noqa: E402
+from hoplite.errors import NodeUnreachable, TimedOut  # noqa: E402
+from hoplite.ids import ObjectId  # noqa: E402
+from hoplite.ray import blocked, connection, handles, hooks  # noqa: E402
 from hoplite.ray.errors import ObjectFetchTimedOutError  # noqa: E402
+from hoplite.ray.forms import Form  # noqa: E402
+from hoplite.timeouts import Deadline  # noqa: E402
 
 pytestmark = IGNORED
 
@@ -22,12 +28,10 @@ def raised_by(kind: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> E
     def get(*_: Any, **__: Any) -> None:
         raise error
 
+    monkeypatch.setattr(ray, "get", get)
+    explicit = kind == "explicit"
     with pytest.raises(ray.exceptions.RayError) as found:
-        if kind == "explicit":
-            monkeypatch.setattr(ray, "get", get)
-            hoplite_ray.get([], timeout=0)
-        else:
-            hooks._in_time(get)(None, [], 0)
+        hoplite_ray.get([], timeout=0) if explicit else hooks._in_time(get)(None, [], 0)
     return found.value
 
 
@@ -40,3 +44,29 @@ def test_a_task_that_failed_by_a_timeout_is_not_waited_for(
     address = dict(proctitle="task", pid=1, ip="127.0.0.1")
     of_task = ray.exceptions.RayTaskError("task", "traceback", own, **address).as_instanceof_cause()
     assert raised_by(kind, of_task, monkeypatch) is of_task
+
+
+@pytest.fixture
+def no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This Ray node's Hoplite node has ended, and its keeper is not back."""
+    monkeypatch.setattr(connection, "require_connection", lambda: None)
+    monkeypatch.setattr(connection, "this_process", lambda: ("session", b"process"))
+    monkeypatch.setattr(connection, "socket_of_node", lambda _: None)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "node"))
+
+
+@pytest.mark.usefixtures("no_node")
+def test_a_deadline_bounds_the_wait_for_a_node() -> None:
+    reference = ray.ObjectRef(os.urandom(28))
+    with handles.loading_until(Deadline(0.2)), pytest.raises(TimedOut):
+        handles.Handle(reference, Form.ARRAY, None).value()
+
+
+@pytest.mark.usefixtures("no_node")
+def test_a_deadline_bounds_the_wait_for_a_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keeper_of(node: str, timeout: float) -> None:
+        raise NodeUnreachable(f"none within {timeout} s")
+
+    monkeypatch.setattr(blocked, "keeper_of", keeper_of)
+    with pytest.raises(NodeUnreachable, match=r"none within 0\.0 s"):
+        blocked.until_there(ObjectId.random(), Deadline(0))

@@ -40,7 +40,8 @@ def keeps_processors() -> bool:
 
 def until_there(id: ObjectId, deadline: Deadline) -> None:
     """Wait until some node has the object, or `TimedOut`. Raises `NodeUnreachable`, `ObjectDeleted`."""
-    keeper = keeper_of(ray.get_runtime_context().get_node_id(), KEEPER_TIMEOUT)
+    node = ray.get_runtime_context().get_node_id()
+    keeper = keeper_of(node, deadline.left_at_most(KEEPER_TIMEOUT))
     left = deadline.left()
     try:
         ray.get(keeper.until_there.remote(id, left), timeout=left)

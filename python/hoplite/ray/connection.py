@@ -31,14 +31,17 @@ RETRY_INTERVAL = 0.1
 """Seconds between two tries."""
 
 
+FOR_EVER = Deadline(None)
+
+
 class Connection:
     """A client of the node, and a stock of guards for what this process puts."""
 
-    def __init__(self, process: Process, node_id: str) -> None:
+    def __init__(self, process: Process, node_id: str, deadline: Deadline) -> None:
         """Use `here`. Raises `NodeUnreachable`."""
         self.process = process
         """What this one was to Ray when it connected; another one after `ray.shutdown`."""
-        self.client: Client = _connected(node_id)
+        self.client: Client = _connected(node_id, deadline.left_at_most(ATTACH_TIMEOUT))
         self.guards = GuardStock(node_id)
 
     def close(self) -> None:
@@ -47,8 +50,8 @@ class Connection:
         self.client.close()
 
 
-def _connected(node_id: str) -> Client:
-    deadline = Deadline(ATTACH_TIMEOUT)
+def _connected(node_id: str, timeout: float) -> Client:
+    deadline = Deadline(timeout)
     while True:
         # Of a node that has died and was not started anew yet, the socket is there, and nobody at it.
         why = f"Ray node {node_id} has none (has anybody called hoplite.ray.init on this cluster?)"
@@ -59,7 +62,7 @@ def _connected(node_id: str) -> Client:
             except NodeUnreachable as error:
                 why = str(error)
         if deadline.is_over():
-            raise NodeUnreachable(f"no Hoplite node here within {ATTACH_TIMEOUT} s: {why}")
+            raise NodeUnreachable(f"no Hoplite node here within {timeout:.1f} s: {why}")
         time.sleep(RETRY_INTERVAL)
 
 
@@ -91,8 +94,8 @@ def require() -> None:
         supervisor()
 
 
-def here() -> Connection:
-    """This process's connection, made by its first call. Raises `NodeUnreachable`."""
+def here(deadline: Deadline = FOR_EVER) -> Connection:
+    """This process's connection, made by its first call, until `deadline`. Raises `NodeUnreachable`."""
     global _here
     require_connection()
     found = _here
@@ -101,21 +104,22 @@ def here() -> Connection:
     with _lock:
         if _here is None or _here.process != this_process():
             _close()
-            _here = Connection(this_process(), ray.get_runtime_context().get_node_id())
+            _here = Connection(this_process(), ray.get_runtime_context().get_node_id(), deadline)
         return _here
 
 
-def call(use: Callable[[Connection], Result]) -> Result:
+def call(use: Callable[[Connection], Result], deadline: Deadline = FOR_EVER) -> Result:
     """What `use` returns, given this process's connection, or a new one if the node was started anew since.
 
+    Until `deadline` a node is waited for that is being started, `ATTACH_TIMEOUT` at most.
     Raises `NodeUnreachable`, and what `use` raises.
     """
-    connection = here()
+    connection = here(deadline)
     try:
         return use(connection)
     except NodeUnreachable:
         disconnect(connection)
-    return use(here())
+    return use(here(deadline))
 
 
 def disconnect(connection: Connection | None = None) -> None:

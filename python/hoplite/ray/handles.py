@@ -72,8 +72,13 @@ class Handle:
 
     def value(self) -> Any:
         """The value. Raises what `Client.get` raises."""
+        deadline = connection.FOR_EVER if _thread.deadline is None else _thread.deadline
         try:
-            return connection.call(self._value)
+            return connection.call(self._value, deadline)
+        except NodeUnreachable as error:
+            if deadline.is_over():
+                raise TimedOut(str(error)) from error
+            raise
         except HopliteError as error:
             # By it is known why the object cannot be had, if anybody said so.
             error.object_id = self.id
