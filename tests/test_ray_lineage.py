@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import eventually
 from ray_cluster import IGNORED, RayCluster, driver
@@ -175,6 +176,23 @@ def test_a_task_is_forgotten_with_its_results(ray_cluster: RayCluster) -> None:
         assert lineage.known(names[0])
         del held
         eventually(lambda: not lineage.known(names[0]), "the last has gone")
+
+
+def what_stays_of_what_was_put() -> list[bool]:
+    """For a task that returns it, one that returns something small, and one that fails."""
+    same = ray.remote(num_cpus=0)(lambda value: value)
+    length = ray.remote(num_cpus=0)(lambda value: len(value))
+    fail = ray.remote(num_cpus=0)(lambda value: value / "text")
+    put = ray.put(np.zeros(1 << 20))
+    results = [task.remote(put) for task in (same, length, fail)]
+    known = [lineage.known(name_of(result)) for result in results]
+    eventually(lambda: all(task.is_large is not None for task in known), "results are looked at")
+    return [put in task.put for task in known]
+
+
+def test_what_was_put_stays_for_what_may_be_lost(ray_cluster: RayCluster) -> None:
+    with driver(ray_cluster, transparent=True):
+        assert what_stays_of_what_was_put() == [True, False, False]
 
 
 def test_an_argument_that_is_there_is_not_made_again(ray_cluster: RayCluster) -> None:

@@ -16,6 +16,8 @@ from test_ray_misuse import printed_by
 CLUSTER = """
 import time
 import numpy as np, pytest, ray, hoplite.ray
+from hoplite.ray import handles, lineage
+from hoplite.ray.losses import Loss, losses, report
 from ray.cluster_utils import Cluster
 
 cluster = Cluster()
@@ -93,6 +95,48 @@ def of_what_was_made_of_what_was_put_and_is_not_referred_to():
     del put
     lose_the_node()
     assert read(result) == [2]
+
+def of_the_end_of_a_chain_from_what_was_put():
+    put = ray.put(np.ones(10_000_000, np.uint8))
+    between = more.remote(put)
+    result = more.remote(between)
+    assert read(result) == [3]
+    task = between.task_id().hex()
+    while lineage.known(task).is_large is None:
+        time.sleep(0.1)
+    del put, between
+    while lineage.known(task) is not None:
+        time.sleep(0.1)
+    lose_the_node()
+    assert read(result) == [3]
+
+def of_several_values_of_a_task_that_may_run_again_once():
+    @ray.remote(max_retries=1)
+    def several():
+        return [np.full(2_000_000, number, np.uint8) for number in range(3)]
+
+    @ray.remote
+    def firsts_of(arrays):
+        return [int(array[0]) for array in arrays]
+
+    result = several.remote()
+    assert ray.get(firsts_of.remote(result)) == [0, 1, 2]
+    lose_the_node()
+    assert ray.get(firsts_of.remote(result), timeout=60) == [0, 1, 2]
+
+def of_what_is_made_again_and_reported_late():
+    result = large.options(max_retries=2).remote()
+    assert read(result) == [0]
+    lose_the_node()
+    assert read(result) == [0]
+    with handles.kept_as_handles() as found:
+        ray.get(result)
+    for _ in range(2):
+        # The task may run again once more: then it is asked whether the object is there.
+        report(Loss(found[0].origin, found[0].guard.hex()), certain=True)
+        while losses():
+            time.sleep(0.1)
+    assert read(result) == [0]
 
 def of_what_nobody_can_make_now():
     result = large.remote()

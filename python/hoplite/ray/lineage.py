@@ -21,6 +21,7 @@ from typing import Any
 
 import ray
 from ray._private.ray_constants import DEFAULT_TASK_MAX_RETRIES
+from ray._private.worker import global_worker
 from ray.remote_function import RemoteFunction
 
 from hoplite.ids import ObjectId
@@ -54,6 +55,12 @@ INDEX_BYTES = 4
 RETURNS_MAX = 100_000_000
 """Of one task, to Ray: higher indices are those of what a task has put."""
 
+MESSAGE_BYTES_MAX = 100 << 10
+"""Of a result that Ray sends in a message, and not by its object store."""
+
+LOADED = b"hoplite.ray.handles"
+"""In every value with a handle: the module of what unpickles it."""
+
 GUARDS_TIMEOUT = 30.0
 """Seconds to wait for guards from the keeper of the node where a task runs again."""
 
@@ -74,16 +81,20 @@ class Task:
     retries: int = 0
     """How often each of its large values may be made again; below 0: always."""
     put: Sequence[ray.ObjectRef] = ()
-    """What was put and is in its arguments: no task can make it, so it stays, as in Ray."""
+    """What was put and is in its arguments: no task can make it, so it stays, as in Ray, if `is_large`."""
+    is_large: bool | None = None
+    """Whether its results are of the kind that may be lost, and not in messages; None: not known yet."""
     again: dict[int, list[ray.ObjectRef]] | None = None
-    """By part, the calls that made it again. They hold its new guards, all of them: with an earlier one that goes,
-    its keeper deletes the object, also where a later call has made it. None: nothing was made again."""
+    """By part, the calls that made it again. None: nothing was.
+
+    They hold its new guards, all of them: with an earlier one that goes, its keeper deletes the object, also
+    where a later call has made it."""
 
     def refusal(self, part: int) -> CannotRunAgain | None:
         """Why this large value is not made again, if so.
 
-        The values are reported one by one, as somebody comes to wait for them, so one loss may take as many runs
-        as there are values: what `max_retries` allows is counted for each.
+        The values are reported one by one, as somebody comes to wait for them, so one loss may take as many
+        runs as there are values: what `max_retries` allows is counted for each.
         """
         if self.refused is None and 0 <= self.retries <= self._times_made(part):
             return CannotRunAgain(
@@ -117,7 +128,7 @@ class Task:
         return _listed(self.function._remote(args=args, kwargs=kwargs, **self.options))
 
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        # In this order, the other way round than they are forgotten in, by another thread or while they are revived.
+        # In this order, the other way round than `_Tasks._evict`: on another thread, or while they are revived.
         args, kwargs = self.args, self.kwargs
         if self.refused is not None:
             raise self.refused
@@ -162,11 +173,34 @@ class _Tasks:
         # In this order: a task that is added now has its results' references already.
         with self._lock:
             known = list(self.by_id)
-        counted = {_task_of(reference.decode()) for reference in reference_counts()}
+        references = [reference.decode() for reference in reference_counts()]
+        counted = {_task_of(reference) for reference in references}
         for id in known:
             if id not in counted:
                 self._forget(id)
+        self._let_go_of_what_was_put(references)
         self._next_look = time.monotonic() + (time.thread_time() - before) / LOOKS_SHARE
+
+    def _let_go_of_what_was_put(self, references: list[str]) -> None:
+        """For tasks that have ended and returned nothing large: nobody asks them to make that again."""
+        results: dict[str, list[ray.ObjectRef]] = {}
+        for reference in references:
+            task = self.by_id.get(_task_of(reference))
+            if task is not None and task.put and task.is_large is None:
+                result = bytes.fromhex(reference)
+                if _index_of(result) <= RETURNS_MAX:
+                    results.setdefault(_task_of(reference), []).append(ray.ObjectRef(result))
+        if not results:
+            return
+        waiting = [result for of_task in results.values() for result in of_task]
+        ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0, fetch_local=False)
+        ended = set(ready)
+        for id, of_task in results.items():
+            task = self.by_id.get(id)
+            if task is not None and ended.issuperset(of_task):
+                task.is_large = _are_large(of_task)
+                if not task.is_large:
+                    task.put = ()
 
     def _evict(self, id: str) -> None:
         """Remember of a task no more than that it was forgotten."""
@@ -185,8 +219,11 @@ class _Tasks:
             task = self.by_id.pop(id, None)
             if task is not None:
                 self._bytes -= task.bytes
-                # Later tasks may know of it still; its results' new guards end here.
-                task.again, task.put = None, ()
+                # Later tasks may know of it still, and have it make their arguments again; its results' new
+                # guards end here.
+                task.again = None
+                if not task.is_large:
+                    task.put = ()
 
 
 _tasks = _Tasks()
@@ -303,6 +340,19 @@ def _remade(reference: Reference) -> ray.ObjectRef:
         raise CannotRunAgain(f"the argument {reference.binary.hex()} is gone, and no task can make it")
     made: ray.ObjectRef = reference.task.results()[_index_of(reference.binary) - 1]
     return made
+
+
+def _are_large(results: list[ray.ObjectRef]) -> bool:
+    """Whether some of these, which are ready, are elsewhere than in this process, or hold handles."""
+    try:
+        found = global_worker.core_worker.get_objects(results, 0)
+    except ray.exceptions.GetTimeoutError:
+        return True
+    return any(data is not None and _is_large(memoryview(data)) for data, *_ in found)
+
+
+def _is_large(data: memoryview) -> bool:
+    return data.nbytes > MESSAGE_BYTES_MAX or LOADED in bytes(data)
 
 
 def _index_of(reference: bytes) -> int:
