@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,11 +59,11 @@ class Node:
 
 
 @pytest.fixture
-def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+def node(monkeypatch: pytest.MonkeyPatch) -> Node:
     node = Node()
     monkeypatch.setattr(losses, "internal_kv", Store())
     monkeypatch.setattr(recovery.connection, "call", lambda use: use(SimpleNamespace(client=node)))
-    yield node
+    return node
 
 
 def a_loss(task: str = "task", part: int = 0) -> Any:

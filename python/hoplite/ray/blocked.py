@@ -1,7 +1,7 @@
 """Waiting for an object as `ray.get` waits: a task's processors are free for others meanwhile.
 
-A task that waits inside of Hoplite keeps what it was given to run. Where the object is to be made again, and the
-cluster has no processor left for that, both would wait for ever.
+A task that waits inside of Hoplite keeps what it was given to run. Where the object is to be made again, and
+the cluster has no processor left for that, both would wait for ever.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ KEEPER_TIMEOUT = 30.0
 def keeps_processors() -> bool:
     """Whether this is a task, which has processors that Ray counts; actors keep theirs in any case.
 
-    Ray runs tasks on the main thread. Others may be threads of Ray's own, which unpickle what `ObjectRef.future`
-    and `await` bring, and on which no call's answer comes: there nobody may wait for one.
+    Ray runs tasks on the main thread. Another may be Ray's own, which unpickles what `ObjectRef.future` and
+    `await` bring, and on which the answers of calls come: there nobody may wait for one.
     """
     return (
         threading.current_thread() is threading.main_thread()

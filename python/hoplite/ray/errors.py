@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ray.exceptions
-
 from ray.core.generated.common_pb2 import ErrorType
 
 from hoplite.errors import HopliteError, ObjectDeleted, ObjectLost, TimedOut

@@ -128,7 +128,7 @@ class Task:
         return _listed(self.function._remote(args=args, kwargs=kwargs, **self.options))
 
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        # In this order, the other way round than `_Tasks._evict`: on another thread, or while they are revived.
+        # In this order, the other way round than in `_evict`: on another thread, or while they are revived.
         args, kwargs = self.args, self.kwargs
         if self.refused is not None:
             raise self.refused

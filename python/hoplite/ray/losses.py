@@ -32,7 +32,7 @@ CERTAIN = b"certain"
 CLAIMED = b"claimed "
 
 REASON_CHARS_MAX = 10_000
-"""Of why an object is lost; longer ones, of errors of users' own, are kept for each object, and for minutes."""
+"""Of why an object is lost: what users' errors say may be long, and is kept for each object for minutes."""
 
 
 class Loss(NamedTuple):
