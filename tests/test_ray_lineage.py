@@ -20,14 +20,14 @@ pytestmark = IGNORED
 
 
 class Function:
-    """Of a remote function, what recording looks at."""
+    """What can be called again, and notes with what it is."""
 
     def __init__(self) -> None:
         self.called: list[tuple[list[Any], dict[str, Any]]] = []
         self.options: list[dict[str, Any]] = []
         self._function = None
 
-    def _remote(self, args: list[Any], kwargs: dict[str, Any], **options: Any) -> ray.ObjectRef:
+    def call(self, args: list[Any], kwargs: dict[str, Any], options: dict[str, Any]) -> ray.ObjectRef:
         self.called.append((args, kwargs))
         self.options.append(options)
         return a_reference()
@@ -54,7 +54,7 @@ def test_arguments_are_kept_as_they_were() -> None:
     function, result = Function(), a_reference()
     args = (1, "text", b"bytes", [2, [3]], {"four": [4]}, {5}, list(range(100)))
     kept = (1, "text", b"bytes", [2, [3]], {"four": [4]}, {5}, list(range(100)))
-    lineage.record(function, args, {"six": [6]}, {}, result)
+    lineage.record(function, -1, args, {"six": [6]}, {}, result)
     args[3].append(0)
     args[4]["four"].append(0)
     args[5].add(0)
@@ -65,18 +65,18 @@ def test_arguments_are_kept_as_they_were() -> None:
 
 @pytest.mark.usefixtures("nothing_known")
 @pytest.mark.parametrize(
-    ("args", "options"),
+    ("args", "retries"),
     [
-        ((1,), {"max_retries": 0}),
-        ((bytes(BYTES_MAX + 1),), {}),
-        (([bytearray(BYTES_MAX + 1)],), {}),
-        (({"deep": [["x" * (BYTES_MAX + 1)]]},), {}),
+        ((1,), 0),
+        ((bytes(BYTES_MAX + 1),), -1),
+        (([bytearray(BYTES_MAX + 1)],), -1),
+        (({"deep": [["x" * (BYTES_MAX + 1)]]},), -1),
     ],
     ids=["not to be retried", "bytes", "pickled", "nested"],
 )
-def test_a_task_that_cannot_run_again_says_so(args: tuple[Any, ...], options: dict[str, Any]) -> None:
+def test_a_task_that_cannot_run_again_says_so(args: tuple[Any, ...], retries: int) -> None:
     function, result = Function(), a_reference()
-    lineage.record(function, args, {}, options, result)
+    lineage.record(function, retries, args, {}, {}, result)
     with pytest.raises(CannotRunAgain):
         lineage.known(name_of(result)).run_again({0: "guard"})
     assert function.called == []
@@ -120,7 +120,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lineage, "TASKS_BYTES_MAX", 10 * (lineage.TASK_BYTES + 100))
     results = [a_reference() for _ in range(30)]
     for result in results:
-        lineage.record(Function(), (bytes(100),), {}, {}, result)
+        lineage.record(Function(), -1, (bytes(100),), {}, {}, result)
         # What was made again hangs on the task: the first stays.
         lineage.known(name_of(results[0])).again = {0: [result]}
     evicted = [lineage.known(name_of(result)).refused is not None for result in results]

@@ -32,7 +32,7 @@ cluster.add_node(
     },
 )
 hoplite.ray.init(address=cluster.address, log_to_driver=False)
-NODE = dict(num_cpus=1, object_store_memory=100_000_000)
+NODE = dict(num_cpus=1, resources={"worker": 9}, object_store_memory=100_000_000)
 node = cluster.add_node(**NODE)
 cluster.wait_for_nodes()
 
@@ -158,6 +158,43 @@ def of_a_task_that_may_not_run_again():
     lose_the_node()
     with pytest.raises(ray.exceptions.ObjectReconstructionFailedError, match="RETRIES_DISABLED"):
         read(result)
+
+def of_what_was_yielded():
+    @ray.remote(max_retries=2)
+    def numbers():
+        for number in range(3):
+            yield {name: np.full(5_000_000, number * by, np.uint8) for name, by in (("number", 1), ("twice", 2))}
+
+    @ray.remote
+    def both(value):
+        return int(value["number"][0]), int(value["twice"][0])
+
+    for options in ({}, {"num_returns": "dynamic"}):
+        items = numbers.options(**options).remote()
+        items = list(ray.get(items) if options else items)
+        lose_the_node()
+        assert ray.get([both.remote(item) for item in items], timeout=60) == [(0, 0), (1, 2), (2, 4)]
+
+class Maker:
+    def make(self, value):
+        return np.full(10_000_000, value, np.uint8)
+
+def of_what_an_actor_returned_whose_methods_are_retried():
+    options = dict(num_cpus=0, resources={"worker": 1}, max_restarts=-1, max_task_retries=-1)
+    maker = ray.remote(**options)(Maker).remote()
+    result = maker.make.remote(7)
+    assert read(result) == [7]
+    for _ in range(2):
+        lose_the_node()
+        assert read(result) == [7]
+
+def of_what_another_actor_returned():
+    maker = ray.remote(num_cpus=0, resources={"worker": 1}, max_restarts=-1)(Maker).remote()
+    result = maker.make.remote(7)
+    assert read(result) == [7]
+    lose_the_node()
+    with pytest.raises(ray.exceptions.ObjectLostError):
+        ray.get(result, timeout=60)
 
 def of_a_task_whose_caller_has_died():
     @ray.remote(num_cpus=0, max_restarts=0)

@@ -26,7 +26,7 @@ from hoplite.ray.errors import ObjectFetchTimedOutError
 from hoplite.ray.forms import kinds
 from hoplite.ray.handles import held, loading_until, unavailable_here
 from hoplite.ray.lingering import see_ends_of_tasks
-from hoplite.ray.recovery import record
+from hoplite.ray.recovery import record, record_method
 from hoplite.ray.reducers import Reducer, reducer_of
 from hoplite.ray.settings import THRESHOLD_VARIABLE, TRANSPARENT_VARIABLE
 from hoplite.timeouts import Deadline
@@ -179,6 +179,18 @@ def _holding_and_recorded(submit: Method) -> Method:
     return method
 
 
+def _holding_and_recorded_method(submit: Method) -> Method:
+    def method(
+        actor: ActorHandle, method_name: str, args: Any = None, kwargs: Any = None, **options: Any
+    ) -> Any:
+        with held():
+            results = submit(actor, method_name, args, kwargs, **options)
+        record_method(actor, method_name, args, kwargs, options, results)
+        return results
+
+    return method
+
+
 _SURROUNDED: dict[tuple[object, str], Callable[[Method], Method]] = {
     (SerializationContext, "_serialize_to_pickle5"): _with_kinds,
     (serialization, "Pickle5SerializedObject"): _bringing,
@@ -187,6 +199,6 @@ _SURROUNDED: dict[tuple[object, str], Callable[[Method], Method]] = {
     (Worker, "put_object"): _holding,
     (RemoteFunction, "_remote"): _holding_and_recorded,
     (ActorClass, "_remote"): _holding,
-    (ActorHandle, "_actor_method_call"): _holding,
+    (ActorHandle, "_actor_method_call"): _holding_and_recorded_method,
 }
 """What is surrounded of Ray's, each with what makes of it the one that is called in its place."""

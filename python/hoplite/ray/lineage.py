@@ -12,30 +12,19 @@ gone is looked at now and then. Ray would tell, but by a thread that takes Pytho
 from __future__ import annotations
 
 import collections
-import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray._private.ray_constants import DEFAULT_TASK_MAX_RETRIES
 from ray._private.worker import global_worker
-from ray.remote_function import RemoteFunction
 
-from hoplite.ids import ObjectId
-from hoplite.ray import connection
 from hoplite.ray.arguments import CannotRunAgain, Keeping, Reference, reference_counts, revived
-from hoplite.ray.forms import sent
-from hoplite.ray.lifetime import id_of_hex
-from hoplite.ray.names import keeper_of
-from hoplite.ray.origins import parts_of
-from hoplite.ray.packing import Packed
+from hoplite.ray.called import Function, Method
 
 __all__ = ["Task", "drop_ended", "forget_all", "known", "knows_any", "record"]
-
-RETRIES_VARIABLE = "RAY_TASK_MAX_RETRIES"
 
 DEPTH_MAX = 100
 """Tasks in a row, each an argument's of the next, that are remembered when their results have gone."""
@@ -61,15 +50,12 @@ MESSAGE_BYTES_MAX = 100 << 10
 LOADED = b"hoplite.ray.handles"
 """In every value with a handle: the module of what unpickles it."""
 
-GUARDS_TIMEOUT = 30.0
-"""Seconds to wait for guards from the keeper of the node where a task runs again."""
-
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A call of a remote function."""
+    """A call of a remote function, or of an actor's method."""
 
-    function: RemoteFunction
+    called: Function | Method
     args: Sequence[Any]
     kwargs: dict[str, Any]
     options: dict[str, Any]
@@ -103,6 +89,17 @@ class Task:
             )
         return self.refused
 
+    def refusal(self, part: int) -> CannotRunAgain | None:
+        """Why the task will not run again for this part of its results; None: it will.
+
+        Counted by parts, which are missed one after the other: Ray makes all that one run returned at once.
+        """
+        if self.refused is not None or self.retries < 0 or self.made.get(part, 0) < self.retries:
+            return self.refused
+        return CannotRunAgain(
+            "its task has run as often as it may be retried", "OBJECT_UNRECONSTRUCTABLE_MAX_ATTEMPTS_EXCEEDED"
+        )
+
     def run_again(self, parts: dict[int, str]) -> ray.ObjectRef:
         """Make `parts` (their guards in hex) again; the call that does. Raises `CannotRunAgain`."""
         for part in parts:
@@ -110,11 +107,8 @@ class Task:
             if (refusal := self.refusal(part)) is not None:
                 raise refusal
         args, kwargs = self._arguments()
-        retries = self.retries if self.retries < 0 else self.retries - 1 - max(map(self._times_made, parts))
-        options = {**self.options, "num_returns": 1, "max_retries": retries}
-        call = _AGAIN._remote(
-            args=[self.function._function, self.outputs, parts, *args], kwargs=kwargs, **options
-        )
+        left = self.retries if self.retries < 0 else self.retries - 1 - max(map(self._times_made, parts))
+        call = self.called.call_again(args, kwargs, self.options, left, self.outputs, parts)
         made = self.again or {}
         self.again = {**made, **{part: [*made.get(part, ()), call] for part in parts}}
         return call
@@ -125,7 +119,7 @@ class Task:
     def results(self) -> list[ray.ObjectRef]:
         """Those of another call like this one. Raises `CannotRunAgain`."""
         args, kwargs = self._arguments()
-        return _listed(self.function._remote(args=args, kwargs=kwargs, **self.options))
+        return _listed(self.called.call(args, kwargs, self.options))
 
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
         # In this order, the other way round than in `_evict`: on another thread, or while they are revived.
@@ -229,29 +223,37 @@ class _Tasks:
 _tasks = _Tasks()
 
 
-def record(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, Any], results: Any) -> None:
-    """Remember a call as long as its `results` are referred to; but no generators': they come one by one."""
+def record(
+    called: Function | Method, retries: int, args: Any, kwargs: Any, options: dict[str, Any], results: Any
+) -> None:
+    """Remember a call as long as its `results` are referred to.
+
+    `retries`: how often Ray would run it again.
+    """
     if isinstance(results, ray.ObjectRef):
         first, count = results, 1
     elif isinstance(results, list) and results:
         first, count = results[0], len(results)
+    elif isinstance(results, ray.ObjectRefGenerator):
+        # Of the same task are those that come.
+        first, count = results._generator_ref, 1
     else:
         return
     id = _task_of(first.hex())
-    if function is _AGAIN or id in _tasks.by_id:
-        return
-    _tasks.add(id, _noted(function, args, kwargs, options, count))
+    if id not in _tasks.by_id:
+        _tasks.add(id, _noted(called, retries, args, kwargs, options, count))
 
 
-def _noted(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, Any], outputs: int) -> Task:
-    retries = _retries(options)
+def _noted(
+    called: Function | Method, retries: int, args: Any, kwargs: Any, options: dict[str, Any], outputs: int
+) -> Task:
     if retries == 0:
         disabled = CannotRunAgain(
             "its task is not to be retried", "OBJECT_UNRECONSTRUCTABLE_RETRIES_DISABLED"
         )
-        return Task(function, (), {}, options, outputs, refused=disabled)
+        return Task(called, (), {}, options, outputs, refused=disabled)
     if not args and not kwargs:
-        return Task(function, (), {}, options, outputs, retries=retries)
+        return Task(called, (), {}, options, outputs, retries=retries)
     tasks: list[Task] = []
     put: list[ray.ObjectRef] = []
 
@@ -271,10 +273,10 @@ def _noted(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, 
         kept_kwargs = {name: keeping.kept(value) for name, value in kwargs.items()} if kwargs else {}
     except Exception as error:
         # Too large, or not to be pickled like this: the caller has heard from Ray what it needs to hear.
-        return Task(function, (), {}, options, outputs, refused=CannotRunAgain(str(error)))
+        return Task(called, (), {}, options, outputs, refused=CannotRunAgain(str(error)))
     depth = 1 + max(task.depth for task in tasks) if tasks else 1
     return Task(
-        function,
+        called,
         kept_args,
         kept_kwargs,
         options,
@@ -284,12 +286,6 @@ def _noted(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, 
         retries=retries,
         put=put,
     )
-
-
-def _retries(options: dict[str, Any]) -> int:
-    """How often Ray would run a task again that was called with these."""
-    retries = options.get("max_retries")
-    return int(os.environ.get(RETRIES_VARIABLE, DEFAULT_TASK_MAX_RETRIES)) if retries is None else retries
 
 
 def known(task: str) -> Task | None:
@@ -311,28 +307,6 @@ def forget_all() -> None:
     """Those of a Ray cluster that this process has left."""
     global _tasks
     _tasks = _Tasks()
-
-
-def _again(
-    function: Callable[..., Any], outputs: int, parts: dict[int, str], *args: Any, **kwargs: Any
-) -> list[ray.ObjectRef]:
-    """In a task: call `function` and put `parts` of what it returns; their new guards."""
-    result = function(*args, **kwargs)
-    found = parts_of([Packed(output) for output in (result if outputs > 1 else [result])])
-    keeper = keeper_of(ray.get_runtime_context().get_node_id(), GUARDS_TIMEOUT)
-    request = keeper.guards_of.remote(list(parts.values()))
-    guards: list[ray.ObjectRef] = ray.get(request, timeout=GUARDS_TIMEOUT)
-    for part, guard in parts.items():
-        value, form = found[part]
-        _put(sent(value, form), id_of_hex(guard))
-    return guards
-
-
-def _put(value: Any, id: ObjectId) -> None:
-    connection.call(lambda way: way.client.put(value, id))
-
-
-_AGAIN = ray.remote(_again)
 
 
 def _remade(reference: Reference) -> ray.ObjectRef:

@@ -33,9 +33,10 @@ _thread = _Thread()
 def next_origin() -> Origin | None:
     """Of the next large value that this thread pickles as part of a result; None if no task can remake it.
 
-    Those of actors cannot, as in Ray: nobody knows what the actor was like at the time.
+    Those of actors can where their methods are retried, as in Ray. But not what actors return that run
+    several tasks at once: this thread does not know of which it is.
     """
-    if global_worker.mode != ray.WORKER_MODE or not global_worker.actor_id.is_nil():
+    if global_worker.mode != ray.WORKER_MODE or not _is_retried():
         return None
     task = global_worker.current_task_id
     attempt = (task, global_worker.core_worker.get_current_task_attempt_number())
@@ -45,13 +46,28 @@ def next_origin() -> Origin | None:
     return Origin(task.hex(), _thread.next_part - 1)
 
 
-def parts_of(outputs: list[Any]) -> list[tuple[Any, Form]]:
+_actor_is_retried: bool | None = None
+
+
+def _is_retried() -> bool:
+    """Whether Ray runs what this thread of a worker runs again, as far as is known here."""
+    global _actor_is_retried
+    if global_worker.actor_id.is_nil():
+        return True
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if _actor_is_retried is None:
+        me = ray.get_runtime_context().current_actor
+        _actor_is_retried = bool(me._ray_max_task_retries) or any(me._ray_method_max_task_retries.values())
+    return _actor_is_retried
+
+
+def parts_of(output: Any) -> list[tuple[Any, Form]]:
     """The large values in what a task returned, in order, with their forms."""
     _thread.parts = []
     try:
-        for output in outputs:
-            # As Ray would, but for what becomes of it.
-            global_worker.get_serialization_context().serialize(output)
+        # As Ray would, but for what becomes of it.
+        global_worker.get_serialization_context().serialize(output)
         return _thread.parts
     finally:
         _thread.parts = None

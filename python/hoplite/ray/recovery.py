@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 from typing import Any
 
 import ray
 from ray._private import worker
+from ray._private.ray_constants import DEFAULT_TASK_MAX_RETRIES
 from ray._private.worker import global_worker
+from ray.actor import ActorHandle
 from ray.remote_function import RemoteFunction
 
 from hoplite.errors import HopliteError
 from hoplite.ray import connection, lineage
 from hoplite.ray.arguments import CannotRunAgain
+from hoplite.ray.called import Function, Method, is_again
 from hoplite.ray.lifetime import id_of_hex
 from hoplite.ray.losses import Loss, claim, losses, say_why, settle
 from hoplite.timeouts import Deadline
 
-__all__ = ["Recorded", "give_up", "record", "stop"]
+__all__ = ["Recorded", "give_up", "record", "record_method", "stop"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +35,9 @@ BUSY_INTERVAL = 0.1
 
 LOCATE_TIMEOUT = 1.0
 """Seconds to ask whether any node has what would be given up, all of it together."""
+
+RETRIES_VARIABLE = "RAY_TASK_MAX_RETRIES"
+"""Ray's: how often tasks are run again that do not say it themselves."""
 
 DELETE_TIMEOUT = 5.0
 """Seconds for a deletion, which the end of this process waits for; whoever still waits reports it again."""
@@ -134,9 +141,23 @@ class Recorded(RemoteFunction):  # type: ignore[misc]
 
 
 def record(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, Any], results: Any) -> None:
-    """See from now on to what a call has returned."""
+    """See from now on to what a call of `function` has returned."""
+    if is_again(function):
+        return
+    retries = options.get("max_retries")
+    if retries is None:
+        retries = int(os.environ.get(RETRIES_VARIABLE, DEFAULT_TASK_MAX_RETRIES))
     _start()
-    lineage.record(function, args, kwargs, options, results)
+    lineage.record(Function(function), retries, args, kwargs, options, results)
+
+
+def record_method(
+    actor: ActorHandle, name: str, args: Any, kwargs: Any, options: dict[str, Any], results: Any
+) -> None:
+    """The same of a call of an actor's method; without retries, nobody counts on it to be made again."""
+    if retries := options.get("max_task_retries"):
+        _start()
+        lineage.record(Method(actor._actor_id, name), retries, args or [], kwargs or {}, options, results)
 
 
 def _start() -> None:

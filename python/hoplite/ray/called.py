@@ -1,0 +1,125 @@
+"""What a process has called and can call again: a remote function, or a method of an actor."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import ray
+from ray._private.worker import global_worker
+from ray.actor import ActorHandle
+from ray.remote_function import RemoteFunction
+
+from hoplite.ids import ObjectId
+from hoplite.ray import connection
+from hoplite.ray.arguments import CannotRunAgain
+from hoplite.ray.forms import sent
+from hoplite.ray.lifetime import id_of_hex
+from hoplite.ray.names import keeper_of
+from hoplite.ray.origins import parts_of
+from hoplite.ray.packing import Packed
+
+__all__ = ["Function", "Method", "is_again"]
+
+GUARDS_TIMEOUT = 30.0
+"""Seconds to wait for guards from the keeper of the node where a task runs again."""
+
+BACKPRESSURE = "_generator_backpressure_num_objects"
+"""An option of Ray's for what yields its results, which a call that makes them again does not."""
+
+Parts = dict[int, str]
+"""What is to be made again, by its place among the large values of a result: its guard, in hex."""
+
+
+class Function(NamedTuple):
+    """A remote function."""
+
+    function: RemoteFunction
+
+    def call(self, args: list[Any], kwargs: dict[str, Any], options: dict[str, Any]) -> Any:
+        """The references of another call."""
+        return self.function._remote(args=args, kwargs=kwargs, **options)
+
+    def call_again(
+        self,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        options: dict[str, Any],
+        retries: int,
+        outputs: int,
+        parts: Parts,
+    ) -> ray.ObjectRef:
+        """A call that makes `parts` of the `outputs` again, and returns their new guards."""
+        options = {**options, "num_returns": 1, "max_retries": retries}
+        options.pop(BACKPRESSURE, None)
+        args = [self.function._function, outputs, parts, *args]
+        return _AGAIN._remote(args=args, kwargs=kwargs, **options)
+
+
+class Method(NamedTuple):
+    """A method of an actor, which may end when nobody else refers to it."""
+
+    actor: ray.ActorID
+    name: str
+
+    def call(self, args: list[Any], kwargs: dict[str, Any], options: dict[str, Any]) -> Any:
+        """As of `Function`. Raises `CannotRunAgain`."""
+        return self._handle()._actor_method_call(self.name, args=args, kwargs=kwargs, **options)
+
+    def call_again(
+        self,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        options: dict[str, Any],
+        retries: int,
+        outputs: int,
+        parts: Parts,
+    ) -> ray.ObjectRef:
+        """As of `Function`. Raises `CannotRunAgain`."""
+        call = self._handle().__ray_call__.options(
+            max_task_retries=retries, concurrency_group=options.get("concurrency_group_name")
+        )
+        return call.remote(_method_again, self.name, outputs, parts, *args, **kwargs)
+
+    def _handle(self) -> ActorHandle:
+        # Asked first: Ray ends a process that asks it for the handle of an actor it does not know.
+        if global_worker.core_worker.get_local_actor_state(self.actor) is None:
+            raise CannotRunAgain(f"this process knows the actor {self.actor.hex()} no more")
+        return global_worker.core_worker.get_actor_handle(self.actor)
+
+
+def is_again(function: RemoteFunction) -> bool:
+    """Whether it only makes again what another has made."""
+    return function is _AGAIN
+
+
+def _again(function: Callable[..., Any], outputs: int, parts: Parts, *args: Any, **kwargs: Any) -> Any:
+    return _put_parts(function(*args, **kwargs), outputs, parts)
+
+
+def _method_again(actor: Any, name: str, outputs: int, parts: Parts, *args: Any, **kwargs: Any) -> Any:
+    return _put_parts(getattr(actor, name)(*args, **kwargs), outputs, parts)
+
+
+def _put_parts(result: Any, outputs: int, parts: Parts) -> list[ray.ObjectRef]:
+    """In a task: put `parts` of what a function has returned, or yields; their new guards."""
+    keeper = keeper_of(ray.get_runtime_context().get_node_id(), GUARDS_TIMEOUT)
+    request = keeper.guards_of.remote(list(parts.values()))
+    guards: list[ray.ObjectRef] = ray.get(request, timeout=GUARDS_TIMEOUT)
+    missing, part = dict(parts), 0
+    for output in result if outputs > 1 or inspect.isgenerator(result) else [result]:
+        for value, form in parts_of(Packed(output)):
+            if part in missing:
+                _put(sent(value, form), id_of_hex(missing.pop(part)))
+            part += 1
+        if not missing:
+            return guards
+    raise CannotRunAgain(f"its task has run again, and returned {part} large values: not the same as before")
+
+
+def _put(value: Any, id: ObjectId) -> None:
+    connection.call(lambda way: way.client.put(value, id))
+
+
+_AGAIN = ray.remote(_again)
