@@ -162,8 +162,8 @@ def of_a_task_that_may_not_run_again():
 def of_what_was_yielded():
     @ray.remote(max_retries=2)
     def numbers():
-        for number in range(3):
-            yield {name: np.full(5_000_000, number * by, np.uint8) for name, by in (("number", 1), ("twice", 2))}
+        for n in range(3):
+            yield {name: np.full(5_000_000, by * n, np.uint8) for by, name in ((1, "number"), (2, "twice"))}
 
     @ray.remote
     def both(value):
