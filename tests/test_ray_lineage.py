@@ -24,13 +24,15 @@ class Function:
 
     def __init__(self) -> None:
         self.called: list[tuple[list[Any], dict[str, Any]]] = []
-        self.options: list[dict[str, Any]] = []
-        self._function = None
+        self.retries: list[int] = []
 
     def call(self, args: list[Any], kwargs: dict[str, Any], options: dict[str, Any]) -> ray.ObjectRef:
         self.called.append((args, kwargs))
-        self.options.append(options)
         return a_reference()
+
+    def call_again(self, args: Any, kwargs: Any, options: Any, retries: int, *rest: Any) -> ray.ObjectRef:
+        self.retries.append(retries)
+        return self.call(args, kwargs, options)
 
 
 def a_reference() -> ray.ObjectRef:
@@ -83,17 +85,13 @@ def test_a_task_that_cannot_run_again_says_so(args: tuple[Any, ...], retries: in
 
 
 @pytest.mark.usefixtures("nothing_known")
-def test_each_large_value_of_a_result_may_be_made_again_as_often_as_the_task_may_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    again = Function()
-    monkeypatch.setattr(lineage, "_AGAIN", again)
-    result = a_reference()
-    lineage.record(Function(), (1,), {}, {"max_retries": 2}, result)
+def test_each_large_value_of_a_result_may_be_made_again_as_often_as_the_task_may_run() -> None:
+    function, result = Function(), a_reference()
+    lineage.record(function, 2, (1,), {}, {}, result)
     task = lineage.known(name_of(result))
     # As one reader finds them lost, one after the other, twice.
     calls = [task.run_again({part: "guard"}) for _ in range(2) for part in range(5)]
-    assert [options["max_retries"] for options in again.options] == [1] * 5 + [0] * 5
+    assert function.retries == [1] * 5 + [0] * 5
     # With a guard of an earlier time its keeper would delete what was made again later.
     assert task.again == {part: [calls[part], calls[5 + part]] for part in range(5)}
     with pytest.raises(CannotRunAgain) as refused:
@@ -105,9 +103,9 @@ def test_each_large_value_of_a_result_may_be_made_again_as_often_as_the_task_may
 @pytest.mark.usefixtures("nothing_known")
 def test_nothing_is_made_again_for_a_task_that_may_not_run_again() -> None:
     maker, argument = Function(), a_reference()
-    lineage.record(maker, (), {}, {}, argument)
+    lineage.record(maker, -1, (), {}, {}, argument)
     result = a_reference()
-    lineage.record(Function(), (argument,), {}, {"max_retries": 1}, result)
+    lineage.record(Function(), 1, (argument,), {}, {}, result)
     task = lineage.known(name_of(result))
     task.again = {0: [result]}
     with pytest.raises(CannotRunAgain):
@@ -147,7 +145,7 @@ class Forgetting:
 @pytest.mark.usefixtures("nothing_known")
 def test_a_task_that_is_forgotten_meanwhile_runs_with_all_its_arguments() -> None:
     function, result = Function(), a_reference()
-    lineage.record(function, (Forgetting(name_of(result)),), {"six": 6}, {}, result)
+    lineage.record(function, -1, (Forgetting(name_of(result)),), {"six": 6}, {}, result)
     lineage.known(name_of(result)).results()
     assert function.called == [([None], {"six": 6})]
 

@@ -92,8 +92,9 @@ class Handle:
             return self._value_in_task(way.client, Deadline(patience))
 
     def _value_in_task(self, client: Client, deadline: Deadline) -> Any:
-        # What has begun to come goes on coming while this waits elsewhere.
-        client.prefetch(self.id, timeout=deadline.left())
+        # What has begun to come goes on coming while this waits elsewhere. What cannot be had is told by the get.
+        with contextlib.suppress(HopliteError):
+            client.prefetch(self.id, timeout=deadline.left())
         try:
             return received(client, self.id, self.form, deadline.left_at_most(PATIENCE), "raise")
         except ObjectLost:

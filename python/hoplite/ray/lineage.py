@@ -15,7 +15,7 @@ import collections
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -88,17 +88,6 @@ class Task:
                 "OBJECT_UNRECONSTRUCTABLE_MAX_ATTEMPTS_EXCEEDED",
             )
         return self.refused
-
-    def refusal(self, part: int) -> CannotRunAgain | None:
-        """Why the task will not run again for this part of its results; None: it will.
-
-        Counted by parts, which are missed one after the other: Ray makes all that one run returned at once.
-        """
-        if self.refused is not None or self.retries < 0 or self.made.get(part, 0) < self.retries:
-            return self.refused
-        return CannotRunAgain(
-            "its task has run as often as it may be retried", "OBJECT_UNRECONSTRUCTABLE_MAX_ATTEMPTS_EXCEEDED"
-        )
 
     def run_again(self, parts: dict[int, str]) -> ray.ObjectRef:
         """Make `parts` (their guards in hex) again; the call that does. Raises `CannotRunAgain`."""
