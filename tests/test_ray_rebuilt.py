@@ -60,6 +60,10 @@ def first_of(array):
 def read(*references):
     "By tasks, so that this process has no copies."
     return ray.get([first_of.remote(reference) for reference in references], timeout=60)
+
+class Maker:
+    def make(self, value):
+        return np.full(10_000_000, value, np.uint8)
 """
 
 CASES = """
@@ -80,14 +84,6 @@ def of_results_of_one_argument():
     lose_the_node()
     assert read(*results) == [1] * 4
 
-def of_a_chain_whose_end_alone_is_referred_to():
-    result = large.remote()
-    for _ in range(8):
-        result = more.remote(result)
-    assert read(result) == [8]
-    lose_the_node()
-    assert read(result) == [8]
-
 def of_what_was_made_of_what_was_put_and_is_not_referred_to():
     put = ray.put(np.ones(10_000_000, np.uint8))
     result = more.remote(put)
@@ -95,6 +91,62 @@ def of_what_was_made_of_what_was_put_and_is_not_referred_to():
     del put
     lose_the_node()
     assert read(result) == [2]
+
+def of_what_nobody_can_make_now():
+    result = large.remote()
+    assert read(result) == [0]
+    cluster.remove_node(node, allow_graceful=False)
+    # Its Hoplite node may live a moment longer.
+    while len(hoplite.ray.nodes()) > 1:
+        time.sleep(0.1)
+    began = time.monotonic()
+    with pytest.raises(ray.exceptions.GetTimeoutError):
+        ray.get(result, timeout=2)
+    assert time.monotonic() - began < 4
+    add_a_node()
+    assert ray.get(result, timeout=60)[0] == 0
+
+def of_a_task_that_may_not_run_again():
+    result = large.options(max_retries=0).remote()
+    assert read(result) == [0]
+    lose_the_node()
+    with pytest.raises(ray.exceptions.ObjectReconstructionFailedError, match="RETRIES_DISABLED"):
+        read(result)
+
+def of_what_was_yielded():
+    @ray.remote(max_retries=2)
+    def numbers():
+        for n in range(3):
+            yield {name: np.full(5_000_000, by * n, np.uint8) for by, name in ((1, "number"), (2, "twice"))}
+
+    @ray.remote
+    def both(value):
+        return int(value["number"][0]), int(value["twice"][0])
+
+    for options in ({}, {"num_returns": "dynamic"}):
+        items = numbers.options(**options).remote()
+        items = list(ray.get(items) if options else items)
+        lose_the_node()
+        assert ray.get([both.remote(item) for item in items], timeout=60) == [(0, 0), (1, 2), (2, 4)]
+
+def of_what_an_actor_returned_whose_methods_are_retried():
+    options = dict(num_cpus=0, resources={"worker": 1}, max_restarts=-1, max_task_retries=-1)
+    maker = ray.remote(**options)(Maker).remote()
+    result = maker.make.remote(7)
+    assert read(result) == [7]
+    for _ in range(2):
+        lose_the_node()
+        assert read(result) == [7]
+"""
+
+MORE_CASES = """
+def of_a_chain_whose_end_alone_is_referred_to():
+    result = large.remote()
+    for _ in range(8):
+        result = more.remote(result)
+    assert read(result) == [8]
+    lose_the_node()
+    assert read(result) == [8]
 
 def of_the_end_of_a_chain_from_what_was_put():
     put = ray.put(np.ones(10_000_000, np.uint8))
@@ -138,56 +190,6 @@ def of_what_is_made_again_and_reported_late():
             time.sleep(0.1)
     assert read(result) == [0]
 
-def of_what_nobody_can_make_now():
-    result = large.remote()
-    assert read(result) == [0]
-    cluster.remove_node(node, allow_graceful=False)
-    # Its Hoplite node may live a moment longer.
-    while len(hoplite.ray.nodes()) > 1:
-        time.sleep(0.1)
-    began = time.monotonic()
-    with pytest.raises(ray.exceptions.GetTimeoutError):
-        ray.get(result, timeout=2)
-    assert time.monotonic() - began < 4
-    add_a_node()
-    assert ray.get(result, timeout=60)[0] == 0
-
-def of_a_task_that_may_not_run_again():
-    result = large.options(max_retries=0).remote()
-    assert read(result) == [0]
-    lose_the_node()
-    with pytest.raises(ray.exceptions.ObjectReconstructionFailedError, match="RETRIES_DISABLED"):
-        read(result)
-
-def of_what_was_yielded():
-    @ray.remote(max_retries=2)
-    def numbers():
-        for n in range(3):
-            yield {name: np.full(5_000_000, by * n, np.uint8) for by, name in ((1, "number"), (2, "twice"))}
-
-    @ray.remote
-    def both(value):
-        return int(value["number"][0]), int(value["twice"][0])
-
-    for options in ({}, {"num_returns": "dynamic"}):
-        items = numbers.options(**options).remote()
-        items = list(ray.get(items) if options else items)
-        lose_the_node()
-        assert ray.get([both.remote(item) for item in items], timeout=60) == [(0, 0), (1, 2), (2, 4)]
-
-class Maker:
-    def make(self, value):
-        return np.full(10_000_000, value, np.uint8)
-
-def of_what_an_actor_returned_whose_methods_are_retried():
-    options = dict(num_cpus=0, resources={"worker": 1}, max_restarts=-1, max_task_retries=-1)
-    maker = ray.remote(**options)(Maker).remote()
-    result = maker.make.remote(7)
-    assert read(result) == [7]
-    for _ in range(2):
-        lose_the_node()
-        assert read(result) == [7]
-
 def of_what_another_actor_returned():
     maker = ray.remote(num_cpus=0, resources={"worker": 1}, max_restarts=-1)(Maker).remote()
     result = maker.make.remote(7)
@@ -209,7 +211,9 @@ def of_a_task_whose_caller_has_died():
     lose_the_node()
     with pytest.raises(ray.exceptions.OwnerDiedError):
         ray.get(result, timeout=60)
+"""
 
+ALL = """
 for case in [case for name, case in list(globals().items()) if name.startswith("of_")]:
     began = time.monotonic()
     case()
@@ -217,7 +221,10 @@ for case in [case for name, case in list(globals().items()) if name.startswith("
 """
 
 
-def test_the_loss(tmp_path: Path) -> None:
-    cases = re.findall(r"^def (of_\w+)", CASES, re.MULTILINE)
-    printed = printed_by(CLUSTER + CASES, tmp_path)
-    assert re.findall(r"^(of_\w+): [\d.]+ s$", printed, re.MULTILINE) == cases, printed
+@pytest.mark.parametrize(
+    "cases", [CASES, pytest.param(MORE_CASES, marks=pytest.mark.thorough)], ids=["some", "more"]
+)
+def test_the_loss(cases: str, tmp_path: Path) -> None:
+    expected = re.findall(r"^def (of_\w+)", cases, re.MULTILINE)
+    printed = printed_by(CLUSTER + cases + ALL, tmp_path)
+    assert re.findall(r"^(of_\w+): [\d.]+ s$", printed, re.MULTILINE) == expected, printed

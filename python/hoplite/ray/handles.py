@@ -92,7 +92,7 @@ class Handle:
             return self._value_in_task(way.client, Deadline(patience))
 
     def _value_in_task(self, client: Client, deadline: Deadline) -> Any:
-        # What has begun to come goes on coming while this waits elsewhere. What cannot be had is told by the get.
+        # What has begun to come goes on coming while this waits elsewhere. The get tells what is in the way.
         with contextlib.suppress(HopliteError):
             client.prefetch(self.id, timeout=deadline.left())
         try:
