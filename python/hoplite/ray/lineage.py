@@ -224,8 +224,8 @@ def record(
     elif isinstance(results, list) and results:
         first, count = results[0], len(results)
     elif isinstance(results, ray.ObjectRefGenerator):
-        # Of the same task are those that come.
-        first, count = results._generator_ref, 1
+        # Of the same task are those that come; none is a result of its own.
+        first, count = results._generator_ref, 0
     else:
         return
     id = _task_of(first.hex())
@@ -301,7 +301,11 @@ def forget_all() -> None:
 def _remade(reference: Reference) -> ray.ObjectRef:
     if reference.task is None:
         raise CannotRunAgain(f"the argument {reference.binary.hex()} is gone, and no task can make it")
-    made: ray.ObjectRef = reference.task.results()[_index_of(reference.binary) - 1]
+    index = _index_of(reference.binary)
+    # What a generator yields comes behind its results.
+    if index > reference.task.outputs:
+        raise CannotRunAgain(f"the argument {reference.binary.hex()} was yielded, and is gone")
+    made: ray.ObjectRef = reference.task.results()[index - 1]
     return made
 
 
