@@ -129,7 +129,12 @@ impl Run<'_> {
             if same_again {
                 let clients = fresh_clients(self.world);
                 let client = *self.dice.pick(&clients);
-                let again = Task::new(client, spec).may_fail(&[ErrorKind::Deleted]);
+                // A reduction whose caller was told that its time is up may be done a moment later.
+                let is_reduction = matches!(spec, Spec::Reduce { .. });
+                let is_late = is_reduction && self.world.ran_out_of_time(object);
+                let late = is_late.then_some(ErrorKind::AlreadyExists);
+                let may_fail: Vec<_> = late.into_iter().chain([ErrorKind::Deleted]).collect();
+                let again = Task::new(client, spec).may_fail(&may_fail);
                 self.world.plan_task(self.world.now(), again);
                 self.finish()?;
             }

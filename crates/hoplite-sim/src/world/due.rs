@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_words::ObjectId;
+use hoplite_words::{ErrorKind, ObjectId};
 
 use super::{Place, World};
 use crate::excuse::Excuse;
@@ -117,6 +117,15 @@ impl World {
     /// Whether somebody is still at making this object.
     pub fn is_being_made(&self, object: ObjectId) -> bool {
         self.open_tasks().any(|(_, task)| task.spec.made() == Some(object))
+    }
+
+    /// Whether a call that made it was told that its time is up.
+    pub fn ran_out_of_time(&self, object: ObjectId) -> bool {
+        let is_late = |task: &Task| match &task.outcome {
+            Some(Outcome::Failed(error)) => error.kind == ErrorKind::TimedOut,
+            _ => false,
+        };
+        self.tasks.values().any(|task| task.spec.made() == Some(object) && is_late(task))
     }
 
     /// Whoever waits for what need not come stops waiting.
