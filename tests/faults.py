@@ -50,6 +50,8 @@ class SlowPut:
     def finish(self) -> None:
         self.write(self._content.size)
         self._creation.seal(timeout=TIMEOUT)
+        # It would keep its memory.
+        del self._creation
 
 
 def has_received(client: hoplite.Client, size: int) -> None:
