@@ -21,6 +21,9 @@ __all__ = ["PATIENCE", "keeps_processors", "until_there"]
 PATIENCE = 1.0
 """Seconds for which a task may keep its processors while it waits for bytes: most come sooner."""
 
+LOOK_SECONDS = 5.0
+"""For which the keeper looks at a time: for longer it would look for a task that has been killed."""
+
 KEEPER_TIMEOUT = 30.0
 """Seconds to wait for this node's keeper, which may be starting anew."""
 
@@ -42,9 +45,12 @@ def until_there(id: ObjectId, deadline: Deadline) -> None:
     """Wait until some node has the object, or `TimedOut`. Raises `NodeUnreachable`, `ObjectDeleted`."""
     node = ray.get_runtime_context().get_node_id()
     keeper = keeper_of(node, deadline.left_at_most(KEEPER_TIMEOUT))
-    left = deadline.left()
     try:
-        ray.get(keeper.until_there.remote(id, left), timeout=left)
+        while not ray.get(
+            keeper.is_there.remote(id, deadline.left_at_most(LOOK_SECONDS)), timeout=deadline.left()
+        ):
+            if deadline.is_over():
+                raise TimedOut(f"no node has {id!r}")
     except ray.exceptions.GetTimeoutError as error:
         raise TimedOut(str(error)) from error
     except ray.exceptions.RayActorError as error:

@@ -124,9 +124,10 @@ class Keeper:
         return self._address
 
     @_made_again
-    async def until_there(self, id: ObjectId, timeout: float | None) -> None:
-        """Wait until some node has the object; no longer than `timeout` seconds."""
-        await self._client.aio.wait([id], timeout=timeout)
+    async def is_there(self, id: ObjectId, timeout: float) -> bool:
+        """Whether some node has the object, as soon as one has, or after `timeout` seconds."""
+        there, _ = await self._client.aio.wait([id], timeout=timeout)
+        return bool(there)
 
     @_made_again
     async def reduce(
