@@ -171,6 +171,16 @@ def copies() -> int:
     return held
 
 
+def wanted() -> int:
+    """Objects that somebody waits for at a Hoplite node, in all."""
+    waited = 0
+    for socket in sockets():
+        with contextlib.suppress(hoplite.NodeUnreachable), hoplite.connect(socket) as client:
+            gauges = client.status(timeout=TIMEOUT).gauges
+            waited += sum(gauge.value for gauge in gauges if gauge.name == "objects wanted")
+    return waited
+
+
 def is_deleted(id: hoplite.ObjectId) -> bool:
     """Whether an object was there, and is there no more."""
     import hoplite.ray as hoplite_ray

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import eventually
-from ray_cluster import IGNORED, NODES, TIMEOUT, RayCluster, daemon_of, goes_back_to, on
+from ray_cluster import IGNORED, NODES, TIMEOUT, RayCluster, daemon_of, goes_back_to, on, wanted
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
@@ -194,6 +194,7 @@ def test_what_no_task_can_make_again_is_said_to_be_lost(api: Any, doomed: Doomed
     for reference in (reduced, *needing, *lost):
         with pytest.raises(ray.exceptions.ObjectLostError):
             hoplite_ray.get(reference, timeout=TIMEOUT)
+    eventually(lambda: not wanted(), "nobody waits on for what was given up")
 
 
 @in_modes_and_ends(("transparent", "Ray node"))

@@ -47,10 +47,6 @@ SLOWEST_BYTES_PER_SECOND = 100e6
 """Slowest copying into the store that is waited for, on a machine that swaps."""
 
 
-GOING_ON_SECONDS = 5 * PATIENCE
-"""For which an object comes while its task looks whether it is anywhere; that may be killed meanwhile."""
-
-
 class _Thread(threading.local):
     kept: list[Handle] | None = None
     deadline: Deadline | None = None
@@ -96,9 +92,7 @@ class Handle:
             return self._value_in_task(way.client, Deadline(patience))
 
     def _value_in_task(self, client: Client, deadline: Deadline) -> Any:
-        # What has begun to come goes on coming while this waits elsewhere. The get tells what is in the way.
-        with contextlib.suppress(HopliteError):
-            client.prefetch(self.id, timeout=deadline.left_at_most(GOING_ON_SECONDS))
+        # A transfer that has begun goes on when this get of it ends.
         try:
             return received(client, self.id, self.form, deadline.left_at_most(PATIENCE), "raise")
         except ObjectLost:
