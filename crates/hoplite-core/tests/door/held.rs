@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, InventoryPage, Scope};
+use hoplite_words::ObjectId;
 
 use crate::node::{node, Node, ME};
 use crate::recovery::{id_moving, take_asked};
@@ -58,11 +59,10 @@ fn what_waited_is_served_in_order_of_arrival_and_only_the_newest_word_on_a_matte
     at.assert_consistent();
 }
 
-/// What comes meanwhile comes behind them.
-#[test]
-fn much_that_waited_for_a_shard_is_served_in_turns_and_in_order() {
-    let mut at = Node::among(3, 8 << 20);
-    let id = id_moving(&mut at, 3, ME, 3);
+/// Node 2 asked 5,000 times for an object of a shard that has come to us, and the members have just told of it.
+fn much_waits_for_a_shard(members: u16) -> (Node, ObjectId) {
+    let mut at = Node::among(members, 8 << 20);
+    let id = id_moving(&mut at, 3, ME, members);
     at.members_answer = false;
     at.crash(3);
     at.wait(MOMENT);
@@ -73,6 +73,13 @@ fn much_that_waited_for_a_shard_is_served_in_turns_and_in_order() {
     for asked in asked {
         at.hear(asked.of, asked.answer(0, InventoryPage::default(), None));
     }
+    (at, id)
+}
+
+/// What comes meanwhile comes behind them.
+#[test]
+fn much_that_waited_for_a_shard_is_served_in_turns_and_in_order() {
+    let (mut at, id) = much_waits_for_a_shard(3);
     let mut told = Vec::new();
     let mut take_told = |at: &mut Node| {
         told.extend(at.take_answers(id).into_iter().filter_map(|(_, answer)| match answer {
@@ -99,18 +106,7 @@ fn much_that_waited_for_a_shard_is_served_in_turns_and_in_order() {
 /// They are forgotten with the node that asked, and when the shard is another one's.
 #[test]
 fn what_waits_for_its_turn_goes_with_who_asked() {
-    let mut at = Node::among(4, 8 << 20);
-    let id = id_moving(&mut at, 3, ME, 4);
-    at.members_answer = false;
-    at.crash(3);
-    at.wait(MOMENT);
-    for token in 0..5000 {
-        at.request(2, id, DirectoryRequest::Locate { token });
-    }
-    let asked: Vec<_> = take_asked(&mut at).into_iter().filter(|asked| asked.scope == Scope::All).collect();
-    for asked in asked {
-        at.hear(asked.of, asked.answer(0, InventoryPage::default(), None));
-    }
+    let (mut at, id) = much_waits_for_a_shard(4);
     while at.take_answers(id).is_empty() {
         at.now += Duration::from_micros(100);
         at.handle(Input::Tick);

@@ -39,5 +39,6 @@ mod small;
 mod stalls;
 mod stripes;
 mod tombstones;
+mod turns;
 mod verdicts;
 mod waits;

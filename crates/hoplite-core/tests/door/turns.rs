@@ -1,0 +1,356 @@
+//! Many who wait for one object, or watch it, are served and told in turns; what happens between two turns counts.
+
+use std::time::Duration;
+
+use hoplite_core::io::ClientId;
+use hoplite_core::Input;
+use hoplite_words::client::{Reply, Request};
+use hoplite_words::peer::{DirectoryAnswer, Verdict};
+use hoplite_words::{ErrorKind, ObjectId};
+
+use crate::gets::lend;
+use crate::node::{node, Node, CLIENT};
+use crate::puts::{created, failed, put};
+use crate::requests::{
+    create, delete, deleted, edition, get, get_partial, object, put_report, stamp_of, SIZE,
+};
+
+const STORE: u64 = 8 << 20;
+
+/// The longest waiting come first; nobody else waits for all of them.
+#[test]
+fn many_gets_of_an_object_that_is_sealed_are_answered_in_turns() {
+    for deleted in [false, true] {
+        let mut at = Node::alone(STORE);
+        let id = object("slow");
+        let call = at.ask(create(id, SIZE));
+        let copy = created(&at, call);
+        let mut calls: Vec<_> = (0..8000).map(|_| at.ask(get(id))).collect();
+        at.ask(Request::Seal { copy, timeout_ms: None });
+        let answered = |at: &Node| calls.iter().take_while(|&&call| has_view(at, call)).count();
+        let at_once = answered(&at);
+        assert!((1..=4000).contains(&at_once), "{at_once}");
+        assert!(calls[at_once..].iter().all(|&call| !at.replies.contains_key(&(CLIENT, call))), "in order");
+        // A new get is answered at once with what is here, and nobody has run out of time for it.
+        let last = at.ask(Request::Get { id, timeout_ms: Some(0), partial: false, fail_if_lost: false });
+        assert!(has_view(&at, last));
+        if deleted {
+            at.ask(delete(id));
+        }
+        at.wait(Duration::from_millis(50));
+        let views = answered(&at);
+        if !deleted {
+            assert_eq!(views, 8000);
+        } else {
+            assert!(views < 8000);
+            assert!(calls.split_off(views).into_iter().all(|call| failed(&at, call) == ErrorKind::Deleted));
+        }
+        at.handle(Input::ClientGone { client: CLIENT });
+        at.wait(Duration::from_millis(50));
+        if deleted {
+            at.assert_empty();
+        }
+    }
+}
+
+fn has_view(at: &Node, call: u64) -> bool {
+    matches!(at.replies.get(&(CLIENT, call)), Some(Reply::View { sealed: true, .. }))
+}
+
+#[test]
+fn a_get_whose_time_is_up_gets_what_is_here() {
+    let mut at = Node::alone(STORE);
+    let id = object("slow");
+    let call = at.ask(create(id, SIZE));
+    let copy = created(&at, call);
+    let patient: Vec<_> = (0..8000).map(|_| at.ask(get(id))).collect();
+    let (timeout_ms, partial, fail_if_lost) = (Some(10), false, false);
+    let hasty = at.ask(Request::Get { id, timeout_ms, partial, fail_if_lost });
+    at.now += Duration::from_millis(10);
+    at.ask(Request::Seal { copy, timeout_ms: None });
+    assert!(has_view(&at, hasty) && !has_view(&at, patient[7999]));
+}
+
+/// They are not forgotten, and get it when it comes once more.
+#[test]
+fn a_copy_that_goes_before_all_have_it_is_fetched_for_the_others() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(2);
+    let calls: Vec<_> = (0..8000).map(|_| at.ask(get(id))).collect();
+    let transfer = lend(&mut at, 2, id, 3, edition(5), SIZE);
+    at.end_receive(transfer);
+    at.take_mail();
+    // Its owner has another content than the one that came.
+    let verdict = Verdict::Exists(stamp_of(edition(9)));
+    at.answer(2, id, DirectoryAnswer::Verdict { edition: edition(5), verdict });
+    let transfer = lend(&mut at, 2, id, 3, edition(9), SIZE);
+    at.wait(Duration::from_millis(50));
+    assert!(has_view(&at, calls[0]) && !has_view(&at, calls[7999]));
+    at.end_receive(transfer);
+    at.wait(Duration::from_millis(50));
+    assert!(calls.into_iter().all(|call| has_view(&at, call)));
+}
+
+/// Those who asked first are told first; whose time is up is told what became of the object.
+#[test]
+fn that_an_object_will_not_come_many_gets_are_told_in_turns() {
+    for kind in [ErrorKind::Deleted, ErrorKind::Lost] {
+        let mut at = Node::among(2, STORE);
+        let id = at.id_owned_by(2);
+        let get = |timeout_ms| Request::Get { id, timeout_ms, partial: false, fail_if_lost: true };
+        let calls: Vec<_> = (0..8000).map(|_| at.ask(get(None))).collect();
+        let (hasty, cancelled) = (at.ask(get(Some(10))), at.ask(get(None)));
+        at.now += Duration::from_millis(10);
+        let answer = if kind == ErrorKind::Deleted { deleted(&at) } else { DirectoryAnswer::Lost };
+        at.answer(2, id, answer);
+        let told = |at: &Node| calls.iter().filter(|&&call| at.replies.contains_key(&(CLIENT, call))).count();
+        let at_once = told(&at);
+        assert!((1..=1024).contains(&at_once), "{at_once}");
+        assert!(at.replies.contains_key(&(CLIENT, calls[at_once - 1])), "in order");
+        if kind == ErrorKind::Deleted {
+            assert_eq!(failed(&at, hasty), kind);
+        }
+        at.ask(Request::Cancel { call: cancelled });
+        at.wait(Duration::from_millis(50));
+        assert!(calls.iter().all(|&call| failed(&at, call) == kind));
+        assert_eq!(at.reply(cancelled), None);
+        at.handle(Input::ClientGone { client: CLIENT });
+        at.wait(Duration::from_millis(50));
+        assert_eq!(at.gauge("objects wanted"), 0);
+    }
+}
+
+/// It comes after all, before all are told that it is lost.
+#[test]
+fn what_is_not_lost_any_more_is_not_told_to_be() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(2);
+    let get = Request::Get { id, timeout_ms: None, partial: false, fail_if_lost: true };
+    let calls: Vec<_> = (0..8000).map(|_| at.ask(get.clone())).collect();
+    at.answer(2, id, DirectoryAnswer::Lost);
+    let transfer = lend(&mut at, 2, id, 3, edition(5), SIZE);
+    at.wait(Duration::from_millis(50));
+    let left = calls.iter().filter(|&&call| at.reply(call).is_none()).count();
+    assert!((4000..8000).contains(&left), "{left}");
+    at.end_receive(transfer);
+    at.wait(Duration::from_millis(50));
+    assert!(has_view(&at, calls[7999]));
+}
+
+#[test]
+fn many_who_watch_one_object_are_told_in_turns() {
+    let complete =
+        || DirectoryAnswer::Copy { node: node(2), report: put_report(1, edition(5), SIZE), payload: None };
+    for kind in [None, Some(ErrorKind::Lost), Some(ErrorKind::Deleted)] {
+        let mut at = Node::among(2, STORE);
+        let id = at.id_owned_by(2);
+        let wait = Request::Wait {
+            ids: vec![object("never"), id],
+            count: 1,
+            timeout_ms: None,
+            fail_if_lost: true,
+            known_lost: vec![],
+        };
+        let calls: Vec<_> = (0..8000).map(|_| at.ask(wait.clone())).collect();
+        let answer = match kind {
+            None => complete(),
+            Some(ErrorKind::Lost) => DirectoryAnswer::Lost,
+            Some(_) => deleted(&at),
+        };
+        // Who is not told yet goes on.
+        let cancelled = at.ask(wait);
+        at.answer(2, id, answer);
+        at.ask(Request::Cancel { call: cancelled });
+        let told = |at: &Node| calls.iter().filter(|&&call| at.replies.contains_key(&(CLIENT, call))).count();
+        let at_once = told(&at);
+        assert!((1..=1024).contains(&at_once), "{at_once}");
+        at.wait(Duration::from_millis(50));
+        match kind {
+            None => {
+                let ready = Reply::Ready { ids: vec![id] };
+                assert!(calls.iter().all(|&call| at.reply(call) == Some(&ready)));
+            }
+            Some(kind) => assert!(calls.iter().all(|&call| failed(&at, call) == kind)),
+        }
+        assert_eq!(at.reply(cancelled), None);
+        at.wait(Duration::from_millis(50));
+        assert_eq!(at.gauge("objects watched"), 0);
+        let left = at.leftovers();
+        assert!(left.iter().all(|left| !left.contains("telling")), "{left:?}");
+    }
+}
+
+/// The last of them hear how things stand when it is their turn.
+#[test]
+fn news_of_an_object_that_many_watch_do_not_cross() {
+    let mut at = Node::among(2, STORE);
+    let id = at.id_owned_by(2);
+    let ids = vec![object("never"), id];
+    let wait = Request::Wait { ids, count: 1, timeout_ms: None, fail_if_lost: true, known_lost: vec![] };
+    let calls: Vec<_> = (0..8000).map(|_| at.ask(wait.clone())).collect();
+    at.answer(2, id, DirectoryAnswer::Lost);
+    let report = put_report(1, edition(5), SIZE);
+    at.answer(2, id, DirectoryAnswer::Copy { node: node(2), report, payload: None });
+    at.wait(Duration::from_millis(50));
+    let lost = calls.iter().filter(|&&call| matches!(at.reply(call), Some(Reply::Failed(_)))).count();
+    let ready = calls.iter().filter(|&&call| matches!(at.reply(call), Some(Reply::Ready { .. }))).count();
+    assert!(lost <= 1024 && lost + ready == 8000, "{lost}, {ready}");
+}
+
+/// They take nobody's turn, wherever they stand among the others.
+#[test]
+fn who_begins_to_watch_while_many_are_told_keeps_nobody_from_hearing() {
+    let mut at = Node::among(2, STORE);
+    let id = at.id_owned_by(2);
+    let wait = |count| Request::Wait {
+        ids: vec![object("never"), id],
+        count,
+        timeout_ms: None,
+        fail_if_lost: false,
+        known_lost: vec![],
+    };
+    let clients = [CLIENT, ClientId(2)];
+    let calls = clients.map(|client| (0..1500).map(|_| at.ask_as(client, wait(1))).collect::<Vec<_>>());
+    let report = put_report(1, edition(5), SIZE);
+    at.answer(2, id, DirectoryAnswer::Copy { node: node(2), report, payload: None });
+    assert_eq!(at.reply(calls[1][0]), None);
+    for _ in 0..500 {
+        at.ask(wait(2));
+    }
+    at.wait(Duration::from_millis(50));
+    let ready = Reply::Ready { ids: vec![id] };
+    let told = |call: &u64| at.reply(*call) == Some(&ready);
+    assert_eq!(calls.iter().flatten().filter(|call| !told(call)).count(), 0);
+}
+
+/// Their owner was asked long before, and says it only once.
+#[test]
+fn who_begins_to_watch_while_many_are_told_of_a_deletion_is_told_too() {
+    let mut at = Node::among(2, STORE);
+    let id = at.id_owned_by(2);
+    let wait = Request::Wait {
+        ids: vec![object("never"), id],
+        count: 1,
+        timeout_ms: None,
+        fail_if_lost: false,
+        known_lost: vec![],
+    };
+    let clients = [3, 4].map(ClientId);
+    let mut calls: Vec<_> = (0..3000).map(|number| at.ask_as(clients[number / 1500], wait.clone())).collect();
+    let gone = deleted(&at);
+    at.answer(2, id, gone);
+    calls.extend([2, 3, 4, 5].map(|client| at.ask_as(ClientId(client), wait.clone())));
+    at.wait(Duration::from_millis(50));
+    assert!(calls
+        .into_iter()
+        .all(|call| at.reply(call).is_some() && failed(&at, call) == ErrorKind::Deleted));
+}
+
+/// Objects of a wait that was cancelled may be watched for a while.
+#[test]
+fn a_wait_that_takes_the_number_of_another_one_waits_for_its_own_objects() {
+    let mut at = Node::among(2, STORE);
+    let ids: Vec<_> = (0..5000).map(|number| object(&format!("watched {number}"))).collect();
+    let wait = |at: &mut Node, ids: Vec<ObjectId>| {
+        let (count, timeout_ms, fail_if_lost, known_lost) = (1, None, false, vec![]);
+        let request = Request::Wait { ids, count, timeout_ms, fail_if_lost, known_lost };
+        at.handle(Input::Client { client: CLIENT, call: 1 << 40, request });
+    };
+    wait(&mut at, ids.clone());
+    at.wait(Duration::from_millis(20));
+    at.ask(Request::Cancel { call: 1 << 40 });
+    wait(&mut at, vec![object("never")]);
+    for &id in &ids[..100] {
+        let report = put_report(1, edition(5), SIZE);
+        at.answer(2, id, DirectoryAnswer::Copy { node: node(2), report, payload: None });
+    }
+    at.wait(Duration::from_millis(20));
+    assert_eq!(at.reply(1 << 40), None);
+}
+
+/// One is in the way of the others, or all of them go on.
+#[test]
+fn many_puts_of_one_object_go_on_in_turns() {
+    let mut at = Node::alone(STORE);
+    let id = object("slow");
+    let call = at.ask(create(id, SIZE));
+    let copy = created(&at, call);
+    let calls: Vec<_> = (0..8000).map(|_| at.ask(create(id, SIZE))).collect();
+    at.ask(Request::Abort { copy });
+    let copy = created(&at, calls[0]);
+    at.wait(Duration::from_millis(50));
+    assert!(calls[1..].iter().all(|&call| at.reply(call).is_none()));
+    // It takes all room: the others wait for that.
+    at.ask(Request::Abort { copy });
+    let copy = created(&at, calls[1]);
+    let full = object("full");
+    put(&mut at, full, STORE - SIZE - 4096);
+    put(&mut at, object("rest"), 3 << 10);
+    at.ask(Request::Abort { copy });
+    let copy = created(&at, calls[2]);
+    at.ask(Request::Seal { copy, timeout_ms: None });
+    at.wait(Duration::from_millis(50));
+    assert!(calls[3..].iter().all(|&call| at.reply(call) == Some(&Reply::Done)));
+}
+
+/// None of them becomes another writing of it first, or is shown another one.
+#[test]
+fn many_puts_and_gets_of_an_object_that_is_deleted_are_told_so() {
+    for request in [create(object("x"), SIZE), get_partial(object("x"))] {
+        let mut at = Node::alone(STORE);
+        let first = match request {
+            Request::Create { .. } => Some(at.ask(create(object("x"), SIZE))),
+            _ => None,
+        };
+        let calls: Vec<_> = (0..4000).map(|_| at.ask(request.clone())).collect();
+        at.ask(delete(object("x")));
+        at.ask(create(object("x"), SIZE));
+        at.wait(Duration::from_millis(50));
+        let is_told = |call: &u64| match at.reply(*call) {
+            Some(Reply::Failed(error)) => error.kind == ErrorKind::Deleted,
+            _ => false,
+        };
+        assert_eq!(calls.iter().filter(|call| !is_told(call)).count(), 0);
+        // What their clients may be writing.
+        assert_eq!(at.status().copies, 1 + u64::from(first.is_some()));
+    }
+}
+
+#[test]
+fn many_gets_that_are_content_with_part_get_it_in_turns() {
+    let mut at = Node::among(3, STORE);
+    let id = at.id_owned_by(2);
+    let calls: Vec<_> = (0..8000).map(|_| at.ask(get_partial(id))).collect();
+    let whole = at.ask(get(id));
+    lend(&mut at, 2, id, 3, edition(5), SIZE);
+    let served = |at: &Node| calls.iter().filter(|&&call| at.replies.contains_key(&(CLIENT, call))).count();
+    let at_once = served(&at);
+    assert!((1..=1024).contains(&at_once), "{at_once}");
+    at.wait(Duration::from_millis(50));
+    assert_eq!((served(&at), at.reply(whole)), (8000, None));
+}
+
+/// Of one object, or of many.
+#[test]
+fn many_puts_that_wait_for_room_go_on_in_turns() {
+    for one in [true, false] {
+        let mut at = Node::alone(STORE);
+        let full = object("full");
+        put(&mut at, full, STORE - 4096);
+        let id = |number| object(&format!("waits {}", if one { 0 } else { number }));
+        let calls: Vec<_> = (0..4000).map(|number| at.ask(create(id(number), 500))).collect();
+        at.wait(Duration::from_millis(10));
+        let done = |at: &Node| calls.iter().filter(|&&call| at.replies.contains_key(&(CLIENT, call))).count();
+        let before = done(&at);
+        at.ask(delete(full));
+        let at_once = done(&at);
+        if one {
+            let copy = created(&at, calls[0]);
+            at.ask(Request::Seal { copy, timeout_ms: None });
+        } else {
+            assert!((1..=1024).contains(&(at_once - before)), "{at_once}");
+        }
+        at.wait(Duration::from_millis(50));
+        assert_eq!(done(&at), 4000);
+    }
+}
