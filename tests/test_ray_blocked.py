@@ -1,4 +1,4 @@
-"""Who waits for bytes in `ray.get`, and who must not."""
+"""Only a task's own thread waits for bytes in `ray.get`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gives a lost object up, when, and in whose words: without a cluster, on a stand-in for Ray's store."""
+"""Giving up a lost object: by whom, when, and in whose words. No cluster; a stand-in for Ray's store."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Function:
         self.called.append((args, kwargs))
         return a_reference()
 
-    def call_again(self, args: Any, kwargs: Any, options: Any, retries: int, *rest: Any) -> ray.ObjectRef:
+    def call_again(self, args: Any, kwargs: Any, options: Any, retries: int) -> ray.ObjectRef:
         self.retries.append(retries)
         return self.call(args, kwargs, options)
 

@@ -1,4 +1,4 @@
-"""What a process has called and can call again: a remote function, or a method of an actor."""
+"""A remote function, or a method of an actor, that a process has called and can call again."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ GUARDS_TIMEOUT = 30.0
 BACKPRESSURE = "_generator_backpressure_num_objects"
 """An option of Ray's for what yields its results, which a call that makes them again does not."""
 
+Args = list[Any]
+Kwargs = dict[str, Any]
+
 Parts = dict[int, str]
-"""What is to be made again, by its place among the large values of a result: its guard, in hex."""
+"""The guards (in hex) of values to make again, by each value's place among the large ones of a result."""
 
 
 class Function(NamedTuple):
@@ -37,24 +40,18 @@ class Function(NamedTuple):
 
     function: RemoteFunction
 
-    def call(self, args: list[Any], kwargs: dict[str, Any], options: dict[str, Any]) -> Any:
+    def call(self, args: Args, kwargs: Kwargs, options: Kwargs) -> Any:
         """The references of another call."""
         return self.function._remote(args=args, kwargs=kwargs, **options)
 
-    def call_again(
-        self,
-        args: list[Any],
-        kwargs: dict[str, Any],
-        options: dict[str, Any],
-        retries: int,
-        outputs: int,
-        parts: Parts,
-    ) -> ray.ObjectRef:
-        """A call that makes `parts` of the `outputs` again, and returns their new guards."""
+    def call_again(self, args: Args, kwargs: Kwargs, options: Kwargs, retries: int) -> ray.ObjectRef:
+        """A call that makes parts of the result again, and returns their new guards.
+
+        `args`: how many results there are, the parts, and the arguments of the first call.
+        """
         options = {**options, "num_returns": 1, "max_retries": retries}
         options.pop(BACKPRESSURE, None)
-        args = [self.function._function, outputs, parts, *args]
-        return _AGAIN._remote(args=args, kwargs=kwargs, **options)
+        return _AGAIN._remote(args=[self.function._function, *args], kwargs=kwargs, **options)
 
 
 class Method(NamedTuple):
@@ -63,24 +60,16 @@ class Method(NamedTuple):
     actor: ray.ActorID
     name: str
 
-    def call(self, args: list[Any], kwargs: dict[str, Any], options: dict[str, Any]) -> Any:
+    def call(self, args: Args, kwargs: Kwargs, options: Kwargs) -> Any:
         """As of `Function`. Raises `CannotRunAgain`."""
         return self._handle()._actor_method_call(self.name, args=args, kwargs=kwargs, **options)
 
-    def call_again(
-        self,
-        args: list[Any],
-        kwargs: dict[str, Any],
-        options: dict[str, Any],
-        retries: int,
-        outputs: int,
-        parts: Parts,
-    ) -> ray.ObjectRef:
+    def call_again(self, args: Args, kwargs: Kwargs, options: Kwargs, retries: int) -> ray.ObjectRef:
         """As of `Function`. Raises `CannotRunAgain`."""
         call = self._handle().__ray_call__.options(
             max_task_retries=retries, concurrency_group=options.get("concurrency_group_name")
         )
-        return call.remote(_method_again, self.name, outputs, parts, *args, **kwargs)
+        return call.remote(_method_again, self.name, *args, **kwargs)
 
     def _handle(self) -> ActorHandle:
         # Asked first: Ray ends a process that asks it for the handle of an actor it does not know.

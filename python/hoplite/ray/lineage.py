@@ -97,7 +97,7 @@ class Task:
                 raise refusal
         args, kwargs = self._arguments()
         left = self.retries if self.retries < 0 else self.retries - 1 - max(map(self._times_made, parts))
-        call = self.called.call_again(args, kwargs, self.options, left, self.outputs, parts)
+        call = self.called.call_again([self.outputs, parts, *args], kwargs, self.options, left)
         made = self.again or {}
         self.again = {**made, **{part: [*made.get(part, ()), call] for part in parts}}
         return call
