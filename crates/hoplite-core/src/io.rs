@@ -84,6 +84,8 @@ pub enum Input {
     ReceiveStalled { transfer: TransferId, watermark: u64 },
     /// A `Send` is over.
     SendEnded { send: SendId, outcome: Result<(), Broken> },
+    /// A `Send` is over before it began: no connection could be made for it.
+    SendNotBegun { send: SendId },
     /// One of a fold's streams broke; the fold stands still until it is stopped.
     FoldStreamBroken { fold: FoldId, transfer: TransferId },
     /// A fold is over: `Ok` when every input was folded to its end and sealed.

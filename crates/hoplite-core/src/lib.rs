@@ -197,6 +197,7 @@ impl Core {
                 self.on_send_measured(send, bytes, bytes_per_s)
             }
             Input::SendEnded { send, outcome } => self.on_send_ended(send, outcome),
+            Input::SendNotBegun { send } => self.on_send_not_begun(send),
             Input::FoldStreamBroken { fold, transfer } => self.on_fold_stream_broken(fold, transfer),
             Input::FoldEnded { fold, outcome } => self.on_fold_ended(fold, outcome),
             Input::Measured { peer, bytes_per_s } => {

@@ -26,17 +26,28 @@ const PARK_TIME: Duration = Duration::from_secs(2);
 /// Early pulls that wait here at most; more are refused, and their receivers ask their owners again.
 const PARKED_MAX: usize = 1 << 16;
 
+/// How often a pull that only this node can serve is tried again when no connection can be made for it.
+const DIALS_AGAIN_MAX: u32 = 3;
+
+/// How long such a pull rests first; doubled with each further one.
+const DIAL_AGAIN_AFTER: Duration = Duration::from_millis(50);
+
 #[derive(Debug, Clone, Copy)]
 struct Pull {
     id: ObjectId,
     edition: Edition,
     offset: u64,
+    /// Only this node can serve it.
+    patient: bool,
+    /// How often no connection could be made for it.
+    in_vain: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Sending {
     copy: CopyId,
     key: PullKey,
+    pull: Pull,
     connections: Connections,
     /// It takes a good part of the link for a while.
     is_large: bool,
@@ -156,9 +167,8 @@ impl Core {
             // The receiver numbers its transfers, each once.
             return;
         }
-        let pull = Pull { id, edition, offset };
-        let here = self.copies.live(id).filter(|copy| self.copies.table[copy].edition == edition);
-        match here {
+        let pull = Pull { id, edition, offset, patient, in_vain: 0 };
+        match self.copy_for(pull) {
             Some(copy) => self.start_send(key, copy, pull),
             None if self.sends.parked.len() >= PARKED_MAX => {
                 self.sends.refused += 1;
@@ -170,6 +180,10 @@ impl Core {
             }
             None => self.refuse(key, pull),
         }
+    }
+
+    fn copy_for(&self, pull: Pull) -> Option<CopyId> {
+        self.copies.live(pull.id).filter(|copy| self.copies.table[copy].edition == pull.edition)
     }
 
     fn start_send(&mut self, key: PullKey, copy: CopyId, pull: Pull) {
@@ -189,7 +203,7 @@ impl Core {
             None => self.connections.choose(self.ctx.now, to, bytes, 1 + self.sends.large_to(to)),
         };
         let is_large = bytes >= LARGE_BYTES_MIN;
-        self.sends.begin(send, Sending { copy, key, connections, is_large, is_unpulled: false });
+        self.sends.begin(send, Sending { copy, key, pull, connections, is_large, is_unpulled: false });
         let offset = pull.offset;
         self.ctx.out.push_back(Output::Send { send, to, transfer, copy, offset, connections, group });
     }
@@ -232,8 +246,11 @@ impl Core {
     }
 
     pub(crate) fn on_parked_timer(&mut self, key: PullKey) {
-        if let Some(pull) = self.sends.unpark(key) {
-            self.refuse(key, pull);
+        let Some(pull) = self.sends.unpark(key) else { return };
+        match self.copy_for(pull) {
+            // It rested because no connection could be made.
+            Some(copy) => self.start_send(key, copy, pull),
+            None => self.refuse(key, pull),
         }
     }
 
@@ -258,6 +275,29 @@ impl Core {
             self.remove_user(copy);
             self.drop_unwanted_fetch(object);
         }
+    }
+
+    /// No connection could be made. Who can ask another sender is told at once; for the others it is tried again,
+    /// or a slot with many streams would begin anew for each that fails.
+    pub(crate) fn on_send_not_begun(&mut self, send: SendId) {
+        let Some(&Sending { copy, key, pull, is_unpulled, .. }) = self.sends.running.get(&send) else {
+            return;
+        };
+        let in_vain = pull.in_vain + 1;
+        let again = pull.patient
+            && in_vain <= DIALS_AGAIN_MAX
+            && !is_unpulled
+            && !self.copies.table[&copy].doomed
+            && self.ctx.shards.contains(key.to)
+            && self.sends.parked.len() < PARKED_MAX;
+        if !again {
+            return self.on_send_ended(send, Err(Broken));
+        }
+        self.sends.end(send);
+        self.sends.park(key, Pull { in_vain, ..pull });
+        let rest = DIAL_AGAIN_AFTER * (1 << pull.in_vain);
+        self.ctx.timers.set(self.ctx.now + rest, Timer::Parked(key));
+        self.remove_user(copy);
     }
 
     /// Everyone who streams from this copy must look elsewhere.

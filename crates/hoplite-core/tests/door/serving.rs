@@ -64,6 +64,42 @@ fn a_receiver_is_told_when_its_stream_breaks_off_and_not_when_it_wants_no_more()
     assert_eq!((at.sends.len(), refusals(&mut at)), (0, 0));
 }
 
+fn not_begun(at: &mut Node, transfer: u64) {
+    let send = send_of(at, transfer);
+    at.sends.remove(&send);
+    at.handle(Input::SendNotBegun { send });
+}
+
+/// Or a sum of twenty streams would begin anew whenever one of them could not be connected.
+#[test]
+fn what_only_this_node_can_send_is_tried_again_when_no_connection_can_be_made() {
+    let mut at = Node::among(2, 8 << 20);
+    let id = at.id_owned_by(1);
+    put(&mut at, id, SIZE);
+    let here = edition_of(&mut at, id);
+    at.hear(2, pull(1, id, here, false));
+    not_begun(&mut at, 1);
+    assert_eq!(refusals(&mut at), 1, "it can ask another");
+    at.hear(2, pull(2, id, here, true));
+    for rest in [50, 100, 200] {
+        not_begun(&mut at, 2);
+        assert!(at.sends.is_empty());
+        at.wait(Duration::from_millis(rest));
+        assert_eq!((at.sends.len(), refusals(&mut at)), (1, 0));
+    }
+    not_begun(&mut at, 2);
+    assert_eq!((at.sends.len(), refusals(&mut at)), (0, 1));
+    // Who wants no more, or sends what is gone, does not try.
+    for transfer in [3, 4] {
+        at.hear(2, pull(transfer, id, here, true));
+        not_begun(&mut at, transfer);
+    }
+    at.hear(2, PeerMessage::Unpull { transfer: TransferId(3) });
+    at.ask(delete(id));
+    at.wait(Duration::from_secs(1));
+    assert_eq!((at.sends.len(), refusals(&mut at)), (0, 1));
+}
+
 #[test]
 fn an_early_pull_waits_for_its_copy_but_not_for_ever() {
     let mut at = Node::among(4, 8 << 20);

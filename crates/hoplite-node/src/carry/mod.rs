@@ -235,7 +235,7 @@ impl Carriers {
     pub fn on_input(&mut self, input: &Input) {
         match input {
             Input::ReceiveEnded { transfer, .. } => drop(self.receives.remove(transfer)),
-            Input::SendEnded { send, .. } => drop(self.sends.remove(send)),
+            Input::SendEnded { send, .. } | Input::SendNotBegun { send } => drop(self.sends.remove(send)),
             Input::FoldEnded { fold, .. } => drop(self.folds.remove(fold)),
             _ => {}
         }

@@ -34,28 +34,31 @@ pub(super) struct Send {
 
 impl Send {
     pub(super) async fn run(self, shared: Arc<Shared>, pool: Arc<BulkPool>, _busy: Busy) {
-        let outcome = tokio::select! {
+        let send = self.send;
+        let ended = tokio::select! {
             biased;
-            () = self.stop.notified() => Err(Broken),
-            outcome = self.deliver(&shared, &pool) => outcome,
+            () = self.stop.notified() => Input::SendEnded { send, outcome: Err(Broken) },
+            ended = self.deliver(&shared, &pool) => ended,
         };
-        // A bundle with half a transfer on it is dropped, which is how the receiver hears of it.
-        let outcome = outcome.map(|bundle| pool.put(self.to, bundle));
-        self.ending.conclude(Input::SendEnded { send: self.send, outcome });
+        self.ending.conclude(ended);
     }
 
-    async fn deliver(&self, shared: &Shared, pool: &BulkPool) -> Result<Bundle, Broken> {
+    async fn deliver(&self, shared: &Shared, pool: &BulkPool) -> Input {
+        let send = self.send;
         let mut bundle = match pool.take(self.to, self.connections) {
             Some(bundle) => bundle,
-            None => dial(shared, self.to, self.connections).await.map_err(|_| Broken)?,
+            None => match dial(shared, self.to, self.connections).await {
+                Ok(bundle) => bundle,
+                Err(_) => return Input::SendNotBegun { send },
+            },
         };
-        match self.stream(&mut bundle, shared).await {
-            Ok(outcome) => outcome.map(|()| bundle),
-            Err(error) => {
-                debug!(peer = %self.to, transfer = self.transfer.0, %error, "bulk connection broke");
-                Err(Broken)
-            }
-        }
+        let outcome = self.stream(&mut bundle, shared).await.unwrap_or_else(|error| {
+            debug!(peer = %self.to, transfer = self.transfer.0, %error, "bulk connection broke");
+            Err(Broken)
+        });
+        // A bundle with half a transfer on it is dropped, which is how the receiver hears of it.
+        let outcome = outcome.map(|()| pool.put(self.to, bundle));
+        Input::SendEnded { send, outcome }
     }
 
     async fn stream(&self, bundle: &mut Bundle, shared: &Shared) -> io::Result<Result<(), Broken>> {

@@ -261,13 +261,13 @@ async fn a_send_ends_with_its_copy_its_receiver_or_an_order() {
 }
 
 #[tokio::test]
-async fn a_send_to_nobody_breaks() {
+async fn a_send_to_nobody_does_not_begin() {
     let mut bench = Bench::new();
     let gone = Listening::new().await.id;
     let copy = bench.sealed(b"abc");
     bench.carriers.send(SendId(1), gone, TransferId(1), copy, 0, ALONE);
     assert_eq!(bench.input().await, Input::PeerGone { node: gone }, "its host refuses connections");
-    assert_eq!(bench.input().await, send_broken(1));
+    assert_eq!(bench.input().await, Input::SendNotBegun { send: SendId(1) });
     bench.finish().await;
 }
 

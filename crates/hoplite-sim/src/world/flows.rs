@@ -143,7 +143,8 @@ impl World {
     pub(super) fn on_dial_failed(&mut self, place: Place, send: SendId) {
         if self.alive(place).is_some() {
             note!(self, "{} cannot connect for send {}", self.name(place), send.0);
-            self.end_send(place, send, Err(Broken));
+            let Some(Send { copy, .. }) = self.nodes[place.index].plane.sends.remove(&send) else { return };
+            self.report(place, Input::SendNotBegun { send }, vec![copy]);
         }
     }
 

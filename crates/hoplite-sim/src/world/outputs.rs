@@ -66,7 +66,7 @@ impl World {
     pub(super) fn report(&mut self, place: Place, input: Input, frees: Vec<CopyId>) {
         let lane = match &input {
             Input::ReceiveEnded { transfer, .. } => transfer.0,
-            Input::SendEnded { send, .. } => send.0,
+            Input::SendEnded { send, .. } | Input::SendNotBegun { send } => send.0,
             Input::FoldEnded { fold, .. } | Input::FoldStreamBroken { fold, .. } => fold.0,
             _ => 0,
         };

@@ -103,7 +103,15 @@ impl Outgoing {
     async fn deliver(&mut self, pool: &BulkPool) -> io::Result<Bundle> {
         let mut bundle = match pool.take(self.to, self.connections) {
             Some(bundle) => bundle,
-            None => self.dial().await?,
+            None => match self.dial().await {
+                Ok(bundle) => bundle,
+                Err(error) => {
+                    for Stream { job: Job { send, ending, .. }, .. } in self.streams.drain(..) {
+                        ending.conclude(Input::SendNotBegun { send });
+                    }
+                    return Err(error);
+                }
+            },
         };
         loop {
             self.send_all(&mut bundle).await?;
