@@ -176,21 +176,42 @@ def test_a_task_is_forgotten_with_its_results(ray_cluster: RayCluster) -> None:
         eventually(lambda: not lineage.known(names[0]), "the last has gone")
 
 
-def what_stays_of_what_was_put() -> list[bool]:
+def what_stays_of(argument: ray.ObjectRef) -> list[bool]:
     """For a task that returns it, one that returns something small, and one that fails."""
     same = ray.remote(num_cpus=0)(lambda value: value)
     length = ray.remote(num_cpus=0)(lambda value: len(value))
     fail = ray.remote(num_cpus=0)(lambda value: value / "text")
-    put = ray.put(np.zeros(1 << 20))
-    results = [task.remote(put) for task in (same, length, fail)]
+    results = [task.remote(argument) for task in (same, length, fail)]
     known = [lineage.known(name_of(result)) for result in results]
     eventually(lambda: all(task.is_large is not None for task in known), "results are looked at")
-    return [put in task.put for task in known]
+    return [argument in task.pinned for task in known]
 
 
-def test_what_was_put_stays_for_what_may_be_lost(ray_cluster: RayCluster) -> None:
+class Maker:
+    def make(self) -> np.ndarray[Any, Any]:
+        return np.zeros(1 << 20)
+
+
+def what_stays() -> list[list[bool]]:
+    """Of what was put, and of results of what is not retried."""
+    make = ray.remote(num_cpus=0)(lambda: np.zeros(1 << 20))
+    maker = ray.remote(num_cpus=0)(Maker).remote()
+    once = [ray.put(np.zeros(1 << 20)), make.options(max_retries=0).remote(), maker.make.remote()]
+    return [what_stays_of(argument) for argument in once]
+
+
+def what_is_pinned() -> list[ray.ObjectRef]:
+    """By a task whose argument is made again, if need be."""
+    make = ray.remote(num_cpus=0)(lambda: np.zeros(1 << 20))
+    length = ray.remote(num_cpus=0)(lambda value: len(value))
+    result = length.remote(make.remote())
+    return list(lineage.known(name_of(result)).pinned)
+
+
+def test_what_no_task_makes_again_stays_for_what_may_be_lost(ray_cluster: RayCluster) -> None:
     with driver(ray_cluster, transparent=True):
-        assert what_stays_of_what_was_put() == [True, False, False]
+        assert what_stays() == [[True, False, False]] * 3
+        assert what_is_pinned() == []
 
 
 def test_an_argument_that_is_there_is_not_made_again(ray_cluster: RayCluster) -> None:

@@ -41,6 +41,11 @@ LOOKS_SHARE = 0.01
 INDEX_BYTES = 4
 """At the end of a reference's id; before them is the task's."""
 
+ACTOR_AT = slice(8, 20)
+"""In a reference's id: whose method returned it. Of methods that are not retried, no more is known."""
+
+NO_ACTOR = b"\xff" * 12
+
 RETURNS_MAX = 100_000_000
 """Of one task, to Ray: higher indices are those of what a task has put."""
 
@@ -66,8 +71,8 @@ class Task:
     """Why it cannot be made again, if so."""
     retries: int = 0
     """How often each of its large values may be made again; below 0: always."""
-    put: Sequence[ray.ObjectRef] = ()
-    """What was put and is in its arguments: no task can make it, so it stays, as in Ray, if `is_large`."""
+    pinned: Sequence[ray.ObjectRef] = ()
+    """Of its arguments what no task makes again: it stays, as in Ray, if `is_large`."""
     is_large: bool | None = None
     """Whether its results are of the kind that may be lost, and not in messages; None: not known yet."""
     again: dict[int, list[ray.ObjectRef]] | None = None
@@ -161,15 +166,15 @@ class _Tasks:
         for id in known:
             if id not in counted:
                 self._forget(id)
-        self._let_go_of_what_was_put(references)
+        self._unpin_arguments(references)
         self._next_look = time.monotonic() + (time.thread_time() - before) / LOOKS_SHARE
 
-    def _let_go_of_what_was_put(self, references: list[str]) -> None:
+    def _unpin_arguments(self, references: list[str]) -> None:
         """For tasks that have ended and returned nothing large: nobody asks them to make that again."""
         results: dict[str, list[ray.ObjectRef]] = {}
         for reference in references:
             task = self.by_id.get(_task_of(reference))
-            if task is not None and task.put and task.is_large is None:
+            if task is not None and task.pinned and task.is_large is None:
                 result = bytes.fromhex(reference)
                 if _index_of(result) <= RETURNS_MAX:
                     results.setdefault(_task_of(reference), []).append(ray.ObjectRef(result))
@@ -183,7 +188,7 @@ class _Tasks:
             if task is not None and ended.issuperset(of_task):
                 task.is_large = _are_large(of_task)
                 if not task.is_large:
-                    task.put = ()
+                    task.pinned = ()
 
     def _evict(self, id: str) -> None:
         """Remember of a task no more than that it was forgotten."""
@@ -195,7 +200,7 @@ class _Tasks:
             f"more than {TASKS_BYTES_MAX} bytes of tasks were to be remembered",
             "OBJECT_UNRECONSTRUCTABLE_LINEAGE_EVICTED",
         )
-        task.args, task.kwargs, task.bytes, task.put = (), {}, 0, ()
+        task.args, task.kwargs, task.bytes, task.pinned = (), {}, 0, ()
 
     def _forget(self, id: str) -> None:
         with self._lock:
@@ -206,7 +211,7 @@ class _Tasks:
                 # guards end here.
                 task.again = None
                 if not task.is_large:
-                    task.put = ()
+                    task.pinned = ()
 
 
 _tasks = _Tasks()
@@ -244,12 +249,12 @@ def _noted(
     if not args and not kwargs:
         return Task(called, (), {}, options, outputs, retries=retries)
     tasks: list[Task] = []
-    put: list[ray.ObjectRef] = []
+    pinned: list[ray.ObjectRef] = []
 
     def reference(of: ray.ObjectRef) -> Reference:
-        if _index_of(of.binary()) > RETURNS_MAX:
-            put.append(of)
         task = _tasks.by_id.get(_task_of(of.hex()))
+        if _is_made_once(of.binary(), task):
+            pinned.append(of)
         if task is not None and task.depth == DEPTH_MAX:
             task = None
         if task is not None:
@@ -273,7 +278,7 @@ def _noted(
         depth,
         TASK_BYTES + keeping.bytes,
         retries=retries,
-        put=put,
+        pinned=pinned,
     )
 
 
@@ -307,6 +312,13 @@ def _remade(reference: Reference) -> ray.ObjectRef:
         raise CannotRunAgain(f"the argument {reference.binary.hex()} was yielded, and is gone")
     made: ray.ObjectRef = reference.task.results()[index - 1]
     return made
+
+
+def _is_made_once(reference: bytes, task: Task | None) -> bool:
+    """Whether no task makes it again: it was put, or what returned it is not retried."""
+    if _index_of(reference) > RETURNS_MAX:
+        return True
+    return task.retries == 0 if task is not None else reference[ACTOR_AT] != NO_ACTOR
 
 
 def _are_large(results: list[ray.ObjectRef]) -> bool:
