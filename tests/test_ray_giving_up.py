@@ -81,7 +81,7 @@ def seconds_go_by(monkeypatch: pytest.MonkeyPatch, supervising: Any, seconds: fl
 @pytest.fixture
 def supervising() -> Any:
     found = object.__new__(supervisor.Supervisor)
-    found._losses, found._reasons = {}, {}
+    found._losses, found._words = {}, {}
     return found
 
 

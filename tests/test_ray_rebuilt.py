@@ -14,9 +14,9 @@ pytest.importorskip("ray")
 from test_ray_misuse import printed_by
 
 CLUSTER = """
-import time
+import os, tempfile, time
 import numpy as np, pytest, ray, hoplite.ray
-from hoplite.ray import handles, lineage
+from hoplite.ray import called, handles, lineage
 from hoplite.ray.losses import Loss, losses, report
 from ray.cluster_utils import Cluster
 
@@ -105,6 +105,32 @@ def of_what_nobody_can_make_now():
     assert time.monotonic() - began < 4
     add_a_node()
     assert ray.get(result, timeout=60)[0] == 0
+
+def of_what_a_worker_has_put_again_that_dies_before_it_says_so():
+    @ray.remote(max_retries=3)
+    def second_run_dies(folder):
+        runs = os.listdir(folder)
+        open(f"{folder}/{len(runs)}", "w").close()
+        if len(runs) == 1:
+            put = called._put
+
+            def put_and_die(value, id):
+                put(value, id)
+                os._exit(1)
+
+            called._put = put_and_die
+        return np.full(10_000_000, 5, np.uint8)
+
+    with tempfile.TemporaryDirectory() as folder:
+        result = second_run_dies.remote(folder)
+        assert read(result) == [5]
+        lose_the_node()
+        assert read(result) == [5]
+        while len(os.listdir(folder)) < 3 or losses():
+            time.sleep(0.1)
+        # Ray tells the owner of a guard late that the process has died.
+        time.sleep(3)
+        assert read(result) == [5]
 
 def of_a_task_that_may_not_run_again():
     result = large.options(max_retries=0).remote()

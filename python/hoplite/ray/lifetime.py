@@ -20,8 +20,9 @@ import ray
 from ray._private.worker import global_worker
 
 from hoplite.client import Client
-from hoplite.errors import Aborted, HopliteError, NodeUnreachable
+from hoplite.errors import Aborted, NodeUnreachable
 from hoplite.ids import ObjectId
+from hoplite.ray import losses
 
 __all__ = ["Guards", "id_of", "id_of_hex"]
 
@@ -75,6 +76,7 @@ class Guards:
         for guard, before in zip(guards, ended, strict=True):
             if before is not None:
                 self._replaced[guard.binary()] = before
+                losses.note_guard(guard.hex(), instead_of=before)
             # Called on a thread of Ray's that must not be held up.
             global_worker.core_worker.add_object_out_of_scope_callback(guard, self._ended.put)
         # All come together. Who is given one that has not come asks for it.
@@ -87,12 +89,14 @@ class Guards:
             while len(ended) < BATCH_MAX and not self._ended.empty():
                 ended.append(self._ended.get())
             try:
+                ended = self._witnesses(ended)
                 ids = [id_of_hex(self._replaced.get(guard, guard.hex())) for guard in ended]
                 self._client.delete(ids, timeout=DELETE_TIMEOUT)
             except (NodeUnreachable, Aborted):
                 # The node has ended, its objects with it; so will this keeper.
                 return
-            except HopliteError:
+            except Exception:
+                # Of the node's, or of Ray's store of words.
                 logger.warning("deleting %d objects: trying again", len(ended), exc_info=True)
                 for guard in ended:
                     self._ended.put(guard)
@@ -100,3 +104,21 @@ class Guards:
             else:
                 for guard in ended:
                     self._replaced.pop(guard, None)
+
+    def _witnesses(self, ended: list[bytes]) -> list[bytes]:
+        """Those whose end says that nobody refers to their objects any more.
+
+        A process that dies while it makes an object again takes a guard with it; then the object is another
+        run's, or lost still. Ray tells of that end late, or early.
+        """
+        replaced = self._replaced.keys() & ended
+        if not replaced:
+            return ended
+        lost = {loss.guard for loss in losses.losses()}
+        stale = set()
+        for guard in replaced:
+            first = self._replaced[guard]
+            if first in lost or losses.last_guard(first) not in (None, guard.hex()):
+                stale.add(guard)
+                del self._replaced[guard]
+        return [guard for guard in ended if guard not in stale]

@@ -16,11 +16,13 @@ from hoplite.ray.origins import Origin
 __all__ = [
     "Loss",
     "Word",
+    "aging_words",
     "claim",
-    "forget_reason",
+    "forget_word",
+    "last_guard",
     "losses",
+    "note_guard",
     "reason_of",
-    "reasons",
     "report",
     "say_why",
     "settle",
@@ -28,6 +30,7 @@ __all__ = [
 
 PREFIX = b"lost/"
 WHY_PREFIX = b"why/"
+GUARD_PREFIX = b"guard/"
 CERTAIN = b"certain"
 CLAIMED = b"claimed "
 
@@ -103,13 +106,29 @@ def reason_of(id: ObjectId) -> tuple[str, str] | None:
     return kind, reason
 
 
-def reasons() -> list[bytes]:
-    """The keys of all that was said and not forgotten."""
-    return list(internal_kv._internal_kv_list(WHY_PREFIX, namespace=NAMESPACE))
+def note_guard(guard: str, instead_of: str) -> None:
+    """An object is about to be made again, with this guard; its first was `instead_of` (both in hex)."""
+    key = GUARD_PREFIX + instead_of.encode()
+    internal_kv._internal_kv_put(key, guard.encode(), overwrite=True, namespace=NAMESPACE)
 
 
-def forget_reason(key: bytes) -> None:
-    """Whoever waited for the object has heard why it did not come."""
+def last_guard(first: str) -> str | None:
+    """That of the last run for an object, given its first; None: it was made once, or long ago."""
+    guard = internal_kv._internal_kv_get(GUARD_PREFIX + first.encode(), namespace=NAMESPACE)
+    return None if guard is None else guard.decode()
+
+
+def aging_words() -> list[bytes]:
+    """The keys of all reasons and guards that were said and not forgotten."""
+    return [
+        key
+        for prefix in (WHY_PREFIX, GUARD_PREFIX)
+        for key in internal_kv._internal_kv_list(prefix, namespace=NAMESPACE)
+    ]
+
+
+def forget_word(key: bytes) -> None:
+    """Who waited for the object has heard the reason; of who made it before, it is known whether it lives."""
     internal_kv._internal_kv_del(key, namespace=NAMESPACE)
 
 

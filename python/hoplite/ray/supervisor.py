@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hoplite.errors import NodeUnreachable
 from hoplite.ray.keeper import CONCURRENCY_MAX, Keeper
-from hoplite.ray.losses import Loss, forget_reason, losses, reasons
+from hoplite.ray.losses import Loss, aging_words, forget_word, losses
 from hoplite.ray.names import NAMESPACE, keeper_name
 from hoplite.ray.recovery import give_up
 from hoplite.timeouts import Deadline
@@ -46,8 +46,9 @@ CLAIM_TIMEOUT = 10.0
 """Seconds for the process that called a task to say that it will make its lost results again."""
 
 
-REASON_SECONDS = 600.0
-"""For which it is said why an object is lost for good; as long as nodes remember that it was deleted."""
+WORD_SECONDS = 600.0
+"""For which it is said why an object is lost for good, as long as nodes remember that it was deleted; and by which
+guard it was made last, for far longer than Ray takes to see that a process has died."""
 
 
 @dataclass(slots=True)
@@ -69,8 +70,8 @@ class Supervisor:
         """Of each live node that does not start: why not, the last times."""
         self._losses: dict[Loss, tuple[bytes, float]] = {}
         """What is lost, the last claim to make it again, and since when that stands (`time.monotonic`)."""
-        self._reasons: dict[bytes, float] = {}
-        """Why objects are lost for good, by key, and since when that is said (`time.monotonic`)."""
+        self._words: dict[bytes, float] = {}
+        """The keys of what is said for a while, and since when (`time.monotonic`)."""
         self._stopping = False
         self._watching = threading.Thread(target=self._watch, name="hoplite-supervisor", daemon=True)
         self._watching.start()
@@ -150,14 +151,13 @@ class Supervisor:
         old = [loss for loss, (_, since) in self._losses.items() if now - since > CLAIM_TIMEOUT]
         if old:
             give_up(old, f"no process has answered for them for {CLAIM_TIMEOUT} s", "OWNER_DIED")
-        self._forget_reasons(now)
+        self._forget_words(now)
 
-    def _forget_reasons(self, now: float) -> None:
-        said = reasons()
-        self._reasons = {key: self._reasons.get(key, now) for key in said}
-        for key, since in self._reasons.items():
-            if now - since > REASON_SECONDS:
-                forget_reason(key)
+    def _forget_words(self, now: float) -> None:
+        self._words = {key: self._words.get(key, now) for key in aging_words()}
+        for key, since in self._words.items():
+            if now - since > WORD_SECONDS:
+                forget_word(key)
 
     def _start(self, node: str) -> None:
         actor = (
