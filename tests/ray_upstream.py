@@ -1,7 +1,7 @@
 """Runs Ray's own tests, unchanged, on Ray alone and with the transparent mode, and compares.
 
-``PYTHONPATH=tests python -m ray_upstream FOLDER``, where FOLDER is ``python/ray/tests`` of the installed version of
-Ray. Each test has a process of its own. A test that passes alone and not with Hoplite must stand in
+``PYTHONPATH=tests python -m ray_upstream FOLDER``, where FOLDER is ``python/ray/tests`` of the Ray
+that is installed. Each test has a process of its own. A test that passes alone and not with Hoplite must stand in
 ``ray_upstream.toml`` with the reason; else this ends with 1.
 """
 
@@ -64,7 +64,11 @@ def read(results: Path) -> Outcomes:
 
 def collected(file: Path) -> Iterator[str]:
     found = subprocess.run(
-        [*PYTEST, "--collect-only", file.name], cwd=file.parent, env=environment(), capture_output=True, text=True
+        [*PYTEST, "--collect-only", file.name],
+        cwd=file.parent,
+        env=environment(),
+        capture_output=True,
+        text=True,
     )
     tests = [line for line in found.stdout.splitlines() if line.startswith(f"{file.name}::")]
     if not tests:
@@ -87,7 +91,12 @@ def run_both(folder: Path, test: str, outcomes: Outcomes, results: Path) -> None
             begun = time.monotonic()
             outcome, why = run(folder, [*plugin, test])
             outcomes[test, mode] = outcome
-            line = {"test": test, "mode": mode, "outcome": outcome, "seconds": round(time.monotonic() - begun, 1)}
+            line = {
+                "test": test,
+                "mode": mode,
+                "outcome": outcome,
+                "seconds": round(time.monotonic() - begun, 1),
+            }
             with results.open("a") as lines:
                 lines.write(json.dumps({**line, "why": why}) + "\n")
             print(f"{mode:8}{outcome:10}{line['seconds']:6.1f} s  {test}  {why}", flush=True)

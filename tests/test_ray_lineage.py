@@ -15,6 +15,7 @@ ray = pytest.importorskip("ray")
 lineage = pytest.importorskip("hoplite.ray.lineage")
 
 from hoplite.ray.arguments import BYTES_MAX, CannotRunAgain, Keeping, Reference, revived  # noqa: E402
+from hoplite.ray.settings import LineageSettings, lineage_settings_of  # noqa: E402
 
 pytestmark = IGNORED
 
@@ -114,8 +115,8 @@ def test_nothing_is_made_again_for_a_task_that_may_not_run_again() -> None:
 
 
 @pytest.mark.usefixtures("nothing_known")
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lineage, "TASKS_BYTES_MAX", 10 * (lineage.TASK_BYTES + 100))
+def test_what_is_remembered_is_bounded() -> None:
+    lineage.limit(LineageSettings(True, 10 * (lineage.TASK_BYTES + 100)))
     results = [a_reference() for _ in range(30)]
     for result in results:
         lineage.record(Function(), -1, (bytes(100),), {}, {}, result)
@@ -128,8 +129,29 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused.value.kind == "OBJECT_UNRECONSTRUCTABLE_LINEAGE_EVICTED"
 
 
+@pytest.mark.usefixtures("nothing_known")
+def test_nothing_is_remembered_where_ray_remembers_nothing() -> None:
+    before, after = a_reference(), a_reference()
+    lineage.record(Function(), -1, (bytes(100),), {}, {}, before)
+    lineage.limit(LineageSettings(False, 1 << 30))
+    lineage.record(Function(), -1, (bytes(100),), {}, {}, after)
+    for result in (before, after):
+        with pytest.raises(CannotRunAgain) as refused:
+            lineage.known(name_of(result)).results()
+        assert refused.value.kind == "OBJECT_UNRECONSTRUCTABLE_LINEAGE_DISABLED"
+
+
+def test_the_clusters_settings_of_lineage_count() -> None:
+    assert lineage_settings_of({}, {}) == (True, 1 << 30)
+    environment = {"RAY_lineage_pinning_enabled": "0", "RAY_max_lineage_bytes": "5"}
+    assert lineage_settings_of({}, environment) == (False, 5)
+    config = {"lineage_pinning_enabled": True, "max_lineage_bytes": 7}
+    assert lineage_settings_of(config, environment) == (True, 7)
+    assert lineage_settings_of({"lineage_pinning_enabled": False}, {}).is_enabled is False
+
+
 def forget(name: str) -> None:
-    lineage._tasks._evict(name)
+    lineage._tasks._refuse(name, CannotRunAgain("forgotten"))
 
 
 class Forgetting:

@@ -23,14 +23,12 @@ from ray._private.worker import global_worker
 
 from hoplite.ray.arguments import CannotRunAgain, Keeping, Reference, reference_counts, revived
 from hoplite.ray.called import Function, Method
+from hoplite.ray.settings import LINEAGE_BYTES_MAX, LineageSettings
 
-__all__ = ["Task", "drop_ended", "forget_all", "known", "knows_any", "record"]
+__all__ = ["Task", "drop_ended", "forget_all", "known", "knows_any", "limit", "record"]
 
 DEPTH_MAX = 100
 """Tasks in a row, each an argument's of the next, that are remembered when their results have gone."""
-
-TASKS_BYTES_MAX = 1 << 30
-"""That remembering tasks may take, as much as Ray's own: beyond, the oldest are forgotten."""
 
 TASK_BYTES = 1 << 10
 """About what one takes besides the bytes of its arguments."""
@@ -116,7 +114,7 @@ class Task:
         return _listed(self.called.call(args, kwargs, self.options))
 
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        # In this order, the other way round than in `_evict`: on another thread, or while they are revived.
+        # In this order, the other way round than in `_refuse`: on another thread, or while they are revived.
         args, kwargs = self.args, self.kwargs
         if self.refused is not None:
             raise self.refused
@@ -130,6 +128,8 @@ class _Tasks:
 
     def __init__(self) -> None:
         self.by_id: collections.OrderedDict[str, Task] = collections.OrderedDict()
+        self.is_enabled = True
+        self._bytes_max = LINEAGE_BYTES_MAX
         self._bytes = 0
         self._next_look = 0.0
         # What is freed inside may, by the garbage collector, call tasks.
@@ -139,19 +139,33 @@ class _Tasks:
         with self._lock:
             self.by_id[id] = task
             self._bytes += task.bytes
-            if self._bytes > TASKS_BYTES_MAX:
+            if self._bytes > self._bytes_max:
                 self._make_room()
+
+    def limit(self, settings: LineageSettings) -> None:
+        with self._lock:
+            self.is_enabled, self._bytes_max = settings
+            if not self.is_enabled:
+                for id in list(self.by_id):
+                    self._refuse(id, _disabled())
+            self._make_room()
 
     def _make_room(self) -> None:
         for _ in range(len(self.by_id)):
-            if self._bytes <= TASKS_BYTES_MAX:
+            if self._bytes <= self._bytes_max:
                 break
             oldest = next(iter(self.by_id))
             if self.by_id[oldest].again:
                 # It holds what was made again.
                 self.by_id.move_to_end(oldest)
             else:
-                self._evict(oldest)
+                self._refuse(
+                    oldest,
+                    CannotRunAgain(
+                        f"more than {self._bytes_max} bytes of tasks were to be remembered",
+                        "OBJECT_UNRECONSTRUCTABLE_LINEAGE_EVICTED",
+                    ),
+                )
 
     def drop_ended(self) -> None:
         """All, unless it is too soon after the last time."""
@@ -190,16 +204,13 @@ class _Tasks:
                 if not task.is_large:
                     task.pinned = ()
 
-    def _evict(self, id: str) -> None:
-        """Remember of a task no more than that it was forgotten."""
+    def _refuse(self, id: str, why: CannotRunAgain) -> None:
+        """Remember of a task no more than why it is not run again."""
         task = self.by_id[id]
         self.by_id.move_to_end(id)
         self._bytes -= task.bytes
         # First: it is never to run with arguments that are not its own.
-        task.refused = CannotRunAgain(
-            f"more than {TASKS_BYTES_MAX} bytes of tasks were to be remembered",
-            "OBJECT_UNRECONSTRUCTABLE_LINEAGE_EVICTED",
-        )
+        task.refused = why
         task.args, task.kwargs, task.bytes, task.pinned = (), {}, 0, ()
 
     def _forget(self, id: str) -> None:
@@ -242,10 +253,12 @@ def _noted(
     called: Function | Method, retries: int, args: Any, kwargs: Any, options: dict[str, Any], outputs: int
 ) -> Task:
     if retries == 0:
-        disabled = CannotRunAgain(
+        not_retried = CannotRunAgain(
             "its task is not to be retried", "OBJECT_UNRECONSTRUCTABLE_RETRIES_DISABLED"
         )
-        return Task(called, (), {}, options, outputs, refused=disabled)
+        return Task(called, (), {}, options, outputs, refused=not_retried)
+    if not _tasks.is_enabled:
+        return Task(called, (), {}, options, outputs, refused=_disabled())
     if not args and not kwargs:
         return Task(called, (), {}, options, outputs, retries=retries)
     tasks: list[Task] = []
@@ -282,6 +295,12 @@ def _noted(
     )
 
 
+def _disabled() -> CannotRunAgain:
+    return CannotRunAgain(
+        "lineage_pinning_enabled is false on this Ray cluster", "OBJECT_UNRECONSTRUCTABLE_LINEAGE_DISABLED"
+    )
+
+
 def known(task: str) -> Task | None:
     """The task with this id (in hex), if this process has called it."""
     return _tasks.by_id.get(task)
@@ -295,6 +314,11 @@ def knows_any() -> bool:
 def drop_ended() -> None:
     """Forget the tasks whose results nobody refers to any more; sooner or later, if called often."""
     _tasks.drop_ended()
+
+
+def limit(settings: LineageSettings) -> None:
+    """Remember no more than the Ray cluster that this process is connected to would."""
+    _tasks.limit(settings)
 
 
 def forget_all() -> None:

@@ -21,6 +21,7 @@ from hoplite.ray.arguments import CannotRunAgain
 from hoplite.ray.called import Function, Method, is_again
 from hoplite.ray.lifetime import id_of_hex
 from hoplite.ray.losses import Loss, claim, losses, say_why, settle
+from hoplite.ray.settings import lineage_settings
 from hoplite.timeouts import Deadline
 
 __all__ = ["Recorded", "give_up", "record", "record_method", "stop"]
@@ -65,6 +66,10 @@ class _Recovery:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            lineage.limit(lineage_settings())
+        except Exception:
+            logger.exception("Ray does not say how it remembers tasks: as by default")
         while not self._stopping.wait(BUSY_INTERVAL if self._making else LOOK_INTERVAL):
             if not global_worker.connected or worker._global_node is not self.node:
                 return

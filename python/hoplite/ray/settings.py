@@ -1,12 +1,26 @@
-"""Settings that all processes of a Ray job share: they travel in its runtime environment."""
+"""Settings that all processes of a Ray job share; ours travel in its runtime environment."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ray._private.state import state
 
 from hoplite.errors import BadArgument
 
-__all__ = ["ROOM_TIMEOUT", "THRESHOLD_DEFAULT", "THRESHOLD_VARIABLE", "TRANSPARENT_VARIABLE", "threshold"]
+__all__ = [
+    "LINEAGE_BYTES_MAX",
+    "ROOM_TIMEOUT",
+    "THRESHOLD_DEFAULT",
+    "THRESHOLD_VARIABLE",
+    "TRANSPARENT_VARIABLE",
+    "LineageSettings",
+    "lineage_settings",
+    "lineage_settings_of",
+    "threshold",
+]
 
 THRESHOLD_DEFAULT = 1 << 20
 """Bytes from which on a value goes through Hoplite; why, says docs/decisions/0012-hoplite-on-ray.md."""
@@ -16,6 +30,31 @@ ROOM_TIMEOUT = 1.0
 
 THRESHOLD_VARIABLE = "HOPLITE_RAY_THRESHOLD"
 TRANSPARENT_VARIABLE = "HOPLITE_RAY_TRANSPARENT"
+
+LINEAGE_BYTES_MAX = 1 << 30
+"""That remembering tasks may take, by default: as much as Ray's own. Beyond, the oldest are forgotten."""
+
+
+class LineageSettings(NamedTuple):
+    """Ray's, of how it remembers tasks."""
+
+    is_enabled: bool
+    bytes_max: int
+
+
+def lineage_settings() -> LineageSettings:
+    """Those of the Ray cluster that this process is connected to."""
+    return lineage_settings_of(state.get_system_config(), os.environ)
+
+
+def lineage_settings_of(config: Mapping[str, Any], environment: Mapping[str, str]) -> LineageSettings:
+    """The cluster's `config` goes before this process's `environment`, as for Ray itself."""
+
+    def setting(name: str, default: str) -> str:
+        return str(config.get(name, environment.get(f"RAY_{name}", default))).lower()
+
+    is_enabled = setting("lineage_pinning_enabled", "true") in ("true", "1")
+    return LineageSettings(is_enabled, int(setting("max_lineage_bytes", str(LINEAGE_BYTES_MAX))))
 
 
 def threshold() -> int:

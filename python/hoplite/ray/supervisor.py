@@ -47,8 +47,8 @@ CLAIM_TIMEOUT = 10.0
 
 
 WORD_SECONDS = 600.0
-"""For which it is said why an object is lost for good, as long as nodes remember that it was deleted; and by which
-guard it was made last, for far longer than Ray takes to see that a process has died."""
+"""For which it is said why an object is lost for good: as long as nodes remember that it was deleted. Also by
+which guard it was made last: Ray sees far sooner that a process has died."""
 
 
 @dataclass(slots=True)
