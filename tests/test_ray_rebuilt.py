@@ -32,7 +32,7 @@ cluster.add_node(
     },
 )
 hoplite.ray.init(address=cluster.address, log_to_driver=False)
-NODE = dict(num_cpus=1, resources={"worker": 9}, object_store_memory=100_000_000)
+NODE = dict(num_cpus=1, resources={"worker": 9, "special": 1}, object_store_memory=100_000_000)
 node = cluster.add_node(**NODE)
 cluster.wait_for_nodes()
 
@@ -105,6 +105,35 @@ def of_what_nobody_can_make_now():
     assert time.monotonic() - began < 4
     add_a_node()
     assert ray.get(result, timeout=60)[0] == 0
+
+def of_a_chain_whose_reader_holds_what_all_of_it_needs():
+    special = {"resources": {"special": 1}}
+    result = large.options(**special).remote()
+    chain = [result]
+    for _ in range(2):
+        chain.append(more.options(**special).remote(chain[-1]))
+    special_first_of = first_of.options(**special)
+    assert ray.get(special_first_of.remote(chain[-1])) == 2
+    lose_the_node()
+    assert ray.get(special_first_of.remote(chain[-1]), timeout=60) == 2
+
+    class Reader:
+        def __init__(self, array):
+            self.first = int(array[0])
+        def read(self):
+            return self.first
+
+    lose_the_node()
+    reader = ray.remote(num_cpus=1, **special)(Reader).remote(chain[0])
+    with pytest.raises(ray.exceptions.RayError, match="MAX_ATTEMPTS"):
+        ray.get(reader.read.remote(), timeout=60)
+    ray.kill(reader)
+    again = more.options(max_retries=3, **special).remote(ray.put(np.ones(10_000_000, np.uint8)))
+    assert read(again) == [2]
+    lose_the_node()
+    reader = ray.remote(num_cpus=1, **special)(Reader).remote(again)
+    assert ray.get(reader.read.remote(), timeout=60) == 2
+    ray.kill(reader)
 
 def of_what_a_worker_has_put_again_that_dies_before_it_says_so():
     @ray.remote(max_retries=3)

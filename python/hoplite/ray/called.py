@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from hoplite.ids import ObjectId
 from hoplite.ray import connection
 from hoplite.ray.arguments import CannotRunAgain
 from hoplite.ray.forms import sent
+from hoplite.ray.lending import Lender, lent
 from hoplite.ray.lifetime import id_of_hex
 from hoplite.ray.names import keeper_of
 from hoplite.ray.origins import parts_of
@@ -44,14 +46,21 @@ class Function(NamedTuple):
         """The references of another call."""
         return self.function._remote(args=args, kwargs=kwargs, **options)
 
-    def call_again(self, args: Args, kwargs: Kwargs, options: Kwargs, retries: int) -> ray.ObjectRef:
+    def call_again(
+        self, args: Args, kwargs: Kwargs, options: Kwargs, retries: int, lender: Lender | None
+    ) -> ray.ObjectRef:
         """A call that makes parts of the result again, and returns their new guards.
 
-        `args`: how many results there are, the parts, and the arguments of the first call.
+        `args`: how many results there are, the parts, and the arguments of the first call. `lender`: on whose
+        resources it runs.
         """
+        environment: dict[str, str] = {}
+        if lender is not None and (on_theirs := lent(options, lender)) is not None:
+            options, environment = on_theirs
         options = {**options, "num_returns": 1, "max_retries": retries}
         options.pop(BACKPRESSURE, None)
-        return _AGAIN._remote(args=[self.function._function, *args], kwargs=kwargs, **options)
+        args = [self.function._function, environment, *args]
+        return _AGAIN._remote(args=args, kwargs=kwargs, **options)
 
 
 class Method(NamedTuple):
@@ -64,8 +73,10 @@ class Method(NamedTuple):
         """As of `Function`. Raises `CannotRunAgain`."""
         return self._handle()._actor_method_call(self.name, args=args, kwargs=kwargs, **options)
 
-    def call_again(self, args: Args, kwargs: Kwargs, options: Kwargs, retries: int) -> ray.ObjectRef:
-        """As of `Function`. Raises `CannotRunAgain`."""
+    def call_again(
+        self, args: Args, kwargs: Kwargs, options: Kwargs, retries: int, lender: Lender | None
+    ) -> ray.ObjectRef:
+        """As of `Function`, on the actor's own resources. Raises `CannotRunAgain`."""
         call = self._handle().__ray_call__.options(
             max_task_retries=retries, concurrency_group=options.get("concurrency_group_name")
         )
@@ -83,7 +94,15 @@ def is_again(function: RemoteFunction) -> bool:
     return function is _AGAIN
 
 
-def _again(function: Callable[..., Any], outputs: int, parts: Parts, *args: Any, **kwargs: Any) -> Any:
+def _again(
+    function: Callable[..., Any],
+    environment: dict[str, str],
+    outputs: int,
+    parts: Parts,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    os.environ.update(environment)
     return _put_parts(function(*args, **kwargs), outputs, parts)
 
 

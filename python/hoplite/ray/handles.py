@@ -33,6 +33,7 @@ from hoplite.timeouts import Deadline
 __all__ = [
     "Handle",
     "bring",
+    "getting",
     "held",
     "kept_as_handles",
     "load",
@@ -49,6 +50,7 @@ SLOWEST_BYTES_PER_SECOND = 100e6
 
 class _Thread(threading.local):
     kept: list[Handle] | None = None
+    is_getting = False
     deadline: Deadline | None = None
     held: list[Handle] | None = None
 
@@ -86,29 +88,31 @@ class Handle:
 
     def _value(self, way: connection.Connection) -> Any:
         patience = _patience(way)
-        with watching(self), _unlocked():
+        is_argument = _is_argument()
+        with watching(self, is_argument=is_argument), _unlocked():
             if not keeps_processors():
-                return received(way.client, self.id, self.form, patience, self.on_lost)
-            return self._value_in_task(way.client, Deadline(patience))
+                return received(way.client, self.id, self.form, patience, self.on_lost(is_argument))
+            return self._value_in_task(way.client, Deadline(patience), is_argument)
 
-    def _value_in_task(self, client: Client, deadline: Deadline) -> Any:
+    def _value_in_task(self, client: Client, deadline: Deadline, is_argument: bool) -> Any:
         # A transfer that has begun goes on when this get of it ends.
         try:
             return received(client, self.id, self.form, deadline.left_at_most(PATIENCE), "raise")
         except ObjectLost:
             if self.origin is None:
                 raise
-            missed(self, certain=True)
+            missed(self, certain=True, is_argument=is_argument)
         except TimedOut:
             if deadline.is_over():
                 raise
         until_there(self.id, deadline)
-        return received(client, self.id, self.form, deadline.left(), self.on_lost)
+        return received(client, self.id, self.form, deadline.left(), self.on_lost(is_argument))
 
-    @property
-    def on_lost(self) -> OnLost:
-        """What a get of it does when it is lost."""
-        return "raise" if self.origin is None else lambda id: missed(self, certain=True)
+    def on_lost(self, is_argument: bool = False) -> OnLost:
+        """What a get of it does when it is lost; `is_argument`: it is for this process's task, to begin."""
+        if self.origin is None:
+            return "raise"
+        return lambda id: missed(self, certain=True, is_argument=is_argument)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return load, (self.guard, self.form, self.origin)
@@ -131,6 +135,16 @@ def bring(ids: bytes) -> None:
     # What cannot be had is told by the get of it.
     with contextlib.suppress(HopliteError):
         connection.call(lambda way: way.client.prefetch(wanted, timeout=_patience(way)))
+
+
+def _is_argument() -> bool:
+    """Whether this unpickles what a task or an actor is to begin with, and not what somebody gets."""
+    if global_worker.mode != ray.WORKER_MODE or _thread.is_getting:
+        return False
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    actor = global_worker.actor_id
+    return bool(actor.is_nil() or global_worker.current_task_id == ray.TaskID.for_actor_creation_task(actor))
 
 
 def _patience(way: connection.Connection) -> float | None:
@@ -207,6 +221,18 @@ def loading_until(deadline: Deadline) -> Iterator[None]:
         yield
     finally:
         _thread.deadline = before
+
+
+class getting:
+    """Inside, this thread gets values, and does not unpickle a task's arguments. A class, as `held`."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before, _thread.is_getting = _thread.is_getting, True
+
+    def __exit__(self, *_: object) -> None:
+        _thread.is_getting = self._before
 
 
 @contextlib.contextmanager

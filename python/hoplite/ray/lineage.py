@@ -23,6 +23,7 @@ from ray._private.worker import global_worker
 
 from hoplite.ray.arguments import CannotRunAgain, Keeping, Reference, reference_counts, revived
 from hoplite.ray.called import Function, Method
+from hoplite.ray.lending import Lender, lent
 from hoplite.ray.settings import LINEAGE_BYTES_MAX, LineageSettings
 
 __all__ = ["Task", "drop_ended", "forget_all", "known", "knows_any", "limit", "record"]
@@ -92,18 +93,31 @@ class Task:
             )
         return self.refused
 
-    def run_again(self, parts: dict[int, str]) -> ray.ObjectRef:
-        """Make `parts` (their guards in hex) again; the call that does. Raises `CannotRunAgain`."""
+    def can_use(self, lender: Lender) -> bool:
+        """Whether it needs, besides processors, only what `lender` holds."""
+        return isinstance(self.called, Function) and lent(self.options, lender) is not None
+
+    def run_again(self, parts: dict[int, str], lender: Lender | None = None) -> ray.ObjectRef:
+        """Make `parts` (their guards in hex) again; the call that does. Raises `CannotRunAgain`.
+
+        `lender`: runs on what this one holds, which it `can_use`.
+        """
         for part in parts:
             # Before arguments that have gone are made again, for nothing.
             if (refusal := self.refusal(part)) is not None:
                 raise refusal
         args, kwargs = self._arguments()
         left = self.retries if self.retries < 0 else self.retries - 1 - max(map(self._times_made, parts))
-        call = self.called.call_again([self.outputs, parts, *args], kwargs, self.options, left)
+        call = self.called.call_again([self.outputs, parts, *args], kwargs, self.options, left, lender)
         made = self.again or {}
         self.again = {**made, **{part: [*made.get(part, ()), call] for part in parts}}
         return call
+
+    def take_back(self, call: ray.ObjectRef) -> None:
+        """It has made nothing: it does not count."""
+        self.again = {
+            part: [other for other in calls if other != call] for part, calls in (self.again or {}).items()
+        }
 
     def _times_made(self, part: int) -> int:
         return len((self.again or {}).get(part, ()))

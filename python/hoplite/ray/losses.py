@@ -5,11 +5,13 @@ There, and not by calls: who misses an object may be unpickling, and calls would
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 from ray.experimental import internal_kv
 
 from hoplite.ids import ObjectId
+from hoplite.ray.lending import Lender
 from hoplite.ray.names import NAMESPACE
 from hoplite.ray.origins import Origin
 
@@ -20,7 +22,9 @@ __all__ = [
     "claim",
     "forget_word",
     "last_guard",
+    "lender_for",
     "losses",
+    "no_lender_for",
     "note_guard",
     "reason_of",
     "report",
@@ -31,6 +35,7 @@ __all__ = [
 PREFIX = b"lost/"
 WHY_PREFIX = b"why/"
 GUARD_PREFIX = b"guard/"
+LENDER_PREFIX = b"lender/"
 CERTAIN = b"certain"
 CLAIMED = b"claimed "
 
@@ -55,14 +60,29 @@ class Word(NamedTuple):
     """By whom it is being made again, and how often that was said so far; empty: by nobody."""
 
 
-def report(loss: Loss, *, certain: bool) -> None:
+def report(loss: Loss, *, certain: bool, lender: Lender | None = None) -> None:
     """Ask for the object; `certain`: it is not only cut off from here. Twice is as once.
 
-    What was said before stays, unless this says more.
+    `lender`: a task that waits for it, and lends what it holds. What was said before stays, unless this says
+    more.
     """
+    if lender is not None:
+        word = json.dumps(lender).encode()
+        internal_kv._internal_kv_put(_lender_key(loss), word, overwrite=True, namespace=NAMESPACE)
     internal_kv._internal_kv_put(
         _key(loss), CERTAIN if certain else b"", overwrite=certain, namespace=NAMESPACE
     )
+
+
+def lender_for(loss: Loss) -> Lender | None:
+    """A task that waits for the object, and has started; the last one that said so."""
+    word = internal_kv._internal_kv_get(_lender_key(loss), namespace=NAMESPACE)
+    return None if word is None else Lender(*json.loads(word))
+
+
+def no_lender_for(loss: Loss) -> None:
+    """That task has ended."""
+    internal_kv._internal_kv_del(_lender_key(loss), namespace=NAMESPACE)
 
 
 def claim(loss: Loss, by: str, times: int) -> None:
@@ -85,6 +105,7 @@ def losses() -> dict[Loss, Word]:
 def settle(loss: Loss) -> None:
     """Take the report away: somebody has made the object again, or nobody can."""
     internal_kv._internal_kv_del(_key(loss), namespace=NAMESPACE)
+    no_lender_for(loss)
 
 
 def say_why(id: ObjectId, kind: str, reason: str) -> None:
@@ -119,21 +140,25 @@ def last_guard(first: str) -> str | None:
 
 
 def aging_words() -> list[bytes]:
-    """The keys of all reasons and guards that were said and not forgotten."""
+    """The keys of all reasons, guards and lenders that were said and not forgotten."""
     return [
         key
-        for prefix in (WHY_PREFIX, GUARD_PREFIX)
+        for prefix in (WHY_PREFIX, GUARD_PREFIX, LENDER_PREFIX)
         for key in internal_kv._internal_kv_list(prefix, namespace=NAMESPACE)
     ]
 
 
 def forget_word(key: bytes) -> None:
-    """Who waited for the object has heard the reason; of who made it before, it is known whether it lives."""
+    """Nobody needs it any more."""
     internal_kv._internal_kv_del(key, namespace=NAMESPACE)
 
 
 def _why_key(id: ObjectId) -> bytes:
     return WHY_PREFIX + bytes(id).hex().encode()
+
+
+def _lender_key(loss: Loss) -> bytes:
+    return LENDER_PREFIX + _key(loss)
 
 
 def _key(loss: Loss) -> bytes:

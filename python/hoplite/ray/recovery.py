@@ -6,7 +6,7 @@ import atexit
 import logging
 import os
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray._private import worker
@@ -19,8 +19,18 @@ from hoplite.errors import HopliteError
 from hoplite.ray import connection, lineage
 from hoplite.ray.arguments import CannotRunAgain
 from hoplite.ray.called import Function, Method, is_again
+from hoplite.ray.lending import Lender
 from hoplite.ray.lifetime import id_of_hex
-from hoplite.ray.losses import Loss, claim, losses, say_why, settle
+from hoplite.ray.losses import (
+    Loss,
+    claim,
+    last_guard,
+    lender_for,
+    losses,
+    no_lender_for,
+    say_why,
+    settle,
+)
 from hoplite.ray.settings import lineage_settings
 from hoplite.timeouts import Deadline
 
@@ -44,6 +54,16 @@ DELETE_TIMEOUT = 5.0
 """Seconds for a deletion, which the end of this process waits for; whoever still waits reports it again."""
 
 
+class _Making(NamedTuple):
+    """A call that makes lost objects of one task again."""
+
+    lost: list[Loss]
+    lender: Lender | None
+    """On whose resources it runs."""
+    guard_before: str | None
+    """The last guard of the first object, when the call was made: another says that it has begun."""
+
+
 class _Recovery:
     """A thread of a process that calls tasks; ends with its connection to Ray."""
 
@@ -52,7 +72,7 @@ class _Recovery:
         """Of Ray's, made anew whenever this process connects; its worker id may be the same as before."""
         self._name = global_worker.worker_id.hex()
         self._looks = 0
-        self._making: dict[ray.ObjectRef, list[Loss]] = {}
+        self._making: dict[ray.ObjectRef, _Making] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hoplite-recovery", daemon=True)
         self._thread.start()
@@ -83,7 +103,8 @@ class _Recovery:
 
     def _make_again(self) -> None:
         self._looks += 1
-        under_way = {loss for made in self._making.values() for loss in made}
+        self._lend_to_who_waits()
+        under_way = {loss for making in self._making.values() for loss in making.lost}
         wanted: dict[str, list[Loss]] = {}
         hopeless: list[tuple[CannotRunAgain, list[Loss]]] = []
         for loss, word in losses().items():
@@ -102,19 +123,45 @@ class _Recovery:
                 claim(loss, self._name, self._looks)
                 wanted.setdefault(loss.origin.task, []).append(loss)
         for name, lost in wanted.items():
-            task = lineage.known(name)
-            if task is None:
-                continue
-            try:
-                call = task.run_again({loss.origin.part: loss.guard for loss in lost})
-            except Exception as error:
-                _give_up_as(error, lost)
-            else:
+            if (task := lineage.known(name)) is not None:
                 logger.warning("%d objects of task %s are lost: it runs again", len(lost), name)
-                self._making[call] = lost
+                self._run_again(task, lost, self._lender(task, lost))
         # At last: a deletion that is not answered holds up no claim.
         for refusal, lost in hopeless:
             _give_up_as(refusal, lost)
+
+    def _run_again(self, task: lineage.Task, lost: list[Loss], lender: Lender | None) -> None:
+        guard_before = last_guard(lost[0].guard)
+        try:
+            call = task.run_again({loss.origin.part: loss.guard for loss in lost}, lender)
+        except Exception as error:
+            _give_up_as(error, lost)
+        else:
+            self._making[call] = _Making(lost, lender, guard_before)
+
+    def _lend_to_who_waits(self) -> None:
+        """What has not begun may wait for what is held by a task that has come to wait for it."""
+        for call, (lost, before, guard_before) in list(self._making.items()):
+            task = lineage.known(lost[0].origin.task)
+            if before is not None or task is None or (lender := self._lender(task, lost)) is None:
+                continue
+            if last_guard(lost[0].guard) == guard_before:
+                del self._making[call]
+                # If it begins just now, this ends it; or both make the same.
+                ray.cancel(call)
+                task.take_back(call)
+                self._run_again(task, lost, lender)
+
+    def _lender(self, task: lineage.Task, lost: list[Loss]) -> Lender | None:
+        """Who has what `task` needs, and waits for one of these."""
+        for loss in lost:
+            lender = lender_for(loss)
+            # One that makes something again itself holds what it was lent.
+            lenders = [making.lender for call, making in self._making.items() if _is_by(lender, call)]
+            lender = next(filter(None, lenders), lender)
+            if lender is not None and task.can_use(lender):
+                return lender
+        return None
 
     def _see_to_failures(self) -> None:
         calls = list(self._making)
@@ -122,14 +169,27 @@ class _Recovery:
             return
         done, _ = ray.wait(calls, num_returns=len(calls), timeout=0, fetch_local=False)
         for call in done:
-            lost = self._making.pop(call)
+            lost, lender, _ = self._making.pop(call)
             try:
                 ray.get(call)
+            except ray.exceptions.TaskUnschedulableError as error:
+                if lender is None:
+                    give_up(lost, str(error))
+                    continue
+                # Its node has gone. The next look begins anew.
+                if (task := lineage.known(lost[0].origin.task)) is not None:
+                    task.take_back(call)
+                for loss in lost:
+                    no_lender_for(loss)
             except Exception as error:
                 give_up(lost, str(error))
             else:
                 for loss in lost:
                     settle(loss)
+
+
+def _is_by(lender: Lender | None, call: ray.ObjectRef) -> bool:
+    return lender is not None and call.task_id().hex() == lender.task
 
 
 _lock = threading.Lock()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from hoplite.errors import HopliteError
 from hoplite.ray import connection
+from hoplite.ray.lending import lender_here
 from hoplite.ray.losses import Loss, report
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ it may be cut off from here: so only after the 14 s in which Ray, by default, co
 @dataclass(slots=True, eq=False)
 class _Awaited:
     handle: Handle
+    is_argument: bool
     since: float = field(default_factory=time.monotonic)
     in_vain: int = 0
 
@@ -50,9 +52,9 @@ _thread: threading.Thread | None = None
 
 
 @contextlib.contextmanager
-def watching(*handles: Handle) -> Iterator[None]:
-    """Inside, somebody waits for the objects of `handles`."""
-    awaited = [_Awaited(handle) for handle in handles]
+def watching(*handles: Handle, is_argument: bool = False) -> Iterator[None]:
+    """Inside, somebody waits for the objects of `handles`; `is_argument`: a task, to begin."""
+    awaited = [_Awaited(handle, is_argument) for handle in handles]
     _awaited.update(awaited)
     _start()
     try:
@@ -61,10 +63,11 @@ def watching(*handles: Handle) -> Iterator[None]:
         _awaited.difference_update(awaited)
 
 
-def missed(handle: Handle, *, certain: bool) -> None:
+def missed(handle: Handle, *, certain: bool, is_argument: bool = False) -> None:
     """Nobody has the object, or nobody who is seen from here: ask its maker for it."""
     if handle.origin is not None:
-        report(Loss(handle.origin, handle.guard.hex()), certain=certain)
+        lender = lender_here() if is_argument else None
+        report(Loss(handle.origin, handle.guard.hex()), certain=certain, lender=lender)
 
 
 def _start() -> None:
@@ -103,7 +106,7 @@ def _look(awaited: _Awaited) -> None:
     awaited.in_vain += 1
     if awaited.handle.origin is not None:
         if awaited.in_vain >= LOOKS_MIN:
-            missed(awaited.handle, certain=False)
+            missed(awaited.handle, certain=False, is_argument=awaited.is_argument)
     elif awaited.in_vain >= LOOKS_MAX:
         logger.warning("nobody has %s, and no task can make it", awaited.handle.id)
         client.delete(awaited.handle.id, timeout=LOOK_INTERVAL)
