@@ -1,7 +1,7 @@
 """Runs Ray's own tests, unchanged, on Ray alone and with the transparent mode, and compares.
 
-``PYTHONPATH=tests python -m ray_upstream FOLDER``, where FOLDER is ``python/ray/tests`` of the Ray
-that is installed. Each test has a process of its own. A test that passes alone and not with Hoplite must stand in
+``PYTHONPATH=tests python -m ray_upstream FOLDER``, where FOLDER is ``python/ray/tests`` of the Ray that is
+installed. Each test has a process of its own. A test that passes alone and not with Hoplite must stand in
 ``ray_upstream.toml`` with the reason; else this ends with 1.
 """
 

@@ -95,7 +95,8 @@ class Task:
     def refusal(self, part: int) -> CannotRunAgain | None:
         return self.refused
 
-    def run_again(self, parts: dict[int, str]) -> object:
+    def run_again(self, parts: dict[int, str], lender: object) -> object:
+        assert lender is None
         self.calls.append(parts)
         return object()
 

@@ -31,7 +31,7 @@ class Function:
         self.called.append((args, kwargs))
         return a_reference()
 
-    def call_again(self, args: Any, kwargs: Any, options: Any, retries: int) -> ray.ObjectRef:
+    def call_again(self, args: Any, kwargs: Any, options: Any, retries: int, lender: object) -> ray.ObjectRef:
         self.retries.append(retries)
         return self.call(args, kwargs, options)
 

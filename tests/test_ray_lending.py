@@ -1,0 +1,175 @@
+"""What a waiting task holds is lent to the task that makes what it waits for. Stand-ins for Ray."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ray_cluster import IGNORED
+from test_ray_giving_up import Store, a_loss
+
+ray = pytest.importorskip("ray")
+losses = pytest.importorskip("hoplite.ray.losses")
+recovery = pytest.importorskip("hoplite.ray.recovery")
+
+from hoplite.ray.lending import Lender, lent  # noqa: E402
+from ray.util.scheduling_strategies import (  # noqa: E402
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+
+pytestmark = IGNORED
+
+NODE = "0a" * 28
+
+
+def a_lender(task: str = "waits", **resources: float) -> Lender:
+    return Lender(task, NODE, resources, "2,3")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"resources": {"disk": 1}},
+        {"num_gpus": 2, "num_cpus": 1},
+        {"memory": 500, "scheduling_strategy": "SPREAD"},
+        {"accelerator_type": "A100", "num_gpus": 1},
+        {"num_gpus": 1, "scheduling_strategy": NodeAffinitySchedulingStrategy(NODE, soft=False)},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_what_needs_what_a_waiting_task_holds_runs_beside_it(options: dict[str, Any]) -> None:
+    lender = a_lender(disk=1, GPU=2, memory=1000, **{"accelerator_type:A100": 0.001})
+    found, environment = lent({**options, "max_retries": 3}, lender)
+    assert found["scheduling_strategy"].node_id == NODE
+    assert not found["scheduling_strategy"].soft
+    assert not any(found[name] for name in ("resources", "num_gpus", "memory", "accelerator_type"))
+    assert (found["max_retries"], found.get("num_cpus")) == (3, options.get("num_cpus"))
+    assert environment == ({"CUDA_VISIBLE_DEVICES": "2,3"} if "num_gpus" in options else {})
+
+
+def test_an_actor_that_waits_to_begin_lends_its_processors_too() -> None:
+    found, _ = lent({"resources": {"disk": 1}, "num_cpus": 1}, a_lender(disk=1, CPU=1))
+    assert found["num_cpus"] == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_cpus": 2},
+        {"resources": {"disk": 2}},
+        {"resources": {"disk": 1, "other": 1}},
+        {"num_gpus": 1, "scheduling_strategy": NodeAffinitySchedulingStrategy("0b" * 28, soft=False)},
+        {"num_gpus": 1, "scheduling_strategy": PlacementGroupSchedulingStrategy(None)},
+        {"num_gpus": 1, "label_selector": {"zone": "here"}},
+    ],
+    ids=["processors", "more", "others", "elsewhere", "group", "labels"],
+)
+def test_what_needs_anything_else_is_not_lent_to(options: dict[str, Any]) -> None:
+    assert lent(options, a_lender(disk=1, GPU=1)) is None
+
+
+class Task:
+    """Of a task, what recovery looks at."""
+
+    refused = None
+
+    def __init__(self) -> None:
+        self.lenders: list[Lender | None] = []
+        self.taken_back: list[Call] = []
+
+    def refusal(self, part: int) -> None:
+        return None
+
+    def can_use(self, lender: Lender) -> bool:
+        return "disk" in lender.resources
+
+    def run_again(self, parts: dict[int, str], lender: Lender | None) -> Call:
+        self.lenders.append(lender)
+        return Call(f"call {len(self.lenders)}")
+
+    def take_back(self, call: Call) -> None:
+        self.taken_back.append(call)
+
+
+class Call(str):
+    def task_id(self) -> Any:
+        return self
+
+    def hex(self) -> str:
+        return str(self)
+
+
+@pytest.fixture
+def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    found: list[Call] = []
+    monkeypatch.setattr(recovery.ray, "cancel", found.append)
+    return found
+
+
+@pytest.fixture
+def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The thread's part of a process that has called the tasks "first" and "second"."""
+    monkeypatch.setattr(losses, "internal_kv", Store())
+    found = object.__new__(recovery._Recovery)
+    found._name, found._looks, found._making = "caller", 0, {}
+    found.known = {"first": Task(), "second": Task()}
+    monkeypatch.setattr(recovery.lineage, "known", found.known.get)
+    return found
+
+
+def test_who_waits_when_a_task_runs_again_lends_to_it(recovering: Any, cancelled: list[Call]) -> None:
+    losses.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
+    for _ in range(3):
+        recovering._make_again()
+    assert recovering.known["first"].lenders == [a_lender(disk=1)]
+    assert cancelled == []
+
+
+def test_who_comes_to_wait_lends_to_what_has_not_begun(recovering: Any, cancelled: list[Call]) -> None:
+    task = recovering.known["first"]
+    losses.report(a_loss("first"), certain=True)
+    recovering._make_again()
+    for lender in (a_lender(memory=1), a_lender(disk=1), a_lender("another", disk=1)):
+        losses.report(a_loss("first"), certain=True, lender=lender)
+        recovering._make_again()
+    assert task.lenders == [None, a_lender(disk=1)]
+    assert cancelled == task.taken_back == ["call 1"]
+    assert list(recovering._making) == ["call 2"]
+
+
+def test_what_has_begun_needs_no_lender(recovering: Any, cancelled: list[Call]) -> None:
+    losses.report(a_loss("first"), certain=True)
+    recovering._make_again()
+    losses.note_guard("new", instead_of=a_loss("first").guard)
+    losses.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
+    recovering._make_again()
+    assert (recovering.known["first"].lenders, cancelled) == ([None], [])
+
+
+@pytest.mark.usefixtures("cancelled")
+def test_who_was_lent_to_lends_it_on(recovering: Any) -> None:
+    losses.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
+    recovering._make_again()
+    # It holds nothing by itself.
+    losses.report(a_loss("second"), certain=True, lender=a_lender("call 1"))
+    recovering._make_again()
+    assert recovering.known["second"].lenders == [a_lender(disk=1)]
+
+
+@pytest.mark.usefixtures("cancelled")
+def test_a_lender_whose_node_has_gone_is_forgotten(recovering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = recovering.known["first"]
+    losses.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
+    recovering._make_again()
+
+    def fail(call: Call) -> None:
+        raise ray.exceptions.TaskUnschedulableError("no such node")
+
+    monkeypatch.setattr(recovery.ray, "get", fail)
+    monkeypatch.setattr(recovery.ray, "wait", lambda calls, **_: (calls, []))
+    recovering._see_to_failures()
+    recovering._make_again()
+    assert task.taken_back == ["call 1"]
+    assert task.lenders == [a_lender(disk=1), None]
+    assert a_loss("first") in losses.losses()
