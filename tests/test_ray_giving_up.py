@@ -67,7 +67,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 def a_loss(task: str = "task", part: int = 0) -> Any:
-    return losses.Loss(Origin(task, part), f"{task}{part}")
+    return losses.Loss(Origin(task, part, "<f8(3,)"), f"{task}{part}")
 
 
 def seconds_go_by(monkeypatch: pytest.MonkeyPatch, supervising: Any, seconds: float) -> None:
@@ -157,7 +157,7 @@ def test_a_deletion_that_fails_holds_up_no_claim(
     with pytest.raises(ZeroDivisionError):
         recovering._make_again()
     assert losses.losses()[a_loss("other")].claimed == b"caller 1"
-    assert recovering.known["other"].calls == [{0: "other0"}]
+    assert recovering.known["other"].calls == [{0: ("other0", "<f8(3,)")}]
 
 
 def test_a_long_reason_of_any_letters_is_said_shortly(node: Node) -> None:

@@ -74,13 +74,14 @@ def test_arguments_are_kept_as_they_were() -> None:
         ((bytes(BYTES_MAX + 1),), -1),
         (([bytearray(BYTES_MAX + 1)],), -1),
         (({"deep": [["x" * (BYTES_MAX + 1)]]},), -1),
+        ((np.zeros(BYTES_MAX + 1, np.uint8),), -1),
     ],
-    ids=["not to be retried", "bytes", "pickled", "nested"],
+    ids=["not to be retried", "bytes", "pickled", "nested", "array"],
 )
 def test_a_task_that_cannot_run_again_says_so(args: tuple[Any, ...], retries: int) -> None:
     function, result = Function(), a_reference()
     lineage.record(function, retries, args, {}, {}, result)
-    with pytest.raises(CannotRunAgain):
+    with pytest.raises(CannotRunAgain, match=r"not to be retried|argument has more than 102400 bytes"):
         lineage.known(name_of(result)).run_again({0: "guard"})
     assert function.called == []
 

@@ -121,7 +121,8 @@ def reference_counts() -> dict[bytes, dict[str, int]]:
 
 class _Stream(io.BytesIO):
     def write(self, data: Any) -> int:
-        if self.tell() + len(data) > BYTES_MAX:
+        # Large parts come as `pickle.PickleBuffer`s.
+        if self.tell() + memoryview(data).nbytes > BYTES_MAX:
             # Before all of it is there.
             raise CannotRunAgain(TOO_LARGE)
         return super().write(data)

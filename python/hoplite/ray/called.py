@@ -15,7 +15,7 @@ from ray.remote_function import RemoteFunction
 from hoplite.ids import ObjectId
 from hoplite.ray import connection
 from hoplite.ray.arguments import CannotRunAgain
-from hoplite.ray.forms import sent
+from hoplite.ray.forms import likeness, sent
 from hoplite.ray.lending import Lender, lent
 from hoplite.ray.lifetime import id_of_hex
 from hoplite.ray.names import keeper_of
@@ -33,8 +33,18 @@ BACKPRESSURE = "_generator_backpressure_num_objects"
 Args = list[Any]
 Kwargs = dict[str, Any]
 
-Parts = dict[int, str]
-"""The guards (in hex) of values to make again, by each value's place among the large ones of a result."""
+
+class Part(NamedTuple):
+    """A large value of a result."""
+
+    guard: str
+    """In hex."""
+    like: str
+    """Its type and shape."""
+
+
+Parts = dict[int, Part]
+"""Values to make again, by their places among the large ones of a result."""
 
 
 class Function(NamedTuple):
@@ -103,27 +113,30 @@ def _again(
     **kwargs: Any,
 ) -> Any:
     os.environ.update(environment)
-    return _put_parts(function(*args, **kwargs), outputs, parts)
+    return _put_parts(function(*args, **kwargs), function.__name__, outputs, parts)
 
 
 def _method_again(actor: Any, name: str, outputs: int, parts: Parts, *args: Any, **kwargs: Any) -> Any:
-    return _put_parts(getattr(actor, name)(*args, **kwargs), outputs, parts)
+    return _put_parts(getattr(actor, name)(*args, **kwargs), name, outputs, parts)
 
 
-def _put_parts(result: Any, outputs: int, parts: Parts) -> list[ray.ObjectRef]:
-    """In a task: put `parts` of what a function has returned, or yields; their new guards."""
+def _put_parts(result: Any, name: str, outputs: int, parts: Parts) -> list[ray.ObjectRef]:
+    """In a task: put `parts` of what the function `name` has returned, or yields; their new guards."""
     keeper = keeper_of(ray.get_runtime_context().get_node_id(), GUARDS_TIMEOUT)
-    request = keeper.guards_of.remote(list(parts.values()))
+    request = keeper.guards_of.remote([part.guard for part in parts.values()])
     guards: list[ray.ObjectRef] = ray.get(request, timeout=GUARDS_TIMEOUT)
-    missing, part = dict(parts), 0
+    missing, at = dict(parts), 0
     for output in result if outputs > 1 or inspect.isgenerator(result) else [result]:
         for value, form in parts_of(Packed(output)):
-            if part in missing:
-                _put(sent(value, form), id_of_hex(missing.pop(part)))
-            part += 1
+            if (part := missing.pop(at, None)) is not None:
+                if likeness(value) != part.like:
+                    what = f"{likeness(value)} in place of {part.like}"
+                    raise CannotRunAgain(f"{name} has run again, and returned {what}")
+                _put(sent(value, form), id_of_hex(part.guard))
+            at += 1
         if not missing:
             return guards
-    raise CannotRunAgain(f"its task has run again, and returned {part} large values: not the same as before")
+    raise CannotRunAgain(f"{name} has run again, and returned {at} large values: not as many as before")
 
 
 def _put(value: Any, id: ObjectId) -> None:

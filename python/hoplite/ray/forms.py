@@ -14,7 +14,7 @@ import numpy as np
 from hoplite.client import Client
 from hoplite.losses import OnLost
 
-__all__ = ["Form", "form_of", "kinds", "received", "sent", "size_of"]
+__all__ = ["Form", "form_of", "kinds", "likeness", "received", "sent", "size_of"]
 
 
 class Form(enum.IntEnum):
@@ -64,6 +64,14 @@ def form_of(value: Any) -> Form | None:
     # What autograd knows of a tensor is Ray's to carry, as are complex ones' lazy conjugates.
     plain = dense and not value.requires_grad and not value.is_conj() and not value.is_neg()
     return Form.TENSOR if plain else None
+
+
+def likeness(value: Any) -> str:
+    """The type and shape of a value of one of `kinds`, in a word."""
+    if _is_buffer(value):
+        return f"buffer({value.size})"
+    kind = value.dtype.str if isinstance(value, np.ndarray) else str(value.dtype)
+    return f"{kind}{tuple(value.shape)}"
 
 
 def sent(value: Any, form: Form) -> Any:

@@ -162,7 +162,7 @@ def share(value: Any, form: Form) -> Handle | None:
     if _thread.held is None and global_worker.mode == ray.WORKER_MODE and is_yielded_beside_others():
         return None
     # What is shared for a call, or put, is no part of the task's result.
-    origin = next_origin() if _thread.held is None else None
+    origin = next_origin(value) if _thread.held is None else None
     try:
         handle = connection.call(lambda way: _put(way, value, form, origin))
     except (NodeUnreachable, StoreFull, TimedOut) as error:

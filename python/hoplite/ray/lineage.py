@@ -22,7 +22,7 @@ import ray
 from ray._private.worker import global_worker
 
 from hoplite.ray.arguments import CannotRunAgain, Keeping, Reference, reference_counts, revived
-from hoplite.ray.called import Function, Method
+from hoplite.ray.called import Function, Method, Parts
 from hoplite.ray.lending import Lender, lent
 from hoplite.ray.settings import LINEAGE_BYTES_MAX, LineageSettings
 
@@ -97,8 +97,8 @@ class Task:
         """Whether it needs, besides processors, only what `lender` holds."""
         return isinstance(self.called, Function) and lent(self.options, lender) is not None
 
-    def run_again(self, parts: dict[int, str], lender: Lender | None = None) -> ray.ObjectRef:
-        """Make `parts` (their guards in hex) again; the call that does. Raises `CannotRunAgain`.
+    def run_again(self, parts: Parts, lender: Lender | None = None) -> ray.ObjectRef:
+        """Make `parts` again; the call that does. Raises `CannotRunAgain`.
 
         `lender`: runs on what this one holds, which it `can_use`.
         """

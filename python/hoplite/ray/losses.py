@@ -162,9 +162,10 @@ def _lender_key(loss: Loss) -> bytes:
 
 
 def _key(loss: Loss) -> bytes:
-    return PREFIX + f"{loss.origin.task}/{loss.origin.part}/{loss.guard}".encode()
+    task, part, like = loss.origin
+    return PREFIX + f"{task}/{part}/{loss.guard}/{like}".encode()
 
 
 def _loss(key: bytes) -> Loss:
-    task, part, guard = key.removeprefix(PREFIX).decode().split("/")
-    return Loss(Origin(task, int(part)), guard)
+    task, part, guard, like = key.removeprefix(PREFIX).decode().split("/", maxsplit=3)
+    return Loss(Origin(task, int(part), like), guard)

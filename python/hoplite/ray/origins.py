@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import ray
 from ray._private.worker import global_worker
 
-from hoplite.ray.forms import Form
+from hoplite.ray.forms import Form, likeness
 
 __all__ = ["Origin", "next_origin", "parts_of", "taken_apart"]
 
@@ -19,6 +19,8 @@ class Origin(NamedTuple):
     task: str
     """The task's id in hex."""
     part: int
+    like: str
+    """Its type and shape."""
 
 
 class _Thread(threading.local):
@@ -30,8 +32,8 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def next_origin() -> Origin | None:
-    """Of the next large value that this thread pickles as part of a result; None if no task can remake it.
+def next_origin(value: Any) -> Origin | None:
+    """Of `value`, which this thread pickles next as part of a result; None if no task can remake it.
 
     Those of actors can where their methods are retried, as in Ray. But not what actors return that run
     several tasks at once: this thread does not know of which it is.
@@ -43,7 +45,7 @@ def next_origin() -> Origin | None:
     if _thread.attempt != attempt:
         _thread.attempt, _thread.next_part = attempt, 0
     _thread.next_part += 1
-    return Origin(task.hex(), _thread.next_part - 1)
+    return Origin(task.hex(), _thread.next_part - 1, likeness(value))
 
 
 _actor_is_retried: bool | None = None

@@ -18,7 +18,7 @@ from ray.remote_function import RemoteFunction
 from hoplite.errors import HopliteError
 from hoplite.ray import connection, lineage
 from hoplite.ray.arguments import CannotRunAgain
-from hoplite.ray.called import Function, Method, is_again
+from hoplite.ray.called import Function, Method, Part, is_again
 from hoplite.ray.lending import Lender
 from hoplite.ray.lifetime import id_of_hex
 from hoplite.ray.losses import (
@@ -133,7 +133,9 @@ class _Recovery:
     def _run_again(self, task: lineage.Task, lost: list[Loss], lender: Lender | None) -> None:
         guard_before = last_guard(lost[0].guard)
         try:
-            call = task.run_again({loss.origin.part: loss.guard for loss in lost}, lender)
+            call = task.run_again(
+                {loss.origin.part: Part(loss.guard, loss.origin.like) for loss in lost}, lender
+            )
         except Exception as error:
             _give_up_as(error, lost)
         else:
