@@ -55,6 +55,14 @@ test-ray: $(VENV)/installed ## Test hoplite.ray on three Ray nodes, more than CI
 soak-ray: $(VENV)/installed ## Send 20,000 objects (OBJECTS=) through three Ray nodes: nothing may be left, and memory must be flat
 	PYTHONPATH=tests $(BIN)/python -m soak_ray --objects $(or $(OBJECTS),20000)
 
+.PHONY: chaos-ray
+chaos-ray: $(VENV)/installed ## Break a Ray cluster under checked graphs of tasks and actors; MINUTES=, SEED=
+	PYTHONPATH=tests $(BIN)/python -m chaos_ray $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+.PHONY: test-ray-upstream
+test-ray-upstream: $(VENV)/installed ## Run Ray's own tests alone and with Hoplite; FOLDER= Ray's python/ray/tests, ONLY=
+	PYTHONPATH=tests $(BIN)/python -m ray_upstream $(FOLDER) --only '$(or $(ONLY),*)'
+
 .PHONY: simulate
 simulate: system ## Run seeded whole-cluster simulations of the core; SEEDS=count, SEED=first, FAULTS=classes
 	cargo run --profile simulate --package hoplite-sim -- --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000) --faults=$(or $(FAULTS),all)

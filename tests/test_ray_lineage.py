@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,9 @@ def name_of(reference: ray.ObjectRef) -> str:
 
 
 @pytest.fixture
-def nothing_known() -> Iterator[None]:
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nor is this process connected to Ray."""
+    monkeypatch.setattr(lineage, "global_worker", SimpleNamespace(current_task_id=None))
     lineage.forget_all()
     yield
     lineage.forget_all()
@@ -246,7 +249,7 @@ def test_an_argument_that_is_there_is_not_made_again(ray_cluster: RayCluster) ->
 
     with driver(ray_cluster, transparent=False):
         there, gone = ray.put("there"), ray.put("gone")
-        kept = Keeping(lambda reference: Reference(reference.binary(), None)).kept([there, [gone]])
+        kept = Keeping(lambda reference: Reference(reference.binary(), None), print).kept([there, [gone]])
         lost = gone.binary()
         del gone
         first, (second,) = revived(kept, remake)

@@ -23,6 +23,7 @@ from ray.cluster_utils import Cluster
 cluster = Cluster()
 cluster.add_node(
     num_cpus=0,
+    resources={"head": 1},
     include_dashboard=False,
     _system_config={
         "health_check_initial_delay_ms": 5000,
@@ -60,6 +61,11 @@ def first_of(array):
 def read(*references):
     "By tasks, so that this process has no copies."
     return ray.get([first_of.remote(reference) for reference in references], timeout=60)
+
+class Asker:
+    "On the first node."
+    def ask(self):
+        return 7
 
 class Maker:
     def make(self, value):
@@ -105,6 +111,41 @@ def of_what_nobody_can_make_now():
     assert time.monotonic() - began < 4
     add_a_node()
     assert ray.get(result, timeout=60)[0] == 0
+
+def of_what_only_a_call_that_waits_refers_to():
+    @ray.remote(max_retries=0)
+    def sleep():
+        time.sleep(1000)
+
+    @ray.remote
+    def note(array, path):
+        with open(path, "w") as file:
+            file.write(str(int(array[0])))
+
+    with tempfile.TemporaryDirectory() as folder:
+        result = large.remote()
+        ray.wait([result])
+        sleep.remote()
+        note.remote(result, f"{folder}/noted")
+        del result
+        # The task would be forgotten by then.
+        time.sleep(3)
+        lose_the_node()
+        while not os.path.exists(f"{folder}/noted") or not open(f"{folder}/noted").read():
+            time.sleep(0.1)
+
+def of_an_argument_that_holds_an_actor():
+    asker = ray.remote(num_cpus=0, resources={"head": 1})(Asker).remote()
+
+    @ray.remote
+    def asked(actors):
+        return np.full(10_000_000, ray.get(actors[0].ask.remote()), np.uint8)
+
+    result = asked.remote([asker])
+    assert read(result) == [7]
+    del asker
+    lose_the_node()
+    assert read(result) == [7]
 
 def of_a_chain_whose_reader_holds_what_all_of_it_needs():
     special = {"resources": {"special": 1}}

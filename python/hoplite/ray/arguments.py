@@ -15,7 +15,7 @@ from ray.cloudpickle import CloudPickler
 
 from hoplite.errors import HopliteError
 
-__all__ = ["CannotRunAgain", "Keeping", "Reference", "reference_counts", "revived"]
+__all__ = ["Actor", "CannotRunAgain", "Keeping", "Reference", "reference_counts", "revived"]
 
 BYTES_MAX = 100 << 10
 """Of one argument, as of what Ray copies into its message. Larger ones are the caller's to put."""
@@ -32,7 +32,7 @@ Remake = Callable[["Reference"], ray.ObjectRef]
 
 
 class CannotRunAgain(HopliteError):
-    """A task may not run again, or its arguments are large, hold actors, or have gone."""
+    """A task may not run again, or its arguments are large, or have gone."""
 
     def __init__(self, message: str, kind: str = "OBJECT_LOST") -> None:
         """`kind`: the name of the one of Ray's `ErrorType`s that says this best."""
@@ -48,19 +48,38 @@ class Reference(NamedTuple):
     """What is known of the task whose result it is; None: nothing."""
 
 
+class Actor(NamedTuple):
+    """What is left of an actor's handle."""
+
+    id: ray.ActorID
+
+    def handle(self) -> ActorHandle:
+        """A handle of it. Raises `CannotRunAgain`."""
+        # Asked first: Ray ends a process that asks it for the handle of an actor it does not know.
+        if global_worker.core_worker.get_local_actor_state(self.id) is None:
+            raise CannotRunAgain(f"this process knows the actor {self.id.hex()} no more")
+        return global_worker.core_worker.get_actor_handle(self.id)
+
+
 @dataclass(frozen=True, slots=True)
 class _Pickled:
     stream: bytes
-    references: list[Reference]
+    references: list[Reference | Actor]
 
 
 class Keeping:
     """Keeps the arguments of one call."""
 
-    __slots__ = ("bytes", "reference")
+    __slots__ = ("bytes", "hold", "reference")
 
-    def __init__(self, reference: Callable[[ray.ObjectRef], Reference]) -> None:
+    def __init__(
+        self,
+        reference: Callable[[ray.ObjectRef], Reference],
+        hold: Callable[[ActorHandle], None],
+    ) -> None:
+        """`hold`: what is kept of an actor does not keep it alive; this does."""
         self.reference = reference
+        self.hold = hold
         self.bytes = 0
         """What is kept, so far, besides references and scalars."""
 
@@ -74,6 +93,8 @@ class Keeping:
             return argument
         if isinstance(argument, ray.ObjectRef):
             return self.reference(argument)
+        if isinstance(argument, ActorHandle):
+            return self.actor(argument)
         if kind is str or kind is bytes:
             self._take(len(argument))
             return argument
@@ -81,11 +102,16 @@ class Keeping:
             return kind([self.kept(item) for item in argument])
         if kind is dict and len(argument) <= FEW:
             return {self.kept(key): self.kept(item) for key, item in argument.items()}
-        pickler = _Pickler(self.reference)
+        pickler = _Pickler(self)
         pickler.dump(argument)
         stream = pickler.stream.getvalue()
         self._take(len(stream))
         return _Pickled(stream, pickler.references)
+
+    def actor(self, handle: ActorHandle) -> Actor:
+        """What is kept of an actor's handle."""
+        self.hold(handle)
+        return Actor(handle._actor_id)
 
     def _take(self, count: int) -> None:
         if count > BYTES_MAX:
@@ -95,7 +121,7 @@ class Keeping:
 
 def revived(argument: Any, remake: Remake) -> Any:
     """The argument that was kept."""
-    if isinstance(argument, Reference):
+    if isinstance(argument, (Reference, Actor)):
         return _revived(argument, remake)
     if isinstance(argument, _Pickled):
         unpickler = pickle.Unpickler(io.BytesIO(argument.stream))
@@ -108,7 +134,9 @@ def revived(argument: Any, remake: Remake) -> Any:
     return argument
 
 
-def _revived(reference: Reference, remake: Remake) -> ray.ObjectRef:
+def _revived(reference: Reference | Actor, remake: Remake) -> ray.ObjectRef | ActorHandle:
+    if isinstance(reference, Actor):
+        return reference.handle()
     counts = reference_counts().get(reference.binary.hex().encode(), {})
     return ray.ObjectRef(reference.binary) if any(counts.values()) else remake(reference)
 
@@ -129,17 +157,17 @@ class _Stream(io.BytesIO):
 
 
 class _Pickler(CloudPickler):  # type: ignore[misc]
-    def __init__(self, reference: Callable[[ray.ObjectRef], Reference]) -> None:
+    def __init__(self, keeping: Keeping) -> None:
         self.stream = _Stream()
-        self.references: list[Reference] = []
-        self._reference = reference
+        self.references: list[Reference | Actor] = []
+        self._keeping = keeping
         super().__init__(self.stream)
 
     def persistent_id(self, value: Any) -> int | None:
         if isinstance(value, ray.ObjectRef):
-            self.references.append(self._reference(value))
-            return len(self.references) - 1
-        if isinstance(value, ActorHandle):
-            # Kept, it would keep its actor.
-            raise CannotRunAgain("an argument holds an actor")
-        return None
+            self.references.append(self._keeping.reference(value))
+        elif isinstance(value, ActorHandle):
+            self.references.append(self._keeping.actor(value))
+        else:
+            return None
+        return len(self.references) - 1

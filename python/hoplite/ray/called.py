@@ -8,13 +8,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import ray
-from ray._private.worker import global_worker
-from ray.actor import ActorHandle
 from ray.remote_function import RemoteFunction
 
 from hoplite.ids import ObjectId
 from hoplite.ray import connection
-from hoplite.ray.arguments import CannotRunAgain
+from hoplite.ray.arguments import Actor, CannotRunAgain
 from hoplite.ray.forms import likeness, sent
 from hoplite.ray.lending import Lender, lent
 from hoplite.ray.lifetime import id_of_hex
@@ -76,27 +74,21 @@ class Function(NamedTuple):
 class Method(NamedTuple):
     """A method of an actor, which may end when nobody else refers to it."""
 
-    actor: ray.ActorID
+    actor: Actor
     name: str
 
     def call(self, args: Args, kwargs: Kwargs, options: Kwargs) -> Any:
         """As of `Function`. Raises `CannotRunAgain`."""
-        return self._handle()._actor_method_call(self.name, args=args, kwargs=kwargs, **options)
+        return self.actor.handle()._actor_method_call(self.name, args=args, kwargs=kwargs, **options)
 
     def call_again(
         self, args: Args, kwargs: Kwargs, options: Kwargs, retries: int, lender: Lender | None
     ) -> ray.ObjectRef:
         """As of `Function`, on the actor's own resources. Raises `CannotRunAgain`."""
-        call = self._handle().__ray_call__.options(
+        call = self.actor.handle().__ray_call__.options(
             max_task_retries=retries, concurrency_group=options.get("concurrency_group_name")
         )
         return call.remote(_method_again, self.name, *args, **kwargs)
-
-    def _handle(self) -> ActorHandle:
-        # Asked first: Ray ends a process that asks it for the handle of an actor it does not know.
-        if global_worker.core_worker.get_local_actor_state(self.actor) is None:
-            raise CannotRunAgain(f"this process knows the actor {self.actor.hex()} no more")
-        return global_worker.core_worker.get_actor_handle(self.actor)
 
 
 def is_again(function: RemoteFunction) -> bool:

@@ -40,6 +40,10 @@ class OwnerDiedError(_Unavailable, ray.exceptions.OwnerDiedError):  # type: igno
     """`ray.exceptions.OwnerDiedError`: the process that called its task has ended."""
 
 
+class ReferenceCountingAssertionError(_Unavailable, ray.exceptions.ReferenceCountingAssertionError):  # type: ignore[misc]
+    """`ray.exceptions.ReferenceCountingAssertionError`: deleted, as nobody was known to refer to it."""
+
+
 class ObjectReconstructionFailedError(_Unavailable, ray.exceptions.ObjectReconstructionFailedError):  # type: ignore[misc]
     """`ray.exceptions.ObjectReconstructionFailedError`: its task may not run again."""
 
@@ -66,7 +70,8 @@ def unavailable(object_ref: ray.ObjectRef | None, error: HopliteError) -> _Unava
     if isinstance(error, (ObjectDeleted, ObjectLost)) and error.object_id is not None:
         said = reason_of(error.object_id)
     if said is None:
-        return ObjectLostError(hex, why)
+        kind_of = ReferenceCountingAssertionError if isinstance(error, ObjectDeleted) else ObjectLostError
+        return kind_of(hex, why)
     kind, reason = said
     if kind == "OWNER_DIED":
         return OwnerDiedError(hex, reason)

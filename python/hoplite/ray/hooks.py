@@ -26,7 +26,7 @@ from hoplite.ray.errors import ObjectFetchTimedOutError
 from hoplite.ray.forms import kinds
 from hoplite.ray.handles import getting, held, loading_until, unavailable_here
 from hoplite.ray.lingering import see_ends_of_tasks
-from hoplite.ray.recovery import record, record_method
+from hoplite.ray.recovery import record, record_actor, record_method
 from hoplite.ray.reducers import Reducer, reducer_of
 from hoplite.ray.settings import THRESHOLD_VARIABLE, TRANSPARENT_VARIABLE
 from hoplite.timeouts import Deadline
@@ -180,6 +180,16 @@ def _holding_and_recorded(submit: Method) -> Method:
     return method
 
 
+def _holding_and_recorded_actor(create: Method) -> Method:
+    def method(actor_class: ActorClass, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        with held():
+            actor = create(actor_class, args, kwargs, **options)
+        record_actor(actor, args, kwargs)
+        return actor
+
+    return method
+
+
 def _holding_and_recorded_method(submit: Method) -> Method:
     def method(
         actor: ActorHandle, method_name: str, args: Any = None, kwargs: Any = None, **options: Any
@@ -199,7 +209,7 @@ _SURROUNDED: dict[tuple[object, str], Callable[[Method], Method]] = {
     (Worker, "get_objects"): _in_time,
     (Worker, "put_object"): _holding,
     (RemoteFunction, "_remote"): _holding_and_recorded,
-    (ActorClass, "_remote"): _holding,
+    (ActorClass, "_remote"): _holding_and_recorded_actor,
     (ActorHandle, "_actor_method_call"): _holding_and_recorded_method,
 }
 """What is surrounded of Ray's, each with what makes of it the one that is called in its place."""

@@ -20,13 +20,24 @@ from typing import Any
 
 import ray
 from ray._private.worker import global_worker
+from ray.actor import ActorHandle
 
 from hoplite.ray.arguments import CannotRunAgain, Keeping, Reference, reference_counts, revived
 from hoplite.ray.called import Function, Method, Parts
 from hoplite.ray.lending import Lender, lent
 from hoplite.ray.settings import LINEAGE_BYTES_MAX, LineageSettings
 
-__all__ = ["Task", "drop_ended", "forget_all", "known", "knows_any", "limit", "record"]
+__all__ = [
+    "Task",
+    "drop_ended",
+    "forget_all",
+    "known",
+    "knows_any",
+    "limit",
+    "record",
+    "record_actor",
+    "takes_results",
+]
 
 DEPTH_MAX = 100
 """Tasks in a row, each an argument's of the next, that are remembered when their results have gone."""
@@ -59,7 +70,8 @@ LOADED = b"hoplite.ray.handles"
 class Task:
     """A call of a remote function, or of an actor's method."""
 
-    called: Function | Method
+    called: Function | Method | None
+    """None: what it is to make is no result, but an actor."""
     args: Sequence[Any]
     kwargs: dict[str, Any]
     options: dict[str, Any]
@@ -70,8 +82,12 @@ class Task:
     """Why it cannot be made again, if so."""
     retries: int = 0
     """How often each of its large values may be made again; below 0: always."""
-    pinned: Sequence[ray.ObjectRef] = ()
+    pinned: Sequence[ray.ObjectRef | ActorHandle] = ()
     """Of its arguments what no task makes again: it stays, as in Ray, if `is_large`."""
+    parent: ray.TaskID | None = None
+    """The task, or driver, that has called it."""
+    needs: Sequence[str] = ()
+    """The tasks (ids in hex) whose results are among its arguments."""
     is_large: bool | None = None
     """Whether its results are of the kind that may be lost, and not in messages; None: not known yet."""
     again: dict[int, list[ray.ObjectRef]] | None = None
@@ -108,6 +124,7 @@ class Task:
                 raise refusal
         args, kwargs = self._arguments()
         left = self.retries if self.retries < 0 else self.retries - 1 - max(map(self._times_made, parts))
+        assert self.called is not None, "refused"
         call = self.called.call_again([self.outputs, parts, *args], kwargs, self.options, left, lender)
         made = self.again or {}
         self.again = {**made, **{part: [*made.get(part, ()), call] for part in parts}}
@@ -125,6 +142,7 @@ class Task:
     def results(self) -> list[ray.ObjectRef]:
         """Those of another call like this one. Raises `CannotRunAgain`."""
         args, kwargs = self._arguments()
+        assert self.called is not None, "refused"
         return _listed(self.called.call(args, kwargs, self.options))
 
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
@@ -191,11 +209,25 @@ class _Tasks:
             known = list(self.by_id)
         references = [reference.decode() for reference in reference_counts()]
         counted = {_task_of(reference) for reference in references}
-        for id in known:
-            if id not in counted:
+        ended = [id for id in known if id not in counted]
+        needed = self._needed_still() if ended else set()
+        for id in ended:
+            if id not in needed:
                 self._forget(id)
         self._unpin_arguments(references)
         self._next_look = time.monotonic() + (time.thread_time() - before) / LOOKS_SHARE
+
+    def _needed_still(self) -> set[str]:
+        """Tasks that have not ended, though nobody refers to their results, and those they take results of.
+
+        Small results, as handles are, go along with a call: Ray counts them no more, and may run it again.
+        """
+        with self._lock:
+            parents = {task.parent for task in self.by_id.values() if task.parent is not None}
+        of_parent = global_worker.core_worker.get_pending_children_task_ids
+        pending = {id.hex() for parent in parents for id in of_parent(parent)}
+        taken = {need for id in pending if id in self.by_id for need in self.by_id[id].needs}
+        return pending | taken
 
     def _unpin_arguments(self, references: list[str]) -> None:
         """For tasks that have ended and returned nothing large: nobody asks them to make that again."""
@@ -263,38 +295,56 @@ def record(
         _tasks.add(id, _noted(called, retries, args, kwargs, options, count))
 
 
+def takes_results(args: Any, kwargs: Any) -> bool:
+    """Whether a call takes results of other calls."""
+    return any(isinstance(value, ray.ObjectRef) for value in (*(args or ()), *(kwargs or {}).values()))
+
+
+def record_actor(actor: ActorHandle, args: Any, kwargs: Any) -> None:
+    """Remember what an actor begins with until it has begun."""
+    id = ray.TaskID.for_actor_creation_task(actor._actor_id).hex()
+    parent, needs = global_worker.current_task_id, _taken(args, kwargs)
+    begins = CannotRunAgain("it begins an actor")
+    _tasks.add(id, Task(None, (), {}, {}, 0, refused=begins, parent=parent, needs=needs))
+
+
 def _noted(
     called: Function | Method, retries: int, args: Any, kwargs: Any, options: dict[str, Any], outputs: int
 ) -> Task:
+    parent = global_worker.current_task_id
     if retries == 0:
         not_retried = CannotRunAgain(
             "its task is not to be retried", "OBJECT_UNRECONSTRUCTABLE_RETRIES_DISABLED"
         )
-        return Task(called, (), {}, options, outputs, refused=not_retried)
+        taken = _taken(args, kwargs)
+        return Task(called, (), {}, options, outputs, refused=not_retried, parent=parent, needs=taken)
     if not _tasks.is_enabled:
-        return Task(called, (), {}, options, outputs, refused=_disabled())
+        return Task(called, (), {}, options, outputs, refused=_disabled(), parent=parent)
     if not args and not kwargs:
-        return Task(called, (), {}, options, outputs, retries=retries)
+        return Task(called, (), {}, options, outputs, retries=retries, parent=parent)
     tasks: list[Task] = []
-    pinned: list[ray.ObjectRef] = []
+    needs: list[str] = []
+    pinned: list[ray.ObjectRef | ActorHandle] = []
 
     def reference(of: ray.ObjectRef) -> Reference:
         task = _tasks.by_id.get(_task_of(of.hex()))
         if _is_made_once(of.binary(), task):
             pinned.append(of)
-        if task is not None and task.depth == DEPTH_MAX:
-            task = None
         if task is not None:
+            needs.append(_task_of(of.hex()))
+            if task.depth == DEPTH_MAX:
+                task = _too_deep(task)
             tasks.append(task)
         return Reference(of.binary(), task)
 
-    keeping = Keeping(reference)
+    keeping = Keeping(reference, pinned.append)
     try:
         kept_args = [keeping.kept(value) for value in args] if args else ()
         kept_kwargs = {name: keeping.kept(value) for name, value in kwargs.items()} if kwargs else {}
     except Exception as error:
         # Too large, or not to be pickled like this: the caller has heard from Ray what it needs to hear.
-        return Task(called, (), {}, options, outputs, refused=CannotRunAgain(str(error)))
+        refused, taken = CannotRunAgain(str(error)), _taken(args, kwargs)
+        return Task(called, (), {}, options, outputs, refused=refused, parent=parent, needs=taken)
     depth = 1 + max(task.depth for task in tasks) if tasks else 1
     return Task(
         called,
@@ -306,7 +356,24 @@ def _noted(
         TASK_BYTES + keeping.bytes,
         retries=retries,
         pinned=pinned,
+        needs=needs,
+        parent=parent,
     )
+
+
+def _taken(args: Any, kwargs: Any) -> list[str]:
+    """The tasks (ids in hex) of results among the arguments of a call."""
+    values = (*(args or ()), *(kwargs or {}).values())
+    return [_task_of(value.hex()) for value in values if isinstance(value, ray.ObjectRef)]
+
+
+def _too_deep(task: Task) -> Task:
+    """What is remembered of it instead."""
+    forgotten = CannotRunAgain(
+        f"more than {DEPTH_MAX} tasks in a row were to be remembered",
+        "OBJECT_UNRECONSTRUCTABLE_LINEAGE_EVICTED",
+    )
+    return Task(task.called, (), {}, {}, task.outputs, refused=forgotten)
 
 
 def _disabled() -> CannotRunAgain:

@@ -17,7 +17,7 @@ from ray.remote_function import RemoteFunction
 
 from hoplite.errors import HopliteError
 from hoplite.ray import connection, lineage
-from hoplite.ray.arguments import CannotRunAgain
+from hoplite.ray.arguments import Actor, CannotRunAgain
 from hoplite.ray.called import Function, Method, Part, is_again
 from hoplite.ray.lending import Lender
 from hoplite.ray.lifetime import id_of_hex
@@ -34,7 +34,7 @@ from hoplite.ray.losses import (
 from hoplite.ray.settings import lineage_settings
 from hoplite.timeouts import Deadline
 
-__all__ = ["Recorded", "give_up", "record", "record_method", "stop"]
+__all__ = ["Recorded", "give_up", "record", "record_actor", "record_method", "stop"]
 
 logger = logging.getLogger(__name__)
 
@@ -221,10 +221,19 @@ def record(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, 
 def record_method(
     actor: ActorHandle, name: str, args: Any, kwargs: Any, options: dict[str, Any], results: Any
 ) -> None:
-    """The same of a call of an actor's method; without retries, nobody counts on it to be made again."""
-    if retries := options.get("max_task_retries"):
+    """The same of a call of an actor's method; without retries, its result is not made again."""
+    retries = options.get("max_task_retries") or 0
+    if retries or lineage.takes_results(args, kwargs):
         _start()
-        lineage.record(Method(actor._actor_id, name), retries, args or [], kwargs or {}, options, results)
+        method = Method(Actor(actor._actor_id), name)
+        lineage.record(method, retries, args or [], kwargs or {}, options, results)
+
+
+def record_actor(actor: ActorHandle, args: Any, kwargs: Any) -> None:
+    """See to what an actor begins with."""
+    if lineage.takes_results(args, kwargs):
+        _start()
+        lineage.record_actor(actor, args, kwargs)
 
 
 def _start() -> None:
