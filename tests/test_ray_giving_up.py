@@ -95,6 +95,9 @@ class Task:
     def refusal(self, part: int) -> CannotRunAgain | None:
         return self.refused
 
+    def next_attempt(self, part: int) -> str:
+        return "it runs again"
+
     def run_again(self, parts: dict[int, str], lender: object) -> object:
         assert lender is None
         self.calls.append(parts)

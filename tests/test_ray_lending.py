@@ -81,6 +81,9 @@ class Task:
     def refusal(self, part: int) -> None:
         return None
 
+    def next_attempt(self, part: int) -> str:
+        return "it runs again"
+
     def can_use(self, lender: Lender) -> bool:
         return "disk" in lender.resources
 

@@ -50,6 +50,11 @@ class Function(NamedTuple):
 
     function: RemoteFunction
 
+    @property
+    def name(self) -> str:
+        """As in its definition."""
+        return str(self.function._function.__name__)
+
     def call(self, args: Args, kwargs: Kwargs, options: Kwargs) -> Any:
         """The references of another call."""
         return self.function._remote(args=args, kwargs=kwargs, **options)

@@ -124,8 +124,7 @@ class Task:
                 raise refusal
         args, kwargs = self._arguments()
         left = self.retries if self.retries < 0 else self.retries - 1 - max(map(self._times_made, parts))
-        assert self.called is not None, "refused"
-        call = self.called.call_again([self.outputs, parts, *args], kwargs, self.options, left, lender)
+        call = self._callable.call_again([self.outputs, parts, *args], kwargs, self.options, left, lender)
         made = self.again or {}
         self.again = {**made, **{part: [*made.get(part, ()), call] for part in parts}}
         return call
@@ -136,14 +135,23 @@ class Task:
             part: [other for other in calls if other != call] for part, calls in (self.again or {}).items()
         }
 
+    def next_attempt(self, part: int) -> str:
+        """What is going to be done about this large value, in words."""
+        times = "any number of" if self.retries < 0 else str(self.retries)
+        return f"{self._callable.name} runs again, attempt {self._times_made(part) + 1} of {times}"
+
+    @property
+    def _callable(self) -> Function | Method:
+        assert self.called is not None, "it is refused"
+        return self.called
+
     def _times_made(self, part: int) -> int:
         return len((self.again or {}).get(part, ()))
 
     def results(self) -> list[ray.ObjectRef]:
         """Those of another call like this one. Raises `CannotRunAgain`."""
         args, kwargs = self._arguments()
-        assert self.called is not None, "refused"
-        return _listed(self.called.call(args, kwargs, self.options))
+        return _listed(self._callable.call(args, kwargs, self.options))
 
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
         # In this order, the other way round than in `_refuse`: on another thread, or while they are revived.

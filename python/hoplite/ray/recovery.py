@@ -124,7 +124,9 @@ class _Recovery:
                 wanted.setdefault(loss.origin.task, []).append(loss)
         for name, lost in wanted.items():
             if (task := lineage.known(name)) is not None:
-                logger.warning("%d objects of task %s are lost: it runs again", len(lost), name)
+                logger.warning(
+                    "%d values of %s are lost: %s", len(lost), name, task.next_attempt(lost[0].origin.part)
+                )
                 self._run_again(task, lost, self._lender(task, lost))
         # At last: a deletion that is not answered holds up no claim.
         for refusal, lost in hopeless:
