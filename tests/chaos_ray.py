@@ -24,9 +24,8 @@ import hoplite.ray
 import numpy as np
 import numpy.typing as npt
 import ray
-from conftest import eventually
 from ray.cluster_utils import Cluster
-from ray_cluster import SETTINGS
+from ray_cluster import SETTINGS, goes_back_to
 
 BYTES = 2 << 20
 """Of a value: over the threshold."""
@@ -243,13 +242,6 @@ def run_and_break(breaker: Breaker, dice: random.Random) -> int:
         return running.result()
 
 
-def is_empty() -> bool:
-    """Whether no Hoplite node that this one knows holds an object."""
-    with contextlib.suppress(hoplite.HopliteError):
-        return hoplite.ray.client().status(timeout=10).entries == 0
-    return False
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--minutes", type=float, default=30)
@@ -276,7 +268,7 @@ def main() -> None:
         print(
             f"{graphs} graphs, {values} values, the last in {seconds:.1f} s; {dict(breaker.did)}", flush=True
         )
-    eventually(is_empty, "no object is left")
+    goes_back_to(0)
     print("all values were right, and nothing is left")
     ray.shutdown()
     cluster.shutdown()

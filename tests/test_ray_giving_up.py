@@ -14,7 +14,7 @@ recovery = pytest.importorskip("hoplite.ray.recovery")
 
 from hoplite.errors import ObjectDeleted  # noqa: E402
 from hoplite.ids import ObjectId  # noqa: E402
-from hoplite.ray import supervisor  # noqa: E402
+from hoplite.ray import lifetime, names, supervisor  # noqa: E402
 from hoplite.ray.arguments import CannotRunAgain  # noqa: E402
 from hoplite.ray.lifetime import id_of_hex  # noqa: E402
 from hoplite.ray.origins import Origin  # noqa: E402
@@ -28,18 +28,22 @@ class Store:
     def __init__(self) -> None:
         self.words: dict[bytes, bytes] = {}
 
-    def _internal_kv_put(self, key: bytes, value: bytes, *, overwrite: bool, namespace: str) -> None:
-        if overwrite or key not in self.words:
-            self.words[key] = value
+    def _internal_kv_put(self, key: Any, value: Any, *, overwrite: bool, namespace: str) -> None:
+        if overwrite or as_bytes(key) not in self.words:
+            self.words[as_bytes(key)] = as_bytes(value)
 
-    def _internal_kv_get(self, key: bytes, *, namespace: str) -> bytes | None:
-        return self.words.get(key)
+    def _internal_kv_get(self, key: Any, *, namespace: str) -> bytes | None:
+        return self.words.get(as_bytes(key))
 
     def _internal_kv_list(self, prefix: bytes, *, namespace: str) -> list[bytes]:
         return [key for key in self.words if key.startswith(prefix)]
 
     def _internal_kv_del(self, key: bytes, *, namespace: str) -> None:
         self.words.pop(key, None)
+
+
+def as_bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
 
 
 class Node:
@@ -161,6 +165,46 @@ def test_a_deletion_that_fails_holds_up_no_claim(
         recovering._make_again()
     assert losses.losses()[a_loss("other")].claimed == b"caller 1"
     assert recovering.known["other"].calls == [{0: ("other0", "<f8(3,)")}]
+
+
+@pytest.mark.parametrize(
+    ("last", "is_lost", "deletes"),
+    [
+        (("mine", "here", "here:1"), False, True),
+        (("another", "there", "there:1"), False, False),
+        (("another", "there", "there:0"), False, True),
+        (("another", "gone", "gone:1"), False, True),
+        (("mine", "here", "here:1"), True, False),
+        (None, False, True),
+    ],
+    ids=[
+        "the last",
+        "an earlier one",
+        "its keeper began anew",
+        "its node has gone",
+        "lost still",
+        "long ago",
+    ],
+)
+def test_only_the_guard_of_the_last_run_deletes(
+    node: Node, monkeypatch: pytest.MonkeyPatch, last: Any, is_lost: bool, deletes: bool
+) -> None:
+    first = a_loss().guard
+    monkeypatch.setattr(names, "internal_kv", losses.internal_kv)
+    alive = [{"NodeID": name, "Alive": name != "gone"} for name in ("here", "there", "gone")]
+    monkeypatch.setattr(lifetime.ray, "nodes", lambda: alive)
+    for name in ("here", "there", "gone"):
+        names.announce(name, f"{name}:1", "socket")
+    if last is not None:
+        guard, *place = last
+        losses.note_guard(losses.Guard(bytes(guard, "ascii").hex(), *place), instead_of=first)
+    if is_lost:
+        losses.report(a_loss(), certain=True)
+    guards = object.__new__(lifetime.Guards)
+    guards._replaced = {b"mine": first}
+    expected = [b"mine", b"plain"] if deletes else [b"plain"]
+    assert guards._witnesses([b"mine", b"plain"]) == expected
+    assert guards._replaced == ({b"mine": first} if deletes else {})
 
 
 def test_a_long_reason_of_any_letters_is_said_shortly(node: Node) -> None:

@@ -144,7 +144,7 @@ def test_who_comes_to_wait_lends_to_what_has_not_begun(recovering: Any, cancelle
 def test_what_has_begun_needs_no_lender(recovering: Any, cancelled: list[Call]) -> None:
     losses.report(a_loss("first"), certain=True)
     recovering._make_again()
-    losses.note_guard("new", instead_of=a_loss("first").guard)
+    losses.note_guard(losses.Guard("new", "node", "address"), instead_of=a_loss("first").guard)
     losses.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
     recovering._make_again()
     assert (recovering.known["first"].lenders, cancelled) == ([None], [])

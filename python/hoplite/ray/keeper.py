@@ -75,7 +75,7 @@ class Keeper:
         )
         self._client = connect(self._socket)
         me = ray.get_runtime_context().current_actor
-        self._guards = Guards(self._client, me.blanks)
+        self._guards = Guards(self._client, me.blanks, node_id, self._address)
         announce(node_id, self._address, self._socket)
         self._stopping = False
 

@@ -23,6 +23,7 @@ from hoplite.client import Client
 from hoplite.errors import Aborted, NodeUnreachable
 from hoplite.ids import ObjectId
 from hoplite.ray import losses
+from hoplite.ray.names import address_of_node
 
 __all__ = ["Guards", "id_of", "id_of_hex"]
 
@@ -51,9 +52,13 @@ def id_of_hex(guard: str) -> ObjectId:
 class Guards:
     """Makes guards, and deletes each one's object when nobody refers to it any more."""
 
-    def __init__(self, client: Client, blanks: Any) -> None:
-        """`blanks`: a method of this actor's own that returns so many empty values as it is given."""
+    def __init__(self, client: Client, blanks: Any, node: str, address: str) -> None:
+        """Of the keeper of this Ray `node` (in hex), whose Hoplite node listens at `address`.
+
+        `blanks`: a method of this actor's own that returns so many empty values as it is given.
+        """
         self._client = client
+        self._place = node, address
         self._blanks = blanks
         self._ended: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._replaced: dict[bytes, str] = {}
@@ -76,7 +81,7 @@ class Guards:
         for guard, before in zip(guards, ended, strict=True):
             if before is not None:
                 self._replaced[guard.binary()] = before
-                losses.note_guard(guard.hex(), instead_of=before)
+                losses.note_guard(losses.Guard(guard.hex(), *self._place), instead_of=before)
             # Called on a thread of Ray's that must not be held up.
             global_worker.core_worker.add_object_out_of_scope_callback(guard, self._ended.put)
         # All come together. Who is given one that has not come asks for it.
@@ -108,8 +113,8 @@ class Guards:
     def _witnesses(self, ended: list[bytes]) -> list[bytes]:
         """Those whose end says that nobody refers to their objects any more.
 
-        A process that dies while it makes an object again takes a guard with it; then the object is another
-        run's, or lost still. Ray tells of that end late, or early.
+        A process that dies while it makes an object again takes a guard with it; then the object is lost
+        still, or another run's. Ray tells of that end late, or early.
         """
         replaced = self._replaced.keys() & ended
         if not replaced:
@@ -118,7 +123,14 @@ class Guards:
         stale = set()
         for guard in replaced:
             first = self._replaced[guard]
-            if first in lost or losses.last_guard(first) not in (None, guard.hex()):
+            last = losses.last_guard(first)
+            if first in lost or (last is not None and last.hex != guard.hex() and _is_kept(last)):
                 stale.add(guard)
                 del self._replaced[guard]
         return [guard for guard in ended if guard not in stale]
+
+
+def _is_kept(guard: losses.Guard) -> bool:
+    """Whether the keeper that owns it lives: else it says nothing any more."""
+    alive = any(node["Alive"] and node["NodeID"] == guard.node for node in ray.nodes())
+    return alive and address_of_node(guard.node) == guard.address

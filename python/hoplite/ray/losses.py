@@ -16,6 +16,7 @@ from hoplite.ray.names import NAMESPACE
 from hoplite.ray.origins import Origin
 
 __all__ = [
+    "Guard",
     "Loss",
     "Word",
     "aging_words",
@@ -127,16 +128,26 @@ def reason_of(id: ObjectId) -> tuple[str, str] | None:
     return kind, reason
 
 
-def note_guard(guard: str, instead_of: str) -> None:
-    """An object is about to be made again, with this guard; its first was `instead_of` (both in hex)."""
+class Guard(NamedTuple):
+    """What keeps an object alive that was made again."""
+
+    hex: str
+    node: str
+    """The Ray node (in hex) of the keeper that owns it,"""
+    address: str
+    """and where that keeper's Hoplite node listens."""
+
+
+def note_guard(guard: Guard, instead_of: str) -> None:
+    """An object is about to be made again, with this guard; its first was `instead_of` (in hex)."""
     key = GUARD_PREFIX + instead_of.encode()
-    internal_kv._internal_kv_put(key, guard.encode(), overwrite=True, namespace=NAMESPACE)
+    internal_kv._internal_kv_put(key, " ".join(guard).encode(), overwrite=True, namespace=NAMESPACE)
 
 
-def last_guard(first: str) -> str | None:
+def last_guard(first: str) -> Guard | None:
     """That of the last run for an object, given its first; None: it was made once, or long ago."""
-    guard = internal_kv._internal_kv_get(GUARD_PREFIX + first.encode(), namespace=NAMESPACE)
-    return None if guard is None else guard.decode()
+    word = internal_kv._internal_kv_get(GUARD_PREFIX + first.encode(), namespace=NAMESPACE)
+    return None if word is None else Guard(*word.decode().split(" "))
 
 
 def aging_words() -> list[bytes]:

@@ -22,6 +22,7 @@ from hoplite.ray.called import Function, Method, Part, is_again
 from hoplite.ray.lending import Lender
 from hoplite.ray.lifetime import id_of_hex
 from hoplite.ray.losses import (
+    Guard,
     Loss,
     claim,
     last_guard,
@@ -60,7 +61,7 @@ class _Making(NamedTuple):
     lost: list[Loss]
     lender: Lender | None
     """On whose resources it runs."""
-    guard_before: str | None
+    guard_before: Guard | None
     """The last guard of the first object, when the call was made: another says that it has begun."""
 
 
