@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,7 +113,8 @@ class Task:
 def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The thread's part of a process that has called the tasks in `known`."""
     found = object.__new__(recovery._Recovery)
-    found._name, found._looks, found._making, found.known = "caller", 0, {}, {}
+    found._name, found._looks, found._claimed, found._making = "caller", 0, math.inf, {}
+    found.known = {}
     monkeypatch.setattr(recovery.lineage, "known", found.known.get)
     return found
 

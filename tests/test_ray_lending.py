@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -106,7 +107,7 @@ class Call(str):
 @pytest.fixture
 def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     found: list[Call] = []
-    monkeypatch.setattr(recovery.ray, "cancel", found.append)
+    monkeypatch.setattr(recovery.ray, "cancel", lambda call, recursive: found.append(call))
     return found
 
 
@@ -115,7 +116,8 @@ def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The thread's part of a process that has called the tasks "first" and "second"."""
     monkeypatch.setattr(losses, "internal_kv", Store())
     found = object.__new__(recovery._Recovery)
-    found._name, found._looks, found._making = "caller", 0, {}
+    found._name, found._looks, found._claimed, found._making = "caller", 0, math.inf, {}
+    found._lent_in_vain = set()
     found.known = {"first": Task(), "second": Task()}
     monkeypatch.setattr(recovery.lineage, "known", found.known.get)
     return found

@@ -73,7 +73,9 @@ class Function(NamedTuple):
         options = {**options, "num_returns": 1, "max_retries": retries}
         options.pop(BACKPRESSURE, None)
         args = [self.function._function, environment, *args]
-        return _AGAIN._remote(args=args, kwargs=kwargs, **options)
+        # As of Ray's own tasks with GPUs, the process ends: it would keep the devices that it has opened.
+        again = _AGAIN_ONCE if options.get("num_gpus") or environment else _AGAIN
+        return again._remote(args=args, kwargs=kwargs, **options)
 
 
 class Method(NamedTuple):
@@ -98,7 +100,7 @@ class Method(NamedTuple):
 
 def is_again(function: RemoteFunction) -> bool:
     """Whether it only makes again what another has made."""
-    return function is _AGAIN
+    return function is _AGAIN or function is _AGAIN_ONCE
 
 
 def _again(
@@ -106,34 +108,50 @@ def _again(
     environment: dict[str, str],
     outputs: int,
     parts: Parts,
+    /,
     *args: Any,
     **kwargs: Any,
-) -> Any:
+) -> list[ray.ObjectRef] | CannotRunAgain:
+    guards = _new_guards(parts)
     os.environ.update(environment)
-    return _put_parts(function(*args, **kwargs), function.__name__, outputs, parts)
+    refusal = _put_parts(function(*args, **kwargs), function.__name__, outputs, parts)
+    return guards if refusal is None else refusal
 
 
-def _method_again(actor: Any, name: str, outputs: int, parts: Parts, *args: Any, **kwargs: Any) -> Any:
-    return _put_parts(getattr(actor, name)(*args, **kwargs), name, outputs, parts)
+def _method_again(
+    actor: Any, name: str, outputs: int, parts: Parts, /, *args: Any, **kwargs: Any
+) -> list[ray.ObjectRef] | CannotRunAgain:
+    guards = _new_guards(parts)
+    refusal = _put_parts(getattr(actor, name)(*args, **kwargs), name, outputs, parts)
+    return guards if refusal is None else refusal
 
 
-def _put_parts(result: Any, name: str, outputs: int, parts: Parts) -> list[ray.ObjectRef]:
-    """In a task: put `parts` of what the function `name` has returned, or yields; their new guards."""
+def _new_guards(parts: Parts) -> list[ray.ObjectRef]:
+    """Asked for before the function begins: by them its caller knows that it has."""
     keeper = keeper_of(ray.get_runtime_context().get_node_id(), GUARDS_TIMEOUT)
     request = keeper.guards_of.remote([part.guard for part in parts.values()])
     guards: list[ray.ObjectRef] = ray.get(request, timeout=GUARDS_TIMEOUT)
+    return guards
+
+
+def _put_parts(result: Any, name: str, outputs: int, parts: Parts) -> CannotRunAgain | None:
+    """In a task: put `parts` of what the function `name` has returned, or yields.
+
+    If it is not what it was, gives the reason. An exception Ray would answer with another run.
+    """
     missing, at = dict(parts), 0
     for output in result if outputs > 1 or inspect.isgenerator(result) else [result]:
         for value, form in parts_of(Packed(output)):
             if (part := missing.pop(at, None)) is not None:
-                if likeness(value) != part.like:
-                    what = f"{likeness(value)} in place of {part.like}"
-                    raise CannotRunAgain(f"{name} has run again, and returned {what}")
+                if (like := likeness(value, form)) != part.like:
+                    return CannotRunAgain(
+                        f"{name} has run again, and returned {like} in place of {part.like}"
+                    )
                 _put(sent(value, form), id_of_hex(part.guard))
             at += 1
         if not missing:
-            return guards
-    raise CannotRunAgain(f"{name} has run again, and returned {at} large values: not as many as before")
+            return None
+    return CannotRunAgain(f"{name} has run again, and returned {at} large values: not as many as before")
 
 
 def _put(value: Any, id: ObjectId) -> None:
@@ -141,3 +159,4 @@ def _put(value: Any, id: ObjectId) -> None:
 
 
 _AGAIN = ray.remote(_again)
+_AGAIN_ONCE = ray.remote(max_calls=1)(_again)

@@ -66,12 +66,13 @@ def form_of(value: Any) -> Form | None:
     return Form.TENSOR if plain else None
 
 
-def likeness(value: Any) -> str:
-    """The type and shape of a value of one of `kinds`, in a word."""
-    if _is_buffer(value):
+def likeness(value: Any, form: Form) -> str:
+    """The form, type and shape of a value of one of `kinds`, in a word."""
+    if form is Form.BUFFER:
         return f"buffer({value.size})"
-    kind = value.dtype.str if isinstance(value, np.ndarray) else str(value.dtype)
-    return f"{kind}{tuple(value.shape)}"
+    kind = str(value.dtype) if form is Form.TENSOR else value.dtype.str
+    order = " by columns" if form is Form.FORTRAN else ""
+    return f"{kind}{tuple(value.shape)}{order}"
 
 
 def sent(value: Any, form: Form) -> Any:

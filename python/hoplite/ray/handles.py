@@ -23,6 +23,7 @@ from hoplite.ray.blocked import PATIENCE, keeps_processors, until_there
 from hoplite.ray.errors import unavailable
 from hoplite.ray.forms import Form, received, sent, size_of
 from hoplite.ray.in_place import sent_in_place
+from hoplite.ray.lending import lender_here
 from hoplite.ray.lifetime import id_of
 from hoplite.ray.lingering import hold_what_is_yielded, is_yielded_beside_others
 from hoplite.ray.origins import Origin, next_origin, taken_apart
@@ -33,7 +34,6 @@ from hoplite.timeouts import Deadline
 __all__ = [
     "Handle",
     "bring",
-    "getting",
     "held",
     "kept_as_handles",
     "load",
@@ -50,7 +50,6 @@ SLOWEST_BYTES_PER_SECOND = 100e6
 
 class _Thread(threading.local):
     kept: list[Handle] | None = None
-    is_getting = False
     deadline: Deadline | None = None
     held: list[Handle] | None = None
 
@@ -88,31 +87,31 @@ class Handle:
 
     def _value(self, way: connection.Connection) -> Any:
         patience = _patience(way)
-        is_argument = _is_argument()
-        with watching(self, is_argument=is_argument), _unlocked():
+        with watching(self), _unlocked():
             if not keeps_processors():
-                return received(way.client, self.id, self.form, patience, self.on_lost(is_argument))
-            return self._value_in_task(way.client, Deadline(patience), is_argument)
+                return received(way.client, self.id, self.form, patience, self.on_lost)
+            return self._value_in_task(way.client, Deadline(patience))
 
-    def _value_in_task(self, client: Client, deadline: Deadline, is_argument: bool) -> Any:
+    def _value_in_task(self, client: Client, deadline: Deadline) -> Any:
         # A transfer that has begun goes on when this get of it ends.
         try:
             return received(client, self.id, self.form, deadline.left_at_most(PATIENCE), "raise")
         except ObjectLost:
             if self.origin is None:
                 raise
-            missed(self, certain=True, is_argument=is_argument)
+            missed(self, certain=True, lender=lender_here())
         except TimedOut:
             if deadline.is_over():
                 raise
         until_there(self.id, deadline)
-        return received(client, self.id, self.form, deadline.left(), self.on_lost(is_argument))
+        return received(client, self.id, self.form, deadline.left(), self.on_lost)
 
-    def on_lost(self, is_argument: bool = False) -> OnLost:
-        """What a get of it does when it is lost; `is_argument`: it is for this process's task, to begin."""
+    @property
+    def on_lost(self) -> OnLost:
+        """What a get of it does when it is lost."""
         if self.origin is None:
             return "raise"
-        return lambda id: missed(self, certain=True, is_argument=is_argument)
+        return lambda id: missed(self, certain=True, lender=lender_here())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return load, (self.guard, self.form, self.origin)
@@ -137,16 +136,6 @@ def bring(ids: bytes) -> None:
         connection.call(lambda way: way.client.prefetch(wanted, timeout=_patience(way)))
 
 
-def _is_argument() -> bool:
-    """Whether this unpickles what a task or an actor is to begin with, and not what somebody gets."""
-    if global_worker.mode != ray.WORKER_MODE or _thread.is_getting:
-        return False
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    actor = global_worker.actor_id
-    return bool(actor.is_nil() or global_worker.current_task_id == ray.TaskID.for_actor_creation_task(actor))
-
-
 def _patience(way: connection.Connection) -> float | None:
     """Seconds to wait for bytes. The client's default; a caller's own deadline may be nearer."""
     return way.client.default_timeout if _thread.deadline is None else _thread.deadline.left()
@@ -162,7 +151,7 @@ def share(value: Any, form: Form) -> Handle | None:
     if _thread.held is None and global_worker.mode == ray.WORKER_MODE and is_yielded_beside_others():
         return None
     # What is shared for a call, or put, is no part of the task's result.
-    origin = next_origin(value) if _thread.held is None else None
+    origin = next_origin(value, form) if _thread.held is None else None
     try:
         handle = connection.call(lambda way: _put(way, value, form, origin))
     except (NodeUnreachable, StoreFull, TimedOut) as error:
@@ -221,18 +210,6 @@ def loading_until(deadline: Deadline) -> Iterator[None]:
         yield
     finally:
         _thread.deadline = before
-
-
-class getting:
-    """Inside, this thread gets values, and does not unpickle a task's arguments. A class, as `held`."""
-
-    __slots__ = ("_before",)
-
-    def __enter__(self) -> None:
-        self._before, _thread.is_getting = _thread.is_getting, True
-
-    def __exit__(self, *_: object) -> None:
-        _thread.is_getting = self._before
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from hoplite.errors import HopliteError
 from hoplite.ray.ahead import bringing, parts_noted
 from hoplite.ray.errors import ObjectFetchTimedOutError
 from hoplite.ray.forms import kinds
-from hoplite.ray.handles import getting, held, loading_until, unavailable_here
+from hoplite.ray.handles import held, loading_until, unavailable_here
 from hoplite.ray.lingering import see_ends_of_tasks
 from hoplite.ray.recovery import record, record_actor, record_method
 from hoplite.ray.reducers import Reducer, reducer_of
@@ -147,11 +147,10 @@ def _in_time(get_objects: Method) -> Method:
     def method(self: Worker, references: Any, timeout: float | None = None, *args: Any, **kwargs: Any) -> Any:
         # Below 0 it is none, to Ray.
         if timeout is None or timeout < 0:
-            with getting():
-                return get_objects(self, references, timeout, *args, **kwargs)
+            return get_objects(self, references, timeout, *args, **kwargs)
         deadline = Deadline(timeout)
         try:
-            with getting(), loading_until(deadline):
+            with loading_until(deadline):
                 return get_objects(self, references, timeout, *args, **kwargs)
         except ObjectFetchTimedOutError as error:
             # A task's own error is its result, however late it is got.

@@ -200,7 +200,7 @@ class Keeper:
     async def _get(self, reference: ray.ObjectRef, handle: Handle, timeout: float | None) -> None:
         try:
             with watching(handle):
-                await self._client.aio.get(handle.id, timeout=timeout, on_lost=handle.on_lost())
+                await self._client.aio.get(handle.id, timeout=timeout, on_lost=handle.on_lost)
         except HopliteError as error:
             raise unavailable(reference, error) from error
 

@@ -9,14 +9,17 @@ uses none of it.
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import ray
-from ray._private.worker import global_worker
+from ray._private import worker
+from ray._private.worker import Worker, global_worker
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-__all__ = ["Lender", "lender_here", "lent"]
+__all__ = ["Lender", "Waiter", "lender_here", "lent"]
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 """Where Ray says which GPUs a task has."""
@@ -34,20 +37,49 @@ class Lender(NamedTuple):
     """Of Ray's, where it runs, in hex."""
     resources: Mapping[str, float]
     """What it holds, by Ray's names."""
-    devices: str
-    """The GPUs among them."""
+    devices: str | None
+    """The GPUs among them, if Ray says which."""
 
 
-def lender_here() -> Lender:
-    """The task that this process runs, and whose arguments are being unpickled."""
-    context = ray.get_runtime_context()
-    resources = context.get_assigned_resources()
-    if global_worker.actor_id.is_nil():
-        # Given back while it waits.
-        resources.pop("CPU", None)
-    return Lender(
-        global_worker.current_task_id.hex(), context.get_node_id(), resources, os.environ.get(DEVICES, "")
-    )
+class Waiter(NamedTuple):
+    """A thread that waits for an object."""
+
+    thread: int
+    task: ray.TaskID
+
+    @classmethod
+    def here(cls) -> Waiter:
+        """This one. On others it is not known which task it runs."""
+        return cls(threading.get_ident(), global_worker.current_task_id)
+
+    def lender(self) -> Lender | None:
+        """What it runs, if that is a task or an actor that waits to begin."""
+        actor = global_worker.actor_id
+        begins = actor.is_nil() or self.task == ray.TaskID.for_actor_creation_task(actor)
+        if global_worker.mode != ray.WORKER_MODE or not begins or not self._unpickles_arguments():
+            return None
+        context = ray.get_runtime_context()
+        resources = context.get_assigned_resources()
+        if actor.is_nil():
+            # Given back while it waits.
+            resources.pop("CPU", None)
+        return Lender(self.task.hex(), context.get_node_id(), resources, os.environ.get(DEVICES))
+
+    def _unpickles_arguments(self) -> bool:
+        """And not what a function gets that has begun. Ray does both on the main thread."""
+        if self.thread != threading.main_thread().ident:
+            return False
+        frame = sys._current_frames().get(self.thread)
+        while frame is not None:
+            if frame.f_code.co_name == Worker.get_objects.__name__ and frame.f_globals is worker.__dict__:
+                return False
+            frame = frame.f_back
+        return True
+
+
+def lender_here() -> Lender | None:
+    """What this thread runs, if that is a task or an actor that waits to begin."""
+    return Waiter.here().lender()
 
 
 def lent(options: Mapping[str, Any], lender: Lender) -> tuple[dict[str, Any], dict[str, str]] | None:
@@ -61,15 +93,20 @@ def lent(options: Mapping[str, Any], lender: Lender) -> tuple[dict[str, Any], di
         needed[f"accelerator_type:{accelerator}"] = 0.001
     needed = {name: amount for name, amount in needed.items() if amount}
     held = all(amount <= lender.resources.get(name, 0) for name, amount in needed.items())
-    strategy = options.get("scheduling_strategy")
-    if isinstance(strategy, NodeAffinitySchedulingStrategy):
-        strategy = None if strategy.node_id == lender.node else strategy
-    elsewhere = strategy not in (None, "DEFAULT", "SPREAD") or any(map(options.get, TOGETHER))
-    if not needed or not held or elsewhere:
+    if not needed or not held or _runs_elsewhere(options, lender):
         return None
     free: dict[str, Any] = {"resources": None, "num_gpus": None, "memory": None, "accelerator_type": None}
     if lender.resources.get("CPU"):
         free["num_cpus"] = 0
     there = NodeAffinitySchedulingStrategy(lender.node, soft=False)
-    environment = {DEVICES: lender.devices} if "GPU" in needed else {}
+    environment = {DEVICES: lender.devices} if "GPU" in needed and lender.devices is not None else {}
     return {**options, **free, "scheduling_strategy": there}, environment
+
+
+def _runs_elsewhere(options: Mapping[str, Any], lender: Lender) -> bool:
+    """Whether where it runs is said already, other than by what it needs."""
+    strategy = options.get("scheduling_strategy")
+    if isinstance(strategy, NodeAffinitySchedulingStrategy):
+        return bool(strategy.node_id != lender.node)
+    in_group = options.get("placement_group") not in (None, "default")
+    return in_group or strategy not in (None, "DEFAULT", "SPREAD") or any(map(options.get, TOGETHER))

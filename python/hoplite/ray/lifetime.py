@@ -126,7 +126,8 @@ class Guards:
             last = losses.last_guard(first)
             if first in lost or (last is not None and last.hex != guard.hex() and _is_kept(last)):
                 stale.add(guard)
-                del self._replaced[guard]
+        for guard in stale:
+            del self._replaced[guard]
         return [guard for guard in ended if guard not in stale]
 
 

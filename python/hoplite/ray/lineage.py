@@ -71,7 +71,7 @@ class Task:
     """A call of a remote function, or of an actor's method."""
 
     called: Function | Method | None
-    """None: what it is to make is no result, but an actor."""
+    """None: it makes an actor, or what another has made again, and is known for what it `needs`."""
     args: Sequence[Any]
     kwargs: dict[str, Any]
     options: dict[str, Any]
@@ -84,6 +84,8 @@ class Task:
     """How often each of its large values may be made again; below 0: always."""
     pinned: Sequence[ray.ObjectRef | ActorHandle] = ()
     """Of its arguments what no task makes again: it stays, as in Ray, if `is_large`."""
+    taken_back: Sequence[ray.ObjectRef] = ()
+    """Calls that do not count among those."""
     parent: ray.TaskID | None = None
     """The task, or driver, that has called it."""
     needs: Sequence[str] = ()
@@ -125,12 +127,14 @@ class Task:
         args, kwargs = self._arguments()
         left = self.retries if self.retries < 0 else self.retries - 1 - max(map(self._times_made, parts))
         call = self._callable.call_again([self.outputs, parts, *args], kwargs, self.options, left, lender)
+        _tasks.add_needs(_task_of(call.hex()), _taken(args, kwargs))
         made = self.again or {}
         self.again = {**made, **{part: [*made.get(part, ()), call] for part in parts}}
         return call
 
     def take_back(self, call: ray.ObjectRef) -> None:
-        """It has made nothing: it does not count."""
+        """It has made nothing, as far as is known: it does not count. What it may make yet stays."""
+        self.taken_back = [*self.taken_back, call]
         self.again = {
             part: [other for other in calls if other != call] for part, calls in (self.again or {}).items()
         }
@@ -182,6 +186,13 @@ class _Tasks:
             if self._bytes > self._bytes_max:
                 self._make_room()
 
+    def add_needs(self, id: str, needs: list[str]) -> None:
+        """Of a call whose results are nobody's, but that must find what it takes."""
+        refused = CannotRunAgain("it makes no result")
+        parent = global_worker.current_task_id
+        if needs and id not in self.by_id:
+            self.add(id, Task(None, (), {}, {}, 0, refused=refused, parent=parent, needs=needs))
+
     def limit(self, settings: LineageSettings) -> None:
         with self._lock:
             self.is_enabled, self._bytes_max = settings
@@ -217,13 +228,18 @@ class _Tasks:
             known = list(self.by_id)
         references = [reference.decode() for reference in reference_counts()]
         counted = {_task_of(reference) for reference in references}
-        ended = [id for id in known if id not in counted]
+        # What begins an actor is of no use once it has begun, though somebody refers to the actor.
+        ended = [id for id in known if id not in counted or self._begins(id)]
         needed = self._needed_still() if ended else set()
         for id in ended:
             if id not in needed:
                 self._forget(id)
         self._unpin_arguments(references)
         self._next_look = time.monotonic() + (time.thread_time() - before) / LOOKS_SHARE
+
+    def _begins(self, id: str) -> bool:
+        task = self.by_id.get(id)
+        return task is not None and task.called is None
 
     def _needed_still(self) -> set[str]:
         """Tasks that have not ended, though nobody refers to their results, and those they take results of.
@@ -253,7 +269,7 @@ class _Tasks:
         ended = set(ready)
         for id, of_task in results.items():
             task = self.by_id.get(id)
-            if task is not None and ended.issuperset(of_task):
+            if task is not None and len(of_task) >= task.outputs and ended.issuperset(of_task):
                 task.is_large = _are_large(of_task)
                 if not task.is_large:
                     task.pinned = ()
@@ -274,8 +290,8 @@ class _Tasks:
                 self._bytes -= task.bytes
                 # Later tasks may know of it still, and have it make their arguments again; its results' new
                 # guards end here.
-                task.again = None
-                if not task.is_large:
+                task.again, task.taken_back = None, ()
+                if task.is_large is False:
                     task.pinned = ()
 
 
@@ -311,9 +327,7 @@ def takes_results(args: Any, kwargs: Any) -> bool:
 def record_actor(actor: ActorHandle, args: Any, kwargs: Any) -> None:
     """Remember what an actor begins with until it has begun."""
     id = ray.TaskID.for_actor_creation_task(actor._actor_id).hex()
-    parent, needs = global_worker.current_task_id, _taken(args, kwargs)
-    begins = CannotRunAgain("it begins an actor")
-    _tasks.add(id, Task(None, (), {}, {}, 0, refused=begins, parent=parent, needs=needs))
+    _tasks.add_needs(id, _taken(args, kwargs))
 
 
 def _noted(

@@ -27,6 +27,7 @@ __all__ = [
     "losses",
     "no_lender_for",
     "note_guard",
+    "note_lent",
     "reason_of",
     "report",
     "say_why",
@@ -37,6 +38,7 @@ PREFIX = b"lost/"
 WHY_PREFIX = b"why/"
 GUARD_PREFIX = b"guard/"
 LENDER_PREFIX = b"lender/"
+LENT_PREFIX = b"lent/"
 CERTAIN = b"certain"
 CLAIMED = b"claimed "
 
@@ -76,9 +78,19 @@ def report(loss: Loss, *, certain: bool, lender: Lender | None = None) -> None:
 
 
 def lender_for(loss: Loss) -> Lender | None:
-    """A task that waits for the object, and has started; the last one that said so."""
-    word = internal_kv._internal_kv_get(_lender_key(loss), namespace=NAMESPACE)
-    return None if word is None else Lender(*json.loads(word))
+    """A task that waits for the object, and has started; the last one that said so.
+
+    Or who has lent to that one, which holds nothing itself then.
+    """
+    lender = _lender(_lender_key(loss))
+    return None if lender is None else _lender(_lent_key(lender.task)) or lender
+
+
+def note_lent(task: str, lender: Lender) -> None:
+    """A call, given by its task's id in hex, runs on what `lender` holds."""
+    internal_kv._internal_kv_put(
+        _lent_key(task), json.dumps(lender).encode(), overwrite=True, namespace=NAMESPACE
+    )
 
 
 def no_lender_for(loss: Loss) -> None:
@@ -138,10 +150,16 @@ class Guard(NamedTuple):
     """and where that keeper's Hoplite node listens."""
 
 
-def note_guard(guard: Guard, instead_of: str) -> None:
-    """An object is about to be made again, with this guard; its first was `instead_of` (in hex)."""
+def note_guard(guard: Guard | None, instead_of: str) -> None:
+    """An object is about to be made again, with this guard; its first was `instead_of` (in hex).
+
+    None: what was to be made was not, and there is none but the first.
+    """
     key = GUARD_PREFIX + instead_of.encode()
-    internal_kv._internal_kv_put(key, " ".join(guard).encode(), overwrite=True, namespace=NAMESPACE)
+    if guard is None:
+        forget_word(key)
+    else:
+        internal_kv._internal_kv_put(key, " ".join(guard).encode(), overwrite=True, namespace=NAMESPACE)
 
 
 def last_guard(first: str) -> Guard | None:
@@ -150,13 +168,13 @@ def last_guard(first: str) -> Guard | None:
     return None if word is None else Guard(*word.decode().split(" "))
 
 
-def aging_words() -> list[bytes]:
-    """The keys of all reasons, guards and lenders that were said and not forgotten."""
-    return [
-        key
-        for prefix in (WHY_PREFIX, GUARD_PREFIX, LENDER_PREFIX)
+def aging_words() -> dict[bytes, bytes | None]:
+    """All reasons, guards, lenders and what they lent, that were said and not forgotten, by their keys."""
+    return {
+        key: internal_kv._internal_kv_get(key, namespace=NAMESPACE)
+        for prefix in (WHY_PREFIX, GUARD_PREFIX, LENDER_PREFIX, LENT_PREFIX)
         for key in internal_kv._internal_kv_list(prefix, namespace=NAMESPACE)
-    ]
+    }
 
 
 def forget_word(key: bytes) -> None:
@@ -168,8 +186,17 @@ def _why_key(id: ObjectId) -> bytes:
     return WHY_PREFIX + bytes(id).hex().encode()
 
 
+def _lender(key: bytes) -> Lender | None:
+    word = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
+    return None if word is None else Lender(*json.loads(word))
+
+
 def _lender_key(loss: Loss) -> bytes:
     return LENDER_PREFIX + _key(loss)
+
+
+def _lent_key(task: str) -> bytes:
+    return LENT_PREFIX + task.encode()
 
 
 def _key(loss: Loss) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import ray
 from ray._private.worker import global_worker
 
 from hoplite.ray.forms import Form, likeness
+from hoplite.ray.settings import TRANSPARENT_VARIABLE
 
 __all__ = ["Origin", "next_origin", "parts_of", "taken_apart"]
 
@@ -32,7 +34,7 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def next_origin(value: Any) -> Origin | None:
+def next_origin(value: Any, form: Form) -> Origin | None:
     """Of `value`, which this thread pickles next as part of a result; None if no task can remake it.
 
     Those of actors can where their methods are retried, as in Ray. But not what actors return that run
@@ -45,7 +47,7 @@ def next_origin(value: Any) -> Origin | None:
     if _thread.attempt != attempt:
         _thread.attempt, _thread.next_part = attempt, 0
     _thread.next_part += 1
-    return Origin(task.hex(), _thread.next_part - 1, likeness(value))
+    return Origin(task.hex(), _thread.next_part - 1, likeness(value, form))
 
 
 _actor_is_retried: bool | None = None
@@ -56,7 +58,8 @@ def _is_retried() -> bool:
     global _actor_is_retried
     if global_worker.actor_id.is_nil():
         return True
-    if threading.current_thread() is not threading.main_thread():
+    # Without hooks nobody notes the calls of methods.
+    if threading.current_thread() is not threading.main_thread() or not os.environ.get(TRANSPARENT_VARIABLE):
         return False
     if _actor_is_retried is None:
         me = ray.get_runtime_context().current_actor

@@ -6,6 +6,8 @@ import atexit
 import logging
 import os
 import threading
+import time
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import ray
@@ -28,7 +30,8 @@ from hoplite.ray.losses import (
     last_guard,
     lender_for,
     losses,
-    no_lender_for,
+    note_guard,
+    note_lent,
     say_why,
     settle,
 )
@@ -51,6 +54,9 @@ LOCATE_TIMEOUT = 1.0
 RETRIES_VARIABLE = "RAY_TASK_MAX_RETRIES"
 """Ray's: how often tasks are run again that do not say it themselves."""
 
+CLAIM_INTERVAL = 3.0
+"""Seconds at most between two claims, however much is to be made again; others give up what nobody claims."""
+
 DELETE_TIMEOUT = 5.0
 """Seconds for a deletion, which the end of this process waits for; whoever still waits reports it again."""
 
@@ -61,8 +67,8 @@ class _Making(NamedTuple):
     lost: list[Loss]
     lender: Lender | None
     """On whose resources it runs."""
-    guard_before: Guard | None
-    """The last guard of the first object, when the call was made: another says that it has begun."""
+    guards_before: list[Guard | None]
+    """The last guards of these, when the call was made: others say that it has begun."""
 
 
 class _Recovery:
@@ -74,6 +80,8 @@ class _Recovery:
         self._name = global_worker.worker_id.hex()
         self._looks = 0
         self._making: dict[ray.ObjectRef, _Making] = {}
+        self._claimed = 0.0
+        self._lent_in_vain: set[tuple[str, str]] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hoplite-recovery", daemon=True)
         self._thread.start()
@@ -124,6 +132,8 @@ class _Recovery:
                 claim(loss, self._name, self._looks)
                 wanted.setdefault(loss.origin.task, []).append(loss)
         for name, lost in wanted.items():
+            if time.monotonic() > self._claimed + CLAIM_INTERVAL:
+                self._claim([*under_way, *(loss for some in wanted.values() for loss in some)])
             if (task := lineage.known(name)) is not None:
                 logger.warning(
                     "%d values of %s are lost: %s", len(lost), name, task.next_attempt(lost[0].origin.part)
@@ -133,27 +143,35 @@ class _Recovery:
         for refusal, lost in hopeless:
             _give_up_as(refusal, lost)
 
+    def _claim(self, losses: Iterable[Loss]) -> None:
+        """So that nobody gives them up meanwhile."""
+        self._looks += 1
+        self._claimed = time.monotonic()
+        for loss in losses:
+            claim(loss, self._name, self._looks)
+
     def _run_again(self, task: lineage.Task, lost: list[Loss], lender: Lender | None) -> None:
-        guard_before = last_guard(lost[0].guard)
+        guards_before = [last_guard(loss.guard) for loss in lost]
+        parts = {loss.origin.part: Part(loss.guard, loss.origin.like) for loss in lost}
         try:
-            call = task.run_again(
-                {loss.origin.part: Part(loss.guard, loss.origin.like) for loss in lost}, lender
-            )
+            call = task.run_again(parts, lender)
+            if lender is not None:
+                note_lent(call.task_id().hex(), lender)
         except Exception as error:
             _give_up_as(error, lost)
         else:
-            self._making[call] = _Making(lost, lender, guard_before)
+            self._making[call] = _Making(lost, lender, guards_before)
 
     def _lend_to_who_waits(self) -> None:
         """What has not begun may wait for what is held by a task that has come to wait for it."""
-        for call, (lost, before, guard_before) in list(self._making.items()):
+        for call, (lost, before, guards_before) in list(self._making.items()):
             task = lineage.known(lost[0].origin.task)
             if before is not None or task is None or (lender := self._lender(task, lost)) is None:
                 continue
-            if last_guard(lost[0].guard) == guard_before:
+            if last_guard(lost[0].guard) == guards_before[0]:
                 del self._making[call]
                 # If it begins just now, this ends it; or both make the same.
-                ray.cancel(call)
+                ray.cancel(call, recursive=False)
                 task.take_back(call)
                 self._run_again(task, lost, lender)
 
@@ -161,40 +179,46 @@ class _Recovery:
         """Who has what `task` needs, and waits for one of these."""
         for loss in lost:
             lender = lender_for(loss)
-            # One that makes something again itself holds what it was lent.
-            lenders = [making.lender for call, making in self._making.items() if _is_by(lender, call)]
-            lender = next(filter(None, lenders), lender)
-            if lender is not None and task.can_use(lender):
+            if lender is not None and task.can_use(lender) and _place(lender) not in self._lent_in_vain:
                 return lender
         return None
 
     def _see_to_failures(self) -> None:
         calls = list(self._making)
         if not calls:
+            self._lent_in_vain.clear()
             return
         done, _ = ray.wait(calls, num_returns=len(calls), timeout=0, fetch_local=False)
         for call in done:
-            lost, lender, _ = self._making.pop(call)
+            lost, lender, guards_before = self._making.pop(call)
             try:
-                ray.get(call)
-            except ray.exceptions.TaskUnschedulableError as error:
-                if lender is None:
-                    give_up(lost, str(error))
-                    continue
-                # Its node has gone. The next look begins anew.
-                if (task := lineage.known(lost[0].origin.task)) is not None:
-                    task.take_back(call)
-                for loss in lost:
-                    no_lender_for(loss)
+                made = ray.get(call)
             except Exception as error:
-                give_up(lost, str(error))
-            else:
+                made = error
+            if not isinstance(made, Exception):
                 for loss in lost:
                     settle(loss)
+                continue
+            # Its guards are nobody's.
+            for loss, guard in zip(lost, guards_before, strict=True):
+                note_guard(guard, instead_of=loss.guard)
+            if lender is not None and _could_not_begin(made):
+                self._lent_in_vain.add(_place(lender))
+                # The next look begins anew.
+                if (task := lineage.known(lost[0].origin.task)) is not None:
+                    task.take_back(call)
+            else:
+                _give_up_as(made, lost)
 
 
-def _is_by(lender: Lender | None, call: ray.ObjectRef) -> bool:
-    return lender is not None and call.task_id().hex() == lender.task
+def _could_not_begin(error: Exception) -> bool:
+    """For want of its node; and no function has raised the same."""
+    unschedulable = isinstance(error, ray.exceptions.TaskUnschedulableError)
+    return unschedulable and not isinstance(error, ray.exceptions.RayTaskError)
+
+
+def _place(lender: Lender) -> tuple[str, str]:
+    return lender.task, lender.node
 
 
 _lock = threading.Lock()
@@ -226,10 +250,15 @@ def record_method(
 ) -> None:
     """The same of a call of an actor's method; without retries, its result is not made again."""
     retries = options.get("max_task_retries") or 0
-    if retries or lineage.takes_results(args, kwargs):
+    if retries or lineage.takes_results(args, kwargs) or _may_be_retried(actor):
         _start()
         method = Method(Actor(actor._actor_id), name)
         lineage.record(method, retries, args or [], kwargs or {}, options, results)
+
+
+def _may_be_retried(actor: ActorHandle) -> bool:
+    """Whether its results say how to make them again, though this method is not retried."""
+    return bool(actor._ray_max_task_retries) or any(actor._ray_method_max_task_retries.values())
 
 
 def record_actor(actor: ActorHandle, args: Any, kwargs: Any) -> None:

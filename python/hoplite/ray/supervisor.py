@@ -70,8 +70,8 @@ class Supervisor:
         """Of each live node that does not start: why not, the last times."""
         self._losses: dict[Loss, tuple[bytes, float]] = {}
         """What is lost, the last claim to make it again, and since when that stands (`time.monotonic`)."""
-        self._words: dict[bytes, float] = {}
-        """The keys of what is said for a while, and since when (`time.monotonic`)."""
+        self._words: dict[tuple[bytes, bytes | None], float] = {}
+        """What is said for a while, by key, and since when (`time.monotonic`)."""
         self._stopping = False
         self._watching = threading.Thread(target=self._watch, name="hoplite-supervisor", daemon=True)
         self._watching.start()
@@ -154,8 +154,8 @@ class Supervisor:
         self._forget_words(now)
 
     def _forget_words(self, now: float) -> None:
-        self._words = {key: self._words.get(key, now) for key in aging_words()}
-        for key, since in self._words.items():
+        self._words = {word: self._words.get(word, now) for word in aging_words().items()}
+        for (key, _), since in self._words.items():
             if now - since > WORD_SECONDS:
                 forget_word(key)
 

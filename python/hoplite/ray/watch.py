@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from hoplite.errors import HopliteError
 from hoplite.ray import connection
-from hoplite.ray.lending import lender_here
-from hoplite.ray.losses import Loss, report
+from hoplite.ray.lending import Lender, Waiter
+from hoplite.ray.losses import Loss, no_lender_for, report, say_why
 
 if TYPE_CHECKING:
     from hoplite.ray.handles import Handle
@@ -41,7 +41,8 @@ it may be cut off from here: so only after the 14 s in which Ray, by default, co
 @dataclass(slots=True, eq=False)
 class _Awaited:
     handle: Handle
-    is_argument: bool
+    waiter: Waiter
+    is_reported: bool = False
     since: float = field(default_factory=time.monotonic)
     in_vain: int = 0
 
@@ -52,22 +53,35 @@ _thread: threading.Thread | None = None
 
 
 @contextlib.contextmanager
-def watching(*handles: Handle, is_argument: bool = False) -> Iterator[None]:
-    """Inside, somebody waits for the objects of `handles`; `is_argument`: a task, to begin."""
-    awaited = [_Awaited(handle, is_argument) for handle in handles]
+def watching(*handles: Handle) -> Iterator[None]:
+    """Inside, this thread waits for the objects of `handles`."""
+    waiter = Waiter.here()
+    awaited = [_Awaited(handle, waiter) for handle in handles]
     _awaited.update(awaited)
     _start()
     try:
         yield
     finally:
         _awaited.difference_update(awaited)
+        _lend_no_more(awaited)
 
 
-def missed(handle: Handle, *, certain: bool, is_argument: bool = False) -> None:
-    """Nobody has the object, or nobody who is seen from here: ask its maker for it."""
+def missed(handle: Handle, *, certain: bool, lender: Lender | None = None) -> None:
+    """Nobody has the object, or nobody who is seen from here: ask its maker for it.
+
+    `lender`: the task that waits for it, if it is one that lends what it holds.
+    """
     if handle.origin is not None:
-        lender = lender_here() if is_argument else None
+        for awaited in _awaited.copy():
+            awaited.is_reported |= awaited.handle is handle
         report(Loss(handle.origin, handle.guard.hex()), certain=certain, lender=lender)
+
+
+def _lend_no_more(awaited: list[_Awaited]) -> None:
+    for ended in awaited:
+        if ended.is_reported and ended.handle.origin is not None:
+            with contextlib.suppress(Exception):
+                no_lender_for(Loss(ended.handle.origin, ended.handle.guard.hex()))
 
 
 def _start() -> None:
@@ -106,7 +120,8 @@ def _look(awaited: _Awaited) -> None:
     awaited.in_vain += 1
     if awaited.handle.origin is not None:
         if awaited.in_vain >= LOOKS_MIN:
-            missed(awaited.handle, certain=False, is_argument=awaited.is_argument)
+            missed(awaited.handle, certain=False, lender=awaited.waiter.lender())
     elif awaited.in_vain >= LOOKS_MAX:
         logger.warning("nobody has %s, and no task can make it", awaited.handle.id)
+        say_why(awaited.handle.id, "OBJECT_LOST", "no node has it, and no task makes it")
         client.delete(awaited.handle.id, timeout=LOOK_INTERVAL)
