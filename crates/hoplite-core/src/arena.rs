@@ -47,13 +47,20 @@ impl Arena {
         size <= self.bytes && footprint(size) <= self.bytes
     }
 
+    /// The best hole for an object of `size` bytes.
+    fn hole_for(&self, size: u64) -> Option<(u64, u64)> {
+        // What it would take may be more than a number can say.
+        let need = self.could_hold(size).then(|| footprint(size))?;
+        self.by_length.range((need, 0)..).next().copied()
+    }
+
+    pub fn has_room(&self, size: u64) -> bool {
+        self.hole_for(size).is_some()
+    }
+
     pub fn allocate(&mut self, size: u64) -> Option<Extent> {
-        if !self.could_hold(size) {
-            // What it would take may be more than a number can say.
-            return None;
-        }
+        let (length, start) = self.hole_for(size)?;
         let need = footprint(size);
-        let &(length, start) = self.by_length.range((need, 0)..).next()?;
         self.remove_hole(start, length);
         let block = if size <= INLINE_BYTES_MAX {
             self.insert_hole(start, length - need);

@@ -92,7 +92,12 @@ pub(crate) struct Copies {
     lru: BTreeSet<(u64, CopyId)>,
     evictable_bytes: u64,
     pub evicted: u64,
+    /// How many copies more may make room for others in this turn.
+    evictions_left: usize,
 }
+
+/// So many copies make room for others in one turn: some milliseconds' work.
+const EVICTIONS_PER_TURN: usize = 512;
 
 /// What a new copy is to be.
 pub(crate) struct NewCopy {
@@ -117,6 +122,7 @@ impl Copies {
             lru: BTreeSet::new(),
             evictable_bytes: 0,
             evicted: 0,
+            evictions_left: EVICTIONS_PER_TURN,
         }
     }
 
@@ -216,6 +222,16 @@ impl Copies {
         copy.last_used = number;
     }
 
+    /// Whether copies may make room in this turn.
+    pub fn begin_turn(&mut self, may_evict: bool) {
+        self.evictions_left = if may_evict { EVICTIONS_PER_TURN } else { 0 };
+    }
+
+    /// Whether no more copies may make room for others in this turn.
+    pub fn has_evicted_enough(&self) -> bool {
+        self.evictions_left == 0
+    }
+
     /// Whether room for `size` bytes could be made by evicting (fragmentation aside).
     pub fn could_make_room(&self, size: u64) -> bool {
         let free = self.arena.bytes() - self.arena.used() + self.evictable_bytes;
@@ -276,23 +292,40 @@ impl Core {
     }
 
     pub(crate) fn make_room(&mut self, size: u64) -> Option<Extent> {
-        loop {
-            if let Some(extent) = self.copies.arena.allocate(size) {
-                return Some(extent);
-            }
-            let victim = self.copies.lru.first().filter(|_| self.copies.could_make_room(size));
-            let Some(&(_, victim)) = victim else {
-                match self.drop_a_spare() {
-                    true => continue,
-                    false => return None,
-                }
-            };
-            self.copies.evicted += 1;
-            let bytes = self.copies.table[&victim].extent.size;
-            self.ctx.out.push_back(Output::Event(Event::Evicted { copy: victim, bytes }));
-            self.withdraw(victim);
-            self.doom(victim);
+        if !self.clear_room(size) {
+            return None;
         }
+        self.copies.arena.allocate(size)
+    }
+
+    /// Makes room for `size` bytes, if it can. Where many copies must go for that, some go now, and those who wait for
+    /// room are looked at again in the next turn.
+    pub(crate) fn clear_room(&mut self, size: u64) -> bool {
+        while !self.copies.arena.has_room(size) {
+            let victim = self.copies.lru.first().filter(|_| self.copies.could_make_room(size));
+            let victim = victim.map(|&(_, victim)| victim);
+            if victim.is_none() && self.droppable_spare().is_none() {
+                return false;
+            }
+            if self.copies.has_evicted_enough() {
+                self.go_on_with_room_soon();
+                return false;
+            }
+            self.copies.evictions_left -= 1;
+            match victim {
+                Some(victim) => self.evict(victim),
+                None => self.drop_a_spare(),
+            }
+        }
+        true
+    }
+
+    fn evict(&mut self, victim: CopyId) {
+        self.copies.evicted += 1;
+        let bytes = self.copies.table[&victim].extent.size;
+        self.ctx.out.push_back(Output::Event(Event::Evicted { copy: victim, bytes }));
+        self.withdraw(victim);
+        self.doom(victim);
     }
 
     /// All bytes are there and final.

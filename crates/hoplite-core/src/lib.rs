@@ -172,6 +172,8 @@ impl Core {
         if self.has_left() {
             return;
         }
+        // Room that is made in turns goes to those who wait for it already.
+        self.copies.begin_turn(!self.room.has_more());
         match input {
             Input::Client { client, call, request } => self.on_request(client, call, request),
             Input::ClientGone { client } => self.on_client_gone(client),

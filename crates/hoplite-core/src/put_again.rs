@@ -132,11 +132,11 @@ impl Core {
         self.spares.by_copy.iter().find(|(copy, _)| unseen(copy)).map(|(_, &call)| call)
     }
 
-    /// Gives up the bytes of such a call; returns whether there was one.
-    pub(crate) fn drop_a_spare(&mut self) -> bool {
-        let Some((client, call)) = self.droppable_spare() else { return false };
-        self.spares.given_up += 1;
-        self.drop_spare(client, call);
-        true
+    /// Gives up the bytes of such a call.
+    pub(crate) fn drop_a_spare(&mut self) {
+        if let Some((client, call)) = self.droppable_spare() {
+            self.spares.given_up += 1;
+            self.drop_spare(client, call);
+        }
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct RoomQueue {
     by_arrival: BTreeMap<u64, RoomFor>,
     by_size: BTreeSet<(u64, u64)>,
     pass: Option<Pass>,
-    /// Room came back while that was under way.
+    /// Room came back while that was under way, or more is to be made in the next turn.
     again: bool,
 }
 
@@ -49,7 +49,7 @@ impl RoomQueue {
 
     /// Whether more may fit than could be tried at once.
     pub fn has_more(&self) -> bool {
-        self.pass.is_some()
+        self.pass.is_some() || self.again
     }
 
     pub fn has(&self, what: RoomFor) -> bool {
@@ -128,15 +128,26 @@ impl Core {
 
     /// The next of many who wait for room that came back.
     pub(crate) fn go_on_with_room(&mut self) {
-        let Some(pass) = self.room.pass.take() else { return };
-        self.go_through_room(pass);
+        self.copies.begin_turn(true);
+        if let Some(pass) = self.room.pass.take() {
+            self.go_through_room(pass);
+        }
         if self.room.pass.is_none() {
             self.room_changed |= std::mem::take(&mut self.room.again);
         }
     }
 
+    /// More room can be made than in this turn.
+    pub(crate) fn go_on_with_room_soon(&mut self) {
+        self.room.again = true;
+        self.work_on_calls_soon();
+    }
+
     fn go_through_room(&mut self, Pass { mut next, end }: Pass) {
         for _ in 0..STEPS_PER_TURN {
+            if self.copies.has_evicted_enough() {
+                break;
+            }
             let first = self.room.first_from(next).filter(|(_, place)| place.arrival < end);
             let Some((what, place)) = first else { return };
             if !self.room.smallest().is_some_and(|size| self.may_fit(size)) {
@@ -145,6 +156,10 @@ impl Core {
             next = place.arrival + 1;
             if self.may_fit(place.size) {
                 self.try_room(what, place);
+            }
+            if self.copies.has_evicted_enough() && self.room.has(what) {
+                // It is next when more may go.
+                next = place.arrival;
             }
         }
         self.room.pass = Some(Pass { next, end });
@@ -156,6 +171,10 @@ impl Core {
         self.room.leave(what);
         match what {
             RoomFor::Create { client, call, .. } => self.try_create(client, call),
+            // It asks for a sender only when room is made, however many turns that takes.
+            RoomFor::Fetch { .. } if !self.clear_room(place.size) && self.copies.has_evicted_enough() => {
+                self.wait_for_room(what, place.size);
+            }
             RoomFor::Fetch { object } => self.on_room_for_fetch(object),
             RoomFor::Seat { reduction, slot } => self.try_seat((reduction, slot)),
             RoomFor::SmallTarget { number } => self.fold_small(number),

@@ -71,6 +71,9 @@ impl Core {
 
     /// The rest of dooming a copy: its windows go with it.
     pub(crate) fn doom_windows(&mut self, whole: CopyId) {
+        if self.copies.table[&whole].windows.is_empty() {
+            return self.try_free(whole);
+        }
         // With its last window it would be gone before we are done with it.
         self.add_user(whole);
         let windows = self.copies.with(whole, |whole| std::mem::take(&mut whole.windows));

@@ -1,6 +1,7 @@
 //! Long work for clients, in short turns, so that nobody else waits for it: watching many objects, ending that,
-//! hearing that a node has gone with many of them, telling many who watch one, prefetching many, giving one to many who wait for it or telling
-//! them that it will not come, and forgetting a client that goes and leaves much behind.
+//! hearing that a node has gone with many of them, telling many who watch one, prefetching many, giving one to many
+//! who wait for it or telling them that it will not come, making room where many copies must go for that, and
+//! forgetting a client that goes and leaves much behind.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use hoplite_core::io::ClientId;
+use hoplite_core::io::{ClientId, Event};
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryAnswer, Verdict};
-use hoplite_words::{ErrorKind, ObjectId};
+use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seat, Source, Verdict};
+use hoplite_words::{Blob, ErrorKind, ObjectId};
 
-use crate::gets::lend;
+use crate::crashes::{reduction, root_seat};
+use crate::gets::{last_ask, lend};
 use crate::node::{node, Node, CLIENT};
 use crate::puts::{created, failed, put};
 use crate::requests::{
-    create, delete, deleted, edition, get, get_partial, object, put_report, stamp_of, SIZE,
+    array, create, delete, deleted, edition, get, get_partial, lend_of, object, put_report, stamp_of, SIZE,
+    SMALL,
 };
 
 const STORE: u64 = 8 << 20;
@@ -353,4 +355,112 @@ fn many_puts_that_wait_for_room_go_on_in_turns() {
         at.wait(Duration::from_millis(50));
         assert_eq!(done(&at), 4000);
     }
+}
+
+/// Of small copies that nobody uses; of each size there is room for so many.
+const SMALL_COPIES: u64 = 2500;
+const LARGE: u64 = 2400 * (SMALL.next_multiple_of(64) + 64);
+
+/// Room for them, and for so many bytes besides.
+fn among_with_room(more: u64) -> Node {
+    Node::among(2, SMALL_COPIES * (SMALL.next_multiple_of(64) + 64) + more)
+}
+
+fn fill_with_small_copies(at: &mut Node) {
+    let before = at.copies.len();
+    for number in 0.. {
+        if at.copies.len() - before == SMALL_COPIES as usize {
+            break;
+        }
+        let (id, report) = (object(&format!("small {number}")), put_report(1, edition(5), SMALL));
+        let payload = Some(Blob(vec![0; SMALL as usize]));
+        at.request(2, id, DirectoryRequest::Announce { report, payload, wants_verdict: false });
+    }
+    at.take_mail();
+}
+
+fn evicted(at: &Node) -> usize {
+    at.events.iter().filter(|event| matches!(event, Event::Evicted { .. })).count()
+}
+
+#[track_caller]
+fn assert_evicts_some(at: &Node) {
+    let at_once = evicted(at);
+    assert!((1..=1024).contains(&at_once), "{at_once}");
+}
+
+/// It is not in the way of what fits.
+#[test]
+fn room_for_a_large_put_is_made_in_turns() {
+    let mut at = among_with_room(0);
+    fill_with_small_copies(&mut at);
+    let call = at.ask(create(object("large"), LARGE));
+    assert_evicts_some(&at);
+    assert_eq!(at.reply(call), None);
+    let small = at.ask(create(object("another"), SMALL));
+    created(&at, small);
+    at.wait(Duration::from_millis(50));
+    created(&at, call);
+    assert!(evicted(&at) > 2000);
+}
+
+#[test]
+fn room_for_several_large_puts_is_made_for_one_after_the_other() {
+    let mut at = among_with_room(0);
+    fill_with_small_copies(&mut at);
+    let calls = ["a", "b", "c"].map(|name| at.ask(create(object(name), LARGE / 3)));
+    assert_evicts_some(&at);
+    let done = |at: &Node| calls.map(|call| at.reply(call).is_some());
+    let mut steps = vec![done(&at)];
+    for _ in 0..50 {
+        at.now += Duration::from_micros(100);
+        at.handle(Input::Tick);
+        if steps.last() != Some(&done(&at)) {
+            steps.push(done(&at));
+        }
+    }
+    let (yes, no) = (true, false);
+    assert_eq!(steps, [[no, no, no], [yes, no, no], [yes, yes, no], [yes, yes, yes]]);
+}
+
+/// It asks for a sender again once all of that room is there.
+#[test]
+fn room_for_a_large_object_that_is_fetched_is_made_in_turns() {
+    let mut at = among_with_room(0);
+    fill_with_small_copies(&mut at);
+    let id = at.id_owned_by(2);
+    let call = at.ask(get(id));
+    let ask = last_ask(&mut at, id);
+    at.answer(2, id, lend_of(ask, 2, edition(5), LARGE));
+    assert_evicts_some(&at);
+    at.take_mail();
+    at.wait(Duration::from_millis(50));
+    assert!(evicted(&at) > 2000);
+    let asks = at.mail.iter().filter(|(_, message)| {
+        matches!(message, PeerMessage::Directory { request: DirectoryRequest::Ask { .. }, .. })
+    });
+    assert_eq!(asks.count(), 1);
+    let transfer = lend(&mut at, 2, id, 2, edition(5), LARGE);
+    at.end_receive(transfer);
+    assert!(has_view(&at, call));
+}
+
+/// What it sums up does not go for it, although nobody has used it for longer.
+#[test]
+fn room_for_a_large_sum_is_made_in_turns() {
+    let mut at = among_with_room(LARGE + 64);
+    let source = at.id_owned_by(2);
+    at.ask(get(source));
+    let transfer = lend(&mut at, 2, source, 2, edition(5), LARGE);
+    at.end_receive(transfer);
+    at.handle(Input::ClientGone { client: CLIENT });
+    fill_with_small_copies(&mut at);
+    let sources = vec![Source { id: source, edition: edition(5) }];
+    let seat = root_seat(&mut at, object("sum"), source);
+    let seat = Seat { size: LARGE, header: array(LARGE), sources, ..seat };
+    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
+    assert_evicts_some(&at);
+    assert!(at.folds.is_empty());
+    at.wait(Duration::from_millis(50));
+    assert_eq!(at.folds.len(), 1);
 }
