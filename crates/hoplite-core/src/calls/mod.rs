@@ -24,6 +24,7 @@ use crate::fetch::Want;
 use crate::io::ClientId;
 use crate::puts::Creation;
 use crate::room::RoomFor;
+use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 use questions::Deletion;
@@ -306,7 +307,7 @@ impl Core {
                 self.calls.tokens.remove(&token);
             }
             Pending::Wait { ids, poll, .. } => {
-                self.end_watching(client, call, ids);
+                self.end_watching(Watcher::Call(client, call, 0), ids);
                 poll.into_iter().flat_map(|poll| poll.unanswered).for_each(|token| {
                     self.calls.tokens.remove(&token);
                 });

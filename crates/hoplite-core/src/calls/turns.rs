@@ -4,6 +4,7 @@
 //! forgetting a client that goes and leaves much behind.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use hoplite_words::client::Gauge;
@@ -13,6 +14,7 @@ use hoplite_words::{ErrorKind, NodeId, ObjectId};
 use super::Pending;
 use crate::fetch::Want;
 use crate::io::ClientId;
+use crate::reduce::Reduction;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
@@ -33,8 +35,8 @@ const PREFETCHES_MAX: usize = 1 << 17;
 #[derive(Debug, Default)]
 pub(crate) struct LongWork {
     unwatch: VecDeque<(Watcher, Vec<ObjectId>)>,
-    /// Waits, and the place of the next object in the list of each.
-    watch: VecDeque<(ClientId, u64, usize)>,
+    /// Waits and reductions, and the place of the next object in the list of each.
+    watch: VecDeque<(Watcher, usize)>,
     prefetch: VecDeque<(Vec<ObjectId>, Vec<NodeId>)>,
     gone: VecDeque<ClientId>,
     /// Objects that are here, or were, and for which more wait than could be told at once.
@@ -99,29 +101,48 @@ impl Core {
         may
     }
 
-    /// This call waits for `count` more objects, too, from this place in its list on.
-    pub(super) fn watch_in_turns(&mut self, client: ClientId, call: u64, place: usize, count: usize) {
-        self.long_work.to_watch += count;
-        self.long_work.watch.push_back((client, call, place));
-        self.work_on_calls_soon();
+    /// A wait, or a reduction, watches the first few of so many objects now.
+    pub(crate) fn watch_all(&mut self, watcher: Watcher, count: usize) {
+        let some = count.min(STEPS_PER_TURN);
+        if some < count {
+            self.long_work.to_watch += count - some;
+            self.long_work.watch.push_back((watcher, some));
+            self.work_on_calls_soon();
+        }
+        self.watch_places(watcher, 0..some);
     }
 
-    /// The call waits for none of these objects any more. The last of them may not be watched yet.
-    pub(super) fn end_watching(&mut self, client: ClientId, call: u64, mut ids: Vec<ObjectId>) {
+    /// How many objects it watches when all of them are.
+    fn watched_in_all(&self, watcher: Watcher) -> Option<usize> {
+        match watcher {
+            Watcher::Call(client, call, _) => match self.pending(client, call)? {
+                Pending::Wait { ids, .. } => Some(ids.len()),
+                _ => None,
+            },
+            Watcher::Reduction(number) => self.reductions.get(&number).map(Reduction::sources_count),
+            Watcher::Leave | Watcher::Fetch => None,
+        }
+    }
+
+    fn watch_places(&mut self, watcher: Watcher, places: Range<usize>) {
+        match watcher {
+            Watcher::Call(client, call, _) => self.watch_for_wait(client, call, places),
+            Watcher::Reduction(number) => self.watch_sources(number, places),
+            Watcher::Leave | Watcher::Fetch => {}
+        }
+    }
+
+    /// It watches none of these objects any more. The last of them may not be watched yet.
+    pub(crate) fn end_watching(&mut self, watcher: Watcher, mut ids: Vec<ObjectId>) {
         let work = &mut self.long_work;
-        work.watch.retain(|&(of, number, next)| {
-            let is_it = (of, number) == (client, call);
+        work.watch.retain(|&(other, next)| {
+            let is_it = other == watcher;
             if is_it {
                 work.to_watch -= ids.len() - next;
                 ids.truncate(next);
             }
             !is_it
         });
-        self.unwatch_all(Watcher::Call(client, call, 0), ids);
-    }
-
-    /// Few are unwatched at once.
-    pub(crate) fn unwatch_all(&mut self, watcher: Watcher, mut ids: Vec<ObjectId>) {
         self.unwatch_last(watcher, &mut ids);
         if !ids.is_empty() {
             self.long_work.unwatch.push_back((watcher, ids));
@@ -253,14 +274,14 @@ impl Core {
     }
 
     fn watch_some(&mut self) {
-        let Some((client, call, place)) = self.long_work.watch.pop_front() else { return };
-        let Some(Pending::Wait { ids, .. }) = self.pending(client, call) else { return };
-        let (next, end) = ((place + STEPS_PER_TURN).min(ids.len()), ids.len());
+        let Some((watcher, place)) = self.long_work.watch.pop_front() else { return };
+        let Some(end) = self.watched_in_all(watcher) else { return };
+        let next = (place + STEPS_PER_TURN).min(end);
         self.long_work.to_watch -= next - place;
         if next < end {
-            self.long_work.watch.push_back((client, call, next));
+            self.long_work.watch.push_back((watcher, next));
         }
-        self.watch_for_wait(client, call, place..next);
+        self.watch_places(watcher, place..next);
     }
 
     fn prefetch_some(&mut self) {

@@ -8,7 +8,6 @@ use hoplite_words::client::Reply;
 use hoplite_words::peer::DirectoryRequest;
 use hoplite_words::{ErrorKind, NodeId, ObjectId};
 
-use super::turns::STEPS_PER_TURN;
 use super::Pending;
 use crate::io::ClientId;
 use crate::subscriptions::Watcher;
@@ -70,7 +69,7 @@ impl Core {
         if ready.count < count && !self.may_watch(client, call, ids.len()) {
             return;
         }
-        let (len, some) = (ids.len(), ids.len().min(STEPS_PER_TURN));
+        let len = ids.len();
         let pending = Pending::Wait { ids, count, ready, known_lost, poll: None };
         self.open_call(client, call, timeout_ms, pending);
         if self.answer_wait_if_enough(client, call) {
@@ -84,10 +83,7 @@ impl Core {
             // Not before all that it waits for is watched.
             self.ctx.timers.clear(Timer::Call(client, call));
         }
-        if some < len {
-            self.watch_in_turns(client, call, some, len - some);
-        }
-        self.watch_for_wait(client, call, 0..some);
+        self.watch_all(Watcher::Call(client, call, 0), len);
     }
 
     /// Watches the objects at these places in the list of a wait.

@@ -73,8 +73,10 @@ impl Core {
                     let at = *first.entry(node).or_insert(chosen.index);
                     groups.entry((node == me, at, node)).or_default().push(chosen);
                 }
+                let vacant = reduction.slots.iter().enumerate().filter(|(_, (_, slot))| slot.node.is_none());
+                let mut vacant = vacant.map(|(position, _)| position).collect::<Vec<_>>().into_iter();
                 for ((_, _, node), sources) in groups {
-                    reduction.take_seat(node, sources);
+                    reduction.take_seat(node, sources, &mut vacant);
                 }
             }
             FoldOrder::Fixed => {
@@ -106,18 +108,18 @@ impl Core {
 
 impl Reduction {
     /// Arrival order: into the top slot, if it is on that node and nobody streams from it yet; into
-    /// a vacant place; or on top.
-    fn take_seat(&mut self, node: NodeId, sources: Vec<Chosen>) {
+    /// the next vacant place; or on top.
+    fn take_seat(&mut self, node: NodeId, sources: Vec<Chosen>, vacant: &mut impl Iterator<Item = usize>) {
         if let Some((_, top)) = self.slots.last_mut().filter(|_| self.degree == Degree::Chain) {
             if top.node == Some(node) {
                 top.sources.extend(sources);
                 return;
             }
         }
-        match self.slots.iter_mut().find(|(_, slot)| slot.node.is_none()) {
-            Some((_, vacant)) => {
-                vacant.node = Some(node);
-                vacant.sources = sources;
+        match vacant.next() {
+            Some(position) => {
+                let (_, slot) = &mut self.slots[position];
+                (slot.node, slot.sources) = (Some(node), sources);
             }
             None => self.add_slot(node, sources),
         }

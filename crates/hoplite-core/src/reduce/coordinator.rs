@@ -69,8 +69,9 @@ pub(crate) struct Reduction {
     /// The call to answer; `None` if nobody waits for the reply.
     pub(super) call: Option<u64>,
     pub(super) request: Request,
-    /// Directory questions whose answers mark the end of what is known of the sources at the start.
-    pub(super) barrier: BTreeSet<u64>,
+    /// Directory questions whose answers mark the end of what is known of the sources at the start; `None` until all
+    /// sources are watched.
+    pub(super) barrier: Option<BTreeSet<u64>>,
     pub(super) facts: Option<Facts>,
     pub(super) degree: Degree,
     /// Slots in order of position.
@@ -130,6 +131,17 @@ impl Reduction {
         if self.commitment.is_none() {
             self.right.stamp = None;
         }
+    }
+
+    pub(crate) fn sources_count(&self) -> usize {
+        self.request.sources.len()
+    }
+
+    /// An owner has told us of all sources that it knew at the start. Returns whether all have.
+    pub(super) fn note_answer(&mut self, token: u64) -> bool {
+        let Some(barrier) = &mut self.barrier else { return false };
+        barrier.remove(&token);
+        barrier.is_empty()
     }
 
     pub(super) fn k(&self) -> usize {
@@ -279,7 +291,11 @@ impl Core {
     /// Chooses sources as they become available and brings the tree up to date.
     pub(crate) fn advance_reduction(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get(&number) else { return };
-        if !reduction.barrier.is_empty() || reduction.small.is_some() || reduction.commitment.is_some() {
+        if reduction.small.is_some() {
+            return self.get_small_sources(number);
+        }
+        let knows_what_exists = reduction.barrier.as_ref().is_some_and(BTreeSet::is_empty);
+        if !knows_what_exists || reduction.commitment.is_some() {
             return;
         }
         // Nothing is summed up that may turn out not to be wanted.
@@ -333,14 +349,9 @@ impl Core {
             self.fail_reduction(number, ErrorKind::Mismatch, &message);
             return false;
         }
-        let nodes: BTreeSet<_> = reduction
-            .request
-            .sources
-            .iter()
-            .filter_map(|&source| self.subscriptions.copies(source).next().map(|(node, _)| node))
-            .collect();
-        let known = reduction.request.sources.iter().all(|&s| self.subscriptions.copies(s).next().is_some());
-        let slots = if known { nodes.len() } else { reduction.k() };
+        let holder = |&source: &ObjectId| self.subscriptions.copies(source).next().map(|(node, _)| node);
+        let holders: Option<BTreeSet<_>> = reduction.request.sources.iter().map(holder).collect();
+        let slots = holders.map_or(reduction.k(), |nodes| nodes.len());
         let (latency_s, bytes_per_s) = self.ctx.links.typical();
         let degree = match reduction.request.order {
             FoldOrder::Fixed => Degree::Chain,

@@ -52,13 +52,13 @@ impl Core {
         for timer in [Timer::Barrier(number), Timer::Reseat(number), Timer::Bereaved(number)] {
             self.ctx.timers.clear(timer);
         }
-        for token in &reduction.barrier {
+        for token in reduction.barrier.iter().flatten() {
             self.barriers.remove(token);
         }
         let target = reduction.request.target;
         self.targets.remove(&(target.shard(), target, number));
         self.unwatch(target, Watcher::Reduction(number));
-        self.unwatch_all(Watcher::Reduction(number), reduction.request.sources.clone());
+        self.end_watching(Watcher::Reduction(number), reduction.request.sources.clone());
         let claim = ReductionId { coordinator: self.ctx.me, number }.claim();
         // The root's own word may be lost with it.
         self.ask_owner(target, DirectoryRequest::ReleaseClaim { claim, made: outcome.is_ok() }, None);

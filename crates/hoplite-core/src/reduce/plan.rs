@@ -4,6 +4,8 @@
 //! an addition to a slot that was still open keeps its attempt; anything else starts the slot over
 //! with the next attempt, and with it, since their child's edition changed, all of its ancestors.
 
+use std::time::Duration;
+
 use hoplite_words::peer::{Child, PeerMessage, Seat, Source};
 use hoplite_words::{mix64, Edition, FoldOrder, NodeId, ObjectId, Op, ReductionId};
 
@@ -11,16 +13,27 @@ use super::coordinator::Reduction;
 use super::epochs::Epochs;
 use super::shape::{places, Place};
 use crate::cost::Degree;
+use crate::timers::Timer;
 use crate::Core;
 
+/// So many slots are told what changed for them in one turn: some milliseconds' work, with the look at all slots before it.
+const SEATS_PER_TURN: usize = 512;
+
+/// Pause between two turns.
+pub(super) const PAUSE: Duration = Duration::from_micros(100);
+
 impl Core {
-    /// Sends every slot what changed for it.
+    /// Sends every slot what changed for it, the first of many at once.
     pub(super) fn update_plan(&mut self, number: u64) {
         let lacking = !self.needs_only_room(number);
         let Some(mut reduction) = self.reductions.remove(&number) else { return };
         let id = ReductionId { coordinator: self.ctx.me, number };
         let epochs = self.seats.epochs();
-        for (to, seat) in reduction.changes(id, lacking, epochs) {
+        let changes = reduction.changes(id, lacking, epochs);
+        if changes.len() == SEATS_PER_TURN {
+            self.ctx.timers.set(self.ctx.now + PAUSE, Timer::Reseat(number));
+        }
+        for (to, seat) in changes {
             reduction.began.get_or_insert(self.ctx.now);
             reduction.seated.insert(to);
             self.send(to, PeerMessage::Seat { reduction: id, seat }, None);
@@ -66,7 +79,7 @@ impl Reduction {
         places
     }
 
-    /// The messages that bring every slot up to date; remembers them as said.
+    /// The messages that bring every slot up to date, the first of many; remembers them as said.
     fn changes(&mut self, id: ReductionId, lacking: bool, epochs: &Epochs) -> Vec<(NodeId, Seat)> {
         let (places, complete) = (self.places(), self.is_complete());
         let mut messages = Vec::new();
@@ -82,6 +95,9 @@ impl Reduction {
             let fixed = self.request.order == FoldOrder::Fixed;
             if let Some(seat) = self.slots[position].1.reconcile(node, wanted, fixed) {
                 messages.push((node, seat));
+            }
+            if messages.len() == SEATS_PER_TURN {
+                break;
             }
         }
         messages

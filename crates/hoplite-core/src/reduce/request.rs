@@ -1,6 +1,7 @@
 //! The start of a reduction: what the caller asked for, and hearing of everything that exists already.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use hoplite_words::peer::DirectoryRequest;
@@ -44,13 +45,13 @@ impl Core {
         self.open_call(client, call, timeout_ms, Pending::Reduce { number });
         let (_, bytes_per_s) = self.ctx.links.typical();
         let small_bytes_max = small_sum_bytes_max(request.sources.len(), bytes_per_s);
-        let watched = request.sources.clone();
-        let places = watched.iter().enumerate().map(|(place, &source)| (source, place)).collect();
+        let count = request.sources.len();
+        let places = request.sources.iter().enumerate().map(|(place, &source)| (source, place)).collect();
         let reduction = Reduction {
             client,
             call: Some(call),
             request,
-            barrier: BTreeSet::new(),
+            barrier: None,
             facts: None,
             degree: Degree::Chain,
             slots: Vec::new(),
@@ -75,17 +76,32 @@ impl Core {
         self.targets.insert((target.shard(), target, number));
         self.reductions.insert(number, reduction);
         self.claim_target(number);
-        // Connections keep order: behind the last subscription with each owner, a question whose
-        // answer says that everything known was told.
-        let mut last: BTreeMap<NodeId, ObjectId> = BTreeMap::new();
-        for &object in &watched {
-            self.watch(object, Watcher::Reduction(number));
-            last.insert(self.ctx.shards.owner(object), object);
+        self.watch_all(Watcher::Reduction(number), count);
+    }
+
+    /// Watches the sources at these places in the list.
+    pub(crate) fn watch_sources(&mut self, number: u64, places: Range<usize>) {
+        for place in places.clone() {
+            let Some(reduction) = self.reductions.get(&number) else { return };
+            self.watch(reduction.request.sources[place], Watcher::Reduction(number));
         }
-        for object in last.into_values() {
-            let token = self.next_number();
+        if self.reductions.get(&number).is_some_and(|reduction| reduction.sources_count() == places.end) {
+            self.ask_what_exists(number);
+        }
+    }
+
+    /// Connections keep order: behind the last subscription with each owner, a question whose answer says that
+    /// everything known was told.
+    fn ask_what_exists(&mut self, number: u64) {
+        let Some(reduction) = self.reductions.get(&number) else { return };
+        let sources = reduction.request.sources.iter();
+        let last: BTreeMap<NodeId, ObjectId> =
+            sources.map(|&object| (self.ctx.shards.owner(object), object)).collect();
+        let questions: Vec<_> = last.into_values().map(|object| (self.next_number(), object)).collect();
+        let Some(reduction) = self.reductions.get_mut(&number) else { return };
+        reduction.barrier = Some(questions.iter().map(|&(token, _)| token).collect());
+        for (token, object) in questions {
             self.barriers.insert(token, number);
-            self.reductions.get_mut(&number).expect("just made").barrier.insert(token);
             self.ask_owner(object, DirectoryRequest::Locate { token }, None);
         }
         self.ctx.timers.set(self.ctx.now + BARRIER_TIME, Timer::Barrier(number));
@@ -94,8 +110,7 @@ impl Core {
     pub(crate) fn on_barrier_reached(&mut self, token: u64) -> bool {
         let Some(number) = self.barriers.remove(&token) else { return false };
         if let Some(reduction) = self.reductions.get_mut(&number) {
-            reduction.barrier.remove(&token);
-            if reduction.barrier.is_empty() {
+            if reduction.note_answer(token) {
                 self.ctx.timers.clear(Timer::Barrier(number));
                 self.advance_reduction(number);
             }
@@ -105,7 +120,7 @@ impl Core {
 
     pub(crate) fn on_barrier_timer(&mut self, number: u64) {
         if let Some(reduction) = self.reductions.get_mut(&number) {
-            for token in std::mem::take(&mut reduction.barrier) {
+            for token in reduction.barrier.iter_mut().flat_map(std::mem::take) {
                 self.barriers.remove(&token);
             }
             self.advance_reduction(number);

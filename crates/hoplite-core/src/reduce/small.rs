@@ -13,20 +13,29 @@ use hoplite_words::{Blob, CopyId, Edition, ErrorKind, FoldOrder, ObjectId, Op, R
 use super::choose::check_fits;
 use super::coordinator::Reduction;
 use super::folds::FoldFor;
+use super::plan::PAUSE;
 use crate::copies::{NewCopy, Phase};
 use crate::fetch::Want;
 use crate::io::{Broken, FoldRule, Output};
 use crate::room::RoomFor;
+use crate::timers::Timer;
 use crate::Core;
 
 /// The sources that are here, by index, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Small {
     here: Vec<(usize, CopyId)>,
+    /// The same by index.
+    taken: BTreeSet<usize>,
     target: Option<CopyId>,
+    /// Where in the list the sources begin that are still to be got.
+    next: usize,
     /// The sum is made, and waits for the right to be the target.
     is_folded: bool,
 }
+
+/// So many sources are got in one turn: some milliseconds' work.
+const SOURCES_PER_TURN: usize = 512;
 
 impl Small {
     pub fn count(&self) -> usize {
@@ -64,7 +73,20 @@ impl Core {
     pub(super) fn start_small(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         reduction.small = Some(Small::default());
-        for source in reduction.request.sources.clone() {
+        self.get_small_sources(number);
+    }
+
+    /// Gets the next of many of them.
+    pub(super) fn get_small_sources(&mut self, number: u64) {
+        let Some(reduction) = self.reductions.get_mut(&number) else { return };
+        let Some(small) = &mut reduction.small else { return };
+        let left = &reduction.request.sources[small.next..];
+        let some = left[..left.len().min(SOURCES_PER_TURN)].to_vec();
+        small.next += some.len();
+        if some.len() < left.len() {
+            self.ctx.timers.set(self.ctx.now + PAUSE, Timer::Reseat(number));
+        }
+        for source in some {
             self.get_small_source(number, source);
         }
     }
@@ -116,7 +138,7 @@ impl Core {
             return self.fail_reduction(number, error.kind, &error.message);
         }
         let Some(small) = &mut reduction.small else { return };
-        if small.here.len() == k || small.here.iter().any(|&(known, _)| known == index) {
+        if small.here.len() == k || !small.taken.insert(index) {
             return;
         }
         small.here.push((index, copy));

@@ -6,6 +6,7 @@ use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble, Source, Verdict};
 use hoplite_words::{ErrorKind, NodeId, ObjectId, ReductionId};
 
 use super::coordinator::Slot;
+use super::plan::PAUSE;
 use crate::timers::Timer;
 use crate::Core;
 
@@ -57,10 +58,13 @@ impl Core {
             SeatTrouble::Child(child) => self.repeat_seat(number, child),
             SeatTrouble::LetGo(_) => {}
         }
-        if again {
-            self.ctx.timers.set(self.ctx.now + RESEAT_AFTER, Timer::Reseat(number));
-        } else {
-            self.advance_reduction(number);
+        if !again {
+            return self.advance_reduction(number);
+        }
+        // Others may wait for their turn to be told what they are to do.
+        let timer = Timer::Reseat(number);
+        if self.ctx.timers.due(timer).is_none_or(|due| due > self.ctx.now + PAUSE) {
+            self.ctx.timers.set(self.ctx.now + RESEAT_AFTER, timer);
         }
     }
 

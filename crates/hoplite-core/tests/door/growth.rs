@@ -161,6 +161,8 @@ fn many_nodes_take_part_in_one_reduction() {
                 }
                 other => other,
             });
+            // Many sources are watched in turns.
+            at.wait(Duration::from_millis(2));
             let is_star = |message: &PeerMessage| match message {
                 PeerMessage::Seat { seat, .. } => seat.children.len() == nodes - 1,
                 _ => false,

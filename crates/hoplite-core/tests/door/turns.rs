@@ -6,15 +6,15 @@ use hoplite_core::io::{ClientId, Event};
 use hoplite_core::Input;
 use hoplite_words::client::{Reply, Request};
 use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seat, Source, Verdict};
-use hoplite_words::{Blob, ErrorKind, ObjectId};
+use hoplite_words::{Blob, ErrorKind, FoldOrder, NodeId, ObjectId};
 
 use crate::crashes::{reduction, root_seat};
 use crate::gets::{last_ask, lend};
 use crate::node::{node, Node, CLIENT};
 use crate::puts::{created, failed, put};
 use crate::requests::{
-    array, create, delete, deleted, edition, get, get_partial, lend_of, object, put_report, stamp_of, SIZE,
-    SMALL,
+    announce, array, create, delete, deleted, edition, get, get_partial, lend_of, object, put_report, reduce,
+    stamp_of, SIZE, SMALL,
 };
 
 const STORE: u64 = 8 << 20;
@@ -463,4 +463,75 @@ fn room_for_a_large_sum_is_made_in_turns() {
     assert!(at.folds.is_empty());
     at.wait(Duration::from_millis(50));
     assert_eq!(at.folds.len(), 1);
+}
+
+fn sources(count: usize) -> Vec<ObjectId> {
+    (0..count).map(|number| object(&format!("source {number}"))).collect()
+}
+
+fn seats(mail: &[(NodeId, PeerMessage)]) -> usize {
+    mail.iter().filter(|(_, message)| matches!(message, PeerMessage::Seat { .. })).count()
+}
+
+/// Nobody is told what to do before it is known what exists of all of them.
+#[test]
+fn the_sources_of_a_large_reduction_are_watched_and_seated_in_turns() {
+    let mut at = Node::alone(STORE);
+    let sources = sources(4096);
+    for (&source, from) in sources.iter().zip(3..) {
+        at.request(from, source, announce(put_report(1, edition(5), 700_000)));
+    }
+    at.take_mail();
+    at.ask(reduce(object("sum"), &sources, 4096, FoldOrder::Fixed));
+    assert_eq!(at.gauge("objects watched"), 4096, "also those that are to be");
+    let mut told = Vec::new();
+    for _ in 0..20 {
+        at.now += Duration::from_micros(100);
+        at.handle(Input::Tick);
+        told.push(seats(&at.take_mail()));
+    }
+    told.retain(|&count| count > 0);
+    assert!(told.len() > 2 && told.iter().all(|&count| count <= 1024), "{told:?}");
+    // The first in order is a source that speaks for itself.
+    assert_eq!(told.iter().sum::<usize>(), 4095);
+    assert_eq!(at.gauge("objects watched"), 4096);
+}
+
+/// It is given up before it watches all of them.
+#[test]
+fn a_large_reduction_that_is_given_up_at_once_watches_nothing() {
+    let mut at = Node::among(2, STORE);
+    let request = match reduce(object("sum"), &sources(4096), 1, FoldOrder::Arrival) {
+        Request::Reduce { target, sources, num_objects, op, order, to_sources, .. } => {
+            let timeout_ms = Some(0);
+            Request::Reduce { target, sources, num_objects, op, order, timeout_ms, to_sources }
+        }
+        other => other,
+    };
+    let call = at.ask(request);
+    assert_eq!(failed(&at, call), ErrorKind::TimedOut);
+    at.wait(Duration::from_millis(50));
+    assert_eq!(at.gauge("objects watched"), 0);
+    let left = at.leftovers();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn many_small_sources_are_got_in_turns() {
+    let mut at = Node::alone(STORE);
+    at.measure(Duration::from_millis(1));
+    let sources = sources(4096);
+    for &source in &sources {
+        at.request(3, source, announce(put_report(1, edition(5), 100)));
+    }
+    at.take_mail();
+    at.ask(reduce(object("sum"), &sources, 4096, FoldOrder::Arrival));
+    let mut wanted = vec![at.gauge("objects wanted")];
+    for _ in 0..20 {
+        at.now += Duration::from_micros(100);
+        at.handle(Input::Tick);
+        wanted.push(at.gauge("objects wanted"));
+    }
+    assert_eq!(wanted.last(), Some(&4096));
+    assert!(wanted.windows(2).all(|turn| turn[1] - turn[0] <= 1024), "{wanted:?}");
 }
