@@ -16,7 +16,7 @@ use crate::cost::Degree;
 use crate::timers::Timer;
 use crate::Core;
 
-/// So many slots are told what changed for them in one turn: some milliseconds' work, with the look at all slots before it.
+/// So many slots are told what changed for them in one turn: some milliseconds' work, with a look at all of them.
 const SEATS_PER_TURN: usize = 512;
 
 /// Pause between two turns.
@@ -129,7 +129,7 @@ impl Reduction {
             slot: *slot_id,
             attempt: slot.attempt,
             out: if root { self.request.target } else { self.partial_sum(id, position) },
-            edition: Edition { writing: slot_writing(id, *slot_id), attempt: slot.attempt },
+            edition: self.edition(id, position),
             root,
             size: facts.size,
             header: facts.header.clone(),
@@ -147,6 +147,14 @@ impl Reduction {
             stamp: self.right.stamp.expect("seats come with the right to the target"),
             epoch: 0,
         })
+    }
+
+    /// The edition of what the slot sums up.
+    fn edition(&self, id: ReductionId, position: usize) -> Edition {
+        let (slot_id, slot) = &self.slots[position];
+        let told = slot.told.as_ref().map(|(_, told)| told.edition.writing);
+        let writing = told.unwrap_or_else(|| slot_writing(id, *slot_id));
+        Edition { writing, attempt: slot.attempt }
     }
 
     /// What the slot sums up; an id is a hash, and is not made anew for each look at all slots.
@@ -168,8 +176,8 @@ impl Reduction {
                 Child { slot: *slot_id, node, id, edition }
             }
             _ => {
-                let edition = Edition { writing: slot_writing(id, *slot_id), attempt: slot.attempt };
-                Child { slot: *slot_id, node, id: self.partial_sum(id, position), edition }
+                let (id, edition) = (self.partial_sum(id, position), self.edition(id, position));
+                Child { slot: *slot_id, node, id, edition }
             }
         };
         Some(child)
