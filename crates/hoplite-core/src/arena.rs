@@ -11,14 +11,73 @@ use hoplite_words::limits::{ALIGNMENT, INLINE_BYTES_MAX, PROGRESS_BLOCK_BYTES};
 use crate::io::Extent;
 
 /// The allocator of one arena.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Arena {
     bytes: u64,
     used: u64,
-    /// Hole start -> length.
-    holes: BTreeMap<u64, u64>,
-    /// The same holes by (length, start): the best fit is the first that is long enough.
+    free: Holes,
+    /// What would be free if all that is loose were given back.
+    within_reach: Holes,
+}
+
+/// Parts of an arena, none right behind another.
+#[derive(Default, Debug)]
+struct Holes {
+    /// Start -> length.
+    by_start: BTreeMap<u64, u64>,
+    /// The same by (length, start): the best fit is the first that is long enough.
     by_length: BTreeSet<(u64, u64)>,
+}
+
+impl Holes {
+    fn best(&self, length: u64) -> Option<(u64, u64)> {
+        self.by_length.range((length, 0)..).next().copied()
+    }
+
+    /// The hole around this part.
+    fn around(&self, start: u64, length: u64) -> Option<(u64, u64)> {
+        let (&hole, &hole_length) = self.by_start.range(..=start).next_back()?;
+        (start + length <= hole + hole_length).then_some((hole, hole_length))
+    }
+
+    /// Makes a hole of this part.
+    fn add(&mut self, mut start: u64, mut length: u64) {
+        if let Some((&before, &before_length)) = self.by_start.range(..start).next_back() {
+            assert!(before + before_length <= start, "freed twice: {length} bytes at {start}");
+            if before + before_length == start {
+                self.remove(before, before_length);
+                (start, length) = (before, before_length + length);
+            }
+        }
+        if let Some((&after, &after_length)) = self.by_start.range(start..).next() {
+            assert!(after >= start + length, "freed twice: {length} bytes at {start}");
+            if after == start + length {
+                self.remove(after, after_length);
+                length += after_length;
+            }
+        }
+        self.insert(start, length);
+    }
+
+    /// Takes this part out of the hole around it.
+    fn cut(&mut self, start: u64, length: u64) {
+        let (hole, hole_length) = self.around(start, length).expect("there is a hole around it");
+        self.remove(hole, hole_length);
+        self.insert(hole, start - hole);
+        self.insert(start + length, hole + hole_length - start - length);
+    }
+
+    fn insert(&mut self, start: u64, length: u64) {
+        if length > 0 {
+            self.by_start.insert(start, length);
+            self.by_length.insert((length, start));
+        }
+    }
+
+    fn remove(&mut self, start: u64, length: u64) {
+        self.by_start.remove(&start);
+        self.by_length.remove(&(length, start));
+    }
 }
 
 /// Room an object of `size` bytes takes: its progress block, its data, and padding.
@@ -29,8 +88,9 @@ pub(crate) fn footprint(size: u64) -> u64 {
 impl Arena {
     pub fn new(bytes: u64) -> Self {
         let bytes = bytes - bytes % ALIGNMENT;
-        let mut arena = Arena { bytes, used: 0, holes: BTreeMap::new(), by_length: BTreeSet::new() };
-        arena.insert_hole(0, bytes);
+        let mut arena = Arena { bytes, used: 0, free: Holes::default(), within_reach: Holes::default() };
+        arena.free.insert(0, bytes);
+        arena.within_reach.insert(0, bytes);
         arena
     }
 
@@ -47,64 +107,48 @@ impl Arena {
         size <= self.bytes && footprint(size) <= self.bytes
     }
 
-    /// The best hole for an object of `size` bytes.
-    fn hole_for(&self, size: u64) -> Option<(u64, u64)> {
-        // What it would take may be more than a number can say.
-        let need = self.could_hold(size).then(|| footprint(size))?;
-        self.by_length.range((need, 0)..).next().copied()
+    /// What an object of `size` bytes takes, unless that is more than the whole arena, or than a number can say.
+    fn need(&self, size: u64) -> Option<u64> {
+        self.could_hold(size).then(|| footprint(size))
     }
 
     pub fn has_room(&self, size: u64) -> bool {
-        self.hole_for(size).is_some()
+        self.need(size).is_some_and(|need| self.free.best(need).is_some())
     }
 
     pub fn allocate(&mut self, size: u64) -> Option<Extent> {
-        let (length, start) = self.hole_for(size)?;
-        let need = footprint(size);
-        self.remove_hole(start, length);
-        let block = if size <= INLINE_BYTES_MAX {
-            self.insert_hole(start, length - need);
-            start + length - need
-        } else {
-            self.insert_hole(start + need, length - need);
-            start
-        };
+        let need = self.need(size)?;
+        let (length, start) = self.free.best(need)?;
+        let block = if size <= INLINE_BYTES_MAX { start + length - need } else { start };
+        self.free.cut(block, need);
+        self.within_reach.cut(block, need);
         self.used += need;
         Some(Extent::behind_block(block, size))
     }
 
-    /// Gives back what `allocate` returned.
+    /// Gives back what `allocate` returned, loose or not.
     pub fn free(&mut self, extent: Extent) {
-        let mut start = extent.block;
-        let mut length = footprint(extent.size);
+        let length = footprint(extent.size);
         self.used -= length;
-        if let Some((&before, &before_length)) = self.holes.range(..start).next_back() {
-            assert!(before + before_length <= start, "freed twice: {extent:?}");
-            if before + before_length == start {
-                self.remove_hole(before, before_length);
-                (start, length) = (before, before_length + length);
-            }
-        }
-        if let Some((&after, &after_length)) = self.holes.range(start..).next() {
-            assert!(after >= start + length, "freed twice: {extent:?}");
-            if after == start + length {
-                self.remove_hole(after, after_length);
-                length += after_length;
-            }
-        }
-        self.insert_hole(start, length);
-    }
-
-    fn insert_hole(&mut self, start: u64, length: u64) {
-        if length > 0 {
-            self.holes.insert(start, length);
-            self.by_length.insert((length, start));
+        self.free.add(extent.block, length);
+        if self.within_reach.around(extent.block, length).is_none() {
+            self.within_reach.add(extent.block, length);
         }
     }
 
-    fn remove_hole(&mut self, start: u64, length: u64) {
-        self.holes.remove(&start);
-        self.by_length.remove(&(length, start));
+    /// It can be given back without asking anybody.
+    pub fn loosen(&mut self, extent: Extent) {
+        self.within_reach.add(extent.block, footprint(extent.size));
+    }
+
+    /// It cannot any more.
+    pub fn tighten(&mut self, extent: Extent) {
+        self.within_reach.cut(extent.block, footprint(extent.size));
+    }
+
+    /// Whether there would be room if all that is loose were given back.
+    pub fn has_room_within_reach(&self, size: u64) -> bool {
+        self.need(size).is_some_and(|need| self.within_reach.best(need).is_some())
     }
 }
 
@@ -124,7 +168,7 @@ mod tests {
         assert_eq!(extent.offset, 64);
         assert_eq!(arena.allocate(0), None);
         arena.free(extent);
-        assert_eq!((arena.used(), arena.holes.len()), (0, 1));
+        assert_eq!((arena.used(), arena.free.by_start.len()), (0, 1));
     }
 
     #[test]
@@ -141,13 +185,25 @@ mod tests {
     proptest! {
         #[test]
         fn blocks_never_overlap_and_all_room_comes_back(
-            steps in proptest::collection::vec((0u64..200_000, any::<bool>(), any::<usize>()), 1..200),
+            steps in proptest::collection::vec((0u64..200_000, 0..4, any::<usize>()), 1..200),
         ) {
             let mut arena = Arena::new(2 << 20);
             let mut live: Vec<Extent> = Vec::new();
-            for (size, give_back, which) in steps {
-                if give_back && !live.is_empty() {
-                    arena.free(live.swap_remove(which % live.len()));
+            let mut loose: BTreeSet<Extent> = BTreeSet::new();
+            for (size, step, which) in steps {
+                if step == 0 && !live.is_empty() {
+                    let extent = live.swap_remove(which % live.len());
+                    loose.remove(&extent);
+                    arena.free(extent);
+                } else if step == 1 && !live.is_empty() {
+                    let extent = live[which % live.len()];
+                    match loose.remove(&extent) {
+                        true => arena.tighten(extent),
+                        false => {
+                            loose.insert(extent);
+                            arena.loosen(extent);
+                        }
+                    }
                 } else if let Some(extent) = arena.allocate(size) {
                     let (start, end) = (extent.offset - 64, extent.offset + size);
                     prop_assert!(end <= arena.bytes());
@@ -157,12 +213,16 @@ mod tests {
                     live.push(extent);
                 }
                 prop_assert_eq!(arena.used(), live.iter().map(|e| footprint(e.size)).sum::<u64>());
+                let reach: u64 = arena.within_reach.by_start.values().sum();
+                let loose: u64 = loose.iter().map(|e| footprint(e.size)).sum();
+                prop_assert_eq!(reach, arena.bytes() - arena.used() + loose);
             }
             for extent in live {
                 arena.free(extent);
             }
             prop_assert_eq!(arena.used(), 0);
-            prop_assert_eq!(arena.holes.len(), 1);
+            prop_assert_eq!(arena.free.by_start.len(), 1);
+            prop_assert_eq!(arena.within_reach.by_start, arena.free.by_start);
         }
     }
 }

@@ -78,6 +78,12 @@ impl Copy {
     pub fn is_evictable(&self) -> bool {
         self.is_sealed() && !self.pinned && !self.doomed && self.views == 0 && self.users == 0
     }
+
+    /// Its room is about to be free, or will be when room is looked for.
+    fn is_loose(&self) -> bool {
+        let is_going = self.doomed && self.views == 0;
+        (is_going || self.is_evictable()) && self.within.is_none()
+    }
 }
 
 /// All copies here, and the arena they lie in.
@@ -152,14 +158,19 @@ impl Copies {
         live.filter(move |(_, copy)| copy.public && Some(copy.object) != after)
     }
 
-    /// Changes a copy and keeps the eviction order in step.
+    /// Changes a copy and keeps the eviction order, and what room is within reach, in step.
     pub fn with<T>(&mut self, id: CopyId, change: impl FnOnce(&mut Copy) -> T) -> T {
         let copy = self.table.get_mut(&id).expect("a live copy id");
-        let before = copy.is_evictable();
+        let (before, was_loose) = (copy.is_evictable(), copy.is_loose());
         let key = (copy.last_used, id);
         let result = change(copy);
         let after = copy.is_evictable();
         let bytes = footprint(copy.extent.size);
+        match (was_loose, copy.is_loose()) {
+            (false, true) => self.arena.loosen(copy.extent),
+            (true, false) => self.arena.tighten(copy.extent),
+            _ => {}
+        }
         if before {
             self.lru.remove(&key);
             self.evictable_bytes -= bytes;
@@ -257,6 +268,7 @@ impl Core {
     /// A doomed copy that has all its bytes becomes another writing. Nobody may touch it but the call that wrote it,
     /// and only its writer may view it. It keeps its number, because the writer releases its view by that.
     pub(crate) fn reopen(&mut self, id: CopyId, new: NewCopy) {
+        self.copies.with(id, |copy| copy.doomed = false);
         let Copy { extent, views, .. } = self.copies.table.remove(&id).expect("it is doomed, not closed");
         self.add_copy(id, extent, new);
         self.copies.with(id, |copy| (copy.views, copy.watermark) = (views, extent.size));

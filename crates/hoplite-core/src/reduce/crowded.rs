@@ -96,7 +96,8 @@ impl Core {
     pub(crate) fn on_make_way(&mut self, key: Key, attempt: u32) {
         let current = self.seats.running.get(&key).filter(|running| running.seat.attempt == attempt);
         let Some(Running { seat, state: State::Waiting, .. }) = current else { return };
-        let Some(rivals) = self.who_makes_way(key, seat) else { return };
+        let seat = seat.clone();
+        let Some(rivals) = self.who_makes_way(key, &seat) else { return };
         self.seats.running.get_mut(&key).expect("it waits").seat.lacking = false;
         self.seats.put_next(key);
         for (rival, copy) in rivals {
@@ -108,17 +109,9 @@ impl Core {
     }
 
     /// The fewest that must go, the last in order first; `None` if it would not fit even so.
-    fn who_makes_way(&self, key: Key, seat: &Seat) -> Option<Vec<(Key, CopyId)>> {
-        let inputs = self.local_inputs(&seat.sources, &seat.children).ok()??;
-        let inputs: BTreeSet<_> = inputs.into_iter().collect();
-        let mut arena = self.copies.arena.clone();
-        for (id, copy) in &self.copies.table {
-            // What is about to be free, or will be when room is looked for.
-            let free = copy.doomed && copy.views == 0 || copy.is_evictable() && !inputs.contains(id);
-            if free && copy.within.is_none() {
-                arena.free(copy.extent);
-            }
-        }
+    fn who_makes_way(&mut self, key: Key, seat: &Seat) -> Option<Vec<(Key, CopyId)>> {
+        let inputs: BTreeSet<_> =
+            self.local_inputs(&seat.sources, &seat.children).ok()??.into_iter().collect();
         let holds = |(&rival, running): (&Key, &Running)| match running.state {
             // A root that has summed up everything may be committed.
             State::Folded { .. } if running.seat.root => None,
@@ -129,14 +122,20 @@ impl Core {
             }
             State::Waiting | State::Failed => None,
         };
-        let mut rivals: Vec<_> = self.seats.running.iter().filter_map(holds).collect();
-        let mut gone = Vec::new();
-        while arena.allocate(seat.size).is_none() {
-            let (rival, copy) = rivals.pop()?;
-            arena.free(self.copies.table[&copy].extent);
-            gone.push((rival, copy));
+        let rivals: Vec<_> = self.seats.running.iter().filter_map(holds).collect();
+        // Not even for a moment are the inputs within reach.
+        inputs.iter().for_each(|&input| self.copies.with(input, |copy| copy.users += 1));
+        let arena = &mut self.copies.arena;
+        let mut left = rivals.len();
+        while left > 0 && !arena.has_room_within_reach(seat.size) {
+            left -= 1;
+            arena.loosen(self.copies.table[&rivals[left].1].extent);
         }
-        Some(gone)
+        let gone: Vec<_> = rivals[left..].iter().rev().copied().collect();
+        let fits = arena.has_room_within_reach(seat.size);
+        gone.iter().for_each(|(_, copy)| arena.tighten(self.copies.table[copy].extent));
+        inputs.iter().for_each(|&input| self.copies.with(input, |copy| copy.users -= 1));
+        fits.then_some(gone)
     }
 }
 

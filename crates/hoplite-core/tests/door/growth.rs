@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hoplite_words::client::Request;
 use hoplite_words::peer::{Child, DirectoryRequest, PeerMessage, Scope, Seat, ShardQuery};
-use hoplite_words::{FoldOrder, ObjectId, ReductionId, Stamp};
+use hoplite_words::{Blob, FoldOrder, ObjectId, ReductionId, Stamp};
 
 use crate::crashes::{reduction, root_seat};
 use crate::node::{node, Node, ME};
@@ -257,4 +257,34 @@ fn many_nodes_wait_for_an_object_of_a_shard_that_changes_hands() {
             took
         });
     }
+}
+
+/// Who is to make way for a seat is found without a look at what else is here.
+#[test]
+fn a_seat_asks_for_way_on_a_node_with_many_copies() {
+    assert_growth(1000, MORE as u32 / 4, |copies| {
+        let mut at = Node::among(2, STORE);
+        let source = at.id_owned_by(ME);
+        put(&mut at, source, SIZE);
+        for number in 0..copies {
+            let report = put_report(1, edition(5), 8);
+            let payload = Some(Blob(vec![0; 8]));
+            let request = DirectoryRequest::Announce { report, payload, wants_verdict: false };
+            at.request(2, object(&format!("small {number}")), request);
+        }
+        let (size, header) = (STORE - SIZE, array(STORE - SIZE));
+        let seat = Seat { size, header, ..root_seat(&mut at, object("sum"), source) };
+        at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
+        at.wait(Duration::from_millis(1100));
+        let waits = |(_, message): &(_, PeerMessage)| matches!(message, PeerMessage::SeatCrowded { .. });
+        assert!(at.take_mail().iter().any(waits));
+        let makes_way = PeerMessage::MakeWay { reduction: reduction(2), slot: 0, attempt: 0 };
+        let took = timed(|| {
+            for _ in 0..100 {
+                at.hear(2, makes_way.clone());
+            }
+        });
+        assert!(at.folds.is_empty(), "it finds no room");
+        took
+    });
 }
