@@ -9,7 +9,7 @@
 //!      └──Deleted, OtherKind──▶ Refused ──client seals──▶ the error
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_words::client::Reply;
 use hoplite_words::peer::{Seal, Verdict};
@@ -50,13 +50,16 @@ struct Write {
 pub(crate) struct Writes {
     table: BTreeMap<CopyId, Write>,
     by_edition: BTreeMap<Edition, CopyId>,
+    by_client: BTreeSet<(ClientId, CopyId)>,
     /// By the call that waits for the seal.
     by_call: BTreeMap<(ClientId, u64), CopyId>,
 }
 
 impl Writes {
-    pub fn of_client(&self, client: ClientId) -> Vec<CopyId> {
-        self.table.iter().filter(|(_, write)| write.client == client).map(|(&copy, _)| copy).collect()
+    /// The first few that this client is at.
+    pub fn of_client(&self, client: ClientId, most: usize) -> Vec<CopyId> {
+        let of_client = self.by_client.range((client, CopyId(0))..=(client, CopyId(u64::MAX)));
+        of_client.map(|&(_, copy)| copy).take(most).collect()
     }
 
     pub fn of_edition(&self, edition: Edition) -> Option<CopyId> {
@@ -123,6 +126,7 @@ impl Writes {
     fn remove(&mut self, copy: CopyId) -> Option<Write> {
         let write = self.table.remove(&copy)?;
         self.by_edition.remove(&write.edition);
+        self.by_client.remove(&(write.client, copy));
         if let Some(call) = write.sealing {
             self.by_call.remove(&(write.client, call));
         }
@@ -220,6 +224,7 @@ impl Core {
             Write { client, judged: Judged::Unjudged, asked: None, accepted_before: None, sealing, edition };
         self.writes.table.insert(copy, write);
         self.writes.by_edition.insert(edition, copy);
+        self.writes.by_client.insert((client, copy));
         self.writes.by_call.extend(sealing.map(|call| ((client, call), copy)));
         self.on_opened(object);
         self.drop_fetch(object);

@@ -306,7 +306,7 @@ impl Core {
             self.forget_call(client, call);
         }
         left = left.saturating_sub(self.abandon_reductions_of(client, left));
-        for copy in self.writes.of_client(client).into_iter().take(left) {
+        for copy in self.writes.of_client(client, left) {
             left -= 1;
             self.abandon_write(copy);
         }

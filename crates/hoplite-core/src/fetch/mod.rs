@@ -109,8 +109,8 @@ pub(crate) struct Fetches {
     repeats: Repeats,
     turns: Turns,
     pub transfers: BTreeMap<TransferId, Transfer>,
-    /// How many of them come from each node.
-    streams_from: BTreeMap<NodeId, usize>,
+    /// Those of them that come from each node.
+    streams_from: BTreeMap<NodeId, BTreeSet<TransferId>>,
     /// Who sent us several streams at a time, until the last of them is over: how fast each was says
     /// little of the link.
     sharing: BTreeSet<NodeId>,
@@ -144,8 +144,8 @@ impl Fetches {
 
     pub fn begin_transfer(&mut self, id: TransferId, transfer: Transfer) {
         let streams = self.streams_from.entry(transfer.from).or_default();
-        *streams += 1;
-        if *streams > 1 {
+        streams.insert(id);
+        if streams.len() > 1 {
             self.sharing.insert(transfer.from);
         }
         self.transfers.insert(id, transfer);
@@ -154,8 +154,8 @@ impl Fetches {
     pub fn end_transfer(&mut self, id: TransferId) -> Option<Transfer> {
         let ended = self.transfers.remove(&id)?;
         let streams = self.streams_from.get_mut(&ended.from).expect("it has begun");
-        *streams -= 1;
-        if *streams == 0 {
+        streams.remove(&id);
+        if streams.is_empty() {
             self.streams_from.remove(&ended.from);
             self.sharing.remove(&ended.from);
         }
@@ -167,11 +167,16 @@ impl Fetches {
         !self.sharing.contains(&node)
     }
 
-    /// Streams into copies here that come from `node`.
+    /// Streams that come from `node`, and what each feeds.
+    pub fn streams_from(&self, node: NodeId) -> impl Iterator<Item = (TransferId, Feeds)> + '_ {
+        let streams = self.streams_from.get(&node).into_iter().flatten();
+        streams.map(|&id| (id, self.transfers[&id].feeds))
+    }
+
+    /// Those into copies here.
     pub fn transfers_from(&self, node: NodeId) -> Vec<TransferId> {
-        let copies =
-            self.transfers.iter().filter(|(_, t)| t.from == node && matches!(t.feeds, Feeds::Copy(_)));
-        copies.map(|(&id, _)| id).collect()
+        let copies = self.streams_from(node).filter(|(_, feeds)| matches!(feeds, Feeds::Copy(_)));
+        copies.map(|(id, _)| id).collect()
     }
 
     /// The first who waits for `object` waits no longer.

@@ -186,18 +186,11 @@ impl Core {
 
     /// The control connection to `node` broke: a pull may be lost, so streams from it are suspect.
     pub(crate) fn seats_peer_broken(&mut self, node: NodeId) {
-        let suspect = self.fetches.transfers.iter().filter(|(_, transfer)| transfer.from == node);
-        let suspect: Vec<_> = suspect
-            .filter_map(
-                |(&id, transfer)| {
-                    if let Feeds::Fold(fold) = transfer.feeds {
-                        Some((fold, id))
-                    } else {
-                        None
-                    }
-                },
-            )
-            .collect();
+        let fold = |(id, feeds)| match feeds {
+            Feeds::Fold(fold) => Some((fold, id)),
+            Feeds::Copy(_) => None,
+        };
+        let suspect: Vec<_> = self.fetches.streams_from(node).filter_map(fold).collect();
         for (fold, transfer) in suspect {
             self.on_fold_stream_broken(fold, transfer);
         }

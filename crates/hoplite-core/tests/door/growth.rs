@@ -3,11 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use hoplite_core::io::ClientId;
+use hoplite_core::Input;
 use hoplite_words::client::Request;
 use hoplite_words::peer::{Child, DirectoryRequest, PeerMessage, Scope, Seat, ShardQuery};
 use hoplite_words::{Blob, FoldOrder, ObjectId, ReductionId, Stamp};
 
 use crate::crashes::{reduction, root_seat};
+use crate::gets::lend;
 use crate::node::{node, Node, ME};
 use crate::puts::put;
 use crate::recovery::id_moving;
@@ -286,5 +289,41 @@ fn a_seat_asks_for_way_on_a_node_with_many_copies() {
         });
         assert!(at.folds.is_empty(), "it finds no room");
         took
+    });
+}
+
+/// What a client was writing is found among what others write.
+#[test]
+fn many_clients_that_write_go_one_after_the_other() {
+    assert_growth(1000, 3 * MORE as u32, |clients| {
+        let mut at = Node::alone(STORE);
+        for number in 0..clients {
+            at.ask_as(ClientId(1 + number as u64), create(object(&format!("put {number}")), 8));
+        }
+        timed(|| {
+            for number in 0..clients {
+                at.handle(Input::ClientGone { client: ClientId(1 + number as u64) });
+            }
+        })
+    });
+}
+
+/// What a node was sending, if anything, is found among what others send.
+#[test]
+fn many_connections_break_while_one_node_sends_much() {
+    assert_growth(500, 3 * MORE as u32, |count| {
+        let mut at = Node::among(2, STORE);
+        let names = (0..).map(|number| object(&format!("got {number}")));
+        let ids: Vec<_> = { names }.filter(|&id| at.owner_of(id) == 2).take(count).collect();
+        for &id in &ids {
+            at.ask(get(id));
+            lend(&mut at, 2, id, 2, edition(5), 8);
+            at.take_mail();
+        }
+        timed(|| {
+            for number in 0..count as u16 {
+                at.handle(Input::PeerBroken { node: node(3 + number) });
+            }
+        })
     });
 }
