@@ -277,7 +277,8 @@ def of_an_argument_of_an_actor_that_holds_what_its_task_needs():
     result = large.options(resources={"special": 1}).remote()
     assert read(result) == [0]
     lose_the_node()
-    reader = ray.remote(num_cpus=1, resources={"special": 1})(Reader).remote(result)
+    options = dict(num_cpus=1, resources={"special": 1}, max_restarts=-1, max_task_retries=-1)
+    reader = ray.remote(**options)(Reader).remote(result)
     assert ray.get(reader.read.remote(), timeout=60) == 0
     ray.kill(reader)
 
