@@ -6,14 +6,15 @@ import math
 from typing import Any
 
 import pytest
-from ray_cluster import IGNORED
+from ray_cluster import IGNORED, RayCluster, driver
 from test_ray_giving_up import Store, a_loss
 
 ray = pytest.importorskip("ray")
 losses = pytest.importorskip("hoplite.ray.losses")
 recovery = pytest.importorskip("hoplite.ray.recovery")
 
-from hoplite.ray.lending import Lender, lent  # noqa: E402
+from hoplite.ray import called  # noqa: E402
+from hoplite.ray.lending import Lender, lender_here, lent  # noqa: E402
 from ray.util.scheduling_strategies import (  # noqa: E402
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
@@ -178,3 +179,53 @@ def test_a_lender_whose_node_has_gone_is_forgotten(recovering: Any, monkeypatch:
     assert task.taken_back == ["call 1"]
     assert task.lenders == [a_lender(disk=1), None]
     assert a_loss("first") in losses.losses()
+
+
+class Probe:
+    """Unpickled: whether whoever unpickles it would lend what it holds."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return would_lend, ()
+
+
+def would_lend() -> bool:
+    return lender_here() is not None
+
+
+class Asking:
+    def __init__(self, probe: bool) -> None:
+        self._began = probe
+
+    def began(self) -> bool:
+        return self._began
+
+    def gets(self, probe: bool, probes: list[ray.ObjectRef]) -> list[bool]:
+        return [probe, ray.get(probes[0])]
+
+
+@pytest.mark.parametrize("transparent", [False, True])
+def test_only_what_waits_to_begin_lends(ray_cluster: RayCluster, transparent: bool) -> None:
+    with driver(ray_cluster, transparent=transparent):
+        probe = ray.put(Probe())
+        task = ray.remote(num_cpus=0)(lambda probe, probes: [probe, ray.get(probes[0])])
+        assert ray.get(task.remote(probe, [probe])) == [True, False]
+        actor = ray.remote(num_cpus=0)(Asking).remote(probe)
+        assert ray.get(actor.began.remote())
+        assert ray.get(actor.gets.remote(probe, [probe])) == [False, False]
+        assert not ray.get(probe), "a driver holds nothing"
+
+
+def test_what_runs_again_says_so_before_its_function_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(called, "_new_guards", lambda parts: done.append("guards"))
+    monkeypatch.setattr(called, "_put_parts", lambda *_: done.append("put"))
+
+    def function(**named: int) -> None:
+        done.append(f"function of {', '.join(named)}")
+
+    theirs = {"function": 1, "environment": 2, "outputs": 3, "parts": 4}
+    called._again(function, {}, 1, {}, **theirs)
+    assert done == ["guards", "function of function, environment, outputs, parts", "put"]
+    actor = type("Actor", (), {"method": staticmethod(function)})
+    called._method_again(actor, "method", 1, {}, actor=1, name=2)
+    assert done[3:] == ["guards", "function of actor, name", "put"]

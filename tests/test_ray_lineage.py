@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from ray_cluster import IGNORED, RayCluster, driver
 
 ray = pytest.importorskip("ray")
 lineage = pytest.importorskip("hoplite.ray.lineage")
+recovery = pytest.importorskip("hoplite.ray.recovery")
 
 from hoplite.ray.arguments import BYTES_MAX, CannotRunAgain, Keeping, Reference, revived  # noqa: E402
 from hoplite.ray.settings import LineageSettings, lineage_settings_of  # noqa: E402
@@ -232,6 +234,42 @@ def what_is_pinned() -> list[ray.ObjectRef]:
     length = ray.remote(num_cpus=0)(lambda value: len(value))
     result = length.remote(make.remote())
     return list(lineage.known(name_of(result)).pinned)
+
+
+def what_stays_in_a_chain() -> bool:
+    """Of what was put, where the end of a chain alone is referred to before anybody has looked."""
+    same = ray.remote(num_cpus=0)(lambda value: value)
+    between = same.remote(ray.put(np.zeros(1 << 20)))
+    name = name_of(between)
+    end = same.remote(between)
+    del between
+    task = lineage.known(name)
+    eventually(lambda: not lineage.known(name), "the middle is forgotten")
+    assert lineage.known(name_of(end))
+    return len(task.pinned) == 1
+
+
+def what_stays_beside_a_small_result() -> bool:
+    """Of what was put, where a pending task takes the large one of two results."""
+
+    def two(value: Any) -> tuple[Any, int]:
+        return value, 1
+
+    def slow(value: Any) -> None:
+        time.sleep(2.5 * recovery.LOOK_INTERVAL)
+
+    large, small = ray.remote(num_cpus=0, num_returns=2)(two).remote(ray.put(np.zeros(1 << 20)))
+    taker = ray.remote(num_cpus=0)(slow).remote(large)
+    task = lineage.known(name_of(large))
+    del large
+    ray.get([taker, small])
+    return len(task.pinned) == 1
+
+
+def test_what_was_put_stays_while_a_task_may_need_it(ray_cluster: RayCluster) -> None:
+    with driver(ray_cluster, transparent=True):
+        assert what_stays_in_a_chain()
+        assert what_stays_beside_a_small_result()
 
 
 def test_what_no_task_makes_again_stays_for_what_may_be_lost(ray_cluster: RayCluster) -> None:
