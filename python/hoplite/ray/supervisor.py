@@ -76,6 +76,7 @@ class Supervisor:
         self._watching = threading.Thread(target=self._watch, name="hoplite-supervisor", daemon=True)
         self._watching.start()
 
+    @ray.method(max_task_retries=-1)  # type: ignore[untyped-decorator]
     def addresses(self, timeout: float) -> dict[str, str]:
         """The address ("host:port") of each live Ray node's Hoplite node, by the Ray node's id in hex.
 
