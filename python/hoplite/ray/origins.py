@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from typing import Any, NamedTuple
@@ -50,21 +51,21 @@ def next_origin(value: Any, form: Form) -> Origin | None:
     return Origin(task.hex(), _thread.next_part - 1, likeness(value, form))
 
 
-_actor_is_retried: bool | None = None
-
-
 def _is_retried() -> bool:
     """Whether Ray runs what this thread of a worker runs again, as far as is known here."""
-    global _actor_is_retried
     if global_worker.actor_id.is_nil():
         return True
     # Without hooks nobody notes the calls of methods.
     if threading.current_thread() is not threading.main_thread() or not os.environ.get(TRANSPARENT_VARIABLE):
         return False
-    if _actor_is_retried is None:
-        me = ray.get_runtime_context().current_actor
-        _actor_is_retried = bool(me._ray_max_task_retries) or any(me._ray_method_max_task_retries.values())
-    return _actor_is_retried
+    me = _me()
+    method = global_worker.current_task_function_name.rpartition(".")[2]
+    return bool(me._ray_method_max_task_retries.get(method) or me._ray_max_task_retries)
+
+
+@functools.cache
+def _me() -> Any:
+    return ray.get_runtime_context().current_actor
 
 
 def parts_of(output: Any) -> list[tuple[Any, Form]]:

@@ -250,15 +250,15 @@ def record_method(
 ) -> None:
     """The same of a call of an actor's method; without retries, its result is not made again."""
     retries = options.get("max_task_retries") or 0
-    if retries or lineage.takes_results(args, kwargs) or _may_be_retried(actor):
+    if (retries or lineage.takes_results(args, kwargs)) and not _is_ours(actor):
         _start()
         method = Method(Actor(actor._actor_id), name)
         lineage.record(method, retries, args or [], kwargs or {}, options, results)
 
 
-def _may_be_retried(actor: ActorHandle) -> bool:
-    """Whether its results say how to make them again, though this method is not retried."""
-    return bool(actor._ray_max_task_retries) or any(actor._ray_method_max_task_retries.values())
+def _is_ours(actor: ActorHandle) -> bool:
+    """Whether it is a keeper, or the supervisor: nothing that they return is made again."""
+    return str(actor._ray_actor_creation_function_descriptor.module_name).startswith("hoplite.ray.")
 
 
 def record_actor(actor: ActorHandle, args: Any, kwargs: Any) -> None:
