@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,7 +113,7 @@ class Task:
 def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The thread's part of a process that has called the tasks in `known`."""
     found = object.__new__(recovery._Recovery)
-    found._name, found._looks, found._claimed, found._making = "caller", 0, math.inf, {}
+    found._name, found._claims, found._making = "caller", 0, {}
     found.known = {}
     monkeypatch.setattr(recovery.lineage, "known", found.known.get)
     return found
@@ -207,6 +207,22 @@ def test_only_the_guard_of_the_last_run_deletes(
     expected = [b"mine", b"plain"] if deletes else [b"plain"]
     assert guards._witnesses([b"mine", b"plain"]) == expected
     assert guards._replaced == ({b"mine": first} if deletes else {})
+
+
+def test_what_is_given_up_while_others_run_again_is_not_claimed_again(
+    node: Node, recovering: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cannot, can = Task(None), Task(None)
+    monkeypatch.setattr(cannot, "run_again", lambda *_: 1 / 0)
+    recovering.known.update(a=cannot, b=can)
+    for name in ("a", "b"):
+        losses.report(a_loss(name), certain=True)
+    seconds = itertools.count(step=2 * recovery.CLAIM_INTERVAL)
+    monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    recovering._make_again()
+    assert node.deleted == {id_of_hex(a_loss("a").guard)}
+    assert set(losses.losses()) == {a_loss("b")}
+    assert can.calls
 
 
 def test_a_long_reason_of_any_letters_is_said_shortly(node: Node) -> None:

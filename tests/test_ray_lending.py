@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -117,7 +116,7 @@ def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The thread's part of a process that has called the tasks "first" and "second"."""
     monkeypatch.setattr(losses, "internal_kv", Store())
     found = object.__new__(recovery._Recovery)
-    found._name, found._looks, found._claimed, found._making = "caller", 0, math.inf, {}
+    found._name, found._claims, found._making = "caller", 0, {}
     found._lent_in_vain = set()
     found.known = {"first": Task(), "second": Task()}
     monkeypatch.setattr(recovery.lineage, "known", found.known.get)

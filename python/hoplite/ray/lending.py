@@ -1,9 +1,9 @@
-"""What a task holds while it waits for an argument is lent to the task that makes the argument again.
+"""A task that waits for an argument lends what it holds to the task that makes the argument again.
 
 Ray starts a task when its arguments have come. Ours come as handles, so a task may have started when bytes
-are lost. It gives back its processors, and nothing else. What the making needs besides (a GPU, a resource of
-the user's) may be all that there is: both would wait for ever. But the function that waits has not begun, and
-uses none of it.
+are lost. It gives back its processors, and nothing else. The task that makes the argument may need the same
+GPU or resource, of which there may be no other: both would wait for ever. But the waiting function has not
+begun, and uses none of it.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import os
 import threading
 import time
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import ray
@@ -78,9 +78,8 @@ class _Recovery:
         self.node = worker._global_node
         """Of Ray's, made anew whenever this process connects; its worker id may be the same as before."""
         self._name = global_worker.worker_id.hex()
-        self._looks = 0
+        self._claims = 0
         self._making: dict[ray.ObjectRef, _Making] = {}
-        self._claimed = 0.0
         self._lent_in_vain: set[tuple[str, str]] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hoplite-recovery", daemon=True)
@@ -111,17 +110,17 @@ class _Recovery:
                 logger.exception("looking again in %s s", LOOK_INTERVAL)
 
     def _make_again(self) -> None:
-        self._looks += 1
         self._lend_to_who_waits()
-        under_way = {loss for making in self._making.values() for loss in making.lost}
+        making = {loss for making in self._making.values() for loss in making.lost}
+        under_way: list[Loss] = []
         wanted: dict[str, list[Loss]] = {}
         hopeless: list[tuple[CannotRunAgain, list[Loss]]] = []
         for loss, word in losses().items():
             task = lineage.known(loss.origin.task)
             if task is None:
                 continue
-            if loss in under_way:
-                claim(loss, self._name, self._looks)
+            if loss in making:
+                under_way.append(loss)
             elif (refusal := task.refusal(loss.origin.part)) is not None:
                 # To give up deletes. What may be cut off only, the supervisor gives up, in its time.
                 if word.certain:
@@ -129,11 +128,14 @@ class _Recovery:
                 else:
                     say_why(id_of_hex(loss.guard), refusal.kind, str(refusal))
             else:
-                claim(loss, self._name, self._looks)
                 wanted.setdefault(loss.origin.task, []).append(loss)
-        for name, lost in wanted.items():
-            if time.monotonic() > self._claimed + CLAIM_INTERVAL:
-                self._claim([*under_way, *(loss for some in wanted.values() for loss in some)])
+        claimed = self._claim(under_way, wanted)
+        while wanted:
+            if time.monotonic() > claimed + CLAIM_INTERVAL:
+                claimed = self._claim(under_way, wanted)
+            name = next(iter(wanted))
+            lost = wanted.pop(name)
+            under_way += lost
             if (task := lineage.known(name)) is not None:
                 logger.warning(
                     "%d values of %s are lost: %s", len(lost), name, task.next_attempt(lost[0].origin.part)
@@ -143,12 +145,12 @@ class _Recovery:
         for refusal, lost in hopeless:
             _give_up_as(refusal, lost)
 
-    def _claim(self, losses: Iterable[Loss]) -> None:
-        """So that nobody gives them up meanwhile."""
-        self._looks += 1
-        self._claimed = time.monotonic()
-        for loss in losses:
-            claim(loss, self._name, self._looks)
+    def _claim(self, under_way: list[Loss], wanted: dict[str, list[Loss]]) -> float:
+        """So that nobody gives them up meanwhile; when that was (`time.monotonic`)."""
+        self._claims += 1
+        for loss in itertools.chain(under_way, *wanted.values()):
+            claim(loss, self._name, self._claims)
+        return time.monotonic()
 
     def _run_again(self, task: lineage.Task, lost: list[Loss], lender: Lender | None) -> None:
         guards_before = [last_guard(loss.guard) for loss in lost]
@@ -170,7 +172,7 @@ class _Recovery:
                 continue
             if last_guard(lost[0].guard) == guards_before[0]:
                 del self._making[call]
-                # If it begins just now, this ends it; or both make the same.
+                # This ends a call that begins just now; or both make the same.
                 ray.cancel(call, recursive=False)
                 task.take_back(call)
                 self._run_again(task, lost, lender)

@@ -32,7 +32,7 @@ THRESHOLD_VARIABLE = "HOPLITE_RAY_THRESHOLD"
 TRANSPARENT_VARIABLE = "HOPLITE_RAY_TRANSPARENT"
 
 LINEAGE_BYTES_MAX = 1 << 30
-"""That remembering tasks may take, by default: as much as Ray's own. Beyond, the oldest are forgotten."""
+"""Remembering tasks takes as much by default, as in Ray. Beyond, the oldest are forgotten."""
 
 
 class LineageSettings(NamedTuple):

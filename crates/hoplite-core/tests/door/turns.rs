@@ -16,6 +16,7 @@ use crate::requests::{
     announce, array, create, delete, deleted, edition, get, get_partial, lend_of, object, put_report, reduce,
     stamp_of, SIZE, SMALL,
 };
+use crate::waits::wait;
 
 const STORE: u64 = 8 << 20;
 
@@ -204,13 +205,7 @@ fn news_of_an_object_that_many_watch_do_not_cross() {
 fn who_begins_to_watch_while_many_are_told_keeps_nobody_from_hearing() {
     let mut at = Node::among(2, STORE);
     let id = at.id_owned_by(2);
-    let wait = |count| Request::Wait {
-        ids: vec![object("never"), id],
-        count,
-        timeout_ms: None,
-        fail_if_lost: false,
-        known_lost: vec![],
-    };
+    let wait = |count| wait(&[object("never"), id], count);
     let clients = [CLIENT, ClientId(2)];
     let calls = clients.map(|client| (0..1500).map(|_| at.ask_as(client, wait(1))).collect::<Vec<_>>());
     let report = put_report(1, edition(5), SIZE);
@@ -230,13 +225,7 @@ fn who_begins_to_watch_while_many_are_told_keeps_nobody_from_hearing() {
 fn who_begins_to_watch_while_many_are_told_of_a_deletion_is_told_too() {
     let mut at = Node::among(2, STORE);
     let id = at.id_owned_by(2);
-    let wait = Request::Wait {
-        ids: vec![object("never"), id],
-        count: 1,
-        timeout_ms: None,
-        fail_if_lost: false,
-        known_lost: vec![],
-    };
+    let wait = wait(&[object("never"), id], 1);
     let clients = [3, 4].map(ClientId);
     let mut calls: Vec<_> = (0..3000).map(|number| at.ask_as(clients[number / 1500], wait.clone())).collect();
     let gone = deleted(&at);

@@ -8,7 +8,7 @@ use crate::node::{node, Node, ME};
 use crate::puts::{failed, put};
 use crate::requests::{announce, delete, edition, object, put_report, SIZE};
 
-fn wait(ids: &[ObjectId], count: u32) -> Request {
+pub fn wait(ids: &[ObjectId], count: u32) -> Request {
     Request::Wait { ids: ids.to_vec(), count, timeout_ms: None, fail_if_lost: false, known_lost: Vec::new() }
 }
 
