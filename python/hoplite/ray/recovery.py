@@ -135,12 +135,12 @@ class _Recovery:
                 claimed = self._claim(under_way, wanted)
             name = next(iter(wanted))
             lost = wanted.pop(name)
-            under_way += lost
             if (task := lineage.known(name)) is not None:
                 logger.warning(
                     "%d values of %s are lost: %s", len(lost), name, task.next_attempt(lost[0].origin.part)
                 )
-                self._run_again(task, lost, self._lender(task, lost))
+                if self._run_again(task, lost, self._lender(task, lost)):
+                    under_way += lost
         # At last: a deletion that is not answered holds up no claim.
         for refusal, lost in hopeless:
             _give_up_as(refusal, lost)
@@ -152,7 +152,8 @@ class _Recovery:
             claim(loss, self._name, self._claims)
         return time.monotonic()
 
-    def _run_again(self, task: lineage.Task, lost: list[Loss], lender: Lender | None) -> None:
+    def _run_again(self, task: lineage.Task, lost: list[Loss], lender: Lender | None) -> bool:
+        """Whether it does: else these are given up."""
         guards_before = [last_guard(loss.guard) for loss in lost]
         parts = {loss.origin.part: Part(loss.guard, loss.origin.like) for loss in lost}
         try:
@@ -161,8 +162,9 @@ class _Recovery:
                 note_lent(call.task_id().hex(), lender)
         except Exception as error:
             _give_up_as(error, lost)
-        else:
-            self._making[call] = _Making(lost, lender, guards_before)
+            return False
+        self._making[call] = _Making(lost, lender, guards_before)
+        return True
 
     def _lend_to_who_waits(self) -> None:
         """What has not begun may wait for what is held by a task that has come to wait for it."""
