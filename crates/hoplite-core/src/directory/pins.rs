@@ -83,6 +83,13 @@ impl Directory {
         self.secure(ctx, id);
     }
 
+    /// It has a complete copy by now, whether it had room for one before or not.
+    pub(super) fn forget_refusal(&mut self, node: NodeId, id: ObjectId) {
+        if let Some(keeper) = self.known_entry_mut(id).and_then(|entry| entry.keeper.as_deref_mut()) {
+            keeper.refused.retain(|&refused| refused != node);
+        }
+    }
+
     /// Nodes that had no room may have some by now.
     pub fn on_pin_timer(&mut self, ctx: &mut Ctx, id: ObjectId) {
         if let Some(keeper) = self.known_entry_mut(id).and_then(|entry| entry.keeper.as_deref_mut()) {

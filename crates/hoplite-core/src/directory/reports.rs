@@ -109,7 +109,11 @@ impl Directory {
         }
         self.tell_subscribers(ctx, local, id, origin, report);
         self.break_cycle(ctx, id, origin);
-        let unkept = |entry: &Entry| !entry.holders.iter().any(|(_, held)| held.pinned);
+        if report.complete {
+            self.forget_refusal(origin, id);
+        }
+        let keeps = |held: &Held| held.pinned && !held.leaving;
+        let unkept = |entry: &Entry| !entry.holders.iter().any(|(_, held)| keeps(held));
         if report.leaving || (report.complete && self.entry(id).is_some_and(unkept)) {
             self.secure(ctx, id);
         }

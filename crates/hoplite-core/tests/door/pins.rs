@@ -167,6 +167,37 @@ fn a_node_that_leaves_is_no_keeper() {
     assert_eq!(told_to_keep(&mut at, id), [3]);
 }
 
+/// Node 5 has put an object of ours, and leaves. Who is told to keep it.
+fn left_behind(nodes: u16) -> (Node, ObjectId, Vec<u16>) {
+    let mut at = Node::among(nodes, STORE);
+    let id = at.id_owned_by(ME);
+    at.request(5, id, announce(put_report(1, edition(5), SIZE)));
+    at.request(5, id, announce(CopyReport { leaving: true, ..put_report(2, edition(5), SIZE) }));
+    // We are asked first; our own answer is in no mail.
+    at.request(ME, id, DirectoryRequest::PinRefused);
+    let keepers = told_to_keep(&mut at, id);
+    (at, id, keepers)
+}
+
+#[test]
+fn a_copy_that_turns_up_while_the_node_that_keeps_the_object_leaves_is_to_be_kept() {
+    let (mut at, id, keepers) = left_behind(5);
+    let [told] = keepers[..] else { panic!("{keepers:?}") };
+    let other = (2..5).find(|&node| node != told).expect("three could be told");
+    at.request(other, id, announce(received_report(1, edition(5), SIZE, None)));
+    assert_eq!(told_to_keep(&mut at, id), [other], "it has all bytes already");
+}
+
+#[test]
+fn who_had_no_room_and_has_a_copy_by_now_is_to_keep_it() {
+    let (mut at, id, keepers) = left_behind(5);
+    let [told] = keepers[..] else { panic!("{keepers:?}") };
+    at.request(told, id, DirectoryRequest::PinRefused);
+    told_to_keep(&mut at, id);
+    at.request(told, id, announce(received_report(1, edition(5), SIZE, None)));
+    assert_eq!(told_to_keep(&mut at, id), [told]);
+}
+
 /// A copy that came here for a get.
 fn cached(at: &mut Node, id: ObjectId) -> CopyId {
     let read = at.ask(get(id));
@@ -238,4 +269,18 @@ fn a_node_that_refused_may_keep_it_when_it_is_told_again() {
     let said = at.take_requests(id);
     let kept = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Announce { report, .. } if report.pinned && report.complete);
     assert!(said.iter().any(kept), "{said:?}");
+}
+
+/// It would be asked for when there is room, which may be never.
+#[test]
+fn who_waits_for_room_for_an_object_refuses_to_keep_it() {
+    let mut at = Node::among(3, 2 * SIZE);
+    let (id, ours) = (at.id_owned_by(2), at.id_owned_by(ME));
+    put(&mut at, ours, SIZE + SIZE / 2);
+    at.ask(get(id));
+    let ask = last_ask(&mut at, id);
+    at.answer(2, id, lend_of(ask, 3, edition(5), SIZE));
+    at.take_mail();
+    at.answer(2, id, DirectoryAnswer::Pin);
+    assert!(at.take_requests(id).contains(&DirectoryRequest::PinRefused));
 }
