@@ -288,7 +288,7 @@ impl Directory {
             due: ctx.now,
         };
         if scope == Scope::All && node != ctx.me {
-            pull.shards.iter().for_each(|&shard| self.repeat_state_of_questions(ctx, shard, node));
+            self.sweep_questions(ctx, &pull.shards, node);
         }
         self.pulls.running.insert(node, pull);
         self.ask_for_page(ctx, node);

@@ -168,9 +168,10 @@ impl Directory {
     }
 
     /// `node` may have taken questions about this shard back, and its word of that been lost: it hears how they
-    /// stand, and takes them back once more.
-    pub(super) fn repeat_state_of_questions(&self, ctx: &mut Ctx, shard: Shard, node: NodeId) {
-        let Some(owned) = self.owned.get(shard).filter(|owned| owned.is_active()) else { return };
+    /// stand, and takes them back once more. Says how many entries were looked at.
+    pub(super) fn repeat_state_of_questions(&self, ctx: &mut Ctx, shard: Shard, node: NodeId) -> usize {
+        let owned = self.owned.get(shard).filter(|owned| owned.is_active() && ctx.shards.contains(node));
+        let Some(owned) = owned else { return 0 };
         for id in owned.of_node(node) {
             let Some(entry) = owned.entry(id) else { continue };
             if let Some(ask) = entry.asks.of(node) {
@@ -181,6 +182,7 @@ impl Directory {
                 self.answer(ctx, node, id, DirectoryAnswer::Holders { nodes });
             }
         }
+        owned.count_of(node)
     }
 
     /// Who asks gets the object without being told to, and who was sent it counts as a holder.

@@ -28,6 +28,8 @@ pub(super) struct Sweeps {
     activate: VecDeque<Shard>,
     /// Shards of which a node has told all it knows, and the number that what it knows has at least.
     unrepeated: BTreeMap<(Shard, NodeId), u64>,
+    /// Shards of which a node is asked for all it knows, and is to hear how its questions stand.
+    questions: BTreeSet<(Shard, NodeId)>,
     /// Nodes that are gone, and the last shard that was looked at for each.
     forget: BTreeMap<NodeId, Option<Shard>>,
     /// Shards of others now. What is lost of them by the death of nodes that were not forgotten in time is to be
@@ -47,6 +49,7 @@ impl Sweeps {
     pub fn is_empty(&self) -> bool {
         let heard = self.unrepeated.is_empty() && self.activate.is_empty();
         heard
+            && self.questions.is_empty()
             && self.repeat.is_empty()
             && self.pins.is_empty()
             && self.forget.is_empty()
@@ -76,6 +79,11 @@ impl Directory {
 
     pub(super) fn sweep_unrepeated(&mut self, ctx: &mut Ctx, shard: Shard, node: NodeId, since: u64) {
         self.sweeps.unrepeated.insert((shard, node), since);
+        self.work_soon(ctx);
+    }
+
+    pub(super) fn sweep_questions(&mut self, ctx: &mut Ctx, shards: &BTreeSet<Shard>, node: NodeId) {
+        self.sweeps.questions.extend(shards.iter().map(|&shard| (shard, node)));
         self.work_soon(ctx);
     }
 
@@ -174,6 +182,9 @@ impl Directory {
         }
         if let Some(shard) = self.sweeps.activate.pop_front() {
             return self.activate(ctx, local, shard);
+        }
+        if let Some((shard, node)) = self.sweeps.questions.pop_first() {
+            return self.repeat_state_of_questions(ctx, shard, node);
         }
         if let Some((&node, &after)) = self.sweeps.forget.first_key_value() {
             return self.forget_some(ctx, local, node, after, most);

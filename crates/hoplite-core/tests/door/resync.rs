@@ -495,3 +495,30 @@ fn a_peer_with_a_new_connection_takes_back_what_it_wants_no_more() {
     }
     assert_eq!(at.take_requests(theirs), [DirectoryRequest::Unask { ask: 4 }, DirectoryRequest::Unsubscribe]);
 }
+
+/// In turns of some 256: whoever watches ten thousand objects must not keep others waiting.
+#[test]
+fn how_many_questions_stand_is_told_a_few_at_a_time() {
+    const COUNT: usize = 3000;
+    let mut at = Node::among(2, STORE);
+    let names = (0..).map(|number| object(&format!("object {number}")));
+    let ours: Vec<_> = names.filter(|&id| at.owner_of(id) == ME).take(COUNT).collect();
+    for &id in &ours {
+        at.request(2, id, DirectoryRequest::Subscribe { bytes_max: None });
+    }
+    at.take_mail();
+    let told = |at: &mut Node| {
+        let is_it = |message: &PeerMessage| {
+            matches!(message, PeerMessage::Answer { answer: DirectoryAnswer::Holders { .. }, .. })
+        };
+        at.take_mail().iter().filter(|(_, message)| is_it(message)).count()
+    };
+    at.handle(Input::PeerBroken { node: node(2) });
+    let mut turns = vec![told(&mut at)];
+    for _ in 0..1000 {
+        at.wait(Duration::from_micros(100));
+        turns.push(told(&mut at));
+    }
+    assert_eq!(turns.iter().sum::<usize>(), COUNT);
+    assert!(turns.iter().all(|&told| told <= 300), "{:?}", turns.iter().max());
+}
