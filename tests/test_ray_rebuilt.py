@@ -112,6 +112,32 @@ def of_what_nobody_can_make_now():
     add_a_node()
     assert ray.get(result, timeout=60)[0] == 0
 
+def of_what_nobody_waits_for():
+    def noted(folder):
+        os.close(tempfile.mkstemp(dir=folder)[0])
+        return {"in a dict": [np.ones(10_000_000, np.uint8)]}
+
+    @ray.remote
+    def yielded(folder):
+        yield noted(folder)
+        yield noted(folder)
+
+    with tempfile.TemporaryDirectory() as folder:
+        results = [ray.remote(noted).remote(folder), hoplite.ray.remote(noted).remote(folder)]
+        results += list(yielded.remote(folder))
+        forgotten = ray.remote(noted).remote(folder)
+        ray.wait([*results, forgotten], num_returns=5, fetch_local=False)
+        del forgotten
+        lose_the_node()
+        deadline = time.monotonic() + 30
+        while len(os.listdir(folder)) < 9 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(3)
+        assert len(os.listdir(folder)) == 9
+        for result in results:
+            assert ray.get(result, timeout=60)["in a dict"][0][0] == 1
+        assert len(os.listdir(folder)) == 9
+
 def of_what_only_a_call_that_waits_refers_to():
     @ray.remote(max_retries=0)
     def sleep():
@@ -281,6 +307,21 @@ def of_an_argument_of_an_actor_that_holds_what_its_task_needs():
     reader = ray.remote(**options)(Reader).remote(result)
     assert ray.get(reader.read.remote(), timeout=60) == 0
     ray.kill(reader)
+
+def of_what_raises_the_second_time():
+    @ray.remote
+    def once(folder):
+        os.mkdir(f"{folder}/run")
+        return np.zeros(10_000_000, np.uint8)
+
+    with tempfile.TemporaryDirectory() as folder:
+        result = once.remote(folder)
+        assert read(result) == [0]
+        lose_the_node()
+        for use in (lambda: ray.get(result, timeout=60), lambda: read(result)):
+            with pytest.raises(FileExistsError, match="run") as raised:
+                use()
+            assert isinstance(raised.value, ray.exceptions.RayTaskError)
 
 def of_what_is_something_else_the_second_time():
     @ray.remote

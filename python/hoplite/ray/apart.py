@@ -6,17 +6,28 @@ of a class that is not known here. Who wants nothing but the handles in such a v
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ray._private.serialization import SerializationContext, unpack_pickle5_buffers
+from ray._private.serialization import SerializationContext, split_buffer, unpack_pickle5_buffers
 
-__all__ = ["are_handles_kept", "keep_handles", "unpickled"]
+from hoplite.ray.origins import Origin
+
+__all__ = ["are_handles_kept", "handles_in", "keep_handles", "unpickled"]
 
 MADE = ("hoplite.ray.", "ray._private.serialization")
 """How the names of modules begin whose functions and classes are what they are: handles and references."""
+
+HANDLE = ("hoplite.ray.handles", "load")
+PACKED = ("hoplite.ray.packing", "_unpacked")
+REFERENCE = ("ray._private.serialization", "_object_ref_deserializer")
+"""What unpickling calls for a handle, for a value that was packed, and for a reference."""
+
+KEPT = ("hoplite.ray.forms", "hoplite.ray.origins")
+"""Modules of what is in a handle besides."""
 
 _keeps_handles = False
 
@@ -44,6 +55,19 @@ def unpickled(stream: bytes, buffers: Iterable[Any]) -> Any:
         if not _keeps_handles:
             raise
     return _Unpickler(io.BytesIO(stream), buffers=buffers).load()
+
+
+def handles_in(data: Any) -> list[tuple[str, Origin | None]]:
+    """The guards (in hex) and origins of the handles in a value, given as Ray keeps it.
+
+    Nothing of the value is made, and no reference is counted. Where it cannot be read on, those before count.
+    """
+    found: list[tuple[str, Origin | None]] = []
+    with contextlib.suppress(Exception):
+        _, pickled = split_buffer(data)
+        stream, buffers = unpack_pickle5_buffers(pickled)
+        _Finder(stream, buffers, found).load()
+    return found
 
 
 def _or_taken_apart(deserialize: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,3 +100,31 @@ class _Anything:
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         return super().find_class(module, name) if module.startswith(MADE) else _Anything
+
+
+class _Finder(pickle.Unpickler):
+    def __init__(self, stream: bytes, buffers: Iterable[Any], found: list[tuple[str, Origin | None]]) -> None:
+        super().__init__(io.BytesIO(stream), buffers=buffers)
+        self._found = found
+
+    def find_class(self, module: str, name: str) -> Any:
+        what = (module, name)
+        if what == HANDLE:
+            return self._note
+        if what == PACKED:
+            return self._look_inside
+        if what == REFERENCE:
+            return _binary
+        return super().find_class(module, name) if module in KEPT else _Anything
+
+    def _note(self, guard: bytes, _form: object, origin: Origin | None) -> _Anything:
+        self._found.append((guard.hex(), origin))
+        return _Anything()
+
+    def _look_inside(self, stream: bytes, *buffers: Any) -> _Anything:
+        _Finder(stream, buffers, self._found).load()
+        return _Anything()
+
+
+def _binary(binary: bytes, *_: object) -> bytes:
+    return binary

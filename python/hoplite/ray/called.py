@@ -70,7 +70,8 @@ class Function(NamedTuple):
         environment: dict[str, str] = {}
         if lender is not None and (on_theirs := lent(options, lender)) is not None:
             options, environment = on_theirs
-        options = {**options, "num_returns": 1, "max_retries": retries}
+        # To Ray, and who asks it, this is the same function.
+        options = {"name": self.name, **options, "num_returns": 1, "max_retries": retries}
         options.pop(BACKPRESSURE, None)
         args = [self.function._function, environment, *args]
         # As of Ray's own tasks with GPUs, the process ends: it would keep the devices that it has opened.

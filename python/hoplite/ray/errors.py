@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import pickle
+
 import ray.exceptions
+from ray import cloudpickle
 from ray.core.generated.common_pb2 import ErrorType
 
 from hoplite.errors import HopliteError, ObjectDeleted, ObjectLost, TimedOut
-from hoplite.ray.losses import reason_of
+from hoplite.ray.losses import RAISED, reason_of
 
-__all__ = ["ObjectFetchTimedOutError", "ObjectLostError", "unavailable"]
+__all__ = ["ObjectFetchTimedOutError", "ObjectLostError", "pickled", "unavailable"]
+
+ERROR_BYTES_MAX = 100 << 10
+"""Of an error that a task has ended with, pickled: longer ones are told in words."""
 
 UNRECONSTRUCTABLE = "OBJECT_UNRECONSTRUCTABLE_"
 """How the names of Ray's `ErrorType`s begin that say why an object cannot be made again."""
@@ -60,7 +67,19 @@ class ObjectReconstructionFailedError(_Unavailable, ray.exceptions.ObjectReconst
         return type(self), (self.object_ref_hex, self.why, ErrorType.Name(self.reason))
 
 
-def unavailable(object_ref: ray.ObjectRef | None, error: HopliteError) -> _Unavailable:
+def pickled(error: ray.exceptions.RayError) -> bytes | None:
+    """What a task has ended with, for whoever needs its result; None: that takes too much."""
+    if isinstance(error, ray.exceptions.RayTaskError):
+        # As it was raised it is of the class of its cause as well, and cannot be pickled everywhere.
+        error = ray.exceptions.RayTaskError("", str(error), error.cause)
+    try:
+        found: bytes = cloudpickle.dumps(error)
+    except Exception:
+        return None
+    return found if len(found) <= ERROR_BYTES_MAX else None
+
+
+def unavailable(object_ref: ray.ObjectRef | None, error: HopliteError) -> ray.exceptions.RayError:
     """The error for whoever needs the value of `object_ref` (None: it is not known, as in arguments)."""
     hex = "of unknown id" if object_ref is None else object_ref.hex()
     why = f"{type(error).__name__}: {error}"
@@ -73,8 +92,17 @@ def unavailable(object_ref: ray.ObjectRef | None, error: HopliteError) -> _Unava
         kind_of = ReferenceCountingAssertionError if isinstance(error, ObjectDeleted) else ObjectLostError
         return kind_of(hex, why)
     kind, reason = said
+    if kind == RAISED:
+        return _unpickled(reason, hex)
     if kind == "OWNER_DIED":
         return OwnerDiedError(hex, reason)
     if kind.startswith(UNRECONSTRUCTABLE):
         return ObjectReconstructionFailedError(hex, reason, kind)
     return ObjectLostError(hex, reason)
+
+
+def _unpickled(reason: str, hex: str) -> ray.exceptions.RayError:
+    try:
+        return pickle.loads(base64.b64decode(reason))
+    except Exception as error:
+        return ObjectLostError(hex, f"its task has raised an error that cannot be unpickled here: {error!r}")

@@ -36,6 +36,7 @@ __all__ = [
     "limit",
     "record",
     "record_actor",
+    "results",
     "takes_results",
 ]
 
@@ -274,6 +275,23 @@ class _Tasks:
                 if not task.is_large:
                     task.pinned = ()
 
+    def results(self) -> list[ray.ObjectRef]:
+        counts = reference_counts()
+        counted = [reference.decode() for reference, count in counts.items() if any(count.values())]
+        waiting = [
+            ray.ObjectRef(bytes.fromhex(reference)) for reference in counted if self._may_be_lost(reference)
+        ]
+        if not waiting:
+            return []
+        ready: list[ray.ObjectRef]
+        ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0, fetch_local=False)
+        return ready
+
+    def _may_be_lost(self, reference: str) -> bool:
+        task = self.by_id.get(_task_of(reference))
+        may_run = task is not None and task.refused is None and task.is_large is not False
+        return may_run and _index_of(bytes.fromhex(reference)) <= RETURNS_MAX
+
     def _refuse(self, id: str, why: CannotRunAgain) -> None:
         """Remember of a task no more than why it is not run again."""
         task = self.by_id[id]
@@ -412,6 +430,11 @@ def known(task: str) -> Task | None:
 def knows_any() -> bool:
     """Whether this process remembers tasks."""
     return bool(_tasks.by_id)
+
+
+def results() -> list[ray.ObjectRef]:
+    """Of tasks that may run again: those that this process refers to, that have come and may be lost."""
+    return _tasks.results()
 
 
 def drop_ended() -> None:

@@ -5,6 +5,7 @@ There, and not by calls: who misses an object may be unpickling, and calls would
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from hoplite.ray.names import NAMESPACE
 from hoplite.ray.origins import Origin
 
 __all__ = [
+    "RAISED",
     "Guard",
     "Loss",
     "Word",
@@ -30,6 +32,7 @@ __all__ = [
     "note_lent",
     "reason_of",
     "report",
+    "say_error",
     "say_why",
     "settle",
 ]
@@ -41,6 +44,9 @@ LENDER_PREFIX = b"lender/"
 LENT_PREFIX = b"lent/"
 CERTAIN = b"certain"
 CLAIMED = b"claimed "
+
+RAISED = "TASK_EXECUTION_EXCEPTION"
+"""Of the kinds of Ray's `ErrorType`, the one that has no reason but an error."""
 
 REASON_CHARS_MAX = 10_000
 """Of why an object is lost: what users' errors say may be long, and is kept for each object for minutes."""
@@ -131,8 +137,17 @@ def say_why(id: ObjectId, kind: str, reason: str) -> None:
     internal_kv._internal_kv_put(_why_key(id), word, overwrite=False, namespace=NAMESPACE)
 
 
+def say_error(id: ObjectId, error: bytes) -> None:
+    """The same, of an object whose second run has ended with `error`, which is pickled."""
+    word = b" ".join((RAISED.encode(), base64.b64encode(error)))
+    internal_kv._internal_kv_put(_why_key(id), word, overwrite=False, namespace=NAMESPACE)
+
+
 def reason_of(id: ObjectId) -> tuple[str, str] | None:
-    """The kind and the reason that were said of an object; None: nothing was."""
+    """The kind and the reason that were said of an object; None: nothing was.
+
+    Of the kind `RAISED` the reason is an error, pickled, in base 64.
+    """
     word = internal_kv._internal_kv_get(_why_key(id), namespace=NAMESPACE)
     if word is None:
         return None

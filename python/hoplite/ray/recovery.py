@@ -21,6 +21,8 @@ from hoplite.errors import HopliteError
 from hoplite.ray import connection, lineage
 from hoplite.ray.arguments import Actor, CannotRunAgain
 from hoplite.ray.called import Function, Method, Part, is_again
+from hoplite.ray.deaths import Deaths
+from hoplite.ray.errors import pickled
 from hoplite.ray.lending import Lender
 from hoplite.ray.lifetime import id_of_hex
 from hoplite.ray.losses import (
@@ -32,6 +34,8 @@ from hoplite.ray.losses import (
     losses,
     note_guard,
     note_lent,
+    report,
+    say_error,
     say_why,
     settle,
 )
@@ -57,6 +61,10 @@ RETRIES_VARIABLE = "RAY_TASK_MAX_RETRIES"
 CLAIM_INTERVAL = 3.0
 """Seconds at most between two claims, however much is to be made again; others give up what nobody claims."""
 
+MISSED_AT_ONCE = 256
+"""Values that nobody waits for, of which more are not reported while so many are being made again: each
+report is read by all processes that have called tasks."""
+
 DELETE_TIMEOUT = 5.0
 """Seconds for a deletion, which the end of this process waits for; whoever still waits reports it again."""
 
@@ -79,6 +87,7 @@ class _Recovery:
         """Of Ray's, made anew whenever this process connects; its worker id may be the same as before."""
         self._name = global_worker.worker_id.hex()
         self._claims = 0
+        self._deaths = Deaths()
         self._making: dict[ray.ObjectRef, _Making] = {}
         self._lent_in_vain: set[tuple[str, str]] = set()
         self._stopping = threading.Event()
@@ -104,6 +113,7 @@ class _Recovery:
             try:
                 lineage.drop_ended()
                 if lineage.knows_any():
+                    self._report_missed()
                     self._make_again()
                 self._see_to_failures()
             except Exception:
@@ -144,6 +154,12 @@ class _Recovery:
         # At last: a deletion that is not answered holds up no claim.
         for refusal, lost in hopeless:
             _give_up_as(refusal, lost)
+
+    def _report_missed(self) -> None:
+        """What a dead node has taken is made again, though nobody waits for it, as on Ray."""
+        under_way = sum(len(making.lost) for making in self._making.values())
+        for loss in self._deaths.losses(MISSED_AT_ONCE - under_way):
+            report(loss, certain=False)
 
     def _claim(self, under_way: list[Loss], wanted: dict[str, list[Loss]]) -> float:
         """So that nobody gives them up meanwhile; when that was (`time.monotonic`)."""
@@ -293,13 +309,17 @@ def stop() -> None:
 
 
 def _give_up_as(error: Exception, lost: list[Loss]) -> None:
-    give_up(lost, str(error), error.kind if isinstance(error, CannotRunAgain) else "OBJECT_LOST")
+    kind = error.kind if isinstance(error, CannotRunAgain) else "OBJECT_LOST"
+    # On Ray, too, what the second run has raised is the result.
+    raised = pickled(error) if isinstance(error, ray.exceptions.RayError) else None
+    give_up(lost, str(error), kind, raised)
 
 
-def give_up(lost: list[Loss], reason: str, kind: str = "OBJECT_LOST") -> None:
+def give_up(lost: list[Loss], reason: str, kind: str = "OBJECT_LOST", raised: bytes | None = None) -> None:
     """Nobody can make these again: whoever waits for them is told so, by their deletion.
 
-    `kind`: the name of the one of Ray's `ErrorType`s that says the `reason` best.
+    `kind`: the name of the one of Ray's `ErrorType`s that says the `reason` best. `raised`: an error,
+    pickled, that is their value now.
 
     What some node has after all stays. A report may come late, or from who was cut off for a while.
     """
@@ -309,7 +329,10 @@ def give_up(lost: list[Loss], reason: str, kind: str = "OBJECT_LOST") -> None:
     logger.warning("%d objects are lost for good: %s", len(lost), reason)
     ids = [id_of_hex(loss.guard) for loss in lost]
     for id in ids:
-        say_why(id, kind, reason)
+        if raised is None:
+            say_why(id, kind, reason)
+        else:
+            say_error(id, raised)
     connection.call(lambda way: way.client.delete(ids, timeout=DELETE_TIMEOUT))
     for loss in lost:
         settle(loss)

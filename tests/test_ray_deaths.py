@@ -1,0 +1,188 @@
+"""What nodes that have died have taken is missed by who can make it again, though nobody waits for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from ray_cluster import IGNORED
+
+ray = pytest.importorskip("ray")
+deaths = pytest.importorskip("hoplite.ray.deaths")
+
+from hoplite.errors import NodeUnreachable, ObjectDeleted, TimedOut  # noqa: E402
+from hoplite.ids import ObjectId  # noqa: E402
+from hoplite.ray.lifetime import id_of_hex  # noqa: E402
+from hoplite.ray.losses import Loss  # noqa: E402
+from hoplite.ray.origins import Origin  # noqa: E402
+
+pytestmark = IGNORED
+
+MANY = 1000
+
+
+class Node:
+    """Stands for the node of this process: who is a member, and who has what."""
+
+    def __init__(self) -> None:
+        self.members = ("here", "there")
+        self.found: dict[ObjectId, bool | Exception] = {}
+        self.asked = 0
+
+    def status(self, timeout: float) -> Any:
+        return SimpleNamespace(members=self.members)
+
+    def locations(self, id: ObjectId, timeout: float) -> Any:
+        self.asked += 1
+        found = self.found[id]
+        if isinstance(found, Exception):
+            raise found
+        return SimpleNamespace(copies=[SimpleNamespace(complete=found)])
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Node:
+    node = Node()
+    way = SimpleNamespace(client=node)
+    monkeypatch.setattr(deaths.connection, "call", lambda use, *_: use(way))
+    monkeypatch.setattr(deaths, "PAUSE", 0.05)
+    return node
+
+
+def values(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[Loss]:
+    """What this process's tasks have made."""
+    found = [Loss(Origin("task", part, "|u1(1,)"), name) for part, name in enumerate(names)]
+    monkeypatch.setattr(deaths, "_values", lambda: iter(found))
+    return found
+
+
+def all_told(looks: Any, most: int = MANY) -> list[Loss]:
+    """Over several looks."""
+    told = []
+    for _ in range(5):
+        told += looks.losses(most)
+        time.sleep(0.06)
+    return told
+
+
+def test_what_went_with_a_node_is_told_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, there, deleted = values(monkeypatch, "gone", "there", "deleted")
+    node.found = {
+        id_of_hex(gone.guard): False,
+        id_of_hex(there.guard): True,
+        id_of_hex(deleted.guard): ObjectDeleted("it was"),
+    }
+    looks = deaths.Deaths()
+    assert all_told(looks) == []
+    assert node.asked == 0, "nobody has died"
+    node.members = ("here",)
+    assert looks.losses(MANY) == [], "those who have it may be telling each other"
+    assert all_told(looks) == [gone]
+
+
+def test_what_turns_up_again_is_not_lost(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    (value,) = values(monkeypatch, "value")
+    looks = deaths.Deaths()
+    looks.losses(MANY)
+    node.members, node.found = ("here",), {id_of_hex(value.guard): False}
+    looks.losses(MANY)
+    node.found = {id_of_hex(value.guard): True}
+    assert all_told(looks) == []
+
+
+def test_who_cannot_be_told_yet_asks_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    (value,) = values(monkeypatch, "value")
+    looks = deaths.Deaths()
+    looks.losses(MANY)
+    node.members, node.found = ("here",), {id_of_hex(value.guard): TimedOut("not yet")}
+    assert all_told(looks) == []
+    node.found = {id_of_hex(value.guard): False}
+    assert all_told(looks) == [value]
+
+
+def test_no_more_are_told_than_are_asked_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = values(monkeypatch, *map(str, range(10)))
+    looks = deaths.Deaths()
+    looks.losses(MANY)
+    node.members, node.found = ("here",), {id_of_hex(loss.guard): False for loss in lost}
+    assert all_told(looks, most=0) == []
+    assert looks.losses(3) == lost[:3]
+    assert all_told(looks) == lost[3:]
+
+
+def test_a_node_of_ones_own_that_is_back_has_lost_what_it_had(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (value,) = values(monkeypatch, "value")
+    looks = deaths.Deaths()
+    looks.losses(MANY)
+    node.found = {id_of_hex(value.guard): False}
+    another = SimpleNamespace(client=node)
+
+    def unreachable(use: Callable[[Any], Any], *_: object) -> Any:
+        raise NodeUnreachable("it is being started anew")
+
+    monkeypatch.setattr(deaths.connection, "call", unreachable)
+    assert looks.losses(MANY) == []
+    monkeypatch.setattr(deaths.connection, "call", lambda use, *_: use(another))
+    assert all_told(looks) == [value]
+
+
+class Unknown:
+    """What the finder must not make."""
+
+    made = 0
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).make, (self.value,)
+
+    @classmethod
+    def make(cls, value: object) -> Unknown:
+        cls.made += 1
+        return cls(value)
+
+
+def test_handles_are_found_in_values_that_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hoplite.ray import apart
+    from hoplite.ray.forms import Form
+    from hoplite.ray.handles import Handle
+    from hoplite.ray.packing import _unpacked
+    from ray._private.serialization import _object_ref_deserializer
+    from ray.cloudpickle import dumps
+
+    class Reference:
+        """As Ray pickles one."""
+
+        def __init__(self, byte: int) -> None:
+            self.binary = bytes([byte]) * 28
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return _object_ref_deserializer, (self.binary, "", b"", b"", None)
+
+    class Packed:
+        def __init__(self, stream: bytes) -> None:
+            self.stream = stream
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return _unpacked, (self.stream,)
+
+    origin = Origin("task", 3, "|u1(9,)")
+    value = {
+        "deep": [Unknown({Handle(Reference(1), Form.TENSOR, origin): 1})],
+        "packed": Packed(dumps([Handle(Reference(2), Form.ARRAY, None)])),
+        "small": np.zeros(3),
+        "broken": Packed(b"no pickle"),
+    }
+    # Ray's own cut its buffers, which are made nowhere else.
+    monkeypatch.setattr(apart, "split_buffer", lambda data: (b"", data))
+    monkeypatch.setattr(apart, "unpack_pickle5_buffers", lambda data: (data, []))
+    data = dumps(value)
+    assert apart.handles_in(data) == [("01" * 28, origin), ("02" * 28, None)]
+    assert Unknown.made == 0
