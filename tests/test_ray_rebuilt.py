@@ -215,6 +215,17 @@ def of_a_task_that_may_not_run_again():
     with pytest.raises(ray.exceptions.ObjectReconstructionFailedError, match="RETRIES_DISABLED"):
         read(result)
 
+def of_what_an_actor_returned_whose_methods_are_retried():
+    options = dict(num_cpus=0, resources={"worker": 1}, max_restarts=-1, max_task_retries=-1)
+    maker = ray.remote(**options)(Maker).remote()
+    result = maker.make.remote(7)
+    assert read(result) == [7]
+    for _ in range(2):
+        lose_the_node()
+        assert read(result) == [7]
+"""
+
+MORE_CASES = """
 def of_what_was_yielded():
     @ray.remote(max_retries=2)
     def numbers():
@@ -231,17 +242,6 @@ def of_what_was_yielded():
         lose_the_node()
         assert ray.get([both.remote(item) for item in items], timeout=60) == [(0, 0), (1, 2), (2, 4)]
 
-def of_what_an_actor_returned_whose_methods_are_retried():
-    options = dict(num_cpus=0, resources={"worker": 1}, max_restarts=-1, max_task_retries=-1)
-    maker = ray.remote(**options)(Maker).remote()
-    result = maker.make.remote(7)
-    assert read(result) == [7]
-    for _ in range(2):
-        lose_the_node()
-        assert read(result) == [7]
-"""
-
-MORE_CASES = """
 def of_a_chain_whose_end_alone_is_referred_to():
     result = large.remote()
     for _ in range(8):
