@@ -62,6 +62,7 @@ SECTIONS = (
     Section("Applications on Ray", "applications", applications.draw),
     Section("Calls on Ray, and from what size Hoplite gains", "calls", calls.draw),
     Section("Failures in applications on Ray", "ray_failure", ray_figure.draw),
+    Section("Results on Ray that went with a node", "ray_rebuilt"),
     Section("Tasks on Ray that end one after the other", "ray_arrivals"),
     Section("The degree of a reduction's tree", "degree", degree.draw),
     Section("Many nodes, simulated", "scaling", scaling.draw),

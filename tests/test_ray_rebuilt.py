@@ -14,7 +14,7 @@ pytest.importorskip("ray")
 from test_ray_misuse import printed_by
 
 CLUSTER = """
-import os, re, tempfile, time
+import os, re, signal, tempfile, threading, time
 import numpy as np, pytest, ray, hoplite.ray
 from hoplite.ray import called, handles, lineage
 from hoplite.ray.losses import Loss, losses, report
@@ -226,6 +226,30 @@ def of_what_an_actor_returned_whose_methods_are_retried():
 """
 
 MORE_CASES = """
+def of_what_is_waited_for_until_somebody_loses_patience():
+    result = large.remote()
+    assert read(result) == [0]
+    cluster.remove_node(node, allow_graceful=False)
+    here = dict(num_cpus=0, resources={"head": 0.1})
+    for force in (False, True):
+        reader = first_of.options(**here, max_retries=0).remote(result)
+        assert ray.wait([reader], timeout=5) == ([], [reader])
+        ray.cancel(reader, force=force)
+        with pytest.raises((ray.exceptions.TaskCancelledError, ray.exceptions.WorkerCrashedError)):
+            ray.get(reader, timeout=20)
+    began = time.monotonic()
+    threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        ray.get(result, timeout=60)
+    assert time.monotonic() - began < 5
+    holder = ray.remote(**here)(Maker).remote()
+    call = holder.make.remote(result)
+    with pytest.raises(ray.exceptions.GetTimeoutError):
+        ray.get(call, timeout=1)
+    add_a_node()
+    assert ray.get(result, timeout=60)[0] == 0
+    assert ray.get(call, timeout=60)[0] == 0
+
 def of_what_was_yielded():
     @ray.remote(max_retries=2)
     def numbers():
