@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -32,6 +33,8 @@ class Node:
         self.members = ("here", "there")
         self.found: dict[ObjectId, bool | Exception] = {}
         self.asked = 0
+        self.owner = "here"
+        """Of all copies."""
 
     def status(self, timeout: float) -> Any:
         return SimpleNamespace(members=self.members)
@@ -41,7 +44,7 @@ class Node:
         found = self.found[id]
         if isinstance(found, Exception):
             raise found
-        return SimpleNamespace(copies=[SimpleNamespace(complete=found)])
+        return SimpleNamespace(copies=[SimpleNamespace(complete=found, node=self.owner)])
 
 
 @pytest.fixture
@@ -50,12 +53,14 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
     way = SimpleNamespace(client=node)
     monkeypatch.setattr(deaths.connection, "call", lambda use, *_: use(way))
     monkeypatch.setattr(deaths, "PAUSE", 0.05)
+    monkeypatch.setattr(deaths, "RETRY_PAUSE", 0.05)
     return node
 
 
 def values(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[Loss]:
     """What this process's tasks have made."""
     found = [Loss(Origin("task", part, "|u1(1,)"), name) for part, name in enumerate(names)]
+    monkeypatch.setattr(deaths.lineage, "known", lambda task: task)
     monkeypatch.setattr(deaths, "_values", lambda: iter(found))
     return found
 
@@ -100,6 +105,43 @@ def test_who_cannot_be_told_yet_asks_again(node: Node, monkeypatch: pytest.Monke
     looks.losses(MANY)
     node.members, node.found = ("here",), {id_of_hex(value.guard): TimedOut("not yet")}
     assert all_told(looks) == []
+    node.found = {id_of_hex(value.guard): False}
+    assert all_told(looks) == [value]
+
+
+def test_one_that_cannot_be_told_keeps_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = values(monkeypatch, "first", "second", "third")
+    looks = deaths.Deaths()
+    looks.losses(MANY)
+    node.members, node.found = ("here",), {id_of_hex(loss.guard): False for loss in (first, second, third)}
+    looks.losses(MANY)
+    time.sleep(0.06)
+    node.found[id_of_hex(second.guard)] = TimedOut("not yet")
+    assert looks.losses(MANY) == [first, third]
+    node.found[id_of_hex(second.guard)] = False
+    assert all_told(looks) == [second]
+
+
+def test_a_copy_on_a_node_that_has_gone_does_not_count(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    (value,) = values(monkeypatch, "value")
+    looks = deaths.Deaths()
+    looks.losses(MANY)
+    node.members, node.owner, node.found = ("here",), "there", {id_of_hex(value.guard): True}
+    assert all_told(looks) == [value]
+
+
+def test_a_death_is_not_forgotten_if_looking_fails(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = deaths.Deaths()
+    looks.losses(MANY)
+    node.members = ("here",)
+
+    def fails() -> None:
+        raise ValueError("of Ray's")
+
+    monkeypatch.setattr(deaths, "_values", fails)
+    with pytest.raises(ValueError, match="of Ray's"):
+        looks.losses(MANY)
+    (value,) = values(monkeypatch, "value")
     node.found = {id_of_hex(value.guard): False}
     assert all_told(looks) == [value]
 
@@ -173,10 +215,17 @@ def test_handles_are_found_in_values_that_are_not_made(monkeypatch: pytest.Monke
         def __reduce__(self) -> tuple[Any, ...]:
             return _unpacked, (self.stream,)
 
+    @dataclasses.dataclass
+    class Record:
+        """Pickled with its code, as what a script defines."""
+
+        values: list[Handle]
+
     origin = Origin("task", 3, "|u1(9,)")
     value = {
         "deep": [Unknown({Handle(Reference(1), Form.TENSOR, origin): 1})],
         "packed": Packed(dumps([Handle(Reference(2), Form.ARRAY, None)])),
+        "by value": Record([Handle(Reference(3), Form.ARRAY, None)]),
         "small": np.zeros(3),
         "broken": Packed(b"no pickle"),
     }
@@ -184,5 +233,5 @@ def test_handles_are_found_in_values_that_are_not_made(monkeypatch: pytest.Monke
     monkeypatch.setattr(apart, "split_buffer", lambda data: (b"", data))
     monkeypatch.setattr(apart, "unpack_pickle5_buffers", lambda data: (data, []))
     data = dumps(value)
-    assert apart.handles_in(data) == [("01" * 28, origin), ("02" * 28, None)]
+    assert apart.handles_in(data) == [("01" * 28, origin), ("02" * 28, None), ("03" * 28, None)]
     assert Unknown.made == 0

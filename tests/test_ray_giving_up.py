@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ recovery = pytest.importorskip("hoplite.ray.recovery")
 
 from hoplite.errors import ObjectDeleted  # noqa: E402
 from hoplite.ids import ObjectId  # noqa: E402
-from hoplite.ray import lifetime, names, supervisor  # noqa: E402
+from hoplite.ray import errors, lifetime, names, supervisor  # noqa: E402
 from hoplite.ray.arguments import CannotRunAgain  # noqa: E402
 from hoplite.ray.lifetime import id_of_hex  # noqa: E402
 from hoplite.ray.origins import Origin  # noqa: E402
@@ -67,7 +68,7 @@ class Node:
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
     node = Node()
     monkeypatch.setattr(losses, "internal_kv", Store())
-    monkeypatch.setattr(recovery.connection, "call", lambda use: use(SimpleNamespace(client=node)))
+    monkeypatch.setattr(recovery.connection, "call", lambda use, *_: use(SimpleNamespace(client=node)))
     return node
 
 
@@ -114,6 +115,7 @@ def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The thread's part of a process that has called the tasks in `known`."""
     found = object.__new__(recovery._Recovery)
     found._name, found._claims, found._making = "caller", 0, {}
+    found._unwanted = set()
     found.known = {}
     monkeypatch.setattr(recovery.lineage, "known", found.known.get)
     return found
@@ -129,6 +131,36 @@ def test_what_is_there_is_not_deleted(node: Node) -> None:
     assert node.deleted == {id_of_hex(gone.guard)}
     assert losses.reason_of(id_of_hex(there.guard)) is None
     assert losses.losses() == {}
+
+
+def test_what_nobody_wants_is_not_deleted_if_it_cannot_be_made_again(node: Node, recovering: Any) -> None:
+    """Its node may be silent for a while only."""
+    unwanted, wanted = a_loss("unwanted"), a_loss("wanted")
+    for loss in (unwanted, wanted):
+        losses.report(loss, certain=False)
+    recovering._unwanted = {unwanted, wanted}
+    losses.report(wanted, certain=True)
+    recovering._make_again()
+    recovering._give_up(ValueError("no luck"), [unwanted, wanted])
+    assert node.deleted == {id_of_hex(wanted.guard)}
+    assert losses.losses() == {}
+    for loss in (unwanted, wanted):
+        assert losses.reason_of(id_of_hex(loss.guard)) == ("OBJECT_LOST", "no luck")
+
+
+def test_an_error_of_the_second_run_is_kept_as_it_is() -> None:
+    cause = ZeroDivisionError("by nothing")
+    for error in (
+        ray.exceptions.RayTaskError("function", "its traceback", cause),
+        ray.exceptions.RayTaskError("function", "its traceback", cause).as_instanceof_cause(),
+    ):
+        kept = pickle.loads(errors.pickled(error)).as_instanceof_cause()
+        assert isinstance(kept, ray.exceptions.RayTaskError)
+        assert isinstance(kept, ZeroDivisionError)
+        assert "its traceback" in str(kept)
+    assert isinstance(pickle.loads(errors.pickled(ray.exceptions.WorkerCrashedError())), Exception)
+    large = ray.exceptions.RayTaskError("function", "its traceback", ValueError("x" * errors.ERROR_BYTES_MAX))
+    assert errors.pickled(large) is None
 
 
 def test_the_supervisor_deletes_nothing_that_has_come_back(

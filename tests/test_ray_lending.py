@@ -117,6 +117,7 @@ def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(losses, "internal_kv", Store())
     found = object.__new__(recovery._Recovery)
     found._name, found._claims, found._making = "caller", 0, {}
+    found._unwanted = set()
     found._lent_in_vain = set()
     found.known = {"first": Task(), "second": Task()}
     monkeypatch.setattr(recovery.lineage, "known", found.known.get)
@@ -216,7 +217,7 @@ def test_only_what_waits_to_begin_lends(ray_cluster: RayCluster, transparent: bo
 
 def test_what_runs_again_says_so_before_its_function_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    monkeypatch.setattr(called, "_new_guards", lambda parts: done.append("guards"))
+    monkeypatch.setattr(called, "_new_guards", lambda *_: done.append("guards"))
     monkeypatch.setattr(called, "_put_parts", lambda *_: done.append("put"))
 
     def function(**named: int) -> None:

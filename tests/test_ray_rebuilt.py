@@ -125,6 +125,8 @@ def of_what_nobody_waits_for():
     with tempfile.TemporaryDirectory() as folder:
         results = [ray.remote(noted).remote(folder), hoplite.ray.remote(noted).remote(folder)]
         results += list(yielded.remote(folder))
+        # What reads as sizes of what is in a value, to who takes it for one of Ray's.
+        plain = ray.remote(lambda: np.array([7, 0, 1_700_000_000_000_000_000, 5]).tobytes()).remote()
         forgotten = ray.remote(noted).remote(folder)
         ray.wait([*results, forgotten], num_returns=5, fetch_local=False)
         del forgotten
@@ -134,6 +136,7 @@ def of_what_nobody_waits_for():
             time.sleep(0.1)
         time.sleep(3)
         assert len(os.listdir(folder)) == 9
+        assert len(ray.get(plain)) == 32
         for result in results:
             assert ray.get(result, timeout=60)["in a dict"][0][0] == 1
         assert len(os.listdir(folder)) == 9

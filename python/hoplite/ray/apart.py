@@ -62,6 +62,8 @@ def handles_in(data: Any) -> list[tuple[str, Origin | None]]:
 
     Nothing of the value is made, and no reference is counted. Where it cannot be read on, those before count.
     """
+    if HANDLE[0].encode() not in bytes(data):
+        return []
     found: list[tuple[str, Origin | None]] = []
     with contextlib.suppress(Exception):
         _, pickled = split_buffer(data)
@@ -81,20 +83,23 @@ def _or_taken_apart(deserialize: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-class _Anything:
-    """In place of all classes, functions, and what they make: may be called, and filled, in every way."""
+class _Ignoring(type):
+    def __call__(cls, *_: object, **__: object) -> _Ignoring:
+        return cls
 
-    def __new__(cls, *_: object, **__: object) -> _Anything:
-        return object.__new__(cls)
-
-    def __init__(self, *_: object, **__: object) -> None: ...
-
-    def __call__(self, *_: object, **__: object) -> _Anything:
-        return self
-
-    def _ignore(self, *_: object) -> None: ...
+    def _ignore(cls, *_: object) -> None: ...
 
     __setstate__ = __setitem__ = append = extend = add = _ignore
+
+
+class _Anything(metaclass=_Ignoring):
+    """In place of all classes, functions, and what they make: may be called, and filled, in every way.
+
+    Itself, as what is called may make a class, as of those that are pickled with their code.
+    """
+
+    def __new__(cls, *_: object, **__: object) -> Any:
+        return cls
 
 
 class _Unpickler(pickle.Unpickler):
@@ -117,13 +122,13 @@ class _Finder(pickle.Unpickler):
             return _binary
         return super().find_class(module, name) if module in KEPT else _Anything
 
-    def _note(self, guard: bytes, _form: object, origin: Origin | None) -> _Anything:
+    def _note(self, guard: bytes, _form: object, origin: Origin | None) -> Any:
         self._found.append((guard.hex(), origin))
-        return _Anything()
+        return _Anything
 
-    def _look_inside(self, stream: bytes, *buffers: Any) -> _Anything:
+    def _look_inside(self, stream: bytes, *buffers: Any) -> Any:
         _Finder(stream, buffers, self._found).load()
-        return _Anything()
+        return _Anything
 
 
 def _binary(binary: bytes, *_: object) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.remote_function import RemoteFunction
 
+from hoplite.errors import HopliteError
 from hoplite.ids import ObjectId
 from hoplite.ray import connection
 from hoplite.ray.arguments import Actor, CannotRunAgain
@@ -113,7 +114,9 @@ def _again(
     *args: Any,
     **kwargs: Any,
 ) -> list[ray.ObjectRef] | CannotRunAgain:
-    guards = _new_guards(parts)
+    guards = _new_guards(function.__name__, parts)
+    if isinstance(guards, CannotRunAgain):
+        return guards
     os.environ.update(environment)
     refusal = _put_parts(function(*args, **kwargs), function.__name__, outputs, parts)
     return guards if refusal is None else refusal
@@ -122,16 +125,22 @@ def _again(
 def _method_again(
     actor: Any, name: str, outputs: int, parts: Parts, /, *args: Any, **kwargs: Any
 ) -> list[ray.ObjectRef] | CannotRunAgain:
-    guards = _new_guards(parts)
+    guards = _new_guards(name, parts)
+    if isinstance(guards, CannotRunAgain):
+        return guards
     refusal = _put_parts(getattr(actor, name)(*args, **kwargs), name, outputs, parts)
     return guards if refusal is None else refusal
 
 
-def _new_guards(parts: Parts) -> list[ray.ObjectRef]:
+def _new_guards(name: str, parts: Parts) -> list[ray.ObjectRef] | CannotRunAgain:
     """Asked for before the function begins: by them its caller knows that it has."""
-    keeper = keeper_of(ray.get_runtime_context().get_node_id(), GUARDS_TIMEOUT)
-    request = keeper.guards_of.remote([part.guard for part in parts.values()])
-    guards: list[ray.ObjectRef] = ray.get(request, timeout=GUARDS_TIMEOUT)
+    try:
+        keeper = keeper_of(ray.get_runtime_context().get_node_id(), GUARDS_TIMEOUT)
+        request = keeper.guards_of.remote([part.guard for part in parts.values()])
+        guards: list[ray.ObjectRef] = ray.get(request, timeout=GUARDS_TIMEOUT)
+    except (HopliteError, ray.exceptions.RayError) as error:
+        # No error of the function's.
+        return CannotRunAgain(f"{name} could not run again: {type(error).__name__}: {error}")
     return guards
 
 
@@ -148,7 +157,12 @@ def _put_parts(result: Any, name: str, outputs: int, parts: Parts) -> CannotRunA
                     return CannotRunAgain(
                         f"{name} has run again, and returned {like} in place of {part.like}"
                     )
-                _put(sent(value, form), id_of_hex(part.guard))
+                try:
+                    _put(sent(value, form), id_of_hex(part.guard))
+                except HopliteError as error:
+                    return CannotRunAgain(
+                        f"what {name} made again could not be put: {type(error).__name__}: {error}"
+                    )
             at += 1
         if not missing:
             return None

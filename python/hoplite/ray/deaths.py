@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator
 
 import ray
+from ray._private.ray_constants import OBJECT_METADATA_TYPE_PYTHON
 from ray._private.worker import global_worker
 
-from hoplite.errors import HopliteError, TimedOut
+from hoplite.errors import HopliteError, NodeUnreachable, TimedOut
 from hoplite.ray import connection, lineage
 from hoplite.ray.apart import handles_in
 from hoplite.ray.lifetime import id_of_hex
@@ -22,15 +23,18 @@ from hoplite.timeouts import Deadline
 
 __all__ = ["Deaths"]
 
-PAUSE = 1.0
+PAUSE = 3.0
 """Seconds between two looks for a value, both in vain, after which it counts as lost: after the end of a node
-the others need a moment to tell each other what they have."""
+the others need a moment to tell each other what they have, and a node may be silent for a moment only."""
 
 LOOK_TIME = 0.5
 """Seconds that one look takes about, however many values there are."""
 
 LOCATE_TIMEOUT = 1.0
 """Seconds to ask who has a value."""
+
+RETRY_PAUSE = 5.0
+"""Seconds until a node of Hoplite's is looked for again that was not to be had."""
 
 
 class Deaths:
@@ -42,58 +46,73 @@ class Deaths:
         self._to_look_for: collections.deque[Loss] = collections.deque()
         self._missed: collections.deque[tuple[Loss, float]] = collections.deque()
         """Not found, and since when (`time.monotonic`)."""
+        self._not_before = 0.0
 
     def losses(self, most: int) -> list[Loss]:
         """What no node has any more, of what this process can have made again; each is told once.
 
         No more than `most`. To be called often.
         """
+        if time.monotonic() < self._not_before:
+            return []
         deadline = Deadline(LOOK_TIME)
         try:
-            if connection.call(self._has_any_gone, deadline):
-                self._missed.clear()
-                self._to_look_for = collections.deque(_values())
-            return self._look(most, deadline)
+            connection.call(self._see_who_is_there, deadline)
         except HopliteError:
-            # Our own node is being started anew.
+            # Our own node is being started anew, or there is none.
+            self._not_before = time.monotonic() + RETRY_PAUSE
             return []
+        return self._look(most, deadline)
 
-    def _has_any_gone(self, way: connection.Connection) -> bool:
-        """Also our own, though it may be back."""
+    def _see_who_is_there(self, way: connection.Connection) -> None:
         members = frozenset(way.client.status(timeout=LOCATE_TIMEOUT).members)
-        is_back = self._way is not None and self._way is not way
-        has_gone = is_back or not self._members <= members
+        # Our own node has gone, too, though it is back.
+        is_another = self._way is not None and self._way is not way
+        if is_another or not self._members <= members:
+            self._to_look_for = collections.deque(_values())
+            self._missed.clear()
         self._members, self._way = members, way
-        return has_gone
 
     def _look(self, most: int, deadline: Deadline) -> list[Loss]:
         lost: list[Loss] = []
-        now = time.monotonic()
-        while self._missed and len(lost) < most and not deadline.is_over():
+        for _ in range(len(self._missed)):
             loss, since = self._missed[0]
-            if since + PAUSE > now:
+            now = time.monotonic()
+            if len(lost) >= most or since + PAUSE > now or deadline.is_over():
                 break
-            if _is_gone(loss):
-                lost.append(loss)
             self._missed.popleft()
-        while self._to_look_for and not deadline.is_over():
-            if _is_gone(self._to_look_for[0]):
-                self._missed.append((self._to_look_for[0], now))
-            self._to_look_for.popleft()
+            match self._is_gone(loss):
+                case None:
+                    self._missed.append((loss, now))
+                case True:
+                    lost.append(loss)
+        for _ in range(len(self._to_look_for)):
+            if deadline.is_over():
+                break
+            loss = self._to_look_for.popleft()
+            match self._is_gone(loss):
+                case None:
+                    self._to_look_for.append(loss)
+                case True:
+                    self._missed.append((loss, time.monotonic()))
         return lost
 
-
-def _is_gone(loss: Loss) -> bool:
-    """Raises `TimedOut`: those who know are telling each other."""
-    id = id_of_hex(loss.guard)
-    try:
-        found = connection.call(lambda way: way.client.locations(id, timeout=LOCATE_TIMEOUT))
-    except TimedOut:
-        raise
-    except HopliteError:
-        # It was deleted.
-        return False
-    return not any(copy.complete for copy in found.copies)
+    def _is_gone(self, loss: Loss) -> bool | None:
+        """Whether no member has it; None: that is not to be told now."""
+        assert self._way is not None, "the look began with it"
+        if lineage.known(loss.origin.task) is None:
+            # Nobody can make it again, or wants it.
+            return False
+        try:
+            found = self._way.client.locations(id_of_hex(loss.guard), timeout=LOCATE_TIMEOUT)
+        except (TimedOut, NodeUnreachable):
+            # Those who know are telling each other.
+            return None
+        except HopliteError:
+            # It was deleted.
+            return False
+        # Others may not have heard yet who has gone.
+        return not any(copy.complete and copy.node in self._members for copy in found.copies)
 
 
 def _values() -> Iterator[Loss]:
@@ -105,10 +124,13 @@ def _values() -> Iterator[Loss]:
         if places.get(result, {}).get("node_ids"):
             continue
         try:
-            [(data, *_)] = global_worker.core_worker.get_objects([result], 0)
+            [(data, metadata, *_)] = global_worker.core_worker.get_objects([result], 0)
         except ray.exceptions.GetTimeoutError:
             continue
-        for guard, origin in handles_in(data) if data is not None else ():
+        # Of other kinds, as bytes are, Ray's functions that cut a value into parts make nonsense, or worse.
+        if data is None or metadata != OBJECT_METADATA_TYPE_PYTHON:
+            continue
+        for guard, origin in handles_in(data):
             task = None if origin is None else lineage.known(origin.task)
             if origin is not None and task is not None and task.refusal(origin.part) is None:
                 yield Loss(origin, guard)

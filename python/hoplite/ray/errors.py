@@ -14,8 +14,8 @@ from hoplite.ray.losses import RAISED, reason_of
 
 __all__ = ["ObjectFetchTimedOutError", "ObjectLostError", "pickled", "unavailable"]
 
-ERROR_BYTES_MAX = 100 << 10
-"""Of an error that a task has ended with, pickled: longer ones are told in words."""
+ERROR_BYTES_MAX = 10_000
+"""Of an error that a task has ended with, pickled: longer ones are told in words. Each value has one."""
 
 UNRECONSTRUCTABLE = "OBJECT_UNRECONSTRUCTABLE_"
 """How the names of Ray's `ErrorType`s begin that say why an object cannot be made again."""
@@ -69,10 +69,10 @@ class ObjectReconstructionFailedError(_Unavailable, ray.exceptions.ObjectReconst
 
 def pickled(error: ray.exceptions.RayError) -> bytes | None:
     """What a task has ended with, for whoever needs its result; None: that takes too much."""
-    if isinstance(error, ray.exceptions.RayTaskError):
-        # As it was raised it is of the class of its cause as well, and cannot be pickled everywhere.
-        error = ray.exceptions.RayTaskError("", str(error), error.cause)
     try:
+        if isinstance(error, ray.exceptions.RayTaskError):
+            # As it was raised it is of the class of its cause as well, and cannot be pickled everywhere.
+            error = ray.exceptions.RayTaskError("", str(error), error.cause)
         found: bytes = cloudpickle.dumps(error)
     except Exception:
         return None

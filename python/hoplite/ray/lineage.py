@@ -29,6 +29,7 @@ from hoplite.ray.settings import LINEAGE_BYTES_MAX, LineageSettings
 
 __all__ = [
     "Task",
+    "depth",
     "drop_ended",
     "forget_all",
     "known",
@@ -278,10 +279,13 @@ class _Tasks:
     def results(self) -> list[ray.ObjectRef]:
         counts = reference_counts()
         counted = [reference.decode() for reference, count in counts.items() if any(count.values())]
+        # Arguments first, as they are to be made.
+        counted.sort(key=lambda reference: depth(_task_of(reference)))
         waiting = [
             ray.ObjectRef(bytes.fromhex(reference)) for reference in counted if self._may_be_lost(reference)
         ]
-        if not waiting:
+        # Where this process has left Ray meanwhile, to wait would begin anew.
+        if not waiting or not global_worker.connected:
             return []
         ready: list[ray.ObjectRef]
         ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0, fetch_local=False)
@@ -425,6 +429,12 @@ def _disabled() -> CannotRunAgain:
 def known(task: str) -> Task | None:
     """The task with this id (in hex), if this process has called it."""
     return _tasks.by_id.get(task)
+
+
+def depth(task: str) -> int:
+    """Of a task (its id in hex): tasks in a row, each an argument's of the next; 0: it is not known."""
+    found = _tasks.by_id.get(task)
+    return 0 if found is None else found.depth
 
 
 def knows_any() -> bool:

@@ -18,6 +18,7 @@ from ray.actor import ActorHandle
 from ray.remote_function import RemoteFunction
 
 from hoplite.errors import HopliteError
+from hoplite.ids import ObjectId
 from hoplite.ray import connection, lineage
 from hoplite.ray.arguments import Actor, CannotRunAgain
 from hoplite.ray.called import Function, Method, Part, is_again
@@ -61,9 +62,9 @@ RETRIES_VARIABLE = "RAY_TASK_MAX_RETRIES"
 CLAIM_INTERVAL = 3.0
 """Seconds at most between two claims, however much is to be made again; others give up what nobody claims."""
 
-MISSED_AT_ONCE = 256
-"""Values that nobody waits for, of which more are not reported while so many are being made again: each
-report is read by all processes that have called tasks."""
+MISSED_AT_ONCE = 64
+"""Losses in the whole cluster, while there are fewer of which those are reported that nobody waits for: each
+report is read by all processes that have called tasks, time and again."""
 
 DELETE_TIMEOUT = 5.0
 """Seconds for a deletion, which the end of this process waits for; whoever still waits reports it again."""
@@ -88,6 +89,10 @@ class _Recovery:
         self._name = global_worker.worker_id.hex()
         self._claims = 0
         self._deaths = Deaths()
+        self._reported = 0
+        """How many losses there were at the last look."""
+        self._unwanted: set[Loss] = set()
+        """Those that nobody has reported but this process."""
         self._making: dict[ray.ObjectRef, _Making] = {}
         self._lent_in_vain: set[tuple[str, str]] = set()
         self._stopping = threading.Event()
@@ -113,11 +118,13 @@ class _Recovery:
             try:
                 lineage.drop_ended()
                 if lineage.knows_any():
-                    self._report_missed()
                     self._make_again()
                 self._see_to_failures()
+                if lineage.knows_any():
+                    self._report_missed()
             except Exception:
-                logger.exception("looking again in %s s", LOOK_INTERVAL)
+                if global_worker.connected and not self._stopping.is_set():
+                    logger.exception("looking again in %s s", LOOK_INTERVAL)
 
     def _make_again(self) -> None:
         self._lend_to_who_waits()
@@ -125,7 +132,10 @@ class _Recovery:
         under_way: list[Loss] = []
         wanted: dict[str, list[Loss]] = {}
         hopeless: list[tuple[CannotRunAgain, list[Loss]]] = []
-        for loss, word in losses().items():
+        words = losses()
+        self._reported = len(words)
+        self._unwanted = {loss for loss in self._unwanted & words.keys() if not words[loss].certain}
+        for loss, word in words.items():
             task = lineage.known(loss.origin.task)
             if task is None:
                 continue
@@ -140,10 +150,10 @@ class _Recovery:
             else:
                 wanted.setdefault(loss.origin.task, []).append(loss)
         claimed = self._claim(under_way, wanted)
-        while wanted:
+        # Arguments first: who waits for one takes the place of the task that makes it.
+        for name in sorted(wanted, key=lineage.depth):
             if time.monotonic() > claimed + CLAIM_INTERVAL:
                 claimed = self._claim(under_way, wanted)
-            name = next(iter(wanted))
             lost = wanted.pop(name)
             if (task := lineage.known(name)) is not None:
                 logger.warning(
@@ -157,8 +167,8 @@ class _Recovery:
 
     def _report_missed(self) -> None:
         """What a dead node has taken is made again, though nobody waits for it, as on Ray."""
-        under_way = sum(len(making.lost) for making in self._making.values())
-        for loss in self._deaths.losses(MISSED_AT_ONCE - under_way):
+        for loss in self._deaths.losses(MISSED_AT_ONCE - self._reported):
+            self._unwanted.add(loss)
             report(loss, certain=False)
 
     def _claim(self, under_way: list[Loss], wanted: dict[str, list[Loss]]) -> float:
@@ -177,7 +187,7 @@ class _Recovery:
             if lender is not None:
                 note_lent(call.task_id().hex(), lender)
         except Exception as error:
-            _give_up_as(error, lost)
+            self._give_up(error, lost)
             return False
         self._making[call] = _Making(lost, lender, guards_before)
         return True
@@ -228,7 +238,18 @@ class _Recovery:
                 if (task := lineage.known(lost[0].origin.task)) is not None:
                     task.take_back(call)
             else:
-                _give_up_as(made, lost)
+                # On Ray, too, what the second run has raised is the result.
+                raised = pickled(made) if isinstance(made, ray.exceptions.RayError) else None
+                self._give_up(made, lost, raised)
+
+    def _give_up(self, error: Exception, lost: list[Loss], raised: bytes | None = None) -> None:
+        _give_up_as(error, [loss for loss in lost if loss not in self._unwanted], raised)
+        for loss in lost:
+            # What nobody wants may be on a node that is silent for a while: it is not deleted. Who comes to
+            # want it reports it, and hears what was said here if it cannot be made again.
+            if loss in self._unwanted:
+                _say_why(id_of_hex(loss.guard), error, raised)
+                settle(loss)
 
 
 def _could_not_begin(error: Exception) -> bool:
@@ -308,34 +329,38 @@ def stop() -> None:
         lineage.forget_all()
 
 
-def _give_up_as(error: Exception, lost: list[Loss]) -> None:
-    kind = error.kind if isinstance(error, CannotRunAgain) else "OBJECT_LOST"
-    # On Ray, too, what the second run has raised is the result.
-    raised = pickled(error) if isinstance(error, ray.exceptions.RayError) else None
-    give_up(lost, str(error), kind, raised)
+def _say_why(id: ObjectId, error: Exception, raised: bytes | None) -> None:
+    if raised is None:
+        say_why(id, error.kind if isinstance(error, CannotRunAgain) else "OBJECT_LOST", str(error))
+    else:
+        say_error(id, raised)
 
 
-def give_up(lost: list[Loss], reason: str, kind: str = "OBJECT_LOST", raised: bytes | None = None) -> None:
+def _give_up_as(error: Exception, lost: list[Loss], raised: bytes | None = None) -> None:
     """Nobody can make these again: whoever waits for them is told so, by their deletion.
 
-    `kind`: the name of the one of Ray's `ErrorType`s that says the `reason` best. `raised`: an error,
-    pickled, that is their value now.
+    `raised`: an error, pickled, that is their value now.
 
     What some node has after all stays. A report may come late, or from who was cut off for a while.
     """
     lost = _settled_unless_there(lost)
     if not lost:
         return
-    logger.warning("%d objects are lost for good: %s", len(lost), reason)
+    logger.warning("%d objects are lost for good: %s", len(lost), error)
     ids = [id_of_hex(loss.guard) for loss in lost]
     for id in ids:
-        if raised is None:
-            say_why(id, kind, reason)
-        else:
-            say_error(id, raised)
+        _say_why(id, error, raised)
     connection.call(lambda way: way.client.delete(ids, timeout=DELETE_TIMEOUT))
     for loss in lost:
         settle(loss)
+
+
+def give_up(lost: list[Loss], reason: str, kind: str = "OBJECT_LOST") -> None:
+    """The same, for others.
+
+    `kind`: the name of the one of Ray's `ErrorType`s that says the `reason` best.
+    """
+    _give_up_as(CannotRunAgain(reason, kind), lost)
 
 
 def _settled_unless_there(lost: list[Loss]) -> list[Loss]:
@@ -356,7 +381,7 @@ def _is_there(loss: Loss, deadline: Deadline) -> bool:
         return False
     id = id_of_hex(loss.guard)
     try:
-        found = connection.call(lambda way: way.client.locations(id, timeout=deadline.left()))
+        found = connection.call(lambda way: way.client.locations(id, timeout=deadline.left()), deadline)
     except HopliteError:
         # Deleted already, or not to be told now.
         return False
