@@ -121,6 +121,21 @@ def test_nothing_is_made_again_for_a_task_that_may_not_run_again() -> None:
 
 
 @pytest.mark.usefixtures("nothing_known")
+def test_an_argument_is_made_again_once_for_all_that_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hoplite.ray.arguments.reference_counts", dict)
+    make, use, argument, results = Function(), Function(), a_reference(), [a_reference(), a_reference()]
+    lineage.record(make, -1, (), {}, {}, argument)
+    for result in results:
+        lineage.record(use, -1, (argument,), {}, {}, result)
+    for times in (1, 2):
+        for result in results:
+            lineage.known(name_of(result)).run_again({0: "a guard"})
+        taken = [args[-1] for args, _ in use.called[-2:]]
+        assert (len(make.called), taken[0]) == (times, taken[1])
+        lineage.drop_remade()
+
+
+@pytest.mark.usefixtures("nothing_known")
 def test_what_is_remembered_is_bounded() -> None:
     lineage.limit(LineageSettings(True, 10 * (lineage.TASK_BYTES + 100)))
     results = [a_reference() for _ in range(30)]

@@ -31,6 +31,7 @@ __all__ = [
     "Task",
     "depth",
     "drop_ended",
+    "drop_remade",
     "forget_all",
     "known",
     "knows_any",
@@ -46,6 +47,9 @@ DEPTH_MAX = 100
 
 TASK_BYTES = 1 << 10
 """About what one takes besides the bytes of its arguments."""
+
+REMADE_MAX = 64
+"""Tasks whose results are kept as arguments while others are made again, that may take the same."""
 
 LOOKS_SHARE = 0.01
 """Of a processor's time that looking at Ray's references may take: where there are many, looks are rare."""
@@ -175,6 +179,8 @@ class _Tasks:
     def __init__(self) -> None:
         self.by_id: collections.OrderedDict[str, Task] = collections.OrderedDict()
         self.is_enabled = True
+        self.remade: dict[bytes, list[ray.ObjectRef]] = {}
+        """By task, what another call like it has returned as arguments of what is being made again."""
         self._bytes_max = LINEAGE_BYTES_MAX
         self._bytes = 0
         self._next_look = 0.0
@@ -463,6 +469,11 @@ def forget_all() -> None:
     _tasks = _Tasks()
 
 
+def drop_remade() -> None:
+    """Nothing is being made again: arguments that were made again for it are of no use any more."""
+    _tasks.remade.clear()
+
+
 def _remade(reference: Reference) -> ray.ObjectRef:
     if reference.task is None:
         raise CannotRunAgain(f"the argument {reference.binary.hex()} is gone, and no task can make it")
@@ -470,8 +481,12 @@ def _remade(reference: Reference) -> ray.ObjectRef:
     # What a generator yields comes behind its results.
     if index > reference.task.outputs:
         raise CannotRunAgain(f"the argument {reference.binary.hex()} was yielded, and is gone")
-    made: ray.ObjectRef = reference.task.results()[index - 1]
-    return made
+    task = reference.binary[:-INDEX_BYTES]
+    if (made := _tasks.remade.get(task)) is None:
+        made = _tasks.remade[task] = reference.task.results()
+        if len(_tasks.remade) > REMADE_MAX:
+            del _tasks.remade[next(iter(_tasks.remade))]
+    return made[index - 1]
 
 
 def _is_made_once(reference: bytes, task: Task | None) -> bool:

@@ -217,6 +217,7 @@ class _Recovery:
         calls = list(self._making)
         if not calls:
             self._lent_in_vain.clear()
+            lineage.drop_remade()
             return
         done, _ = ray.wait(calls, num_returns=len(calls), timeout=0, fetch_local=False)
         for call in done:
