@@ -31,6 +31,10 @@ SMALL_BYTES = 100
 #: Round trips are watched so long before a death, and after it.
 WATCH_SECONDS = 2.0
 
+#: From the beginning of one round trip to that of the next, at least: what they put stays until all are over,
+#: and as many as there could be on one node fill its store.
+TRIP_SECONDS = 0.001
+
 #: Pairs of nodes that make round trips: some of their objects must be in the dead node's part of the
 #: directory.
 PAIRS = 4
@@ -223,6 +227,7 @@ class _Trips:
             far.get(name)
             ended = time.perf_counter()
             self.took.append((ended, ended - began))
+            time.sleep(max(0.0, began + TRIP_SECONDS - ended))
 
     def clear(self) -> None:
         """When all are over: so many are deleted that others would wait for it."""
