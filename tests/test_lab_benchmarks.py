@@ -62,7 +62,7 @@ FEW = ["--runs", "1", "--warm-up", "1", "--rate", "1000"]
         ),
         (
             "scale",
-            13,
+            16,
             ["--nodes", "2", "--objects", "40", "--simulated", "--simulated-objects", "--runs", "1"],
         ),
         ("objects", 6, ["--no-ray", "--clients", "2", "--scale", "0.01", "--runs", "1", "--warm-up", "0"]),
