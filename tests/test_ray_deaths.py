@@ -1,9 +1,8 @@
-"""What nodes that have died have taken is missed by who can make it again, though nobody waits for it."""
+"""Values that went with a dead node are found by the process that can make them again."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +32,8 @@ class Node:
         self.members = ("here", "there")
         self.found: dict[ObjectId, bool | Exception] = {}
         self.asked = 0
+        self.seconds = 0.0
+        """Of the process's clock."""
         self.owner = "here"
         """Of all copies."""
 
@@ -52,8 +53,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
     node = Node()
     way = SimpleNamespace(client=node)
     monkeypatch.setattr(deaths.connection, "call", lambda use, *_: use(way))
-    monkeypatch.setattr(deaths, "PAUSE", 0.05)
-    monkeypatch.setattr(deaths, "RETRY_PAUSE", 0.05)
+    monkeypatch.setattr(deaths, "time", SimpleNamespace(monotonic=lambda: node.seconds))
     return node
 
 
@@ -65,12 +65,12 @@ def values(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[Loss]:
     return found
 
 
-def all_told(looks: Any, most: int = MANY) -> list[Loss]:
+def all_told(node: Node, looks: Any, most: int = MANY) -> list[Loss]:
     """Over several looks."""
     told = []
     for _ in range(5):
         told += looks.losses(most)
-        time.sleep(0.06)
+        node.seconds += deaths.RETRY_PAUSE
     return told
 
 
@@ -82,11 +82,11 @@ def test_what_went_with_a_node_is_told_once(node: Node, monkeypatch: pytest.Monk
         id_of_hex(deleted.guard): ObjectDeleted("it was"),
     }
     looks = deaths.Deaths()
-    assert all_told(looks) == []
+    assert all_told(node, looks) == []
     assert node.asked == 0, "nobody has died"
     node.members = ("here",)
     assert looks.losses(MANY) == [], "those who have it may be telling each other"
-    assert all_told(looks) == [gone]
+    assert all_told(node, looks) == [gone]
 
 
 def test_what_turns_up_again_is_not_lost(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_what_turns_up_again_is_not_lost(node: Node, monkeypatch: pytest.MonkeyP
     node.members, node.found = ("here",), {id_of_hex(value.guard): False}
     looks.losses(MANY)
     node.found = {id_of_hex(value.guard): True}
-    assert all_told(looks) == []
+    assert all_told(node, looks) == []
 
 
 def test_who_cannot_be_told_yet_asks_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,9 +104,9 @@ def test_who_cannot_be_told_yet_asks_again(node: Node, monkeypatch: pytest.Monke
     looks = deaths.Deaths()
     looks.losses(MANY)
     node.members, node.found = ("here",), {id_of_hex(value.guard): TimedOut("not yet")}
-    assert all_told(looks) == []
+    assert all_told(node, looks) == []
     node.found = {id_of_hex(value.guard): False}
-    assert all_told(looks) == [value]
+    assert all_told(node, looks) == [value]
 
 
 def test_one_that_cannot_be_told_keeps_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,11 +115,11 @@ def test_one_that_cannot_be_told_keeps_no_other(node: Node, monkeypatch: pytest.
     looks.losses(MANY)
     node.members, node.found = ("here",), {id_of_hex(loss.guard): False for loss in (first, second, third)}
     looks.losses(MANY)
-    time.sleep(0.06)
+    node.seconds += deaths.RETRY_PAUSE
     node.found[id_of_hex(second.guard)] = TimedOut("not yet")
     assert looks.losses(MANY) == [first, third]
     node.found[id_of_hex(second.guard)] = False
-    assert all_told(looks) == [second]
+    assert all_told(node, looks) == [second]
 
 
 def test_a_copy_on_a_node_that_has_gone_does_not_count(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_a_copy_on_a_node_that_has_gone_does_not_count(node: Node, monkeypatch: 
     looks = deaths.Deaths()
     looks.losses(MANY)
     node.members, node.owner, node.found = ("here",), "there", {id_of_hex(value.guard): True}
-    assert all_told(looks) == [value]
+    assert all_told(node, looks) == [value]
 
 
 def test_a_death_is_not_forgotten_if_looking_fails(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_a_death_is_not_forgotten_if_looking_fails(node: Node, monkeypatch: pyte
         looks.losses(MANY)
     (value,) = values(monkeypatch, "value")
     node.found = {id_of_hex(value.guard): False}
-    assert all_told(looks) == [value]
+    assert all_told(node, looks) == [value]
 
 
 def test_no_more_are_told_than_are_asked_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,9 +151,9 @@ def test_no_more_are_told_than_are_asked_for(node: Node, monkeypatch: pytest.Mon
     looks = deaths.Deaths()
     looks.losses(MANY)
     node.members, node.found = ("here",), {id_of_hex(loss.guard): False for loss in lost}
-    assert all_told(looks, most=0) == []
+    assert all_told(node, looks, most=0) == []
     assert looks.losses(3) == lost[:3]
-    assert all_told(looks) == lost[3:]
+    assert all_told(node, looks) == lost[3:]
 
 
 def test_a_node_of_ones_own_that_is_back_has_lost_what_it_had(
@@ -171,7 +171,7 @@ def test_a_node_of_ones_own_that_is_back_has_lost_what_it_had(
     monkeypatch.setattr(deaths.connection, "call", unreachable)
     assert looks.losses(MANY) == []
     monkeypatch.setattr(deaths.connection, "call", lambda use, *_: use(another))
-    assert all_told(looks) == [value]
+    assert all_told(node, looks) == [value]
 
 
 class Unknown:

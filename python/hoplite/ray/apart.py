@@ -24,7 +24,7 @@ MADE = ("hoplite.ray.", "ray._private.serialization")
 HANDLE = ("hoplite.ray.handles", "load")
 PACKED = ("hoplite.ray.packing", "_unpacked")
 REFERENCE = ("ray._private.serialization", "_object_ref_deserializer")
-"""What unpickling calls for a handle, for a value that was packed, and for a reference."""
+"""Functions that unpickling calls: for a handle, for a value that was packed, and for a reference."""
 
 KEPT = ("hoplite.ray.forms", "hoplite.ray.origins")
 """Modules of what is in a handle besides."""

@@ -1,7 +1,7 @@
-"""What a node has taken with it is missed at once by the process that can make it again, as on Ray.
+"""Finds what went with a node, in the process that can make it again, though nobody waits for it: as on Ray.
 
-Whoever waits for a lost object reports it (`losses`). This finds those that nobody waits for: when a node of
-Hoplite's has gone, the process looks for what its tasks have made.
+A process that waits for a lost object reports it (`losses`). This finds the others: when a node of Hoplite's
+has gone, the process looks for what its tasks have made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hoplite.timeouts import Deadline
 
 __all__ = ["Deaths"]
 
-PAUSE = 3.0
+PAUSE = 2.0
 """Seconds between two looks for a value, both in vain, after which it counts as lost: after the end of a node
 the others need a moment to tell each other what they have, and a node may be silent for a moment only."""
 

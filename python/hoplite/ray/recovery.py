@@ -120,8 +120,8 @@ class _Recovery:
                 if lineage.knows_any():
                     self._make_again()
                 self._see_to_failures()
-                if lineage.knows_any():
-                    self._report_missed()
+                if lineage.knows_any() and self._report_missed():
+                    self._make_again()
             except Exception:
                 if global_worker.connected and not self._stopping.is_set():
                     logger.exception("looking again in %s s", LOOK_INTERVAL)
@@ -165,11 +165,13 @@ class _Recovery:
         for refusal, lost in hopeless:
             _give_up_as(refusal, lost)
 
-    def _report_missed(self) -> None:
-        """What a dead node has taken is made again, though nobody waits for it, as on Ray."""
-        for loss in self._deaths.losses(MISSED_AT_ONCE - self._reported):
+    def _report_missed(self) -> bool:
+        """Reports what a dead node has taken, though nobody waits for it; whether there was any."""
+        missed = self._deaths.losses(MISSED_AT_ONCE - self._reported)
+        for loss in missed:
             self._unwanted.add(loss)
             report(loss, certain=False)
+        return bool(missed)
 
     def _claim(self, under_way: list[Loss], wanted: dict[str, list[Loss]]) -> float:
         """So that nobody gives them up meanwhile; when that was (`time.monotonic`)."""
