@@ -61,7 +61,13 @@ def values(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[Loss]:
     """What this process's tasks have made."""
     found = [Loss(Origin("task", part, "|u1(1,)"), name) for part, name in enumerate(names)]
     monkeypatch.setattr(deaths.lineage, "known", lambda task: task)
+    monkeypatch.setattr(deaths.lineage, "needed_for", set)
     monkeypatch.setattr(deaths, "_values", lambda: iter(found))
+    return found
+
+
+def look(looks: Any, most: int = MANY) -> list[Loss]:
+    found: list[Loss] = looks.losses(most, [])
     return found
 
 
@@ -69,7 +75,7 @@ def all_told(node: Node, looks: Any, most: int = MANY) -> list[Loss]:
     """Over several looks."""
     told = []
     for _ in range(5):
-        told += looks.losses(most)
+        told += look(looks, most)
         node.seconds += deaths.RETRY_PAUSE
     return told
 
@@ -85,24 +91,50 @@ def test_what_went_with_a_node_is_told_once(node: Node, monkeypatch: pytest.Monk
     assert all_told(node, looks) == []
     assert node.asked == 0, "nobody has died"
     node.members = ("here",)
-    assert looks.losses(MANY) == [], "those who have it may be telling each other"
+    assert look(looks) == [], "those who have it may be telling each other"
     assert all_told(node, looks) == [gone]
 
 
 def test_what_turns_up_again_is_not_lost(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (value,) = values(monkeypatch, "value")
     looks = deaths.Deaths()
-    looks.losses(MANY)
+    look(looks)
     node.members, node.found = ("here",), {id_of_hex(value.guard): False}
-    looks.losses(MANY)
+    look(looks)
     node.found = {id_of_hex(value.guard): True}
     assert all_told(node, looks) == []
+
+
+def test_what_somebody_will_want_is_told_sooner(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, value = values(monkeypatch, "other", "value")
+    wanted = value._replace(origin=value.origin._replace(task="wanted"))
+    monkeypatch.setattr(deaths, "_values", lambda: iter([other, wanted]))
+    monkeypatch.setattr(deaths.lineage, "needed_for", lambda tasks: {*tasks, "wanted"})
+    looks = deaths.Deaths()
+    look(looks)
+    node.members, node.found = ("here",), {id_of_hex(other.guard): False, id_of_hex(wanted.guard): False}
+    look(looks)
+    assert look(looks) == []
+    node.seconds += deaths.WANTED_PAUSE
+    assert look(looks) == [wanted]
+    node.seconds += deaths.PAUSE
+    assert look(looks) == [other]
+
+
+def test_a_death_is_of_late_for_some_seconds(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    values(monkeypatch)
+    looks = deaths.Deaths()
+    assert not looks.died_lately()
+    node.members = ("here",)
+    assert looks.died_lately()
+    node.seconds += deaths.LATELY
+    assert not looks.died_lately()
 
 
 def test_who_cannot_be_told_yet_asks_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (value,) = values(monkeypatch, "value")
     looks = deaths.Deaths()
-    looks.losses(MANY)
+    look(looks)
     node.members, node.found = ("here",), {id_of_hex(value.guard): TimedOut("not yet")}
     assert all_told(node, looks) == []
     node.found = {id_of_hex(value.guard): False}
@@ -112,12 +144,12 @@ def test_who_cannot_be_told_yet_asks_again(node: Node, monkeypatch: pytest.Monke
 def test_one_that_cannot_be_told_keeps_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = values(monkeypatch, "first", "second", "third")
     looks = deaths.Deaths()
-    looks.losses(MANY)
+    look(looks)
     node.members, node.found = ("here",), {id_of_hex(loss.guard): False for loss in (first, second, third)}
-    looks.losses(MANY)
+    look(looks)
     node.seconds += deaths.RETRY_PAUSE
     node.found[id_of_hex(second.guard)] = TimedOut("not yet")
-    assert looks.losses(MANY) == [first, third]
+    assert look(looks) == [first, third]
     node.found[id_of_hex(second.guard)] = False
     assert all_told(node, looks) == [second]
 
@@ -125,14 +157,14 @@ def test_one_that_cannot_be_told_keeps_no_other(node: Node, monkeypatch: pytest.
 def test_a_copy_on_a_node_that_has_gone_does_not_count(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (value,) = values(monkeypatch, "value")
     looks = deaths.Deaths()
-    looks.losses(MANY)
+    look(looks)
     node.members, node.owner, node.found = ("here",), "there", {id_of_hex(value.guard): True}
     assert all_told(node, looks) == [value]
 
 
 def test_a_death_is_not_forgotten_if_looking_fails(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = deaths.Deaths()
-    looks.losses(MANY)
+    look(looks)
     node.members = ("here",)
 
     def fails() -> None:
@@ -140,7 +172,7 @@ def test_a_death_is_not_forgotten_if_looking_fails(node: Node, monkeypatch: pyte
 
     monkeypatch.setattr(deaths, "_values", fails)
     with pytest.raises(ValueError, match="of Ray's"):
-        looks.losses(MANY)
+        look(looks)
     (value,) = values(monkeypatch, "value")
     node.found = {id_of_hex(value.guard): False}
     assert all_told(node, looks) == [value]
@@ -149,10 +181,10 @@ def test_a_death_is_not_forgotten_if_looking_fails(node: Node, monkeypatch: pyte
 def test_no_more_are_told_than_are_asked_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = values(monkeypatch, *map(str, range(10)))
     looks = deaths.Deaths()
-    looks.losses(MANY)
+    look(looks)
     node.members, node.found = ("here",), {id_of_hex(loss.guard): False for loss in lost}
     assert all_told(node, looks, most=0) == []
-    assert looks.losses(3) == lost[:3]
+    assert look(looks, 3) == lost[:3]
     assert all_told(node, looks) == lost[3:]
 
 
@@ -161,7 +193,7 @@ def test_a_node_of_ones_own_that_is_back_has_lost_what_it_had(
 ) -> None:
     (value,) = values(monkeypatch, "value")
     looks = deaths.Deaths()
-    looks.losses(MANY)
+    look(looks)
     node.found = {id_of_hex(value.guard): False}
     another = SimpleNamespace(client=node)
 
@@ -169,7 +201,7 @@ def test_a_node_of_ones_own_that_is_back_has_lost_what_it_had(
         raise NodeUnreachable("it is being started anew")
 
     monkeypatch.setattr(deaths.connection, "call", unreachable)
-    assert looks.losses(MANY) == []
+    assert look(looks) == []
     monkeypatch.setattr(deaths.connection, "call", lambda use, *_: use(another))
     assert all_told(node, looks) == [value]
 

@@ -7,8 +7,9 @@ has gone, the process looks for what its tasks have made.
 from __future__ import annotations
 
 import collections
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import ray
 from ray._private.ray_constants import OBJECT_METADATA_TYPE_PYTHON
@@ -26,6 +27,12 @@ __all__ = ["Deaths"]
 PAUSE = 2.0
 """Seconds between two looks for a value, both in vain, after which it counts as lost: after the end of a node
 the others need a moment to tell each other what they have, and a node may be silent for a moment only."""
+
+WANTED_PAUSE = 0.25
+"""The same, for what somebody waits for, or will."""
+
+LATELY = 5.0
+"""Seconds after the end of a node in which what went with it is looked for often."""
 
 LOOK_TIME = 0.5
 """Seconds that one look takes about, however many values there are."""
@@ -47,22 +54,35 @@ class Deaths:
         self._missed: collections.deque[tuple[Loss, float]] = collections.deque()
         """Not found, and since when (`time.monotonic`)."""
         self._not_before = 0.0
+        self._died_at = -math.inf
 
-    def losses(self, most: int) -> list[Loss]:
+    def died_lately(self) -> bool:
+        """Whether a node of Hoplite's has gone in the last seconds. To be called often: it costs little."""
+        self._watch()
+        return time.monotonic() < self._died_at + LATELY
+
+    def losses(self, most: int, reported: Iterable[str]) -> list[Loss]:
         """What no node has any more, of what this process can have made again; each is told once.
 
-        No more than `most`. To be called often.
+        No more than `most`. `reported`: the tasks (ids in hex) of losses that somebody waits for. To be called
+        often.
         """
-        if time.monotonic() < self._not_before:
+        if not self._watch():
             return []
-        deadline = Deadline(LOOK_TIME)
+        wanted = lineage.needed_for(reported) if self._missed else set()
+        return self._look(most, wanted, Deadline(LOOK_TIME))
+
+    def _watch(self) -> bool:
+        """See which nodes there are; whether that was to be seen."""
+        if time.monotonic() < self._not_before:
+            return False
         try:
-            connection.call(self._see_who_is_there, deadline)
+            connection.call(self._see_who_is_there, Deadline(LOCATE_TIMEOUT))
         except HopliteError:
             # Our own node is being started anew, or there is none.
             self._not_before = time.monotonic() + RETRY_PAUSE
-            return []
-        return self._look(most, deadline)
+            return False
+        return True
 
     def _see_who_is_there(self, way: connection.Connection) -> None:
         members = frozenset(way.client.status(timeout=LOCATE_TIMEOUT).members)
@@ -71,16 +91,20 @@ class Deaths:
         if is_another or not self._members <= members:
             self._to_look_for = collections.deque(_values())
             self._missed.clear()
+            self._died_at = time.monotonic()
         self._members, self._way = members, way
 
-    def _look(self, most: int, deadline: Deadline) -> list[Loss]:
+    def _look(self, most: int, wanted: set[str], deadline: Deadline) -> list[Loss]:
         lost: list[Loss] = []
         for _ in range(len(self._missed)):
-            loss, since = self._missed[0]
-            now = time.monotonic()
-            if len(lost) >= most or since + PAUSE > now or deadline.is_over():
+            if len(lost) >= most or deadline.is_over():
                 break
-            self._missed.popleft()
+            loss, since = self._missed.popleft()
+            now = time.monotonic()
+            pause = WANTED_PAUSE if loss.origin.task in wanted else PAUSE
+            if now < since + pause:
+                self._missed.append((loss, since))
+                continue
             match self._is_gone(loss):
                 case None:
                     self._missed.append((loss, now))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ __all__ = [
     "known",
     "knows_any",
     "limit",
+    "needed_for",
     "record",
     "record_actor",
     "results",
@@ -254,12 +255,25 @@ class _Tasks:
 
         Small results, as handles are, go along with a call: Ray counts them no more, and may run it again.
         """
+        pending = self._pending()
+        return pending | self._taken_by(pending)
+
+    def needed_for(self, ids: Iterable[str]) -> set[str]:
+        needed = self._pending().union(ids)
+        new = needed
+        while new:
+            new = self._taken_by(new) - needed
+            needed |= new
+        return needed
+
+    def _pending(self) -> set[str]:
         with self._lock:
             parents = {task.parent for task in self.by_id.values() if task.parent is not None}
         of_parent = global_worker.core_worker.get_pending_children_task_ids
-        pending = {id.hex() for parent in parents for id in of_parent(parent)}
-        taken = {need for id in pending if id in self.by_id for need in self.by_id[id].needs}
-        return pending | taken
+        return {id.hex() for parent in parents for id in of_parent(parent)}
+
+    def _taken_by(self, ids: Iterable[str]) -> set[str]:
+        return {need for id in ids if (task := self.by_id.get(id)) is not None for need in task.needs}
 
     def _unpin_arguments(self, references: list[str]) -> None:
         """For tasks that have ended and returned nothing large: nobody asks them to make that again."""
@@ -451,6 +465,11 @@ def knows_any() -> bool:
 def results() -> list[ray.ObjectRef]:
     """Of tasks that may run again: those that this process refers to, that have come and may be lost."""
     return _tasks.results()
+
+
+def needed_for(tasks: Iterable[str]) -> set[str]:
+    """These and those that have not ended, with all whose results they take, one way or another (ids in hex)."""
+    return _tasks.needed_for(tasks)
 
 
 def drop_ended() -> None:

@@ -50,8 +50,11 @@ logger = logging.getLogger(__name__)
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at what has been reported."""
 
+WATCH_INTERVAL = 0.25
+"""Seconds between two looks at the nodes that there are, and at what is reported when one has gone."""
+
 BUSY_INTERVAL = 0.1
-"""The same, while something is made again: what that needs may be lost too."""
+"""Seconds between two looks at both while something is made again: what that needs may be lost too."""
 
 LOCATE_TIMEOUT = 1.0
 """Seconds to ask whether any node has what would be given up, all of it together."""
@@ -88,9 +91,10 @@ class _Recovery:
         """Of Ray's, made anew whenever this process connects; its worker id may be the same as before."""
         self._name = global_worker.worker_id.hex()
         self._claims = 0
+        self._next_look = 0.0
         self._deaths = Deaths()
-        self._reported = 0
-        """How many losses there were at the last look."""
+        self._reported: set[Loss] = set()
+        """All at the last look, of whomever."""
         self._unwanted: set[Loss] = set()
         """Those that nobody has reported but this process."""
         self._making: dict[ray.ObjectRef, _Making] = {}
@@ -112,19 +116,30 @@ class _Recovery:
             lineage.limit(lineage_settings())
         except Exception:
             logger.exception("Ray does not say how it remembers tasks: as by default")
-        while not self._stopping.wait(BUSY_INTERVAL if self._making else LOOK_INTERVAL):
+        while not self._stopping.wait(BUSY_INTERVAL if self._making else WATCH_INTERVAL):
             if not global_worker.connected or worker._global_node is not self.node:
                 return
             try:
-                lineage.drop_ended()
-                if lineage.knows_any():
-                    self._make_again()
-                self._see_to_failures()
-                if lineage.knows_any() and self._report_missed():
-                    self._make_again()
+                if self._is_time():
+                    self._look()
             except Exception:
                 if global_worker.connected and not self._stopping.is_set():
                     logger.exception("looking again in %s s", LOOK_INTERVAL)
+                    self._stopping.wait(LOOK_INTERVAL)
+
+    def _is_time(self) -> bool:
+        if self._making or time.monotonic() >= self._next_look:
+            return True
+        return lineage.knows_any() and self._deaths.died_lately()
+
+    def _look(self) -> None:
+        self._next_look = time.monotonic() + LOOK_INTERVAL
+        lineage.drop_ended()
+        if lineage.knows_any():
+            self._make_again()
+        self._see_to_failures()
+        if lineage.knows_any() and self._report_missed():
+            self._make_again()
 
     def _make_again(self) -> None:
         self._lend_to_who_waits()
@@ -133,7 +148,7 @@ class _Recovery:
         wanted: dict[str, list[Loss]] = {}
         hopeless: list[tuple[CannotRunAgain, list[Loss]]] = []
         words = losses()
-        self._reported = len(words)
+        self._reported = set(words)
         self._unwanted = {loss for loss in self._unwanted & words.keys() if not words[loss].certain}
         for loss, word in words.items():
             task = lineage.known(loss.origin.task)
@@ -167,7 +182,8 @@ class _Recovery:
 
     def _report_missed(self) -> bool:
         """Reports what a dead node has taken, though nobody waits for it; whether there was any."""
-        missed = self._deaths.losses(MISSED_AT_ONCE - self._reported)
+        wanted = {loss.origin.task for loss in self._reported - self._unwanted}
+        missed = self._deaths.losses(MISSED_AT_ONCE - len(self._reported), wanted)
         for loss in missed:
             self._unwanted.add(loss)
             report(loss, certain=False)
