@@ -65,6 +65,7 @@ use puts::Writes;
 use reduce::{Reduction, Seats};
 use room::RoomQueue;
 use serve::{Sends, Sent};
+use shards::ShardSet;
 use subscriptions::Subscriptions;
 use timers::Timer;
 
@@ -96,6 +97,8 @@ pub struct Core {
     needs_resync: BTreeSet<NodeId>,
     /// Members that may have reported what did not arrive: they are to be asked for their inventories.
     needs_pull: BTreeSet<NodeId>,
+    /// Shards whose new owner has not asked yet for what is here.
+    not_pulled: ShardSet,
     connections: Choices,
     /// Instead of the degree that would cost least.
     reduce_degree: Option<Degree>,
@@ -143,6 +146,7 @@ impl Core {
             long_work: LongWork::default(),
             needs_resync: BTreeSet::new(),
             needs_pull: BTreeSet::new(),
+            not_pulled: ShardSet::default(),
             connections: Choices::new(config.connections),
             reduce_degree: config.reduce_degree,
             directory: if alone { Directory::alone() } else { Directory::joining(config.node) },
@@ -283,6 +287,7 @@ impl Core {
             Timer::Refresh => self.on_refresh(),
             Timer::RefreshWatched => self.refresh_watched(),
             Timer::Resync(node) => self.on_resync(node),
+            Timer::NotPulled => self.ask_for_pulls(),
             Timer::Join => self.on_join_timer(),
             Timer::TakeIn => self.take_in_members(),
             Timer::Reseat(number) => self.advance_reduction(number),

@@ -3,7 +3,7 @@
 //!
 //! | when | what |
 //! |---|---|
-//! | a shard has a new owner | that owner pulls inventories (`directory::recovery`); we ask it our open questions |
+//! | a shard has a new owner | that owner pulls inventories (`directory::recovery`), or is asked to; we ask it our open questions |
 //! | a connection broke, a node came back | both sides pull each other's inventory, and repeat open questions, deletions, pins and seats |
 //! | a node was held for dead | it is asked to do the same |
 //! | a question stays open | that question, ever more rarely |
@@ -30,11 +30,16 @@ const WATCHED_PAUSE: Duration = Duration::from_millis(5);
 /// How soon after its connection broke a peer is told again what it may have missed.
 const RESYNC_AFTER: Duration = Duration::from_millis(50);
 
+/// How long a new owner of a shard has to ask for our inventory by itself: it may hear of the change of members
+/// later than we.
+const PULL_WITHIN: Duration = Duration::from_secs(3);
+
 impl Core {
     /// Some shards have other owners or backups.
     pub(crate) fn on_owners_moved(&mut self, moved: &Moved) {
         self.directory.on_moved(&mut self.ctx, moved);
         if !moved.owners.is_empty() {
+            self.expect_pulls(&moved.owners);
             self.repeat_questions(&moved.owners);
         }
         let mut owners: BTreeSet<_> =
@@ -58,6 +63,33 @@ impl Core {
         if !owners.is_empty() {
             self.on_owners_moved(&Moved { owners, ..Moved::default() });
             self.arm_refresh();
+        }
+        for &ShardQuery { shard, .. } in queries {
+            if self.ctx.shards.owner_of(shard) == node {
+                self.not_pulled.remove(shard);
+            }
+        }
+    }
+
+    /// The new owners of these shards are to ask for what is here.
+    fn expect_pulls(&mut self, moved: &ShardSet) {
+        for shard in moved.iter().filter(|&shard| self.copies.count_in(shard) > 0) {
+            self.not_pulled.set(shard, !self.ctx.shards.is_mine(shard));
+        }
+        if !self.not_pulled.is_empty() && !self.ctx.timers.is_set(Timer::NotPulled) {
+            self.ctx.timers.set(self.ctx.now + PULL_WITHIN, Timer::NotPulled);
+        }
+    }
+
+    /// Owners that have not asked may have owned these shards all along, while we took a dead node for alive: what
+    /// we reported went to that one.
+    pub(crate) fn ask_for_pulls(&mut self) {
+        let not_pulled = std::mem::take(&mut self.not_pulled);
+        let holding = not_pulled.iter().filter(|&shard| self.copies.count_in(shard) > 0);
+        let owners: BTreeSet<_> = holding.map(|shard| self.ctx.shards.owner_of(shard)).collect();
+        for owner in owners {
+            self.needs_resync.insert(owner);
+            self.resync_soon(owner);
         }
     }
 

@@ -46,7 +46,7 @@ impl ShardSet {
     }
 
     /// Returns whether that changed anything.
-    fn set(&mut self, shard: Shard, to: bool) -> bool {
+    pub fn set(&mut self, shard: Shard, to: bool) -> bool {
         let bit = 1 << (shard.index() % 64);
         let word = &mut self.0[shard.index() / 64];
         let before = *word;

@@ -31,6 +31,8 @@ pub(crate) enum Timer {
     RefreshWatched,
     /// Tell a peer whose connection broke what it may have missed.
     Resync(NodeId),
+    /// New owners have not asked for what is here.
+    NotPulled,
     /// Nobody let us in, or told us of all members.
     Join,
     /// Take in the next few members that we heard of.
