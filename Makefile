@@ -33,6 +33,7 @@ lint: $(VENV)/installed ## Formatting, lints and types, without tests
 	$(BIN)/ruff format --check python tests examples lab crates
 	$(BIN)/ruff check python tests examples lab crates
 	$(BIN)/mypy python/hoplite examples lab crates/hoplite-sim/bugs
+	$(BIN)/python crates/hoplite-sim/bugs/planted.py --check-page
 	cd $(VENV) && bin/stubtest hoplite._hoplite
 
 .PHONY: test-rust
@@ -70,6 +71,10 @@ simulate: system ## Run seeded whole-cluster simulations of the core; SEEDS=coun
 .PHONY: planted-bugs
 planted-bugs: system ## Plant known bugs, one at a time, and let the simulation find each; ONLY=
 	$(PYTHON) crates/hoplite-sim/bugs/planted.py $(if $(ONLY),--only $(ONLY))
+
+.PHONY: planted-bugs-page
+planted-bugs-page: ## Make docs/planted-bugs.md from the heads of the patches and the last recorded run
+	$(PYTHON) crates/hoplite-sim/bugs/planted.py --page
 
 .PHONY: lab
 lab: $(VENV)/installed ## List the benchmarks; BENCH=name runs one, BENCH=all every one (as root)

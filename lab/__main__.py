@@ -1,4 +1,4 @@
-"""``python -m lab`` lists what can be run, ``python -m lab NAME ...`` runs it, ``python -m lab all`` all."""
+"""``python -m lab`` lists the benchmarks; with ``NAME ...`` it runs one, with ``all`` it runs all."""
 
 from __future__ import annotations
 

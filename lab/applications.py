@@ -1,6 +1,6 @@
-"""Applications on Ray, as anybody runs them: programs of `examples.on_ray`, on hosts of the lab.
+"""Runs the programs of `examples.on_ray` on hosts of the lab, as any user would.
 
-Training in step is also done by peers that have a fixed group, on hosts of their own with the same links.
+Peers with a fixed group do synchronous training, too, on hosts of their own with the same links.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """Applications on Ray, with Hoplite and without: the paper's Figures 9 to 11 and 13.
 
-The programs are those of `examples.on_ray` and their twins on Ray alone: the driver, which is parameter
-server, learner or frontend, on a host of its own, and a worker on each of the others. Both run on one Ray
-cluster, Ray alone last, when Hoplite's nodes have ended, and once only: its rounds take many times as long.
-Where a network would be trained, computing a gradient is a sleep: two cores cannot compute and be the network
-of nine hosts. Policies and classifiers are small, and really compute. "x S/B" is the time of a round in times
-that one link takes for the parameters, the policy or the batch.
+The programs are those of `examples.on_ray` and their twins on Ray alone. The driver has a host of its own; it
+is parameter server, learner or frontend. Each worker has a host of its own, too. Both systems run on one Ray
+cluster. Ray alone runs last, after Hoplite's nodes have ended, and by default only once: its rounds take many
+times as long.
 
-Training in step is beside that of fixed groups, too, each rank of which has a host to itself: Gloo, by
-``torch.distributed``, and OpenMPI with the best settings found. They and Hoplite take turns, and Ray's
-processes stand still while it is theirs.
+Where a network would be trained, a sleep stands for computing a gradient: two cores cannot compute and be the
+network of nine hosts. Policies and classifiers are small, and really compute. "x S/B" is the time of a round,
+divided by the time that one link takes for the parameters, the policy or the batch.
+
+Synchronous training also runs on fixed groups, with a host for each rank: Gloo, by ``torch.distributed``, and
+OpenMPI with the best settings found. Their runs alternate with Hoplite's, and Ray's processes are stopped
+while a group runs.
 """
 
 from __future__ import annotations

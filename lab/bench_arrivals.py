@@ -1,10 +1,11 @@
-"""Hosts that come one after the other: broadcast, reduce and allreduce as the paper's Figure 8 has them.
+"""Hosts that come one after the other: broadcast, reduce and allreduce as in the paper's Figure 8.
 
-Receivers ask, or sources are put, at a fixed interval; whoever needs a fixed group enters its collective
-then. The time is from the first arrival to the last result. The limit is the last arrival + S/B, or what
-the collective takes at least when all come at once, if that is more; who knows beforehand who will come
-and sends ahead, into the buffers of the last receiver's kernel, can be below it. `lab.systems` says who
-comes when.
+At a fixed interval, receivers ask or sources are put. In a system with a fixed group, a host enters the
+collective at that moment. The time is from the first arrival to the last result.
+
+The limit is the last arrival + S/B, or the least time of the collective if all came at once, if that is
+longer. A system can be faster than the limit if it knows beforehand which hosts will come: it then sends
+ahead, into the buffers of the last receiver's kernel. `lab.systems` defines who comes when.
 """
 
 from __future__ import annotations

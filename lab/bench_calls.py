@@ -1,14 +1,20 @@
-"""What the transparent mode of hoplite.ray costs small calls on Ray, and from what size an array gains by it.
+"""What transparent mode of hoplite.ray costs small calls on Ray, and from what size an array gains by it.
 
-Calls of the kinds of Ray's own microbenchmark (`ray microbenchmark`), and tasks with arguments: how many a
-second. Arrays: put and got by one process; and from a task on one Ray node to a task on another, both on this
-machine, where no link is a limit. Ray as it is, and Ray with hooks and nodes of Hoplite's (and a threshold of
-the smallest size), have a cluster each. For each kind they make batches of a fraction of a second in turn,
-each of the two first every other time; and since two clusters of the same system differ by some percent for
-as long as they live, all is done again on new ones. "computing" is the processor time of a call, of all
-processes of the cluster together, idle ones too. Medians of all pairs of batches; "x ray" is the speed, "x
-computing" the processor time, in times of those of Ray alone. Rows of several kinds together are the
-geometric means of theirs, and less subject to chance.
+There are two kinds of rows:
+
+- Calls: how many a second, of the kinds of Ray's own microbenchmark (`ray microbenchmark`) and of tasks with
+  arguments.
+- Arrays: put and got by one process, and passed from a task on one Ray node to a task on another. Both nodes
+  are on this machine, where no link is a limit.
+
+Ray as it is has one cluster. Ray with Hoplite's hooks and nodes has another; its threshold is the smallest
+size measured. For each kind, the two alternate in batches of a fraction of a second, and each of them goes
+first every other time. Two clusters of the same system differ by some percent as long as they live, so all is
+repeated on new ones.
+
+"computing" is the processor time of a call, of all processes of the cluster together, idle ones included. All
+values are medians of all pairs of batches. "x ray" is the speed and "x computing" the processor time, as
+multiples of Ray alone. Rows of several kinds together are geometric means, and vary less by chance.
 """
 
 from __future__ import annotations

@@ -1,9 +1,14 @@
 """Broadcast, gather, reduce and allreduce over hosts with limited links: the paper's Figures 7 and 14.
 
-S is the object's size, B the best goodput that iperf3 gets on the same link between the runs, n the
-hosts. The limit of a broadcast or reduce is S/B, of a gather (n-1) S/B, of an allreduce
-2 (n-1)/n S/B. All start at one instant, and the time is the last one's; `lab.systems` says of each
-case when it ends. The systems take turns, run by run. Every result's content is checked.
+S is the object's size, n the number of hosts, and B the best goodput that iperf3 gets on the same link
+between the runs.
+
+- The limit of a broadcast or reduce is S/B.
+- The limit of a gather is (n-1) S/B.
+- The limit of an allreduce is 2 (n-1)/n S/B.
+
+All hosts start at one instant, and the last one's time counts. `lab.systems` defines when each case ends. The
+systems alternate, run by run. The content of every result is checked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Reduce through a chain, a binary tree and a star, and what our model chooses: the paper's Figure 15.
+"""Reduce through a chain, a binary tree and a star, and our model's choice: the paper's Figure 15.
 
-All on one cluster, taking turns: who asks for the sum chooses the tree, and on three hosts the daemon is
-told which one to choose. A fourth host asks for the sum as everyone does; which tree its daemon chose is
-seen on the wire. The sum of few objects up to 64 KiB takes no tree.
+All of it runs on one cluster, in alternation. The node that is asked for the sum chooses the tree. On three
+hosts, an option of the daemon sets the tree. A fourth host leaves the choice to the model, and the wire shows
+which tree it chose. The sum of a few objects of up to 64 KiB takes no tree.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""How soon a crash, a silent host and a paused process are noticed, and who is declared dead under load.
+"""How soon a crash, a silent host and a paused process are detected, and which false alarms load causes.
 
-Each run strikes one node per case and waits until all others have logged it as down; times are from
-the strike to their log lines, so nobody has to be asked and polling costs nothing. Then the node is
-brought back, and the next case begins when everyone knows everyone again. At last all cores are
-kept busy by spinning processes at normal priority, while every node lives: who is declared dead
-then is a false alarm.
+Each run strikes one node per case, and waits until all others have logged it as down. The times are from the
+strike to these log lines, so the measurement sends no messages and polling costs nothing. Then the node is
+brought back, and the next case begins when all nodes know each other again.
+
+At last, spinning processes at normal priority keep all cores busy while every node lives. A node that is
+declared dead then is a false alarm.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Latency of every step while a participant fails and comes back: the paper's Figure 12.
 
-Two applications: serving by an ensemble of eight models, and asynchronous SGD with eight workers,
-each participant a host with a limited link of its own. In one step a participant that is just
-relaying is killed, daemon and client; some steps later a new daemon at the same address and a new
-client take its place. The same run without a failure is drawn beside it. Computing is a short
-sleep, because two cores can either compute or be a network of nine hosts.
+There are two applications: serving by an ensemble of eight models, and asynchronous SGD with eight workers.
+Each participant has a host with a limited link of its own. In one step, a participant that is relaying at
+that moment is killed, daemon and client. Some steps later, a new daemon at the same address and a new client
+take its place. The same run without a failure is drawn beside it. A short sleep stands for computing, because
+two cores can either compute or be a network of nine hosts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Idle clusters: processor time and memory of a daemon while nothing happens."""
+"""Processor time and memory of a daemon in an idle cluster."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Two nodes on loopback: one large object got on the other node, beside iperf3 and a bare TCP copy.
+"""One large object got from another node over loopback, beside iperf3 and a bare TCP copy.
 
-Besides the rate, the processor time of moving it, of both daemons or both ends of iperf3, and the daemons'
-memory besides their stores.
+Besides the rate, it measures the processor time of both daemons, or of both ends of iperf3, and the daemons'
+memory without their stores.
 """
 
 from __future__ import annotations

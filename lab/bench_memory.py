@@ -1,7 +1,8 @@
 """put, create+seal and local get on one node, beside one core's memcpy of touched memory.
 
-Steady state: each size is put and deleted a few times before the clock counts, so the arena's pages
-are faulted in and the buffers touched; memcpy and put alternate, so both see the same machine.
+Only the steady state counts. Each size is put and deleted a few times before timing starts, so that the
+arena's pages are mapped and the buffers touched. memcpy and put alternate, so that both meet the same
+machine.
 """
 
 from __future__ import annotations

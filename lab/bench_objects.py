@@ -1,10 +1,14 @@
 """Rates of put and get on one node, beside memcpy and Ray's plasma, and of look-ups over four nodes.
 
-One client, and eight at once, each doing one thing after the other. Large puts are held against as many
-processes that copy private memory. A get is of an object that is there, time and again of the same one; a
-first get of one that another process has put and this one has not got before. A look-up asks who has an
-object; the entries of three out of four are on another node. The systems take turns, and stores and buffers
-have been touched before.
+One client, or eight at once, make one call after the other.
+
+- Large puts are compared with as many processes that copy private memory.
+- A get asks again and again for the same object, which is already there.
+- A first get asks for an object that another process has put, and that this process has not got before.
+- A look-up asks which nodes have an object. For three objects out of four, the directory entry is on another
+  node.
+
+The systems alternate. Stores and buffers have been touched before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tasks on Ray that end one after the other, and whose results are summed up by Hoplite as they come.
+"""Tasks on Ray that end one after the other, whose results Hoplite sums up as they come.
 
-The driver has a host, and so has each task. The sum is asked for before the first task has ended; the time
-is from then on until the driver has it. The limit is the last task's end + S/B.
+The driver and each task have a host of their own. The driver asks for the sum before the first task has
+ended. The time is from then until the driver has the sum. The limit is the last task's end + S/B.
 """
 
 from __future__ import annotations

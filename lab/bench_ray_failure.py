@@ -1,11 +1,16 @@
 """Latency of every round on Ray while a host fails and comes back, with Hoplite and without: Figure 12.
 
-Serving by an ensemble on Ray Serve (a majority's votes answer a batch), and asynchronous SGD (the half of the
-gradients that comes first), each participant on a host with a limited link of its own, the driver on one
-more. All that runs on a participant's host is killed at once: Ray's node, its workers, Hoplite's node and its
-keeper. Later a node of Ray's is started there again, and the rest is up to Ray and to Hoplite: it takes part
-again when an answer of its model, be it a late one, or a gradient of its worker has come. Ray's health checks
-are as they come: they tell that a node is dead after some 14 s. Computing is a short sleep.
+There are two applications:
+
+- serving by an ensemble on Ray Serve, where a majority's votes answer a batch;
+- asynchronous SGD, which takes the half of the gradients that comes first.
+
+Each participant has a host with a limited link of its own, and so has the driver.
+
+All processes on a participant's host are killed at once: Ray's node, its workers, Hoplite's node and its
+keeper. Later a new node of Ray's starts there; Ray and Hoplite do the rest. The participant takes part again
+when an answer of its model, even a late one, or a gradient of its worker has come. Ray's health checks have
+their default settings and declare a node dead after some 14 s. A short sleep stands for computing.
 """
 
 from __future__ import annotations

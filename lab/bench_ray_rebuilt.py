@@ -1,8 +1,8 @@
-"""How long a lost result of a task on Ray takes to be there again, with Hoplite and on Ray alone.
+"""How long lost results of tasks on Ray take to be rebuilt, with Hoplite and on Ray alone.
 
-A node that ran tasks and their readers is removed, one like it is added, and all is read again. Ray takes a
-silent node for dead after two seconds here; by default it takes fourteen. The systems take turns, each run in
-a cluster of its own.
+A node that ran tasks and their readers is removed, and a new one like it is added. Then all results are read
+again. Ray declares a silent node dead after two seconds here; its default is fourteen. The systems alternate,
+and each run has a cluster of its own.
 """
 
 from __future__ import annotations

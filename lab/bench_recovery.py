@@ -1,12 +1,16 @@
 """What the death of a relay half-way costs a broadcast and a reduce over hosts with limited links.
 
-In each round every case runs once: without a failure, and with one relay killed, paused or cut off
-when half of its bytes have come. Who is a relay is read from the kernel's connections while the
-run goes on. Timed from the instant all start until the last survivor has the whole content, which
-is checked. What a case may take is the time without a failure, plus the time in which such a
-failure must be noticed, plus 5 % (broadcast) or plus what the ancestors of the failed seat had
-done already and must do again (reduce), or from the moment a lost source is put again, one more
-run without a failure.
+In each round every case runs once: without a failure, and with one relay killed, paused or cut off when half
+of its bytes have come. During the run, the kernel's connections show which host is a relay. The time is from
+the common start until the last survivor has the whole content, which is checked.
+
+A case is allowed the time without a failure, plus the time within which such a failure must be detected,
+plus:
+
+- 5 % in a broadcast;
+- in a reduce, the work that the ancestors of the failed slot had done already and must repeat.
+
+If a lost source is put again, the case is instead allowed one run without a failure from that put on.
 """
 
 from __future__ import annotations

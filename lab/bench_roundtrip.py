@@ -1,8 +1,8 @@
-"""Round trip of an object between two hosts, put here, got there, and back: the paper's Figure 6.
+"""Round trip of an object between two hosts, put and got on each: the paper's Figure 6.
 
-The limit is a bare TCP connection on the same link that bounces as many bytes between two buffers. What a
-library's sending and receiving costs is seen in MPI's, which spins; what it costs at least to go through a
-process of each host that sleeps until it is needed, as Hoplite's bytes do, is seen in the bare relays'.
+The limit is a bare TCP connection on the same link, which sends as many bytes back and forth between two
+buffers. MPI, whose processes spin, shows the cost of a library's send and receive. The bare relays show the
+least cost of passing through a sleeping process on each host, as Hoplite's bytes do.
 """
 
 from __future__ import annotations

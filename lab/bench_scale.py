@@ -1,25 +1,26 @@
-"""What each operation takes as nodes and objects become many, and a cluster's memory in the long run.
+"""The time of each operation by numbers of nodes and objects, and a cluster's memory in the long run.
 
-Real daemons on this machine, with one client each, up to 64 nodes and 100,000 objects: they share its
-cores, so that what all nodes take part in slows down with their number. Beyond that the real core is
-simulated, with links of 100 us and 500 Mbit/s, and processors that cost nothing: what comes out is how many
-steps an operation takes. There the turns of the control loops are timed too, in processor time of this
-machine; where that is repeated, of each turn the shortest time counts.
+Real daemons run on this machine with one client each, up to 64 nodes and 100,000 objects. They share its
+cores, so operations that involve all nodes slow down with their number. Beyond that the real core is
+simulated, with links of 100 us and 500 Mbit/s and processors that cost nothing: the result is the number of
+steps of an operation. The simulation also times the turns of the control loops, in processor time of this
+machine. Where it is repeated, the shortest time of each turn counts.
 
-*join* is from the start of a node's process until it has served a get (simulated: from its first input).
-*death* is from SIGKILL until round trips (a put, then a get on another node) were again no slower than twice
-the slowest of as long a time before (simulated: than twice the median), beside the longest one meanwhile.
-*fill* is a put's share of the time while all clients put; *clear* a delete's when 1,000 are deleted at once
-(simulated: 65,536, as many as one call may be about); *form* is until all nodes know each other.
+- *join*: from the start of a node's process until it has served a get (simulated: from its first input).
+- *death*: from SIGKILL until round trips (a put, then a get on another node) are as fast as before again.
+  That is at most twice the slowest of as long a time before (simulated: twice the median). The longest round
+  trip meanwhile is beside it.
+- *fill*: a put's share of the time while all clients put.
+- *clear*: a delete's share when 1,000 objects are deleted at once (simulated: 65,536, the most in one call).
+- *form*: until all nodes know each other.
+- *source*: each source's share of a sum over many sources of 128 KiB. Three nodes put them one after the
+  other while the fourth waits for the sum. The share must not grow with their number.
+- *soak*: churn on five nodes. Every few seconds a node is killed or leaves, in turn, and comes back. Clients
+  of all nodes put, get, reduce and delete meanwhile. No call that must succeed may time out twice.
 
-*source* is each source's share of a sum over many of 128 KiB that three nodes put one after the other, while
-the fourth waits for it: it must not grow with their number.
-
-*soak* is churn on five nodes: one is killed and one leaves, in turn, every few seconds, and comes back, while
-clients of all put, get, reduce and delete. How much the private memory of a node that stays grows in the
-second half, by a straight line through it, must stay within the bound, and nothing may time out for good.
-Tombstones do not count in that: each takes about 100 bytes for ten minutes, and there are hundreds of
-thousands.
+In a soak, the growth of the private memory of each staying node must keep within the bound. It is that of a
+straight line through the second half. Tombstones do not count: there are hundreds of thousands, and each
+takes about 100 bytes for ten minutes.
 """
 
 from __future__ import annotations

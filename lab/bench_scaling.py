@@ -1,8 +1,8 @@
 """Broadcast and reduce over 2 to 64 nodes: simulated, and checked against hosts of the lab.
 
-`hoplite-sim` plays the real core over links with one latency and one rate, both as they were measured between
-the lab's hosts just before. Processors cost nothing there but what is part of that latency, so the lab takes
-longer by what its own two cores are short of.
+`hoplite-sim` runs the real core over links with one latency and one rate, both measured between the lab's
+hosts just before. Simulated processors cost nothing beyond their share of that latency. The lab's hosts share
+two cores, and take longer for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Broadcast of one large object over links without limits, where processors decide how fast it goes.
+"""Broadcast of one large object over links without limits, where processors set the speed.
 
-The limit is S/B, B what iperf3 gets between two hosts while the others rest. A chain of bare relays over
-the same hosts shows what the processors have left of that: each host receives into its memory and sends
+The limit is S/B, where B is what iperf3 gets between two hosts while the others rest. A chain of bare relays
+over the same hosts shows how much of that the processors allow. Each relay receives into its memory and sends
 on, and does nothing else.
 """
 

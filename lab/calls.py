@@ -1,7 +1,8 @@
 """A process that makes many calls on a Ray cluster of its own, with Hoplite or without, and times them.
 
-``python -m lab.calls calls|arrays ray|hoplite SCALE [SIZE ...]`` is driven by lines of JSON: it says which
-kinds of calls it can make, and makes batches of them. ``SCALE`` is of the number of calls in a batch.
+``python -m lab.calls calls|arrays ray|hoplite SCALE [SIZE ...]`` is driven by lines of JSON. It lists the
+kinds of calls that it can make, and makes batches of them. ``SCALE`` is a factor for the number of calls in a
+batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real ``hoplited`` processes, on this machine or in lab hosts, with as many stores as asked for."""
+"""Starts real ``hoplited`` processes, on this machine or in hosts of the lab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How our figures look, and where they go: each as PNG, to look at, and SVG, to print."""
+"""The look of our figures and their files: each as PNG for the screen, and as SVG for print."""
 
 from __future__ import annotations
 

@@ -6,16 +6,15 @@
         server = hosts[0].start(["iperf3", "-s", "-1"])
         hosts[1].run(["iperf3", "-c", hosts[0].address])
 
-Layout: a namespace for the switch and one per host, so nothing of the machine's own network is
-touched and traffic cannot leave. Host *i* has the address ``10.77.0.(i+1)`` on ``eth0``; the other
-end of that cable is ``p<i>``, a port of the bridge ``br0``. The up rate is a token bucket on
-``eth0``, the down rate one on ``p<i>``. Hosts in racks have the bridge of their rack in place of ``br0``,
-which then joins the racks.
+Layout: the switch and each host have a namespace of their own. Nothing of the machine's own network is
+touched, and traffic cannot leave. Host *i* has the address ``10.77.0.(i+1)`` on ``eth0``. The other end of
+that cable is ``p<i>``, a port of the bridge ``br0``. A token bucket on ``eth0`` limits the up rate, one on
+``p<i>`` the down rate. Hosts in racks are on the bridge of their rack instead; ``br0`` joins the racks.
 
-Faults of the network, all of them silent: no end of a cable goes down, no connection is
-reset, packets just vanish, as with a dead switch or a host that lost its power::
+Faults of the network are silent. No cable goes down and no connection is reset: packets vanish, as with a
+dead switch or a host that lost its power::
 
-    hosts[2].cut()                      # host 2 reaches nobody and is reached by nobody
+    hosts[2].cut()                      # no packet to or from host 2 arrives
     hosts[2].heal()
     hosts.partition([0, 1], [2, 3])     # two sides; each goes on by itself
     hosts.heal()                        # everything as it was built
@@ -26,10 +25,10 @@ Hosts in racks, and connections that get less than the link::
     Hosts(8, rate_mbit=500, hosts_per_rack=4, uplink_mbit=500)
     Hosts(2, rate_mbit=800, flow_cap_mbit=200)
 
-A kernel that looked for a host while it was cut off looks again only after a second, as real ones do.
+As on real hosts, a kernel that looked for a cut-off host tries again only after a second.
 
-Needs root. Everything made is removed when the context ends, at exit, and on SIGTERM or SIGHUP;
-what a killed run left behind is removed by the next one.
+Needs root. All namespaces are removed when the context ends, at exit, and on SIGTERM or SIGHUP. The next run
+removes those that a killed run left behind.
 """
 
 from __future__ import annotations

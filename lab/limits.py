@@ -1,4 +1,4 @@
-"""Physical limits, measured beside the thing they limit: one core's memcpy, iperf3, and a bare TCP copy."""
+"""Physical limits, measured beside the system they limit: one core's memcpy, iperf3, and a bare TCP copy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The cables of a lab: from a host to its switch, and from the switch of a rack to the spine.
 
-A port that is cut belongs to no bridge; each side of a partition is a bridge of its own.
+A port that is cut off belongs to no bridge. Each side of a partition has a bridge of its own.
 """
 
 from __future__ import annotations

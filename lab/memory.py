@@ -1,10 +1,10 @@
-"""Memory for sources and results that all systems of one run share, as they take turns.
+"""Memory for sources and results, shared by all systems of one run, which alternate.
 
-A virtual machine gives memory that is freed back to its host, a little every two seconds: after 4 GiB were
-freed that took a third of both processors for 0.7 s of every 2.6, for more than half a minute (`/proc/stat`,
-steal), from whichever system had its turn then. So nothing large is freed between turns; where it must be,
-as with processes that end, the next turn waits (`settle`). Nor would the machine hold 256 MiB twice for each
-of sixteen hosts and of several systems.
+A virtual machine gives freed memory back to its host, a little every two seconds. After 4 GiB were freed,
+that took a third of both processors for 0.7 s of every 2.6 (`/proc/stat`, steal). It lasted for more than
+half a minute. The system that ran at the time paid for it. So nothing large is freed between turns. Where
+that cannot be avoided, as when processes end, the next turn waits (`settle`). Besides, the machine could not
+hold 256 MiB twice for each of sixteen hosts and of several systems.
 """
 
 from __future__ import annotations

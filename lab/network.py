@@ -1,4 +1,4 @@
-"""What the hosts of a lab are joined by: rates, racks, and caps of single flows; and the options for them."""
+"""The network between the hosts of a lab: rates, racks, and caps of single flows; and their options."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Makes docs/benchmarks.md and its figures anew from what the benchmarks left: ``python -m lab.page``.
+"""Makes docs/benchmarks.md and its figures from the results of the benchmarks: ``python -m lab.page``.
 
-Of every case the newest run counts, so that a benchmark can be run in parts. The files that the page is
-made of are kept with the code, so that anyone can make it; trial runs, and those on another machine, are best
-kept apart, by ``HOPLITE_LAB_RESULTS=FOLDER``. A benchmark that has left nothing is left out.
+The newest run of every case counts, so a benchmark can be run in parts. The result files are kept with the
+code, so that anyone can make the page. Keep trial runs and those on another machine apart, by
+``HOPLITE_LAB_RESULTS=FOLDER``. The page leaves out a benchmark that has no results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Families of processes of this machine: who is in one, what it computes; and stopping it for a while."""
+"""Groups of processes of this machine: their members, their processor time and memory; and stopping them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates of network devices: of all that leaves one, and of each TCP connection in it."""
+"""Rates of network devices: of all traffic that leaves one, and of each TCP connection in it."""
 
 from __future__ import annotations
 

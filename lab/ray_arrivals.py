@@ -1,7 +1,7 @@
-"""A driver on Ray with Hoplite: ``python -m lab.ray_arrivals HEAD``, told line by line, as `lab.worker` says.
+"""A driver on Ray with Hoplite: ``python -m lab.ray_arrivals HEAD``, driven line by line (see `lab.worker`).
 
-Tasks on one host after the other return an array each, at instants that are known beforehand. The driver
-asks for their sum before the first has ended, as programs do, and gets it.
+One task on each host returns an array, at instants that are known beforehand, one after the other. The driver
+asks for their sum before the first task has ended, as programs do, and gets it.
 """
 
 from __future__ import annotations

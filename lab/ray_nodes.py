@@ -1,7 +1,7 @@
 """Starts a Hoplite node beside every node of a Ray cluster: ``python -m lab.ray_nodes HEAD STORE``.
 
-``STORE`` is in bytes; without it, the nodes are ended. A large part of every store is used once: the first
-use of memory faults it in, which takes as much of two cores as an application does.
+``STORE`` is in bytes; without it, the nodes are ended. A large part of every store is used once beforehand:
+the first use of memory causes page faults, which take as much of two cores as an application does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prints how many bytes a Ray cluster's object stores have put on disk: ``python -m lab.ray_stores HEAD``."""
+"""Prints the bytes that a Ray cluster's stores have spilled to disk: ``python -m lab.ray_stores HEAD``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: every run in a JSON file, and a table on the terminal."""
+"""The report of a benchmark: every run in a JSON file, and a table on the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What benchmarks have left in their JSON files, joined: of each case the newest run."""
+"""The results of benchmarks, joined from their JSON files: the newest run of each case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operations take on a real cluster on this machine: functions of the cluster that give seconds."""
+"""Times operations of a real cluster on this machine: each function takes the cluster and gives seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One host of a cluster with its daemon: killed, paused, cut off, brought back."""
+"""One host of a cluster with its daemon, to be killed, paused, cut off and brought back."""
 
 from __future__ import annotations
 

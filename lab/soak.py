@@ -1,8 +1,8 @@
-"""Churn for a long time: nodes come and go while clients of all nodes do everything; memory must not grow.
+"""Churn for a long time: nodes come and go while clients of all nodes make calls; memory must not grow.
 
-Nodes 0 to 2 stay. Node 3 is killed, node 4 leaves, in turn, and each comes back after a while. What was put
-on a node that stays must be had by everybody, whatever happens to the others: such a get that times out, and
-once more, is an error. Of what was put on the others some is lost with them: those calls may fail.
+Nodes 0 to 2 stay. Node 3 is killed and node 4 leaves, in turn, and each comes back after a while. Every
+client must be able to get an object that was put on a staying node: such a get that times out twice is an
+error. Objects that were put on the other nodes may be lost with them, so those calls may fail.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What flows between hosts: counters of their links while a run lasts, and who sends to whom.
+"""Traffic between hosts: counters of their links during a run, and which host sends to which.
 
-Who relays to whom is decided while a collective runs, so a fault that is to hit a relay half-way
-must look first. Both views come from the kernel and cost the run next to nothing.
+The system chooses its relays while a collective runs, so a fault that is to hit one half-way must look first.
+Both views come from the kernel and cost the run next to nothing.
 """
 
 from __future__ import annotations

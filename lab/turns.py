@@ -1,4 +1,4 @@
-"""Systems measured side by side: they take turns, run by run, beside the physical limit of the moment."""
+"""Systems measured side by side: they alternate, run by run, beside the physical limit of the moment."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A client process in a host, told over a pipe what to do and at which instant.
+"""A client process in a host, which makes calls on command, at a given instant.
 
-``Worker`` is the benchmark's end of the pipe; ``python -m lab.worker SOCKET`` is the process. Calls
-with an ``at`` start at that instant of the machine's monotonic clock, which all namespaces share, so
-that many processes start together without talking to each other.
+``Worker`` is the benchmark's end of the pipe; ``python -m lab.worker SOCKET`` is the process. A call with
+``at`` starts at that instant of the machine's monotonic clock. All namespaces share it, so many processes
+start together without talking to each other.
 
 ``Driven`` and ``Process`` are the same for processes of other systems, which answer with ``serve``.
 """

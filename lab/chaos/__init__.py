@@ -1,11 +1,11 @@
 """Chaos: real nodes in network namespaces, a seeded workload, and faults while it runs.
 
-``make chaos MINUTES=5`` (as root). In the order of a run:
+``make chaos MINUTES=5`` (as root). The modules, in the order of a run:
 
-- ``plan``, ``draw``, ``draw_faults``, ``contents``: what a seed makes of a round, and what is in an object
-- ``nodes``, ``crew``, ``client``: the daemons, and the client processes with the calls they make
-- ``workload``, ``faults``: operations begun and tried again; things broken and mended
-- ``judge``: which outcomes the faults explain
-- ``reckoning``: what must hold after the healing
-- ``run``, ``story``: the loop, and what is told of it
+- ``plan``, ``draw``, ``draw_faults``, ``contents``: draw a round from a seed, and the content of its objects
+- ``nodes``, ``crew``, ``client``: the daemons, and the client processes with their calls
+- ``workload``, ``faults``: start and retry operations; inject faults and heal them
+- ``judge``: decides which outcomes the faults explain
+- ``reckoning``: checks what must hold after the healing
+- ``run``, ``story``: the main loop, and its reports
 """

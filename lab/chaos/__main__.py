@@ -1,4 +1,4 @@
-"""``python -m lab.chaos --minutes 5 --seed 7``: chaos, as root; see ``lab.chaos``."""
+"""``python -m lab.chaos --minutes 5 --seed 7`` runs chaos, as root; see ``lab.chaos``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A client process in a host: ``python -m lab.chaos.client SOCKET`` makes the calls it is told to.
 
-Each line on standard input is a call, made in a thread of its own at once; each line on standard
-output is what became of one. All share a connection, which is made anew after the daemon died.
+Each line on standard input is a call, which starts at once in a thread of its own. Each line on standard
+output is the outcome of a call. All calls share one connection, which is made anew after the daemon died.
 """
 
 from __future__ import annotations

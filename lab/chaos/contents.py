@@ -1,8 +1,8 @@
-"""What an object must contain, derived from its name alone, so that anyone who has it can check it.
+"""The content of each object, derived from its name alone, so that any reader can check it.
 
-All numbers are whole and small, so that every way of adding them up gives the same bits. The first
-element of a source is a power of two of its own: in a sum it adds up to the *mask* of the sources
-that went in, and a reader of a first-k reduction needs nobody to tell it which ones those were.
+All numbers are whole and small, so that every order of addition gives the same bits. The first element of a
+source is a power of two of its own. In a sum these add up to the *mask* of its sources, which tells the
+reader of a first-k reduction which ones they were.
 """
 
 from __future__ import annotations

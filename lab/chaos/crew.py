@@ -1,4 +1,4 @@
-"""The conductor's end of the client processes: their pipes, and their deaths."""
+"""The client processes as the main loop sees them: their pipes, and their deaths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a seed to a round's operations."""
+"""Draws a round's operations from the seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a seed to a round's faults, aimed at what goes on at the time."""
+"""Draws a round's faults from the seed, mostly at hosts that are at work at the time."""
 
 from __future__ import annotations
 

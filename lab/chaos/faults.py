@@ -1,4 +1,4 @@
-"""Breaking things as planned, mending them, and remembering when what was broken."""
+"""Injects the planned faults, heals them, and records when each was in force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which outcomes the faults explain; everything else is a failure of the run."""
+"""Decides which outcomes the faults explain; any other is a failure of the run."""
 
 from __future__ import annotations
 

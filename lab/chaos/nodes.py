@@ -1,6 +1,6 @@
-"""The daemons: started, killed, paused and started again at the same address, all on purpose.
+"""The daemons: started, killed, paused, and started again at the same address, all on purpose.
 
-A daemon that ends without being told to is what the judge looks for here.
+A daemon that ends unasked fails the run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A run as it is planned: what is made, asked for and broken, and at which moment of its round.
+"""The plan of a run: its objects, calls and faults, each with its moment in a round.
 
-A run is a row of rounds. A round is a stretch of chaos, after which everything is healed and must
-come to rest; it is drawn from the seed and its own number alone, so that a round which failed can be
-run by itself.
+A run is a sequence of rounds. A round is a stretch of chaos, after which all faults are healed and all must
+come to rest. It is drawn from the seed and its own number alone, so that a failed round can be run by itself.
 """
 
 from __future__ import annotations

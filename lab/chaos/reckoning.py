@@ -1,4 +1,4 @@
-"""After the healing: everything must come to rest, be right, be deletable, and leave nothing behind."""
+"""Checks after the healing: all calls end, all objects are right and can be deleted, and nothing is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conducts a run: one loop that takes in what happens, starts what is planned, and watches everything."""
+"""The main loop of a run: takes in events, starts what is planned, and watches all processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told: progress while it runs, a table at the end, and the whole story of a failure."""
+"""Reports: progress during the run, a table at its end, and all there is about a failure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The planned operations under way, and a framework over them as a task system has one.
+"""The planned operations under way, and a framework over them, as a task system has one.
 
-The framework knows who made what. It tries again what a fault ended, runs the producer of an object
-again that was lost, under the same name and on another host if need be, and deletes what is to go.
+The framework knows the producer of each object. It retries calls that a fault ended. It runs the producer of
+a lost object again, under the same name, on another host if need be. It deletes the objects that are due.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Applications whose participants fail and come back, step after step: the paper's Figure 12."""
+"""Applications whose participants fail and come back while they run: the paper's Figure 12."""

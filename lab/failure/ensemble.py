@@ -1,4 +1,4 @@
-"""Serving by an ensemble: a frontend broadcasts each batch to all models, a majority's answers end the step.
+"""Serving by an ensemble: a frontend broadcasts each batch to all models; a majority's answers end the step.
 
 ``Frontend`` is the driver's end; ``python -m lab.failure.ensemble SOCKET MODEL FIRST_STEP`` is a model.
 """

@@ -1,4 +1,4 @@
-"""The failure benchmark's figure, from what it left.
+"""The figure of the failure benchmark, drawn from its results.
 
 ``python -m lab.failure.figure RESULTS.json FOLDER`` draws it anew.
 """

@@ -1,8 +1,9 @@
 """Figure 12's applications on Ray: ``python -m lab.failure.on_ray HEAD SYSTEM APPLICATION PARTICIPANTS``.
 
-Their driver, told line by line to do a step, as `lab.worker` says. They are the loops of `examples.on_ray`,
-with Hoplite or on Ray alone, and with what programs do that are to outlive their hosts: actors may be
-restarted and their calls made again, a majority's votes are enough, and who is far behind is not asked.
+This is their driver. It does a step when it is told so, line by line, as `lab.worker` describes. The loops
+are those of `examples.on_ray`, with Hoplite or on Ray alone. They have what programs need to outlive their
+hosts: actors may restart and their calls be retried, a majority's votes are enough, and laggards are not
+asked.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A cluster of Ray's own that loses a node, and how long its results take to be there again.
+"""Loses a node of a Ray cluster of its own, and times how long its results take to be rebuilt.
 
-``python -m lab.failure.rebuilt_on_ray hoplite|ray CASE...`` prints a line of JSON for each case: its name and
-the seconds from the loss of the node until all its results have been read by tasks.
+``python -m lab.failure.rebuilt_on_ray hoplite|ray CASE...`` prints a line of JSON for each case. It has the
+case's name and the seconds from the loss of the node until tasks have read all its results.
 
-The driver has no processor. One node makes and reads everything; it is removed, one like it is added at once,
-and the same is read again.
+The driver has no processor. One node makes and reads all results. It is removed, a new one like it is added
+at once, and the same results are read again.
 """
 
 from __future__ import annotations

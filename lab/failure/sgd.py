@@ -1,9 +1,8 @@
-"""Asynchronous SGD: a parameter server reduces the gradients of whichever half of its living workers
-comes first, and sends those workers new parameters.
+"""Asynchronous SGD: a parameter server sums the gradients of the first half of its living workers to finish.
 
-``Server`` is the driver's end; ``python -m lab.failure.sgd SOCKET WORKER LIFE VERSION VALUE`` is a
-worker. Gradients and parameters are whole numbers, the same in every place: every sum can be told
-beforehand, exactly.
+It then sends new parameters to those workers. ``Server`` is the driver's end, and ``python -m lab.failure.sgd
+SOCKET WORKER LIFE VERSION VALUE`` is a worker. Gradients and parameters are whole numbers, the same in every
+element, so every sum is known exactly beforehand.
 """
 
 from __future__ import annotations

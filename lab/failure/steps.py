@@ -1,4 +1,4 @@
-"""An application's steps one after the other; a participant dies in one of them and comes back later."""
+"""Runs an application's steps one after the other; a participant dies in one and comes back later."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Figures of the benchmarks, each drawn from what the benchmark left; `lab.figures` says how they look."""
+"""Figures of the benchmarks, each drawn from the benchmark's results; `lab.figures` defines their look."""

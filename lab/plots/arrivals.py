@@ -1,4 +1,4 @@
-"""Latency of collectives whose hosts come one after the other, by the interval: the paper's Figure 8."""
+"""Latency of collectives whose hosts come one after the other, by interval: the paper's Figure 8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speed of calls on Ray with Hoplite, in times of that without; and of arrays, by their size."""
+"""Speed of calls on Ray with Hoplite, as a multiple of Ray alone; and of arrays, by their size."""
 
 from __future__ import annotations
 

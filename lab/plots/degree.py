@@ -1,4 +1,4 @@
-"""Reduce by the degree of its tree, and what the cost model chose: the paper's Figure 15."""
+"""Reduce by the degree of its tree, and the cost model's choice: the paper's Figure 15."""
 
 from __future__ import annotations
 

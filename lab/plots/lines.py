@@ -1,4 +1,4 @@
-"""A line for each system over something that varies, beside the physical limit."""
+"""A line for each system over a varying quantity, beside the physical limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations against the number of nodes and of objects, and memory during churn."""
+"""Time of operations by number of nodes and of objects, and memory during churn."""
 
 from __future__ import annotations
 

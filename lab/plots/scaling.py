@@ -1,4 +1,4 @@
-"""Collectives over many nodes, simulated, with what the lab measured beside it."""
+"""Collectives over many nodes: simulated, with the lab's measurements beside them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Collectives with a failure half-way: what each costs, beside what it may cost."""
+"""Collectives with a failure half-way: the cost of each, beside what is allowed."""

@@ -1,4 +1,4 @@
-"""The recovery benchmark's figures, from what it left.
+"""The figures of the recovery benchmark, drawn from its results.
 
 ``python -m lab.recovery.figure RESULTS.json FOLDER`` draws them anew.
 """

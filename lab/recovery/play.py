@@ -1,4 +1,4 @@
-"""One broadcast or reduce with a failure in its middle: who is struck, when, and how it is mended."""
+"""One broadcast or reduce with a failure half-way: the victim, the moment, and the repair."""
 
 from __future__ import annotations
 

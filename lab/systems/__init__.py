@@ -1,7 +1,7 @@
-"""Ways of doing collectives over the lab's hosts: Hoplite and its peers, behind one interface.
+"""Systems that do collectives over the lab's hosts: Hoplite and its peers, behind one interface.
 
-Each is a module with ``missing``, which says what is to be installed for it, and ``opened``, which
-starts it on hosts. Most modules give one system; some give two, one as it comes and one tuned by hand.
+Each is a module with ``missing``, which names what must be installed for it, and ``opened``, which starts it
+on hosts. Most modules give one system; some give two, one with its defaults and one tuned by hand.
 """
 
 from __future__ import annotations

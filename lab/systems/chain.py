@@ -1,6 +1,6 @@
-"""A chain of bare relays, one TCP connection after the other: what a broadcast takes whoever does it.
+"""A chain of bare relays over TCP connections: the least time of any broadcast through a chain.
 
-Host 0 sends from its memory; each other host receives into its own and sends on what it has.
+Host 0 sends from its memory. Each other host receives into its own memory and sends on what has come.
 """
 
 from __future__ import annotations

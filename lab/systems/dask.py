@@ -1,15 +1,16 @@
 """Dask: the scheduler in host 0, a worker on every host, a client in host 0.
 
-Dask has no collectives of its own but a broadcast of sorts; the others are written as its users write them:
+Dask has no collectives of its own, except ``Client.replicate``. The others are written as its users write
+them:
 
 * broadcast, ``tasks``: a task on every worker that takes the object. ``replicate-1``, ``replicate-2``:
-  ``Client.replicate``, in which who has the object sends it to 1 or 2 others, round by round.
+  ``Client.replicate``, in which each holder sends the object to 1 or 2 others, round by round.
 * gather, ``client``: ``Client.gather``, straight from the workers. ``task``: one on host 0 that takes all.
 * reduce, ``star``: one task on host 0 that takes all objects. ``tree``: a tree of tasks that add up two.
 * allreduce: one of these, and then one of the broadcasts.
-* round trip: a task on host 1 that takes the object, a copy of which a task on host 0 takes.
+* round trip: a task on host 1 takes the object, and a task on host 0 takes a copy of it.
 
-Hosts that come one after the other run a task that has its object when they come, or takes one then.
+Hosts that come one after the other run a task that has or takes its object when they come.
 """
 
 from __future__ import annotations

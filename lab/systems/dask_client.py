@@ -1,8 +1,7 @@
 """Dask's client in host 0: ``python -m lab.systems.dask_client SCHEDULER HOSTS``.
 
-What to do it is told line by line, as `lab.worker` says. Objects are made on the workers before the
-instant of the start. Times are taken where a result is first in somebody's hands: in the task that takes
-it, or in the client once a call has returned.
+It is driven line by line, as `lab.worker` describes. Objects are made on the workers before the common start.
+A time ends where the result first arrives: in the task that takes it, or in the client when a call returns.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""A peer whose collectives are done by one program of a user's in host 0: Ray's driver, Dask's client.
+"""A peer whose collectives are done by one user program in host 0: Ray's driver, Dask's client.
 
-There are several ways to do a collective with such a system, none of them built in, and which is the
-fastest depends on size and hosts. So the first run of each case and size tries all, untimed, and from
-then on the fastest is used: a peer at its best.
+Such a system has several ways to do a collective, none of them built in. Which is fastest depends on the size
+and the hosts. So the first run of each case and size tries all ways, untimed, and later runs use the fastest.
 
-Between runs all its processes are stopped (SIGSTOP): those of eight hosts take 6 % (Dask) or 27 % (Ray) of a
-core while idle, which the system measured just then would miss. A run's preparation, which makes and puts
-objects on every host, comes before the time starts and brings everything back to life.
+Between runs all its processes are stopped (SIGSTOP). While idle, those of eight hosts take 6 % (Dask) or 27 %
+(Ray) of a core, which the system under measurement would miss. The preparation of a run resumes all
+processes, and makes and puts objects on every host. It comes before the time starts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Gloo, by way of PyTorch's ``torch.distributed`` on CPU tensors: a process of a fixed group on every host.
+"""Gloo through PyTorch's ``torch.distributed`` on CPU tensors: a process of a fixed group on every host.
 
-Its collectives are built in; the group must be whole, and each call is made by all of it.
+Its collectives are built in. The group must be whole, and all of it makes each call.
 """
 
 from __future__ import annotations

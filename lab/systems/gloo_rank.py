@@ -1,4 +1,4 @@
-"""One process of Gloo's group: ``python -m lab.systems.gloo_rank``, told line by line what to do."""
+"""One process of Gloo's group: ``python -m lab.systems.gloo_rank``, driven line by line."""
 
 from __future__ import annotations
 

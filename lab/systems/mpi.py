@@ -1,4 +1,4 @@
-"""MPI's collectives as systems: once as a library chooses by itself, once tuned by hand."""
+"""MPI's collectives as systems: one with the library's defaults, one tuned by hand."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Starts a rank of an MPI program on every lab host, by the library's own mpirun.
 
-Entering a host stands in for ssh (`mpi_enter.sh`); mpirun itself runs in host 0. Each rank connects to
-a Unix socket, which all hosts see, to be told what to do.
+Entering a host stands in for ssh (`mpi_enter.sh`). mpirun itself runs in host 0. Each rank takes its commands
+over a Unix socket, which all hosts see.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One rank of an MPI program: does collectives as it is told over a Unix socket.
+"""One rank of an MPI program: does collectives on commands over a Unix socket.
 
-``python -m lab.systems.mpi_rank SOCKET LIBRARY``, started by mpirun; LIBRARY is the MPI library that
-mpi4py loads. Standard input is no way to tell a rank anything, as mpirun forwards it to rank 0 alone.
-Between calls a rank waits for the socket, not inside MPI, which would spin.
+``python -m lab.systems.mpi_rank SOCKET LIBRARY``, started by mpirun. LIBRARY is the MPI library that mpi4py
+loads. Standard input cannot carry the commands, as mpirun forwards it to rank 0 alone. Between calls a rank
+waits for the socket, because waiting inside MPI would spin.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Finds the best settings of an MPI library for each case, size, number and links of hosts, by trying them.
+"""Searches the best settings of an MPI library for each case, size, number and links of hosts.
 
-What was found stays in ``lab/results/tuned.json``; without that file the search is done again.
+The results stay in ``lab/results/tuned.json``. Without that file the search runs again.
 """
 
 from __future__ import annotations

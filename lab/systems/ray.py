@@ -4,12 +4,12 @@ Ray has no collectives of its own on objects, so they are written as its users w
 
 * broadcast: every actor gets the reference; each fetches the object from the one node that has it.
 * gather: ``ray.get`` of all references.
-* reduce, ``star``: the driver adds the objects up as ``ray.wait`` says they are there. ``tree``: a tree
-  of tasks, each of which adds two objects up on the node that has one of them.
+* reduce, ``star``: the driver adds up the objects as ``ray.wait`` reports them ready. ``tree``: a tree of
+  tasks, each of which adds two objects up on the node that has one of them.
 * allreduce: one of these, and then the actors get the sum.
 * round trip: an actor's method that is given the object and returns it.
 
-Hosts that come one after the other return their objects from a method when they come, or get one then.
+Hosts that come one after the other return their object from a method, or get one, when they come.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Processes that put and get on one node of Ray's.
 
-``python -m lab.systems.ray_clients HEAD ADDRESS CLIENTS`` is the driver of as many
-processes, which is told line by line what to do, as `lab.worker` says.
+``python -m lab.systems.ray_clients HEAD ADDRESS CLIENTS`` is the driver of that many processes. It is driven
+line by line, as `lab.worker` describes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ray's driver in host 0: ``python -m lab.systems.ray_driver HEAD ADDRESS HOSTS``.
 
-What to do it is told line by line, as `lab.worker` says. Objects are put, and arrays made, before the
-instant of the start; results are kept until they are checked.
+It is driven line by line, as `lab.worker` describes. Objects are put and arrays made before the common start.
+Results are kept until they are checked.
 """
 
 from __future__ import annotations

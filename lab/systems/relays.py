@@ -1,8 +1,8 @@
-"""Bare relays where Hoplite has daemons: what a round trip takes at least if every message passes them.
+"""Bare relays in place of Hoplite's daemons: the least time of a round trip through two such processes.
 
-A client's bytes go over a Unix socket to the relay of its host, over TCP to the other host's, and over a
-Unix socket to the client there. All four sleep until there is something to read, as processes must that
-share processors with others; the relays do nothing with it but to pass it on.
+A client's bytes go over a Unix socket to the relay of its host, and over TCP to the relay of the other host.
+From there they go over a Unix socket to the client. All four sleep until there are bytes to read, as
+processes must that share processors with others. The relays only pass the bytes on.
 """
 
 from __future__ import annotations

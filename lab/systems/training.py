@@ -1,7 +1,8 @@
 """Synchronous data-parallel training on a fixed group of ranks: a mean of all gradients, then a step.
 
-The counterpart of ``examples.on_ray.sync_training`` with a stand-in for a network, as users of
-``torch.distributed`` and of MPI write it: the gradient is summed in place, in the array it was computed in.
+This is the counterpart of ``examples.on_ray.sync_training``, with a stand-in for a network. It is written as
+users of ``torch.distributed`` and of MPI write it: the gradient is summed up in the array that it was
+computed in.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hoplite: collective communication for task-based distributed programs.
 
-A process names an object; others, anywhere, ask for it by name, before or after it exists; any k
-of n objects are reduced as they arrive::
+Processes put objects under names. Any process on any host gets them by name, even before they exist.
+Any k of n objects can be reduced as they arrive::
 
     import hoplite, numpy as np
 
@@ -12,8 +12,8 @@ of n objects are reduced as they arrive::
         reduction = clients[0].reduce([f"gradient-{i}" for i in range(4)], target="sum")
         print(clients[3].get("sum")[:5], reduction.result().sources)
 
-`connect` (or `LocalCluster.connect`) gives a `Client`, which has all the calls; its `aio` has them
-for asyncio. `hoplite node` starts a node on a real host.
+`connect` (or `LocalCluster.connect`) returns a `Client`, which has all calls. Its `aio` has them for
+asyncio. `hoplite node` starts a node on a real host.
 """
 
 from hoplite.aio import AsyncClient

@@ -1,4 +1,4 @@
-"""`python -m hoplite` is the command `hoplite`."""
+"""`python -m hoplite` runs the command `hoplite`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""From what a user calls a node to the Unix socket it serves its clients on."""
+"""The Unix socket of a node, from what a user calls the node."""
 
 from __future__ import annotations
 

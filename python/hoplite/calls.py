@@ -1,12 +1,9 @@
-"""Every call once, for both clients.
+"""All calls, written once for the blocking and the asyncio client.
 
-A call is a generator: it yields the steps that take time, a `Ticket` (an answer of the node to
-wait for), `Work` (bytes to copy) or `Tell` (the caller's own function), and is sent each step's
-value. `Client` takes the steps on the calling thread, with the `wait` that each has, `AsyncClient`
-awaits them; neither knows what a call does.
-
-Puts and gets of small arrays take as few steps in Python as can be: in a process that has slept,
-each finds its code and its data in no cache, and takes ten times as long as in a loop.
+A call is a generator. It yields the steps that take time, and receives their values: a `Ticket` (wait for
+an answer of the node), `Work` (copy bytes) or `Tell` (call the caller's function). `Client` runs the steps
+on the calling thread, `AsyncClient` awaits them. Puts and gets of small arrays take few steps in Python:
+in a process that has slept, code and data are in no cache, and a step takes ten times as long as in a loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command `hoplite`: `hoplite node ...` runs a node, `hoplite status` shows one."""
+"""The command `hoplite`: `hoplite node` runs a node, `hoplite status` shows one."""
 
 from __future__ import annotations
 

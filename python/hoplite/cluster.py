@@ -1,4 +1,4 @@
-"""A whole cluster on this machine, for trying things out and for tests."""
+"""A whole cluster on this machine, for trials and tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening connections."""
+"""Opens connections to a node."""
 
 from __future__ import annotations
 

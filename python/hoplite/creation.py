@@ -1,4 +1,4 @@
-"""Writing an object where it will lie: `create`, fill, `seal`."""
+"""Writes an object in place: `create`, fill, `seal`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding and starting the daemon, `hoplited`."""
+"""Finds the daemon, `hoplited`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What can go wrong, one class per kind.
+"""The errors of Hoplite, one class for each kind.
 
-Every error is a :class:`HopliteError`; where Python has a fitting class of its own, the error is
-one of those as well, so ``except TimeoutError`` works. Messages name the node, the object (by its
-name where it is known here) and the bytes done of the total.
+Every error is a :class:`HopliteError`. Where Python has a fitting class, the error is one of that class
+too, so ``except TimeoutError`` works. Messages name the node, the object (by its name where it is known
+here) and the bytes done of the total.
 """
 
 from __future__ import annotations

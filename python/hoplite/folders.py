@@ -1,4 +1,4 @@
-"""Folders in /tmp that do not outlive their process for long, however it ends."""
+"""Folders in /tmp. If their process dies, the next process that makes one removes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of objects."""
+"""Ids and names of objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting nodes that end with this process, however it ends."""
+"""Starts nodes that end with this process, however it ends."""
 
 from __future__ import annotations
 

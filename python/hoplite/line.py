@@ -1,4 +1,4 @@
-"""A connection that one event loop reads."""
+"""A connection to a node that one event loop reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call does when the object it waits for is lost: its last complete copy has died."""
+"""`on_lost`: what a call does when the last complete copy of its object has died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names in messages: nodes know objects by their 16 bytes, users by what they called them."""
+"""Puts names of objects into messages: nodes know objects only by their ids of 16 bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node tells about itself and its copies."""
+"""A node's answers about itself and its copies."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """Arbitrary Python objects as Hoplite objects: pickle protocol 5, buffers out of band.
 
-Layout (little-endian), chosen so that a reader can use the buffers where they lie::
+Layout (little-endian), so that a reader can use the buffers where they lie::
 
     0   magic     8 bytes  b"hopickl5"
     8   count     u64      parts: the pickle stream, then each out-of-band buffer
     16  table     count x (offset u64, length u64), offsets from the start of the object
         parts     each at a multiple of 64 bytes, zeros between them
 
-NumPy arrays, Arrow tables and everything else whose reducer hands out `pickle.PickleBuffer` come
-back as read-only views into the store: nothing is copied but the small stream.
+NumPy arrays, Arrow tables and all other values whose reducer makes a `pickle.PickleBuffer` come back as
+read-only views into the store. Only the small stream is copied.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a running reduction is to its caller."""
+"""A reduction as its caller sees it: request, running reduction and result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private memory for a copying get: made to measure, or the caller's own."""
+"""Private memory for a copying get: new memory of the right size, or the caller's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long calls may take, and what that is when the caller does not say."""
+"""Time-outs of calls, and their default."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What an object's bytes mean: from Python values to typed headers and back.
+"""Converts between Python values and objects, which are typed headers and bytes.
 
-A header is `(encoding, dtype, shape, descr)`. `dtype` is set for the twelve element types that can
-be reduced, and then says all; other NumPy dtypes go as their `.npy` descriptor in `descr`.
+A header is `(encoding, dtype, shape, descr)`. `dtype` is set for the twelve element types that can be
+reduced. All other NumPy dtypes stand in `descr`, as their `.npy` descriptor.
 """
 
 from __future__ import annotations

@@ -1,34 +1,57 @@
-"""Plants known bugs into a copy of the sources, one at a time, and lets the simulation find them.
+"""Plants known bugs into a copy of the sources, one at a time, and checks that the simulation finds each.
 
-Each `NN-name.patch` beside this file is one realistic mistake in the core, as a diff behind a few lines
-that say what it is:
+Each `NN-name.patch` beside this file is one realistic mistake in the core: a diff with a few lines before it.
 
     Mistake: what a good engineer might have got wrong
-    Breaks: the promise of docs/fault-tolerance.md that does not hold with it
-    Rule: which rule of the simulation is to find it, and where that rule is
-    Says: a regular expression for what that rule says
-    Faults: the classes of faults to draw from (`all`, `none`, or some with commas between them)
-    Seeds: how many worlds it must be found in at the latest, from seed 0 on
+    Breaks: the promise that fails because of it (docs/fault-tolerance.md, docs/collectives.md)
+    Rule: the rule of docs/simulation.md that finds it, and the code of that rule
+    Says: a regular expression for the message of that rule
+    Faults: the classes of faults to draw from (`all`, `none`, or a list with commas)
+    Seeds: in how many worlds it must be found, counted from seed 0
 
-First the sources as they are must break no rule over these seeds; then each bug must be found within its own.
-A seed finds nothing where the sound sources fail as well, or where another rule breaks than the bug says.
-`make planted-bugs` runs it all.
+A run first checks that the unchanged sources break no rule over these seeds. Then it plants each bug in turn.
+A bug counts as found on a seed where its own rule breaks and where the unchanged sources are fine.
+
+- `make planted-bugs` runs all of this; `--record` also writes results.json and docs/planted-bugs.md.
+- `make planted-bugs-page` makes docs/planted-bugs.md from the patches and results.json, and runs nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 BUGS = Path(__file__).resolve().parent
 ROOT = BUGS.parents[2]
+
+# What the last recorded run measured, and the page made of it.
+RESULTS = BUGS / "results.json"
+PAGE = ROOT / "docs" / "planted-bugs.md"
+PAGE_WIDTH = 110
+
+PAGE_INTRO = """\
+# Planted bugs
+
+Made by `make planted-bugs-page` from the patches and results.json in crates/hoplite-sim/bugs; do not edit.
+
+Each bug is a realistic mistake in the core, planted into a copy of the sources. A bug with a seed was found.
+How that works, and which mistakes were not found: [simulation.md](simulation.md#planted-bugs).
+
+- **Faults**: the [classes of faults](simulation.md#faults) that the worlds drew from.
+- **Seed**: the first seed that found the bug; worlds ran one after the other from seed 0.
+- **Seconds**: the time that those worlds took, without the build.
+- **Rule**: the [rules](simulation.md#the-rules) that can find the bug, and their code in
+  crates/hoplite-sim/src.
+"""
 
 # Everything cargo needs to build the simulation: the members, and what names them.
 SOURCES = ["Cargo.toml", "Cargo.lock", "crates", "python"]
@@ -206,30 +229,71 @@ def tell(finding: Finding) -> None:
 
 
 def table(findings: list[Finding]) -> str:
-    """What docs/simulation.md shows."""
+    """One row for each bug, as docs/planted-bugs.md shows them."""
     lines = [
-        "| planted bug | faults | found by seed | seeds | seconds | the rule it broke |",
+        "| bug | mistake | faults | seed | seconds | rule |",
         "|---|---|---|---|---|---|",
     ]
     for finding in findings:
         bug = finding.bug
-        found = ["-", "-", f"{finding.seconds:.1f}", finding.trouble]
+        found = ["-", "-", finding.trouble]
         if finding.seed is not None:
-            found = [str(finding.seed), str(finding.seed + 1), f"{finding.seconds:.1f}", bug.headers["Rule"]]
-        cells = [f"`{bug.name}`: {bug.headers['Mistake']}", bug.headers["Faults"], *found]
+            found = [str(finding.seed), f"{round(finding.seconds, 1):g}", bug.headers["Rule"]]
+        cells = [f"`{bug.name}`", bug.headers["Mistake"], bug.headers["Faults"], *found]
         lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     return "\n".join(lines)
 
 
+def record(findings: list[Finding]) -> None:
+    """Keeps what a run over all bugs measured, in place of what was measured before."""
+    log = ["git", "log", "-1", "--format=%h %cs"]
+    core, date = subprocess.run(log, cwd=ROOT, text=True, capture_output=True, check=True).stdout.split()
+    found = {of.bug.name: {"seed": of.seed, "seconds": round(of.seconds, 1)} for of in findings}
+    results = {"core": core, "date": date, "note": f"{os.cpu_count()} cores.", "found": found}
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def page(bugs: list[Bug]) -> str:
+    """docs/planted-bugs.md, from the heads of the patches and the last recorded run."""
+    results = json.loads(RESULTS.read_text())
+    findings = []
+    for bug in bugs:
+        measured = results["found"].get(bug.name)
+        if measured:
+            findings.append(Finding(bug, measured["seed"], measured["seconds"]))
+        else:
+            findings.append(Finding(bug, trouble="not measured yet"))
+    where = f"Measured on core `{results['core']}` ({results['date']}). {results['note']}"
+    return f"{PAGE_INTRO}\n{textwrap.fill(where, PAGE_WIDTH)}\n\n{table(findings)}\n"
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Plant known bugs, and see that the simulation finds them.")
+    parser = argparse.ArgumentParser(
+        description="Plant known bugs, and check that the simulation finds them."
+    )
     parser.add_argument("--only", help="some of them, by the beginnings of their names, with commas between")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--record", action="store_true", help=f"write {RESULTS.name} and {PAGE.name} if all are found"
+    )
+    mode.add_argument("--page", action="store_true", help=f"only write {PAGE.name}; nothing runs")
+    mode.add_argument("--check-page", action="store_true", help=f"only check that {PAGE.name} is up to date")
     args = parser.parse_args()
+    if args.only and (args.record or args.page or args.check_page):
+        parser.error("the page shows all bugs: leave --only out")
     bugs = [Bug.read(patch) for patch in sorted(BUGS.glob("*.patch"))]
     if args.only:
         bugs = [bug for bug in bugs if bug.name.startswith(tuple(args.only.split(",")))]
     if not bugs:
         parser.error("there is no such bug")
+    if args.page:
+        PAGE.write_text(page(bugs))
+        return 0
+    if args.check_page:
+        if PAGE.read_text() == page(bugs):
+            return 0
+        print(f"{PAGE.relative_to(ROOT)} is out of date: run make planted-bugs-page")
+        return 1
     sick = check_sound(bugs)
     findings = []
     for bug in bugs:
@@ -243,6 +307,9 @@ def main() -> int:
         print(f"not found: {', '.join(missed)}")
     if ill:
         print(f"the sources as they are break a rule on {ill} seeds")
+    if args.record and not missed and not ill:
+        record(findings)
+        PAGE.write_text(page(bugs))
     return 1 if missed or ill else 0
 
 

@@ -1,5 +1,5 @@
-//! Which kinds of control messages met which troubles of their connections, and how often: what no message of a
-//! kind ever met is not tested.
+//! Counts which kinds of control messages met which troubles of their connections. A kind that never met a trouble is
+//! not tested against it.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};

@@ -1,4 +1,4 @@
-//! Every random choice of a world, from one seed.
+//! All random choices of a world, from one seed.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! The phases of a run: until its faults are over, until everything is over that can be, until nothing
-//! is left.
+//! The phases of a run: until the faults are over, until all calls that can end have ended, until nothing is left.
 
 use std::time::Duration;
 

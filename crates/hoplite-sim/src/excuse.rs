@@ -1,4 +1,4 @@
-//! Why a rule was not held against a world, by name, and how often: as few as can be.
+//! Named reasons why a rule does not apply to a world, and how often each was used. There should be few.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What may go wrong in a world besides bad luck with timing, and when.
+//! The faults of a world, and when they strike.
 
 use std::fmt;
 use std::str::FromStr;

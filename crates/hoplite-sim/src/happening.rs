@@ -1,4 +1,4 @@
-//! Everything that can happen next in a world.
+//! The events of a world's queue: everything that can happen next.
 
 use std::net::SocketAddr;
 use std::time::Duration;

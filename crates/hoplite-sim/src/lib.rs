@@ -1,16 +1,10 @@
-//! Whole clusters of real `hoplite_core::Core`s in a deterministic simulated world.
+//! Deterministic simulation of whole clusters of real `hoplite_core::Core`s.
 //!
-//! - `queue`, `dice`, `log`, `names`: the clock, the chances, the account, the short names
-//! - `net`, `plane`: links, and the copies and jobs of a node's carry plane
-//! - `world`: carries out what cores want and tells them what came of it
-//! - `excuse`: why something goes that a rule forbids
-//! - `task`: what clients do; `model`: what they must find
-//! - `fault`: what may go wrong; `workload`, `crowd`, `mischief`: a seed draws a world, its tasks, its faults
-//! - `masses`: many small objects; `coverage`: which messages met which troubles
-//! - `script`: the drawn list; `run`, `ending`: play it, and say what went wrong; `minimise`: with fewer items
-//! - `scale`: what a collective takes where nothing disturbs it
-//! - `bare`, `operations`: cores without bytes, and what each operation takes on thousands of them
-//! - `scenario`: commands and their recorded outcome, one behaviour per file
+//! - World: `world` runs the cores; `queue`, `happening` (time), `net` (links), `plane` (copies, jobs), `dice` (chance)
+//! - Draw: `workload` (shape), `crowd`, `task`, `masses` (calls), `fault`, `mischief` (faults), `script` (list of both)
+//! - Run: `run`, `ending` (phases), `minimise` (fewer items), `scenario` (commands and their recorded outcome)
+//! - Checks: `model` (expected contents), `excuse` (allowed exceptions), `coverage` (messages and troubles)
+//! - Log: `log`, `names`, `show`; times: `scale` (collectives), `bare` and `operations` (thousands of nodes, no bytes)
 #![forbid(unsafe_code)]
 
 mod bare;

@@ -1,4 +1,4 @@
-//! The account of a run, if it is wanted: a hash of every line, and the last lines themselves.
+//! The log of a run, if it is wanted: a hash over all lines, and the last lines themselves.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Many small objects at once, whose ids and contents follow from their numbers: nobody keeps a list of them.
+//! Masses of small objects. Ids and contents follow from their numbers, so no list of them is kept.
 
 use hoplite_words::ObjectId;
 

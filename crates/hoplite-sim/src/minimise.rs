@@ -1,4 +1,4 @@
-//! Telling a failing run with fewer tasks and faults [delta debugging, Zeller 2002].
+//! Reruns a failing seed with fewer tasks and faults [delta debugging, Zeller 2002].
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The faults of a drawn world.
+//! Draws the faults of a world.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Links: how long a message is under way, how long a node's line is busy with bytes, and who does
-//! not reach whom.
+//! Links: the latency of messages, the time for which bytes occupy a line, and which nodes cannot reach which.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What each operation takes on a large cluster, or beside many objects, and how long the turns of a control loop
-//! get meanwhile. A stopwatch, not a test: see `bare` for what is simulated and what is not.
+//! Measures each operation on a large cluster or beside many objects, and the longest turns of a core meanwhile. It
+//! checks no rules; `bare` says what is simulated.
 
 use std::fmt;
 use std::time::Duration;

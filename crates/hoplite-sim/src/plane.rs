@@ -1,4 +1,4 @@
-//! What the carry plane of one node holds: its copies and the jobs that move their bytes.
+//! The carry plane of one node: its copies, and the jobs that move their bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

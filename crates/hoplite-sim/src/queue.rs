@@ -1,4 +1,4 @@
-//! The simulated clock and everything that is still to happen.
+//! The simulated clock and the queue of future events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

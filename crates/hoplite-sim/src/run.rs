@@ -1,4 +1,4 @@
-//! One seed from its draw to its verdict.
+//! Runs one seed, from its draw to its verdict.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;

@@ -1,7 +1,7 @@
-//! How long one collective takes over many nodes, where nothing disturbs it: a stopwatch, not a test.
+//! Measures how long one collective takes over many undisturbed nodes. It is no test.
 //!
-//! The links are even, with one latency and one rate for all, and processors cost nothing but what is
-//! part of the latency. What comes out follows from what the real core decides.
+//! All links have the same latency and rate, and processing takes no time beyond the latency. So the result depends on
+//! the decisions of the real core.
 
 use std::time::Duration;
 

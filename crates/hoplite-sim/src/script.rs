@@ -1,5 +1,4 @@
-//! What happens in a run by design: its tasks and its faults, as a list whose items stand each for
-//! itself, so that a failing run can be told with fewer of them.
+//! The drawn tasks and faults of a run, as a list of independent items. So a failing run can be repeated with fewer.
 
 use std::collections::BTreeSet;
 use std::fmt;

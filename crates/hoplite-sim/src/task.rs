@@ -1,4 +1,4 @@
-//! What a client wants, one call (and what belongs to it) at a time.
+//! The tasks of clients: each is one call, with the steps that belong to it.
 
 use std::time::Duration;
 

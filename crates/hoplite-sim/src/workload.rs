@@ -1,4 +1,4 @@
-//! What a seed draws: the shape of a world, and what its clients will want.
+//! What a seed draws first: the shape of a world, that is its nodes, network, stores and amount of work.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,20 +1,17 @@
-"""Hoplite under Ray programs: large values travel through Hoplite, references stay Ray's.
+"""Hoplite for Ray programs: large values travel through Hoplite, references stay Ray's.
 
 ::
 
     import hoplite.ray
 
-    hoplite.ray.init()  # instead of ray.init(), with its arguments
-
-From here on arrays, tensors and Arrow buffers of 1 MiB or more, wherever they are in arguments and
-results of tasks and actors and in what is put, go through Hoplite, in programs that are
-otherwise unchanged (`transparent=False`: only those of the calls below). `reduce` sums what tasks are
-still computing::
-
+    hoplite.ray.init()  # in place of ray.init(), with its arguments
     gradients = [compute.remote(weights) for compute in workers]
     total, rest = hoplite.ray.reduce(gradients, num_returns=len(gradients) // 2)
 
-docs/ray.md says how it works and what its limits are. Needs the package ray: `pip install hoplite[ray]`.
+Arrays, tensors and Arrow buffers of 1 MiB or more go through Hoplite, anywhere in arguments, results and
+puts of an otherwise unchanged program. With `transparent=False` only the calls of this package use Hoplite.
+`reduce` also takes references of tasks that are still running. docs/ray.md has the design and the limits.
+Needs the package ray: `pip install hoplite[ray]`.
 """
 
 # Before all that needs Ray: it says what is missing.

@@ -1,7 +1,7 @@
-"""A value's large parts are all asked for before the first is waited for.
+"""Requests all large parts of a value before the first is awaited.
 
-Unpickling waits for one part after the other. So what was pickled with several handles begins with a call of
-`hoplite.ray.handles.bring`, whose result is thrown away, and which has the node bring all of them at once.
+Unpickling waits for one part after the other. So a pickle with several handles begins with a call of
+`hoplite.ray.handles.bring`, which has the node fetch all parts at once. The result of the call is dropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Unpickling where handles stay handles: what cannot be made with them inside is taken apart instead.
+"""Unpickling for processes that want only the handles in a value.
 
-A table of Arrow's cannot be made of handles, nor can what computes with an array while it is unpickled, or is
-of a class that is not known here. Who wants nothing but the handles in such a value gets them all the same.
+Handles stay handles. Some values cannot be made with handles inside: Arrow tables, classes that compute
+with an array while they are unpickled, and classes that are not known here. Such a value is taken apart,
+with a dummy in place of all classes, and its handles are found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A task's arguments, kept so that it can run again: small ones copied, references without their values."""
+"""Keeps a task's arguments so that it can run again: small ones copied, references without their values."""
 
 from __future__ import annotations
 

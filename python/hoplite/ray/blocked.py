@@ -1,7 +1,7 @@
-"""Waiting for an object as `ray.get` waits: a task's processors are free for others meanwhile.
+"""Waits for an object as `ray.get` waits: a task's processors are free for others meanwhile.
 
-A task that waits inside of Hoplite keeps the processors it was given. Where the object is to be made
-again, and the cluster has none left for that, both would wait for ever.
+A task that waits inside Hoplite keeps its processors. If the object must be rebuilt and the cluster has no
+other processor left, both tasks would wait for ever.
 """
 
 from __future__ import annotations

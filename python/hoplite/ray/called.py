@@ -1,4 +1,4 @@
-"""A remote function, or a method of an actor, that a process has called and can call again."""
+"""Remote functions and actor methods that a process has called and can call again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process's way to the Hoplite node of its Ray node: found by itself, one for all its threads."""
+"""The connection of a process to the Hoplite node of its Ray node, one for all its threads."""
 
 from __future__ import annotations
 

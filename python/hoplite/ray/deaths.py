@@ -1,7 +1,7 @@
-"""Finds what went with a node, in the process that can make it again, though nobody waits for it: as on Ray.
+"""Finds values that were lost with a node and that nobody waits for, as Ray does.
 
-A process that waits for a lost object reports it (`losses`). This finds the others: when a node of Hoplite's
-has gone, the process looks for what its tasks have made.
+A process that waits for a lost object reports it (`losses`). This module finds the others: when a Hoplite
+node has gone, it looks for the values that this process's tasks have made.
 """
 
 from __future__ import annotations
@@ -62,10 +62,9 @@ class Deaths:
         return time.monotonic() < self._died_at + LATELY
 
     def losses(self, most: int, reported: Iterable[str]) -> list[Loss]:
-        """What no node has any more, of what this process can have made again; each is told once.
+        """Values that no node has any more and that this process can have made again; each is returned once.
 
-        No more than `most`. `reported`: the tasks (ids in hex) of losses that somebody waits for. To be called
-        often.
+        Returns at most `most`. `reported`: the tasks (ids in hex) of losses that somebody waits for. Call it often.
         """
         if not self._watch():
             return []

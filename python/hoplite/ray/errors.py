@@ -1,4 +1,4 @@
-"""Objects that cannot be had, as Ray's own errors."""
+"""Ray's error classes for objects that cannot be had."""
 
 from __future__ import annotations
 

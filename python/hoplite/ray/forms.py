@@ -1,7 +1,4 @@
-"""Which values travel through Hoplite, and what their consumers get.
-
-A form says how the bytes of an object are shown: see `Form`.
-"""
+"""The kinds of values that travel through Hoplite, and what their consumers get: see `Form`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels through Ray in place of a large value, and its two ends: `share` and `load`."""
+"""The handle that travels through Ray in place of a large value: `share` makes it, `load` unpickles it."""
 
 from __future__ import annotations
 

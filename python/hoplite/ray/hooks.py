@@ -1,7 +1,7 @@
-"""The transparent way: Ray's own serialisation, in every process of a job, hands large values over.
+"""Transparent mode: Ray's own serialisation hands large values to Hoplite, in every process of a job.
 
-`install` puts reducers into Ray's pickler and surrounds some methods of Ray's and a class, see
-`_SURROUNDED`. The driver calls it; workers do through a setup hook in the job's runtime environment.
+`install` adds reducers to Ray's pickler and wraps some methods and a class of Ray's: see `_SURROUNDED`.
+The driver calls it. Workers call it in a setup hook of the job's runtime environment.
 """
 
 from __future__ import annotations

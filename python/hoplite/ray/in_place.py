@@ -1,4 +1,4 @@
-"""Arrays that are made where they will lie, in the node's store: to send them, nothing is copied."""
+"""Arrays that are made in the node's store, so that sending them copies nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The actor beside each Hoplite node: runs it, owns its objects' guards, and acts for others on it."""
+"""The actor beside each Hoplite node: runs it, owns its objects' guards, and uses it for other processes."""
 
 from __future__ import annotations
 

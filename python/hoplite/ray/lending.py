@@ -1,9 +1,8 @@
-"""A task that waits for an argument lends what it holds to the task that makes the argument again.
+"""A task that waits for a lost argument lends its resources to the task that rebuilds the argument.
 
-Ray starts a task when its arguments have come. Ours come as handles, so a task may have started when bytes
-are lost. It gives back its processors, and nothing else. The task that makes the argument may need the same
-GPU or resource, of which there may be no other: both would wait for ever. But the waiting function has not
-begun, and uses none of it.
+Ray starts a task when its arguments are there, and Hoplite's arguments are handles. So a task may have
+started when bytes are lost. While it waits, Ray frees only its processors. The other task may need the same
+GPU or custom resource, and both would wait for ever. The waiting function has not begun, and needs none yet.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""How long an object lives: as long as any reference of Ray's to its guard.
+"""An object lives as long as any Ray reference to its guard.
 
-A guard is an empty Ray object, as small results of calls are, that travels inside the value which stands
-for the Hoplite object. Ray counts who holds it, nested, borrowed, in arguments and results, and tells its
-owner, the keeper of the node where the object was put, when nobody does. The owner is the keeper, and not the
-process that put the object, so that an object outlives the worker that made it, as Ray's own do; and it dies
-with the node, as does the object's pinned copy. The id follows from the guard: there is nothing to register.
+A guard is an empty Ray object inside the value that stands for the Hoplite object. Ray counts its
+references, nested and borrowed ones too, and tells its owner when none is left. The owner is the keeper of
+the node where the object was put. So an object outlives the worker that made it, and ends with the node, as
+its pinned copy does. The object's id follows from the guard, so nothing needs to be registered.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""What this process knows of the tasks it has called, so that one can make lost results again.
+"""Remembers the tasks that this process has called, so that they can make lost results again.
 
-Ray itself runs a task again when a result has died, but only one that lies in its object store; handles
-lie in messages. So the caller of a task notes function, arguments and options for as long as any of its
-results is referred to (as Ray does), and when an object is reported lost, calls the function again, in a
-task that puts what is missing under the same ids. Whoever waits for them gets them.
-
-Most tasks have nothing large, and every call is noted: so noting does little, and whether the results have
-gone is looked at now and then. Ray would tell, but by a thread that takes Python's lock for each of them.
+Ray runs a task again only for results in its object store, and handles lie in messages. So the caller
+records function, arguments and options while any result is referred to. Most tasks have nothing large, so
+recording costs little. Records are dropped by a look now and then: a callback of Ray's would take Python's
+lock for each task.
 """
 
 from __future__ import annotations
@@ -468,7 +465,7 @@ def results() -> list[ray.ObjectRef]:
 
 
 def needed_for(tasks: Iterable[str]) -> set[str]:
-    """These and those that have not ended, with all whose results they take, one way or another (ids in hex)."""
+    """These and all pending tasks, with all tasks whose results they need, directly or not (ids in hex)."""
     return _tasks.needed_for(tasks)
 
 

@@ -1,13 +1,9 @@
-"""What generators yield is held for a while by the worker that made it.
+"""Holds the guards of yielded items for a while, in the worker that made them.
 
-Ray tells the owner of a guard that the guard went to the generator's caller, and the caller what was
-yielded, by two ways; if the caller is asked first whether it holds the guard, it says no, and the object is
-deleted. Of other results the caller knows from the start.
-
-Held until the generator's task ends: Ray ends it when the caller has heard of all items. No longer, or the
-worker might be given an item back, as another task's argument: what it knows of where the guard went would
-be told to that task's caller then, and not to the owner. An actor that runs several tasks at once may be
-given it back before; so what such an actor yields is left to Ray.
+Ray may ask a generator's caller whether it holds a guard before the caller has heard of the item. The
+caller says no, and the object is deleted. So the worker holds the guard until the task ends, and no longer:
+it may get the item back as an argument. An actor that runs several tasks at once may get it back earlier,
+so its items stay with Ray. See docs/decisions/0012-hoplite-on-ray.md.
 """
 
 from __future__ import annotations

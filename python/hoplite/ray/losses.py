@@ -1,6 +1,7 @@
-"""Words about lost objects, in Ray's key-value store: between who misses one and who can make it again.
+"""Reports of lost objects, in Ray's key-value store.
 
-There, and not by calls: who misses an object may be unpickling, and calls would wait for that.
+A process that misses an object writes one, and the process that can rebuild the object reads it. Reports
+are not calls: the writer may be unpickling, and calls would wait for that.
 """
 
 from __future__ import annotations

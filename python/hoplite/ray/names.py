@@ -1,4 +1,4 @@
-"""What Hoplite's actors are called, and finding them and their nodes."""
+"""The names of Hoplite's actors, and look-ups of these actors and their nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray itself, of a version whose inner workings `hoplite.ray` knows; imported before all that uses them."""
+"""Imports Ray and checks its version. Imported before all modules that use Ray's internals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which large value of which task's result an object is, so that the task can make the same one again."""
+"""The origin of an object: which large value of which task's result it is. Its task can rebuild it."""
 
 from __future__ import annotations
 

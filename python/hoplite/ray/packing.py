@@ -1,4 +1,4 @@
-"""The explicit way: a value wrapped so that its large parts, however deep, go through Hoplite."""
+"""Explicit mode: a value is wrapped so that its large parts, however deep, go through Hoplite."""
 
 from __future__ import annotations
 

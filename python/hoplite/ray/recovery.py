@@ -1,4 +1,4 @@
-"""Lost objects are made again by the process that called the task they came from."""
+"""Rebuilds lost objects, in the process that called their task."""
 
 from __future__ import annotations
 

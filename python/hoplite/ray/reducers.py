@@ -1,4 +1,4 @@
-"""How pickling hands large values over to Hoplite: one reducer for each kind of value."""
+"""Reducers that hand large values to Hoplite during pickling, one for each kind of value."""
 
 from __future__ import annotations
 

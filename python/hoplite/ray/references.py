@@ -1,4 +1,4 @@
-"""The explicit way: `put`, `get`, `wait` and `remote`, on ordinary references of Ray's."""
+"""Explicit mode: `put`, `get`, `wait` and `remote`, on ordinary references of Ray's."""
 
 from __future__ import annotations
 

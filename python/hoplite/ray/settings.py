@@ -1,4 +1,4 @@
-"""Settings that all processes of a Ray job share; ours travel in its runtime environment."""
+"""Settings that all processes of a Ray job share. Hoplite's travel in the job's runtime environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guards in stock, for what a process is going to put."""
+"""A stock of guards for the next puts of this process."""
 
 from __future__ import annotations
 

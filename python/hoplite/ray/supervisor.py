@@ -1,4 +1,4 @@
-"""The actor that sees to it that every Ray node has a Hoplite node."""
+"""The actor that keeps a Hoplite node beside every Ray node, and gives up losses that nobody claims."""
 
 from __future__ import annotations
 

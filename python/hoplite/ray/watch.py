@@ -1,7 +1,7 @@
-"""A look, now and then, at objects that are waited for: whether anybody has them at all.
+"""Checks now and then whether any node still has the objects that this process waits for.
 
-Hoplite tells a waiting get when its object is lost, unless those who knew of the object died with it:
-then it is as if it never was, and a get waits for it to come. Here it is known that it was.
+Hoplite tells a waiting get that its object is lost, unless all nodes that knew of the object died too. Then
+the object seems never to have existed, and the get waits for it. Here it is known that it existed.
 """
 
 from __future__ import annotations

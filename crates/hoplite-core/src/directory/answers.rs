@@ -1,4 +1,4 @@
-//! Takes in the inventories of other nodes, and forgets what they report no longer.
+//! Applies the inventories of other nodes, and drops earlier reports that they do not repeat.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Receivers that wait for a sender of one object, in order of arrival; one ask for each node.
+//! Receivers that wait for a sender of one object, in order of arrival, one ask for each node.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,13 +1,13 @@
-//! Objects that only their owner could tell of: should it die, nobody left would know that they existed, and
-//! whoever asks later would wait in vain. So the owner tells its backup the ids of such objects, and nothing
-//! else. When the owner is dead, its backup takes them for lost unless somebody has a copy.
+//! Tells the backup owner the ids of objects that only their owner could report. Without this, the owner's death
+//! would leave later askers waiting for ever. After that death the backup calls these ids lost, unless a node has a
+//! copy.
 //!
 //! ```text
 //!  complete here, and nowhere else ──▶ unsent ──── PAUSE ────▶ BackupIds ──▶ at the backup: remembered
 //!  (or lost already)                     ▲                                      │ the owner dies
 //!                                        └── RENEWED_AFTER, a broken connection ▼ no copy anywhere: lost
 //! ```
-//! A node that becomes the backup of a shard asks its owner for them, and for the tombstones (`recovery`).
+//! A new backup asks the owner of the shard for these ids and for the tombstones (`recovery`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,14 +1,14 @@
-//! Whose bytes become an object's content: the first whose claim is accepted here.
+//! Decides which writing becomes an object's content: the first whose claim is accepted here.
 //!
-//! | who asks | while nothing is written | while another claim stands | once the object is complete |
+//! | asked by | nothing is written | another claim stands | the object is complete |
 //! |---|---|---|---|
 //! | a put of the same size and kind | `Accepted` | waits | `Exists`: its node serves the first content |
 //! | a put of another size or kind | `Accepted` | `OtherKind` | `OtherKind` |
 //! | a reduction's coordinator | `Accepted` | waits | `Exists` |
-//! | a reduction's root | waits for its coordinator's claim; as that | the same | the same |
+//! | a reduction's root | waits for its coordinator's claim, then as that | the same | the same |
 //!
-//! A claim ends when the object is complete under it, or when its claimant gives it up or dies. In the second
-//! case it still stands until no node is left that works under it: one of them may just be sealing.
+//! A claim ends when the object is complete under it, or when its claimant gives it up or dies. In the second case it
+//! stands until no node works under it any more, because such a node may be sealing.
 
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
 use hoplite_words::{Claim, Edition, NodeId, ObjectId, Stamp};

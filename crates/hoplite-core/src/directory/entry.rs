@@ -1,4 +1,4 @@
-//! What an owner knows of one object. Soft state: the truth is what nodes hold.
+//! An owner's knowledge of one object. This is soft state, rebuilt from the copies that nodes hold.
 //!
 //! ```text
 //!            claim accepted               reported complete
@@ -6,7 +6,7 @@
 //!     ▲                        │ given up                       │ the last copy is gone
 //!     └────────────────────────┴────────────────────────────────┘ (then it is remembered as lost)
 //! ```
-//! Whoever wants to write while another claim stands is a contender, and waits for what becomes of that.
+//! A writer that comes while another claim stands is a contender, and waits until that claim is decided.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,4 @@
-//! Ids that are remembered for a while, in little memory: those that end first are forgotten first, also when
-//! there are too many.
+//! A compact map of ids that expire. The ids that expire first are also dropped first when the map is full.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Requests that came here and went on to whom we took for their owner. Who sent them may know before us
-//! that this owner is dead: then they are for whoever owns the id now, and are handled again.
+//! Requests that were forwarded to another owner. If that owner turns out to be dead, they are handled again, for the
+//! owner of that moment: their sender may have learned of the death earlier.
 
 use std::collections::VecDeque;
 use std::time::Duration;

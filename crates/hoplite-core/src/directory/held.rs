@@ -1,4 +1,4 @@
-//! Requests about shards that are recovering wait here until all is known that decides them.
+//! Requests about shards in recovery. They wait here until the recovery is complete.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! The copies of one object, as their nodes reported them, and who is lent to whom as a sender.
+//! The copies of one object, as their nodes reported them, and which senders are lent to which receivers.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Objects whose last complete copy is gone, and parts of writings that nobody will complete.
+//! Lost objects, whose last complete copy is gone, and partial copies of writings that no node can complete.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,16 +1,16 @@
-//! The shards of the directory that this node owns: who has how much of which object, who waits for it, and
-//! whom to send to whom.
+//! The directory shards that this node owns: the copies of each object, the receivers that wait for it, and the
+//! choice of senders.
 //!
-//! - here: requests find their entry; members come and go
-//! - `shard`: one owned shard, and who is involved in which of its entries
-//! - `entry`: what is known of one object; `holders`: its copies; `asks`: who waits for a sender
-//! - `recovery`: a new owner first hears of all that is known of its shards; `pulls` asks other nodes for that, `answers`
-//!   takes it in
-//! - `claims`: whose bytes become the object's; `reports`: copies come and go
-//! - `questions`: asks, subscriptions, locations; `sender_selection`: who sends to whom
-//! - `loss`: the last complete copy is gone, or is about to be; `pins`: one copy is to stay
-//! - `tombstones`: deletions; `backups`: what only an owner knows, told to whoever would own it next
-//! - `expiring`: what is remembered for a while; `forwarded`: requests that went on to an owner who may be dead
+//! - here: finds the entry for each request, and follows changes of the membership
+//! - `shard`: one owned shard, and the nodes involved in its entries
+//! - `entry`: knowledge of one object; `holders`: its copies; `asks`: receivers that wait for a sender
+//! - `recovery`: a new owner collects all that members know of its shards; `pulls` asks, `answers` applies
+//! - `claims`: decides which writing becomes the content; `reports`: copies come and go
+//! - `questions`: asks, subscriptions, locations; `sender_selection`: chooses a sender for each receiver
+//! - `loss`: the last complete copy is gone; `pins`: keeps one complete copy
+//! - `tombstones`: deletions; `backups`: tells the backup owner what only this owner knows
+//! - `expiring`: ids that expire; `forwarded`: requests sent on to another owner; `held`: requests that wait for
+//!   a recovery
 //! - `sweeps`: long work in short turns
 
 mod answers;

@@ -1,7 +1,7 @@
-//! Seeing to it that one complete copy of each object stays, when the node that kept it is gone or going.
+//! Keeps one complete copy of each object pinned when the node that pinned it is dead or leaving.
 //!
-//! The owner tells a node to keep the object, and again on each new connection, until that node's report says
-//! that its copy is pinned. A node without room refuses; then another is told.
+//! The owner tells a node to pin its copy, and repeats this on each new connection until the node reports a pinned
+//! copy. A node without room refuses; then the owner tells another one.
 
 use std::ops::Bound;
 use std::time::Duration;

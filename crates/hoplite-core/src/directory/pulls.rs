@@ -1,4 +1,5 @@
-//! Asking others for their inventories: what is still to be asked, of whom, in which order, and how long for.
+//! Asks other nodes for their inventories: which shards are still open, at which nodes, in which order, and the
+//! time-outs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What others ask of an entry: a sender, to be told of changes, where the copies are.
+//! Requests about one entry: asks for a sender, subscriptions to changes, locations of copies.
 
 use std::time::Duration;
 

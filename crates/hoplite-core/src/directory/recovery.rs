@@ -1,18 +1,16 @@
-//! A new owner of a shard first hears of everything that is known of it; and an owner that may have missed
-//! something hears of it again.
+//! Recovery of shards: a new owner first collects all that members know of its shards. An owner that may have missed
+//! reports asks for them again.
 //!
 //! ```text
 //!  members changed ──▶ Recovering: every member is asked ──all have answered──▶ Active
-//!                          │ requests wait, but reports of copies              (what waited is answered)
+//!                          │ requests wait, but not reports of copies          (held requests are answered)
 //!  a connection broke, a member came back ──▶ that one is asked; the shard stays active
 //! ```
-//! The owner asks, page by page, so that neither its own queue nor another's outbox is ever filled. Shards that
-//! somebody waits for come first. An owner that asks about a shard it has owned all along says what it knows
-//! as a digest for each: then only what differs is told.
-//!
-//! From its answer on, the asked node takes the asking one for the owner, and no other one's verdicts on what
-//! it has just reported. So no two owners ever accept two contents for one id, as long as nobody is held for
-//! dead who lives: the new one decides only when it knows all claims that the old one had accepted.
+//! - The owner pulls page by page, so that no queue overflows. Shards with waiting requests come first.
+//! - About a shard that it has owned all along it sends a digest, and hears only the differences.
+//! - A node that answers accepts only the asking owner's verdicts from then on. The new owner decides only when it
+//!   knows all claims that the old one accepted. So two owners never accept two contents for one id, as long as no
+//!   living node is declared dead.
 
 use std::collections::BTreeSet;
 

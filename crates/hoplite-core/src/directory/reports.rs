@@ -1,4 +1,4 @@
-//! Copies come and go, as their holders say.
+//! Reports of holders about their copies: new, changed and withdrawn ones.
 
 use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage, Verdict};
 use hoplite_words::{Blob, Claim, CopyId, Edition, NodeId, ObjectId, Stamp};

@@ -1,12 +1,12 @@
-//! Whom to send to whom: the broadcast tree grows by these choices [paper 3.4.1, 3.5.1].
+//! Chooses a sender for each receiver; these choices make the broadcast tree [paper 3.4.1, 3.5.1].
 //!
-//! Small objects go with the owner's answer, as long as its link has not too much of that to carry.
-//! A receiver gets one sender; a sender serves one receiver of the object at a time (a few, where a
-//! hop costs more than a copy), and no more before all others have served as many; near the source before far;
-//! and never a sender whose own upstream chain contains the asker.
+//! - The owner sends small objects with its answer, while its link has less than a limit of them to carry.
+//! - Otherwise a receiver gets one sender, never one whose upstream chain leads back to it.
+//! - Senders that have served the fewest come first, then those nearest to a source. A sender serves one receiver of
+//!   the object at a time, or a few where a hop costs more than a copy.
 //!
-//! What a choice costs: a step for each copy that is lent to nobody and cannot be used, and one for each hop
-//! between the chosen one and a source, or one that was chosen in the same turn.
+//! Cost of a choice: one step for each unusable copy that is lent to nobody, and one for each hop from the chosen
+//! copy to a source, or to a copy chosen in the same turn.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! One shard that is owned here, and which of its entries a node is involved in.
+//! One shard that this node owns, and for each node the entries that involve it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

@@ -1,5 +1,5 @@
-//! Work that a change of members leaves behind, done in short turns so that nothing else waits for it: a turn
-//! takes about a millisecond, whatever the number of objects.
+//! Work that a change of members leaves behind, in short turns that delay nothing else. A turn takes about a
+//! millisecond, whatever the number of objects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

@@ -1,11 +1,9 @@
-//! Deleted ids: at their owner, and at all who heard of the deletion.
+//! Tombstones of deleted ids, at their owner and at all nodes that heard of the deletion.
 //!
-//! A tombstone says when the object was deleted, by the cluster's clock, and stands for a fixed time from then
-//! on, wherever and whenever it is heard of. What was accepted later is another object, and stays. How long it stands
-//! each node counts by itself, since the cluster's clock may jump.
-//!
-//! A delete is done when everyone concerned has heard: whoever holds the object, waits for it or may yet seal
-//! it, and the backup owner. So a get begun afterwards finds the object nowhere.
+//! A tombstone has the time of the deletion by the cluster's clock: an object accepted later is another one and
+//! stays. Each node counts the fixed lifetime by itself, because the cluster's clock may jump. A delete is done
+//! when the backup owner and all nodes that hold the object, wait for it or may yet seal it have heard of it. So
+//! a get that begins afterwards finds the object nowhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

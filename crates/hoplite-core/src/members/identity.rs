@@ -1,4 +1,4 @@
-//! A node as gossip sees it.
+//! A node's identity in gossip.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Getting in through the seeds, and finding members again that were lost.
+//! Discovery: joins through the seeds, and contacts the addresses of lost members until they are found again.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

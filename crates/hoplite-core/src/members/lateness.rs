@@ -1,4 +1,4 @@
-//! Who did not run, or heard nobody, blames nobody for it.
+//! Extends the deadlines of other members by the time that this process did not run, or heard nobody.
 
 use std::time::Duration;
 

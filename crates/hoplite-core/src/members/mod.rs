@@ -1,11 +1,11 @@
-//! Who is alive: SWIM gossip by the `foca` crate, fed with our clock and randomness.
+//! Membership: SWIM gossip by the `foca` crate, driven by our clock and random numbers.
 //!
-//! - here: datagrams and timers in, changes out
-//! - `identity`: a node as gossip sees it
-//! - `lateness`: who did not run, or heard nobody, blames nobody for it
-//! - `suspicion`: suspects are told, so that they can show that they live
-//! - `parted`: coming back after others held us for dead, or we them
-//! - `knocks`: getting in, and finding lost members again
+//! - here: takes datagrams and timers, returns changes of the membership
+//! - `identity`: a node's identity in gossip
+//! - `lateness`: extends deadlines by the time that this process did not run, or heard nobody
+//! - `suspicion`: tells suspects, so that they can deny it
+//! - `parted`: rejoins after one side declared the other dead
+//! - `knocks`: joins through seeds, and finds lost members again
 
 mod identity;
 mod knocks;

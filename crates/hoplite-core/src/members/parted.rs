@@ -1,4 +1,4 @@
-//! Coming back after we were parted: the others held us for dead, or we them.
+//! Rejoins after other members declared this node dead, or this node declared them dead.
 
 use foca::{AccumulatingRuntime, Foca, Header, Identity, Member, Message, PostcardCodec, State};
 use rand::{rngs::SmallRng, Rng, SeedableRng};

@@ -1,8 +1,8 @@
-//! Suspects: told at once by whoever suspects them, so that one that lives can show it in time, in a cluster of any
-//! size (Lifeguard's buddy system).
+//! Tells suspects at once that they are suspected, so that a living one can deny it in time (Lifeguard's buddy
+//! system). This works in clusters of any size.
 //!
-//! Foca leaves that to gossip, which reaches a suspect among a thousand members later than its time is up, and not
-//! at all if those who suspect it have been heard by nobody for a while.
+//! Foca leaves the telling to gossip. Among a thousand members gossip may reach the suspect after its time-out. It
+//! never does if nobody has heard the suspecting nodes for a while.
 
 use foca::{Codec, Header, Member, Message, PostcardCodec, Timer};
 

@@ -1,4 +1,4 @@
-//! One client for each host, and its calls.
+//! One client per host, and its calls.
 
 use std::time::Duration;
 

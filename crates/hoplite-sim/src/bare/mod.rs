@@ -1,13 +1,11 @@
-//! Many real cores, of whose world there is nothing but time: for clusters and directories that are too large for
-//! a `World`, which moves every byte and judges everything.
+//! Many real cores in a world of which only the times are simulated. It carries clusters and directories that are too
+//! large for a `World`, which moves all bytes and checks all rules.
 //!
-//! - here: the queue, the way into the cores, messages and datagrams
-//! - `streams`: when streams and folds end
-//! - `clients`: calls and when they were answered
-//! - `turns`: how long a core's turns take on this machine
+//! - here: the queue, the inputs of the cores, messages and datagrams; `clients`: calls and their times
+//! - `streams`: when streams and folds end; `turns`: how long the turns of a core take on this machine
 //!
-//! Links are even, with one latency and one rate; processors cost nothing. Nothing gets lost, and a node that dies
-//! is one whose process died: its host says so.
+//! All links have the same latency and rate, and processing takes no time. Nothing gets lost. A node dies with its
+//! process only: its host refuses connections.
 
 mod clients;
 mod streams;

@@ -1,5 +1,5 @@
-//! Streams and folds, of which only the end is simulated: a stream ends when its line could have carried all of
-//! it, and what it is read from is sealed. So bytes pass through a chain as soon as they come.
+//! Streams and folds, of which only the ends are simulated. A stream ends when its line could have carried all bytes
+//! and its source is sealed. So bytes pass through a chain without delay.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

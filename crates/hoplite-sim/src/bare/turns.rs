@@ -1,4 +1,4 @@
-//! Turns of control loops, as long as they took on this machine.
+//! Turns of cores, timed on this machine.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! `hoplite-scale`: what one collective, or each operation, takes over simulated clusters of several sizes.
+//! `hoplite-scale`: measures one collective, or each operation, on simulated clusters of several sizes.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Arrays, and reductions over them: side by side, and of each other's targets.
+//! Draws groups of arrays and reductions over them: several over one group, and over each other's targets.
 
 use hoplite_words::{ErrorKind, ObjectId, Op};
 

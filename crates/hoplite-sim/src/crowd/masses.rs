@@ -1,4 +1,4 @@
-//! Many small objects, put by a few clients; some are read while that goes on, and some are deleted.
+//! Draws masses of small objects: a few clients put them, some are read meanwhile, some are deleted.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The clients of a drawn world: who puts, gets, reduces and deletes what, and when.
+//! Draws the clients of a world: which client puts, gets, reduces and deletes which object, and when.
 
 mod groups;
 mod masses;

@@ -1,4 +1,4 @@
-//! Plain objects: put once or several times, given up half-way, got, deleted.
+//! Draws plain objects: put once or several times, perhaps given up half-way; gets and deletes of them.
 
 use std::time::Duration;
 

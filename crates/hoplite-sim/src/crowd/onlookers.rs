@@ -1,4 +1,4 @@
-//! Calls that change nothing.
+//! Draws calls that change nothing.
 
 use hoplite_words::NodeId;
 

@@ -1,4 +1,4 @@
-//! Reduction arithmetic written a second time, plainly, to judge the first.
+//! A second, plain implementation of the reduction arithmetic. It checks the results of the first.
 
 use std::rc::Rc;
 

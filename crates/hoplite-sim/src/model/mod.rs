@@ -1,4 +1,4 @@
-//! What every object must contain, known without asking the nodes.
+//! The expected contents of every object, computed without asking the nodes.
 
 mod fold;
 

@@ -1,4 +1,4 @@
-//! One line of a scenario.
+//! One command line of a scenario.
 
 use std::str::{FromStr, SplitWhitespace};
 use std::time::Duration;

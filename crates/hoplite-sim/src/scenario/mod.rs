@@ -1,9 +1,9 @@
-//! Scenario files: commands, and the recorded account of what nodes and clients then said.
+//! Scenario files: commands, and the recorded messages and replies that followed.
 //!
-//! A file is a sequence of blocks: lines of commands, `----`, and what followed, up to an empty
-//! line. The commands of a block are given at one moment; then the world runs until nothing but
-//! gossip and timers is left, or for as long as a `run` command says. Lines with `#` are comments.
-//! The first block makes the world: `world nodes=3 store=4MiB latency=1ms rate=100MB`.
+//! A file is a sequence of blocks: command lines, `----`, and the recording up to an empty line. All commands of a
+//! block start at one moment. Then the world runs until only gossip and timers are left, or as long as a `run` command
+//! says. Lines with `#` are comments. The first block makes the world:
+//! `world nodes=3 store=4MiB latency=1ms rate=100MB`.
 
 mod command;
 mod stage;

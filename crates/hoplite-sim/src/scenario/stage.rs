@@ -1,4 +1,4 @@
-//! The small world a scenario plays in.
+//! The small world in which a scenario runs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Messages in a compact readable form, without anything that is random or grows.
+//! Messages in a short readable form, without values that are random or grow.
 
 mod peer;
 

@@ -1,4 +1,4 @@
-//! What nodes say to each other.
+//! Messages between nodes.
 
 use hoplite_words::peer::{
     CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Seat, Verdict,

@@ -1,4 +1,4 @@
-//! Processes that stand still, and processes that get round to everything late.
+//! Paused processes, and slow processes that handle their input late.
 
 use std::time::Duration;
 

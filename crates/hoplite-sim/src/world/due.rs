@@ -1,4 +1,4 @@
-//! What can still be expected of a world whose faults are over.
+//! What a world must still reach once its faults are over.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

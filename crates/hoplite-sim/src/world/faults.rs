@@ -1,4 +1,4 @@
-//! Faults striking, and passing.
+//! Begin and end of faults.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Streams between nodes: real bytes at link rates, with trailers, cuts and resets.
+//! Streams between nodes: real bytes at the rates of links, with trailers, cuts and resets.
 
 use std::collections::VecDeque;
 use std::time::Duration;

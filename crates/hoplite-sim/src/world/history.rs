@@ -1,14 +1,11 @@
-//! When each call began and ended, object by object: a call that begins after another one was answered sees what that
-//! one did.
+//! Begin and end of each call, per object. A call that begins after another was answered must see its effect:
 //!
-//! | began after … was answered | must not |
-//! |---|---|
-//! | a delete | have the object, make it or be told that it is complete, as long as the tombstone stands |
-//! | a put or a reduce | be told that nobody has the object; make it with another content |
-//! | the end of a tombstone | be told that the object is deleted |
+//! - after a delete, no call gets, makes or hears of the object while the tombstone stands
+//! - after a put or a reduce, no call hears that no node has the object, or makes it with another content
+//! - after the end of a tombstone, no call hears that the object is deleted
 //!
-//! This holds while no living node is held for dead; and within a side of a split whose members have agreed on it
-//! since before the earlier call began. The rest is excused, by name.
+//! This holds while no living node is taken for dead, and inside a side of a split whose members agreed on it before
+//! the earlier call began. All else is excused (`excuse`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,12 +1,10 @@
-//! Control connections: dialled by whoever has something to say, one way each.
-//!
+//! Control connections, one per direction. A node dials when it has something to send.
 //! ```text
-//! send ─▶ Dialling ──welcome──▶ Up ──broke, closed──▶ (gone; the next send dials anew)
+//! send ─▶ Dialling ──welcome──▶ Up ──broke, closed──▶ (gone; the next send dials again)
 //!            └──refused, silent──▶ (gone)
 //! ```
-//! What was said on a connection arrives in order or not at all. Behind a cut it is kept by the
-//! kernels until the cut heals or they lose patience. Who is called listens to the newest line of each
-//! caller, and to none of those it takes for dead: what is left of the others is lost.
+//! Messages arrive in order or are lost. Kernels hold them behind a cut until it heals or a time-out ends. A node reads
+//! only the newest line of each caller, and no line of a node that it takes for dead; the rest is lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A client that puts many small objects: some at a time, the next as soon as one is answered.
+//! A client that puts a mass of small objects, a limited number at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
 //! A whole cluster of real cores in a simulated world.
 //!
-//! One queue of happenings, ordered by time and then by when they were pushed, drives everything;
-//! whoever handles one may push more. All randomness comes from the world's dice, so a world with
-//! the same plan, seed and tasks does the same thing again, line by line.
+//! One queue of events drives everything. It is ordered by time, then by the order in which events were pushed; the
+//! handler of an event may push more. All randomness comes from the world's `dice`. So a world with the same plan, seed
+//! and tasks gives the same run again, line by line.
 
 mod clients;
 mod deferral;

@@ -1,4 +1,4 @@
-//! Birth and death of nodes, their clock, and the way into their cores.
+//! Start and death of nodes, their clocks, and the inputs of their cores.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

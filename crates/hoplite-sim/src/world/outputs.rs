@@ -1,4 +1,4 @@
-//! Carrying out what a core wants done.
+//! Carries out the outputs of a core.
 
 use std::time::Duration;
 

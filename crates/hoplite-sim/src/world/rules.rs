@@ -1,4 +1,4 @@
-//! Rules on how bytes may travel, checked whenever a stream begins or a copy is sealed.
+//! Rules about the paths of bytes, checked whenever a stream begins or a copy is sealed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Streams that break, streams that stand still, and telling cores of both.
+//! Streams that break or stall, and the reports of both to the cores.
 
 use std::time::Duration;
 

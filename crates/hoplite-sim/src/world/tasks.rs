@@ -1,4 +1,4 @@
-//! The life of a task: from its start over calls, writing, following and holding to its outcome.
+//! The life of a task: start, calls, writing, following, holding, outcome.
 
 use std::time::Duration;
 

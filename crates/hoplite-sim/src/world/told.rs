@@ -1,4 +1,4 @@
-//! What nodes must know, because they were told: that an object existed, when it is lost.
+//! Which nodes heard that an object was complete. If it is lost, they must report the loss.
 
 use std::collections::{BTreeMap, BTreeSet};
 

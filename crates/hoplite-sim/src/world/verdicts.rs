@@ -1,4 +1,4 @@
-//! Judging contents and seals wherever bytes of a known object can be seen.
+//! Checks contents and seals wherever the bytes of a known object become visible.
 
 use hoplite_core::io::ClientId;
 use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};

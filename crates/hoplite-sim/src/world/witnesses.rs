@@ -1,4 +1,4 @@
-//! Who knows of a deletion. It stands as long as one of them lives.
+//! Which nodes know of a deletion. It holds as long as one of them lives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
