@@ -64,7 +64,7 @@ class Deaths:
     def losses(self, most: int, reported: Iterable[str]) -> list[Loss]:
         """Values that no node has any more and that this process can have made again; each is returned once.
 
-        Returns at most `most`. `reported`: the tasks (ids in hex) of losses that somebody waits for. Call it often.
+        Returns at most `most`. `reported`: the tasks (ids in hex) of losses that somebody waits for.
         """
         if not self._watch():
             return []
