@@ -24,7 +24,7 @@ ARRAY = 1
 PICKLE = 2
 
 OBJECT_BYTES_MAX = 1 << 47
-"""An object has at most so many bytes, as `hoplite_words::limits` says; no extent is larger."""
+"""An object has at most so many bytes, as `hoplite_types::limits` says; no extent is larger."""
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

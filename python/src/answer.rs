@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hoplite_client::{Client, Miss};
-use hoplite_words::client::Reply;
-use hoplite_words::{Error, ErrorKind, ObjectId, Result};
+use hoplite_types::client::Reply;
+use hoplite_types::{Error, ErrorKind, ObjectId, Result};
 use pyo3::prelude::*;
 
 use crate::arriving::Arriving;

@@ -1,7 +1,7 @@
 //! NumPy arrays from and to an object's bytes, of the element types that NumPy has natively. All others, and
 //! everything that is no array, are the business of `hoplite.values`.
 
-use hoplite_words::{Dtype, Encoding, Header};
+use hoplite_types::{Dtype, Encoding, Header};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

@@ -57,8 +57,8 @@ impl Arriving {
             let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
             match inner.as_ref() {
                 Some(inner) => inner.copy_into(room.bytes(), limit, interrupt),
-                None => Err(hoplite_words::Error::new(
-                    hoplite_words::ErrorKind::BadArgument,
+                None => Err(hoplite_types::Error::new(
+                    hoplite_types::ErrorKind::BadArgument,
                     "it was released before",
                 )),
             }

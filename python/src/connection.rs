@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hoplite_client::{Client, Lookup};
-use hoplite_words::client::Request;
-use hoplite_words::limits::{INLINE_BYTES_MAX, TIMEOUT_MAX};
-use hoplite_words::{Blob, Error, ErrorKind};
+use hoplite_types::client::Request;
+use hoplite_types::limits::{INLINE_BYTES_MAX, TIMEOUT_MAX};
+use hoplite_types::{Blob, Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 

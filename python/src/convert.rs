@@ -3,9 +3,9 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use hoplite_words::client::Status;
-use hoplite_words::limits::TIMEOUT_MAX;
-use hoplite_words::{Dtype, Encoding, FoldOrder, Header, NodeId, Op};
+use hoplite_types::client::Status;
+use hoplite_types::limits::TIMEOUT_MAX;
+use hoplite_types::{Dtype, Encoding, FoldOrder, Header, NodeId, Op};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 

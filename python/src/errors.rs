@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use hoplite_words::{Error, ErrorKind, ObjectId, Result};
+use hoplite_types::{Error, ErrorKind, ObjectId, Result};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyType;

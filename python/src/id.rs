@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use hoplite_words::ObjectId;
+use hoplite_types::ObjectId;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyType};

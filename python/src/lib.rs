@@ -39,5 +39,5 @@ mod _hoplite {
     use crate::writing::Writing;
 
     #[pymodule_export]
-    const INLINE_BYTES_MAX: u64 = hoplite_words::limits::INLINE_BYTES_MAX;
+    const INLINE_BYTES_MAX: u64 = hoplite_types::limits::INLINE_BYTES_MAX;
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hoplite_client::{Client, INTERRUPT_EVERY};
-use hoplite_words::{Error, ErrorKind, Result};
+use hoplite_types::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 
 use crate::answer::{Answer, Question};
@@ -80,7 +80,7 @@ impl Ticket {
         }
     }
 
-    fn adopt(&self, reply: hoplite_words::client::Reply) -> Result<Answer> {
+    fn adopt(&self, reply: hoplite_types::client::Reply) -> Result<Answer> {
         Answer::adopt(&self.client, self.question, reply)
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use hoplite_client::{Client, Created, Hold};
-use hoplite_words::{Error, ErrorKind, Result};
+use hoplite_types::{Error, ErrorKind, Result};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;

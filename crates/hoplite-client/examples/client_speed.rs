@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hoplite_client::{never, Client};
-use hoplite_words::{Error, ErrorKind, Header, ObjectId, Result};
+use hoplite_types::{Error, ErrorKind, Header, ObjectId, Result};
 
 const ROUNDS: usize = 7;
 const SMALL_CALLS: u32 = 2000;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoplite_words::client::Reply;
-use hoplite_words::{Error, ErrorKind, Header, ObjectId, Result};
+use hoplite_types::client::Reply;
+use hoplite_types::{Error, ErrorKind, Header, ObjectId, Result};
 
 use crate::patience::{deadline, Interrupt, Patience};
 use crate::view::{receive, Received};

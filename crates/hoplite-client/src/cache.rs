@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hoplite_words::limits::{ALIGNMENT, INLINE_BYTES_MAX};
-use hoplite_words::{Header, ObjectId, Result};
+use hoplite_types::limits::{ALIGNMENT, INLINE_BYTES_MAX};
+use hoplite_types::{Header, ObjectId, Result};
 
 use crate::{Client, View};
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hoplite_words::client::{Answer, Reply};
-use hoplite_words::Error;
+use hoplite_types::client::{Answer, Reply};
+use hoplite_types::Error;
 
 /// ```text
 /// register ──▶ Waiting ──deliver──▶ Answered ──take──▶ (gone)

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hoplite_store::Mapping;
-use hoplite_words::client::{Answer, Call, Reply, Request};
-use hoplite_words::limits::TIMEOUT_MAX;
-use hoplite_words::{CopyId, Error, ErrorKind, NodeId, Result};
+use hoplite_types::client::{Answer, Call, Reply, Request};
+use hoplite_types::limits::TIMEOUT_MAX;
+use hoplite_types::{CopyId, Error, ErrorKind, NodeId, Result};
 
 use crate::cache::Cache;
 use crate::calls::{Calls, Lead};
@@ -109,7 +109,7 @@ impl Client {
     /// Sends a call. The node's answer is the ticket's.
     ///
     /// # Errors
-    /// `BadArgument` over the limits of `hoplite_words::limits` or in a forked child,
+    /// `BadArgument` over the limits of `hoplite_types::limits` or in a forked child,
     /// `NodeUnreachable` if the node is gone or takes no calls.
     pub fn submit(self: &Arc<Self>, request: Request) -> Result<Ticket> {
         let subject = Subject::of(&request);

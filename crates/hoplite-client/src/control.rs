@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoplite_words::client::{Location, Reply, Request, Status};
-use hoplite_words::{FoldOrder, NodeId, ObjectId, Op, Result};
+use hoplite_types::client::{Location, Reply, Request, Status};
+use hoplite_types::{FoldOrder, NodeId, ObjectId, Op, Result};
 
 use crate::client::milliseconds;
 use crate::patience::Interrupt;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_store::{copy_streaming, State, Writer, STREAM_FROM_BYTES};
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::{CopyId, Error, ErrorKind, ObjectId, Result};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::{CopyId, Error, ErrorKind, ObjectId, Result};
 
 use crate::client::{late, milliseconds};
 use crate::patience::Interrupt;

@@ -1,6 +1,6 @@
 //! Private memory that a copying get fills.
 
-use hoplite_words::{Error, ErrorKind, Header, Result};
+use hoplite_types::{Error, ErrorKind, Header, Result};
 
 /// Where [`crate::Client::get_into`] puts the bytes.
 pub trait Destination {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hoplite_store::{copy_streaming, Followed, STREAM_FROM_BYTES};
-use hoplite_words::client::Request;
-use hoplite_words::{Error, ErrorKind, Header, ObjectId, Result};
+use hoplite_types::client::Request;
+use hoplite_types::{Error, ErrorKind, Header, ObjectId, Result};
 
 use crate::client::{left_of, milliseconds};
 use crate::patience::{deadline, Interrupt, Patience};

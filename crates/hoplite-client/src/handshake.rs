@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use hoplite_store::{pass_fd, Mapping};
+use hoplite_types::client::{Answer, Call, Reply, Request, CLIENT_PROTOCOL_VERSION};
+use hoplite_types::{Error, ErrorKind, NodeId, Result};
 use hoplite_wire::Deframer;
-use hoplite_words::client::{Answer, Call, Reply, Request, CLIENT_PROTOCOL_VERSION};
-use hoplite_words::{Error, ErrorKind, NodeId, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};

@@ -49,6 +49,6 @@ pub use ticket::Ticket;
 pub use view::{Hold, View};
 
 /// An `interrupt` for callers that have nothing to look at.
-pub fn never() -> hoplite_words::Result<()> {
+pub fn never() -> hoplite_types::Result<()> {
     Ok(())
 }

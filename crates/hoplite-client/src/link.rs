@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
+use hoplite_types::client::{Answer, Call};
 use hoplite_wire::Deframer;
-use hoplite_words::client::{Answer, Call};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hoplite_words::Result;
+use hoplite_types::Result;
 
 /// Longest time between two looks at the interrupt: a signal may come between a look and the sleep
 /// after it, or be meant for a thread that sleeps on something signals do not end. Nobody notices

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hoplite_words::client::Request;
-use hoplite_words::limits::INLINE_BYTES_MAX;
-use hoplite_words::{Blob, Header, ObjectId, Result};
+use hoplite_types::client::Request;
+use hoplite_types::limits::INLINE_BYTES_MAX;
+use hoplite_types::{Blob, Header, ObjectId, Result};
 
 use crate::client::{left_of, milliseconds};
 use crate::patience::{deadline, Interrupt, Patience};

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use hoplite_words::client::Request;
-use hoplite_words::ObjectId;
+use hoplite_types::client::Request;
+use hoplite_types::ObjectId;
 
 /// Names a call in error messages.
 #[derive(Clone, Debug)]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::{Error, ErrorKind, Result};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::{Error, ErrorKind, Result};
 
 use crate::calls::{Lead, Step, StillOpen};
 use crate::link::Polled;

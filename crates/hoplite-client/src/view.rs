@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use hoplite_store::Reader;
-use hoplite_words::client::Reply;
-use hoplite_words::{CopyId, Error, ErrorKind, Header, ObjectId, Result};
+use hoplite_types::client::Reply;
+use hoplite_types::{CopyId, Error, ErrorKind, Header, ObjectId, Result};
 
 use crate::cache::{is_small, Small};
 use crate::{Client, Miss};

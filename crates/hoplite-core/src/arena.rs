@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_words::limits::{ALIGNMENT, INLINE_BYTES_MAX, PROGRESS_BLOCK_BYTES};
+use hoplite_types::limits::{ALIGNMENT, INLINE_BYTES_MAX, PROGRESS_BLOCK_BYTES};
 
 use crate::io::Extent;
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use hoplite_words::Stamp;
+use hoplite_types::Stamp;
 
 /// A stamp further ahead than this is nobody's clock: a year.
 const AHEAD_MAX_MS: u64 = 366 * 24 * 3600 * 1000;

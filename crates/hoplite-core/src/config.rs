@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hoplite_words::{Connections, NodeId};
+use hoplite_types::{Connections, NodeId};
 
 use crate::cost::Degree;
 

@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hoplite_words::{Connections, NodeId};
+use hoplite_types::{Connections, NodeId};
 
 /// Smaller transfers go by one connection: there is little to win, and others may have to be made first.
 pub(crate) const LARGE_BYTES_MIN: u64 = 1 << 20;

@@ -12,15 +12,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_words::client::Reply;
-use hoplite_words::peer::{CopyReport, DirectoryRequest, PeerMessage, Seal};
-use hoplite_words::{limits, Claim, CopyId, Edition, Header, NodeId, ObjectId, Shard, Stamp};
+use hoplite_types::client::Reply;
+use hoplite_types::peer::{CopyReport, DirectoryRequest, PeerMessage, Seal};
+use hoplite_types::{limits, Claim, CopyId, Edition, Header, NodeId, ObjectId, Shard, Stamp};
 
 use crate::arena::{footprint, Arena};
 use crate::io::{ClientId, Event, Extent, FoldId, Output};
 use crate::shard_table::ShardCounts;
 use crate::Core;
-use hoplite_words::TransferId;
+use hoplite_types::TransferId;
 
 /// How the bytes of a copy come, or that they all have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

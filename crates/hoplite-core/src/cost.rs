@@ -10,7 +10,7 @@
 //! An allreduce of large objects takes about `2·S/B` as a chain whose result streams back to everyone, and
 //! `2·(n-1)/n·S/B` in stripes.
 
-use hoplite_words::{client::Link, limits, NodeId};
+use hoplite_types::{client::Link, limits, NodeId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use hoplite_words::peer::{DirectoryRequest, PeerMessage};
-use hoplite_words::{CopyId, NodeId, ObjectId};
+use hoplite_types::peer::{DirectoryRequest, PeerMessage};
+use hoplite_types::{CopyId, NodeId, ObjectId};
 
 use crate::clock::Clock;
 use crate::cost::Links;

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use hoplite_words::{CopyId, Edition, ObjectId, Stamp};
+use hoplite_types::{CopyId, Edition, ObjectId, Stamp};
 
 use crate::Core;
 

@@ -3,8 +3,8 @@
 //! Copies first, then claims of reductions called here, then deletions and losses; each in the order of shards
 //! and ids, so that a page can go on where the one before ended.
 
-use hoplite_words::peer::{Cursor, InventoryPage, PeerMessage, Scope, ShardQuery};
-use hoplite_words::{Claim, CopyId, NodeId, ObjectId, Shard, Stamp};
+use hoplite_types::peer::{Cursor, InventoryPage, PeerMessage, Scope, ShardQuery};
+use hoplite_types::{Claim, CopyId, NodeId, ObjectId, Shard, Stamp};
 
 use crate::copies::Copy;
 use crate::directory::{digest_of, Answer, DIGESTED_MAX, SHARDS_PER_PULL};

@@ -17,10 +17,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::limits::PROGRESS_BLOCK_BYTES;
-use hoplite_words::peer::{PeerMessage, Seal};
-use hoplite_words::{Connections, CopyId, Dtype, Error, NodeId, ObjectId, Op, ReductionId, TransferId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::limits::PROGRESS_BLOCK_BYTES;
+use hoplite_types::peer::{PeerMessage, Seal};
+use hoplite_types::{Connections, CopyId, Dtype, Error, NodeId, ObjectId, Op, ReductionId, TransferId};
 
 /// A client connection, numbered by the driver; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -268,14 +268,14 @@ pub enum Event {
 
 /// Puts the bytes of an attached copy where its message carries them.
 pub fn attach(message: &mut PeerMessage, bytes: Vec<u8>) {
-    use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest};
+    use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest};
     match message {
         PeerMessage::Directory { request: DirectoryRequest::Announce { payload, .. }, .. }
         | PeerMessage::Answer { answer: DirectoryAnswer::Copy { payload, .. }, .. } => {
-            *payload = Some(hoplite_words::Blob(bytes));
+            *payload = Some(hoplite_types::Blob(bytes));
         }
         PeerMessage::Answer { answer: DirectoryAnswer::Inline { payload, .. }, .. } => {
-            *payload = hoplite_words::Blob(bytes);
+            *payload = hoplite_types::Blob(bytes);
         }
         other => unreachable!("{other:?} carries no payload"),
     }

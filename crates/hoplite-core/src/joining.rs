@@ -14,8 +14,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hoplite_words::peer::PeerMessage;
-use hoplite_words::{limits, NodeId};
+use hoplite_types::peer::PeerMessage;
+use hoplite_types::{limits, NodeId};
 
 use crate::shards::ShardSet;
 use crate::timers::Timer;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::time::Duration;
 
-use hoplite_words::peer::CopyReport;
-use hoplite_words::{CopyId, NodeId, ObjectId};
+use hoplite_types::peer::CopyReport;
+use hoplite_types::{CopyId, NodeId, ObjectId};
 
 use crate::io::Output;
 use crate::subscriptions::Watcher;

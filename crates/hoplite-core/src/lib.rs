@@ -42,9 +42,9 @@ mod windows;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::client::{Gauge, Status};
-use hoplite_words::peer::{DirectoryRequest, PeerMessage};
-use hoplite_words::{CopyId, NodeId, ObjectId, Shard};
+use hoplite_types::client::{Gauge, Status};
+use hoplite_types::peer::{DirectoryRequest, PeerMessage};
+use hoplite_types::{CopyId, NodeId, ObjectId, Shard};
 
 pub use config::Config;
 pub use cost::{best_degree, fanout, stripes_pay, Degree};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hoplite_words::peer::{CopyReport, Deletion, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::{Blob, Edition, Error, ErrorKind, NodeId, ObjectId};
+use hoplite_types::peer::{CopyReport, Deletion, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_types::{Blob, Edition, Error, ErrorKind, NodeId, ObjectId};
 
 use crate::copies::{NewCopy, Phase};
 use crate::directory::{Answer, Effect};

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use hoplite_words::client::{Gauge, Reply};
-use hoplite_words::{CopyId, Error, ErrorKind, Header, ObjectId};
+use hoplite_types::client::{Gauge, Reply};
+use hoplite_types::{CopyId, Error, ErrorKind, Header, ObjectId};
 
 use crate::calls::Pending;
 use crate::copies::Phase;

@@ -11,9 +11,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_words::client::Reply;
-use hoplite_words::peer::{Seal, Verdict};
-use hoplite_words::{mix64, Blob, Claim, CopyId, Edition, Error, ErrorKind, Header, NodeId, ObjectId, Stamp};
+use hoplite_types::client::Reply;
+use hoplite_types::peer::{Seal, Verdict};
+use hoplite_types::{mix64, Blob, Claim, CopyId, Edition, Error, ErrorKind, Header, NodeId, ObjectId, Stamp};
 
 use crate::calls::{Pending, STEPS_PER_TURN};
 use crate::copies::{NewCopy, Phase};

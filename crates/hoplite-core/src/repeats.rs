@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use hoplite_words::ObjectId;
+use hoplite_types::ObjectId;
 
 use crate::shards::ShardSet;
 

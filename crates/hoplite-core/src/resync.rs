@@ -11,8 +11,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_words::peer::{PeerMessage, ShardQuery};
-use hoplite_words::{NodeId, ObjectId};
+use hoplite_types::peer::{PeerMessage, ShardQuery};
+use hoplite_types::{NodeId, ObjectId};
 
 use crate::shards::{Moved, ShardSet};
 use crate::timers::Timer;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_words::{ObjectId, ReductionId};
+use hoplite_types::{ObjectId, ReductionId};
 
 use crate::calls::STEPS_PER_TURN;
 use crate::io::ClientId;

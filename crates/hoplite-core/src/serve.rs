@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use hoplite_words::client::Gauge;
-use hoplite_words::peer::PeerMessage;
-use hoplite_words::{Connections, CopyId, Edition, NodeId, ObjectId, TransferId};
+use hoplite_types::client::Gauge;
+use hoplite_types::peer::PeerMessage;
+use hoplite_types::{Connections, CopyId, Edition, NodeId, ObjectId, TransferId};
 
 use crate::connections::LARGE_BYTES_MIN;
 use crate::io::{Broken, Output, SendId};

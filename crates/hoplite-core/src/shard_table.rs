@@ -1,7 +1,7 @@
 //! Tables by shard: looked at for all shards whenever a member comes or goes, so that each look costs one step.
 
-use hoplite_words::limits::SHARDS;
-use hoplite_words::Shard;
+use hoplite_types::limits::SHARDS;
+use hoplite_types::Shard;
 
 /// Something for some of all shards.
 #[derive(Debug)]

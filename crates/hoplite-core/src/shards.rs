@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hoplite_words::limits::SHARDS;
-use hoplite_words::{mix64, NodeId, ObjectId, Shard};
+use hoplite_types::limits::SHARDS;
+use hoplite_types::{mix64, NodeId, ObjectId, Shard};
 
 use crate::shard_table::ShardTable;
 

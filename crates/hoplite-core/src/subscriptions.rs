@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use hoplite_words::peer::{CopyReport, DirectoryRequest};
-use hoplite_words::{Blob, NodeId, ObjectId};
+use hoplite_types::peer::{CopyReport, DirectoryRequest};
+use hoplite_types::{Blob, NodeId, ObjectId};
 
 use crate::io::ClientId;
 use crate::repeats::Repeats;
@@ -473,7 +473,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use hoplite_words::{Edition, Header};
+    use hoplite_types::{Edition, Header};
 
     use super::*;
     use crate::repeats::LOOKED_AT_MAX;

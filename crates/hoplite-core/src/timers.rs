@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::{NodeId, ObjectId, ReductionId};
+use hoplite_types::{NodeId, ObjectId, ReductionId};
 
 use crate::io::ClientId;
 use crate::serve::PullKey;

@@ -1,7 +1,7 @@
 //! The owners' words on what is written and reduced here: whose bytes are the object's.
 
-use hoplite_words::peer::{DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::{Claim, CopyId, Edition, NodeId, ObjectId, Stamp};
+use hoplite_types::peer::{DirectoryRequest, PeerMessage, Verdict};
+use hoplite_types::{Claim, CopyId, Edition, NodeId, ObjectId, Stamp};
 
 use crate::copies::Copy;
 use crate::reduce::Reduction;

@@ -5,8 +5,8 @@
 //! lies by itself. The whole is there once every window is sealed; until then nothing of it is read under
 //! its own name, and its room is kept as long as somebody touches a window.
 
-use hoplite_words::peer::Seal;
-use hoplite_words::{CopyId, Edition, Header, ObjectId};
+use hoplite_types::peer::Seal;
+use hoplite_types::{CopyId, Edition, Header, ObjectId};
 
 use crate::copies::{NewCopy, Phase};
 use crate::io::{Extent, Output};

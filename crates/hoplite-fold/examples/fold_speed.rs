@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use hoplite_fold::{divide, fold, fold_into};
-use hoplite_words::{Dtype, Op};
+use hoplite_types::{Dtype, Op};
 
 const ROUNDS: usize = 7;
 const LARGE_BYTES: usize = 256 << 20;

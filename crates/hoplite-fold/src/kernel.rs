@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Div;
 
-use hoplite_words::Op;
+use hoplite_types::Op;
 use pulp::{Arch, NullaryFnOnce};
 
 use crate::lane::Lane;

@@ -14,7 +14,7 @@ mod integer;
 mod kernel;
 mod lane;
 
-use hoplite_words::{Dtype, Op};
+use hoplite_types::{Dtype, Op};
 
 use crate::half::{Bf16, F16};
 use crate::kernel::Job;

@@ -1,7 +1,7 @@
 //! Every answer NumPy gave (`tests/numpy.txt`, recorded by `tests/record_numpy.py`) is given here too.
 
 use hoplite_fold::{fold, fold_into};
-use hoplite_words::{Dtype, Op};
+use hoplite_types::{Dtype, Op};
 
 /// In the order of the columns.
 const OPS: [Op; 4] = [Op::Sum, Op::Prod, Op::Min, Op::Max];

@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 use hoplite_fold::{divide, fold, fold_into};
-use hoplite_words::{Dtype, Op};
+use hoplite_types::{Dtype, Op};
 use proptest::prelude::*;
 
 /// A NaN becomes `None`: payloads and signs of NaNs are not compared.

@@ -19,9 +19,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoplite_words::client::Gauge;
-use hoplite_words::peer::PeerMessage;
-use hoplite_words::NodeId;
+use hoplite_types::client::Gauge;
+use hoplite_types::peer::PeerMessage;
+use hoplite_types::NodeId;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;

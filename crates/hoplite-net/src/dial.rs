@@ -4,8 +4,8 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hoplite_words::peer::{BundlePart, Purpose};
-use hoplite_words::{Connections, NodeId};
+use hoplite_types::peer::{BundlePart, Purpose};
+use hoplite_types::{Connections, NodeId};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 

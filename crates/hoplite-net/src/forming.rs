@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hoplite_words::peer::BundlePart;
-use hoplite_words::NodeId;
+use hoplite_types::peer::BundlePart;
+use hoplite_types::NodeId;
 
 use crate::bundle::Bundle;
 use crate::listen::Accepted;

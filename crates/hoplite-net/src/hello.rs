@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
+use hoplite_types::peer::{BundlePart, PeerHello, PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
+use hoplite_types::{Connections, NodeId};
 use hoplite_wire::{decode, Deframer};
-use hoplite_words::peer::{BundlePart, PeerHello, PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
-use hoplite_words::{Connections, NodeId};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoplite_words::peer::{PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
-use hoplite_words::NodeId;
+use hoplite_types::peer::{PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
+use hoplite_types::NodeId;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoplite_words::client::Gauge;
-use hoplite_words::peer::{PeerHello, Purpose};
-use hoplite_words::NodeId;
+use hoplite_types::client::Gauge;
+use hoplite_types::peer::{PeerHello, Purpose};
+use hoplite_types::NodeId;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tracing::{debug, info, warn};

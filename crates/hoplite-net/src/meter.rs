@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use hoplite_words::client::Gauge;
+use hoplite_types::client::Gauge;
 
 /// One bounded table, queue or number of connections, shared between tasks and threads.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoplite_words::peer::PeerMessage;
-use hoplite_words::NodeId;
+use hoplite_types::peer::PeerMessage;
+use hoplite_types::NodeId;
 use tokio::time::Instant;
 
 use crate::control::{ControlLinks, Link, LinkEnd, LinkState, CONTROL_OUTBOX_BYTES_MAX};

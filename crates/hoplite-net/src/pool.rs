@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hoplite_words::client::Gauge;
-use hoplite_words::{Connections, NodeId};
+use hoplite_types::client::Gauge;
+use hoplite_types::{Connections, NodeId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

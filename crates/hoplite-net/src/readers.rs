@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
+use hoplite_types::client::Gauge;
+use hoplite_types::peer::PeerMessage;
+use hoplite_types::NodeId;
 use hoplite_wire::decode;
-use hoplite_words::client::Gauge;
-use hoplite_words::peer::PeerMessage;
-use hoplite_words::NodeId;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;

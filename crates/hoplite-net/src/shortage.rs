@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hoplite_words::client::Gauge;
+use hoplite_types::client::Gauge;
 use rustix::io::Errno;
 use tokio::time::Instant;
 use tracing::warn;

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use hoplite_words::peer::Purpose;
+use hoplite_types::peer::Purpose;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use hoplite_net::{
     dial, dial_bundle, write_frame, Arrival, Bundle, Listener, BUNDLES_FORMING_MAX, CHUNK_BYTES,
 };
-use hoplite_words::peer::{BundlePart, PeerHello, Purpose, PEER_PROTOCOL_VERSION};
-use hoplite_words::{Connections, NodeId};
+use hoplite_types::peer::{BundlePart, PeerHello, Purpose, PEER_PROTOCOL_VERSION};
+use hoplite_types::{Connections, NodeId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;

@@ -7,9 +7,9 @@ use hoplite_net::{
     dial, read_frame, write_frame, Arrival, ControlEvent, ControlLinks, ControlReaders, LinkEnd, Listener,
     HELLO_BYTES_MAX,
 };
+use hoplite_types::peer::{PeerHello, PeerMessage, PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
+use hoplite_types::{Connections, NodeId, ObjectId};
 use hoplite_wire::FRAME_HEADER_BYTES;
-use hoplite_words::peer::{PeerHello, PeerMessage, PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
-use hoplite_words::{Connections, NodeId, ObjectId};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -256,12 +256,12 @@ async fn a_peer_that_does_not_read_is_given_up() {
     let mut links = ControlLinks::new(caller(), tx);
     let big = PeerMessage::Answer {
         id: ObjectId([1; 16]),
-        answer: hoplite_words::peer::DirectoryAnswer::Inline {
+        answer: hoplite_types::peer::DirectoryAnswer::Inline {
             ask: 0,
             stamp: Default::default(),
-            edition: hoplite_words::Edition { writing: 1, attempt: 0 },
+            edition: hoplite_types::Edition { writing: 1, attempt: 0 },
             header: Default::default(),
-            payload: hoplite_words::Blob(vec![0; 64 << 10]),
+            payload: hoplite_types::Blob(vec![0; 64 << 10]),
         },
     };
     let _unread = {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use hoplite_net::{
     Arrival, ControlEvent, ControlLinks, ControlReaders, Listener, CONTROL_IDLE_AFTER, CONTROL_IDLE_MAX,
 };
-use hoplite_words::peer::PeerMessage;
-use hoplite_words::{NodeId, ObjectId};
+use hoplite_types::peer::PeerMessage;
+use hoplite_types::{NodeId, ObjectId};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 

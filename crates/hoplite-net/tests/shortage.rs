@@ -7,8 +7,8 @@ use std::time::Duration;
 use hoplite_net::{
     dial, dial_bundle_with, Arrival, ControlEvent, ControlLinks, ControlReaders, Listener, Shortage,
 };
-use hoplite_words::peer::{PeerMessage, Purpose};
-use hoplite_words::{Connections, NodeId, ObjectId};
+use hoplite_types::peer::{PeerMessage, Purpose};
+use hoplite_types::{Connections, NodeId, ObjectId};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use tokio::sync::mpsc;
 

@@ -13,9 +13,9 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::limits::GRAIN_BYTES_MAX;
-use hoplite_words::{Header, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::limits::GRAIN_BYTES_MAX;
+use hoplite_types::{Header, ObjectId};
 
 fn main() {
     let mut args = std::env::args().skip(1).map(|arg| arg.parse::<usize>().expect("a number"));

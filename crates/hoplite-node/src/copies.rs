@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use hoplite_core::io::Extent;
 use hoplite_store::Mapping;
-use hoplite_words::{CopyId, ObjectId};
+use hoplite_types::{CopyId, ObjectId};
 
 pub use crate::copy::{Copy, Following};
 

@@ -6,8 +6,8 @@ use std::io;
 use std::sync::Arc;
 
 use hoplite_core::io::{Broken, Extent};
-use hoplite_words::peer::Seal;
-use hoplite_words::CopyId;
+use hoplite_types::peer::Seal;
+use hoplite_types::CopyId;
 use tracing::error;
 
 use crate::sync::{Mapping, Mutex, MutexGuard, Notify, OnceLock, PoisonError, Reader, Writer};

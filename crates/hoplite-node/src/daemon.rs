@@ -9,7 +9,7 @@ use hoplite_core::io::Input;
 use hoplite_core::{Config, Core};
 use hoplite_net::{announce, ControlEvent, ControlLinks, ControlReaders, Listener};
 use hoplite_store::Arena;
-use hoplite_words::NodeId;
+use hoplite_types::NodeId;
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tracing::{info, warn};

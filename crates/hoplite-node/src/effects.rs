@@ -10,10 +10,10 @@ use hoplite_core::io::{attach, ClientId, Event, FoldInputs, Input, Output};
 use hoplite_core::Core;
 use hoplite_net::{ControlLinks, ControlReaders, GossipSocket, Outbox};
 use hoplite_store::Arena;
-use hoplite_words::client::{Answer, Reply, Request};
-use hoplite_words::limits::{ANSWER_BYTES_MAX, INLINE_BYTES_MAX};
-use hoplite_words::peer::PeerMessage;
-use hoplite_words::{Blob, CopyId, NodeId};
+use hoplite_types::client::{Answer, Reply, Request};
+use hoplite_types::limits::{ANSWER_BYTES_MAX, INLINE_BYTES_MAX};
+use hoplite_types::peer::PeerMessage;
+use hoplite_types::{Blob, CopyId, NodeId};
 use tracing::{debug, info, warn};
 
 use crate::carry::{Carriers, Inputs, Way};

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use hoplite_core::io::Input;
 use hoplite_net::{Arrival, ControlEvent, DATAGRAM_BYTES_MAX};
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::{Error, ErrorKind};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::{Error, ErrorKind};
 use tracing::{debug, warn};
 
 use crate::clients::ClientEvent;
@@ -182,7 +182,7 @@ pub(crate) mod tests {
     use hoplite_core::{Config, Core};
     use hoplite_net::{ControlLinks, ControlReaders, GossipSocket};
     use hoplite_store::Arena;
-    use hoplite_words::NodeId;
+    use hoplite_types::NodeId;
     use tokio::sync::mpsc;
 
     use super::*;

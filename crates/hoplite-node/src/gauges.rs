@@ -1,7 +1,7 @@
 //! How full everything bounded outside of the core is.
 
 use hoplite_net::{Meter, Meters as Arriving};
-use hoplite_words::client::Gauge;
+use hoplite_types::client::Gauge;
 use tokio::sync::mpsc::WeakSender;
 
 use crate::clients::{self, ClientEvent, CLIENT_OUTBOX_BYTES_MAX};

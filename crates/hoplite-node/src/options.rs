@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use hoplite_core::{Config, Degree};
-use hoplite_words::limits::{CONNECTIONS_MAX, DEFAULT_PORT};
-use hoplite_words::{Connections, NodeId};
+use hoplite_types::limits::{CONNECTIONS_MAX, DEFAULT_PORT};
+use hoplite_types::{Connections, NodeId};
 use tracing::info;
 
 use crate::clients::CLIENTS_MAX;

@@ -178,9 +178,9 @@ mod tests {
     use bytes::BytesMut;
     use hoplite_core::io::ClientId;
     use hoplite_net::Outbox;
-    use hoplite_words::client::{Answer, Reply, Request};
-    use hoplite_words::peer::{CopyReport, DirectoryRequest, PeerMessage};
-    use hoplite_words::{Blob, Claim, Edition, Header, NodeId, ObjectId};
+    use hoplite_types::client::{Answer, Reply, Request};
+    use hoplite_types::peer::{CopyReport, DirectoryRequest, PeerMessage};
+    use hoplite_types::{Blob, Claim, Edition, Header, NodeId, ObjectId};
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
 

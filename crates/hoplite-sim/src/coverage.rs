@@ -5,8 +5,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Scope};
-use hoplite_words::{NodeId, ObjectId, ReductionId};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Scope};
+use hoplite_types::{NodeId, ObjectId, ReductionId};
 use rustc_hash::{FxHashMap, FxHasher};
 
 /// Cells in which fewer are to be expected may be empty by chance.
@@ -434,7 +434,7 @@ pub fn why_empty(kind: Kind, trouble: Trouble) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use hoplite_words::TransferId;
+    use hoplite_types::TransferId;
 
     use super::*;
     use crate::names::{address, incarnation};

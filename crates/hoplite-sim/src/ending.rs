@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::io::ClientId;
-use hoplite_words::client::Status;
-use hoplite_words::{limits, ErrorKind};
+use hoplite_types::client::Status;
+use hoplite_types::{limits, ErrorKind};
 
 use crate::dice::Dice;
 use crate::excuse::Excuse;

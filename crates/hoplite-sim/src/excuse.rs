@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use hoplite_words::ErrorKind;
+use hoplite_types::ErrorKind;
 
 /// A reason for which something goes that a rule forbids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
 
 /// A class of faults that a run may draw from.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

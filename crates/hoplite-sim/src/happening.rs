@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hoplite_core::io::{ClientId, FoldId, Input, SendId};
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{PeerMessage, Seal};
-use hoplite_words::{CopyId, NodeId, TransferId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{PeerMessage, Seal};
+use hoplite_types::{CopyId, NodeId, TransferId};
 
 use crate::fault::Fault;
 use crate::net::TroubleId;

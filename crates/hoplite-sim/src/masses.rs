@@ -1,6 +1,6 @@
 //! Masses of small objects. Ids and contents follow from their numbers, so no list of them is kept.
 
-use hoplite_words::ObjectId;
+use hoplite_types::ObjectId;
 
 /// What the ids of all members end with; no name's hash does.
 const MARK: [u8; 8] = *b" of many";

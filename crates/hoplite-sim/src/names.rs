@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use hoplite_words::{Edition, NodeId, ObjectId};
+use hoplite_types::{Edition, NodeId, ObjectId};
 
 use crate::masses::member;
 
@@ -18,7 +18,7 @@ pub struct Names {
 /// The address of the node with this index.
 pub fn address(index: usize) -> SocketAddr {
     let [high, low] = (index as u16 + 1).to_be_bytes();
-    SocketAddr::from(([10, 0, high, low], hoplite_words::limits::DEFAULT_PORT))
+    SocketAddr::from(([10, 0, high, low], hoplite_types::limits::DEFAULT_PORT))
 }
 
 /// The index of the node at this address.

@@ -4,8 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use hoplite_words::client::Request;
-use hoplite_words::{limits, Blob, Dtype, FoldOrder, Header, ObjectId, Op, Shard};
+use hoplite_types::client::Request;
+use hoplite_types::{limits, Blob, Dtype, FoldOrder, Header, ObjectId, Op, Shard};
 
 pub use crate::bare::Links;
 use crate::bare::{least, Bare, Turn};

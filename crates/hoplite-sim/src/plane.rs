@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_core::io::{ClientId, Extent, FoldId, FoldRule, SendId};
-use hoplite_words::limits::{ALIGNMENT, PROGRESS_BLOCK_BYTES};
-use hoplite_words::peer::Seal;
-use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
+use hoplite_types::limits::{ALIGNMENT, PROGRESS_BLOCK_BYTES};
+use hoplite_types::peer::Seal;
+use hoplite_types::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
 use crate::task::TaskId;
 

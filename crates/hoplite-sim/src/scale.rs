@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use hoplite_words::{limits, Dtype, ObjectId, Op};
+use hoplite_types::{limits, Dtype, ObjectId, Op};
 
 use crate::ending::join;
 use crate::model::Origin;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use hoplite_core::io::ClientId;
-use hoplite_words::ObjectId;
+use hoplite_types::ObjectId;
 
 use crate::fault::{Fault, When};
 use crate::masses::Mass;

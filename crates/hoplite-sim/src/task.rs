@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::io::ClientId;
-use hoplite_words::client::{Request, Status};
-use hoplite_words::{CopyId, Dtype, Error, ErrorKind, NodeId, ObjectId, Op};
+use hoplite_types::client::{Request, Status};
+use hoplite_types::{CopyId, Dtype, Error, ErrorKind, NodeId, ObjectId, Op};
 
 use crate::masses::Stretch;
 
@@ -255,7 +255,7 @@ pub fn plain_request(spec: &Spec, timeout_ms: Option<u64>) -> Option<Request> {
             sources,
             num_objects,
             op,
-            order: if fixed { hoplite_words::FoldOrder::Fixed } else { hoplite_words::FoldOrder::Arrival },
+            order: if fixed { hoplite_types::FoldOrder::Fixed } else { hoplite_types::FoldOrder::Arrival },
             timeout_ms,
             to_sources,
         },

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use hoplite_words::limits::INLINE_BYTES_MAX;
+use hoplite_types::limits::INLINE_BYTES_MAX;
 
 use crate::dice::Dice;
 use crate::fault::{Class, FaultSwitches};

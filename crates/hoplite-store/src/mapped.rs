@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use hoplite_words::limits::{ALIGNMENT, PROGRESS_BLOCK_BYTES};
+use hoplite_types::limits::{ALIGNMENT, PROGRESS_BLOCK_BYTES};
 use rustix::thread::futex;
 
 use crate::block::ProgressBlock;

@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use hoplite_words::limits::{ALIGNMENT, PROGRESS_BLOCK_BYTES};
-use hoplite_words::ObjectId;
+use hoplite_types::limits::{ALIGNMENT, PROGRESS_BLOCK_BYTES};
+use hoplite_types::ObjectId;
 
 use crate::block::ProgressBlock;
 use crate::reader::Reader;

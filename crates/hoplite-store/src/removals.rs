@@ -7,7 +7,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hoplite_words::ObjectId;
+use hoplite_types::ObjectId;
 
 /// One removal makes clients ask again for one in so many of the objects they keep; the counters are two
 /// pages of memory.

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use bytes::{BufMut, BytesMut};
-use hoplite_words::limits::FRAME_BYTES_MAX;
+use hoplite_types::limits::FRAME_BYTES_MAX;
 use minicbor::{Decode, Decoder, Encode, Encoder};
 
 use crate::{WireError, FRAME_HEADER_BYTES};
@@ -12,7 +12,7 @@ use crate::{WireError, FRAME_HEADER_BYTES};
 ///
 /// # Panics
 /// If the frame would be longer than `FRAME_BYTES_MAX`: every list in a message has a limit in
-/// `hoplite_words::limits` far below it, and whoever builds a message checks those.
+/// `hoplite_types::limits` far below it, and whoever builds a message checks those.
 pub fn encode<T: Encode<()>>(value: &T, out: &mut BytesMut) {
     let start = out.len();
     out.put_bytes(0, FRAME_HEADER_BYTES);

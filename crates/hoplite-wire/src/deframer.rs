@@ -1,7 +1,7 @@
 //! Whole frames out of a byte stream that arrives in arbitrary pieces.
 
 use bytes::{Buf, BytesMut};
-use hoplite_words::limits::FRAME_BYTES_MAX;
+use hoplite_types::limits::FRAME_BYTES_MAX;
 
 use crate::WireError;
 

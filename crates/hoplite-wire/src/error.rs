@@ -1,6 +1,6 @@
 //! What can be wrong with received bytes: always the other side's doing.
 
-use hoplite_words::limits::FRAME_BYTES_MAX;
+use hoplite_types::limits::FRAME_BYTES_MAX;
 
 /// The other side sent something that is no message of this protocol version. The connection it
 /// came over is of no use any more: there is no way to find the next frame's start reliably, and

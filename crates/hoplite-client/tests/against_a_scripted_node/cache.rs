@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use hoplite_client::{never, Client, View};
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::limits::INLINE_BYTES_MAX;
-use hoplite_words::{Error, ErrorKind, Result};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::limits::INLINE_BYTES_MAX;
+use hoplite_types::{Error, ErrorKind, Result};
 
 use crate::node::{bytes, id, small, view, Node, Session, COPY};
 

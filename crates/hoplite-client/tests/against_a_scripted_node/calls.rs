@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hoplite_client::{never, Client, Lookup, ReduceCall, View};
-use hoplite_words::client::{Call, Reply, Request, Status};
-use hoplite_words::limits::{IDS_MAX, SOURCES_MAX};
-use hoplite_words::{Blob, Error, ErrorKind, FoldOrder, Header, ObjectId, Op};
+use hoplite_types::client::{Call, Reply, Request, Status};
+use hoplite_types::limits::{IDS_MAX, SOURCES_MAX};
+use hoplite_types::{Blob, Error, ErrorKind, FoldOrder, Header, ObjectId, Op};
 
 use crate::node::{bytes, id, node_id, view, Node, Session, COPY, OFFSET};
 
@@ -208,7 +208,7 @@ fn what_breaks_a_limit_is_not_sent() {
         to_sources: false,
         timeout: None,
     };
-    let header = hoplite_words::Header::array(hoplite_words::Dtype::F32, 3);
+    let header = hoplite_types::Header::array(hoplite_types::Dtype::F32, 3);
     for error in [
         client.delete(too_many.clone(), None, &mut never).unwrap_err(),
         client.wait(too_many, 1, None, &mut never).unwrap_err(),

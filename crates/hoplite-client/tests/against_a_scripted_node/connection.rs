@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hoplite_client::{default_socket_path, never, Client};
-use hoplite_words::client::{Reply, Request, CLIENT_PROTOCOL_VERSION};
-use hoplite_words::{Error, ErrorKind, Header};
+use hoplite_types::client::{Reply, Request, CLIENT_PROTOCOL_VERSION};
+use hoplite_types::{Error, ErrorKind, Header};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};

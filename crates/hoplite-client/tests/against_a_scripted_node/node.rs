@@ -10,9 +10,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 use hoplite_client::Client;
 use hoplite_store::{pass_fd, Arena, Writer};
+use hoplite_types::client::{Answer, Call, Reply, Request, CLIENT_PROTOCOL_VERSION};
+use hoplite_types::{Blob, CopyId, Header, NodeId, ObjectId};
 use hoplite_wire::Deframer;
-use hoplite_words::client::{Answer, Call, Reply, Request, CLIENT_PROTOCOL_VERSION};
-use hoplite_words::{Blob, CopyId, Header, NodeId, ObjectId};
 
 const ARENA_BYTES: u64 = 16 << 20;
 /// Where the scripts put their only copy.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hoplite_client::{never, Arriving, Created};
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::limits::INLINE_BYTES_MAX;
-use hoplite_words::{Blob, Dtype, Error, ErrorKind, Header};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::limits::INLINE_BYTES_MAX;
+use hoplite_types::{Blob, Dtype, Error, ErrorKind, Header};
 
 use crate::node::{append, bytes, id, small, view, Node, COPY, LONG, OFFSET};
 

@@ -1,7 +1,7 @@
 //! Calls that wait for an object to be here.
 
-use hoplite_words::client::Reply;
-use hoplite_words::{Error, ErrorKind, ObjectId};
+use hoplite_types::client::Reply;
+use hoplite_types::{Error, ErrorKind, ObjectId};
 
 use super::turns::STEPS_PER_TURN;
 use super::Pending;

@@ -14,9 +14,9 @@ mod waits;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use hoplite_words::client::{Gauge, Reply, Request};
-use hoplite_words::peer::DirectoryRequest;
-use hoplite_words::{limits, Blob, CopyId, Error, ErrorKind, Header, NodeId, ObjectId};
+use hoplite_types::client::{Gauge, Reply, Request};
+use hoplite_types::peer::DirectoryRequest;
+use hoplite_types::{limits, Blob, CopyId, Error, ErrorKind, Header, NodeId, ObjectId};
 
 pub(crate) use turns::{LongWork, STEPS_PER_TURN};
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use hoplite_words::client::{Location, Reply};
-use hoplite_words::peer::DirectoryRequest;
-use hoplite_words::{ErrorKind, ObjectId};
+use hoplite_types::client::{Location, Reply};
+use hoplite_types::peer::DirectoryRequest;
+use hoplite_types::{ErrorKind, ObjectId};
 
 use super::{Calls, Pending};
 use crate::io::ClientId;

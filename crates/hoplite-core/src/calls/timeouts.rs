@@ -1,7 +1,7 @@
 //! A call whose time is up is told how things stand.
 
-use hoplite_words::client::Reply;
-use hoplite_words::ErrorKind;
+use hoplite_types::client::Reply;
+use hoplite_types::ErrorKind;
 
 use super::Pending;
 use crate::fetch::Want;

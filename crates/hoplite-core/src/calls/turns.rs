@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-use hoplite_words::client::Gauge;
-use hoplite_words::peer::PeerMessage;
-use hoplite_words::{ErrorKind, NodeId, ObjectId};
+use hoplite_types::client::Gauge;
+use hoplite_types::peer::PeerMessage;
+use hoplite_types::{ErrorKind, NodeId, ObjectId};
 
 use super::Pending;
 use crate::fetch::Want;

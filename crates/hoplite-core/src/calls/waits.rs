@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-use hoplite_words::client::Reply;
-use hoplite_words::peer::DirectoryRequest;
-use hoplite_words::{ErrorKind, NodeId, ObjectId};
+use hoplite_types::client::Reply;
+use hoplite_types::peer::DirectoryRequest;
+use hoplite_types::{ErrorKind, NodeId, ObjectId};
 
 use super::Pending;
 use crate::io::ClientId;

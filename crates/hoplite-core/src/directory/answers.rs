@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hoplite_words::peer::{DirectoryRequest, InventoryPage, Scope, Verdict};
-use hoplite_words::{Claim, Edition, NodeId, ObjectId, Shard, Stamp};
+use hoplite_types::peer::{DirectoryRequest, InventoryPage, Scope, Verdict};
+use hoplite_types::{Claim, Edition, NodeId, ObjectId, Shard, Stamp};
 
 use super::entry::{Contender, Content};
 use super::holders::Held;

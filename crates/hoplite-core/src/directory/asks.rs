@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hoplite_words::{Edition, NodeId};
+use hoplite_types::{Edition, NodeId};
 
 #[derive(Debug, Clone)]
 pub(super) struct Ask {

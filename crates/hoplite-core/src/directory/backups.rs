@@ -12,9 +12,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::client::Gauge;
-use hoplite_words::peer::PeerMessage;
-use hoplite_words::{limits, NodeId, ObjectId, Shard};
+use hoplite_types::client::Gauge;
+use hoplite_types::peer::PeerMessage;
+use hoplite_types::{limits, NodeId, ObjectId, Shard};
 
 use super::expiring::{Ends, Expiring};
 use super::Directory;

@@ -10,8 +10,8 @@
 //! A claim ends when the object is complete under it, or when its claimant gives it up or dies. In the second case it
 //! stands until no node works under it any more, because such a node may be sealing.
 
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
-use hoplite_words::{Claim, Edition, NodeId, ObjectId, Stamp};
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
+use hoplite_types::{Claim, Edition, NodeId, ObjectId, Stamp};
 
 use super::entry::{Contender, Content, Entry, Kind};
 use super::holders::Held;

@@ -10,8 +10,8 @@
 
 use std::collections::VecDeque;
 
-use hoplite_words::peer::CopyReport;
-use hoplite_words::{Claim, Edition, Header, NodeId, Stamp};
+use hoplite_types::peer::CopyReport;
+use hoplite_types::{Claim, Edition, Header, NodeId, Stamp};
 
 use super::asks::{Ask, Asks};
 use super::holders::{Held, Holders};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hoplite_words::{ObjectId, Shard};
+use hoplite_types::{ObjectId, Shard};
 
 use crate::shard_table::ShardCounts;
 

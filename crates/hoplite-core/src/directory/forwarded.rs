@@ -4,9 +4,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use hoplite_words::client::Gauge;
-use hoplite_words::peer::{DirectoryRequest, PeerMessage};
-use hoplite_words::{limits, NodeId, ObjectId};
+use hoplite_types::client::Gauge;
+use hoplite_types::peer::{DirectoryRequest, PeerMessage};
+use hoplite_types::{limits, NodeId, ObjectId};
 
 use super::Directory;
 use crate::ctx::Ctx;

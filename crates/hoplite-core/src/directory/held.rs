@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use hoplite_words::peer::{CopyReport, DirectoryRequest};
-use hoplite_words::{Claim, Edition, NodeId, ObjectId, Shard};
+use hoplite_types::peer::{CopyReport, DirectoryRequest};
+use hoplite_types::{Claim, Edition, NodeId, ObjectId, Shard};
 
 use super::shard::{OwnedShard, HELD_MAX};
 use super::Directory;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use hoplite_words::peer::CopyReport;
-use hoplite_words::{Claim, Edition, Header, NodeId, Stamp};
+use hoplite_types::peer::CopyReport;
+use hoplite_types::{Claim, Edition, Header, NodeId, Stamp};
 
 /// A copy somewhere.
 #[derive(Debug, Clone)]

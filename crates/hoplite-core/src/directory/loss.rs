@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hoplite_words::client::Gauge;
-use hoplite_words::peer::{DirectoryAnswer, Scope, Verdict};
-use hoplite_words::{limits, Edition, NodeId, ObjectId, Shard};
+use hoplite_types::client::Gauge;
+use hoplite_types::peer::{DirectoryAnswer, Scope, Verdict};
+use hoplite_types::{limits, Edition, NodeId, ObjectId, Shard};
 
 use super::asks::Ask;
 use super::entry::Content;

@@ -35,9 +35,9 @@ mod tombstones;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_words::client::Gauge;
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{Blob, CopyId, Edition, NodeId, ObjectId, Shard};
+use hoplite_types::client::Gauge;
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_types::{Blob, CopyId, Edition, NodeId, ObjectId, Shard};
 
 use crate::copies::Copies;
 use crate::ctx::Ctx;
@@ -125,7 +125,7 @@ impl Directory {
         let held = self.pulls.held as u64;
         gauges.push(gauge("held requests", held, shard::HELD_MAX as u64, self.pulls.held_dropped));
         let shards = self.owned.values().filter(|shard| !shard.is_active()).count() as u64;
-        let limit = hoplite_words::limits::SHARDS as u64;
+        let limit = hoplite_types::limits::SHARDS as u64;
         gauges.push(gauge("recovering shards", shards, limit, self.pulls.given_up));
         gauges.push(gauge("undeliverable requests", 0, 0, self.undeliverable));
     }

@@ -6,8 +6,8 @@
 use std::ops::Bound;
 use std::time::Duration;
 
-use hoplite_words::peer::DirectoryAnswer;
-use hoplite_words::{NodeId, ObjectId};
+use hoplite_types::peer::DirectoryAnswer;
+use hoplite_types::{NodeId, ObjectId};
 
 use super::entry::Entry;
 use super::holders::Held;

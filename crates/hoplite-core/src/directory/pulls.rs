@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::peer::{Cursor, InventoryPage, PeerMessage, Scope, ShardQuery};
-use hoplite_words::{mix64, Edition, NodeId, ObjectId, Shard};
+use hoplite_types::peer::{Cursor, InventoryPage, PeerMessage, Scope, ShardQuery};
+use hoplite_types::{mix64, Edition, NodeId, ObjectId, Shard};
 
 use super::entry::Content;
 use super::holders::Held;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use hoplite_words::client::Location;
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{limits, Edition, NodeId, ObjectId, Shard};
+use hoplite_types::client::Location;
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_types::{limits, Edition, NodeId, ObjectId, Shard};
 
 use super::asks::Ask;
 use super::entry::Entry;

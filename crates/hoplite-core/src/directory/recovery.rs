@@ -14,8 +14,8 @@
 
 use std::collections::BTreeSet;
 
-use hoplite_words::peer::Scope;
-use hoplite_words::{NodeId, Shard};
+use hoplite_types::peer::Scope;
+use hoplite_types::{NodeId, Shard};
 
 use super::shard::OwnedShard;
 use super::Directory;

@@ -1,7 +1,7 @@
 //! Reports of holders about their copies: new, changed and withdrawn ones.
 
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage, Verdict};
-use hoplite_words::{Blob, Claim, CopyId, Edition, NodeId, ObjectId, Stamp};
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, PeerMessage, Verdict};
+use hoplite_types::{Blob, Claim, CopyId, Edition, NodeId, ObjectId, Stamp};
 
 use super::claims::Judgement;
 use super::entry::{Content, Entry};

@@ -11,8 +11,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage};
-use hoplite_words::{limits, CopyId, NodeId, ObjectId};
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, PeerMessage};
+use hoplite_types::{limits, CopyId, NodeId, ObjectId};
 
 use super::asks::Ask;
 use super::entry::Entry;

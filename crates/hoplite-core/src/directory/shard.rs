@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use hoplite_words::peer::DirectoryRequest;
-use hoplite_words::{NodeId, ObjectId};
+use hoplite_types::peer::DirectoryRequest;
+use hoplite_types::{NodeId, ObjectId};
 
 use super::entry::{Content, Entry};
 use super::held::HeldRequests;

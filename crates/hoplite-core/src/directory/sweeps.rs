@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use hoplite_words::peer::DirectoryRequest;
-use hoplite_words::{Edition, NodeId, ObjectId, Shard};
+use hoplite_types::peer::DirectoryRequest;
+use hoplite_types::{Edition, NodeId, ObjectId, Shard};
 
 use super::entry::Entry;
 use super::loss::LOST_TTL;

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
-use hoplite_words::client::Gauge;
-use hoplite_words::peer::{CopyReport, Deletion, DirectoryAnswer, Verdict};
-use hoplite_words::{limits, NodeId, ObjectId, Shard, Stamp};
+use hoplite_types::client::Gauge;
+use hoplite_types::peer::{CopyReport, Deletion, DirectoryAnswer, Verdict};
+use hoplite_types::{limits, NodeId, ObjectId, Shard, Stamp};
 
 use super::entry::{Content, Entry};
 use super::expiring::{Ends, Expiring};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use hoplite_words::client::Location;
-use hoplite_words::peer::DirectoryRequest;
-use hoplite_words::ObjectId;
+use hoplite_types::client::Location;
+use hoplite_types::peer::DirectoryRequest;
+use hoplite_types::ObjectId;
 
 use super::{Early, Fetch, State};
 use crate::room::RoomFor;

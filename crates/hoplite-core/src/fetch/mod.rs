@@ -25,9 +25,9 @@ mod story;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use hoplite_words::client::{Gauge, Location};
-use hoplite_words::peer::DirectoryRequest;
-use hoplite_words::{NodeId, ObjectId, TransferId};
+use hoplite_types::client::{Gauge, Location};
+use hoplite_types::peer::DirectoryRequest;
+use hoplite_types::{NodeId, ObjectId, TransferId};
 
 use crate::calls::Pending;
 use crate::copies::Phase;

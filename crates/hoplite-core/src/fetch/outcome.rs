@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use hoplite_words::{ErrorKind, ObjectId};
+use hoplite_types::{ErrorKind, ObjectId};
 
 use super::{Fetches, State, Want};
 use crate::calls::Pending;

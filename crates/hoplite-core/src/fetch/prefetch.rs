@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use hoplite_words::ObjectId;
+use hoplite_types::ObjectId;
 
 use super::{State, Want};
 use crate::timers::Timer;

@@ -1,7 +1,7 @@
 //! The answer to a question for a sender: bytes at once, or a stream and how it ends.
 
-use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
-use hoplite_words::{Blob, CopyId, Edition, ErrorKind, Header, NodeId, ObjectId, Stamp, TransferId};
+use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seal};
+use hoplite_types::{Blob, CopyId, Edition, ErrorKind, Header, NodeId, ObjectId, Stamp, TransferId};
 
 use super::stalls::Check;
 use super::State;

@@ -1,8 +1,8 @@
 //! Streams that stand still although their connection does not break: their senders are asked what they have,
 //! and are given up when they have no excuse.
 
-use hoplite_words::peer::PeerMessage;
-use hoplite_words::TransferId;
+use hoplite_types::peer::PeerMessage;
+use hoplite_types::TransferId;
 
 use super::Feeds;
 use crate::Core;

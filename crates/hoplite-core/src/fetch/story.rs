@@ -1,7 +1,7 @@
 //! Where a fetch stands, for the messages of time-outs.
 
-use hoplite_words::client::Location;
-use hoplite_words::ObjectId;
+use hoplite_types::client::Location;
+use hoplite_types::ObjectId;
 
 use super::State;
 use crate::Core;

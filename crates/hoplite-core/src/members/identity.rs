@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use foca::Identity;
-use hoplite_words::NodeId;
+use hoplite_types::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// A `NodeId` as gossip sees it.

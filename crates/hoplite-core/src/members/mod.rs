@@ -23,7 +23,7 @@ use std::time::Duration;
 use foca::{
     AccumulatingRuntime, Codec, Foca, Header, Member, OwnedNotification, PeriodicParams, PostcardCodec, Timer,
 };
-use hoplite_words::NodeId;
+use hoplite_types::NodeId;
 use rand::{rngs::SmallRng, Rng, SeedableRng};
 
 use crate::Config;

@@ -1,7 +1,7 @@
 //! A seat that is told more about the attempt it is at: further inputs, no more to come, it is the root.
 
-use hoplite_words::peer::{Child, Seat, SeatTrouble};
-use hoplite_words::CopyId;
+use hoplite_types::peer::{Child, Seat, SeatTrouble};
+use hoplite_types::CopyId;
 
 use super::folds::rule;
 use super::seat_table::Key;

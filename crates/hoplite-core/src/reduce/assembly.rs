@@ -8,8 +8,8 @@
 //!                                └─ a part breaks off: SeatFailed; after the commit: fetched like anything
 //! ```
 
-use hoplite_words::peer::{Child, Seal, Seat, SeatTrouble};
-use hoplite_words::{CopyId, Edition, ObjectId, ReductionId};
+use hoplite_types::peer::{Child, Seal, Seat, SeatTrouble};
+use hoplite_types::{CopyId, Edition, ObjectId, ReductionId};
 
 use super::folds::FoldFor;
 use super::seat_table::{Key, MaySeal, Running, Seats, State};

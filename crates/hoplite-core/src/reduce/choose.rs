@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use hoplite_words::peer::CopyReport;
-use hoplite_words::{Dtype, Error, ErrorKind, FoldOrder, Header, NodeId, ObjectId};
+use hoplite_types::peer::CopyReport;
+use hoplite_types::{Dtype, Error, ErrorKind, FoldOrder, Header, NodeId, ObjectId};
 
 use super::coordinator::{Chosen, Facts, Reduction, Slot};
 use crate::cost::Degree;

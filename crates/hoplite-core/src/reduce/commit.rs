@@ -11,8 +11,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal, Seat};
-use hoplite_words::{Edition, ErrorKind, NodeId, ObjectId, ReductionId};
+use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seal, Seat};
+use hoplite_types::{Edition, ErrorKind, NodeId, ObjectId, ReductionId};
 
 use super::coordinator::Reduction;
 use crate::subscriptions::Watcher;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::peer::{PeerMessage, Seat, Verdict};
-use hoplite_words::{
+use hoplite_types::peer::{PeerMessage, Seat, Verdict};
+use hoplite_types::{
     Claim, CopyId, Dtype, Edition, ErrorKind, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId, Stamp,
 };
 

@@ -12,8 +12,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble};
-use hoplite_words::{CopyId, NodeId, ReductionId};
+use hoplite_types::peer::{PeerMessage, Seat, SeatTrouble};
+use hoplite_types::{CopyId, NodeId, ReductionId};
 
 use super::seat_table::{Key, Running, State};
 use crate::room::RoomFor;

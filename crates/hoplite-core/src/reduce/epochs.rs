@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use hoplite_words::NodeId;
+use hoplite_types::NodeId;
 
 /// Coordinators whose epoch is remembered. Of those forgotten it is taken for the last one of any of them: then
 /// slots may be begun anew that need not be.

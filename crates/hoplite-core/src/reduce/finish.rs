@@ -1,8 +1,8 @@
 //! The end of a call of reduce: an outcome, a time-out, a caller that is gone.
 
-use hoplite_words::client::Reply;
-use hoplite_words::peer::{DirectoryRequest, PeerMessage};
-use hoplite_words::{Error, ErrorKind, ObjectId, ReductionId};
+use hoplite_types::client::Reply;
+use hoplite_types::peer::{DirectoryRequest, PeerMessage};
+use hoplite_types::{Error, ErrorKind, ObjectId, ReductionId};
 
 use super::coordinator::Reduction;
 use crate::io::ClientId;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use hoplite_words::peer::{Child, PeerMessage, Seal, Seat, SeatTrouble};
-use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
+use hoplite_types::peer::{Child, PeerMessage, Seal, Seat, SeatTrouble};
+use hoplite_types::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
 use super::seat_table::{Key, Running, State};
 use crate::copies::Phase;

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use hoplite_words::peer::{Child, PeerMessage, Seat, Source};
-use hoplite_words::{mix64, Edition, FoldOrder, NodeId, ObjectId, Op, ReductionId};
+use hoplite_types::peer::{Child, PeerMessage, Seat, Source};
+use hoplite_types::{mix64, Edition, FoldOrder, NodeId, ObjectId, Op, ReductionId};
 
 use super::coordinator::Reduction;
 use super::epochs::Epochs;

@@ -4,8 +4,8 @@
 //! its coordinators now and then how its slots stand, and is answered by whatever it missed. So neither
 //! side has to know what the other has heard.
 
-use hoplite_words::peer::{PeerMessage, SeatTrouble};
-use hoplite_words::{NodeId, ReductionId};
+use hoplite_types::peer::{PeerMessage, SeatTrouble};
+use hoplite_types::{NodeId, ReductionId};
 
 use super::seat_table::{Key, Running};
 use crate::Core;

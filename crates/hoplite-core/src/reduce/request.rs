@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-use hoplite_words::peer::DirectoryRequest;
-use hoplite_words::{FoldOrder, NodeId, ObjectId, Op};
+use hoplite_types::peer::DirectoryRequest;
+use hoplite_types::{FoldOrder, NodeId, ObjectId, Op};
 
 use super::coordinator::{Reduction, TargetRight};
 use super::stripes::STRIPINGS_MAX;

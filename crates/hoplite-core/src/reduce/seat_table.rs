@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble};
-use hoplite_words::{CopyId, Edition, NodeId, ObjectId, ReductionId};
+use hoplite_types::peer::{PeerMessage, Seat, SeatTrouble};
+use hoplite_types::{CopyId, Edition, NodeId, ObjectId, ReductionId};
 
 use super::epochs::Epochs;
 use super::folds::Fold;

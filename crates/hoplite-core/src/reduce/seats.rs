@@ -9,8 +9,8 @@
 //!                                                                   Disband
 //! ```
 
-use hoplite_words::peer::{Child, Seat, SeatTrouble, Verdict};
-use hoplite_words::{CopyId, Edition, Error, ErrorKind, NodeId, ObjectId, ReductionId, Stamp};
+use hoplite_types::peer::{Child, Seat, SeatTrouble, Verdict};
+use hoplite_types::{CopyId, Edition, Error, ErrorKind, NodeId, ObjectId, ReductionId, Stamp};
 
 use super::folds::{rule, FoldFor};
 use super::seat_table::{Key, MaySeal, Running, State};
@@ -139,7 +139,7 @@ impl Core {
     /// our own sources), then the sources. `Ok(None)`: a child here has not started yet.
     pub(super) fn local_inputs(
         &self,
-        sources: &[hoplite_words::peer::Source],
+        sources: &[hoplite_types::peer::Source],
         children: &[Child],
     ) -> Result<Option<Vec<CopyId>>, ObjectId> {
         let here = |id: ObjectId, edition: Edition| {

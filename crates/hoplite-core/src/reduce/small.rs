@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use hoplite_words::peer::{CopyReport, DirectoryRequest, Seal};
-use hoplite_words::{Blob, CopyId, Edition, ErrorKind, FoldOrder, ObjectId, Op, ReductionId};
+use hoplite_types::peer::{CopyReport, DirectoryRequest, Seal};
+use hoplite_types::{Blob, CopyId, Edition, ErrorKind, FoldOrder, ObjectId, Op, ReductionId};
 
 use super::choose::check_fits;
 use super::coordinator::Reduction;

@@ -11,9 +11,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_words::limits::ALIGNMENT;
-use hoplite_words::peer::{Child, PeerMessage, Seat, SeatTrouble, Source};
-use hoplite_words::{Edition, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId};
+use hoplite_types::limits::ALIGNMENT;
+use hoplite_types::peer::{Child, PeerMessage, Seat, SeatTrouble, Source};
+use hoplite_types::{Edition, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId};
 
 use super::coordinator::{Reduction, Slot};
 use super::plan::slot_writing;

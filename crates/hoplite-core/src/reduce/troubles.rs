@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble, Source, Verdict};
-use hoplite_words::{ErrorKind, NodeId, ObjectId, ReductionId};
+use hoplite_types::peer::{PeerMessage, Seat, SeatTrouble, Source, Verdict};
+use hoplite_types::{ErrorKind, NodeId, ObjectId, ReductionId};
 
 use super::coordinator::Slot;
 use super::plan::PAUSE;

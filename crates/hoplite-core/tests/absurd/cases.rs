@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use hoplite_core::io::{ClientId, Event};
 use hoplite_core::{Input, Output};
-use hoplite_words::client::{Gauge, Reply, Request, Status};
-use hoplite_words::limits::CALLS_MAX;
-use hoplite_words::peer::{
+use hoplite_types::client::{Gauge, Reply, Request, Status};
+use hoplite_types::limits::CALLS_MAX;
+use hoplite_types::peer::{
     Child, CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage,
     Scope, Seat, ShardQuery, Source,
 };
-use hoplite_words::{
+use hoplite_types::{
     Blob, Claim, Dtype, Edition, ErrorKind, Header, NodeId, ObjectId, Op, ReductionId, Shard, Stamp,
     TransferId,
 };

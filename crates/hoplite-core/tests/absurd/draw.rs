@@ -4,12 +4,12 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use hoplite_words::client::{Location, Request};
-use hoplite_words::peer::{
+use hoplite_types::client::{Location, Request};
+use hoplite_types::peer::{
     Child, CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage,
     Scope, Seat, SeatTrouble, ShardQuery, Source, Verdict,
 };
-use hoplite_words::{
+use hoplite_types::{
     Blob, Claim, CopyId, Dtype, Edition, Encoding, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId,
     Shard, Stamp, TransferId,
 };

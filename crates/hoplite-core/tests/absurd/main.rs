@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use hoplite_core::io::ClientId;
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::{Blob, Header, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::{Blob, Header, ObjectId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;

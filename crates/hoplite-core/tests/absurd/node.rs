@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use hoplite_core::io::{Broken, ClientId, Extent, FoldId, SendId};
 use hoplite_core::{Config, Core, Input, Output};
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::limits::IDS_MAX;
-use hoplite_words::peer::{PeerMessage, Seal};
-use hoplite_words::{CopyId, NodeId, ObjectId, TransferId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::limits::IDS_MAX;
+use hoplite_types::peer::{PeerMessage, Seal};
+use hoplite_types::{CopyId, NodeId, ObjectId, TransferId};
 
 use crate::draw::{node, Tape};
 

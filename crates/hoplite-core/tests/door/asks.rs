@@ -1,7 +1,7 @@
 //! Questions that are asked twice, and reports that cross their answers.
 
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest};
-use hoplite_words::ObjectId;
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest};
+use hoplite_types::ObjectId;
 
 use crate::node::{node, Node, ME};
 use crate::requests::{announce, ask, edition, put_report, received_report, SIZE};

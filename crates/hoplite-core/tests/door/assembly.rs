@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use hoplite_words::client::Request;
-use hoplite_words::limits::PROGRESS_BLOCK_BYTES;
-use hoplite_words::peer::{Child, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
-use hoplite_words::{CopyId, Edition, ObjectId, TransferId};
+use hoplite_types::client::Request;
+use hoplite_types::limits::PROGRESS_BLOCK_BYTES;
+use hoplite_types::peer::{Child, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
+use hoplite_types::{CopyId, Edition, ObjectId, TransferId};
 
 use crate::crashes::{reduction, root_seat};
 use crate::node::{node, Node, Opened, ME};

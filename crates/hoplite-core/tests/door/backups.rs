@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::Request;
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{limits, ErrorKind, ObjectId};
+use hoplite_types::client::Request;
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_types::{limits, ErrorKind, ObjectId};
 
 use crate::losses::get_or_lost;
 use crate::node::{node, Node, ME};

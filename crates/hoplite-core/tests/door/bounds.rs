@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Scope, ShardQuery};
-use hoplite_words::{Blob, ErrorKind, FoldOrder, Header, ObjectId, Stamp};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Scope, ShardQuery};
+use hoplite_types::{Blob, ErrorKind, FoldOrder, Header, ObjectId, Stamp};
 
 use crate::node::{node, Node, CLIENT, ME};
 use crate::puts::{failed, put};

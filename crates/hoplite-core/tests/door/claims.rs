@@ -1,7 +1,7 @@
 //! Whose bytes become an object's content: one claim at a time, and of two contents one.
 
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
-use hoplite_words::{Claim, Dtype, Edition, Header, ObjectId, Stamp};
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
+use hoplite_types::{Claim, Dtype, Edition, Header, ObjectId, Stamp};
 
 use crate::node::{node, Node, ME};
 use crate::requests::{

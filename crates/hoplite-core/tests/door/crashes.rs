@@ -1,9 +1,9 @@
 //! Deaths and deletions in the middle of things.
 
 use hoplite_core::Input;
-use hoplite_words::client::Reply;
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seat, Source};
-use hoplite_words::{Dtype, Edition, FoldOrder, ObjectId, Op, ReductionId};
+use hoplite_types::client::Reply;
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seat, Source};
+use hoplite_types::{Dtype, Edition, FoldOrder, ObjectId, Op, ReductionId};
 
 use crate::node::{node, Node, ME};
 use crate::puts::{failed, put};
@@ -196,7 +196,7 @@ fn a_deleted_target_fails_its_reduction_everywhere() {
     assert_eq!(at.folds.len(), 1);
     let done = at.ask(delete(target));
     assert_eq!(at.reply(done), Some(&Reply::Done));
-    assert_eq!(failed(&at, call), hoplite_words::ErrorKind::Deleted);
+    assert_eq!(failed(&at, call), hoplite_types::ErrorKind::Deleted);
     for source in sources {
         at.ask(delete(source));
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seat, SeatTrouble, Source};
-use hoplite_words::{Edition, FoldOrder, ObjectId, ReductionId};
+use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seat, SeatTrouble, Source};
+use hoplite_types::{Edition, FoldOrder, ObjectId, ReductionId};
 
 use crate::crashes::{reduction, root_seat};
 use crate::node::{node, Node, ME};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{ErrorKind, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_types::{ErrorKind, ObjectId};
 
 use crate::node::Node;
 use crate::requests::delete;

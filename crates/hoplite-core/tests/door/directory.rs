@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::{limits, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_types::{limits, ObjectId};
 
 use crate::node::{node, Node, ME};
 use crate::recovery::id_moving;

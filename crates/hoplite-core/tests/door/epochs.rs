@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hoplite_words::peer::{PeerMessage, Seat, SeatTrouble};
-use hoplite_words::{Edition, FoldOrder, NodeId, ObjectId, ReductionId};
+use hoplite_types::peer::{PeerMessage, Seat, SeatTrouble};
+use hoplite_types::{Edition, FoldOrder, NodeId, ObjectId, ReductionId};
 
 use crate::crashes::{reduction, root_seat};
 use crate::node::{node, Node, ME};

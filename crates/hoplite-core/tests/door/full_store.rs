@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use hoplite_core::io::{ClientId, Event};
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryRequest, PeerMessage};
-use hoplite_words::{CopyId, ErrorKind, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{DirectoryRequest, PeerMessage};
+use hoplite_types::{CopyId, ErrorKind, ObjectId};
 
 use crate::gets::{last_ask, lend};
 use crate::node::{node, Node};
@@ -78,7 +78,7 @@ fn views_sends_and_pins_hold_their_copies() {
     let viewed_copy = cache(&mut at, ids[0]);
     cache(&mut at, ids[1]);
     at.ask(get(ids[0]));
-    let transfer = hoplite_words::TransferId(1);
+    let transfer = hoplite_types::TransferId(1);
     let pull = PeerMessage::Pull { transfer, id: ids[1], edition: edition(5), offset: 0, patient: false };
     at.hear(2, pull);
     let call = at.ask(create(ids[2], SIZE));

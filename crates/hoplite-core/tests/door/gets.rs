@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{Edition, ErrorKind, ObjectId, TransferId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_types::{Edition, ErrorKind, ObjectId, TransferId};
 
 use crate::node::{node, Node, CLIENT};
 use crate::puts::{failed, put, viewed};

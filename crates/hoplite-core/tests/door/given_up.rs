@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, InventoryPage, Verdict};
-use hoplite_words::{Blob, ErrorKind, ObjectId, Stamp};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, InventoryPage, Verdict};
+use hoplite_types::{Blob, ErrorKind, ObjectId, Stamp};
 
 use crate::backups::{held, told};
 use crate::gets::last_ask;

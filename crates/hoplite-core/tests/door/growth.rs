@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use hoplite_core::io::ClientId;
 use hoplite_core::Input;
-use hoplite_words::client::Request;
-use hoplite_words::peer::{Child, DirectoryRequest, PeerMessage, Scope, Seat, ShardQuery};
-use hoplite_words::{Blob, FoldOrder, ObjectId, ReductionId, Stamp};
+use hoplite_types::client::Request;
+use hoplite_types::peer::{Child, DirectoryRequest, PeerMessage, Scope, Seat, ShardQuery};
+use hoplite_types::{Blob, FoldOrder, ObjectId, ReductionId, Stamp};
 
 use crate::crashes::{reduction, root_seat};
 use crate::gets::lend;

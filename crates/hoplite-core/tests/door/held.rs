@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, InventoryPage, Scope};
-use hoplite_words::ObjectId;
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, InventoryPage, Scope};
+use hoplite_types::ObjectId;
 
 use crate::node::{node, Node, ME};
 use crate::recovery::{id_moving, take_asked};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::Request;
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::{Blob, NodeId, ObjectId};
+use hoplite_types::client::Request;
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_types::{Blob, NodeId, ObjectId};
 
 use crate::gets::last_ask;
 use crate::inventory::take_inventory;

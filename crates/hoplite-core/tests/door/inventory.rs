@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{
     Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, Seat, ShardQuery,
     Verdict,
 };
-use hoplite_words::{limits, mix64, Blob, Edition, Encoding, FoldOrder, Header, ObjectId, Shard, Stamp};
+use hoplite_types::{limits, mix64, Blob, Edition, Encoding, FoldOrder, Header, ObjectId, Shard, Stamp};
 
 use crate::crashes::{reduction, root_seat};
 use crate::gets::lend;

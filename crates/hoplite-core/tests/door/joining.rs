@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope};
-use hoplite_words::{NodeId, ObjectId, Stamp};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope};
+use hoplite_types::{NodeId, ObjectId, Stamp};
 
 use crate::inventory::take_inventory;
 use crate::node::{node, Node, ME};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::Reply;
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{Edition, ErrorKind, ObjectId, TransferId};
+use hoplite_types::client::Reply;
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_types::{Edition, ErrorKind, ObjectId, TransferId};
 
 use crate::gets::lend;
 use crate::inventory::digest_of;
@@ -41,7 +41,7 @@ fn what_only_it_holds_is_kept_elsewhere_before_it_leaves() {
     let id = at.id_owned_by(2);
     let call = at.ask(create(id, SIZE));
     let copy = crate::puts::created(&at, call);
-    let call = at.ask(hoplite_words::client::Request::Seal { copy, timeout_ms: None });
+    let call = at.ask(hoplite_types::client::Request::Seal { copy, timeout_ms: None });
     let first = report_of(&mut at, id);
     at.answer(2, id, accepted(first.edition));
     assert_eq!(at.reply(call), Some(&Reply::Done));

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, Verdict};
-use hoplite_words::{limits, Error, ErrorKind, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, Verdict};
+use hoplite_types::{limits, Error, ErrorKind, ObjectId};
 
 use crate::gets::lend;
 use crate::node::{node, Node, ME};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{CopyId, NodeId, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_types::{CopyId, NodeId, ObjectId};
 
 use crate::gets::{last_ask, lend};
 use crate::inventory::ids_of;

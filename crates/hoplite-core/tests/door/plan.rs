@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::client::Reply;
-use hoplite_words::peer::{CopyReport, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
-use hoplite_words::{Edition, FoldOrder, ObjectId, ReductionId};
+use hoplite_types::client::Reply;
+use hoplite_types::peer::{CopyReport, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
+use hoplite_types::{Edition, FoldOrder, ObjectId, ReductionId};
 use proptest::prelude::*;
 
 use crate::node::{node, Node};

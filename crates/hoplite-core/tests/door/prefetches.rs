@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use hoplite_words::client::Request;
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{ObjectId, TransferId};
+use hoplite_types::client::Request;
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_types::{ObjectId, TransferId};
 
 use crate::node::Node;
 use crate::requests::{edition, get, inline_of, lend_of, object, SIZE};

@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use hoplite_core::io::ClientId;
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::{CopyId, Edition, ErrorKind, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{DirectoryRequest, PeerMessage, Verdict};
+use hoplite_types::{CopyId, Edition, ErrorKind, ObjectId};
 
 use crate::node::{Node, CLIENT};
 use crate::requests::{
@@ -317,7 +317,7 @@ fn a_put_that_nobody_has_accepted_gives_way_to_a_reduction() {
     for size in [SMALL, SIZE] {
         let mut at = Node::alone(8 << 20);
         let (target, source) = (object("target"), object("source"));
-        let call = at.ask(reduce(target, &[source], 1, hoplite_words::FoldOrder::Arrival));
+        let call = at.ask(reduce(target, &[source], 1, hoplite_types::FoldOrder::Arrival));
         let writing = at.ask(create(target, size));
         let copy = created(&at, writing);
         put(&mut at, source, size);

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use hoplite_core::io::ClientId;
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::{CopyId, ErrorKind, ObjectId, Stamp, TransferId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_types::{CopyId, ErrorKind, ObjectId, Stamp, TransferId};
 
 use crate::gets::{last_ask, lend};
 use crate::node::{Node, CLIENT};

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::Request;
-use hoplite_words::peer::{
+use hoplite_types::client::Request;
+use hoplite_types::peer::{
     CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope,
     ShardQuery, Verdict,
 };
-use hoplite_words::{ErrorKind, ObjectId, Shard, Stamp};
+use hoplite_types::{ErrorKind, ObjectId, Shard, Stamp};
 
 use crate::gets::lend;
 use crate::losses::get_or_lost;

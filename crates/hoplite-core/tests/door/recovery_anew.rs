@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::peer::{InventoryPage, PeerMessage, Scope, ShardQuery};
-use hoplite_words::{ObjectId, Stamp};
+use hoplite_types::peer::{InventoryPage, PeerMessage, Scope, ShardQuery};
+use hoplite_types::{ObjectId, Stamp};
 
 use crate::node::{node, Node, ME};
 use crate::recovery::{copies, id_moving, take_asked, Asked};

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{Child, PeerMessage, Seat, SeatTrouble, Source};
-use hoplite_words::{CopyId, Edition, ErrorKind, FoldOrder, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{Child, PeerMessage, Seat, SeatTrouble, Source};
+use hoplite_types::{CopyId, Edition, ErrorKind, FoldOrder, ObjectId};
 
 use crate::crashes::{reduction, root_seat};
 use crate::node::{node, Node, ME};

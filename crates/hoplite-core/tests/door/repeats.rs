@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::Reply;
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, PeerMessage, Seat, SeatTrouble, Verdict};
-use hoplite_words::{ErrorKind, FoldOrder, ObjectId, ReductionId};
+use hoplite_types::client::Reply;
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, PeerMessage, Seat, SeatTrouble, Verdict};
+use hoplite_types::{ErrorKind, FoldOrder, ObjectId, ReductionId};
 
 use crate::crashes::{reduction, root_seat};
 use crate::losses::get_or_lost;

@@ -1,8 +1,8 @@
 //! Requests, reports and editions as tests write them.
 
-use hoplite_words::client::Request;
-use hoplite_words::peer::{CopyReport, Deletion, DirectoryAnswer, DirectoryRequest, Verdict};
-use hoplite_words::{Blob, Claim, Dtype, Edition, FoldOrder, Header, NodeId, ObjectId, Op, Stamp};
+use hoplite_types::client::Request;
+use hoplite_types::peer::{CopyReport, Deletion, DirectoryAnswer, DirectoryRequest, Verdict};
+use hoplite_types::{Blob, Claim, Dtype, Edition, FoldOrder, Header, NodeId, ObjectId, Op, Stamp};
 
 use crate::node::{node, Node};
 

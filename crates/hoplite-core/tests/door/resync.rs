@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{
     CopyReport, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, Verdict,
 };
-use hoplite_words::{Blob, Claim, ErrorKind, FoldOrder, NodeId, ObjectId, Shard, Stamp};
+use hoplite_types::{Blob, Claim, ErrorKind, FoldOrder, NodeId, ObjectId, Shard, Stamp};
 
 use crate::gets::lend;
 use crate::inventory::{digest_of, take_inventory};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{Deletion, DirectoryAnswer, DirectoryRequest, PeerMessage, Scope, Verdict};
-use hoplite_words::{Blob, Claim, ErrorKind, FoldOrder, ObjectId, ReductionId, Stamp};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{Deletion, DirectoryAnswer, DirectoryRequest, PeerMessage, Scope, Verdict};
+use hoplite_types::{Blob, Claim, ErrorKind, FoldOrder, ObjectId, ReductionId, Stamp};
 
 use crate::crashes::{reduction, root_seat};
 use crate::inventory::take_inventory;

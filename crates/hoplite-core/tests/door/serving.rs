@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use hoplite_core::io::{Broken, Input, SendId};
-use hoplite_words::client::Request;
-use hoplite_words::peer::{DirectoryRequest, PeerMessage};
-use hoplite_words::{Edition, ObjectId, TransferId};
+use hoplite_types::client::Request;
+use hoplite_types::peer::{DirectoryRequest, PeerMessage};
+use hoplite_types::{Edition, ObjectId, TransferId};
 
 use crate::gets::lend;
 use crate::node::{node, Node, Sending};
@@ -23,7 +23,7 @@ pub fn edition_of(at: &mut Node, id: ObjectId) -> Edition {
     at.request(7, id, DirectoryRequest::Locate { token: 1 });
     let located = at.take_mail().into_iter().find_map(|(_, message)| match message {
         PeerMessage::Answer {
-            answer: hoplite_words::peer::DirectoryAnswer::Located { copies, .. }, ..
+            answer: hoplite_types::peer::DirectoryAnswer::Located { copies, .. }, ..
         } => Some(copies[0].edition),
         _ => None,
     });

@@ -1,8 +1,8 @@
 //! Small sources of a reduction come with the news of them.
 
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{limits, Blob, FoldOrder, NodeId, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_types::{limits, Blob, FoldOrder, NodeId, ObjectId};
 
 use crate::gets::last_ask;
 use crate::node::{node, Node, ME};

@@ -1,8 +1,8 @@
 //! Streams that stand still although no connection breaks.
 
 use hoplite_core::Input;
-use hoplite_words::peer::PeerMessage;
-use hoplite_words::{ObjectId, TransferId};
+use hoplite_types::peer::PeerMessage;
+use hoplite_types::{ObjectId, TransferId};
 
 use crate::gets::lend;
 use crate::node::{node, Node};

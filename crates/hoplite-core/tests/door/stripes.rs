@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{CopyReport, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
-use hoplite_words::{FoldOrder, NodeId, ObjectId, ReductionId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{CopyReport, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
+use hoplite_types::{FoldOrder, NodeId, ObjectId, ReductionId};
 
 use crate::node::{node, Node, ME};
 use crate::requests::{announce, edition, put_report, reduce};

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{CopyReport, Deletion, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::{limits, ErrorKind, ObjectId, Stamp};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{CopyReport, Deletion, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_types::{limits, ErrorKind, ObjectId, Stamp};
 
 use crate::node::{node, Node, ME};
 use crate::puts::{announced, created, failed};

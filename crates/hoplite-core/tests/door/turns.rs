@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use hoplite_core::io::{ClientId, Event};
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seat, Source, Verdict};
-use hoplite_words::{Blob, ErrorKind, FoldOrder, NodeId, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seat, Source, Verdict};
+use hoplite_types::{Blob, ErrorKind, FoldOrder, NodeId, ObjectId};
 
 use crate::crashes::{reduction, root_seat};
 use crate::gets::{last_ask, lend};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, SeatTrouble, Verdict};
-use hoplite_words::{CopyId, ErrorKind, FoldOrder, ObjectId, Stamp};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, SeatTrouble, Verdict};
+use hoplite_types::{CopyId, ErrorKind, FoldOrder, ObjectId, Stamp};
 
 use crate::crashes::{reduction, root_seat};
 use crate::gets::{last_ask, lend};

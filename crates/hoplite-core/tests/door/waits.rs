@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
-use hoplite_words::{ErrorKind, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage};
+use hoplite_types::{ErrorKind, ObjectId};
 
 use crate::node::{node, Node, ME};
 use crate::puts::{failed, put};
@@ -76,7 +76,7 @@ fn a_wait_follows_its_objects_to_a_new_owner() {
     let announce = announce(put_report(1, edition(5), SIZE));
     if to_two {
         let report = put_report(1, edition(5), SIZE);
-        let answer = hoplite_words::peer::DirectoryAnswer::Copy { node: node(2), report, payload: None };
+        let answer = hoplite_types::peer::DirectoryAnswer::Copy { node: node(2), report, payload: None };
         at.answer(2, id, answer);
     } else {
         at.request(2, id, announce);

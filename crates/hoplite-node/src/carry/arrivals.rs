@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hoplite_core::io::Input;
-use hoplite_words::{NodeId, TransferId};
+use hoplite_types::{NodeId, TransferId};
 use tokio::sync::mpsc;
 
 use super::fold::{Command, SharedSum};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hoplite_core::io::Input;
-use hoplite_words::NodeId;
+use hoplite_types::NodeId;
 
 /// Transfers shorter than this say more about latency than about rate.
 const MEASURED_BYTES_MIN: u64 = 256 << 10;

@@ -47,8 +47,8 @@ impl Framing {
 
 #[cfg(test)]
 mod tests {
-    use hoplite_words::limits::FRAME_BYTES_MAX;
-    use hoplite_words::peer::BulkFrame;
+    use hoplite_types::limits::FRAME_BYTES_MAX;
+    use hoplite_types::peer::BulkFrame;
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
 

@@ -1,6 +1,6 @@
 //! How many bytes are worth waking anyone.
 
-use hoplite_words::limits::{GRAIN_BYTES_MAX, GRAIN_BYTES_MIN};
+use hoplite_types::limits::{GRAIN_BYTES_MAX, GRAIN_BYTES_MIN};
 
 /// A relay adds one grain's time per hop: about a hundredth of the object's for six hops together.
 /// At 128 grains, 32 MiB over seven hops took 1.09 of the wire's time.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use hoplite_core::io::Broken;
 use hoplite_net::{read_frame, Bundle, Detached, FrameError};
-use hoplite_words::peer::BulkFrame;
-use hoplite_words::NodeId;
+use hoplite_types::peer::BulkFrame;
+use hoplite_types::NodeId;
 use tokio::sync::futures::OwnedNotified;
 use tracing::{debug, warn};
 

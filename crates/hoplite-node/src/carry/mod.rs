@@ -49,8 +49,8 @@ use std::time::{Duration, Instant};
 
 use hoplite_core::io::{Broken, FoldId, FoldRule, Input, SendId};
 use hoplite_net::{Bundle, Shortage};
-use hoplite_words::client::Gauge;
-use hoplite_words::{NodeId, ReductionId, TransferId};
+use hoplite_types::client::Gauge;
+use hoplite_types::{NodeId, ReductionId, TransferId};
 use tokio::sync::{mpsc, Notify};
 use tracing::warn;
 

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use hoplite_core::io::{Broken, Input};
 use hoplite_net::{read_frame, Bundle};
-use hoplite_words::limits::GRAIN_BYTES_MAX;
-use hoplite_words::peer::{BulkHead, Seal};
-use hoplite_words::{NodeId, TransferId};
+use hoplite_types::limits::GRAIN_BYTES_MAX;
+use hoplite_types::peer::{BulkHead, Seal};
+use hoplite_types::{NodeId, TransferId};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 

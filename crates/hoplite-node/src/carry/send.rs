@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use hoplite_core::io::{Broken, Input, SendId};
 use hoplite_net::{dial_bundle_with, is_shortage, write_frame, BulkPool, Bundle};
-use hoplite_words::limits::GRAIN_BYTES_MAX;
-use hoplite_words::peer::{BulkFrame, BulkHead};
-use hoplite_words::{Connections, NodeId, TransferId};
+use hoplite_types::limits::GRAIN_BYTES_MAX;
+use hoplite_types::peer::{BulkFrame, BulkHead};
+use hoplite_types::{Connections, NodeId, TransferId};
 use tokio::sync::Notify;
 use tracing::{debug, info};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hoplite_core::io::{Broken, Input, SendId};
-use hoplite_words::{Connections, NodeId, ReductionId, TransferId};
+use hoplite_types::{Connections, NodeId, ReductionId, TransferId};
 use tokio::sync::{mpsc, Notify};
 
 use super::ending::Ending;

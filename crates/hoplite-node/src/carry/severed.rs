@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hoplite_words::NodeId;
+use hoplite_types::NodeId;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::Notify;
 

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use hoplite_core::io::{Broken, Input, SendId};
 use hoplite_net::{read_frame, write_frame};
-use hoplite_words::limits::SOURCES_MAX;
-use hoplite_words::peer::{BulkFrame, BulkHead, Seal};
-use hoplite_words::{Connections, ObjectId, TransferId};
+use hoplite_types::limits::SOURCES_MAX;
+use hoplite_types::peer::{BulkFrame, BulkHead, Seal};
+use hoplite_types::{Connections, ObjectId, TransferId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use hoplite_words::limits::DEFAULT_PORT;
+use hoplite_types::limits::DEFAULT_PORT;
 use tracing::warn;
 
 use super::StartError;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 use hoplite_store::pass_fd::recv_with_fd;
 use hoplite_store::{Mapping, Reader};
+use hoplite_types::client::{Answer, Call, Reply, Request, CLIENT_PROTOCOL_VERSION};
+use hoplite_types::{CopyId, Header, NodeId, ObjectId};
 use hoplite_wire::{decode, encode, Deframer};
-use hoplite_words::client::{Answer, Call, Reply, Request, CLIENT_PROTOCOL_VERSION};
-use hoplite_words::{CopyId, Header, NodeId, ObjectId};
 
 /// Bytes between two looks at whether the node wants to hear of progress.
 const PIECE_BYTES: usize = 1 << 20;

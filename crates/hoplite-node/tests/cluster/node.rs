@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use clap::Parser;
 use hoplite_node::{Daemon, Options};
-use hoplite_words::client::{Reply, Request};
+use hoplite_types::client::{Reply, Request};
 use tokio::sync::mpsc as tokio_mpsc;
 
 use crate::client::Client;
@@ -105,7 +105,7 @@ pub fn members(client: &mut Client) -> usize {
     status(client).members.len()
 }
 
-pub fn status(client: &mut Client) -> hoplite_words::client::Status {
+pub fn status(client: &mut Client) -> hoplite_types::client::Status {
     match client.call(Request::Status) {
         Reply::Status(status) => status,
         other => panic!("{other:?}"),

@@ -1,9 +1,9 @@
 //! Objects put on one node and read on others.
 
 use hoplite_store::Followed;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::limits::ANSWER_BYTES_MAX;
-use hoplite_words::{Blob, ErrorKind, Header, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::limits::ANSWER_BYTES_MAX;
+use hoplite_types::{Blob, ErrorKind, Header, ObjectId};
 
 use crate::client::NEVER;
 use crate::node::{cluster, members, status};

@@ -2,9 +2,9 @@
 
 use std::io::{Read, Write};
 
+use hoplite_types::client::{Reply, Request, CLIENT_PROTOCOL_VERSION};
+use hoplite_types::ErrorKind;
 use hoplite_wire::Deframer;
-use hoplite_words::client::{Reply, Request, CLIENT_PROTOCOL_VERSION};
-use hoplite_words::ErrorKind;
 
 use crate::client::{hello, next_answer, raw, send};
 use crate::node::{cluster, members, status};
@@ -57,7 +57,7 @@ fn a_client_that_never_reads_is_dropped() {
     send(&bad, 1, hello(CLIENT_PROTOCOL_VERSION));
     next_answer(&bad, &mut Deframer::new());
     let mut frame = bytes::BytesMut::new();
-    let call = hoplite_words::client::Call { call: 9, request: Request::Status };
+    let call = hoplite_types::client::Call { call: 9, request: Request::Status };
     hoplite_wire::encode(&call, &mut frame);
     let many = frame.repeat(10_000);
     // The node goes on reading calls until the answers are too many.

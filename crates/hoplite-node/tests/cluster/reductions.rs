@@ -1,7 +1,7 @@
 //! Reductions over several nodes.
 
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::{Dtype, FoldOrder, Header, ObjectId, Op};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::{Dtype, FoldOrder, Header, ObjectId, Op};
 
 use crate::node::cluster;
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hoplite_words::{Header, ObjectId};
+use hoplite_types::{Header, ObjectId};
 use rustix::process::Signal;
 
 use crate::node::members;

@@ -1,7 +1,7 @@
 //! Streams whose sender stands still although its connections do not break.
 
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::{Header, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::{Header, ObjectId};
 use rustix::process::Signal;
 
 use crate::client::Client;

@@ -7,10 +7,10 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use hoplite_types::client::{Call, Request, CLIENT_PROTOCOL_VERSION};
+use hoplite_types::peer::{PeerHello, Purpose, PEER_PROTOCOL_VERSION};
+use hoplite_types::{Header, NodeId, ObjectId};
 use hoplite_wire::{encode, Deframer};
-use hoplite_words::client::{Call, Request, CLIENT_PROTOCOL_VERSION};
-use hoplite_words::peer::{PeerHello, Purpose, PEER_PROTOCOL_VERSION};
-use hoplite_words::{Header, NodeId, ObjectId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -101,7 +101,7 @@ fn check_serves(nodes: &[Node], clients: &mut [Client], round: usize) {
         assert!(client.get(id) == bytes, "round {round}");
     }
     let deleted = clients[0].call(Request::Delete { ids: vec![id], timeout_ms: None });
-    assert_eq!(deleted, hoplite_words::client::Reply::Done, "round {round}");
+    assert_eq!(deleted, hoplite_types::client::Reply::Done, "round {round}");
     let until = Instant::now() + NEVER;
     for client in clients {
         let is_alone = |client: &mut Client| {

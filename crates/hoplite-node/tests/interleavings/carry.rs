@@ -8,8 +8,8 @@ mod sum;
 use std::sync::Arc;
 
 use hoplite_core::io::FoldRule;
-use hoplite_words::peer::BulkHead;
-use hoplite_words::{Dtype, Op, TransferId};
+use hoplite_types::peer::BulkHead;
+use hoplite_types::{Dtype, Op, TransferId};
 use loom::future::block_on;
 use loom::thread::spawn;
 

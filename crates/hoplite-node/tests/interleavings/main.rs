@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 use copy::Copy;
 use hoplite_core::io::Extent;
-use hoplite_words::peer::Seal;
-use hoplite_words::CopyId;
+use hoplite_types::peer::Seal;
+use hoplite_types::CopyId;
 use loom::future::block_on;
 use loom::model::Builder;
 use loom::thread::spawn;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::io::{ClientId, Input};
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::CopyId;
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::CopyId;
 
 use super::{Bare, Happening};
 

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use hoplite_core::io::{attach, Event, FoldId, Input, Output, SendId};
 use hoplite_core::{Config, Core};
-use hoplite_words::peer::{PeerMessage, Seal};
-use hoplite_words::{CopyId, NodeId, Shard, TransferId};
+use hoplite_types::peer::{PeerMessage, Seal};
+use hoplite_types::{CopyId, NodeId, Shard, TransferId};
 
 use crate::names::{address, incarnation, index_of};
 use crate::queue::Queue;

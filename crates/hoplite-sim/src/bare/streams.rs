@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hoplite_core::io::{Broken, FoldInputs, FoldRule, Input, SendId};
-use hoplite_words::peer::Seal;
-use hoplite_words::{CopyId, NodeId, TransferId};
+use hoplite_types::peer::Seal;
+use hoplite_types::{CopyId, NodeId, TransferId};
 
 use super::{Bare, Fold, Happening};
 use crate::names::index_of;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hoplite_core::io::Input;
-use hoplite_words::peer::PeerMessage;
+use hoplite_types::peer::PeerMessage;
 use rustix::time::{clock_gettime, ClockId, Timespec};
 
 /// One call of `Core::handle`.

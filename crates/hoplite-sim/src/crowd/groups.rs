@@ -1,6 +1,6 @@
 //! Draws groups of arrays and reductions over them: several over one group, and over each other's targets.
 
-use hoplite_words::{ErrorKind, ObjectId, Op};
+use hoplite_types::{ErrorKind, ObjectId, Op};
 
 use super::{Drawing, Thing};
 use crate::model::{Origin, DTYPES};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hoplite_words::ErrorKind;
+use hoplite_types::ErrorKind;
 
 use super::Drawing;
 use crate::fault::Class;

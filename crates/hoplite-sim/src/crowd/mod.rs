@@ -8,8 +8,8 @@ mod onlookers;
 use std::time::Duration;
 
 use hoplite_core::io::ClientId;
-use hoplite_words::limits::INLINE_BYTES_MAX;
-use hoplite_words::{Dtype, ErrorKind, ObjectId};
+use hoplite_types::limits::INLINE_BYTES_MAX;
+use hoplite_types::{Dtype, ErrorKind, ObjectId};
 
 use crate::dice::Dice;
 use crate::fault::{Class, Fault, When};

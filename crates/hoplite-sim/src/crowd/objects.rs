@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hoplite_words::limits::INLINE_BYTES_MAX;
-use hoplite_words::ErrorKind;
+use hoplite_types::limits::INLINE_BYTES_MAX;
+use hoplite_types::ErrorKind;
 
 use super::{Drawing, Thing};
 use crate::model::Origin;

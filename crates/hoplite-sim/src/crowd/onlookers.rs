@@ -1,6 +1,6 @@
 //! Draws calls that change nothing.
 
-use hoplite_words::NodeId;
+use hoplite_types::NodeId;
 
 use super::Drawing;
 use crate::names::{address, incarnation};

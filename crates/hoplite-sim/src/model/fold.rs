@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use hoplite_words::{Dtype, ObjectId, Op};
+use hoplite_types::{Dtype, ObjectId, Op};
 
 /// Dtypes the simulation draws from: those whose folds are exact in any order.
 pub const DTYPES: [Dtype; 6] = [Dtype::I8, Dtype::U16, Dtype::I32, Dtype::I64, Dtype::F32, Dtype::F64];

@@ -7,8 +7,8 @@ pub use fold::DTYPES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use hoplite_words::limits::INLINE_BYTES_MAX;
-use hoplite_words::{Dtype, Edition, Header, ObjectId, Op};
+use hoplite_types::limits::INLINE_BYTES_MAX;
+use hoplite_types::{Dtype, Edition, Header, ObjectId, Op};
 
 use crate::dice::Dice;
 use crate::masses::{member, Mass};

@@ -3,7 +3,7 @@
 use std::str::{FromStr, SplitWhitespace};
 use std::time::Duration;
 
-use hoplite_words::{Dtype, Op};
+use hoplite_types::{Dtype, Op};
 
 /// What a line asks for. Nodes by index, objects by name.
 #[derive(Clone, PartialEq, Debug)]

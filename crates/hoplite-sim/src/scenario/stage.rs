@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hoplite_core::io::ClientId;
-use hoplite_words::{ErrorKind, ObjectId};
+use hoplite_types::{ErrorKind, ObjectId};
 
 use super::command::{size, time, Command, Options};
 use crate::ending::join;
@@ -235,7 +235,7 @@ impl Stage {
     fn reduce_spec(
         &mut self,
         target: &str,
-        op: hoplite_words::Op,
+        op: hoplite_types::Op,
         num_objects: u32,
         names: &[String],
         options: &Options,
@@ -290,7 +290,7 @@ impl Stage {
     }
 }
 
-fn put_spec(id: ObjectId, size: u64, dtype: Option<hoplite_words::Dtype>, options: &Options) -> Spec {
+fn put_spec(id: ObjectId, size: u64, dtype: Option<hoplite_types::Dtype>, options: &Options) -> Spec {
     let ending = match (options.abort_at, options.hold_at) {
         (Some(at), _) => Ending::AbortAt(at),
         (_, Some(at)) => Ending::HoldAt(at),

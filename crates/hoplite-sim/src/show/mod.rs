@@ -4,8 +4,8 @@ mod peer;
 
 pub use peer::message;
 
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::ObjectId;
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::ObjectId;
 
 use crate::names::{self, Names};
 

@@ -1,6 +1,6 @@
 //! Messages between nodes.
 
-use hoplite_words::peer::{
+use hoplite_types::peer::{
     CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Seat, Verdict,
 };
 

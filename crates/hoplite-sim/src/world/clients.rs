@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use hoplite_core::io::{ClientId, Input};
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::limits::INLINE_BYTES_MAX;
-use hoplite_words::{CopyId, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::limits::INLINE_BYTES_MAX;
+use hoplite_types::{CopyId, ObjectId};
 
 use super::{note, tell, Place, World};
 use crate::happening::{Happening, TaskEvent};

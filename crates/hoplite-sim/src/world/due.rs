@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_words::{ErrorKind, ObjectId};
+use hoplite_types::{ErrorKind, ObjectId};
 
 use super::{Place, World};
 use crate::excuse::Excuse;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::io::{ClientId, Input};
-use hoplite_words::peer::PeerMessage;
-use hoplite_words::NodeId;
+use hoplite_types::peer::PeerMessage;
+use hoplite_types::NodeId;
 
 use super::{tell, Place, World};
 use crate::fault::{Fault, Kind, When, Whom};

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use hoplite_core::io::{Broken, Input, SendId};
-use hoplite_words::peer::Seal;
-use hoplite_words::{CopyId, Edition, NodeId, ObjectId, ReductionId, TransferId};
+use hoplite_types::peer::Seal;
+use hoplite_types::{CopyId, Edition, NodeId, ObjectId, ReductionId, TransferId};
 
 use super::{note, tell, Place, World};
 use crate::fault::Lane;

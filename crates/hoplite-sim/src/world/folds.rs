@@ -1,7 +1,7 @@
 //! Folds of the carry plane, grain by grain on the real bytes.
 
 use hoplite_core::io::{Broken, Extent, FoldId, FoldInputs, FoldRule, Input};
-use hoplite_words::CopyId;
+use hoplite_types::CopyId;
 
 use super::{note, Node, Place, World};
 use crate::happening::FlowEvent;

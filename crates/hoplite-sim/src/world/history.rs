@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_words::{limits, ErrorKind, NodeId, ObjectId};
+use hoplite_types::{limits, ErrorKind, NodeId, ObjectId};
 
 use super::{Place, World};
 use crate::excuse::Excuse;

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use hoplite_core::io::Input;
-use hoplite_words::peer::{PeerMessage, Scope};
-use hoplite_words::NodeId;
+use hoplite_types::peer::{PeerMessage, Scope};
+use hoplite_types::NodeId;
 
 use super::outputs::is_noise;
 use super::{note, tell, Place, World};

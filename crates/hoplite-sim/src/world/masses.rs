@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::{Blob, ErrorKind, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::{Blob, ErrorKind, ObjectId};
 
 use super::{Place, World};
 use crate::excuse::Excuse;

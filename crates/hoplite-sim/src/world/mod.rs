@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use hoplite_core::io::{ClientId, Input};
 use hoplite_core::Core;
-use hoplite_words::{Edition, NodeId, ObjectId, TransferId};
+use hoplite_types::{Edition, NodeId, ObjectId, TransferId};
 
 use crate::coverage::Follower;
 use crate::dice::Dice;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use hoplite_core::io::{Input, Output};
 use hoplite_core::{Config, Core};
-use hoplite_words::client::Request;
-use hoplite_words::{CopyId, NodeId};
+use hoplite_types::client::Request;
+use hoplite_types::{CopyId, NodeId};
 
 use super::deferral::Process;
 use super::{note, tell, Node, Place, World};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::io::{attach, Event, Extent, Input, Output};
-use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
-use hoplite_words::{CopyId, NodeId, ObjectId, TransferId};
+use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seal};
+use hoplite_types::{CopyId, NodeId, ObjectId, TransferId};
 
 use super::flows::Outgoing;
 use super::{note, tell, Place, World};

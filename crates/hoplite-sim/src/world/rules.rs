@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hoplite_words::peer::Seal;
-use hoplite_words::{CopyId, Edition, NodeId, ObjectId, TransferId};
+use hoplite_types::peer::Seal;
+use hoplite_types::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
 use super::told::Told;
 use super::{Place, World};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hoplite_core::io::{Broken, Input};
-use hoplite_words::TransferId;
+use hoplite_types::TransferId;
 
 use super::flows::Flow;
 use super::lines::RETRANSMIT_MAX;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::io::ClientId;
-use hoplite_words::client::{Reply, Request};
-use hoplite_words::{Blob, CopyId, Error, ErrorKind, ObjectId};
+use hoplite_types::client::{Reply, Request};
+use hoplite_types::{Blob, CopyId, Error, ErrorKind, ObjectId};
 
 use super::{note, World};
 use crate::excuse::Excuse;

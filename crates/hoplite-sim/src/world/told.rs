@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, ShardQuery, Verdict};
-use hoplite_words::{Edition, ErrorKind, NodeId, ObjectId};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, ShardQuery, Verdict};
+use hoplite_types::{Edition, ErrorKind, NodeId, ObjectId};
 
 use super::World;
 use crate::excuse::Excuse;

@@ -1,8 +1,8 @@
 //! Checks contents and seals wherever the bytes of a known object become visible.
 
 use hoplite_core::io::ClientId;
-use hoplite_words::peer::{DirectoryRequest, PeerMessage, Seal};
-use hoplite_words::{CopyId, Edition, ObjectId, TransferId};
+use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seal};
+use hoplite_types::{CopyId, Edition, ObjectId, TransferId};
 
 use super::{Place, World};
 use crate::names::node as name;

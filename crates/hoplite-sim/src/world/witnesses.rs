@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_core::io::Input;
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::{Edition, NodeId, ObjectId, Stamp};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_types::{Edition, NodeId, ObjectId, Stamp};
 
 use super::{Place, World};
 

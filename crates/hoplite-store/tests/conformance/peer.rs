@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hoplite_store::{pass_fd, Arena, Followed, Mapping, Reader, Writer};
-use hoplite_words::ObjectId;
+use hoplite_types::ObjectId;
 
 /// Tells the test binary that it was started as a peer.
 const PEER_VARIABLE: &str = "HOPLITE_STORE_PEER";

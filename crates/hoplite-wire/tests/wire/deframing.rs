@@ -1,9 +1,9 @@
 //! Frames survive any cut of the stream, and giants are refused on sight.
 
 use bytes::BytesMut;
+use hoplite_types::client::Call;
+use hoplite_types::limits::FRAME_BYTES_MAX;
 use hoplite_wire::{body_bytes, encode, Deframer, WireError};
-use hoplite_words::client::Call;
-use hoplite_words::limits::FRAME_BYTES_MAX;
 use proptest::prelude::*;
 
 use crate::draw::{Draw, Seeded};

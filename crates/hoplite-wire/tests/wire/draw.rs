@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use hoplite_words::{Blob, ObjectId};
+use hoplite_types::{Blob, ObjectId};
 
 /// Where drawn values get their numbers from.
 pub trait Source {

@@ -4,10 +4,10 @@
 use std::fmt::Debug;
 
 use bytes::BytesMut;
+use hoplite_types::client::{Answer, Call};
+use hoplite_types::limits::FRAME_BYTES_MAX;
+use hoplite_types::peer::{BulkFrame, PeerHello, PeerMessage, PeerRefusal, Seal};
 use hoplite_wire::{decode, encode, Deframer, WireError, FRAME_HEADER_BYTES};
-use hoplite_words::client::{Answer, Call};
-use hoplite_words::limits::FRAME_BYTES_MAX;
-use hoplite_words::peer::{BulkFrame, PeerHello, PeerMessage, PeerRefusal, Seal};
 use minicbor::{Decode, Encode};
 
 /// Reads `bytes` as every message and as a stream of frames; panics if anything is amiss. Returns

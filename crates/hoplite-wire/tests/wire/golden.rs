@@ -8,13 +8,13 @@ use std::fmt::{Debug, Write};
 use std::path::PathBuf;
 
 use bytes::BytesMut;
-use hoplite_wire::{decode, encode, Deframer};
-use hoplite_words::client::{Answer, Call, Reply, Request};
-use hoplite_words::peer::{
+use hoplite_types::client::{Answer, Call, Reply, Request};
+use hoplite_types::peer::{
     BulkFrame, BulkHead, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage, PeerRefusal, Purpose,
     Scope, Seal, SeatTrouble, Verdict,
 };
-use hoplite_words::{Dtype, Encoding, ErrorKind, FoldOrder, Op};
+use hoplite_types::{Dtype, Encoding, ErrorKind, FoldOrder, Op};
+use hoplite_wire::{decode, encode, Deframer};
 use minicbor::{Decode, Encode};
 
 use crate::draw::{Counter, Draw, Variants};

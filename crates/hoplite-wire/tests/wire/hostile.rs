@@ -2,9 +2,9 @@
 //! stable compiler exercises it.
 
 use bytes::BytesMut;
+use hoplite_types::client::{Answer, Call};
+use hoplite_types::peer::PeerMessage;
 use hoplite_wire::{encode, FRAME_HEADER_BYTES};
-use hoplite_words::client::{Answer, Call};
-use hoplite_words::peer::PeerMessage;
 
 use crate::draw::{Draw, Seeded, Source};
 use crate::entry::take_anything;

@@ -1,13 +1,13 @@
 //! How each word is drawn. The struct literals and matches below are complete, so a new field or
 //! variant does not compile until it is listed here, and then is tested and pinned by itself.
 
-use hoplite_words::client::{Answer, Call, Gauge, Link, Location, Reply, Request, Status};
-use hoplite_words::peer::{
+use hoplite_types::client::{Answer, Call, Gauge, Link, Location, Reply, Request, Status};
+use hoplite_types::peer::{
     BulkFrame, BulkHead, BundlePart, Child, CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest,
     InventoryPage, PeerHello, PeerMessage, PeerRefusal, Purpose, Scope, Seal, Seat, SeatTrouble, ShardQuery,
     Source as SeatSource, Verdict,
 };
-use hoplite_words::{
+use hoplite_types::{
     Claim, CopyId, Dtype, Edition, Encoding, Error, ErrorKind, FoldOrder, Header, NodeId, Op, ReductionId,
     Shard, Stamp, TransferId,
 };

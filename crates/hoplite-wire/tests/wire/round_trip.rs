@@ -3,11 +3,11 @@
 use std::fmt::Debug;
 
 use bytes::BytesMut;
+use hoplite_types::client::{Answer, Call};
+use hoplite_types::limits::FRAME_BYTES_MAX;
+use hoplite_types::peer::{BulkFrame, PeerHello, PeerMessage, PeerRefusal, Seal};
+use hoplite_types::ObjectId;
 use hoplite_wire::{decode, encode, Deframer, WireError, FRAME_HEADER_BYTES};
-use hoplite_words::client::{Answer, Call};
-use hoplite_words::limits::FRAME_BYTES_MAX;
-use hoplite_words::peer::{BulkFrame, PeerHello, PeerMessage, PeerRefusal, Seal};
-use hoplite_words::ObjectId;
 use minicbor::{Decode, Encode};
 use proptest::prelude::*;
 

@@ -3,12 +3,12 @@
 use std::fmt::Debug;
 
 use bytes::BytesMut;
-use hoplite_wire::{decode, encode, FRAME_HEADER_BYTES};
-use hoplite_words::client::{Answer, Call, Reply, Request};
-use hoplite_words::peer::{
+use hoplite_types::client::{Answer, Call, Reply, Request};
+use hoplite_types::peer::{
     BulkFrame, BulkHead, CopyReport, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerHello,
     PeerMessage, Seal, Seat,
 };
+use hoplite_wire::{decode, encode, FRAME_HEADER_BYTES};
 use minicbor::{Decode, Encode};
 
 use crate::draw::{Counter, Draw, Variants};

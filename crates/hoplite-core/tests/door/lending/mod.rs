@@ -6,8 +6,8 @@ mod truth;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use hoplite_words::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
-use hoplite_words::{Edition, NodeId, ObjectId, Stamp};
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
+use hoplite_types::{Edition, NodeId, ObjectId, Stamp};
 use proptest::prelude::*;
 
 use crate::node::{node, Node, ME};

@@ -1,6 +1,6 @@
 //! What is true of the nodes, whatever the owner thinks of them.
 
-use hoplite_words::{limits, Edition};
+use hoplite_types::{limits, Edition};
 
 use super::{Doing, World, NODES};
 

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hoplite_core::{Config, Core, Input, Output};
-use hoplite_words::peer::{InventoryPage, PeerMessage};
-use hoplite_words::{NodeId, Stamp};
+use hoplite_types::peer::{InventoryPage, PeerMessage};
+use hoplite_types::{NodeId, Stamp};
 
 use super::{node, Node, ME};
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use hoplite_core::io::{Broken, ClientId, Event, Extent, FoldId, FoldInputs, FoldRule, SendId};
 use hoplite_core::{Config, Core, Input, Output};
-use hoplite_words::client::{Reply, Request, Status};
-use hoplite_words::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seal};
-use hoplite_words::{Connections, CopyId, Edition, NodeId, ObjectId, ReductionId, TransferId};
+use hoplite_types::client::{Reply, Request, Status};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seal};
+use hoplite_types::{Connections, CopyId, Edition, NodeId, ObjectId, ReductionId, TransferId};
 
 /// The core under test has this number among the nodes.
 pub const ME: u16 = 1;

@@ -24,9 +24,9 @@ use std::time::Instant;
 
 use hoplite_core::io::{Broken, FoldId, FoldRule, Input};
 use hoplite_net::Detached;
-use hoplite_words::limits::GRAIN_BYTES_MAX;
-use hoplite_words::peer::BulkHead;
-use hoplite_words::TransferId;
+use hoplite_types::limits::GRAIN_BYTES_MAX;
+use hoplite_types::peer::BulkHead;
+use hoplite_types::TransferId;
 use tokio::sync::{mpsc, Notify};
 use tokio::time::{sleep, Sleep};
 use tracing::debug;

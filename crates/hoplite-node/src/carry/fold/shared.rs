@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use hoplite_core::io::Broken;
-use hoplite_words::peer::BulkHead;
+use hoplite_types::peer::BulkHead;
 
 use super::sum::Sum;
 use crate::sync::{Mutex, MutexGuard, PoisonError};

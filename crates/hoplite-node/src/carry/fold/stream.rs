@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use hoplite_core::io::Input;
 use hoplite_net::{Bundle, Detached};
-use hoplite_words::peer::{BulkHead, Seal};
-use hoplite_words::{NodeId, TransferId};
+use hoplite_types::peer::{BulkHead, Seal};
+use hoplite_types::{NodeId, TransferId};
 use tracing::{debug, warn};
 
 use super::scratch::Scratch;

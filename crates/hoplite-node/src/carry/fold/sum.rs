@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use hoplite_core::io::{Broken, FoldRule};
 use hoplite_fold::{divide, fold, fold_into};
-use hoplite_words::limits::GRAIN_BYTES_MAX;
+use hoplite_types::limits::GRAIN_BYTES_MAX;
 
 use crate::copies::Copy;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hoplite_core::io::{Broken, FoldId, FoldRule, Input};
-use hoplite_words::peer::Seal;
-use hoplite_words::{Dtype, Op, TransferId};
+use hoplite_types::peer::Seal;
+use hoplite_types::{Dtype, Op, TransferId};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -40,7 +40,7 @@ fn broken() -> Input {
     Input::FoldEnded { fold: FOLD, outcome: Err(Broken) }
 }
 
-fn streams(count: u64) -> Vec<(TransferId, hoplite_words::NodeId)> {
+fn streams(count: u64) -> Vec<(TransferId, hoplite_types::NodeId)> {
     (0..count).map(|n| (TransferId(n), peer(10 + n as u16))).collect()
 }
 

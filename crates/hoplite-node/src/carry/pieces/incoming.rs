@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use hoplite_core::io::{Broken, Input};
 use hoplite_net::Bundle;
-use hoplite_words::limits::{GRAIN_BYTES_MAX, SOURCES_MAX};
-use hoplite_words::peer::{BulkFrame, BulkHead, Seal};
-use hoplite_words::{NodeId, TransferId};
+use hoplite_types::limits::{GRAIN_BYTES_MAX, SOURCES_MAX};
+use hoplite_types::peer::{BulkFrame, BulkHead, Seal};
+use hoplite_types::{NodeId, TransferId};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use bytes::{Buf, BytesMut};
 use hoplite_core::io::{Input, SendId};
 use hoplite_net::{BulkPool, Bundle};
+use hoplite_types::limits::GRAIN_BYTES_MAX;
+use hoplite_types::peer::{BulkFrame, BulkHead};
+use hoplite_types::{Connections, NodeId, TransferId};
 use hoplite_wire::encode;
-use hoplite_words::limits::GRAIN_BYTES_MAX;
-use hoplite_words::peer::{BulkFrame, BulkHead};
-use hoplite_words::{Connections, NodeId, TransferId};
 use tokio::sync::{mpsc, Notify};
 use tracing::debug;
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use hoplite_core::io::{Broken, FoldId, FoldRule, Input, SendId};
 use hoplite_net::{read_frame, write_frame, Bundle};
-use hoplite_words::limits::GRAIN_BYTES_MAX;
-use hoplite_words::peer::{BulkFrame, BulkHead, Seal};
-use hoplite_words::{Connections, Dtype, NodeId, ObjectId, Op, ReductionId, TransferId};
+use hoplite_types::limits::GRAIN_BYTES_MAX;
+use hoplite_types::peer::{BulkFrame, BulkHead, Seal};
+use hoplite_types::{Connections, Dtype, NodeId, ObjectId, Op, ReductionId, TransferId};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::carry::testing::*;

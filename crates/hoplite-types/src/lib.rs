@@ -1,4 +1,4 @@
-//! The words of Hoplite (see the glossary in ARCHITECTURE.md) as plain types.
+//! The terms of Hoplite (see the glossary in ARCHITECTURE.md) as plain types.
 //!
 //! Every other room speaks in these. They own no behaviour beyond parsing, printing and
 //! validating themselves; how they look on the wire is the business of `hoplite-wire`.
