@@ -17,7 +17,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 /// How much longer a copying get takes at most when its time is up, to hear from the node why: far
 /// more than a node that runs needs, and nothing beside a time-out.
-const STORY_PATIENCE: Duration = Duration::from_millis(200);
+const DIAGNOSTICS_PATIENCE: Duration = Duration::from_millis(200);
 
 impl Client {
     /// Waits until the object exists and is complete on this node; returns a view, without copying what is
@@ -85,8 +85,8 @@ impl Client {
         let mut done = 0;
         loop {
             let Some(stretch) = patience.stretch() else {
-                let story = enquiry.story(self);
-                return Err(self.get_timed_out(id, done, reader.size(), patience.waited(), story));
+                let diagnostics = enquiry.diagnostics(self);
+                return Err(self.get_timed_out(id, done, reader.size(), patience.waited(), diagnostics));
             };
             match reader.follow(done, stretch) {
                 Followed::Advanced(watermark) => {
@@ -109,13 +109,13 @@ impl Client {
                 Followed::TimedOut => {
                     // Nobody aborts the copies of a node that has died.
                     self.check_alive()?;
-                    if let Some(story) = enquiry.look(self, patience.left())? {
+                    if let Some(diagnostics) = enquiry.look(self, patience.left())? {
                         return Err(self.get_timed_out(
                             id,
                             done,
                             reader.size(),
                             patience.waited(),
-                            Some(story),
+                            Some(diagnostics),
                         ));
                     }
                 }
@@ -130,12 +130,13 @@ impl Client {
         done: u64,
         size: u64,
         waited: Duration,
-        story: Option<String>,
+        diagnostics: Option<String>,
     ) -> Error {
         let (node, waited) = (self.node(), waited.as_secs_f64());
-        let story = story.map(|story| format!("; {story}")).unwrap_or_default();
-        let message =
-            format!("get {id} at node {node}: {done} of {size} bytes copied after {waited:.1} s{story}");
+        let diagnostics = diagnostics.map(|diagnostics| format!("; {diagnostics}")).unwrap_or_default();
+        let message = format!(
+            "get {id} at node {node}: {done} of {size} bytes copied after {waited:.1} s{diagnostics}"
+        );
         Error::new(ErrorKind::TimedOut, message).about(id)
     }
 }
@@ -168,14 +169,14 @@ impl Enquiry {
     }
 
     /// Why the object is late, in the node's words.
-    fn story(mut self, client: &Arc<Client>) -> Option<String> {
+    fn diagnostics(mut self, client: &Arc<Client>) -> Option<String> {
         self.ticket = self.ticket.take().or_else(|| self.ask(client, Some(Duration::ZERO)).ok());
         self.answer(client)
     }
 
     /// The answer if there was a question; the error that it is.
     fn answer(self, client: &Arc<Client>) -> Option<String> {
-        match self.ticket?.wait(deadline(Some(STORY_PATIENCE)), &mut crate::never) {
+        match self.ticket?.wait(deadline(Some(DIAGNOSTICS_PATIENCE)), &mut crate::never) {
             Ok(view) => {
                 client.discard(view);
                 None

@@ -13,14 +13,14 @@
 //! - `stalls`: a stream that stands still
 //! - `prefetch`: what nobody waits for yet comes a few at a time
 //! - `outcome`: those who want the object get it, or are told that it is lost, deleted or to stay
-//! - `story`: where a fetch stands, for error messages
+//! - `diagnostics`: where a fetch stands, for error messages
 
 mod ask;
+mod diagnostics;
 mod outcome;
 mod prefetch;
 mod receive;
 mod stalls;
-mod story;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -68,7 +68,7 @@ pub(crate) struct Fetch {
     /// The sender that broke off last.
     failed: Option<NodeId>,
     /// Senders tried so far, and the last of those that broke off with the bytes that were here then:
-    /// for the story a time-out tells.
+    /// for the message of a time-out.
     tried: u32,
     broken: VecDeque<(NodeId, u64)>,
     /// When the owner was first asked for a sender since the last one, and who has the object, says it.

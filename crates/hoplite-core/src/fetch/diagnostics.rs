@@ -8,28 +8,28 @@ use crate::Core;
 
 impl Core {
     /// Where the fetch of `object` stands, for error messages.
-    pub(crate) fn story(&self, object: ObjectId) -> String {
-        let mut story = match self.copies.live_copy(object) {
+    pub(crate) fn fetch_diagnostics(&self, object: ObjectId) -> String {
+        let mut text = match self.copies.live_copy(object) {
             Some(copy) if copy.upstream.is_some() || copy.watermark > 0 => {
                 format!("at least {} of {} bytes are here", copy.watermark, copy.extent.size)
             }
             Some(copy) => format!("being written here ({} bytes)", copy.extent.size),
             None => "0 bytes are here".to_owned(),
         };
-        let Some(fetch) = self.fetches.running.get(&object) else { return story };
+        let Some(fetch) = self.fetches.running.get(&object) else { return text };
         match fetch.state {
-            State::NoRoom => story += "; it waits for room in the store",
-            State::Resting => story += "; it asks for another sender in a moment",
+            State::NoRoom => text += "; it waits for room in the store",
+            State::Resting => text += "; it asks for another sender in a moment",
             State::Receiving(transfer) => {
                 if let Some(transfer) = self.fetches.transfers.get(&transfer) {
-                    story += &format!("; being sent by {}", transfer.from);
+                    text += &format!("; being sent by {}", transfer.from);
                 }
             }
             State::Asking => {
                 let (owner, ago) =
                     (self.ctx.shards.owner(object), (self.ctx.now - fetch.asked).as_secs_f64());
-                story += &format!("; its directory owner {owner} was asked for a sender {ago:.1} s ago");
-                story += &match fetch.known.as_deref() {
+                text += &format!("; its directory owner {owner} was asked for a sender {ago:.1} s ago");
+                text += &match fetch.known.as_deref() {
                     _ if fetch.lost => ": the object is lost".to_owned(),
                     None => String::new(),
                     Some([]) => ": it knows of no copy".to_owned(),
@@ -43,12 +43,12 @@ impl Core {
         }
         if !fetch.broken.is_empty() {
             let broken = fetch.broken.iter().map(|(node, bytes)| format!("{node} at {bytes} bytes"));
-            story += &format!(
+            text += &format!(
                 "; {} sender(s) tried, of which broke off: {}",
                 fetch.tried,
                 broken.collect::<Vec<_>>().join(", ")
             );
         }
-        story
+        text
     }
 }
