@@ -281,7 +281,7 @@ impl Core {
             Timer::Call(client, call) => self.on_call_timer(client, call),
             Timer::Parked(key) => self.on_parked_timer(key),
             Timer::Prefetch(object) => self.on_prefetch_timer(object),
-            Timer::Turn(object) => self.on_turn_timer(object),
+            Timer::PrefetchStalled(object) => self.on_prefetch_stalled(object),
             Timer::Questions => self.ask_due_questions(),
             Timer::LongWork => self.work_on_calls(),
             Timer::Refresh => self.on_refresh(),

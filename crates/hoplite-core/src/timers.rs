@@ -20,7 +20,7 @@ pub(crate) enum Timer {
     /// A prefetch nobody else waits for has waited long enough.
     Prefetch(ObjectId),
     /// A prefetch has kept others waiting long enough.
-    Turn(ObjectId),
+    PrefetchStalled(ObjectId),
     /// Say again what has not been answered.
     Refresh,
     /// Ask owners the next few questions.

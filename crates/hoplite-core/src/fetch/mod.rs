@@ -38,7 +38,7 @@ use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 use outcome::Failing;
-use prefetch::Turns;
+use prefetch::PrefetchLimiter;
 pub(crate) use receive::{Content, Feeds, Transfer};
 
 /// Someone here who needs the object complete.
@@ -107,7 +107,7 @@ pub(crate) struct Fetches {
     failing: BTreeMap<ObjectId, Failing>,
     /// The open questions for senders that are to be asked again.
     repeats: Repeats,
-    turns: Turns,
+    prefetch_limiter: PrefetchLimiter,
     pub transfers: BTreeMap<TransferId, Transfer>,
     /// Those of them that come from each node.
     streams_from: BTreeMap<NodeId, BTreeSet<TransferId>>,
@@ -311,7 +311,7 @@ impl Core {
 
     /// Forgets the fetch; tells the owner if it still has our question.
     pub(crate) fn drop_fetch(&mut self, object: ObjectId) {
-        self.end_turn(object);
+        self.release_prefetch(object);
         if let Some(fetch) = self.fetches.running.remove(&object) {
             match fetch.state {
                 State::Asking => {

@@ -1,8 +1,8 @@
-//! Prefetches take turns. Side by side, streams share a link in small pieces, which costs every node of a
-//! chain about twice the processor time, and the link its rate once processors are busy: only as many go
-//! at once as hide the time from one object's last byte to the next one's first.
+//! Limits how many prefetches run at once. Side by side, streams share a link in small pieces. That costs every node of
+//! a chain about twice the processor time, and the link its rate once processors are busy: only as many run at once as
+//! hide the time from one object's last byte to the next one's first.
 //!
-//! What a client waits for has no turns: it is brought at once, also where a prefetch of it still waits.
+//! What a client waits for is not limited: it is brought at once, also where a prefetch of it still waits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,53 +14,53 @@ use crate::timers::Timer;
 use crate::Core;
 
 /// How long a prefetch waits for an object that nobody has put.
-const PREFETCH_PATIENCE: Duration = Duration::from_secs(600);
+const PREFETCH_LIFETIME: Duration = Duration::from_secs(600);
 
 /// As many go at once, however large they are.
-const TURNS_MIN: usize = 2;
+const RUNNING_MIN: usize = 2;
 
 /// More only up to so many, of so many bytes together.
-const TURNS_MAX: usize = 16;
-const TURNS_BYTES: u64 = 4 << 20;
+const RUNNING_MAX: usize = 16;
+const RUNNING_BYTES_MAX: u64 = 4 << 20;
 
 /// How long a prefetch keeps others waiting: until it has a sender, since nobody may have the object yet, and
 /// then, since its stream may stand still for reasons of its own.
-const ASK_PATIENCE: Duration = Duration::from_millis(20);
-const STREAM_PATIENCE: Duration = Duration::from_secs(1);
+const ASK_TIME_MAX: Duration = Duration::from_millis(20);
+const STREAM_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Whose turn it is.
+/// Which prefetches run, and which wait for that.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct PrefetchLimiter {
     waiting: VecDeque<ObjectId>,
-    /// Those that go, each with its bytes, or what they are expected to be.
-    going: BTreeMap<ObjectId, u64>,
+    /// Those that run, each with its bytes, or what they are expected to be.
+    running: BTreeMap<ObjectId, u64>,
     /// The bytes of the last object that was answered for, none if it was not: the next is likely to have as
     /// many.
     last_bytes: Option<u64>,
 }
 
-impl Turns {
-    /// The next whose turn has come.
-    fn take(&mut self) -> Option<ObjectId> {
-        let expected = self.last_bytes.unwrap_or(TURNS_BYTES);
-        let together = self.going.values().sum::<u64>() + expected;
-        let more = self.going.len() < TURNS_MAX && together <= TURNS_BYTES;
-        if self.going.len() >= TURNS_MIN && !more {
+impl PrefetchLimiter {
+    /// The next that may run, now counted as running.
+    fn admit(&mut self) -> Option<ObjectId> {
+        let expected = self.last_bytes.unwrap_or(RUNNING_BYTES_MAX);
+        let together = self.running.values().sum::<u64>() + expected;
+        let more = self.running.len() < RUNNING_MAX && together <= RUNNING_BYTES_MAX;
+        if self.running.len() >= RUNNING_MIN && !more {
             return None;
         }
         let next = self.waiting.pop_front()?;
-        self.going.insert(next, expected);
+        self.running.insert(next, expected);
         Some(next)
     }
 }
 
 impl Core {
-    /// `object` is to be brought here when its turn comes, for which it may wait already.
+    /// `object` is to be brought here once the limiter admits it, for which it may wait already.
     pub(super) fn prefetch(&mut self, object: ObjectId, is_new: bool) {
-        self.ctx.timers.set(self.ctx.now + PREFETCH_PATIENCE, Timer::Prefetch(object));
+        self.ctx.timers.set(self.ctx.now + PREFETCH_LIFETIME, Timer::Prefetch(object));
         if is_new {
-            self.fetches.turns.waiting.push_back(object);
-            self.take_turns();
+            self.fetches.prefetch_limiter.waiting.push_back(object);
+            self.start_prefetches();
         }
     }
 
@@ -68,44 +68,44 @@ impl Core {
         self.unwant(object, Want::Prefetch);
     }
 
-    fn take_turns(&mut self) {
-        while let Some(object) = self.fetches.turns.take() {
+    fn start_prefetches(&mut self) {
+        while let Some(object) = self.fetches.prefetch_limiter.admit() {
             self.ensure_fetch(object);
             if self.fetches.running.contains_key(&object) {
-                self.ctx.timers.set(self.ctx.now + ASK_PATIENCE, Timer::Turn(object));
+                self.ctx.timers.set(self.ctx.now + ASK_TIME_MAX, Timer::PrefetchStalled(object));
             } else {
                 // Here by now, or wanted no more.
-                self.fetches.turns.going.remove(&object);
+                self.fetches.prefetch_limiter.running.remove(&object);
             }
         }
-        if self.fetches.turns.going.is_empty() {
-            self.fetches.turns.last_bytes = None;
+        if self.fetches.prefetch_limiter.running.is_empty() {
+            self.fetches.prefetch_limiter.last_bytes = None;
         }
     }
 
     /// The size of `object` is known.
-    pub(super) fn weigh_turn(&mut self, object: ObjectId, bytes: u64) {
-        let turns = &mut self.fetches.turns;
-        if let Some(known) = turns.going.get_mut(&object) {
+    pub(super) fn on_prefetch_size_known(&mut self, object: ObjectId, bytes: u64) {
+        let limiter = &mut self.fetches.prefetch_limiter;
+        if let Some(known) = limiter.running.get_mut(&object) {
             *known = bytes;
-            turns.last_bytes = Some(bytes);
-            self.ctx.timers.set(self.ctx.now + STREAM_PATIENCE, Timer::Turn(object));
-            self.take_turns();
+            limiter.last_bytes = Some(bytes);
+            self.ctx.timers.set(self.ctx.now + STREAM_TIME_MAX, Timer::PrefetchStalled(object));
+            self.start_prefetches();
         }
     }
 
-    pub(crate) fn on_turn_timer(&mut self, object: ObjectId) {
+    pub(crate) fn on_prefetch_stalled(&mut self, object: ObjectId) {
         if self.fetches.running.get(&object).is_some_and(|fetch| fetch.state == State::Asking) {
-            self.fetches.turns.last_bytes = Some(0);
+            self.fetches.prefetch_limiter.last_bytes = Some(0);
         }
-        self.end_turn(object);
+        self.release_prefetch(object);
     }
 
     /// `object` is here, or will be brought without keeping others waiting.
-    pub(crate) fn end_turn(&mut self, object: ObjectId) {
-        if self.fetches.turns.going.remove(&object).is_some() {
-            self.ctx.timers.clear(Timer::Turn(object));
-            self.take_turns();
+    pub(crate) fn release_prefetch(&mut self, object: ObjectId) {
+        if self.fetches.prefetch_limiter.running.remove(&object).is_some() {
+            self.ctx.timers.clear(Timer::PrefetchStalled(object));
+            self.start_prefetches();
         }
     }
 }

@@ -50,7 +50,7 @@ impl Core {
         if !self.is_answer(object, ask, edition) {
             return;
         }
-        self.weigh_turn(object, size);
+        self.on_prefetch_size_known(object, size);
         match self.copy_to_receive(object, content) {
             Some(copy) => self.receive(object, copy, sender),
             None if !self.copies.arena.could_hold(size) => {
@@ -168,7 +168,7 @@ impl Core {
             return;
         }
         let counted = self.counts_as_holder(from, object, ask);
-        self.weigh_turn(object, size);
+        self.on_prefetch_size_known(object, size);
         if let Some(partial) = self.copies.live(object) {
             // It is written in one piece; what some sender brought of it stays with those who look at it.
             self.doom(partial);
