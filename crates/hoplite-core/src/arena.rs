@@ -80,7 +80,7 @@ impl Holes {
     }
 }
 
-/// Room an object of `size` bytes takes: its progress block, its data, and padding.
+/// Space an object of `size` bytes takes: its progress block, its data, and padding.
 pub(crate) fn footprint(size: u64) -> u64 {
     PROGRESS_BLOCK_BYTES + size.next_multiple_of(ALIGNMENT)
 }
@@ -112,7 +112,7 @@ impl Arena {
         self.could_hold(size).then(|| footprint(size))
     }
 
-    pub fn has_room(&self, size: u64) -> bool {
+    pub fn has_space(&self, size: u64) -> bool {
         self.need(size).is_some_and(|need| self.free.best(need).is_some())
     }
 
@@ -146,8 +146,8 @@ impl Arena {
         self.within_reach.cut(extent.block, footprint(extent.size));
     }
 
-    /// Whether there would be room if all that is loose were given back.
-    pub fn has_room_within_reach(&self, size: u64) -> bool {
+    /// Whether there would be space if all that is loose were given back.
+    pub fn has_space_within_reach(&self, size: u64) -> bool {
         self.need(size).is_some_and(|need| self.within_reach.best(need).is_some())
     }
 }

@@ -1,13 +1,13 @@
-//! This node's copies: room for them, their life from open to close, and who is thrown out when
-//! room is short.
+//! This node's copies: space for them, their life from open to close, and who is thrown out when
+//! space is short.
 //!
 //! ```text
 //!            open                    seal
-//!   (room) ───────▶ Written ┐      ┌──────▶ Sealed ── doom (deleted, evicted) ──┐
+//!   (space) ───────▶ Written ┐      ┌──────▶ Sealed ── doom (deleted, evicted) ──┐
 //!                   Received ├──────┤                                            ├─▶ free, once
 //!                   Folded   ┘      └─────▶ doom (aborted, superseded) ──────────┘   unused
 //! ```
-//! A doomed copy serves nobody new; its room comes back when the last view, send, fold, receive or
+//! A doomed copy serves nobody new; its space comes back when the last view, send, fold, receive or
 //! writing client has let go.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,7 +79,7 @@ impl Copy {
         self.is_sealed() && !self.pinned && !self.doomed && self.views == 0 && self.users == 0
     }
 
-    /// Its room is about to be free, or will be when room is looked for.
+    /// Its space is about to be free, or will be when space is looked for.
     fn is_loose(&self) -> bool {
         let is_going = self.doomed && self.views == 0;
         (is_going || self.is_evictable()) && self.within.is_none()
@@ -98,11 +98,11 @@ pub(crate) struct Copies {
     lru: BTreeSet<(u64, CopyId)>,
     evictable_bytes: u64,
     pub evicted: u64,
-    /// How many copies more may make room for others in this turn.
+    /// How many copies more may make space for others in this turn.
     evictions_left: usize,
 }
 
-/// So many copies make room for others in one turn: some milliseconds' work.
+/// So many copies make space for others in one turn: some milliseconds' work.
 const EVICTIONS_PER_TURN: usize = 512;
 
 /// What a new copy is to be.
@@ -158,7 +158,7 @@ impl Copies {
         live.filter(move |(_, copy)| copy.public && Some(copy.object) != after)
     }
 
-    /// Changes a copy and keeps the eviction order, and what room is within reach, in step.
+    /// Changes a copy and keeps the eviction order, and what space is within reach, in step.
     pub fn with<T>(&mut self, id: CopyId, change: impl FnOnce(&mut Copy) -> T) -> T {
         let copy = self.table.get_mut(&id).expect("a live copy id");
         let (before, was_loose) = (copy.is_evictable(), copy.is_loose());
@@ -233,28 +233,28 @@ impl Copies {
         copy.last_used = number;
     }
 
-    /// Whether copies may make room in this turn.
+    /// Whether copies may make space in this turn.
     pub fn begin_turn(&mut self, may_evict: bool) {
         self.evictions_left = if may_evict { EVICTIONS_PER_TURN } else { 0 };
     }
 
-    /// Whether no more copies may make room for others in this turn.
+    /// Whether no more copies may make space for others in this turn.
     pub fn has_evicted_enough(&self) -> bool {
         self.evictions_left == 0
     }
 
-    /// Whether room for `size` bytes could be made by evicting (fragmentation aside).
-    pub fn could_make_room(&self, size: u64) -> bool {
+    /// Whether space for `size` bytes could be made by evicting (fragmentation aside).
+    pub fn could_make_space(&self, size: u64) -> bool {
         let free = self.arena.bytes() - self.arena.used() + self.evictable_bytes;
         self.arena.could_hold(size) && free >= footprint(size)
     }
 }
 
 impl Core {
-    /// Finds room (evicting if it must) and opens a copy there, or returns `None`: no room now.
+    /// Finds space (evicting if it must) and opens a copy there, or returns `None`: no space now.
     pub(crate) fn open_copy(&mut self, new: NewCopy) -> Option<CopyId> {
         debug_assert!(self.copies.live(new.object).is_none(), "one live copy per object");
-        let extent = self.make_room(new.size)?;
+        let extent = self.make_space(new.size)?;
         Some(self.open_at(extent, new))
     }
 
@@ -303,24 +303,24 @@ impl Core {
         self.copies.table.insert(id, copy);
     }
 
-    pub(crate) fn make_room(&mut self, size: u64) -> Option<Extent> {
-        if !self.clear_room(size) {
+    pub(crate) fn make_space(&mut self, size: u64) -> Option<Extent> {
+        if !self.clear_space(size) {
             return None;
         }
         self.copies.arena.allocate(size)
     }
 
-    /// Makes room for `size` bytes, if it can. Where many copies must go for that, some go now, and those who wait for
-    /// room are looked at again in the next turn.
-    pub(crate) fn clear_room(&mut self, size: u64) -> bool {
-        while !self.copies.arena.has_room(size) {
-            let victim = self.copies.lru.first().filter(|_| self.copies.could_make_room(size));
+    /// Makes space for `size` bytes, if it can. Where many copies must go for that, some go now, and those who wait for
+    /// space are looked at again in the next turn.
+    pub(crate) fn clear_space(&mut self, size: u64) -> bool {
+        while !self.copies.arena.has_space(size) {
+            let victim = self.copies.lru.first().filter(|_| self.copies.could_make_space(size));
             let victim = victim.map(|&(_, victim)| victim);
             if victim.is_none() && self.droppable_spare().is_none() {
                 return false;
             }
             if self.copies.has_evicted_enough() {
-                self.go_on_with_room_soon();
+                self.continue_space_waiters_soon();
                 return false;
             }
             self.copies.evictions_left -= 1;
@@ -369,7 +369,7 @@ impl Core {
         }
     }
 
-    /// The copy is no more for anyone new; its room comes back once nobody touches it.
+    /// The copy is no more for anyone new; its space comes back once nobody touches it.
     /// Does not tell the directory (see `withdraw`).
     pub(crate) fn doom(&mut self, id: CopyId) {
         let Some(copy) = self.copies.table.get(&id).filter(|copy| !copy.doomed) else { return };
@@ -431,19 +431,19 @@ impl Core {
         self.try_free(id);
     }
 
-    /// Frees a doomed copy nobody touches; room of evictable copies may also help who waits for it.
+    /// Frees a doomed copy nobody touches; space of evictable copies may also help who waits for it.
     pub(crate) fn try_free(&mut self, id: CopyId) {
         let copy = &self.copies.table[&id];
         if copy.doomed && copy.views == 0 && copy.users == 0 {
             let copy = self.copies.table.remove(&id).expect("just seen");
             self.ctx.out.push_back(Output::Close { copy: id });
-            self.room_changed = true;
+            self.space_changed = true;
             match copy.within {
                 None => self.copies.arena.free(copy.extent),
                 Some(whole) => self.free_window(copy.extent, whole),
             }
         } else if copy.is_evictable() || copy.views == 0 && self.spares.has(id) {
-            self.room_changed = true;
+            self.space_changed = true;
         }
     }
 
@@ -545,7 +545,7 @@ impl Core {
     pub(crate) fn on_opened(&mut self, object: ObjectId) {
         self.serve_parked(object);
         self.serve_partial_gets(object);
-        self.end_puts_wait_for_room(object);
+        self.end_puts_wait_for_space(object);
         self.retry_seats(object);
     }
 }

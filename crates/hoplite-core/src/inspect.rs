@@ -50,7 +50,7 @@ impl Core {
         left.extend(self.seats.leftovers());
         look(&mut left, "reductions", &self.reductions);
         look(&mut left, "barriers", &self.barriers);
-        look(&mut left, "room", &self.room);
+        look(&mut left, "space waiters", &self.space_waiters);
         left.extend(self.directory.leftovers());
         look(&mut left, "vacated", &self.vacated);
         if self.copies.arena.used() > 0 {

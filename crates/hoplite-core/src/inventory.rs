@@ -190,8 +190,8 @@ impl Core {
     }
 
     fn fill_copies(&mut self, filling: &mut Filling, to: NodeId, shard: Shard, after: Option<ObjectId>) {
-        let room = ITEMS_PER_PAGE.saturating_sub(filling.items);
-        let copies: Vec<_> = self.copies.public_in(shard, after).take(room).map(|(id, _)| id).collect();
+        let left = ITEMS_PER_PAGE.saturating_sub(filling.items);
+        let copies: Vec<_> = self.copies.public_in(shard, after).take(left).map(|(id, _)| id).collect();
         for id in copies {
             if filling.is_full() {
                 return;

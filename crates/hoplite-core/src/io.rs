@@ -12,7 +12,7 @@
 //! Any number of `Send`s and `Fold`s read behind it.
 //!
 //! A `Receive`, `Send` or `Fold` that was started always ends in exactly one `*Ended` input, also
-//! when it was told to stop; until then the core keeps the arena room of every copy it touches.
+//! when it was told to stop; until then the core keeps the arena space of every copy it touches.
 
 use std::net::SocketAddr;
 use std::time::Duration;

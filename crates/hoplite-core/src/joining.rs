@@ -110,8 +110,8 @@ impl Core {
             joining.is_answered |= !partial;
         }
         // Gossip tells of who is left out here.
-        let room = limits::MEMBERS_MAX - self.members_heard.0.len();
-        self.members_heard.0.extend(members.into_iter().take(room));
+        let left = limits::MEMBERS_MAX - self.members_heard.0.len();
+        self.members_heard.0.extend(members.into_iter().take(left));
         self.take_in_members();
     }
 

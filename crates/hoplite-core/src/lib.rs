@@ -3,7 +3,7 @@
 //! A [`Core`] is one node's mind. It is driven through one door and one queue (see [`io`]); it
 //! owns no clock, socket, thread or file, and the same inputs make the same outputs.
 //!
-//! The journey of a put: `calls` → `puts` (room from `copies`) → announced to the shard owner's
+//! The journey of a put: `calls` → `puts` (space from `copies`) → announced to the shard owner's
 //! `directory`. Of a get: `calls` → `fetch` asks the owner, which lends a sender → `serve` there.
 //! Of a reduce: `reduce`.
 #![forbid(unsafe_code)]
@@ -30,10 +30,10 @@ mod puts;
 mod reduce;
 mod repeats;
 mod resync;
-mod room;
 mod serve;
 mod shard_table;
 mod shards;
+mod space_waiters;
 mod subscriptions;
 mod timers;
 mod verdicts;
@@ -63,14 +63,14 @@ use members::Members;
 use put_again::Spares;
 use puts::Writes;
 use reduce::{Reduction, Seats};
-use room::RoomQueue;
 use serve::{Sends, Sent};
 use shards::ShardSet;
+use space_waiters::SpaceWaiters;
 use subscriptions::Subscriptions;
 use timers::Timer;
 
-/// After one input, whoever waits for room is looked at so many times; room that changes once more waits for the next.
-const ROOM_LOOKS_MAX: u32 = 10_000;
+/// After one input, whoever waits for space is looked at so many times; space that changes once more waits for the next.
+const SPACE_LOOKS_MAX: u32 = 10_000;
 
 /// One node's decisions. Drive it: `handle`, then `poll_output` until `None`, then sleep until an
 /// input comes or `next_deadline`.
@@ -104,9 +104,9 @@ pub struct Core {
     reduce_degree: Option<Degree>,
     directory: Directory,
     copies: Copies,
-    /// Who waits for room in the store.
-    room: RoomQueue,
-    room_changed: bool,
+    /// Who waits for space in the store.
+    space_waiters: SpaceWaiters,
+    space_changed: bool,
     /// Objects whose copy here was doomed: those who want them look again.
     vacated: BTreeSet<ObjectId>,
     clients: BTreeMap<ClientId, Client>,
@@ -151,8 +151,8 @@ impl Core {
             reduce_degree: config.reduce_degree,
             directory: if alone { Directory::alone() } else { Directory::joining(config.node) },
             copies: Copies::new(config.store_bytes),
-            room: RoomQueue::default(),
-            room_changed: false,
+            space_waiters: SpaceWaiters::default(),
+            space_changed: false,
             vacated: BTreeSet::new(),
             clients: BTreeMap::new(),
             calls: Calls::default(),
@@ -176,8 +176,8 @@ impl Core {
         if self.has_left() {
             return;
         }
-        // Room that is made in turns goes to those who wait for it already.
-        self.copies.begin_turn(!self.room.has_more());
+        // Space that is made in turns goes to those who wait for it already.
+        self.copies.begin_turn(!self.space_waiters.has_more());
         match input {
             Input::Client { client, call, request } => self.on_request(client, call, request),
             Input::ClientGone { client } => self.on_client_gone(client),
@@ -240,7 +240,7 @@ impl Core {
         next.filter(|_| !self.has_left())
     }
 
-    /// Handles messages to ourselves, and gives room and ids that became free to those who wait for
+    /// Handles messages to ourselves, and gives space and ids that became free to those who wait for
     /// them, until nothing of that is left.
     fn settle(&mut self) {
         let mut looked = 0;
@@ -250,16 +250,16 @@ impl Core {
                 self.retry_puts(object);
             } else if let Some(message) = self.ctx.loopback.pop_front() {
                 self.on_message(self.ctx.me, message);
-            } else if self.room_changed && !self.room.is_empty() {
-                debug_assert!(looked < ROOM_LOOKS_MAX, "looking for room changes what room there is");
-                if looked == ROOM_LOOKS_MAX {
+            } else if self.space_changed && !self.space_waiters.is_empty() {
+                debug_assert!(looked < SPACE_LOOKS_MAX, "looking for space changes what space there is");
+                if looked == SPACE_LOOKS_MAX {
                     return;
                 }
                 looked += 1;
-                self.room_changed = false;
-                self.retry_room();
+                self.space_changed = false;
+                self.retry_space_waiters();
             } else {
-                self.room_changed = false;
+                self.space_changed = false;
                 return;
             }
         }

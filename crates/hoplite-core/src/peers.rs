@@ -194,7 +194,7 @@ impl Core {
     }
 
     /// Keeps an evictable copy of a small object beside its entry, so that asks are answered with
-    /// the bytes at once. Without room it is left out: asks then lead to its holder.
+    /// the bytes at once. Without space it is left out: asks then lead to its holder.
     fn keep(&mut self, id: ObjectId, report: &CopyReport, payload: Blob) {
         let new = NewCopy {
             object: id,

@@ -1,6 +1,6 @@
 //! A put of an object that somebody put before: the first content stays, and this put ends well once it is here.
 //!
-//! Until then the bytes of the second put are kept as a *spare*, as long as nobody else needs their room: if the
+//! Until then the bytes of the second put are kept as a *spare*, as long as nobody else needs their space: if the
 //! first content dies before it has come, they are offered as the object's.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub(crate) struct Spares {
     by_call: BTreeMap<(ClientId, u64), CopyId>,
     /// In the order in which they were put.
     by_copy: BTreeMap<CopyId, (ClientId, u64)>,
-    /// Given up for room.
+    /// Given up for space.
     given_up: u64,
 }
 
@@ -42,7 +42,7 @@ impl Spares {
 
     pub fn gauge(&self, gauges: &mut Vec<Gauge>) {
         let (name, value) = ("spare copies of puts".to_owned(), self.by_call.len() as u64);
-        // As many as there is room for.
+        // As many as there is space for.
         gauges.push(Gauge { name, value, limit: 0, met: self.given_up });
     }
 }
@@ -52,8 +52,8 @@ impl Core {
     pub(crate) fn wait_for_first(&mut self, client: ClientId, call: u64, copy: CopyId) {
         let spare = &self.copies.table[&copy];
         let (id, size, header) = (spare.object, spare.extent.size, spare.header.clone());
-        // Somebody who needs its room may wait for that already.
-        self.room_changed |= spare.views == 0;
+        // Somebody who needs its space may wait for that already.
+        self.space_changed |= spare.views == 0;
         self.spares.insert((client, call), copy);
         self.replace_pending(client, call, Pending::PutAgain { id, size, header });
         self.want(id, Want::Call(client, call));
@@ -125,7 +125,7 @@ impl Core {
         }
     }
 
-    /// The oldest call whose bytes can be given up for room. Not those that a client views: their room would not
+    /// The oldest call whose bytes can be given up for space. Not those that a client views: their space would not
     /// come back.
     pub(crate) fn droppable_spare(&self) -> Option<(ClientId, u64)> {
         let unseen = |copy: &CopyId| self.copies.table[copy].views == 0;

@@ -19,7 +19,7 @@ use crate::calls::{Pending, STEPS_PER_TURN};
 use crate::copies::{NewCopy, Phase};
 use crate::fetch::{Early, Want};
 use crate::io::{ClientId, Output};
-use crate::room::RoomFor;
+use crate::space_waiters::SpaceWaiter;
 use crate::Core;
 
 /// What the directory has said of a writing.
@@ -173,7 +173,7 @@ impl Core {
     /// Creates the copy a pending call asks for, or leaves the call waiting for what is in the way.
     pub(crate) fn try_create(&mut self, client: ClientId, call: u64) {
         let Some(Pending::Create(creation)) = self.pending(client, call) else { return };
-        // Not its bytes: it may be tried as often as room comes back.
+        // Not its bytes: it may be tried as often as space comes back.
         let Creation { id, size, keep, .. } = *creation;
         let (header, inline) = (creation.header.clone(), creation.payload.is_some());
         if let Some(copy) = self.copies.live(id) {
@@ -186,7 +186,7 @@ impl Core {
         }
         let new = self.new_writing(client, id, size, header);
         let Some(copy) = self.open_copy(new) else {
-            return self.wait_for_room(RoomFor::Create { object: id, client, call }, size);
+            return self.wait_for_space(SpaceWaiter::Create { object: id, client, call }, size);
         };
         let sealing = inline.then_some(call);
         match self.calls.take_payload(client, call) {
@@ -324,7 +324,7 @@ impl Core {
         write.judged = judged;
         match verdict {
             Verdict::Accepted(stamp) => self.copies.with(copy, |copy| copy.stamp = Some(stamp)),
-            // The client may still be writing: its room is kept until it lets go.
+            // The client may still be writing: its space is kept until it lets go.
             _ => self.doom(copy),
         }
         self.finish_write(copy);

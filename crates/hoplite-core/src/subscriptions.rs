@@ -1,4 +1,4 @@
-//! Objects whose copies we watch through the directory: for `wait`, for reductions, and for want of room.
+//! Objects whose copies we watch through the directory: for `wait`, for reductions, and for want of space.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -19,7 +19,7 @@ pub(crate) enum Watcher {
     Reduction(u64),
     /// We are leaving, and wait for the object to be kept elsewhere.
     Leave,
-    /// A fetch that waits for room here has no question open with the owner: this is how it hears that
+    /// A fetch that waits for space here has no question open with the owner: this is how it hears that
     /// the object is deleted.
     Fetch,
 }

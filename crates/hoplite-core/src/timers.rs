@@ -39,7 +39,7 @@ pub(crate) enum Timer {
     TakeIn,
     /// Seat a reduction's slots anew that failed before.
     Reseat(u64),
-    /// A slot seated here has waited long enough for room.
+    /// A slot seated here has waited long enough for space.
     Crowded(ReductionId, u32),
     /// The root of a committed reduction has been dead for a while.
     Bereaved(u64),
@@ -57,7 +57,7 @@ pub(crate) enum Timer {
     Work,
     /// Forget those who are involved in objects here and never became members.
     Strangers,
-    /// Nodes that had no room to keep an object may have some.
+    /// Nodes that had no space to keep an object may have some.
     Pin(ObjectId),
     /// Forget the oldest tombstones.
     Tombstones,

@@ -3,7 +3,7 @@
 //!
 //! A window is a copy of its own object, whose data is a range of another copy's and whose progress block
 //! lies by itself. The whole is there once every window is sealed; until then nothing of it is read under
-//! its own name, and its room is kept as long as somebody touches a window.
+//! its own name, and its space is kept as long as somebody touches a window.
 
 use hoplite_types::peer::Seal;
 use hoplite_types::{CopyId, Edition, Header, ObjectId};
@@ -14,7 +14,7 @@ use crate::Core;
 
 impl Core {
     /// Opens windows side by side over all of `whole`, each but the last of `part_bytes`. Returns whether
-    /// there was room for their progress blocks; if not, some may be missing.
+    /// there was space for their progress blocks; if not, some may be missing.
     pub(crate) fn open_windows(
         &mut self,
         whole: CopyId,
@@ -23,7 +23,7 @@ impl Core {
     ) -> bool {
         let Extent { offset, size, .. } = self.copies.table[&whole].extent;
         for (at, (object, edition)) in (0..size).step_by(part_bytes as usize).zip(parts) {
-            let Some(Extent { block, .. }) = self.make_room(0) else { return false };
+            let Some(Extent { block, .. }) = self.make_space(0) else { return false };
             let part_size = part_bytes.min(size - at);
             if let Some(stale) = self.copies.live(object) {
                 self.doom(stale);

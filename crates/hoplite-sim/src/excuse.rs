@@ -18,7 +18,7 @@ pub enum Excuse {
     /// The node stood still or was slow: it answers late.
     Slow,
     /// There is no room for what has to come in place of something else.
-    NoRoom,
+    NoSpace,
     /// More than one fault struck a node that was about to leave.
     SeveralFaults,
     /// An owner tells what it has heard; a copy of it was made a moment ago.
@@ -51,7 +51,7 @@ impl fmt::Display for Excuse {
             Excuse::KnewDied => "all who knew of it died",
             Excuse::NodeDied => "a node with the last copy may have died",
             Excuse::Slow => "the node stood still or was slow",
-            Excuse::NoRoom => "there was no room",
+            Excuse::NoSpace => "there was no room",
             Excuse::SeveralFaults => "several faults struck",
             Excuse::OnItsWay => "the owner had not heard yet",
             Excuse::TakenBack => "a put was taken back",

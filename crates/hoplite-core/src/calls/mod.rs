@@ -23,7 +23,7 @@ pub(crate) use turns::{LongWork, STEPS_PER_TURN};
 use crate::fetch::Want;
 use crate::io::ClientId;
 use crate::puts::Creation;
-use crate::room::RoomFor;
+use crate::space_waiters::SpaceWaiter;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
@@ -33,7 +33,7 @@ use waits::{Poll, Ready};
 /// What a call waits for.
 #[derive(Debug)]
 pub(crate) enum Pending {
-    /// Room, or the end of another writing of the object here.
+    /// Space, or the end of another writing of the object here.
     Create(Creation),
     /// The directory's verdict.
     Seal,
@@ -93,7 +93,7 @@ pub(crate) struct Calls {
     deleting: VecDeque<(ClientId, u64)>,
     /// Calls of clients that had too many open.
     pub refused: u64,
-    /// Of small puts that wait, for room above all.
+    /// Of small puts that wait, for space above all.
     payload_bytes: usize,
     payloads_refused: u64,
 }
@@ -291,7 +291,7 @@ impl Core {
             Pending::Create(Creation { id, payload, .. }) => {
                 self.calls.payload_bytes -= payload.map_or(0, |payload| payload.0.len());
                 self.unwant(id, Want::Call(client, call));
-                self.room.leave(RoomFor::Create { object: id, client, call });
+                self.space_waiters.leave(SpaceWaiter::Create { object: id, client, call });
             }
             Pending::Get { id, .. } => self.unwant(id, Want::Call(client, call)),
             Pending::PutAgain { id, .. } => {

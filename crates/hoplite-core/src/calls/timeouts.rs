@@ -7,7 +7,7 @@ use super::Pending;
 use crate::fetch::Want;
 use crate::io::ClientId;
 use crate::puts::Creation;
-use crate::room::RoomFor;
+use crate::space_waiters::SpaceWaiter;
 use crate::Core;
 
 impl Core {
@@ -25,13 +25,13 @@ impl Core {
         let Some(state) = self.calls.table.get(&(client, call)) else { return };
         let waited = format!("{:.3} s", (self.ctx.now - state.since).as_secs_f64());
         let me = self.ctx.me;
-        let put_of = |object| RoomFor::Create { object, client, call };
+        let put_of = |object| SpaceWaiter::Create { object, client, call };
         let (kind, message) = match &state.pending {
             Pending::Create(Creation { id, .. }) if self.copies.live(*id).is_some() => (
                 ErrorKind::TimedOut,
                 format!("{me}: {id} was still on its way here after {waited}: {}", self.fetch_diagnostics(*id)),
             ),
-            Pending::Create(Creation { id, .. }) if !self.room.has(put_of(*id)) => (
+            Pending::Create(Creation { id, .. }) if !self.space_waiters.has(put_of(*id)) => (
                 ErrorKind::TimedOut,
                 format!("{me}: {id} was in the way of its own put for {waited}: {}", self.fetch_diagnostics(*id)),
             ),

@@ -1,6 +1,6 @@
 //! Long work for clients, in short turns, so that nobody else waits for it: watching many objects, ending that,
 //! hearing that a node has gone with many of them, telling many who watch one, prefetching many, giving one to many
-//! who wait for it or telling them that it will not come, making room where many copies must go for that, and
+//! who wait for it or telling them that it will not come, making space where many copies must go for that, and
 //! forgetting a client that goes and leaves much behind.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -163,9 +163,9 @@ impl Core {
 
     /// It is a hint: what is too much is left out.
     pub(super) fn prefetch_in_turns(&mut self, mut ids: Vec<ObjectId>, nodes: Vec<NodeId>) {
-        let room = PREFETCHES_MAX - self.long_work.to_prefetch;
-        self.long_work.left_out += ids.len().saturating_sub(room) as u64;
-        ids.truncate(room);
+        let left = PREFETCHES_MAX - self.long_work.to_prefetch;
+        self.long_work.left_out += ids.len().saturating_sub(left) as u64;
+        ids.truncate(left);
         // They are taken off the end.
         ids.reverse();
         self.long_work.to_prefetch += ids.len();
@@ -202,13 +202,13 @@ impl Core {
         self.tell_next_watchers();
         self.give_some();
         self.go_on_some();
-        self.go_on_with_room();
+        self.continue_space_waiters();
         self.fail_next();
         self.tell_next_lost();
         self.unwatch_some();
         self.watch_some();
         self.prefetch_some();
-        let wants = self.fetches.next_failing().is_some() || self.room.has_more();
+        let wants = self.fetches.next_failing().is_some() || self.space_waiters.has_more();
         let watched = self.subscriptions.has_gone() || self.subscriptions.is_telling();
         if !self.long_work.is_empty() || wants || watched {
             self.work_on_calls_soon();
@@ -241,7 +241,7 @@ impl Core {
             self.retry_puts(object);
             self.serve_partial_gets(object);
             if self.copies.live(object).is_some() {
-                self.end_puts_wait_for_room(object);
+                self.end_puts_wait_for_space(object);
             }
         }
     }

@@ -91,7 +91,7 @@ impl Contender {
 #[derive(Debug, Default)]
 pub(super) struct Keeper {
     pub node: Option<NodeId>,
-    /// Nodes that had no room for it.
+    /// Nodes that had no space for it.
     pub refused: Vec<NodeId>,
 }
 

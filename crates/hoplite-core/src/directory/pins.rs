@@ -1,7 +1,7 @@
 //! Keeps one complete copy of each object pinned when the node that pinned it is dead or leaving.
 //!
 //! The owner tells a node to pin its copy, and repeats this on each new connection until the node reports a pinned
-//! copy. A node without room refuses; then the owner tells another one.
+//! copy. A node without space refuses; then the owner tells another one.
 
 use std::ops::Bound;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::Directory;
 use crate::ctx::Ctx;
 use crate::timers::Timer;
 
-/// How long until nodes that had no room are told again, if no other node is left.
+/// How long until nodes that had no space are told again, if no other node is left.
 const PIN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 impl Directory {
@@ -83,14 +83,14 @@ impl Directory {
         self.secure(ctx, id);
     }
 
-    /// It has a complete copy by now, whether it had room for one before or not.
+    /// It has a complete copy by now, whether it had space for one before or not.
     pub(super) fn forget_refusal(&mut self, node: NodeId, id: ObjectId) {
         if let Some(keeper) = self.known_entry_mut(id).and_then(|entry| entry.keeper.as_deref_mut()) {
             keeper.refused.retain(|&refused| refused != node);
         }
     }
 
-    /// Nodes that had no room may have some by now.
+    /// Nodes that had no space may have some by now.
     pub fn on_pin_timer(&mut self, ctx: &mut Ctx, id: ObjectId) {
         if let Some(keeper) = self.known_entry_mut(id).and_then(|entry| entry.keeper.as_deref_mut()) {
             keeper.refused.clear();
@@ -142,7 +142,7 @@ impl Entry {
         }
         let mut complete = self.complete().peekable();
         if complete.peek().is_none() || complete.any(|(_, held)| !held.leaving) {
-            // Being written or reduced: its writer will pin it. Or it stays as it is, for want of room.
+            // Being written or reduced: its writer will pin it. Or it stays as it is, for want of space.
             return None;
         }
         let told = known.and_then(|keeper| keeper.node).filter(|&node| eligible(node));

@@ -77,7 +77,7 @@ impl Directory {
         }
     }
 
-    /// Its bytes are kept here, or there was no room for them.
+    /// Its bytes are kept here, or there was no space for them.
     pub fn on_kept(
         &mut self,
         ctx: &mut Ctx,

@@ -268,8 +268,8 @@ impl Directory {
     fn await_deletion_at(&mut self, ctx: &mut Ctx, node: NodeId, id: ObjectId) {
         self.tell_deleted(ctx, node, id);
         let deletions = &mut self.tombstones.deletions;
-        let has_room = deletions.len() < DELETIONS_MAX || deletions.contains_key(&id);
-        if has_room && ctx.shards.contains(node) {
+        let has_space = deletions.len() < DELETIONS_MAX || deletions.contains_key(&id);
+        if has_space && ctx.shards.contains(node) {
             deletions.entry(id).or_default().unheard.insert(node);
         }
     }

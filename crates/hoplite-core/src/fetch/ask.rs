@@ -1,4 +1,4 @@
-//! The question for a sender: asked of the owner, repeated, answered with "not yet", put off for want of room.
+//! The question for a sender: asked of the owner, repeated, answered with "not yet", put off for want of space.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use hoplite_types::peer::DirectoryRequest;
 use hoplite_types::ObjectId;
 
 use super::{Early, Fetch, State};
-use crate::room::RoomFor;
 use crate::shards::ShardSet;
+use crate::space_waiters::SpaceWaiter;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
@@ -47,7 +47,7 @@ impl Core {
             fetch.asked = self.ctx.now;
             fetch.known = None;
             self.repeat_ask(object);
-            if before == State::NoRoom {
+            if before == State::NoSpace {
                 self.unwatch(object, Watcher::Fetch);
             }
         }
@@ -85,19 +85,19 @@ impl Core {
         self.fetches.repeats.are_under_way()
     }
 
-    /// The object is known, but there is no room for it. The owner's answer was its last: from here on it
+    /// The object is known, but there is no space for it. The owner's answer was its last: from here on it
     /// is watched.
-    pub(super) fn wait_for_room_to_fetch(&mut self, object: ObjectId, size: u64) {
+    pub(super) fn wait_for_space_to_fetch(&mut self, object: ObjectId, size: u64) {
         if let Some(fetch) = self.fetches.running.get_mut(&object) {
-            fetch.state = State::NoRoom;
+            fetch.state = State::NoSpace;
             self.watch(object, Watcher::Fetch);
         }
-        self.wait_for_room(RoomFor::Fetch { object }, size);
+        self.wait_for_space(SpaceWaiter::Fetch { object }, size);
     }
 
-    /// Room for a fetch that had none: ask anew, the world has changed since.
-    pub(crate) fn on_room_for_fetch(&mut self, object: ObjectId) {
-        if self.fetches.running.get(&object).is_some_and(|fetch| fetch.state == State::NoRoom) {
+    /// Space for a fetch that had none: ask anew, the world has changed since.
+    pub(crate) fn on_space_for_fetch(&mut self, object: ObjectId) {
+        if self.fetches.running.get(&object).is_some_and(|fetch| fetch.state == State::NoSpace) {
             self.ask_for_sender(object);
         }
     }

@@ -18,7 +18,7 @@ impl Core {
         };
         let Some(fetch) = self.fetches.running.get(&object) else { return text };
         match fetch.state {
-            State::NoRoom => text += "; it waits for room in the store",
+            State::NoSpace => text += "; it waits for room in the store",
             State::Resting => text += "; it asks for another sender in a moment",
             State::Receiving(transfer) => {
                 if let Some(transfer) = self.fetches.transfers.get(&transfer) {

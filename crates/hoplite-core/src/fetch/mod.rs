@@ -4,7 +4,7 @@
 //!   want ──▶ Asking ──Lend──▶ Receiving ──trailer──▶ sealed
 //!              ▲  │ ▲             │
 //!              │  │ └── broken ───┘   (asks again, keeps what it has)
-//!              │  └─ no room ─▶ NoRoom ─ room ─┐
+//!              │  └─ no space ▶ NoSpace ─ space ─┐
 //!              └──────────────────────────────┘
 //! ```
 //!
@@ -33,7 +33,7 @@ use crate::calls::Pending;
 use crate::copies::Phase;
 use crate::io::ClientId;
 use crate::repeats::Repeats;
-use crate::room::RoomFor;
+use crate::space_waiters::SpaceWaiter;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
@@ -52,7 +52,7 @@ pub(crate) enum Want {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Asking,
-    NoRoom,
+    NoSpace,
     /// Sender after sender has brought nothing: it asks again in a while.
     Resting,
     Receiving(TransferId),
@@ -121,7 +121,7 @@ pub(crate) struct Fetches {
 
 impl Fetches {
     /// Whether too much is wanted to prefetch that, too. What must stay here is brought all the same.
-    fn has_no_room_for(&self, object: ObjectId) -> bool {
+    fn has_no_space_for(&self, object: ObjectId) -> bool {
         self.wants.len() >= PREFETCH_WANTS_MAX && !self.pins.contains(&object)
     }
 
@@ -216,7 +216,7 @@ impl Core {
     /// Someone needs `object`; they are told through `satisfy_wants` or `fail_wants`, perhaps
     /// before this returns.
     pub(crate) fn want(&mut self, object: ObjectId, want: Want) {
-        if want == Want::Prefetch && self.fetches.has_no_room_for(object) {
+        if want == Want::Prefetch && self.fetches.has_no_space_for(object) {
             self.fetches.prefetches_left_out += 1;
             return;
         }
@@ -275,7 +275,7 @@ impl Core {
         let partial = &self.copies.table[&copy];
         match partial.phase {
             Phase::Received(None) if partial.views == 0 && partial.users == 0 => {
-                // Half a copy without anyone who wants it only takes room.
+                // Half a copy without anyone who wants it only takes space.
                 self.drop_fetch(object);
                 self.withdraw(copy);
                 self.doom(copy);
@@ -317,8 +317,8 @@ impl Core {
                 State::Asking => {
                     self.ask_owner(object, DirectoryRequest::Unask { ask: fetch.ask }, None);
                 }
-                State::NoRoom => {
-                    self.room.leave(RoomFor::Fetch { object });
+                State::NoSpace => {
+                    self.space_waiters.leave(SpaceWaiter::Fetch { object });
                     self.unwatch(object, Watcher::Fetch);
                 }
                 State::Resting => self.ctx.timers.clear(Timer::AskAgain(object)),

@@ -184,8 +184,8 @@ impl Core {
             None => {
                 self.fetches.pins.insert(object);
                 self.want(object, Want::Prefetch);
-                // Somebody here has wanted it for longer than there has been room for it.
-                if self.fetches.running.get(&object).is_some_and(|fetch| fetch.state == State::NoRoom) {
+                // Somebody here has wanted it for longer than there has been space for it.
+                if self.fetches.running.get(&object).is_some_and(|fetch| fetch.state == State::NoSpace) {
                     self.refuse_pin(object);
                 }
             }

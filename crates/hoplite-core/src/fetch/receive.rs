@@ -62,16 +62,16 @@ impl Core {
                 self.drop_fetch(object);
                 self.fail_wants(object, kind, &message);
             }
-            None => self.put_off_for_room(object, edition, size),
+            None => self.put_off_for_space(object, edition, size),
         }
     }
 
-    /// There is no room for the object now: it is asked for again when there is.
-    fn put_off_for_room(&mut self, object: ObjectId, edition: Edition, size: u64) {
+    /// There is no space for the object now: it is asked for again when there is.
+    fn put_off_for_space(&mut self, object: ObjectId, edition: Edition, size: u64) {
         self.withdraw_edition(object, edition);
         self.refuse_parked(object);
         self.refuse_pin(object);
-        self.wait_for_room_to_fetch(object, size);
+        self.wait_for_space_to_fetch(object, size);
     }
 
     /// The object was to be kept here, and will not be: its owner is to choose another node.
@@ -184,7 +184,7 @@ impl Core {
                 self.seal_copy(copy, Seal::default());
                 self.on_opened(object);
             }
-            None => self.put_off_for_room(object, edition, size),
+            None => self.put_off_for_space(object, edition, size),
         }
     }
 

@@ -3,7 +3,7 @@
 //! passed on from there.
 //!
 //! ```text
-//!  Seat ─▶ Waiting ──room──▶ Assembling ──every part sealed──▶ Folded ──Commit──▶ sealed target
+//!  Seat ─▶ Waiting ──space──▶ Assembling ──every part sealed──▶ Folded ──Commit──▶ sealed target
 //!                                │  └──Commit──▶ goes on alone ──────────────────────▲
 //!                                └─ a part breaks off: SeatFailed; after the commit: fetched like anything
 //! ```
@@ -26,7 +26,7 @@ impl Seats {
 }
 
 impl Core {
-    /// Room for the target and its windows, or none of it.
+    /// Space for the target and its windows, or none of it.
     pub(super) fn open_target(&mut self, key: Key, seat: &Seat) -> Option<CopyId> {
         let target = self.open_copy(NewCopy {
             object: seat.out,

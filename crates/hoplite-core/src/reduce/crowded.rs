@@ -1,11 +1,11 @@
-//! Reductions that hold the room others wait for. Partial sums stay until their reduction is over, so two
+//! Reductions that hold the space others wait for. Partial sums stay until their reduction is over, so two
 //! large ones in stores too small for both would wait for each other.
 //!
 //! ```text
-//!  seat waits for room ── SeatCrowded ──▶ coordinator: all sources complete? ── MakeWay ──▶ others here let go
+//!  seat waits for space ── SeatCrowded ──▶ coordinator: all sources complete? ── MakeWay ──▶ others here let go
 //! ```
-//! One reduction always has precedence over all others in its way: of those that need nothing but room,
-//! the one with the smallest id. It gets its room everywhere, ends, and gives it back. One that still
+//! One reduction always has precedence over all others in its way: of those that need nothing but space,
+//! the one with the smallest id. It gets its space everywhere, ends, and gives it back. One that still
 //! lacks a complete source comes behind those and pushes nobody out: what it lacks may be what they are
 //! about to make. That a seat's word on this is old does no harm: it is seated anew with a newer one.
 
@@ -16,39 +16,39 @@ use hoplite_types::peer::{PeerMessage, Seat, SeatTrouble};
 use hoplite_types::{CopyId, NodeId, ReductionId};
 
 use super::seat_table::{Key, Running, State};
-use crate::room::RoomFor;
+use crate::space_waiters::SpaceWaiter;
 use crate::timers::Timer;
 use crate::Core;
 
-/// How long a seat waits for room before others have to go, and between two looks. What they have summed
+/// How long a seat waits for space before others have to go, and between two looks. What they have summed
 /// up is lost: long enough for most of them to end by themselves, and short for who would wait for ever.
 const CROWDED_AFTER: Duration = Duration::from_secs(1);
 
 impl Core {
-    pub(super) fn wait_for_seat_room(&mut self, key: Key) {
+    pub(super) fn wait_for_slot_space(&mut self, key: Key) {
         let (reduction, slot) = key;
         let size = self.seats.running.get(&key).map_or(0, |running| running.seat.size);
-        self.wait_for_room(RoomFor::Seat { reduction, slot }, size);
+        self.wait_for_space(SpaceWaiter::Seat { reduction, slot }, size);
         let timer = Timer::Crowded(reduction, slot);
         if !self.ctx.timers.is_set(timer) {
             self.ctx.timers.set(self.ctx.now + CROWDED_AFTER, timer);
         }
     }
 
-    /// The seat has its room, or needs none any more.
-    pub(super) fn end_wait_for_room(&mut self, key: Key) {
+    /// The seat has its space, or needs none any more.
+    pub(super) fn end_wait_for_space(&mut self, key: Key) {
         let (reduction, slot) = key;
         self.ctx.timers.clear(Timer::Crowded(reduction, slot));
-        self.room.leave(RoomFor::Seat { reduction, slot });
+        self.space_waiters.leave(SpaceWaiter::Seat { reduction, slot });
         self.let_others_pass(key);
     }
 
     /// Nothing is kept for this seat any more: who had to stand back tries again.
     fn let_others_pass(&mut self, key: Key) {
-        self.room_changed |= self.seats.take_next(key);
+        self.space_changed |= self.seats.take_next(key);
     }
 
-    /// Whether room is being made here for a seat that goes before this one.
+    /// Whether space is being made here for a seat that goes before this one.
     pub(super) fn must_make_way(&self, key: Key, seat: &Seat) -> bool {
         self.seats.next().any(|other| yields(key, seat, other))
     }
@@ -56,28 +56,28 @@ impl Core {
     pub(crate) fn on_crowded_timer(&mut self, key: Key) {
         self.let_others_pass(key);
         let (reduction, slot) = key;
-        if self.room.has(RoomFor::Seat { reduction, slot }) {
+        if self.space_waiters.has(SpaceWaiter::Seat { reduction, slot }) {
             let attempt = self.seats.running[&key].seat.attempt;
             self.send(reduction.coordinator, PeerMessage::SeatCrowded { reduction, slot, attempt }, None);
             self.ctx.timers.set(self.ctx.now + CROWDED_AFTER, Timer::Crowded(reduction, slot));
         }
     }
 
-    /// The coordinator's side: a slot waits for room.
+    /// The coordinator's side: a slot waits for space.
     pub(crate) fn on_seat_crowded(&mut self, from: NodeId, reduction: ReductionId, slot: u32, attempt: u32) {
         self.on_seat_held(from, reduction, slot, attempt);
         if reduction.coordinator == self.ctx.me && self.is_striped_seat(reduction.number, from, slot, attempt)
         {
-            // The sums of a plain tree take less room: none beside the target where that is.
-            return self.on_stripe_failed(reduction.number, from, SeatTrouble::NoRoom);
+            // The sums of a plain tree take less space: none beside the target where that is.
+            return self.on_stripe_failed(reduction.number, from, SeatTrouble::NoSpace);
         }
-        if reduction.coordinator == self.ctx.me && self.needs_only_room(reduction.number) {
+        if reduction.coordinator == self.ctx.me && self.needs_only_space(reduction.number) {
             self.send(from, PeerMessage::MakeWay { reduction, slot, attempt }, None);
         }
     }
 
     /// Whether all sources are chosen and complete, so that it waits for nobody's work.
-    pub(super) fn needs_only_room(&self, number: u64) -> bool {
+    pub(super) fn needs_only_space(&self, number: u64) -> bool {
         let Some(reduction) = self.reductions.get(&number) else { return false };
         let is_whole = |(_, slot): &(u32, super::coordinator::Slot)| {
             slot.sources.iter().all(|chosen| {
@@ -92,7 +92,7 @@ impl Core {
             && reduction.slots.iter().all(is_whole)
     }
 
-    /// Others let go of their sums here if that makes the room this seat waits for.
+    /// Others let go of their sums here if that makes the space this seat waits for.
     pub(crate) fn on_make_way(&mut self, key: Key, attempt: u32) {
         let current = self.seats.running.get(&key).filter(|running| running.seat.attempt == attempt);
         let Some(Running { seat, state: State::Waiting, .. }) = current else { return };
@@ -127,19 +127,19 @@ impl Core {
         inputs.iter().for_each(|&input| self.copies.with(input, |copy| copy.users += 1));
         let arena = &mut self.copies.arena;
         let mut left = rivals.len();
-        while left > 0 && !arena.has_room_within_reach(seat.size) {
+        while left > 0 && !arena.has_space_within_reach(seat.size) {
             left -= 1;
             arena.loosen(self.copies.table[&rivals[left].1].extent);
         }
         let gone: Vec<_> = rivals[left..].iter().rev().copied().collect();
-        let fits = arena.has_room_within_reach(seat.size);
+        let fits = arena.has_space_within_reach(seat.size);
         gone.iter().for_each(|(_, copy)| arena.tighten(self.copies.table[copy].extent));
         inputs.iter().for_each(|&input| self.copies.with(input, |copy| copy.users -= 1));
         fits.then_some(gone)
     }
 }
 
-/// Whether a seat gives up its room for another one's, whose reduction needs nothing else.
+/// Whether a seat gives up its space for another one's, whose reduction needs nothing else.
 fn yields(key: Key, seat: &Seat, to: Key) -> bool {
     let ((reduction, _), (other, _)) = (key, to);
     reduction != other && (seat.lacking || reduction > other)

@@ -8,7 +8,7 @@
 //! - `stripes`: an allreduce of large objects in many rotated chains at once; `assembly`: a node puts the
 //!   target together from what they come to
 //! - `troubles`: slots that cannot go on by themselves, and what the coordinator does about it
-//! - `crowded`: reductions that hold the room others wait for
+//! - `crowded`: reductions that hold the space others wait for
 //! - `commit`: the end: committed, sealed, answered
 //! - `epochs`: slots that were let go because their coordinator seemed dead are not begun again
 //! - `repeat`: both sides say again what may have been lost

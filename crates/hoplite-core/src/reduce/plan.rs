@@ -25,7 +25,7 @@ pub(super) const PAUSE: Duration = Duration::from_micros(100);
 impl Core {
     /// Sends every slot what changed for it, the first of many at once.
     pub(super) fn update_plan(&mut self, number: u64) {
-        let lacking = !self.needs_only_room(number);
+        let lacking = !self.needs_only_space(number);
         let Some(mut reduction) = self.reductions.remove(&number) else { return };
         let id = ReductionId { coordinator: self.ctx.me, number };
         let epochs = self.seats.epochs();

@@ -68,7 +68,7 @@ impl Core {
                         self.send(from, PeerMessage::Seat { reduction, seat }, None);
                     }
                     Some(_) => {}
-                    // It was given to another, or to nobody: a sum that nobody reads would hold its room until the end.
+                    // It was given to another, or to nobody: a sum that nobody reads would hold its space until the end.
                     None => self.send(from, PeerMessage::Unseat { reduction, slot, attempt }, None),
                 }
             }

@@ -98,7 +98,7 @@ pub(crate) struct Seats {
     by_child: BTreeMap<ObjectId, BTreeSet<Key>>,
     /// Those that make targets.
     by_edition: BTreeMap<Edition, BTreeSet<Key>>,
-    /// Others have given up room for these, which goes to nobody behind them while they wait.
+    /// Others have given up space for these, which goes to nobody behind them while they wait.
     next: BTreeSet<Key>,
     pub(super) folds: BTreeMap<FoldId, Fold>,
     epochs: Epochs,
@@ -182,7 +182,7 @@ impl Seats {
         self.by_edition.get(&edition)?.first().copied()
     }
 
-    /// Room is given up for this seat.
+    /// Space is given up for this seat.
     pub(super) fn put_next(&mut self, key: Key) {
         self.next.insert(key);
     }
@@ -192,7 +192,7 @@ impl Seats {
         self.next.remove(&key)
     }
 
-    /// The seats that wait for room which is given up for them.
+    /// The seats that wait for space which is given up for them.
     pub(super) fn next(&self) -> impl Iterator<Item = Key> + '_ {
         self.next.iter().copied().filter(|key| self.running[key].state == State::Waiting)
     }

@@ -2,7 +2,7 @@
 //! its parent (or, at the root, everyone) streams from.
 //!
 //! ```text
-//!  Seat ─▶ Waiting ──(room, local inputs here)──▶ Folding ──ended──▶ Folded
+//!  Seat ─▶ Waiting ──(space, local inputs here)──▶ Folding ──ended──▶ Folded
 //!             ▲                                      │                 │ root: RootDone ─ Commit ─▶ sealed target
 //!             └────── Seat with a newer attempt ─────┘                 │ else: sealed partial sum
 //!                                                                      ▼
@@ -68,13 +68,13 @@ impl Core {
             Err(missing) => return self.seat_failed(key, SeatTrouble::Source(missing)),
         };
         if !self.copies.arena.could_hold(seat.size) {
-            return self.seat_failed(key, SeatTrouble::NoRoom);
+            return self.seat_failed(key, SeatTrouble::NoSpace);
         }
         if !self.free_id(seat.out, seat.root.then_some(seat.stamp)) {
             return self.seat_failed(key, SeatTrouble::Taken);
         }
         if self.must_make_way(key, &seat) {
-            return self.wait_for_seat_room(key);
+            return self.wait_for_slot_space(key);
         }
         if let Some(stale) = self.copies.live(seat.out) {
             // A cached part of an attempt that is over.
@@ -83,7 +83,7 @@ impl Core {
             }
             self.doom(stale);
         }
-        // No one may throw the sources out while room is made for the sum.
+        // No one may throw the sources out while space is made for the sum.
         sources.iter().for_each(|&source| self.add_user(source));
         let new = NewCopy {
             object: seat.out,
@@ -98,15 +98,15 @@ impl Core {
             claim: seat.root.then_some(seat.claim),
         };
         // What is opened and closed again for want of more, and sources that may be thrown out again, are no news of
-        // room: looking once more for it would end here, for ever.
-        let room_changed = self.room_changed;
+        // space: looking once more for it would end here, for ever.
+        let space_changed = self.space_changed;
         let opened = if assembles { self.open_target(key, &seat) } else { self.open_copy(new) };
         let Some(copy) = opened else {
             sources.iter().for_each(|&source| self.remove_user(source));
-            self.room_changed = room_changed;
-            return self.wait_for_seat_room(key);
+            self.space_changed = space_changed;
+            return self.wait_for_slot_space(key);
         };
-        self.end_wait_for_room(key);
+        self.end_wait_for_space(key);
         if assembles {
             return self.assemble(key, copy);
         }
@@ -176,7 +176,7 @@ impl Core {
 
     /// Ends a seat; what it folded so far is abandoned.
     pub(super) fn drop_seat(&mut self, key: Key) {
-        self.end_wait_for_room(key);
+        self.end_wait_for_space(key);
         let Some(running) = self.seats.remove(key) else { return };
         if let Some(copy) = running.copy() {
             // A finished partial sum may have been evicted meanwhile.

@@ -3,7 +3,7 @@
 //!
 //! They come with the news of them, and are kept by ids of their own until the reduction ends: as copies of the
 //! sources each would have to be reported to the directory, and taken back. Where one did not come so (there
-//! was no room, or its owner is new), it is got like by anyone else.
+//! was no space, or its owner is new), it is got like by anyone else.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use super::plan::PAUSE;
 use crate::copies::{NewCopy, Phase};
 use crate::fetch::Want;
 use crate::io::{Broken, FoldRule, Output};
-use crate::room::RoomFor;
+use crate::space_waiters::SpaceWaiter;
 use crate::timers::Timer;
 use crate::Core;
 
@@ -180,7 +180,7 @@ impl Core {
         let claim = Some(self.claim_of(number));
         let new = NewCopy { object: target, edition, size, header, phase, pinned, public, stamp, claim };
         let Some(copy) = self.open_copy(new) else {
-            return self.wait_for_room(RoomFor::SmallTarget { number }, size);
+            return self.wait_for_space(SpaceWaiter::SmallTarget { number }, size);
         };
         if let Some(small) = self.reductions.get_mut(&number).and_then(|reduction| reduction.small.as_mut()) {
             small.target = Some(copy);
@@ -250,7 +250,7 @@ impl Core {
     /// Lets go of what a reduction held to fold it here.
     pub(super) fn drop_small(&mut self, number: u64, reduction: &mut Reduction) {
         if let Some(small) = reduction.small.take() {
-            self.room.leave(RoomFor::SmallTarget { number });
+            self.space_waiters.leave(SpaceWaiter::SmallTarget { number });
             for &source in &reduction.request.sources {
                 self.unwant(source, Want::Reduction(number));
             }

@@ -55,7 +55,7 @@ impl Core {
             // They have hardly begun.
             self.start_over(number);
         }
-        let lacking = !self.needs_only_room(number);
+        let lacking = !self.needs_only_space(number);
         let (me, id) = (self.ctx.me, ReductionId { coordinator: self.ctx.me, number });
         let reduction = self.reductions.get_mut(&number).expect("seen above");
         reduction.stripings_left -= 1;
@@ -99,7 +99,7 @@ impl Core {
     pub(super) fn on_stripe_failed(&mut self, number: u64, from: NodeId, trouble: SeatTrouble) {
         match trouble {
             SeatTrouble::Taken | SeatTrouble::Refused(_) => return self.fail_for_seat(number, from, trouble),
-            SeatTrouble::NoRoom | SeatTrouble::LetGo(_) => {
+            SeatTrouble::NoSpace | SeatTrouble::LetGo(_) => {
                 self.reductions.get_mut(&number).expect("it has seats").stripings_left = 0;
             }
             SeatTrouble::Source(_) | SeatTrouble::Child(_) => {}

@@ -50,7 +50,7 @@ impl Core {
         seated.restart = true;
         let again = seated.attempt > 0;
         match trouble {
-            SeatTrouble::NoRoom | SeatTrouble::Taken | SeatTrouble::Refused(_) => {
+            SeatTrouble::NoSpace | SeatTrouble::Taken | SeatTrouble::Refused(_) => {
                 return self.fail_for_seat(number, from, trouble)
             }
             SeatTrouble::Source(_) => return self.advance_reduction(number),

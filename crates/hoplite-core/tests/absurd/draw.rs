@@ -406,7 +406,7 @@ pub fn message(tape: &mut Tape, from: NodeId) -> PeerMessage {
             trouble: match tape.below(6) {
                 0 => SeatTrouble::Child(tape.number32()),
                 1 => SeatTrouble::Source(object(tape)),
-                2 => SeatTrouble::NoRoom,
+                2 => SeatTrouble::NoSpace,
                 3 => SeatTrouble::Taken,
                 4 => SeatTrouble::LetGo(tape.number()),
                 _ => SeatTrouble::Refused(verdict(tape)),

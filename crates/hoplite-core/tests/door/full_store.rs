@@ -202,7 +202,7 @@ fn a_fetch_that_is_given_up_for_want_of_room_leaves_nothing() {
     at.answer(2, id, lend_of(ask, 2, edition(5), SIZE));
     at.ask(Request::Cancel { call });
     let left = at.leftovers();
-    assert!(!left.iter().any(|left| left.starts_with("room")), "{left:?}");
+    assert!(!left.iter().any(|left| left.starts_with("space waiters")), "{left:?}");
 }
 
 /// The other put of it took the room that both waited for.

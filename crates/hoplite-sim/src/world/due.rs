@@ -145,7 +145,7 @@ impl World {
             if done && lives && !standing.is_doomed(*id) && !self.has_sealed(place, *id) {
                 if !self.plan.roomy && self.stats.false_deaths > 0 {
                     // Another content stands since, for which there is no room here.
-                    self.excuses.count(Excuse::NoRoom);
+                    self.excuses.count(Excuse::NoSpace);
                     continue;
                 }
                 return Err(format!("{} no longer has {id:?}, which was put there", self.name(place)));

@@ -18,7 +18,7 @@ pub enum SeatTrouble {
     Source(#[n(0)] ObjectId),
     /// The partial sum will never fit into the store.
     #[n(2)]
-    NoRoom,
+    NoSpace,
     /// The target's id is taken there.
     #[n(3)]
     Taken,

@@ -103,7 +103,7 @@ draw_enum! {
     }
     Scope { All, Past }
     Verdict { Accepted { 0 }, Deleted, OtherKind { 0 }, Exists { 0 }, Abandoned }
-    SeatTrouble { Child { 0 }, Source { 0 }, NoRoom, Taken, LetGo { 0 }, Refused { 0 } }
+    SeatTrouble { Child { 0 }, Source { 0 }, NoSpace, Taken, LetGo { 0 }, Refused { 0 } }
     Request {
         Hello { version, pid },
         Create { id, size, header, timeout_ms, keep },
