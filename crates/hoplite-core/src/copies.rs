@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!            open                    seal
-//!   (space) ───────▶ Written ┐      ┌──────▶ Sealed ── doom (deleted, evicted) ──┐
+//!   (space) ──────▶ Written ┐      ┌──────▶ Sealed ── doom (deleted, evicted) ──┐
 //!                   Received ├──────┤                                            ├─▶ free, once
 //!                   Folded   ┘      └─────▶ doom (aborted, superseded) ──────────┘   unused
 //! ```

@@ -1,4 +1,4 @@
-//! The one door in and the one queue out of the deciding core.
+//! The one way in (`Input`) and the one queue out (`Output`) of the deciding core.
 //!
 //! A driver (the daemon, or the simulator) calls [`crate::Core::handle`] with an [`Input`] and the
 //! time, then carries out every [`Output`] **in order**; effects that finish later come back as

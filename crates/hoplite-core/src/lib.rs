@@ -1,6 +1,6 @@
 //! Every decision of a Hoplite node, and no I/O.
 //!
-//! A [`Core`] is one node's mind. It is driven through one door and one queue (see [`io`]); it
+//! A [`Core`] is one node's mind. It is driven through one function and one queue (see [`io`]); it
 //! owns no clock, socket, thread or file, and the same inputs make the same outputs.
 //!
 //! The journey of a put: `calls` → `puts` (space from `copies`) → announced to the shard owner's

@@ -5,7 +5,7 @@
 //!              ▲  │ ▲             │
 //!              │  │ └── broken ───┘   (asks again, keeps what it has)
 //!              │  └─ no space ▶ NoSpace ─ space ─┐
-//!              └──────────────────────────────┘
+//!              └─────────────────────────────────┘
 //! ```
 //!
 //! - here: who wants what, and for how long a fetch lives

@@ -1,4 +1,4 @@
-//! One core behind its public door, whose driver believes nothing: what the daemon would take for a bug of the core
+//! One core behind its public API, whose driver believes nothing: what the daemon would take for a bug of the core
 //! fails the test.
 
 use std::collections::{BTreeMap, BTreeSet};

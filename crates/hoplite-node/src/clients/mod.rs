@@ -2,10 +2,10 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `door` | who is let in, and who is turned away in words |
+//! | `admission` | who is let in, and who is turned away in words |
 //! | `life` | whether the process of a client still runs |
 
-mod door;
+mod admission;
 mod life;
 
 use std::io;
@@ -30,7 +30,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-pub use door::serve;
+pub use admission::serve;
 use life::Life;
 
 /// Bytes of answers that may wait for one client: several of the longest (`IDS_MAX` ids ready). A

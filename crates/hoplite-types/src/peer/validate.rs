@@ -1,5 +1,5 @@
 //! What a message must be to make sense by itself. Another one comes from a node with a bug, or from no node at
-//! all: it is dropped at the door, so that nobody behind it has to doubt what it says.
+//! all: it is dropped on arrival, so that nobody behind it has to doubt what it says.
 //!
 //! Only what the message alone can tell is looked at here. Whether it fits what a node knows is up to that node.
 

@@ -1,4 +1,4 @@
-//! The core through its public door: scripted clients and peers, and a driver that keeps books.
+//! The core through its public API: scripted clients and peers, and a driver that keeps books.
 
 mod asks;
 mod assembly;

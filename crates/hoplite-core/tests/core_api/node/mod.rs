@@ -1,4 +1,4 @@
-//! One core behind its public door, with a driver that keeps books instead of moving bytes, and
+//! One core behind its public API, with a driver that keeps books instead of moving bytes, and
 //! peers that say what the test makes them say. By themselves these only gossip, and say that they know of
 //! nothing when they are asked for an inventory.
 
