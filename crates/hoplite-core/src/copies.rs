@@ -32,7 +32,7 @@ pub(crate) enum Phase {
     /// By a fold; `None` once it has ended and waits for the commit, or was stopped.
     Folded(Option<FoldId>),
     /// Through windows (see `windows`).
-    Assembled,
+    Gathered,
     Sealed,
 }
 
@@ -394,7 +394,7 @@ impl Core {
             Phase::Folded(Some(fold)) => self.ctx.out.push_back(Output::StopFold { fold }),
             _ => {}
         }
-        if matches!(phase, Phase::Folded(_) | Phase::Assembled) || !public {
+        if matches!(phase, Phase::Folded(_) | Phase::Gathered) || !public {
             self.seat_copy_gone(id);
         }
         self.stop_sends(id);

@@ -50,7 +50,7 @@ impl fmt::Display for Report {
             flows,
             fanout_max,
             evictions,
-            assembled,
+            gathered,
             broken_transfers,
             from_memory,
             ..
@@ -58,7 +58,7 @@ impl fmt::Display for Report {
         write!(
             f,
             "seed {}: {}; {happenings} events, {messages} messages, {flows} streams (up to {fanout_max} from one copy), \
-             {evictions} evictions, {assembled} assembled, {broken_transfers} broken, {from_memory} from memory, {} contents judged, log {:016x}",
+             {evictions} evictions, {gathered} gathered, {broken_transfers} broken, {from_memory} from memory, {} contents judged, log {:016x}",
             self.seed, self.shape, self.judged, self.log_hash
         )
     }

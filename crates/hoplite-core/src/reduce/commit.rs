@@ -117,8 +117,8 @@ impl Core {
         edition: Edition,
         sources: Vec<ObjectId>,
     ) {
-        if let Some(key) = self.seats.assembly_of(reduction, edition) {
-            self.commit_assembly(key, sources);
+        if let Some(key) = self.seats.allgather_of(reduction, edition) {
+            self.commit_allgather(key, sources);
         } else if let Some(copy) = self.seats.take_finished_root(reduction, edition) {
             // The target may have been deleted while the commit was on its way.
             if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {
@@ -198,7 +198,7 @@ impl Core {
             let is_coming = copies.any(|(node, report)| is_one(node) && report.edition == edition);
             drop(copies);
             match is_coming {
-                // That member still assembles the target, and reports if it cannot.
+                // That member still gathers the target, and reports if it cannot.
                 true => self.ctx.timers.set(self.ctx.now + BEREAVED_FOR, Timer::Bereaved(number)),
                 false => self.mark_target_lost(number),
             }

@@ -9,9 +9,9 @@ use hoplite_types::{
 };
 
 use super::commit::Commitment;
+use super::reduce_scatter::Stripes;
 use super::request::Request;
 use super::small::Small;
-use super::stripes::Stripes;
 use crate::cost::{best_degree, Degree};
 use crate::io::ClientId;
 use crate::timers::Timer;

@@ -115,7 +115,7 @@ impl Core {
         let holds = |(&rival, running): (&Key, &Running)| match running.state {
             // A root that has summed up everything may be committed.
             State::Folded { .. } if running.seat.root => None,
-            State::Folding { copy, .. } | State::Folded { copy } | State::Assembling { copy } => {
+            State::Folding { copy, .. } | State::Folded { copy } | State::Gathering { copy } => {
                 let known = self.copies.table.get(&copy)?;
                 let free = !known.doomed && known.views == 0 && !inputs.contains(&copy);
                 (free && yields(rival, &running.seat, key)).then_some((rival, copy))

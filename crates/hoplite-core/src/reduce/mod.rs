@@ -5,7 +5,7 @@
 //! - `shape`: who is whose child in a tree that grows as sources arrive
 //! - `plan`: what every slot should be doing now; the difference to what it was told is sent
 //! - `seats`: a slot's own side; `seat_table`: what is kept of it; `amend`: it is told more while it is at it; `folds`: what goes in, and how it ends
-//! - `stripes`: an allreduce of large objects in many rotated chains at once; `assembly`: a node puts the
+//! - `reduce_scatter`: an allreduce of large objects in many rotated chains at once; `allgather`: a node puts the
 //!   target together from what they come to
 //! - `troubles`: slots that cannot go on by themselves, and what the coordinator does about it
 //! - `crowded`: reductions that hold the space others wait for
@@ -14,8 +14,8 @@
 //! - `repeat`: both sides say again what may have been lost
 //! - `small`: targets that fit into a message are folded by the coordinator itself
 
+mod allgather;
 mod amend;
-mod assembly;
 mod choose;
 mod commit;
 mod coordinator;
@@ -24,13 +24,13 @@ mod epochs;
 mod finish;
 mod folds;
 mod plan;
+mod reduce_scatter;
 mod repeat;
 mod request;
 mod seat_table;
 mod seats;
 mod shape;
 mod small;
-mod stripes;
 mod troubles;
 
 pub(crate) use coordinator::Reduction;

@@ -8,7 +8,7 @@ use hoplite_types::peer::DirectoryRequest;
 use hoplite_types::{FoldOrder, NodeId, ObjectId, Op};
 
 use super::coordinator::{Reduction, TargetRight};
-use super::stripes::STRIPINGS_MAX;
+use super::reduce_scatter::STRIPINGS_MAX;
 use crate::calls::Pending;
 use crate::cost::{small_sum_bytes_max, Degree};
 use crate::io::ClientId;

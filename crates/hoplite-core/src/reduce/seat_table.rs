@@ -20,8 +20,8 @@ pub(super) enum State {
         copy: CopyId,
         fold: FoldId,
     },
-    /// Parts of the target come, each by itself (see `assembly`).
-    Assembling {
+    /// Parts of the target come, each by itself (see `allgather`).
+    Gathering {
         copy: CopyId,
     },
     Folded {
@@ -55,7 +55,7 @@ impl Running {
     /// What it writes into.
     pub(super) fn copy(&self) -> Option<CopyId> {
         match self.state {
-            State::Folding { copy, .. } | State::Assembling { copy } | State::Folded { copy } => Some(copy),
+            State::Folding { copy, .. } | State::Gathering { copy } | State::Folded { copy } => Some(copy),
             State::Waiting | State::Failed => None,
         }
     }
@@ -201,7 +201,7 @@ impl Seats {
     pub(super) fn awaiting(&self, child: ObjectId) -> Vec<Key> {
         let parents = self.by_child.get(&child).into_iter().flatten().copied();
         parents
-            .filter(|key| matches!(self.running[key].state, State::Waiting | State::Assembling { .. }))
+            .filter(|key| matches!(self.running[key].state, State::Waiting | State::Gathering { .. }))
             .collect()
     }
 

@@ -59,9 +59,9 @@ impl Core {
     pub(crate) fn try_seat(&mut self, key: Key) {
         let Some(Running { seat, state: State::Waiting, .. }) = self.seats.running.get(&key) else { return };
         let seat = seat.clone();
-        let assembles = seat.part_bytes.is_some();
+        let gathers = seat.part_bytes.is_some();
         // The parts of a target come one by one, those from here as well.
-        let children = if assembles { &[] } else { &seat.children[..] };
+        let children = if gathers { &[] } else { &seat.children[..] };
         let sources = match self.local_inputs(&seat.sources, children) {
             Ok(Some(sources)) => sources,
             Ok(None) => return,
@@ -78,7 +78,7 @@ impl Core {
         }
         if let Some(stale) = self.copies.live(seat.out) {
             // A cached part of an attempt that is over.
-            if assembles {
+            if gathers {
                 self.withdraw(stale);
             }
             self.doom(stale);
@@ -100,15 +100,15 @@ impl Core {
         // What is opened and closed again for want of more, and sources that may be thrown out again, are no news of
         // space: looking once more for it would end here, for ever.
         let space_changed = self.space_changed;
-        let opened = if assembles { self.open_target(key, &seat) } else { self.open_copy(new) };
+        let opened = if gathers { self.open_target(key, &seat) } else { self.open_copy(new) };
         let Some(copy) = opened else {
             sources.iter().for_each(|&source| self.remove_user(source));
             self.space_changed = space_changed;
             return self.wait_for_slot_space(key);
         };
         self.end_wait_for_space(key);
-        if assembles {
-            return self.assemble(key, copy);
+        if gathers {
+            return self.start_allgather(key, copy);
         }
         let rule = rule(&seat);
         let fold = self.start_fold(FoldFor::Seat(key), copy, rule, sources, &seat.children);
@@ -231,7 +231,7 @@ impl Core {
             return;
         }
         match running.committed {
-            Some(_) => self.seal_assembly(key),
+            Some(_) => self.seal_allgather(key),
             None => self.say_root_done(key),
         }
     }

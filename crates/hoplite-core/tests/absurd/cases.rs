@@ -121,7 +121,7 @@ fn sit(seat: Seat) -> PeerMessage {
 }
 
 /// A target that is put together from two parts of node 3.
-fn assembly(slot: u32, out: ObjectId) -> Seat {
+fn allgather(slot: u32, out: ObjectId) -> Seat {
     Seat { part_bytes: Some(1 << 16), children: vec![child(7), child(8)], ..seat(slot, out) }
 }
 
@@ -207,7 +207,7 @@ fn seats_that_cannot_be() {
     let mut at = Node::new();
     let (out, source) = (named("out"), Source { id: named("source"), edition: EDITION });
     let good = seat(1, out);
-    let whole = assembly(1, out);
+    let whole = allgather(1, out);
     let part = ObjectId::target_part(reduction(), 7);
     for bad in [
         Seat { part_bytes: Some(0), ..whole.clone() },
@@ -252,9 +252,9 @@ fn a_slot_that_becomes_another_in_one_attempt() {
 #[test]
 fn two_targets_of_the_same_parts() {
     let mut at = Node::new();
-    at.hear(node(2), sit(assembly(1, named("one"))));
+    at.hear(node(2), sit(allgather(1, named("one"))));
     // The first one loses its parts, and is of no more use.
-    at.hear(node(2), sit(assembly(2, named("other"))));
+    at.hear(node(2), sit(allgather(2, named("other"))));
     assert_eq!(at.objects().len(), 3, "one target and its two parts");
     at.hear(node(2), PeerMessage::Disband { reduction: reduction() });
     assert!(at.objects().is_empty());
@@ -263,7 +263,7 @@ fn two_targets_of_the_same_parts() {
 #[test]
 fn a_part_that_is_deleted_takes_the_whole_with_it() {
     let mut at = Node::new();
-    at.hear(node(2), sit(assembly(1, named("whole"))));
+    at.hear(node(2), sit(allgather(1, named("whole"))));
     let answer = deleted(Stamp::from_ms(9));
     at.hear(node(2), PeerMessage::Answer { id: ObjectId::target_part(reduction(), 7), answer });
     assert!(at.objects().is_empty());
@@ -272,7 +272,7 @@ fn a_part_that_is_deleted_takes_the_whole_with_it() {
 #[test]
 fn a_committed_target_that_is_deleted() {
     let mut at = Node::new();
-    at.hear(node(2), sit(assembly(1, named("whole"))));
+    at.hear(node(2), sit(allgather(1, named("whole"))));
     let (id, edition) = (named("whole"), EDITION);
     at.hear(
         node(2),

@@ -1,7 +1,7 @@
 //! The core through its public API: scripted clients and peers, and a driver that keeps books.
 
+mod allgather;
 mod asks;
-mod assembly;
 mod backups;
 mod bounds;
 mod claims;
@@ -29,6 +29,7 @@ mod puts;
 mod puts_again;
 mod recovery;
 mod recovery_anew;
+mod reduce_scatter;
 mod reduces;
 mod repeats;
 mod requests;
@@ -37,7 +38,6 @@ mod rights;
 mod serving;
 mod small;
 mod stalls;
-mod stripes;
 mod tombstones;
 mod turns;
 mod verdicts;

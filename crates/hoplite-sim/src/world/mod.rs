@@ -172,7 +172,7 @@ pub struct Stats {
     pub fanout_max: usize,
     pub evictions: u64,
     /// Targets of allreduces that were put together from stripes, one for each node.
-    pub assembled: u64,
+    pub gathered: u64,
     pub broken_transfers: u64,
     /// Gets that clients answered themselves.
     pub from_memory: u64,

@@ -238,7 +238,7 @@ impl World {
             let what = format!("{} fills c{}: {why}", self.name(place), copy.0);
             return self.violate(what);
         }
-        self.stats.assembled += 1;
+        self.stats.gathered += 1;
         self.wake(place, copy);
     }
 

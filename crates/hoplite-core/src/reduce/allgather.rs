@@ -1,9 +1,9 @@
-//! A node's side of a striped allreduce: it puts the target together from its parts, each of which comes
-//! from a neighbour (or, one of them, from the partial sum here) into a window of the target's copy, and is
-//! passed on from there.
+//! The all-gather of a striped allreduce, at each node: it puts the target together from its parts. Each part comes
+//! from a neighbour (or, one of them, from the partial sum here) into a window of the target's copy, and is passed on
+//! from there.
 //!
 //! ```text
-//!  Seat ─▶ Waiting ──space──▶ Assembling ──every part sealed──▶ Folded ──Commit──▶ sealed target
+//!  Seat ─▶ Waiting ──space──▶ Gathering ───every part sealed──▶ Folded ──Commit──▶ sealed target
 //!                                │  └──Commit──▶ goes on alone ──────────────────────▲
 //!                                └─ a part breaks off: SeatFailed; after the commit: fetched like anything
 //! ```
@@ -19,7 +19,7 @@ use crate::Core;
 
 impl Seats {
     /// The seat that puts this edition of a target together.
-    pub(super) fn assembly_of(&self, reduction: ReductionId, edition: Edition) -> Option<Key> {
+    pub(super) fn allgather_of(&self, reduction: ReductionId, edition: Edition) -> Option<Key> {
         let is_it = |seat: &Seat| seat.part_bytes.is_some() && seat.edition == edition;
         self.keys_of(reduction).into_iter().find(|key| is_it(&self.running[key].seat))
     }
@@ -33,7 +33,7 @@ impl Core {
             edition: seat.edition,
             size: seat.size,
             header: seat.header.clone(),
-            phase: Phase::Assembled,
+            phase: Phase::Gathered,
             // Nobody is to stream from it while its parts come; whether it stays is known when it is sealed.
             pinned: false,
             public: true,
@@ -63,8 +63,8 @@ impl Core {
     }
 
     /// The target is open: every part is asked for where the coordinator says that it will be.
-    pub(super) fn assemble(&mut self, key: Key, target: CopyId) {
-        self.seats.set_state(key, State::Assembling { copy: target });
+    pub(super) fn start_allgather(&mut self, key: Key, target: CopyId) {
+        self.seats.set_state(key, State::Gathering { copy: target });
         let seat = &self.seats.running[&key].seat;
         let (out, parts) = (seat.out, seat.children.clone());
         self.drop_fetch(out);
@@ -84,7 +84,7 @@ impl Core {
 
     /// The parts whose sums are made on this node, as soon as those are there.
     pub(super) fn begin_local_parts(&mut self, key: Key) {
-        let Some(Running { seat, state: State::Assembling { copy: target }, .. }) =
+        let Some(Running { seat, state: State::Gathering { copy: target }, .. }) =
             self.seats.running.get(&key)
         else {
             return;
@@ -120,14 +120,14 @@ impl Core {
     pub(crate) fn on_part_ended(&mut self, target: CopyId) {
         let Some(key) = self.seats.key_of(target) else { return };
         let running = &self.seats.running[&key];
-        if running.state != (State::Assembling { copy: target }) {
+        if running.state != (State::Gathering { copy: target }) {
             return;
         }
         let windows = &self.copies.table[&target].windows;
         let mut parts = windows.iter().zip(&running.seat.children);
         if windows.iter().all(|window| self.copies.table[window].is_sealed()) {
             self.seats.set_state(key, State::Folded { copy: target });
-            return self.on_assembled(key);
+            return self.on_gathered(key);
         }
         // A part from here that has not begun is no trouble.
         let broken = |(window, part): &(&CopyId, &Child)| {
@@ -142,25 +142,25 @@ impl Core {
         }
     }
 
-    fn on_assembled(&mut self, key: Key) {
+    fn on_gathered(&mut self, key: Key) {
         let running = &self.seats.running[&key];
         match running.committed {
-            Some(_) => self.seal_assembly(key),
+            Some(_) => self.seal_allgather(key),
             None if running.seat.root => self.say_root_done(key),
             None => {}
         }
     }
 
     /// The coordinator's word that the target is final; everything else of the reduction is over.
-    pub(super) fn commit_assembly(&mut self, key: Key, sources: Vec<ObjectId>) {
+    pub(super) fn commit_allgather(&mut self, key: Key, sources: Vec<ObjectId>) {
         let running = self.seats.running.get_mut(&key).expect("just found");
         running.committed = Some(sources);
         let state = running.state;
         let is_coming =
             |target| !self.copies.table[target].windows.iter().any(|&window| self.is_idle(window));
         match state {
-            State::Folded { .. } => self.seal_assembly(key),
-            State::Assembling { copy } if is_coming(&copy) => {}
+            State::Folded { .. } => self.seal_allgather(key),
+            State::Gathering { copy } if is_coming(&copy) => {}
             _ => self.drop_seat(key),
         }
         let (reduction, _) = key;
@@ -172,7 +172,7 @@ impl Core {
     }
 
     /// Seals the target, unless its owner has still to hear that it is made here.
-    pub(super) fn seal_assembly(&mut self, key: Key) {
+    pub(super) fn seal_allgather(&mut self, key: Key) {
         if self.seats.running.get(&key).is_none_or(|running| running.may_seal == MaySeal::NotYet) {
             return;
         }
