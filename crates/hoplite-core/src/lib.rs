@@ -291,7 +291,7 @@ impl Core {
             Timer::Join => self.on_join_timer(),
             Timer::TakeIn => self.take_in_members(),
             Timer::Reseat(number) => self.advance_reduction(number),
-            Timer::Crowded(reduction, slot) => self.on_crowded_timer((reduction, slot)),
+            Timer::SlotNeedsSpace(reduction, slot) => self.on_slot_space_timer((reduction, slot)),
             Timer::Bereaved(number) => self.on_bereaved_timer(number),
             Timer::Barrier(number) => self.on_barrier_timer(number),
             Timer::Ping(node) => self.ping(node),

@@ -74,16 +74,16 @@ impl Core {
             PeerMessage::Unpull { transfer } => self.on_unpull(PullKey { to: from, transfer }),
             PeerMessage::PullRefused { transfer } => self.on_pull_refused(transfer),
             PeerMessage::Seat { reduction, seat } => self.on_seat(from, reduction, seat),
-            PeerMessage::SeatFailed { reduction, slot, attempt, trouble } => {
-                self.on_seat_failed(from, reduction.number, slot, attempt, trouble);
+            PeerMessage::SeatFailed { reduction, slot, attempt, failure } => {
+                self.on_seat_failed(from, reduction.number, slot, attempt, failure);
             }
             PeerMessage::SeatHeld { reduction, slot, attempt } => {
                 self.on_seat_held(from, reduction, slot, attempt);
             }
-            PeerMessage::SeatCrowded { reduction, slot, attempt } => {
-                self.on_seat_crowded(from, reduction, slot, attempt);
+            PeerMessage::SlotNeedsSpace { reduction, slot, attempt } => {
+                self.on_slot_needs_space(from, reduction, slot, attempt);
             }
-            PeerMessage::MakeWay { reduction, slot, attempt } => self.on_make_way((reduction, slot), attempt),
+            PeerMessage::Preempt { reduction, slot, attempt } => self.on_preempt((reduction, slot), attempt),
             PeerMessage::Unseat { reduction, slot, attempt } => {
                 self.on_unseat(from, (reduction, slot), attempt);
             }

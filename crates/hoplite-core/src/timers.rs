@@ -40,7 +40,7 @@ pub(crate) enum Timer {
     /// Seat a reduction's slots anew that failed before.
     Reseat(u64),
     /// A slot seated here has waited long enough for space.
-    Crowded(ReductionId, u32),
+    SlotNeedsSpace(ReductionId, u32),
     /// The root of a committed reduction has been dead for a while.
     Bereaved(u64),
     /// A reduction has waited long enough to hear what exists already.

@@ -32,8 +32,8 @@ list! {
     Kind {
         Announce, Withdraw, Ask, Unask, Subscribe, Unsubscribe, Delete, Locate, Claim, ReleaseClaim, MarkLost, Bring,
         PinRefused, Verdict, Lend, Inline, Deleted, Lost, Copy, CopyGone, DeleteDone, Located, Pin, AskAgain, NotYet,
-        Holders, ClaimVerdict, Pull, Unpull, PullRefused, Check, Checked, Seat, SeatFailed, SeatHeld, SeatCrowded,
-        MakeWay, Unseat, RootDone, Commit, Committed, Disband, Prefetch, Ping, Pong, ResyncRequest, DeletionHeard, BackupIds,
+        Holders, ClaimVerdict, Pull, Unpull, PullRefused, Check, Checked, Seat, SeatFailed, SeatHeld, SlotNeedsSpace,
+        Preempt, Unseat, RootDone, Commit, Committed, Disband, Prefetch, Ping, Pong, ResyncRequest, DeletionHeard, BackupIds,
         InventoryRequest, Inventory, MembersRequest, Members, Goodbye,
     }
 }
@@ -111,8 +111,8 @@ impl Kind {
             PeerMessage::Seat { .. } => Kind::Seat,
             PeerMessage::SeatFailed { .. } => Kind::SeatFailed,
             PeerMessage::SeatHeld { .. } => Kind::SeatHeld,
-            PeerMessage::SeatCrowded { .. } => Kind::SeatCrowded,
-            PeerMessage::MakeWay { .. } => Kind::MakeWay,
+            PeerMessage::SlotNeedsSpace { .. } => Kind::SlotNeedsSpace,
+            PeerMessage::Preempt { .. } => Kind::Preempt,
             PeerMessage::Unseat { .. } => Kind::Unseat,
             PeerMessage::RootDone { .. } => Kind::RootDone,
             PeerMessage::Commit { .. } => Kind::Commit,
@@ -159,8 +159,8 @@ fn subject(message: &PeerMessage) -> (Thing, u64) {
         }
         PeerMessage::SeatFailed { reduction, slot, attempt, .. }
         | PeerMessage::SeatHeld { reduction, slot, attempt }
-        | PeerMessage::SeatCrowded { reduction, slot, attempt }
-        | PeerMessage::MakeWay { reduction, slot, attempt }
+        | PeerMessage::SlotNeedsSpace { reduction, slot, attempt }
+        | PeerMessage::Preempt { reduction, slot, attempt }
         | PeerMessage::Unseat { reduction, slot, attempt }
         | PeerMessage::RootDone { reduction, slot, attempt } => {
             (Thing::Reduction(*reduction), seat(*slot, *attempt))
@@ -410,7 +410,7 @@ pub fn why_empty(kind: Kind, trouble: Trouble) -> Option<&'static str> {
         (Kind::Ping | Kind::Pong, Trouble::Twice) | (Kind::Pong, Trouble::Repeated) => {
             "every ping is of a moment of its own"
         }
-        (Kind::Seat | Kind::MakeWay | Kind::Unseat | Kind::Commit | Kind::Disband, Trouble::Overtaken) => {
+        (Kind::Seat | Kind::Preempt | Kind::Unseat | Kind::Commit | Kind::Disband, Trouble::Overtaken) => {
             "only its coordinator speaks of a reduction to a seat, in order"
         }
         (

@@ -8,7 +8,7 @@
 //!                                └─ a part breaks off: SeatFailed; after the commit: fetched like anything
 //! ```
 
-use hoplite_types::peer::{Child, Seal, Seat, SeatTrouble};
+use hoplite_types::peer::{Child, Seal, Seat, SlotFailure};
 use hoplite_types::{CopyId, Edition, ObjectId, ReductionId};
 
 use super::folds::FoldFor;
@@ -129,7 +129,7 @@ impl Core {
             self.seats.set_state(key, State::Folded { copy: target });
             return self.on_gathered(key);
         }
-        // A part from here that has not begun is no trouble.
+        // A part from here that has not begun has not failed.
         let broken = |(window, part): &(&CopyId, &Child)| {
             self.is_idle(**window) && (part.node != self.ctx.me || self.copies.live(part.id).is_some())
         };
@@ -137,7 +137,7 @@ impl Core {
             let slot = part.slot;
             match running.committed {
                 Some(_) => self.drop_seat(key),
-                None => self.seat_failed(key, SeatTrouble::Child(slot)),
+                None => self.fail_slot(key, SlotFailure::Child(slot)),
             }
         }
     }

@@ -1,6 +1,6 @@
 //! A seat that is told more about the attempt it is at: further inputs, no more to come, it is the root.
 
-use hoplite_types::peer::{Child, Seat, SeatTrouble};
+use hoplite_types::peer::{Child, Seat, SlotFailure};
 use hoplite_types::CopyId;
 
 use super::folds::rule;
@@ -13,7 +13,7 @@ impl Core {
     pub(super) fn amend_seat(&mut self, key: Key, told: &Seat, copy: CopyId, fold: FoldId) {
         let seat = self.seats.running[&key].seat.clone();
         if seat.root && !told.root && !self.free_id(seat.out, Some(seat.stamp)) {
-            return self.seat_failed(key, SeatTrouble::Taken);
+            return self.fail_slot(key, SlotFailure::Taken);
         }
         let children: Vec<_> = Child::all_but(&seat.children, &told.children).into_iter().cloned().collect();
         let added = match self.local_inputs(&seat.sources[told.sources.len()..], &children) {
@@ -22,9 +22,9 @@ impl Core {
             // the slot, which then waits for its inputs as a whole.
             Ok(None) => {
                 let child = children.iter().find(|child| child.node == self.ctx.me).expect("one was missing");
-                return self.seat_failed(key, SeatTrouble::Child(child.slot));
+                return self.fail_slot(key, SlotFailure::Child(child.slot));
             }
-            Err(missing) => return self.seat_failed(key, SeatTrouble::Source(missing)),
+            Err(missing) => return self.fail_slot(key, SlotFailure::Source(missing)),
         };
         added.iter().for_each(|&source| self.add_user(source));
         let streams = self.pull_children(fold, &children);

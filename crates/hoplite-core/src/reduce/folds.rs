@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hoplite_types::peer::{Child, PeerMessage, Seal, Seat, SeatTrouble};
+use hoplite_types::peer::{Child, PeerMessage, Seal, Seat, SlotFailure};
 use hoplite_types::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
 use super::seat_table::{Key, Running, State};
@@ -95,7 +95,7 @@ impl Core {
         if let (FoldFor::Seat(key), Some(&child)) = (running.purpose, running.streams.get(&transfer)) {
             let current = self.seats.running.get(&key).map(|running| running.state);
             if matches!(current, Some(State::Folding { fold: now, .. }) if now == fold) {
-                self.seat_failed(key, SeatTrouble::Child(child));
+                self.fail_slot(key, SlotFailure::Child(child));
             }
         }
     }
@@ -147,12 +147,12 @@ impl Core {
                 let source = seat.sources.iter().find(|source| gone(source.id, source.edition));
                 let mut children = seat.children.iter().filter(|child| child.node == self.ctx.me);
                 let child = children.find(|child| gone(child.id, child.edition));
-                let trouble = match (source, child) {
-                    (Some(source), _) => SeatTrouble::Source(source.id),
-                    (None, Some(child)) => SeatTrouble::Child(child.slot),
-                    (None, None) => SeatTrouble::LetGo(self.seats.fence_of(key.0.coordinator)),
+                let failure = match (source, child) {
+                    (Some(source), _) => SlotFailure::Source(source.id),
+                    (None, Some(child)) => SlotFailure::Child(child.slot),
+                    (None, None) => SlotFailure::LetGo(self.seats.fence_of(key.0.coordinator)),
                 };
-                self.seat_failed(key, trouble);
+                self.fail_slot(key, failure);
                 self.withdraw(fold.out);
                 self.doom(fold.out);
             }
@@ -168,19 +168,19 @@ impl Core {
     }
 
     /// The slot cannot go on by itself.
-    pub(super) fn seat_failed(&mut self, key: Key, trouble: SeatTrouble) {
+    pub(super) fn fail_slot(&mut self, key: Key, failure: SlotFailure) {
         let Some(running) = self.seats.running.get_mut(&key) else { return };
-        running.trouble = Some(trouble);
+        running.failure = Some(failure);
         if running.state == State::Waiting {
             self.seats.set_state(key, State::Failed);
         }
-        self.say_trouble(key);
+        self.report_failure(key);
     }
 
-    pub(super) fn say_trouble(&mut self, key: Key) {
+    pub(super) fn report_failure(&mut self, key: Key) {
         let (reduction, slot) = key;
-        let Some(Running { seat, trouble: Some(trouble), .. }) = self.seats.running.get(&key) else { return };
-        let failed = PeerMessage::SeatFailed { reduction, slot, attempt: seat.attempt, trouble: *trouble };
+        let Some(Running { seat, failure: Some(failure), .. }) = self.seats.running.get(&key) else { return };
+        let failed = PeerMessage::SeatFailed { reduction, slot, attempt: seat.attempt, failure: *failure };
         self.send(reduction.coordinator, failed, None);
     }
 

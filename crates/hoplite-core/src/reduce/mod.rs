@@ -7,8 +7,8 @@
 //! - `seats`: a slot's own side; `seat_table`: what is kept of it; `amend`: it is told more while it is at it; `folds`: what goes in, and how it ends
 //! - `reduce_scatter`: an allreduce of large objects in many rotated chains at once; `allgather`: a node puts the
 //!   target together from what they come to
-//! - `troubles`: slots that cannot go on by themselves, and what the coordinator does about it
-//! - `crowded`: reductions that hold the space others wait for
+//! - `failures`: slots that cannot go on by themselves, and what the coordinator does about it
+//! - `preemption`: reductions that hold the space others wait for
 //! - `commit`: the end: committed, sealed, answered
 //! - `epochs`: slots that were let go because their coordinator seemed dead are not begun again
 //! - `repeat`: both sides say again what may have been lost
@@ -19,11 +19,12 @@ mod amend;
 mod choose;
 mod commit;
 mod coordinator;
-mod crowded;
 mod epochs;
+mod failures;
 mod finish;
 mod folds;
 mod plan;
+mod preemption;
 mod reduce_scatter;
 mod repeat;
 mod request;
@@ -31,7 +32,6 @@ mod seat_table;
 mod seats;
 mod shape;
 mod small;
-mod troubles;
 
 pub(crate) use coordinator::Reduction;
 pub(crate) use request::Request;

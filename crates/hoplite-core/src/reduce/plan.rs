@@ -192,7 +192,7 @@ impl super::coordinator::Slot {
             let same_place = *at == node && !restart;
             wanted.attempt = told.attempt;
             wanted.edition.attempt = told.attempt;
-            // That nothing is lacking any more is said with something else only (see `crowded`).
+            // That nothing is lacking any more is said with something else only (see `preemption`).
             let lacking = std::mem::replace(&mut wanted.lacking, told.lacking);
             if same_place && wanted == *told {
                 return (lacking && !told.lacking).then(|| self.lacks());
@@ -219,7 +219,7 @@ impl super::coordinator::Slot {
 }
 
 impl super::coordinator::Slot {
-    /// A source of the reduction went: what was summed up makes way for others from now on.
+    /// A source of the reduction went: other reductions may preempt what was summed up from now on.
     fn lacks(&mut self) -> Seat {
         self.version += 1;
         let (_, told) = self.told.as_mut().expect("its caller has looked");

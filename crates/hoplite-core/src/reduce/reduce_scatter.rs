@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_types::limits::ALIGNMENT;
-use hoplite_types::peer::{Child, PeerMessage, Seat, SeatTrouble, Source};
+use hoplite_types::peer::{Child, PeerMessage, Seat, SlotFailure, Source};
 use hoplite_types::{Edition, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId};
 
 use super::coordinator::{Reduction, Slot};
@@ -96,13 +96,13 @@ impl Core {
     }
 
     /// One of its seats cannot go on.
-    pub(super) fn on_stripe_failed(&mut self, number: u64, from: NodeId, trouble: SeatTrouble) {
-        match trouble {
-            SeatTrouble::Taken | SeatTrouble::Refused(_) => return self.fail_for_seat(number, from, trouble),
-            SeatTrouble::NoSpace | SeatTrouble::LetGo(_) => {
+    pub(super) fn on_stripe_failed(&mut self, number: u64, from: NodeId, failure: SlotFailure) {
+        match failure {
+            SlotFailure::Taken | SlotFailure::Refused(_) => return self.fail_for_slot(number, from, failure),
+            SlotFailure::NoSpace | SlotFailure::LetGo(_) => {
                 self.reductions.get_mut(&number).expect("it has seats").stripings_left = 0;
             }
-            SeatTrouble::Source(_) | SeatTrouble::Child(_) => {}
+            SlotFailure::Source(_) | SlotFailure::Child(_) => {}
         }
         self.start_over(number);
         self.advance_reduction(number);

@@ -4,7 +4,7 @@
 //! its coordinators now and then how its slots stand, and is answered by whatever it missed. So neither
 //! side has to know what the other has heard.
 
-use hoplite_types::peer::{PeerMessage, SeatTrouble};
+use hoplite_types::peer::{PeerMessage, SlotFailure};
 use hoplite_types::{NodeId, ReductionId};
 
 use super::seat_table::{Key, Running};
@@ -99,8 +99,8 @@ impl Core {
         let fence = self.seats.epochs().fence_of(reduction.coordinator);
         let declined = epoch < fence || !self.ctx.shards.contains(reduction.coordinator);
         if declined {
-            let trouble = SeatTrouble::LetGo(fence);
-            let failed = PeerMessage::SeatFailed { reduction, slot, attempt, trouble };
+            let failure = SlotFailure::LetGo(fence);
+            let failed = PeerMessage::SeatFailed { reduction, slot, attempt, failure };
             self.send(reduction.coordinator, failed, None);
         }
         declined

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_types::peer::{PeerMessage, Seat, SeatTrouble};
+use hoplite_types::peer::{PeerMessage, Seat, SlotFailure};
 use hoplite_types::{CopyId, Edition, NodeId, ObjectId, ReductionId};
 
 use super::epochs::Epochs;
@@ -36,7 +36,7 @@ pub(super) struct Running {
     pub(super) seat: Seat,
     pub(super) state: State,
     /// What the coordinator was told, and is told again until it does something about it.
-    pub(super) trouble: Option<SeatTrouble>,
+    pub(super) failure: Option<SlotFailure>,
     /// The target may be sealed, over these sources, as soon as all of its parts are here.
     pub(super) committed: Option<Vec<ObjectId>>,
     /// Where the target is made: whether its owner knows that it is, so that a deletion waits for us.
@@ -76,7 +76,7 @@ impl Running {
         Running {
             seat,
             state: State::Waiting,
-            trouble: None,
+            failure: None,
             committed: None,
             may_seal: MaySeal::NotYet,
             asked: None,
@@ -98,8 +98,8 @@ pub(crate) struct Seats {
     by_child: BTreeMap<ObjectId, BTreeSet<Key>>,
     /// Those that make targets.
     by_edition: BTreeMap<Edition, BTreeSet<Key>>,
-    /// Others have given up space for these, which goes to nobody behind them while they wait.
-    next: BTreeSet<Key>,
+    /// Others have given up space for these, which goes to no slot behind them while they wait.
+    preempting: BTreeSet<Key>,
     pub(super) folds: BTreeMap<FoldId, Fold>,
     epochs: Epochs,
 }
@@ -120,7 +120,7 @@ impl Seats {
     pub(super) fn remove(&mut self, key: Key) -> Option<Running> {
         let running = self.running.remove(&key)?;
         self.unlist(key, &running.seat);
-        self.next.remove(&key);
+        self.preempting.remove(&key);
         if let Some(copy) = running.copy() {
             self.by_copy.remove(&copy);
         }
@@ -182,19 +182,19 @@ impl Seats {
         self.by_edition.get(&edition)?.first().copied()
     }
 
-    /// Space is given up for this seat.
-    pub(super) fn put_next(&mut self, key: Key) {
-        self.next.insert(key);
+    /// Other slots have given up their space for this one.
+    pub(super) fn begin_preemption(&mut self, key: Key) {
+        self.preempting.insert(key);
     }
 
-    /// No more. Returns whether it was.
-    pub(super) fn take_next(&mut self, key: Key) -> bool {
-        self.next.remove(&key)
+    /// That is over. Returns whether it was so.
+    pub(super) fn end_preemption(&mut self, key: Key) -> bool {
+        self.preempting.remove(&key)
     }
 
-    /// The seats that wait for space which is given up for them.
-    pub(super) fn next(&self) -> impl Iterator<Item = Key> + '_ {
-        self.next.iter().copied().filter(|key| self.running[key].state == State::Waiting)
+    /// The seats that wait for space which others have given up.
+    pub(super) fn preempting(&self) -> impl Iterator<Item = Key> + '_ {
+        self.preempting.iter().copied().filter(|key| self.running[key].state == State::Waiting)
     }
 
     /// The seats that may go on when a copy of this child is opened here.
@@ -269,8 +269,8 @@ impl Seats {
         let open = self.running.iter().filter(|(_, running)| running.needs_coordinator());
         let running = open.map(|(&(reduction, slot), running)| {
             let attempt = running.seat.attempt;
-            let message = match (running.trouble, running.state) {
-                (Some(trouble), _) => PeerMessage::SeatFailed { reduction, slot, attempt, trouble },
+            let message = match (running.failure, running.state) {
+                (Some(failure), _) => PeerMessage::SeatFailed { reduction, slot, attempt, failure },
                 (None, State::Folded { .. }) if running.is_done_root() => {
                     PeerMessage::RootDone { reduction, slot, attempt }
                 }

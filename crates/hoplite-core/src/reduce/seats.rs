@@ -9,7 +9,7 @@
 //!                                                                   Disband
 //! ```
 
-use hoplite_types::peer::{Child, Seat, SeatTrouble, Verdict};
+use hoplite_types::peer::{Child, Seat, SlotFailure, Verdict};
 use hoplite_types::{CopyId, Edition, Error, ErrorKind, NodeId, ObjectId, ReductionId, Stamp};
 
 use super::folds::{rule, FoldFor};
@@ -23,7 +23,7 @@ impl Core {
         match self.seats.running.get_mut(&key) {
             Some(running) if running.seat.version >= seat.version => {
                 // Repeated: perhaps our word about it was lost.
-                return self.say_trouble(key);
+                return self.report_failure(key);
             }
             Some(running) if running.seat.attempt == seat.attempt && !seat.continues(&running.seat) => {
                 let message = format!("slot {} of {reduction} as another one in one attempt", seat.slot);
@@ -65,15 +65,15 @@ impl Core {
         let sources = match self.local_inputs(&seat.sources, children) {
             Ok(Some(sources)) => sources,
             Ok(None) => return,
-            Err(missing) => return self.seat_failed(key, SeatTrouble::Source(missing)),
+            Err(missing) => return self.fail_slot(key, SlotFailure::Source(missing)),
         };
         if !self.copies.arena.could_hold(seat.size) {
-            return self.seat_failed(key, SeatTrouble::NoSpace);
+            return self.fail_slot(key, SlotFailure::NoSpace);
         }
         if !self.free_id(seat.out, seat.root.then_some(seat.stamp)) {
-            return self.seat_failed(key, SeatTrouble::Taken);
+            return self.fail_slot(key, SlotFailure::Taken);
         }
-        if self.must_make_way(key, &seat) {
+        if self.is_preempted_here(key, &seat) {
             return self.wait_for_slot_space(key);
         }
         if let Some(stale) = self.copies.live(seat.out) {
@@ -215,7 +215,7 @@ impl Core {
         } else if running.committed.is_some() {
             self.drop_seat(key);
         } else {
-            self.seat_failed(key, SeatTrouble::Refused(verdict));
+            self.fail_slot(key, SlotFailure::Refused(verdict));
             if let Some(copy) = self.seats.running.get(&key).and_then(Running::copy) {
                 self.withdraw(copy);
                 self.doom(copy);

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use hoplite_types::client::{Location, Request};
 use hoplite_types::peer::{
     Child, CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage,
-    Scope, Seat, SeatTrouble, ShardQuery, Source, Verdict,
+    Scope, Seat, ShardQuery, SlotFailure, Source, Verdict,
 };
 use hoplite_types::{
     Blob, Claim, CopyId, Dtype, Edition, Encoding, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId,
@@ -403,13 +403,13 @@ pub fn message(tape: &mut Tape, from: NodeId) -> PeerMessage {
             reduction: reduction(tape),
             slot: tape.number32(),
             attempt: tape.number32(),
-            trouble: match tape.below(6) {
-                0 => SeatTrouble::Child(tape.number32()),
-                1 => SeatTrouble::Source(object(tape)),
-                2 => SeatTrouble::NoSpace,
-                3 => SeatTrouble::Taken,
-                4 => SeatTrouble::LetGo(tape.number()),
-                _ => SeatTrouble::Refused(verdict(tape)),
+            failure: match tape.below(6) {
+                0 => SlotFailure::Child(tape.number32()),
+                1 => SlotFailure::Source(object(tape)),
+                2 => SlotFailure::NoSpace,
+                3 => SlotFailure::Taken,
+                4 => SlotFailure::LetGo(tape.number()),
+                _ => SlotFailure::Refused(verdict(tape)),
             },
         },
         14 => PeerMessage::SeatHeld {
@@ -462,7 +462,7 @@ pub fn message(tape: &mut Tape, from: NodeId) -> PeerMessage {
                 partial: tape.flag(),
             },
         },
-        30 => PeerMessage::SeatCrowded {
+        30 => PeerMessage::SlotNeedsSpace {
             reduction: reduction(tape),
             slot: tape.number32(),
             attempt: tape.number32(),
@@ -474,7 +474,7 @@ pub fn message(tape: &mut Tape, from: NodeId) -> PeerMessage {
                 slot: tape.number32(),
                 attempt: tape.number32(),
             },
-            _ => PeerMessage::MakeWay {
+            _ => PeerMessage::Preempt {
                 reduction: reduction(tape),
                 slot: tape.number32(),
                 attempt: tape.number32(),

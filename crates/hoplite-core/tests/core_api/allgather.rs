@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use hoplite_types::client::Request;
 use hoplite_types::limits::PROGRESS_BLOCK_BYTES;
-use hoplite_types::peer::{Child, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
+use hoplite_types::peer::{Child, DirectoryRequest, PeerMessage, Seat, SlotFailure};
 use hoplite_types::{CopyId, Edition, ObjectId, TransferId};
 
 use crate::crashes::{reduction, root_seat};
@@ -226,12 +226,12 @@ fn a_neighbour_may_finish_what_it_streams_from_a_window() {
 }
 
 #[test]
-fn a_part_that_breaks_off_before_the_commit_is_the_coordinators_trouble() {
+fn a_part_that_breaks_off_before_the_commit_is_reported_to_the_coordinator() {
     let mut seated = Seated::new(false);
     let transfer = seated.receive_of(3);
     seated.at.break_receive(transfer, 100);
     assert!(seated.said(|message| {
-        matches!(message, PeerMessage::SeatFailed { slot: 9, trouble: SeatTrouble::Child(3), .. })
+        matches!(message, PeerMessage::SeatFailed { slot: 9, failure: SlotFailure::Child(3), .. })
     }));
     seated.ends_empty();
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hoplite_types::peer::{PeerMessage, Seat, SeatTrouble};
+use hoplite_types::peer::{PeerMessage, Seat, SlotFailure};
 use hoplite_types::{Edition, FoldOrder, NodeId, ObjectId, ReductionId};
 
 use crate::crashes::{reduction, root_seat};
@@ -31,8 +31,8 @@ fn next_attempt(seat: &Seat, epoch: u64) -> Seat {
 }
 
 fn let_go(attempt: u32, epoch: u64) -> (NodeId, PeerMessage) {
-    let (slot, trouble) = (0, SeatTrouble::LetGo(epoch));
-    (node(2), PeerMessage::SeatFailed { reduction: reduction(2), slot, attempt, trouble })
+    let (slot, failure) = (0, SlotFailure::LetGo(epoch));
+    (node(2), PeerMessage::SeatFailed { reduction: reduction(2), slot, attempt, failure })
 }
 
 /// What was summed up before may have been read: the same attempt would be other bytes. A newer attempt that was
@@ -74,9 +74,9 @@ fn each_death_of_a_coordinator_is_another_epoch() {
 fn a_seat_of_a_coordinator_that_is_no_member_is_refused() {
     let (mut at, seat) = seated();
     let stranger = ReductionId { coordinator: node(9), number: 1 };
-    let trouble = SeatTrouble::LetGo(0);
+    let failure = SlotFailure::LetGo(0);
     at.hear(9, PeerMessage::Seat { reduction: stranger, seat });
-    let failed = PeerMessage::SeatFailed { reduction: stranger, slot: 0, attempt: 0, trouble };
+    let failed = PeerMessage::SeatFailed { reduction: stranger, slot: 0, attempt: 0, failure };
     assert_eq!(at.take_mail(), [(node(9), failed)]);
     assert_eq!(at.folds.len(), 1);
 }
@@ -114,12 +114,12 @@ fn a_coordinator_that_hears_of_an_epoch_seats_anew_whoever_has_let_go() {
         let (mut at, reduction, before) = called();
         let (root, seat) = before.iter().rfind(|(_, seat)| seat.root).expect("it is seated").clone();
         assert_eq!(seat.epoch, 0);
-        let (slot, attempt, trouble) = (seat.slot, seat.attempt, SeatTrouble::LetGo(7));
+        let (slot, attempt, failure) = (seat.slot, seat.attempt, SlotFailure::LetGo(7));
         at.hear(
             root,
             match by_resync {
                 true => PeerMessage::ResyncRequest { epoch: 7 },
-                false => PeerMessage::SeatFailed { reduction, slot, attempt, trouble },
+                false => PeerMessage::SeatFailed { reduction, slot, attempt, failure },
             },
         );
         let (_, after) = take_seats(&mut at).expect("it is seated anew");

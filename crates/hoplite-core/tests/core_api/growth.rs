@@ -262,9 +262,9 @@ fn many_nodes_wait_for_an_object_of_a_shard_that_changes_hands() {
     }
 }
 
-/// Who is to make way for a seat is found without a look at what else is here.
+/// The victims of a preemption are found without a look at what else is here.
 #[test]
-fn a_seat_asks_for_way_on_a_node_with_many_copies() {
+fn a_seat_preempts_on_a_node_with_many_copies() {
     assert_growth(1000, MORE as u32 / 4, |copies| {
         let mut at = Node::among(2, STORE);
         let source = at.id_owned_by(ME);
@@ -279,12 +279,12 @@ fn a_seat_asks_for_way_on_a_node_with_many_copies() {
         let seat = Seat { size, header, ..root_seat(&mut at, object("sum"), source) };
         at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
         at.wait(Duration::from_millis(1100));
-        let waits = |(_, message): &(_, PeerMessage)| matches!(message, PeerMessage::SeatCrowded { .. });
+        let waits = |(_, message): &(_, PeerMessage)| matches!(message, PeerMessage::SlotNeedsSpace { .. });
         assert!(at.take_mail().iter().any(waits));
-        let makes_way = PeerMessage::MakeWay { reduction: reduction(2), slot: 0, attempt: 0 };
+        let preempt = PeerMessage::Preempt { reduction: reduction(2), slot: 0, attempt: 0 };
         let took = timed(|| {
             for _ in 0..100 {
-                at.hear(2, makes_way.clone());
+                at.hear(2, preempt.clone());
             }
         });
         assert!(at.folds.is_empty(), "it finds no room");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_types::client::Reply;
-use hoplite_types::peer::{CopyReport, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
+use hoplite_types::peer::{CopyReport, DirectoryRequest, PeerMessage, Seat, SlotFailure};
 use hoplite_types::{Edition, FoldOrder, ObjectId, ReductionId};
 use proptest::prelude::*;
 
@@ -157,13 +157,13 @@ impl World {
         }
         let (&slot, seated) = self.seats.iter().nth(seat % self.seats.len()).expect("in range");
         let seat = &seated.seat;
-        let inputs = seat.sources.iter().map(|source| SeatTrouble::Source(source.id));
+        let inputs = seat.sources.iter().map(|source| SlotFailure::Source(source.id));
         let inputs: Vec<_> =
-            inputs.chain(seat.children.iter().map(|child| SeatTrouble::Child(child.slot))).collect();
+            inputs.chain(seat.children.iter().map(|child| SlotFailure::Child(child.slot))).collect();
         let input = inputs[input % inputs.len()];
         let (at, attempt) = (seated.at, seat.attempt);
         let current = self.tree().is_some_and(|tree| tree.contains(&slot));
-        if let SeatTrouble::Source(id) = input {
+        if let SlotFailure::Source(id) = input {
             // Said of a seat that is no more, it may or may not count; such a source is then truly gone.
             let index = self.index(id);
             let edition = seat.sources.iter().find(|source| source.id == id).expect("its own").edition;
@@ -173,7 +173,7 @@ impl World {
             self.bad.insert((index, at, edition));
         }
         let reduction = self.reduction.expect("there is a seat");
-        self.coordinator.hear(at, PeerMessage::SeatFailed { reduction, slot, attempt, trouble: input });
+        self.coordinator.hear(at, PeerMessage::SeatFailed { reduction, slot, attempt, failure: input });
     }
 
     fn index(&self, id: ObjectId) -> usize {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_types::client::{Reply, Request};
-use hoplite_types::peer::{CopyReport, DirectoryRequest, PeerMessage, Seat, SeatTrouble};
+use hoplite_types::peer::{CopyReport, DirectoryRequest, PeerMessage, Seat, SlotFailure};
 use hoplite_types::{FoldOrder, NodeId, ObjectId, ReductionId};
 
 use crate::node::{node, Node, ME};
@@ -159,8 +159,8 @@ fn what_breaks_off_is_taken_back_as_a_whole_and_striped_only_so_often() {
         assert!(fresh.is_disjoint(&slots), "slots are numbered anew");
         slots.extend(fresh);
         let (from, seat) = told.iter().find(|(_, seat)| !seat.children.is_empty()).expect("a parent").clone();
-        let trouble = SeatTrouble::Child(seat.children[0].slot);
-        let failed = PeerMessage::SeatFailed { reduction, slot: seat.slot, attempt: 0, trouble };
+        let failure = SlotFailure::Child(seat.children[0].slot);
+        let failed = PeerMessage::SeatFailed { reduction, slot: seat.slot, attempt: 0, failure };
         called.at.hear(from.addr.port(), failed.clone());
         mail = called.at.take_mail();
         assert_eq!(disbanded(&mail), NODES.map(node).collect());
@@ -198,13 +198,13 @@ fn a_spare_source_takes_the_place_of_one_that_is_gone_in_new_stripes() {
 }
 
 #[test]
-fn a_store_too_crowded_for_stripes_gets_a_chain() {
+fn a_store_too_small_for_stripes_gets_a_chain() {
     let mut called = Called::new(4);
     let mail = called.at.take_mail();
     let reduction = reduction_of(&mail);
     let told = seats(mail);
     let (from, seat) = told.iter().find(|(_, seat)| seat.part_bytes.is_some()).expect("stripes");
-    called.at.hear(from.addr.port(), PeerMessage::SeatCrowded { reduction, slot: seat.slot, attempt: 0 });
+    called.at.hear(from.addr.port(), PeerMessage::SlotNeedsSpace { reduction, slot: seat.slot, attempt: 0 });
     let mail = called.at.take_mail();
     assert_eq!(disbanded(&mail), NODES.map(node).collect());
     let told = seats(mail);

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_types::client::{Reply, Request};
-use hoplite_types::peer::{Child, PeerMessage, Seat, SeatTrouble, Source};
+use hoplite_types::peer::{Child, PeerMessage, Seat, SlotFailure, Source};
 use hoplite_types::{CopyId, Edition, ErrorKind, FoldOrder, ObjectId};
 
 use crate::crashes::{reduction, root_seat};
@@ -266,7 +266,7 @@ fn a_broken_child_stream_is_reported_and_the_next_attempt_starts_anew() {
         reduction: reduction(2),
         slot: 0,
         attempt: 0,
-        trouble: SeatTrouble::Child(1),
+        failure: SlotFailure::Child(1),
     };
     assert_eq!(at.take_mail(), [(node(2), failed)]);
     let edition = Edition { attempt: 1, ..seat.edition };
@@ -306,8 +306,8 @@ fn a_seat_whose_source_is_not_here_says_so() {
     at.take_mail();
     at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
     let said = at.take_mail();
-    let trouble = SeatTrouble::Source(missing);
-    let expected = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, trouble };
+    let failure = SlotFailure::Source(missing);
+    let expected = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, failure };
     assert_eq!(said, [(node(2), expected)]);
     at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
     at.assert_empty();
@@ -327,8 +327,8 @@ fn an_aborted_source_breaks_the_fold_and_its_partial_sum_goes() {
     // The driver sees its input aborted.
     at.folds.remove(&fold);
     at.handle(Input::FoldEnded { fold, outcome: Err(hoplite_core::io::Broken) });
-    let trouble = SeatTrouble::Source(source);
-    let failed = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, trouble };
+    let failure = SlotFailure::Source(source);
+    let failed = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, failure };
     assert!(at.take_mail().contains(&(node(2), failed)));
     at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
     at.assert_empty();

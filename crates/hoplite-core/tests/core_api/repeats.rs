@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_types::client::Reply;
-use hoplite_types::peer::{CopyReport, DirectoryAnswer, PeerMessage, Seat, SeatTrouble, Verdict};
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, PeerMessage, Seat, SlotFailure, Verdict};
 use hoplite_types::{ErrorKind, FoldOrder, ObjectId, ReductionId};
 
 use crate::crashes::{reduction, root_seat};
@@ -111,7 +111,7 @@ fn after_the_commit_nothing_starts_over() {
     let id = commit(&mut at, root, &seat);
     at.take_mail();
     let (slot, attempt) = (seat.slot, seat.attempt);
-    at.hear(root, PeerMessage::SeatFailed { reduction: id, slot, attempt, trouble: SeatTrouble::LetGo(0) });
+    at.hear(root, PeerMessage::SeatFailed { reduction: id, slot, attempt, failure: SlotFailure::LetGo(0) });
     assert!(take_seats(&mut at).is_empty());
     at.hear(root, PeerMessage::Committed { reduction: id, sealed: false });
     assert_eq!(at.reply(call), None, "the target's owner may say why");
@@ -161,7 +161,7 @@ fn who_holds_a_seat_of_what_is_over_is_told_so() {
     for message in [
         PeerMessage::SeatHeld { reduction: over, slot: 0, attempt: 0 },
         PeerMessage::RootDone { reduction: over, slot: 0, attempt: 0 },
-        PeerMessage::SeatFailed { reduction: over, slot: 0, attempt: 0, trouble: SeatTrouble::LetGo(0) },
+        PeerMessage::SeatFailed { reduction: over, slot: 0, attempt: 0, failure: SlotFailure::LetGo(0) },
     ] {
         at.hear(2, message);
         assert_eq!(at.take_mail(), [(node(2), PeerMessage::Disband { reduction: over })]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_types::client::{Reply, Request};
-use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, SeatTrouble, Verdict};
+use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, SlotFailure, Verdict};
 use hoplite_types::{CopyId, ErrorKind, FoldOrder, ObjectId, Stamp};
 
 use crate::crashes::{reduction, root_seat};
@@ -69,7 +69,7 @@ fn a_claim_that_is_accepted_once_more_starts_nothing() {
     for _ in 0..2 {
         let (reduction, slot, attempt) =
             given(&mut at).expect("it is accepted, or let go for the first time");
-        at.hear(3, PeerMessage::SeatFailed { reduction, slot, attempt, trouble: SeatTrouble::LetGo(0) });
+        at.hear(3, PeerMessage::SeatFailed { reduction, slot, attempt, failure: SlotFailure::LetGo(0) });
     }
     assert_eq!(given(&mut at), None);
     at.answer(2, target, accepted);
@@ -273,8 +273,8 @@ fn a_root_that_its_targets_owner_refuses_says_so_and_lets_go() {
     at.take_mail();
     at.answer(2, target, verdict(seat.edition, Verdict::Exists(Stamp::from_ms(900))));
     assert!(at.folds.is_empty());
-    let trouble = SeatTrouble::Refused(Verdict::Exists(Stamp::from_ms(900)));
-    let failed = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, trouble };
+    let failure = SlotFailure::Refused(Verdict::Exists(Stamp::from_ms(900)));
+    let failed = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, failure };
     assert!(at.take_mail().contains(&(node(2), failed)));
     at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
     assert_eq!(at.status().copies, 1);
@@ -294,8 +294,8 @@ fn a_reduction_whose_root_is_refused_fails() {
             _ => None,
         });
         let (reduction, seat) = seat.expect("the root is seated");
-        let (slot, attempt, trouble) = (seat.slot, seat.attempt, SeatTrouble::Refused(why));
-        at.hear(3, PeerMessage::SeatFailed { reduction, slot, attempt, trouble });
+        let (slot, attempt, failure) = (seat.slot, seat.attempt, SlotFailure::Refused(why));
+        at.hear(3, PeerMessage::SeatFailed { reduction, slot, attempt, failure });
         assert_eq!(failed(&at, call), kind);
         let Some(Reply::Failed(error)) = at.reply(call) else { unreachable!("it failed") };
         assert!(error.message.contains(&target.to_string()), "{error:?}");

@@ -27,8 +27,8 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::Seat { reduction, seat } => {
             format!("seat r{} {}", reduction.number, show_seat(names, seat))
         }
-        PeerMessage::SeatFailed { reduction, slot, attempt, trouble } => {
-            format!("seat failed r{} slot {slot} attempt {attempt} {trouble:?}", reduction.number)
+        PeerMessage::SeatFailed { reduction, slot, attempt, failure } => {
+            format!("seat failed r{} slot {slot} attempt {attempt} {failure:?}", reduction.number)
         }
         PeerMessage::SeatHeld { reduction, slot, attempt } => {
             format!("seat held r{} slot {slot} attempt {attempt}", reduction.number)
@@ -58,14 +58,14 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         }
         PeerMessage::Inventory { page, unchanged, next, .. } => inventory(names, page, unchanged.len(), next),
         PeerMessage::DeletionHeard { id } => format!("deletion of {} heard", names.object(*id)),
-        PeerMessage::SeatCrowded { reduction, slot, attempt } => {
-            format!("seat crowded r{} slot {slot} attempt {attempt}", reduction.number)
+        PeerMessage::SlotNeedsSpace { reduction, slot, attempt } => {
+            format!("slot needs space r{} slot {slot} attempt {attempt}", reduction.number)
         }
         PeerMessage::Unseat { reduction, slot, attempt } => {
             format!("seat of another r{} slot {slot} attempt {attempt}", reduction.number)
         }
-        PeerMessage::MakeWay { reduction, slot, attempt } => {
-            format!("make way r{} slot {slot} attempt {attempt}", reduction.number)
+        PeerMessage::Preempt { reduction, slot, attempt } => {
+            format!("preempt r{} slot {slot} attempt {attempt}", reduction.number)
         }
         PeerMessage::Goodbye => "goodbye".to_owned(),
         PeerMessage::Check { transfer } => format!("check t{}", transfer.0),

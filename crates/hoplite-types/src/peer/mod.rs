@@ -10,7 +10,7 @@ use crate::{Edition, NodeId, ObjectId, ReductionId, Shard, Stamp, TransferId};
 pub use directory::{
     CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, ShardQuery, Verdict,
 };
-pub use seats::{Child, Seat, SeatTrouble, Source};
+pub use seats::{Child, Seat, SlotFailure, Source};
 
 /// Bumped with every change that an older peer would misread.
 pub const PEER_PROTOCOL_VERSION: u32 = 13;
@@ -201,7 +201,7 @@ pub enum PeerMessage {
         #[n(2)]
         attempt: u32,
         #[n(3)]
-        trouble: SeatTrouble,
+        failure: SlotFailure,
     },
     /// Seated node to coordinator, now and then: this slot is still held here. Answered by whatever got
     /// lost: `Disband`, `Commit`, or a newer `Seat`.
@@ -355,10 +355,10 @@ pub enum PeerMessage {
         #[n(1)]
         partial: bool,
     },
-    /// Seated node to coordinator, while it goes on: the slot waits for room. Answered by `MakeWay` once
+    /// Seated node to coordinator, while it goes on: the slot waits for room. Answered by `Preempt` once
     /// the reduction needs nothing but room.
     #[n(21)]
-    SeatCrowded {
+    SlotNeedsSpace {
         #[n(0)]
         reduction: ReductionId,
         #[n(1)]
@@ -369,7 +369,7 @@ pub enum PeerMessage {
     /// Coordinator to seated node: all sources are complete. Other reductions that hold the room are to
     /// give it up, if they are later ones or lack a source.
     #[n(22)]
-    MakeWay {
+    Preempt {
         #[n(0)]
         reduction: ReductionId,
         #[n(1)]

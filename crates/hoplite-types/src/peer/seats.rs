@@ -9,7 +9,7 @@ use crate::{Claim, Dtype, Edition, Header, NodeId, ObjectId, Op, Stamp};
 
 /// Why a slot stands still.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
-pub enum SeatTrouble {
+pub enum SlotFailure {
     /// The stream from this child slot broke off.
     #[n(0)]
     Child(#[n(0)] u32),

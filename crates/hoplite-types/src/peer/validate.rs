@@ -56,8 +56,8 @@ impl PeerMessage {
             | PeerMessage::ResyncRequest { .. }
             | PeerMessage::DeletionHeard { .. }
             | PeerMessage::MembersRequest
-            | PeerMessage::SeatCrowded { .. }
-            | PeerMessage::MakeWay { .. }
+            | PeerMessage::SlotNeedsSpace { .. }
+            | PeerMessage::Preempt { .. }
             | PeerMessage::Unseat { .. }
             | PeerMessage::Goodbye => Ok(()),
         }

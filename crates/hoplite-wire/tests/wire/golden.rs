@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use hoplite_types::client::{Answer, Call, Reply, Request};
 use hoplite_types::peer::{
     BulkFrame, BulkHead, DirectoryAnswer, DirectoryRequest, PeerHello, PeerMessage, PeerRefusal, Purpose,
-    Scope, Seal, SeatTrouble, Verdict,
+    Scope, Seal, SlotFailure, Verdict,
 };
 use hoplite_types::{Dtype, Encoding, ErrorKind, FoldOrder, Op};
 use hoplite_wire::{decode, encode, Deframer};
@@ -79,7 +79,7 @@ fn all() -> Vec<Frame> {
     variants::<DirectoryRequest>(&mut frames);
     variants::<DirectoryAnswer>(&mut frames);
     variants::<Verdict>(&mut frames);
-    variants::<SeatTrouble>(&mut frames);
+    variants::<SlotFailure>(&mut frames);
     variants::<Purpose>(&mut frames);
     variants::<Scope>(&mut frames);
     variants::<Dtype>(&mut frames);

@@ -4,7 +4,7 @@
 use hoplite_types::client::{Answer, Call, Gauge, Link, Location, Reply, Request, Status};
 use hoplite_types::peer::{
     BulkFrame, BulkHead, BundlePart, Child, CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest,
-    InventoryPage, PeerHello, PeerMessage, PeerRefusal, Purpose, Scope, Seal, Seat, SeatTrouble, ShardQuery,
+    InventoryPage, PeerHello, PeerMessage, PeerRefusal, Purpose, Scope, Seal, Seat, ShardQuery, SlotFailure,
     Source as SeatSource, Verdict,
 };
 use hoplite_types::{
@@ -103,7 +103,7 @@ draw_enum! {
     }
     Scope { All, Past }
     Verdict { Accepted { 0 }, Deleted, OtherKind { 0 }, Exists { 0 }, Abandoned }
-    SeatTrouble { Child { 0 }, Source { 0 }, NoSpace, Taken, LetGo { 0 }, Refused { 0 } }
+    SlotFailure { Child { 0 }, Source { 0 }, NoSpace, Taken, LetGo { 0 }, Refused { 0 } }
     Request {
         Hello { version, pid },
         Create { id, size, header, timeout_ms, keep },
@@ -140,7 +140,7 @@ draw_enum! {
         Unpull { transfer },
         PullRefused { transfer },
         Seat { reduction, seat },
-        SeatFailed { reduction, slot, attempt, trouble },
+        SeatFailed { reduction, slot, attempt, failure },
         SeatHeld { reduction, slot, attempt },
         RootDone { reduction, slot, attempt },
         Commit { reduction, attempt, id, edition, sources },
@@ -155,8 +155,8 @@ draw_enum! {
         DeletionHeard { id },
         BackupIds { ids },
         InventoryRequest { round, scope, shards, from, fresh, clock },
-        SeatCrowded { reduction, slot, attempt },
-        MakeWay { reduction, slot, attempt },
+        SlotNeedsSpace { reduction, slot, attempt },
+        Preempt { reduction, slot, attempt },
         Unseat { reduction, slot, attempt },
         Goodbye,
         Inventory { round, since, page, unchanged, next, clock },

@@ -1,8 +1,8 @@
-//! Reductions that hold the space others wait for. Partial sums stay until their reduction is over, so two
-//! large ones in stores too small for both would wait for each other.
+//! Preemption: reductions that hold the space others wait for let go of it. Partial sums stay until their reduction is
+//! over, so two large ones in stores too small for both would wait for each other.
 //!
 //! ```text
-//!  seat waits for space ── SeatCrowded ──▶ coordinator: all sources complete? ── MakeWay ──▶ others here let go
+//!  seat waits for space ── SlotNeedsSpace ──▶ coordinator: all sources complete? ── Preempt ──▶ others here let go
 //! ```
 //! One reduction always has precedence over all others in its way: of those that need nothing but space,
 //! the one with the smallest id. It gets its space everywhere, ends, and gives it back. One that still
@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_types::peer::{PeerMessage, Seat, SeatTrouble};
+use hoplite_types::peer::{PeerMessage, Seat, SlotFailure};
 use hoplite_types::{CopyId, NodeId, ReductionId};
 
 use super::seat_table::{Key, Running, State};
@@ -22,57 +22,63 @@ use crate::Core;
 
 /// How long a seat waits for space before others have to go, and between two looks. What they have summed
 /// up is lost: long enough for most of them to end by themselves, and short for who would wait for ever.
-const CROWDED_AFTER: Duration = Duration::from_secs(1);
+const PREEMPT_AFTER: Duration = Duration::from_secs(1);
 
 impl Core {
     pub(super) fn wait_for_slot_space(&mut self, key: Key) {
         let (reduction, slot) = key;
         let size = self.seats.running.get(&key).map_or(0, |running| running.seat.size);
         self.wait_for_space(SpaceWaiter::Seat { reduction, slot }, size);
-        let timer = Timer::Crowded(reduction, slot);
+        let timer = Timer::SlotNeedsSpace(reduction, slot);
         if !self.ctx.timers.is_set(timer) {
-            self.ctx.timers.set(self.ctx.now + CROWDED_AFTER, timer);
+            self.ctx.timers.set(self.ctx.now + PREEMPT_AFTER, timer);
         }
     }
 
     /// The seat has its space, or needs none any more.
     pub(super) fn end_wait_for_space(&mut self, key: Key) {
         let (reduction, slot) = key;
-        self.ctx.timers.clear(Timer::Crowded(reduction, slot));
+        self.ctx.timers.clear(Timer::SlotNeedsSpace(reduction, slot));
         self.space_waiters.leave(SpaceWaiter::Seat { reduction, slot });
-        self.let_others_pass(key);
+        self.end_preemption(key);
     }
 
-    /// Nothing is kept for this seat any more: who had to stand back tries again.
-    fn let_others_pass(&mut self, key: Key) {
-        self.space_changed |= self.seats.take_next(key);
+    /// No space is kept for this seat any more: the waiters behind it try again.
+    fn end_preemption(&mut self, key: Key) {
+        self.space_changed |= self.seats.end_preemption(key);
     }
 
     /// Whether space is being made here for a seat that goes before this one.
-    pub(super) fn must_make_way(&self, key: Key, seat: &Seat) -> bool {
-        self.seats.next().any(|other| yields(key, seat, other))
+    pub(super) fn is_preempted_here(&self, key: Key, seat: &Seat) -> bool {
+        self.seats.preempting().any(|other| is_preempted_by(key, seat, other))
     }
 
-    pub(crate) fn on_crowded_timer(&mut self, key: Key) {
-        self.let_others_pass(key);
+    pub(crate) fn on_slot_space_timer(&mut self, key: Key) {
+        self.end_preemption(key);
         let (reduction, slot) = key;
         if self.space_waiters.has(SpaceWaiter::Seat { reduction, slot }) {
             let attempt = self.seats.running[&key].seat.attempt;
-            self.send(reduction.coordinator, PeerMessage::SeatCrowded { reduction, slot, attempt }, None);
-            self.ctx.timers.set(self.ctx.now + CROWDED_AFTER, Timer::Crowded(reduction, slot));
+            self.send(reduction.coordinator, PeerMessage::SlotNeedsSpace { reduction, slot, attempt }, None);
+            self.ctx.timers.set(self.ctx.now + PREEMPT_AFTER, Timer::SlotNeedsSpace(reduction, slot));
         }
     }
 
     /// The coordinator's side: a slot waits for space.
-    pub(crate) fn on_seat_crowded(&mut self, from: NodeId, reduction: ReductionId, slot: u32, attempt: u32) {
+    pub(crate) fn on_slot_needs_space(
+        &mut self,
+        from: NodeId,
+        reduction: ReductionId,
+        slot: u32,
+        attempt: u32,
+    ) {
         self.on_seat_held(from, reduction, slot, attempt);
         if reduction.coordinator == self.ctx.me && self.is_striped_seat(reduction.number, from, slot, attempt)
         {
             // The sums of a plain tree take less space: none beside the target where that is.
-            return self.on_stripe_failed(reduction.number, from, SeatTrouble::NoSpace);
+            return self.on_stripe_failed(reduction.number, from, SlotFailure::NoSpace);
         }
         if reduction.coordinator == self.ctx.me && self.needs_only_space(reduction.number) {
-            self.send(from, PeerMessage::MakeWay { reduction, slot, attempt }, None);
+            self.send(from, PeerMessage::Preempt { reduction, slot, attempt }, None);
         }
     }
 
@@ -93,45 +99,45 @@ impl Core {
     }
 
     /// Others let go of their sums here if that makes the space this seat waits for.
-    pub(crate) fn on_make_way(&mut self, key: Key, attempt: u32) {
+    pub(crate) fn on_preempt(&mut self, key: Key, attempt: u32) {
         let current = self.seats.running.get(&key).filter(|running| running.seat.attempt == attempt);
         let Some(Running { seat, state: State::Waiting, .. }) = current else { return };
         let seat = seat.clone();
-        let Some(rivals) = self.who_makes_way(key, &seat) else { return };
+        let Some(victims) = self.preemption_victims(key, &seat) else { return };
         self.seats.running.get_mut(&key).expect("it waits").seat.lacking = false;
-        self.seats.put_next(key);
-        for (rival, copy) in rivals {
-            let epoch = self.seats.epochs().fence_of(rival.0.coordinator);
-            self.seat_failed(rival, SeatTrouble::LetGo(epoch));
+        self.seats.begin_preemption(key);
+        for (victim, copy) in victims {
+            let epoch = self.seats.epochs().fence_of(victim.0.coordinator);
+            self.fail_slot(victim, SlotFailure::LetGo(epoch));
             self.withdraw(copy);
             self.doom(copy);
         }
     }
 
     /// The fewest that must go, the last in order first; `None` if it would not fit even so.
-    fn who_makes_way(&mut self, key: Key, seat: &Seat) -> Option<Vec<(Key, CopyId)>> {
+    fn preemption_victims(&mut self, key: Key, seat: &Seat) -> Option<Vec<(Key, CopyId)>> {
         let inputs: BTreeSet<_> =
             self.local_inputs(&seat.sources, &seat.children).ok()??.into_iter().collect();
-        let holds = |(&rival, running): (&Key, &Running)| match running.state {
+        let holds = |(&victim, running): (&Key, &Running)| match running.state {
             // A root that has summed up everything may be committed.
             State::Folded { .. } if running.seat.root => None,
             State::Folding { copy, .. } | State::Folded { copy } | State::Gathering { copy } => {
                 let known = self.copies.table.get(&copy)?;
                 let free = !known.doomed && known.views == 0 && !inputs.contains(&copy);
-                (free && yields(rival, &running.seat, key)).then_some((rival, copy))
+                (free && is_preempted_by(victim, &running.seat, key)).then_some((victim, copy))
             }
             State::Waiting | State::Failed => None,
         };
-        let rivals: Vec<_> = self.seats.running.iter().filter_map(holds).collect();
+        let victims: Vec<_> = self.seats.running.iter().filter_map(holds).collect();
         // Not even for a moment are the inputs within reach.
         inputs.iter().for_each(|&input| self.copies.with(input, |copy| copy.users += 1));
         let arena = &mut self.copies.arena;
-        let mut left = rivals.len();
+        let mut left = victims.len();
         while left > 0 && !arena.has_space_within_reach(seat.size) {
             left -= 1;
-            arena.loosen(self.copies.table[&rivals[left].1].extent);
+            arena.loosen(self.copies.table[&victims[left].1].extent);
         }
-        let gone: Vec<_> = rivals[left..].iter().rev().copied().collect();
+        let gone: Vec<_> = victims[left..].iter().rev().copied().collect();
         let fits = arena.has_space_within_reach(seat.size);
         gone.iter().for_each(|(_, copy)| arena.tighten(self.copies.table[copy].extent));
         inputs.iter().for_each(|&input| self.copies.with(input, |copy| copy.users -= 1));
@@ -140,7 +146,7 @@ impl Core {
 }
 
 /// Whether a seat gives up its space for another one's, whose reduction needs nothing else.
-fn yields(key: Key, seat: &Seat, to: Key) -> bool {
+fn is_preempted_by(key: Key, seat: &Seat, to: Key) -> bool {
     let ((reduction, _), (other, _)) = (key, to);
     reduction != other && (seat.lacking || reduction > other)
 }

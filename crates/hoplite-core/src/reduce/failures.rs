@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hoplite_types::peer::{PeerMessage, Seat, SeatTrouble, Source, Verdict};
+use hoplite_types::peer::{PeerMessage, Seat, SlotFailure, Source, Verdict};
 use hoplite_types::{ErrorKind, NodeId, ObjectId, ReductionId};
 
 use super::coordinator::Slot;
@@ -21,7 +21,7 @@ impl Core {
         number: u64,
         slot: u32,
         attempt: u32,
-        trouble: SeatTrouble,
+        failure: SlotFailure,
     ) {
         let id = ReductionId { coordinator: self.ctx.me, number };
         match self.reductions.get(&number).map(|reduction| reduction.commitment.is_some()) {
@@ -29,7 +29,7 @@ impl Core {
             Some(true) => return self.repeat_commit(number, from),
             Some(false) => {}
         }
-        if let SeatTrouble::LetGo(epoch) = trouble {
+        if let SlotFailure::LetGo(epoch) = failure {
             self.on_epoch(from, epoch);
         }
         let Some(told) = self.reductions.get(&number).and_then(|known| known.told_to(from, slot, attempt))
@@ -37,11 +37,11 @@ impl Core {
             return;
         };
         let told = told.clone();
-        if let SeatTrouble::Source(source) = trouble {
+        if let SlotFailure::Source(source) = failure {
             self.avoid_source(number, from, &told, source);
         }
         if self.reductions[&number].stripes.is_some() {
-            return self.on_stripe_failed(number, from, trouble);
+            return self.on_stripe_failed(number, from, failure);
         }
         let Some(seated) = self.current_slot(number, slot, attempt).filter(|slot| slot.node == Some(from))
         else {
@@ -49,14 +49,14 @@ impl Core {
         };
         seated.restart = true;
         let again = seated.attempt > 0;
-        match trouble {
-            SeatTrouble::NoSpace | SeatTrouble::Taken | SeatTrouble::Refused(_) => {
-                return self.fail_for_seat(number, from, trouble)
+        match failure {
+            SlotFailure::NoSpace | SlotFailure::Taken | SlotFailure::Refused(_) => {
+                return self.fail_for_slot(number, from, failure)
             }
-            SeatTrouble::Source(_) => return self.advance_reduction(number),
+            SlotFailure::Source(_) => return self.advance_reduction(number),
             // It may not know of its slot (any more).
-            SeatTrouble::Child(child) => self.repeat_seat(number, child),
-            SeatTrouble::LetGo(_) => {}
+            SlotFailure::Child(child) => self.repeat_seat(number, child),
+            SlotFailure::LetGo(_) => {}
         }
         if !again {
             return self.advance_reduction(number);
@@ -68,13 +68,13 @@ impl Core {
         }
     }
 
-    pub(super) fn fail_for_seat(&mut self, number: u64, node: NodeId, trouble: SeatTrouble) {
+    pub(super) fn fail_for_slot(&mut self, number: u64, node: NodeId, failure: SlotFailure) {
         let reduction = &self.reductions[&number];
         let target = reduction.request.target;
         let size = reduction.facts.as_ref().map_or(0, |facts| facts.size);
-        let (kind, message) = match trouble {
-            SeatTrouble::Refused(Verdict::Deleted) => return self.fail_for_deletion(number),
-            SeatTrouble::Taken | SeatTrouble::Refused(_) => {
+        let (kind, message) = match failure {
+            SlotFailure::Refused(Verdict::Deleted) => return self.fail_for_deletion(number),
+            SlotFailure::Taken | SlotFailure::Refused(_) => {
                 let message = format!("{}: the target {target} exists already on {node}", self.ctx.me);
                 (ErrorKind::AlreadyExists, message)
             }

@@ -4,7 +4,7 @@
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// About one world in seven hangs if nobody makes way.
+/// About one world in seven hangs if nothing is preempted.
 const WORLDS: u64 = 100;
 
 /// Of each object: large enough for a tree, small enough for many.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seat, SeatTrouble, Source};
+use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seat, SlotFailure, Source};
 use hoplite_types::{Edition, FoldOrder, ObjectId, ReductionId};
 
 use crate::crashes::{reduction, root_seat};
@@ -43,16 +43,16 @@ fn full() -> (Node, ObjectId) {
     (at, source)
 }
 
-/// A seat waits for room, and gets the coordinator's word that others are to make way. Returns whose
+/// A seat waits for room, and is told by its coordinator to preempt others. Returns whose
 /// seats have let go.
-fn make_way(at: &mut Node, of: ReductionId, seat: Seat) -> Vec<u64> {
+fn preempt(at: &mut Node, of: ReductionId, seat: Seat) -> Vec<u64> {
     at.hear(2, PeerMessage::Seat { reduction: of, seat });
     at.wait(PATIENCE);
-    let crowded = PeerMessage::SeatCrowded { reduction: of, slot: 0, attempt: 0 };
-    assert!(at.take_mail().contains(&(node(2), crowded)), "it asks its coordinator");
-    at.hear(2, PeerMessage::MakeWay { reduction: of, slot: 0, attempt: 0 });
+    let needs_space = PeerMessage::SlotNeedsSpace { reduction: of, slot: 0, attempt: 0 };
+    assert!(at.take_mail().contains(&(node(2), needs_space)), "it asks its coordinator");
+    at.hear(2, PeerMessage::Preempt { reduction: of, slot: 0, attempt: 0 });
     let let_go = at.take_mail().into_iter().filter_map(|(_, message)| match message {
-        PeerMessage::SeatFailed { reduction, trouble: SeatTrouble::LetGo(0), .. } => Some(reduction.number),
+        PeerMessage::SeatFailed { reduction, failure: SlotFailure::LetGo(0), .. } => Some(reduction.number),
         _ => None,
     });
     let_go.collect()
@@ -64,7 +64,7 @@ fn the_last_in_order_makes_way_and_stands_behind() {
     let (third, fifth) = (id_of(2, 2), id_of(2, 5));
     let seat = partial(&mut at, third, source);
     let writing = seat.edition;
-    assert_eq!(make_way(&mut at, third, seat), [5]);
+    assert_eq!(preempt(&mut at, third, seat), [5]);
     let outs: Vec<_> = at.folds.values().map(|folding| at.identity_of(folding.out).1).collect();
     assert!(outs.contains(&writing) && outs.len() == 3, "it has the room: {outs:?}");
     // The coordinator seats the other one anew: it waits until somebody is done.
@@ -83,7 +83,7 @@ fn nobody_makes_way_if_that_is_not_enough() {
     let fourth = id_of(2, 4);
     let seat = partial(&mut at, fourth, source);
     let large = Seat { size: 2 * SIZE, ..seat };
-    assert_eq!(make_way(&mut at, fourth, large), [0; 0], "5 alone has not that much, and 3 goes first");
+    assert_eq!(preempt(&mut at, fourth, large), [0; 0], "5 alone has not that much, and 3 goes first");
     assert_eq!(at.folds.len(), 3);
 }
 
@@ -92,7 +92,7 @@ fn earlier_ones_stay_unless_they_lack_sources() {
     let (mut at, source) = full();
     let last = id_of(2, 7);
     let seat = partial(&mut at, last, source);
-    assert_eq!(make_way(&mut at, last, seat), [0; 0]);
+    assert_eq!(preempt(&mut at, last, seat), [0; 0]);
     at.hear(2, PeerMessage::Disband { reduction: id_of(2, 3) });
     assert_eq!(at.folds.len(), 3, "that was its room");
 
@@ -102,7 +102,7 @@ fn earlier_ones_stay_unless_they_lack_sources() {
     let lacking = Seat { lacking: true, ..partial(&mut at, first, source) };
     at.hear(2, PeerMessage::Seat { reduction: first, seat: lacking });
     let seat = partial(&mut at, last, source);
-    assert_eq!(make_way(&mut at, last, seat), [1]);
+    assert_eq!(preempt(&mut at, last, seat), [1]);
 }
 
 /// What waits for two to go is not overtaken when the first has gone.
@@ -117,7 +117,7 @@ fn room_that_is_made_goes_to_whom_it_is_made_for() {
         at.folds.iter().find(|(_, folding)| at.identity_of(folding.out).1.writing == 3).unwrap();
     let folding = folding.clone();
     at.folds.remove(&slow);
-    assert_eq!(make_way(&mut at, second, large), [5, 3]);
+    assert_eq!(preempt(&mut at, second, large), [5, 3]);
     at.folds.insert(slow, folding);
     let seat = partial(&mut at, fifth, source);
     let again = Seat { attempt: 1, version: 2, edition: Edition { attempt: 1, ..seat.edition }, ..seat };
@@ -146,7 +146,7 @@ fn a_root_that_may_be_committed_stays_and_so_does_what_is_looked_at() {
         }
         let first = id_of(2, 1);
         let seat = partial(&mut at, first, source);
-        assert_eq!(make_way(&mut at, first, seat), [0; 0]);
+        assert_eq!(preempt(&mut at, first, seat), [0; 0]);
     }
 }
 
@@ -167,8 +167,8 @@ fn a_coordinator_asks_for_room_when_all_sources_are_complete() {
     assert_eq!((to, &seat.sources[..]), (node(3), &[Source { id: sources[1], edition }][..]));
     let asked = |at: &mut Node| {
         let (slot, attempt) = (seat.slot, seat.attempt);
-        at.hear(3, PeerMessage::SeatCrowded { reduction, slot, attempt });
-        at.take_mail().contains(&(node(3), PeerMessage::MakeWay { reduction, slot, attempt }))
+        at.hear(3, PeerMessage::SlotNeedsSpace { reduction, slot, attempt });
+        at.take_mail().contains(&(node(3), PeerMessage::Preempt { reduction, slot, attempt }))
     };
     assert!(!asked(&mut at));
     at.request(3, sources[1], announce(put_report(2, edition, SIZE)));
