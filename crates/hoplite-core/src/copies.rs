@@ -362,7 +362,7 @@ impl Core {
             if self.copies.table[&id].pinned {
                 self.hand_over(id, object);
             }
-            // First, while it is surely here: a seat that starts now may evict it again.
+            // First, while it is surely here: a slot that starts now may evict it again.
             self.satisfy_wants(object);
             self.on_opened(object);
             self.drop_fetch(object);
@@ -395,7 +395,7 @@ impl Core {
             _ => {}
         }
         if matches!(phase, Phase::Folded(_) | Phase::Gathered) || !public {
-            self.seat_copy_gone(id);
+            self.slot_copy_gone(id);
         }
         self.stop_sends(id);
         self.doom_windows(id);
@@ -541,11 +541,11 @@ impl Core {
         self.drop_unwanted_fetch(object);
     }
 
-    /// A public copy of `object` was opened: early pulls, partial gets, other puts and seats may go on.
+    /// A public copy of `object` was opened: early pulls, partial gets, other puts and slots may go on.
     pub(crate) fn on_opened(&mut self, object: ObjectId) {
         self.serve_parked(object);
         self.serve_partial_gets(object);
         self.end_puts_wait_for_space(object);
-        self.retry_seats(object);
+        self.retry_slots(object);
     }
 }

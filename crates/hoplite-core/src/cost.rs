@@ -43,7 +43,7 @@ pub fn best_degree(nodes: usize, bytes: u64, latency_s: f64, bytes_per_s: f64) -
     best.expect("three candidates").1
 }
 
-/// What a tree of small objects costs more than to send them all to one node, the wire aside: seats are told,
+/// What a tree of small objects costs more than to send them all to one node, the wire aside: slots are assigned,
 /// connections woken, partial sums reported.
 const SMALL_TREE_S: f64 = 2e-3;
 
@@ -54,7 +54,7 @@ pub fn small_sum_bytes_max(sources: usize, bytes_per_s: f64) -> u64 {
     limits::INLINE_BYTES_MAX.min((SMALL_TREE_S * bytes_per_s / others as f64) as u64)
 }
 
-/// What a seat costs its coordinator and its node, by measurement a few of these; stripes need n·(n+1).
+/// What a slot costs its coordinator and its node, by measurement a few of these; stripes need n·(n+1).
 const SEAT_S: f64 = 20e-6;
 
 /// Whether an allreduce on `nodes` nodes ends earlier in stripes, begun `waited_s` after a chain could have
@@ -188,7 +188,7 @@ mod tests {
         let (latency, bandwidth) = (100e-6, 60e6);
         assert!(stripes_pay(8, 32 << 20, 0.0, latency, bandwidth));
         assert!(!stripes_pay(8, 256 << 10, 0.0, latency, bandwidth), "too small");
-        assert!(!stripes_pay(200, 32 << 20, 0.0, latency, bandwidth), "too many seats");
+        assert!(!stripes_pay(200, 32 << 20, 0.0, latency, bandwidth), "too many slots");
         let saved = (32 << 20) as f64 / bandwidth / 4.0;
         assert!(!stripes_pay(8, 32 << 20, saved, latency, bandwidth), "too late");
     }

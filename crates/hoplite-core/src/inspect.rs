@@ -47,7 +47,7 @@ impl Core {
         if !self.long_work.is_empty() {
             left.push("long work for clients".to_owned());
         }
-        left.extend(self.seats.leftovers());
+        left.extend(self.slots.leftovers());
         look(&mut left, "reductions", &self.reductions);
         look(&mut left, "barriers", &self.barriers);
         look(&mut left, "space waiters", &self.space_waiters);

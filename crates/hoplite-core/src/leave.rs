@@ -113,7 +113,7 @@ impl Core {
         let handed_over = |leaving: &Leaving| leaving.behind.is_none() && leaving.kept_here.is_empty();
         // Whoever is lost may be found again in time, unless there never was anybody.
         let alone = self.ctx.shards.len() == 1 && self.members.expects_nobody();
-        let busy = !self.writes.is_empty() || !self.reductions.is_empty() || self.seats.await_commits();
+        let busy = !self.writes.is_empty() || !self.reductions.is_empty() || self.slots.await_commits();
         if alone || (!busy && self.leaving.as_ref().is_some_and(handed_over)) {
             self.ctx.timers.set(self.ctx.now, Timer::Leave);
         }

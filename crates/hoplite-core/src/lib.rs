@@ -62,7 +62,7 @@ use leave::Leaving;
 use members::Members;
 use put_again::Spares;
 use puts::Writes;
-use reduce::{Reduction, Seats};
+use reduce::{Reduction, Slots};
 use serve::{Sends, Sent};
 use shards::ShardSet;
 use space_waiters::SpaceWaiters;
@@ -116,7 +116,7 @@ pub struct Core {
     fetches: Fetches,
     sends: Sends,
     subscriptions: Subscriptions,
-    seats: Seats,
+    slots: Slots,
     reductions: BTreeMap<u64, Reduction>,
     /// The same by their targets.
     targets: BTreeSet<(Shard, ObjectId, u64)>,
@@ -161,7 +161,7 @@ impl Core {
             fetches: Fetches::default(),
             sends: Sends::default(),
             subscriptions: Subscriptions::default(),
-            seats: Seats::default(),
+            slots: Slots::default(),
             reductions: BTreeMap::new(),
             targets: BTreeSet::new(),
             barriers: BTreeMap::new(),
@@ -290,7 +290,7 @@ impl Core {
             Timer::NotPulled => self.ask_for_pulls(),
             Timer::Join => self.on_join_timer(),
             Timer::TakeIn => self.take_in_members(),
-            Timer::Reseat(number) => self.advance_reduction(number),
+            Timer::AdvanceReduction(number) => self.advance_reduction(number),
             Timer::SlotNeedsSpace(reduction, slot) => self.on_slot_space_timer((reduction, slot)),
             Timer::Bereaved(number) => self.on_bereaved_timer(number),
             Timer::Barrier(number) => self.on_barrier_timer(number),
@@ -336,7 +336,7 @@ impl Core {
             entries,
             tombstones,
             transfers: (self.sends.count() + self.fetches.transfers.len()) as u64,
-            reductions: (self.reductions.len() + self.seats.count()) as u64,
+            reductions: (self.reductions.len() + self.slots.count()) as u64,
             clients: self.clients.len() as u64,
             evicted_copies: self.copies.evicted,
             links: self.ctx.links.report(),

@@ -73,19 +73,21 @@ impl Core {
             }
             PeerMessage::Unpull { transfer } => self.on_unpull(PullKey { to: from, transfer }),
             PeerMessage::PullRefused { transfer } => self.on_pull_refused(transfer),
-            PeerMessage::Seat { reduction, seat } => self.on_seat(from, reduction, seat),
-            PeerMessage::SeatFailed { reduction, slot, attempt, failure } => {
-                self.on_seat_failed(from, reduction.number, slot, attempt, failure);
+            PeerMessage::AssignSlot { reduction, assignment } => {
+                self.on_assign_slot(from, reduction, assignment)
             }
-            PeerMessage::SeatHeld { reduction, slot, attempt } => {
-                self.on_seat_held(from, reduction, slot, attempt);
+            PeerMessage::SlotFailed { reduction, slot, attempt, failure } => {
+                self.on_slot_failed(from, reduction.number, slot, attempt, failure);
+            }
+            PeerMessage::SlotHeld { reduction, slot, attempt } => {
+                self.on_slot_held(from, reduction, slot, attempt);
             }
             PeerMessage::SlotNeedsSpace { reduction, slot, attempt } => {
                 self.on_slot_needs_space(from, reduction, slot, attempt);
             }
             PeerMessage::Preempt { reduction, slot, attempt } => self.on_preempt((reduction, slot), attempt),
-            PeerMessage::Unseat { reduction, slot, attempt } => {
-                self.on_unseat(from, (reduction, slot), attempt);
+            PeerMessage::ReleaseSlot { reduction, slot, attempt } => {
+                self.on_release_slot(from, (reduction, slot), attempt);
             }
             PeerMessage::RootDone { reduction, slot, attempt } => {
                 self.on_root_done(from, reduction.number, slot, attempt)
@@ -94,7 +96,7 @@ impl Core {
                 self.on_commit(reduction, id, edition, sources);
             }
             PeerMessage::Committed { reduction, sealed } => self.on_committed(from, reduction.number, sealed),
-            PeerMessage::Disband { reduction } => self.on_disband(reduction),
+            PeerMessage::ReleaseSlots { reduction } => self.on_release_slots(reduction),
             PeerMessage::Prefetch { id } => self.want(id, Want::Prefetch),
             PeerMessage::Ping { sent_ns } => self.send(from, PeerMessage::Pong { sent_ns }, None),
             // Of the connection, not of the node.
@@ -301,7 +303,7 @@ impl Core {
         self.needs_resync.remove(&node);
         self.needs_pull.remove(&node);
         self.sends_member_down(node);
-        self.let_seats_go(node);
+        self.release_slots_of(node);
         self.commits_member_down(node);
         self.directory.on_node_down(&mut self.ctx, node);
         self.subscriptions_member_down(node);
@@ -314,7 +316,7 @@ impl Core {
         for request in self.directory.take_forwarded_to(&self.ctx, node) {
             self.on_directory(request.origin, request.hops, request.id, request.request);
         }
-        self.seats_peer_broken(node);
+        self.slots_peer_broken(node);
         for transfer in self.fetches.transfers_from(node) {
             self.on_pull_refused(transfer);
         }

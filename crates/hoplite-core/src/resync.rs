@@ -4,7 +4,7 @@
 //! | when | what |
 //! |---|---|
 //! | a shard has a new owner | that owner pulls inventories (`directory::recovery`), or is asked to; we ask it our open questions |
-//! | a connection broke, a node came back | both sides pull each other's inventory, and repeat open questions, deletions, pins and seats |
+//! | a connection broke, a node came back | both sides pull each other's inventory, and repeat open questions, deletions, pins and slot assignments |
 //! | a node was held for dead | it is asked to do the same |
 //! | a question stays open | that question, ever more rarely |
 
@@ -120,7 +120,7 @@ impl Core {
         self.ctx.timers.set(self.ctx.now + self.refresh_period, Timer::Refresh);
         self.repeat_questions(&ShardSet::all());
         self.repeat_commits();
-        self.repeat_seat_reports(None);
+        self.repeat_slot_reports(None);
         self.forget_old_claims();
         if !self.has_open_questions() {
             self.ctx.timers.clear(Timer::Refresh);
@@ -133,7 +133,7 @@ impl Core {
             || self.calls.has_questions()
             || self.has_unjudged()
             || self.has_commits()
-            || self.seats.has_reports()
+            || self.slots.has_reports()
             || self.ctx.shards.has_claimed()
     }
 
@@ -174,7 +174,7 @@ impl Core {
                 self.ping(node);
             }
         }
-        self.seats_peer_broken(node);
+        self.slots_peer_broken(node);
         for transfer in self.fetches.transfers_from(node) {
             // Our pull may be lost; the directory names the same sender again if it is well.
             self.on_pull_refused(transfer);
@@ -189,7 +189,7 @@ impl Core {
 
     pub(crate) fn on_resync(&mut self, node: NodeId) {
         if self.needs_resync.remove(&node) {
-            let epoch = self.seats.fence_of(node);
+            let epoch = self.slots.fence_of(node);
             self.send(node, PeerMessage::ResyncRequest { epoch }, None);
         }
         if self.needs_pull.remove(&node) {
@@ -200,8 +200,8 @@ impl Core {
         self.repeat_questions(&theirs);
         self.repeat_claims(|id| theirs.contains(id.shard()));
         self.directory.repeat_answers(&mut self.ctx, node);
-        self.repeat_seats(node);
-        self.repeat_seat_reports(Some(node));
+        self.repeat_assignments(node);
+        self.repeat_slot_reports(Some(node));
     }
 
     /// Who is involved in objects here and never became a member died before we knew it.

@@ -14,7 +14,7 @@ use crate::Core;
 pub(crate) enum SpaceWaiter {
     Create { object: ObjectId, client: ClientId, call: u64 },
     Fetch { object: ObjectId },
-    Seat { reduction: ReductionId, slot: u32 },
+    Slot { reduction: ReductionId, slot: u32 },
     SmallTarget { number: u64 },
 }
 
@@ -178,7 +178,7 @@ impl Core {
                 self.wait_for_space(what, place.size);
             }
             SpaceWaiter::Fetch { object } => self.on_space_for_fetch(object),
-            SpaceWaiter::Seat { reduction, slot } => self.try_seat((reduction, slot)),
+            SpaceWaiter::Slot { reduction, slot } => self.try_start_slot((reduction, slot)),
             SpaceWaiter::SmallTarget { number } => self.fold_small(number),
         }
         if self.space_waiters.has(what) {

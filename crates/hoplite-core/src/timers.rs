@@ -37,9 +37,9 @@ pub(crate) enum Timer {
     Join,
     /// Take in the next few members that we heard of.
     TakeIn,
-    /// Seat a reduction's slots anew that failed before.
-    Reseat(u64),
-    /// A slot seated here has waited long enough for space.
+    /// Assign a reduction's slots anew that failed before.
+    AdvanceReduction(u64),
+    /// A slot here has waited long enough for space.
     SlotNeedsSpace(ReductionId, u32),
     /// The root of a committed reduction has been dead for a while.
     Bereaved(u64),

@@ -18,7 +18,7 @@ impl Core {
                 Verdict::Accepted(stamp) => self.writes.note_accepted_before(copy, stamp),
                 _ => {}
             }
-        } else if !self.judge_seat(from, edition, verdict) {
+        } else if !self.judge_target(from, edition, verdict) {
             match verdict {
                 Verdict::Accepted(stamp) => self.on_late_acceptance(from, id, edition, stamp),
                 // A former owner may know less than we do, also one that does not know that it is one.
@@ -72,19 +72,19 @@ impl Core {
     /// This copy was told to `node` as one that it is to judge: it is the owner by now.
     pub(crate) fn expect_verdict_from(&mut self, copy: CopyId, node: NodeId) {
         self.writes.expect_verdict_from(copy, node);
-        self.seats.expect_verdict_from(copy, node);
+        self.slots.expect_verdict_from(copy, node);
     }
 
     pub(crate) fn has_unjudged(&self) -> bool {
         self.writes.has_unjudged()
-            || self.seats.has_unjudged()
+            || self.slots.has_unjudged()
             || self.reductions.values().any(|reduction| reduction.stamp().is_none())
     }
 
     /// Asks again for every verdict on these objects that is still to come.
     pub(crate) fn repeat_unjudged(&mut self, of: impl Fn(ObjectId) -> bool) {
         let mut copies = self.writes.unjudged();
-        copies.extend(self.seats.unjudged());
+        copies.extend(self.slots.unjudged());
         for copy in copies {
             let known = &self.copies.table[&copy];
             if !known.doomed && of(known.object) {

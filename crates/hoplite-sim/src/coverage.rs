@@ -32,8 +32,8 @@ list! {
     Kind {
         Announce, Withdraw, Ask, Unask, Subscribe, Unsubscribe, Delete, Locate, Claim, ReleaseClaim, MarkLost, Bring,
         PinRefused, Verdict, Lend, Inline, Deleted, Lost, Copy, CopyGone, DeleteDone, Located, Pin, AskAgain, NotYet,
-        Holders, ClaimVerdict, Pull, Unpull, PullRefused, Check, Checked, Seat, SeatFailed, SeatHeld, SlotNeedsSpace,
-        Preempt, Unseat, RootDone, Commit, Committed, Disband, Prefetch, Ping, Pong, ResyncRequest, DeletionHeard, BackupIds,
+        Holders, ClaimVerdict, Pull, Unpull, PullRefused, Check, Checked, AssignSlot, SlotFailed, SlotHeld, SlotNeedsSpace,
+        Preempt, ReleaseSlot, RootDone, Commit, Committed, ReleaseSlots, Prefetch, Ping, Pong, ResyncRequest, DeletionHeard, BackupIds,
         InventoryRequest, Inventory, MembersRequest, Members, Goodbye,
     }
 }
@@ -108,16 +108,16 @@ impl Kind {
             PeerMessage::PullRefused { .. } => Kind::PullRefused,
             PeerMessage::Check { .. } => Kind::Check,
             PeerMessage::Checked { .. } => Kind::Checked,
-            PeerMessage::Seat { .. } => Kind::Seat,
-            PeerMessage::SeatFailed { .. } => Kind::SeatFailed,
-            PeerMessage::SeatHeld { .. } => Kind::SeatHeld,
+            PeerMessage::AssignSlot { .. } => Kind::AssignSlot,
+            PeerMessage::SlotFailed { .. } => Kind::SlotFailed,
+            PeerMessage::SlotHeld { .. } => Kind::SlotHeld,
             PeerMessage::SlotNeedsSpace { .. } => Kind::SlotNeedsSpace,
             PeerMessage::Preempt { .. } => Kind::Preempt,
-            PeerMessage::Unseat { .. } => Kind::Unseat,
+            PeerMessage::ReleaseSlot { .. } => Kind::ReleaseSlot,
             PeerMessage::RootDone { .. } => Kind::RootDone,
             PeerMessage::Commit { .. } => Kind::Commit,
             PeerMessage::Committed { .. } => Kind::Committed,
-            PeerMessage::Disband { .. } => Kind::Disband,
+            PeerMessage::ReleaseSlots { .. } => Kind::ReleaseSlots,
             PeerMessage::Prefetch { .. } => Kind::Prefetch,
             PeerMessage::Ping { .. } => Kind::Ping,
             PeerMessage::Pong { .. } => Kind::Pong,
@@ -144,7 +144,7 @@ enum Thing {
 
 /// What it is about, and a number for what else makes two messages of its kind the same.
 fn subject(message: &PeerMessage) -> (Thing, u64) {
-    let seat = |slot: u32, attempt: u32| u64::from(slot) << 32 | u64::from(attempt);
+    let assignment = |slot: u32, attempt: u32| u64::from(slot) << 32 | u64::from(attempt);
     match message {
         PeerMessage::Directory { id, request, .. } => (Thing::Object(*id), request_number(request)),
         PeerMessage::Answer { id, answer } => (Thing::Object(*id), answer_number(answer)),
@@ -154,19 +154,21 @@ fn subject(message: &PeerMessage) -> (Thing, u64) {
         | PeerMessage::PullRefused { transfer }
         | PeerMessage::Check { transfer }
         | PeerMessage::Checked { transfer, .. } => (Thing::Between(transfer.0), 0),
-        PeerMessage::Seat { reduction, seat: given } => {
-            (Thing::Reduction(*reduction), seat(given.slot, given.attempt))
+        PeerMessage::AssignSlot { reduction, assignment: given } => {
+            (Thing::Reduction(*reduction), assignment(given.slot, given.attempt))
         }
-        PeerMessage::SeatFailed { reduction, slot, attempt, .. }
-        | PeerMessage::SeatHeld { reduction, slot, attempt }
+        PeerMessage::SlotFailed { reduction, slot, attempt, .. }
+        | PeerMessage::SlotHeld { reduction, slot, attempt }
         | PeerMessage::SlotNeedsSpace { reduction, slot, attempt }
         | PeerMessage::Preempt { reduction, slot, attempt }
-        | PeerMessage::Unseat { reduction, slot, attempt }
+        | PeerMessage::ReleaseSlot { reduction, slot, attempt }
         | PeerMessage::RootDone { reduction, slot, attempt } => {
-            (Thing::Reduction(*reduction), seat(*slot, *attempt))
+            (Thing::Reduction(*reduction), assignment(*slot, *attempt))
         }
-        PeerMessage::Commit { reduction, attempt, .. } => (Thing::Reduction(*reduction), seat(0, *attempt)),
-        PeerMessage::Committed { reduction, .. } | PeerMessage::Disband { reduction } => {
+        PeerMessage::Commit { reduction, attempt, .. } => {
+            (Thing::Reduction(*reduction), assignment(0, *attempt))
+        }
+        PeerMessage::Committed { reduction, .. } | PeerMessage::ReleaseSlots { reduction } => {
             (Thing::Reduction(*reduction), 0)
         }
         PeerMessage::Ping { sent_ns } | PeerMessage::Pong { sent_ns } => (Thing::Between(*sent_ns), 0),
@@ -410,8 +412,8 @@ pub fn why_empty(kind: Kind, trouble: Trouble) -> Option<&'static str> {
         (Kind::Ping | Kind::Pong, Trouble::Twice) | (Kind::Pong, Trouble::Repeated) => {
             "every ping is of a moment of its own"
         }
-        (Kind::Seat | Kind::Preempt | Kind::Unseat | Kind::Commit | Kind::Disband, Trouble::Overtaken) => {
-            "only its coordinator speaks of a reduction to a seat, in order"
+        (Kind::AssignSlot | Kind::Preempt | Kind::ReleaseSlot | Kind::Commit | Kind::ReleaseSlots, Trouble::Overtaken) => {
+            "only its coordinator speaks of a reduction to a slot, in order"
         }
         (
             Kind::Unpull

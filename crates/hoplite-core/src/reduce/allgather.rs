@@ -3,47 +3,48 @@
 //! from there.
 //!
 //! ```text
-//!  Seat ─▶ Waiting ──space──▶ Gathering ───every part sealed──▶ Folded ──Commit──▶ sealed target
+//!  Slot ─▶ Waiting ──space──▶ Gathering ───every part sealed──▶ Folded ──Commit──▶ sealed target
 //!                                │  └──Commit──▶ goes on alone ──────────────────────▲
-//!                                └─ a part breaks off: SeatFailed; after the commit: fetched like anything
+//!                                └─ a part breaks off: SlotFailed; after the commit: fetched like anything
 //! ```
 
-use hoplite_types::peer::{Child, Seal, Seat, SlotFailure};
+use hoplite_types::peer::{Child, Seal, SlotAssignment, SlotFailure};
 use hoplite_types::{CopyId, Edition, ObjectId, ReductionId};
 
 use super::folds::FoldFor;
-use super::seat_table::{Key, MaySeal, Running, Seats, State};
+use super::slot_table::{Key, MaySeal, Running, Slots, State};
 use crate::copies::{NewCopy, Phase};
 use crate::io::{Broken, FoldRule};
 use crate::Core;
 
-impl Seats {
-    /// The seat that puts this edition of a target together.
+impl Slots {
+    /// The slot that puts this edition of a target together.
     pub(super) fn allgather_of(&self, reduction: ReductionId, edition: Edition) -> Option<Key> {
-        let is_it = |seat: &Seat| seat.part_bytes.is_some() && seat.edition == edition;
-        self.keys_of(reduction).into_iter().find(|key| is_it(&self.running[key].seat))
+        let is_it =
+            |assignment: &SlotAssignment| assignment.part_bytes.is_some() && assignment.edition == edition;
+        self.keys_of(reduction).into_iter().find(|key| is_it(&self.running[key].assignment))
     }
 }
 
 impl Core {
     /// Space for the target and its windows, or none of it.
-    pub(super) fn open_target(&mut self, key: Key, seat: &Seat) -> Option<CopyId> {
+    pub(super) fn open_target(&mut self, key: Key, assignment: &SlotAssignment) -> Option<CopyId> {
         let target = self.open_copy(NewCopy {
-            object: seat.out,
-            edition: seat.edition,
-            size: seat.size,
-            header: seat.header.clone(),
+            object: assignment.out,
+            edition: assignment.edition,
+            size: assignment.size,
+            header: assignment.header.clone(),
             phase: Phase::Gathered,
             // Nobody is to stream from it while its parts come; whether it stays is known when it is sealed.
             pinned: false,
             public: true,
-            stamp: Some(seat.stamp),
-            claim: Some(seat.claim),
+            stamp: Some(assignment.stamp),
+            claim: Some(assignment.claim),
         })?;
         let (reduction, _) = key;
         let window = |part: &Child| (ObjectId::target_part(reduction, part.slot), part.edition);
-        let windows = seat.children.iter().map(window).collect();
-        let part_bytes = seat.part_bytes.expect("it is put together from parts");
+        let windows = assignment.children.iter().map(window).collect();
+        let part_bytes = assignment.part_bytes.expect("it is put together from parts");
         if self.open_windows(target, part_bytes, windows) {
             return Some(target);
         }
@@ -56,17 +57,17 @@ impl Core {
     pub(crate) fn stripes_of(&self, copy: CopyId) -> Option<ReductionId> {
         let part = &self.copies.table[&copy];
         let written = part.within.unwrap_or(copy);
-        let key @ (reduction, _) = self.seats.key_of(written)?;
-        let running = &self.seats.running[&key];
-        let whole = part.within.or_else(|| self.copies.live(running.seat.sources.first()?.id))?;
+        let key @ (reduction, _) = self.slots.key_of(written)?;
+        let running = &self.slots.running[&key];
+        let whole = part.within.or_else(|| self.copies.live(running.assignment.sources.first()?.id))?;
         (part.extent.size < self.copies.table[&whole].extent.size).then_some(reduction)
     }
 
     /// The target is open: every part is asked for where the coordinator says that it will be.
     pub(super) fn start_allgather(&mut self, key: Key, target: CopyId) {
-        self.seats.set_state(key, State::Gathering { copy: target });
-        let seat = &self.seats.running[&key].seat;
-        let (out, parts) = (seat.out, seat.children.clone());
+        self.slots.set_state(key, State::Gathering { copy: target });
+        let assignment = &self.slots.running[&key].assignment;
+        let (out, parts) = (assignment.out, assignment.children.clone());
         self.drop_fetch(out);
         // Its owner must know who may seal it, so that a deletion reaches all of them.
         self.ask_for_verdict(target);
@@ -84,13 +85,13 @@ impl Core {
 
     /// The parts whose sums are made on this node, as soon as those are there.
     pub(super) fn begin_local_parts(&mut self, key: Key) {
-        let Some(Running { seat, state: State::Gathering { copy: target }, .. }) =
-            self.seats.running.get(&key)
+        let Some(Running { assignment, state: State::Gathering { copy: target }, .. }) =
+            self.slots.running.get(&key)
         else {
             return;
         };
-        let (op, dtype, target) = (seat.op, seat.dtype, *target);
-        let parts = self.copies.table[&target].windows.iter().zip(&seat.children);
+        let (op, dtype, target) = (assignment.op, assignment.dtype, *target);
+        let parts = self.copies.table[&target].windows.iter().zip(&assignment.children);
         let idle = parts.filter(|(window, part)| part.node == self.ctx.me && self.is_idle(**window));
         let here = idle.filter_map(|(&window, part)| {
             let sum = self.copies.live(part.id)?;
@@ -118,15 +119,15 @@ impl Core {
 
     /// A part of `target` has come, or broke off.
     pub(crate) fn on_part_ended(&mut self, target: CopyId) {
-        let Some(key) = self.seats.key_of(target) else { return };
-        let running = &self.seats.running[&key];
+        let Some(key) = self.slots.key_of(target) else { return };
+        let running = &self.slots.running[&key];
         if running.state != (State::Gathering { copy: target }) {
             return;
         }
         let windows = &self.copies.table[&target].windows;
-        let mut parts = windows.iter().zip(&running.seat.children);
+        let mut parts = windows.iter().zip(&running.assignment.children);
         if windows.iter().all(|window| self.copies.table[window].is_sealed()) {
-            self.seats.set_state(key, State::Folded { copy: target });
+            self.slots.set_state(key, State::Folded { copy: target });
             return self.on_gathered(key);
         }
         // A part from here that has not begun has not failed.
@@ -136,24 +137,24 @@ impl Core {
         if let Some((_, part)) = parts.find(broken) {
             let slot = part.slot;
             match running.committed {
-                Some(_) => self.drop_seat(key),
+                Some(_) => self.drop_slot(key),
                 None => self.fail_slot(key, SlotFailure::Child(slot)),
             }
         }
     }
 
     fn on_gathered(&mut self, key: Key) {
-        let running = &self.seats.running[&key];
+        let running = &self.slots.running[&key];
         match running.committed {
             Some(_) => self.seal_allgather(key),
-            None if running.seat.root => self.say_root_done(key),
+            None if running.assignment.root => self.say_root_done(key),
             None => {}
         }
     }
 
     /// The coordinator's word that the target is final; everything else of the reduction is over.
     pub(super) fn commit_allgather(&mut self, key: Key, sources: Vec<ObjectId>) {
-        let running = self.seats.running.get_mut(&key).expect("just found");
+        let running = self.slots.running.get_mut(&key).expect("just found");
         running.committed = Some(sources);
         let state = running.state;
         let is_coming =
@@ -161,10 +162,10 @@ impl Core {
         match state {
             State::Folded { .. } => self.seal_allgather(key),
             State::Gathering { copy } if is_coming(&copy) => {}
-            _ => self.drop_seat(key),
+            _ => self.drop_slot(key),
         }
         let (reduction, _) = key;
-        for other in self.seats.keys_of(reduction) {
+        for other in self.slots.keys_of(reduction) {
             if other != key {
                 self.let_sum_go(other);
             }
@@ -173,24 +174,24 @@ impl Core {
 
     /// Seals the target, unless its owner has still to hear that it is made here.
     pub(super) fn seal_allgather(&mut self, key: Key) {
-        if self.seats.running.get(&key).is_none_or(|running| running.may_seal == MaySeal::NotYet) {
+        if self.slots.running.get(&key).is_none_or(|running| running.may_seal == MaySeal::NotYet) {
             return;
         }
-        let Some(running) = self.seats.remove(key) else { return };
+        let Some(running) = self.slots.remove(key) else { return };
         let (Some(target), Some(sources)) = (running.copy(), running.committed) else { return };
-        self.seal_whole(target, running.seat.root, Seal { sources });
+        self.seal_whole(target, running.assignment.root, Seal { sources });
     }
 
     /// The partial sum of a committed reduction is of no more use, but neighbours may not have all of it yet.
     fn let_sum_go(&mut self, key: Key) {
-        match self.seats.running[&key].state {
+        match self.slots.running[&key].state {
             State::Folded { copy } if self.copies.table.get(&copy).is_some_and(|sum| sum.is_sealed()) => {
-                self.seats.remove(key);
+                self.slots.remove(key);
                 if !self.copies.table[&copy].doomed {
                     self.retire(copy);
                 }
             }
-            _ => self.drop_seat(key),
+            _ => self.drop_slot(key),
         }
     }
 }

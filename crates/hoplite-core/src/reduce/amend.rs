@@ -1,22 +1,23 @@
-//! A seat that is told more about the attempt it is at: further inputs, no more to come, it is the root.
+//! A slot whose assignment grows within an attempt: further inputs, no more to come, it is the root.
 
-use hoplite_types::peer::{Child, Seat, SlotFailure};
+use hoplite_types::peer::{Child, SlotAssignment, SlotFailure};
 use hoplite_types::CopyId;
 
 use super::folds::rule;
-use super::seat_table::Key;
+use super::slot_table::Key;
 use crate::io::{FoldId, FoldInputs, Output};
 use crate::Core;
 
 impl Core {
     /// The same attempt with more inputs, closed, or become the root.
-    pub(super) fn amend_seat(&mut self, key: Key, told: &Seat, copy: CopyId, fold: FoldId) {
-        let seat = self.seats.running[&key].seat.clone();
-        if seat.root && !told.root && !self.free_id(seat.out, Some(seat.stamp)) {
+    pub(super) fn amend_slot(&mut self, key: Key, told: &SlotAssignment, copy: CopyId, fold: FoldId) {
+        let assignment = self.slots.running[&key].assignment.clone();
+        if assignment.root && !told.root && !self.free_id(assignment.out, Some(assignment.stamp)) {
             return self.fail_slot(key, SlotFailure::Taken);
         }
-        let children: Vec<_> = Child::all_but(&seat.children, &told.children).into_iter().cloned().collect();
-        let added = match self.local_inputs(&seat.sources[told.sources.len()..], &children) {
+        let children: Vec<_> =
+            Child::all_but(&assignment.children, &told.children).into_iter().cloned().collect();
+        let added = match self.local_inputs(&assignment.sources[told.sources.len()..], &children) {
             Ok(Some(added)) => added,
             // A child here that is not ready yet, or a source that is gone: the coordinator restarts
             // the slot, which then waits for its inputs as a whole.
@@ -30,33 +31,33 @@ impl Core {
         let streams = self.pull_children(fold, &children);
         let inputs =
             FoldInputs { sources: added.clone(), streams: streams.iter().map(|&(t, n, _)| (t, n)).collect() };
-        if let Some(running) = self.seats.folds.get_mut(&fold) {
+        if let Some(running) = self.slots.folds.get_mut(&fold) {
             running.sources.extend(added);
             running.streams.extend(streams.iter().map(|&(transfer, _, child)| (transfer, child)));
         }
-        if seat.root && !told.root {
-            self.become_root(copy, &seat);
+        if assignment.root && !told.root {
+            self.become_root(copy, &assignment);
         }
-        self.ctx.out.push_back(Output::AmendFold { fold, rule: rule(&seat), added: inputs });
+        self.ctx.out.push_back(Output::AmendFold { fold, rule: rule(&assignment), added: inputs });
         self.send_pulls(&streams, &children);
-        if seat.root && !told.root {
-            self.on_opened(seat.out);
+        if assignment.root && !told.root {
+            self.on_opened(assignment.out);
         }
     }
 
     /// What was a partial sum turns out to be the target.
-    fn become_root(&mut self, copy: CopyId, seat: &Seat) {
-        if let Some(stale) = self.copies.live(seat.out) {
+    fn become_root(&mut self, copy: CopyId, assignment: &SlotAssignment) {
+        if let Some(stale) = self.copies.live(assignment.out) {
             self.doom(stale);
         }
-        self.copies.rename(copy, seat.out);
+        self.copies.rename(copy, assignment.out);
         self.copies.with(copy, |copy| {
             copy.pinned = true;
             copy.public = true;
-            copy.stamp = Some(seat.stamp);
-            copy.claim = Some(seat.claim);
+            copy.stamp = Some(assignment.stamp);
+            copy.claim = Some(assignment.claim);
         });
         self.ask_for_verdict(copy);
-        self.drop_fetch(seat.out);
+        self.drop_fetch(assignment.out);
     }
 }

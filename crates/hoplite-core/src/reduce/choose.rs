@@ -10,7 +10,7 @@ use crate::cost::Degree;
 use crate::Core;
 
 impl Core {
-    /// Sources whose copy at their slot's node is gone, or is another edition now, lose their seat.
+    /// Sources whose copy at their slot's node is gone, or is another edition now, lose their slot.
     pub(super) fn drop_vanished_sources(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         let fixed = reduction.request.order == FoldOrder::Fixed;
@@ -25,7 +25,7 @@ impl Core {
                     && copies.any(|(at, report)| at == node && report.edition == chosen.edition)
             });
             if fixed && slot.sources.len() < before {
-                // A run with a hole is no run: its sources are seated anew.
+                // A run with a hole is no run: its sources are assigned anew.
                 slot.sources.clear();
             }
             if slot.sources.is_empty() {
@@ -34,7 +34,7 @@ impl Core {
         }
     }
 
-    /// Sources that exist, fit and are not seated yet, with the best place to take them from.
+    /// Sources that exist, fit and are not assigned yet, with the best place to take them from.
     pub(super) fn ready_sources(&self, number: u64) -> Result<Vec<(NodeId, Chosen)>, Error> {
         let reduction = &self.reductions[&number];
         let facts = reduction.facts.as_ref().expect("learnt before");
@@ -61,7 +61,7 @@ impl Core {
     }
 
     /// Gives each newly chosen source a slot: those on one node together, where the order allows.
-    pub(super) fn seat_sources(&mut self, number: u64, ready: Vec<(NodeId, Chosen)>) {
+    pub(super) fn assign_sources(&mut self, number: u64, ready: Vec<(NodeId, Chosen)>) {
         let me = self.ctx.me;
         let reduction = self.reductions.get_mut(&number).expect("the caller's");
         match reduction.request.order {
@@ -76,7 +76,7 @@ impl Core {
                 let vacant = reduction.slots.iter().enumerate().filter(|(_, (_, slot))| slot.node.is_none());
                 let mut vacant = vacant.map(|(position, _)| position).collect::<Vec<_>>().into_iter();
                 for ((_, _, node), sources) in groups {
-                    reduction.take_seat(node, sources, &mut vacant);
+                    reduction.take_slot(node, sources, &mut vacant);
                 }
             }
             FoldOrder::Fixed => {
@@ -109,7 +109,7 @@ impl Core {
 impl Reduction {
     /// Arrival order: into the top slot, if it is on that node and nobody streams from it yet; into
     /// the next vacant place; or on top.
-    fn take_seat(&mut self, node: NodeId, sources: Vec<Chosen>, vacant: &mut impl Iterator<Item = usize>) {
+    fn take_slot(&mut self, node: NodeId, sources: Vec<Chosen>, vacant: &mut impl Iterator<Item = usize>) {
         if let Some((_, top)) = self.slots.last_mut().filter(|_| self.degree == Degree::Chain) {
             if top.node == Some(node) {
                 top.sources.extend(sources);

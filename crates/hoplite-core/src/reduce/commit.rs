@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seal, Seat};
+use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seal, SlotAssignment};
 use hoplite_types::{Edition, ErrorKind, NodeId, ObjectId, ReductionId};
 
 use super::coordinator::Reduction;
@@ -47,14 +47,15 @@ impl Core {
     pub(crate) fn on_root_done(&mut self, from: NodeId, number: u64, slot: u32, attempt: u32) {
         let id = ReductionId { coordinator: self.ctx.me, number };
         let Some(reduction) = self.reductions.get_mut(&number) else {
-            return self.send(from, PeerMessage::Disband { reduction: id }, None);
+            return self.send(from, PeerMessage::ReleaseSlots { reduction: id }, None);
         };
         if reduction.commitment.is_some() {
             return self.repeat_commit(number, from);
         }
-        let root = reduction.told_to(from, slot, attempt).filter(|seat| seat.root && !seat.open);
-        let Some(edition) = root.map(|seat| seat.edition) else {
-            return self.on_seat_held(from, id, slot, attempt);
+        let root =
+            reduction.told_to(from, slot, attempt).filter(|assignment| assignment.root && !assignment.open);
+        let Some(edition) = root.map(|assignment| assignment.edition) else {
+            return self.on_slot_held(from, id, slot, attempt);
         };
         if reduction.chosen_count() != reduction.k() {
             return;
@@ -65,24 +66,24 @@ impl Core {
             return;
         }
         let sources = reduction.sources_in();
-        let sealing = |(_, seat): &&(NodeId, Seat)| seat.part_bytes.is_some();
+        let sealing = |(_, assignment): &&(NodeId, SlotAssignment)| assignment.part_bytes.is_some();
         let others: BTreeSet<_> = reduction.told().filter(sealing).map(|&(node, _)| node).collect();
         let over: Vec<_> = reduction
-            .seated
+            .assigned
             .iter()
             .filter(|node| **node != from && !others.contains(node))
             .copied()
             .collect();
         if !others.is_empty() {
             // They let go of all else with the commit, and of the target's parts once they have them.
-            reduction.seated.clear();
+            reduction.assigned.clear();
         }
         let told = others.iter().copied().chain([from]).collect::<BTreeSet<_>>();
         reduction.commitment =
             Some(Commitment { root: from, attempt, edition, sources, others, refused: false });
         let all = reduction.request.sources.clone();
         for node in over {
-            self.send(node, PeerMessage::Disband { reduction: id }, None);
+            self.send(node, PeerMessage::ReleaseSlots { reduction: id }, None);
         }
         for source in all {
             self.unwatch(source, Watcher::Reduction(number));
@@ -117,9 +118,9 @@ impl Core {
         edition: Edition,
         sources: Vec<ObjectId>,
     ) {
-        if let Some(key) = self.seats.allgather_of(reduction, edition) {
+        if let Some(key) = self.slots.allgather_of(reduction, edition) {
             self.commit_allgather(key, sources);
-        } else if let Some(copy) = self.seats.take_finished_root(reduction, edition) {
+        } else if let Some(copy) = self.slots.take_finished_root(reduction, edition) {
             // The target may have been deleted while the commit was on its way.
             if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {
                 self.seal_copy(copy, Seal { sources });

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_types::peer::{PeerMessage, Seat, Verdict};
+use hoplite_types::peer::{PeerMessage, SlotAssignment, Verdict};
 use hoplite_types::{
     Claim, CopyId, Dtype, Edition, ErrorKind, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId, Stamp,
 };
@@ -45,10 +45,10 @@ pub(super) struct Slot {
     pub node: Option<NodeId>,
     pub sources: Vec<Chosen>,
     pub attempt: u32,
-    /// Of the last seat that was told.
+    /// Of the last assignment.
     pub version: u32,
-    pub told: Option<(NodeId, Seat)>,
-    /// It was seated under `attempt` before; a new seating needs a new one.
+    pub told: Option<(NodeId, SlotAssignment)>,
+    /// It was assigned under `attempt` before; a new assignment needs a new one.
     pub used: bool,
     /// Start over although nothing about it changed: one of its inputs broke off.
     pub restart: bool,
@@ -77,8 +77,8 @@ pub(crate) struct Reduction {
     /// Slots in order of position.
     pub(super) slots: Vec<(u32, Slot)>,
     pub(super) next_slot: u32,
-    /// Every node that was ever told of a seat.
-    pub(super) seated: BTreeSet<NodeId>,
+    /// Every node that was ever assigned a slot.
+    pub(super) assigned: BTreeSet<NodeId>,
     /// Reports that proved wrong: do not choose them again.
     pub(super) bad: BTreeSet<(usize, NodeId, Edition)>,
     pub(super) deleted: BTreeSet<usize>,
@@ -93,7 +93,7 @@ pub(crate) struct Reduction {
     pub(super) right: TargetRight,
     /// When arrivals are looked at next, if there are many slots.
     pub(super) next_look: Duration,
-    /// When the first seat was told, of those that stand.
+    /// When the first slot was assigned, of those that stand.
     pub(super) began: Option<Duration>,
     /// Where each source stands in the request.
     pub(super) places: BTreeMap<ObjectId, usize>,
@@ -162,16 +162,16 @@ impl Reduction {
         self.slots.iter().flat_map(|(_, slot)| slot.sources.iter().map(|chosen| chosen.index)).collect()
     }
 
-    /// Every seat that stands, and who was told.
-    pub(super) fn told(&self) -> impl Iterator<Item = &(NodeId, Seat)> {
+    /// Every assignment that stands, and to whom.
+    pub(super) fn told(&self) -> impl Iterator<Item = &(NodeId, SlotAssignment)> {
         let slots = self.slots.iter().filter_map(|(_, slot)| slot.told.as_ref());
-        slots.chain(self.stripes.iter().flat_map(|stripes| &stripes.seats))
+        slots.chain(self.stripes.iter().flat_map(|stripes| &stripes.assignments))
     }
 
     /// What `node` was told of this attempt of the slot, if that stands.
-    pub(super) fn told_to(&self, node: NodeId, slot: u32, attempt: u32) -> Option<&Seat> {
-        let seats = self.told().filter(|(at, seat)| *at == node && seat.slot == slot);
-        seats.map(|(_, seat)| seat).find(|seat| seat.attempt == attempt)
+    pub(super) fn told_to(&self, node: NodeId, slot: u32, attempt: u32) -> Option<&SlotAssignment> {
+        let assignments = self.told().filter(|(at, assignment)| *at == node && assignment.slot == slot);
+        assignments.map(|(_, assignment)| assignment).find(|assignment| assignment.attempt == attempt)
     }
 
     /// The sources that went in, in fold order of the slots.
@@ -212,7 +212,7 @@ impl Core {
     /// than they do.
     fn advance_in_time(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get(&number) else { return };
-        let timer = Timer::Reseat(number);
+        let timer = Timer::AdvanceReduction(number);
         if reduction.slots.len() < SLOTS_MANY || self.ctx.now >= reduction.next_look {
             self.advance_reduction(number);
         } else if !self.ctx.timers.is_set(timer) {
@@ -260,7 +260,7 @@ impl Core {
     pub(crate) fn on_target_judged(&mut self, number: u64, verdict: Verdict) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         match verdict {
-            // Said once more: seats that failed are given out again in their own time.
+            // Said once more: slots that failed are assigned again in their own time.
             Verdict::Accepted(stamp) if reduction.right.stamp == Some(stamp) => {}
             Verdict::Accepted(stamp) => {
                 reduction.right.stamp = Some(stamp);
@@ -321,7 +321,7 @@ impl Core {
             true => Vec::new(),
             false => ready.into_iter().take(missing).collect(),
         };
-        self.seat_sources(number, ready);
+        self.assign_sources(number, ready);
         let reduction = self.reductions.get_mut(&number).expect("seen above");
         reduction.next_look = self.ctx.now + LOOK_TIME * reduction.slots.len() as u32;
         if !self.stripe(number) {

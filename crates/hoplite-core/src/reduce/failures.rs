@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hoplite_types::peer::{PeerMessage, Seat, SlotFailure, Source, Verdict};
+use hoplite_types::peer::{PeerMessage, SlotAssignment, SlotFailure, Source, Verdict};
 use hoplite_types::{ErrorKind, NodeId, ObjectId, ReductionId};
 
 use super::coordinator::Slot;
@@ -12,10 +12,10 @@ use crate::Core;
 
 /// How long a slot rests that has failed before: a dead child is refused at once, many thousand times
 /// a second, until the members agree that it is dead.
-const RESEAT_AFTER: Duration = Duration::from_millis(20);
+const RETRY_SLOT_AFTER: Duration = Duration::from_millis(20);
 
 impl Core {
-    pub(crate) fn on_seat_failed(
+    pub(crate) fn on_slot_failed(
         &mut self,
         from: NodeId,
         number: u64,
@@ -25,7 +25,7 @@ impl Core {
     ) {
         let id = ReductionId { coordinator: self.ctx.me, number };
         match self.reductions.get(&number).map(|reduction| reduction.commitment.is_some()) {
-            None => return self.send(from, PeerMessage::Disband { reduction: id }, None),
+            None => return self.send(from, PeerMessage::ReleaseSlots { reduction: id }, None),
             Some(true) => return self.repeat_commit(number, from),
             Some(false) => {}
         }
@@ -43,28 +43,28 @@ impl Core {
         if self.reductions[&number].stripes.is_some() {
             return self.on_stripe_failed(number, from, failure);
         }
-        let Some(seated) = self.current_slot(number, slot, attempt).filter(|slot| slot.node == Some(from))
+        let Some(assigned) = self.current_slot(number, slot, attempt).filter(|slot| slot.node == Some(from))
         else {
             return;
         };
-        seated.restart = true;
-        let again = seated.attempt > 0;
+        assigned.restart = true;
+        let again = assigned.attempt > 0;
         match failure {
             SlotFailure::NoSpace | SlotFailure::Taken | SlotFailure::Refused(_) => {
                 return self.fail_for_slot(number, from, failure)
             }
             SlotFailure::Source(_) => return self.advance_reduction(number),
             // It may not know of its slot (any more).
-            SlotFailure::Child(child) => self.repeat_seat(number, child),
+            SlotFailure::Child(child) => self.repeat_assignment(number, child),
             SlotFailure::LetGo(_) => {}
         }
         if !again {
             return self.advance_reduction(number);
         }
         // Others may wait for their turn to be told what they are to do.
-        let timer = Timer::Reseat(number);
+        let timer = Timer::AdvanceReduction(number);
         if self.ctx.timers.due(timer).is_none_or(|due| due > self.ctx.now + PAUSE) {
-            self.ctx.timers.set(self.ctx.now + RESEAT_AFTER, timer);
+            self.ctx.timers.set(self.ctx.now + RETRY_SLOT_AFTER, timer);
         }
     }
 
@@ -90,21 +90,21 @@ impl Core {
     }
 
     /// The slot's node does not have this source after all: not to be taken from there again.
-    fn avoid_source(&mut self, number: u64, node: NodeId, seat: &Seat, source: ObjectId) {
+    fn avoid_source(&mut self, number: u64, node: NodeId, assignment: &SlotAssignment, source: ObjectId) {
         let reduction = self.reductions.get_mut(&number).expect("it has a slot");
         let index = reduction.request.sources.iter().position(|&listed| listed == source);
-        let seated = seat.sources.iter().find(|seated| seated.id == source);
-        if let (Some(index), Some(&Source { edition, .. })) = (index, seated) {
+        let assigned = assignment.sources.iter().find(|assigned| assigned.id == source);
+        if let (Some(index), Some(&Source { edition, .. })) = (index, assigned) {
             reduction.bad.insert((index, node, edition));
         }
     }
 
-    fn repeat_seat(&mut self, number: u64, slot: u32) {
+    fn repeat_assignment(&mut self, number: u64, slot: u32) {
         let slots = &self.reductions[&number].slots;
         let told = slots.iter().find(|(id, _)| *id == slot).and_then(|(_, slot)| slot.told.clone());
-        if let Some((node, seat)) = told {
+        if let Some((node, assignment)) = told {
             let reduction = ReductionId { coordinator: self.ctx.me, number };
-            self.send(node, PeerMessage::Seat { reduction, seat }, None);
+            self.send(node, PeerMessage::AssignSlot { reduction, assignment }, None);
         }
     }
 

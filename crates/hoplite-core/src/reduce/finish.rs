@@ -46,10 +46,10 @@ impl Core {
         self.finish_reduction(number, Err(Error::new(kind, message)));
     }
 
-    /// Over, one way or the other: everyone seated (but a committed root) lets go.
+    /// Over, one way or the other: every node with a slot (but a committed root) lets go.
     pub(super) fn finish_reduction(&mut self, number: u64, outcome: Result<Vec<ObjectId>, Error>) {
         let Some(mut reduction) = self.reductions.remove(&number) else { return };
-        for timer in [Timer::Barrier(number), Timer::Reseat(number), Timer::Bereaved(number)] {
+        for timer in [Timer::Barrier(number), Timer::AdvanceReduction(number), Timer::Bereaved(number)] {
             self.ctx.timers.clear(timer);
         }
         for token in reduction.barrier.iter().flatten() {
@@ -64,8 +64,8 @@ impl Core {
         self.ask_owner(target, DirectoryRequest::ReleaseClaim { claim, made: outcome.is_ok() }, None);
         self.drop_small(number, &mut reduction);
         let id = ReductionId { coordinator: self.ctx.me, number };
-        for node in reduction.seated {
-            self.send(node, PeerMessage::Disband { reduction: id }, None);
+        for node in reduction.assigned {
+            self.send(node, PeerMessage::ReleaseSlots { reduction: id }, None);
         }
         if let Some(call) = reduction.call {
             let reply = match outcome {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use hoplite_types::peer::{Child, PeerMessage, Seal, Seat, SlotFailure};
+use hoplite_types::peer::{Child, PeerMessage, Seal, SlotAssignment, SlotFailure};
 use hoplite_types::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
-use super::seat_table::{Key, Running, State};
+use super::slot_table::{Key, Running, State};
 use crate::copies::Phase;
 use crate::fetch::{Feeds, Transfer};
 use crate::io::{Broken, FoldId, FoldInputs, FoldRule, Output};
@@ -14,7 +14,7 @@ use crate::Core;
 /// Why a fold runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FoldFor {
-    Seat(Key),
+    Slot(Key),
     Small(u64),
     /// A part of a target, from this node's own partial sum.
     Part,
@@ -32,8 +32,10 @@ pub(super) struct Fold {
 impl Core {
     /// How often the slot that is folded here was started over.
     pub(crate) fn attempt_of_fold(&self, fold: FoldId) -> u32 {
-        match self.seats.folds.get(&fold).map(|fold| fold.purpose) {
-            Some(FoldFor::Seat(key)) => self.seats.running.get(&key).map_or(0, |seat| seat.seat.attempt),
+        match self.slots.folds.get(&fold).map(|fold| fold.purpose) {
+            Some(FoldFor::Slot(key)) => {
+                self.slots.running.get(&key).map_or(0, |running| running.assignment.attempt)
+            }
             _ => 0,
         }
     }
@@ -58,7 +60,7 @@ impl Core {
             streams: streams.iter().map(|&(t, n, _)| (t, n)).collect(),
         };
         let by_transfer = streams.iter().map(|&(transfer, _, child)| (transfer, child)).collect();
-        self.seats.folds.insert(fold, Fold { purpose, out, sources, streams: by_transfer });
+        self.slots.folds.insert(fold, Fold { purpose, out, sources, streams: by_transfer });
         // The fold must expect its streams before anyone is asked to send them.
         self.ctx.out.push_back(Output::Fold { fold, out, rule, inputs });
         self.send_pulls(&streams, children);
@@ -91,9 +93,9 @@ impl Core {
     }
 
     pub(crate) fn on_fold_stream_broken(&mut self, fold: FoldId, transfer: TransferId) {
-        let Some(running) = self.seats.folds.get(&fold) else { return };
-        if let (FoldFor::Seat(key), Some(&child)) = (running.purpose, running.streams.get(&transfer)) {
-            let current = self.seats.running.get(&key).map(|running| running.state);
+        let Some(running) = self.slots.folds.get(&fold) else { return };
+        if let (FoldFor::Slot(key), Some(&child)) = (running.purpose, running.streams.get(&transfer)) {
+            let current = self.slots.running.get(&key).map(|running| running.state);
             if matches!(current, Some(State::Folding { fold: now, .. }) if now == fold) {
                 self.fail_slot(key, SlotFailure::Child(child));
             }
@@ -101,7 +103,7 @@ impl Core {
     }
 
     pub(crate) fn on_fold_ended(&mut self, id: FoldId, outcome: Result<(), Broken>) {
-        let Some(fold) = self.seats.folds.remove(&id) else { return };
+        let Some(fold) = self.slots.folds.remove(&id) else { return };
         for transfer in fold.streams.keys() {
             if let Some(Transfer { from, .. }) = self.fetches.end_transfer(*transfer) {
                 if outcome.is_err() {
@@ -116,8 +118,8 @@ impl Core {
             out.phase = Phase::Folded(None);
         }
         match fold.purpose {
-            FoldFor::Seat(_) | FoldFor::Part if doomed => {}
-            FoldFor::Seat(key) => self.on_seat_folded(key, &fold, outcome),
+            FoldFor::Slot(_) | FoldFor::Part if doomed => {}
+            FoldFor::Slot(key) => self.on_slot_folded(key, &fold, outcome),
             // Its caller is to hear of it.
             FoldFor::Small(number) => self.on_small_folded(number, fold.out, outcome),
             FoldFor::Part => self.on_part_folded(fold.out, outcome),
@@ -126,12 +128,12 @@ impl Core {
         self.remove_user(fold.out);
     }
 
-    fn on_seat_folded(&mut self, key: Key, fold: &Fold, outcome: Result<(), Broken>) {
-        let Some(running) = self.seats.running.get(&key) else { return };
-        let root = running.seat.root;
+    fn on_slot_folded(&mut self, key: Key, fold: &Fold, outcome: Result<(), Broken>) {
+        let Some(running) = self.slots.running.get(&key) else { return };
+        let root = running.assignment.root;
         match outcome {
             Ok(()) => {
-                self.seats.set_state(key, State::Folded { copy: fold.out });
+                self.slots.set_state(key, State::Folded { copy: fold.out });
                 if root {
                     self.say_root_done(key);
                 } else {
@@ -140,17 +142,17 @@ impl Core {
             }
             Err(Broken) => {
                 // An input was abandoned under us: a put was aborted, or another attempt.
-                let seat = &running.seat;
+                let assignment = &running.assignment;
                 let gone = |id: ObjectId, edition: Edition| {
                     self.copies.live_copy(id).map(|copy| copy.edition) != Some(edition)
                 };
-                let source = seat.sources.iter().find(|source| gone(source.id, source.edition));
-                let mut children = seat.children.iter().filter(|child| child.node == self.ctx.me);
+                let source = assignment.sources.iter().find(|source| gone(source.id, source.edition));
+                let mut children = assignment.children.iter().filter(|child| child.node == self.ctx.me);
                 let child = children.find(|child| gone(child.id, child.edition));
                 let failure = match (source, child) {
                     (Some(source), _) => SlotFailure::Source(source.id),
                     (None, Some(child)) => SlotFailure::Child(child.slot),
-                    (None, None) => SlotFailure::LetGo(self.seats.fence_of(key.0.coordinator)),
+                    (None, None) => SlotFailure::LetGo(self.slots.fence_of(key.0.coordinator)),
                 };
                 self.fail_slot(key, failure);
                 self.withdraw(fold.out);
@@ -161,31 +163,34 @@ impl Core {
 
     pub(super) fn say_root_done(&mut self, key: Key) {
         let (reduction, slot) = key;
-        let running = self.seats.running.get(&key).filter(|running| running.is_done_root());
-        let Some(Running { seat, .. }) = running else { return };
-        let done = PeerMessage::RootDone { reduction, slot, attempt: seat.attempt };
+        let running = self.slots.running.get(&key).filter(|running| running.is_done_root());
+        let Some(Running { assignment, .. }) = running else { return };
+        let done = PeerMessage::RootDone { reduction, slot, attempt: assignment.attempt };
         self.send(reduction.coordinator, done, None);
     }
 
     /// The slot cannot go on by itself.
     pub(super) fn fail_slot(&mut self, key: Key, failure: SlotFailure) {
-        let Some(running) = self.seats.running.get_mut(&key) else { return };
+        let Some(running) = self.slots.running.get_mut(&key) else { return };
         running.failure = Some(failure);
         if running.state == State::Waiting {
-            self.seats.set_state(key, State::Failed);
+            self.slots.set_state(key, State::Failed);
         }
         self.report_failure(key);
     }
 
     pub(super) fn report_failure(&mut self, key: Key) {
         let (reduction, slot) = key;
-        let Some(Running { seat, failure: Some(failure), .. }) = self.seats.running.get(&key) else { return };
-        let failed = PeerMessage::SeatFailed { reduction, slot, attempt: seat.attempt, failure: *failure };
+        let Some(Running { assignment, failure: Some(failure), .. }) = self.slots.running.get(&key) else {
+            return;
+        };
+        let failed =
+            PeerMessage::SlotFailed { reduction, slot, attempt: assignment.attempt, failure: *failure };
         self.send(reduction.coordinator, failed, None);
     }
 
     /// The control connection to `node` broke: a pull may be lost, so streams from it are suspect.
-    pub(crate) fn seats_peer_broken(&mut self, node: NodeId) {
+    pub(crate) fn slots_peer_broken(&mut self, node: NodeId) {
         let fold = |(id, feeds)| match feeds {
             Feeds::Fold(fold) => Some((fold, id)),
             Feeds::Copy(_) => None,
@@ -197,7 +202,7 @@ impl Core {
     }
 }
 
-pub(super) fn rule(seat: &Seat) -> FoldRule {
-    let Seat { op, dtype, offset, divide_by, open, .. } = *seat;
+pub(super) fn rule(assignment: &SlotAssignment) -> FoldRule {
+    let SlotAssignment { op, dtype, offset, divide_by, open, .. } = *assignment;
     FoldRule { op, dtype, offset, divide_by, open }
 }

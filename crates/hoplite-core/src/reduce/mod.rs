@@ -4,7 +4,7 @@
 //! - `choose`: which sources take part, taken from where, and on which slot
 //! - `shape`: who is whose child in a tree that grows as sources arrive
 //! - `plan`: what every slot should be doing now; the difference to what it was told is sent
-//! - `seats`: a slot's own side; `seat_table`: what is kept of it; `amend`: it is told more while it is at it; `folds`: what goes in, and how it ends
+//! - `slots`: a slot's own side; `slot_table`: what is kept of it; `amend`: its assignment grows within an attempt; `folds`: what goes in, and how it ends
 //! - `reduce_scatter`: an allreduce of large objects in many rotated chains at once; `allgather`: a node puts the
 //!   target together from what they come to
 //! - `failures`: slots that cannot go on by themselves, and what the coordinator does about it
@@ -28,11 +28,11 @@ mod preemption;
 mod reduce_scatter;
 mod repeat;
 mod request;
-mod seat_table;
-mod seats;
 mod shape;
+mod slot_table;
+mod slots;
 mod small;
 
 pub(crate) use coordinator::Reduction;
 pub(crate) use request::Request;
-pub(crate) use seat_table::Seats;
+pub(crate) use slot_table::Slots;

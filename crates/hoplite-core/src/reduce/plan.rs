@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use hoplite_types::peer::{Child, PeerMessage, Seat, Source};
+use hoplite_types::peer::{Child, PeerMessage, SlotAssignment, Source};
 use hoplite_types::{mix64, Edition, FoldOrder, NodeId, ObjectId, Op, ReductionId};
 
 use super::coordinator::Reduction;
@@ -28,15 +28,15 @@ impl Core {
         let lacking = !self.needs_only_space(number);
         let Some(mut reduction) = self.reductions.remove(&number) else { return };
         let id = ReductionId { coordinator: self.ctx.me, number };
-        let epochs = self.seats.epochs();
+        let epochs = self.slots.epochs();
         let changes = reduction.changes(id, lacking, epochs);
         if changes.len() == SEATS_PER_TURN {
-            self.ctx.timers.set(self.ctx.now + PAUSE, Timer::Reseat(number));
+            self.ctx.timers.set(self.ctx.now + PAUSE, Timer::AdvanceReduction(number));
         }
-        for (to, seat) in changes {
+        for (to, assignment) in changes {
             reduction.began.get_or_insert(self.ctx.now);
-            reduction.seated.insert(to);
-            self.send(to, PeerMessage::Seat { reduction: id, seat }, None);
+            reduction.assigned.insert(to);
+            self.send(to, PeerMessage::AssignSlot { reduction: id, assignment }, None);
         }
         self.reductions.insert(number, reduction);
     }
@@ -80,21 +80,21 @@ impl Reduction {
     }
 
     /// The messages that bring every slot up to date, the first of many; remembers them as said.
-    fn changes(&mut self, id: ReductionId, lacking: bool, epochs: &Epochs) -> Vec<(NodeId, Seat)> {
+    fn changes(&mut self, id: ReductionId, lacking: bool, epochs: &Epochs) -> Vec<(NodeId, SlotAssignment)> {
         let (places, complete) = (self.places(), self.is_complete());
         let mut messages = Vec::new();
         // Children come before parents: a parent names its children's editions.
         for position in post_order(&places) {
             let Some(node) = self.slots[position].1.node else { continue };
-            let Some(mut wanted) = self.wanted_seat(id, position, &places, complete) else {
+            let Some(mut wanted) = self.wanted_assignment(id, position, &places, complete) else {
                 self.slots[position].1.told = None;
                 continue;
             };
             wanted.lacking = lacking;
             wanted.epoch = epochs.heard_from(node);
             let fixed = self.request.order == FoldOrder::Fixed;
-            if let Some(seat) = self.slots[position].1.reconcile(node, wanted, fixed) {
-                messages.push((node, seat));
+            if let Some(assignment) = self.slots[position].1.reconcile(node, wanted, fixed) {
+                messages.push((node, assignment));
             }
             if messages.len() == SEATS_PER_TURN {
                 break;
@@ -104,13 +104,13 @@ impl Reduction {
     }
 
     /// What the slot should be; `None` for a leaf whose single source speaks for itself.
-    fn wanted_seat(
+    fn wanted_assignment(
         &self,
         id: ReductionId,
         position: usize,
         places: &[Place],
         complete: bool,
-    ) -> Option<Seat> {
+    ) -> Option<SlotAssignment> {
         let (slot_id, slot) = &self.slots[position];
         let place = &places[position];
         let root = complete && !place.has_parent;
@@ -120,12 +120,12 @@ impl Reduction {
         let children: Vec<_> =
             place.children.iter().filter_map(|&child| self.child(id, child, places)).collect();
         let vacant = children.len() < place.children.len();
-        let facts = self.facts.as_ref().expect("seats come after facts");
+        let facts = self.facts.as_ref().expect("assignments come after facts");
         let sources = slot
             .sources
             .iter()
             .map(|chosen| Source { id: self.request.sources[chosen.index], edition: chosen.edition });
-        Some(Seat {
+        Some(SlotAssignment {
             slot: *slot_id,
             attempt: slot.attempt,
             out: if root { self.request.target } else { self.partial_sum(id, position) },
@@ -144,7 +144,7 @@ impl Reduction {
             offset: 0,
             part_bytes: None,
             claim: id.claim(),
-            stamp: self.right.stamp.expect("seats come with the right to the target"),
+            stamp: self.right.stamp.expect("assignments come with the right to the target"),
             epoch: 0,
         })
     }
@@ -186,7 +186,7 @@ impl Reduction {
 
 impl super::coordinator::Slot {
     /// Compares what is wanted with what was said; returns what has to be said.
-    fn reconcile(&mut self, node: NodeId, mut wanted: Seat, fixed: bool) -> Option<Seat> {
+    fn reconcile(&mut self, node: NodeId, mut wanted: SlotAssignment, fixed: bool) -> Option<SlotAssignment> {
         let restart = std::mem::take(&mut self.restart);
         if let Some((at, told)) = &self.told {
             let same_place = *at == node && !restart;
@@ -220,7 +220,7 @@ impl super::coordinator::Slot {
 
 impl super::coordinator::Slot {
     /// A source of the reduction went: other reductions may preempt what was summed up from now on.
-    fn lacks(&mut self) -> Seat {
+    fn lacks(&mut self) -> SlotAssignment {
         self.version += 1;
         let (_, told) = self.told.as_mut().expect("its caller has looked");
         (told.lacking, told.version) = (true, self.version);
@@ -230,7 +230,7 @@ impl super::coordinator::Slot {
 
 /// Whether a slot that was told `told` can become `wanted` without starting over: it was open, so
 /// nobody has read from it, and loses none of its inputs.
-fn is_addition(told: &Seat, wanted: &Seat) -> bool {
+fn is_addition(told: &SlotAssignment, wanted: &SlotAssignment) -> bool {
     told.open
         && (told.epoch, told.stamp) == (wanted.epoch, wanted.stamp)
         && (wanted.root || !told.root)

@@ -2,62 +2,62 @@
 //! over, so two large ones in stores too small for both would wait for each other.
 //!
 //! ```text
-//!  seat waits for space ── SlotNeedsSpace ──▶ coordinator: all sources complete? ── Preempt ──▶ others here let go
+//!  slot waits for space ── SlotNeedsSpace ──▶ coordinator: all sources complete? ── Preempt ──▶ others here let go
 //! ```
 //! One reduction always has precedence over all others in its way: of those that need nothing but space,
 //! the one with the smallest id. It gets its space everywhere, ends, and gives it back. One that still
 //! lacks a complete source comes behind those and pushes nobody out: what it lacks may be what they are
-//! about to make. That a seat's word on this is old does no harm: it is seated anew with a newer one.
+//! about to make. That a slot's word on this is old does no harm: it is assigned anew with a newer one.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_types::peer::{PeerMessage, Seat, SlotFailure};
+use hoplite_types::peer::{PeerMessage, SlotAssignment, SlotFailure};
 use hoplite_types::{CopyId, NodeId, ReductionId};
 
-use super::seat_table::{Key, Running, State};
+use super::slot_table::{Key, Running, State};
 use crate::space_waiters::SpaceWaiter;
 use crate::timers::Timer;
 use crate::Core;
 
-/// How long a seat waits for space before others have to go, and between two looks. What they have summed
+/// How long a slot waits for space before others have to go, and between two looks. What they have summed
 /// up is lost: long enough for most of them to end by themselves, and short for who would wait for ever.
 const PREEMPT_AFTER: Duration = Duration::from_secs(1);
 
 impl Core {
     pub(super) fn wait_for_slot_space(&mut self, key: Key) {
         let (reduction, slot) = key;
-        let size = self.seats.running.get(&key).map_or(0, |running| running.seat.size);
-        self.wait_for_space(SpaceWaiter::Seat { reduction, slot }, size);
+        let size = self.slots.running.get(&key).map_or(0, |running| running.assignment.size);
+        self.wait_for_space(SpaceWaiter::Slot { reduction, slot }, size);
         let timer = Timer::SlotNeedsSpace(reduction, slot);
         if !self.ctx.timers.is_set(timer) {
             self.ctx.timers.set(self.ctx.now + PREEMPT_AFTER, timer);
         }
     }
 
-    /// The seat has its space, or needs none any more.
+    /// The slot has its space, or needs none any more.
     pub(super) fn end_wait_for_space(&mut self, key: Key) {
         let (reduction, slot) = key;
         self.ctx.timers.clear(Timer::SlotNeedsSpace(reduction, slot));
-        self.space_waiters.leave(SpaceWaiter::Seat { reduction, slot });
+        self.space_waiters.leave(SpaceWaiter::Slot { reduction, slot });
         self.end_preemption(key);
     }
 
-    /// No space is kept for this seat any more: the waiters behind it try again.
+    /// No space is kept for this slot any more: the waiters behind it try again.
     fn end_preemption(&mut self, key: Key) {
-        self.space_changed |= self.seats.end_preemption(key);
+        self.space_changed |= self.slots.end_preemption(key);
     }
 
-    /// Whether space is being made here for a seat that goes before this one.
-    pub(super) fn is_preempted_here(&self, key: Key, seat: &Seat) -> bool {
-        self.seats.preempting().any(|other| is_preempted_by(key, seat, other))
+    /// Whether space is being made here for a slot that goes before this one.
+    pub(super) fn is_preempted_here(&self, key: Key, assignment: &SlotAssignment) -> bool {
+        self.slots.preempting().any(|other| is_preempted_by(key, assignment, other))
     }
 
     pub(crate) fn on_slot_space_timer(&mut self, key: Key) {
         self.end_preemption(key);
         let (reduction, slot) = key;
-        if self.space_waiters.has(SpaceWaiter::Seat { reduction, slot }) {
-            let attempt = self.seats.running[&key].seat.attempt;
+        if self.space_waiters.has(SpaceWaiter::Slot { reduction, slot }) {
+            let attempt = self.slots.running[&key].assignment.attempt;
             self.send(reduction.coordinator, PeerMessage::SlotNeedsSpace { reduction, slot, attempt }, None);
             self.ctx.timers.set(self.ctx.now + PREEMPT_AFTER, Timer::SlotNeedsSpace(reduction, slot));
         }
@@ -71,8 +71,8 @@ impl Core {
         slot: u32,
         attempt: u32,
     ) {
-        self.on_seat_held(from, reduction, slot, attempt);
-        if reduction.coordinator == self.ctx.me && self.is_striped_seat(reduction.number, from, slot, attempt)
+        self.on_slot_held(from, reduction, slot, attempt);
+        if reduction.coordinator == self.ctx.me && self.is_striped_slot(reduction.number, from, slot, attempt)
         {
             // The sums of a plain tree take less space: none beside the target where that is.
             return self.on_stripe_failed(reduction.number, from, SlotFailure::NoSpace);
@@ -98,16 +98,16 @@ impl Core {
             && reduction.slots.iter().all(is_whole)
     }
 
-    /// Others let go of their sums here if that makes the space this seat waits for.
+    /// Others let go of their sums here if that makes the space this slot waits for.
     pub(crate) fn on_preempt(&mut self, key: Key, attempt: u32) {
-        let current = self.seats.running.get(&key).filter(|running| running.seat.attempt == attempt);
-        let Some(Running { seat, state: State::Waiting, .. }) = current else { return };
-        let seat = seat.clone();
-        let Some(victims) = self.preemption_victims(key, &seat) else { return };
-        self.seats.running.get_mut(&key).expect("it waits").seat.lacking = false;
-        self.seats.begin_preemption(key);
+        let current = self.slots.running.get(&key).filter(|running| running.assignment.attempt == attempt);
+        let Some(Running { assignment, state: State::Waiting, .. }) = current else { return };
+        let assignment = assignment.clone();
+        let Some(victims) = self.preemption_victims(key, &assignment) else { return };
+        self.slots.running.get_mut(&key).expect("it waits").assignment.lacking = false;
+        self.slots.begin_preemption(key);
         for (victim, copy) in victims {
-            let epoch = self.seats.epochs().fence_of(victim.0.coordinator);
+            let epoch = self.slots.epochs().fence_of(victim.0.coordinator);
             self.fail_slot(victim, SlotFailure::LetGo(epoch));
             self.withdraw(copy);
             self.doom(copy);
@@ -115,38 +115,38 @@ impl Core {
     }
 
     /// The fewest that must go, the last in order first; `None` if it would not fit even so.
-    fn preemption_victims(&mut self, key: Key, seat: &Seat) -> Option<Vec<(Key, CopyId)>> {
+    fn preemption_victims(&mut self, key: Key, assignment: &SlotAssignment) -> Option<Vec<(Key, CopyId)>> {
         let inputs: BTreeSet<_> =
-            self.local_inputs(&seat.sources, &seat.children).ok()??.into_iter().collect();
+            self.local_inputs(&assignment.sources, &assignment.children).ok()??.into_iter().collect();
         let holds = |(&victim, running): (&Key, &Running)| match running.state {
             // A root that has summed up everything may be committed.
-            State::Folded { .. } if running.seat.root => None,
+            State::Folded { .. } if running.assignment.root => None,
             State::Folding { copy, .. } | State::Folded { copy } | State::Gathering { copy } => {
                 let known = self.copies.table.get(&copy)?;
                 let free = !known.doomed && known.views == 0 && !inputs.contains(&copy);
-                (free && is_preempted_by(victim, &running.seat, key)).then_some((victim, copy))
+                (free && is_preempted_by(victim, &running.assignment, key)).then_some((victim, copy))
             }
             State::Waiting | State::Failed => None,
         };
-        let victims: Vec<_> = self.seats.running.iter().filter_map(holds).collect();
+        let victims: Vec<_> = self.slots.running.iter().filter_map(holds).collect();
         // Not even for a moment are the inputs within reach.
         inputs.iter().for_each(|&input| self.copies.with(input, |copy| copy.users += 1));
         let arena = &mut self.copies.arena;
         let mut left = victims.len();
-        while left > 0 && !arena.has_space_within_reach(seat.size) {
+        while left > 0 && !arena.has_space_within_reach(assignment.size) {
             left -= 1;
             arena.loosen(self.copies.table[&victims[left].1].extent);
         }
         let gone: Vec<_> = victims[left..].iter().rev().copied().collect();
-        let fits = arena.has_space_within_reach(seat.size);
+        let fits = arena.has_space_within_reach(assignment.size);
         gone.iter().for_each(|(_, copy)| arena.tighten(self.copies.table[copy].extent));
         inputs.iter().for_each(|&input| self.copies.with(input, |copy| copy.users -= 1));
         fits.then_some(gone)
     }
 }
 
-/// Whether a seat gives up its space for another one's, whose reduction needs nothing else.
-fn is_preempted_by(key: Key, seat: &Seat, to: Key) -> bool {
+/// Whether a slot gives up its space for another one's, whose reduction needs nothing else.
+fn is_preempted_by(key: Key, assignment: &SlotAssignment, to: Key) -> bool {
     let ((reduction, _), (other, _)) = (key, to);
-    reduction != other && (seat.lacking || reduction > other)
+    reduction != other && (assignment.lacking || reduction > other)
 }

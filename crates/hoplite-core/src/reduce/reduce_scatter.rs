@@ -6,13 +6,13 @@
 //!  stripe j:  j+1 ─▶ j+2 ─▶ … ─▶ j  (slots of a chain: its sum is made at j)
 //!                                j ─▶ j+1 ─▶ … ─▶ j-1  (parts of the target, each passed on as it comes)
 //! ```
-//! All seats are told at once, and never changed: if anything goes wrong before the commit, they are taken
+//! All slots are assigned at once, and never changed: if anything goes wrong before the commit, they are taken
 //! back as a whole, and the reduction goes on from its sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_types::limits::ALIGNMENT;
-use hoplite_types::peer::{Child, PeerMessage, Seat, SlotFailure, Source};
+use hoplite_types::peer::{Child, PeerMessage, SlotAssignment, SlotFailure, Source};
 use hoplite_types::{Edition, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId};
 
 use super::coordinator::{Reduction, Slot};
@@ -30,7 +30,7 @@ const NODES_MIN: usize = 3;
 #[derive(Debug)]
 pub(super) struct Stripes {
     /// The slots of all stripes; and one, the same for every node, that puts the target together.
-    pub seats: Vec<(NodeId, Seat)>,
+    pub assignments: Vec<(NodeId, SlotAssignment)>,
 }
 
 /// A node of the ring, and what it gives.
@@ -59,15 +59,15 @@ impl Core {
         let (me, id) = (self.ctx.me, ReductionId { coordinator: self.ctx.me, number });
         let reduction = self.reductions.get_mut(&number).expect("seen above");
         reduction.stripings_left -= 1;
-        reduction.seated.extend(ring.iter().map(|(node, _)| *node));
-        let mut seats = reduction.stripe_seats(id, &ring, me);
-        for (node, seat) in &mut seats {
-            seat.lacking = lacking;
-            seat.epoch = self.seats.epochs().heard_from(*node);
+        reduction.assigned.extend(ring.iter().map(|(node, _)| *node));
+        let mut assignments = reduction.stripe_assignments(id, &ring, me);
+        for (node, assignment) in &mut assignments {
+            assignment.lacking = lacking;
+            assignment.epoch = self.slots.epochs().heard_from(*node);
         }
-        reduction.stripes = Some(Stripes { seats: seats.clone() });
-        for (node, seat) in seats {
-            self.send(node, PeerMessage::Seat { reduction: id, seat }, None);
+        reduction.stripes = Some(Stripes { assignments: assignments.clone() });
+        for (node, assignment) in assignments {
+            self.send(node, PeerMessage::AssignSlot { reduction: id, assignment }, None);
         }
         true
     }
@@ -90,17 +90,17 @@ impl Core {
         }
     }
 
-    pub(super) fn is_striped_seat(&self, number: u64, node: NodeId, slot: u32, attempt: u32) -> bool {
+    pub(super) fn is_striped_slot(&self, number: u64, node: NodeId, slot: u32, attempt: u32) -> bool {
         let striped = self.reductions.get(&number).filter(|reduction| reduction.stripes.is_some());
         striped.is_some_and(|reduction| reduction.told_to(node, slot, attempt).is_some())
     }
 
-    /// One of its seats cannot go on.
+    /// One of its slots cannot go on.
     pub(super) fn on_stripe_failed(&mut self, number: u64, from: NodeId, failure: SlotFailure) {
         match failure {
             SlotFailure::Taken | SlotFailure::Refused(_) => return self.fail_for_slot(number, from, failure),
             SlotFailure::NoSpace | SlotFailure::LetGo(_) => {
-                self.reductions.get_mut(&number).expect("it has seats").stripings_left = 0;
+                self.reductions.get_mut(&number).expect("it has assignments").stripings_left = 0;
             }
             SlotFailure::Source(_) | SlotFailure::Child(_) => {}
         }
@@ -120,7 +120,7 @@ impl Core {
         self.advance_reduction(number);
     }
 
-    /// Takes back every seat that was told; who takes part stays as it is.
+    /// Takes back every assignment; who takes part stays as it is.
     fn start_over(&mut self, number: u64) {
         let id = ReductionId { coordinator: self.ctx.me, number };
         let reduction = self.reductions.get_mut(&number).expect("the caller's");
@@ -132,8 +132,8 @@ impl Core {
             let Slot { node, sources, .. } = std::mem::take(slot);
             *slot = Slot { node, sources, ..Slot::default() };
         }
-        for node in reduction.seated.clone() {
-            self.send(node, PeerMessage::Disband { reduction: id }, None);
+        for node in reduction.assigned.clone() {
+            self.send(node, PeerMessage::ReleaseSlots { reduction: id }, None);
         }
     }
 }
@@ -165,12 +165,17 @@ impl Reduction {
         ring
     }
 
-    /// Every seat of a striping over `ring`; slots are numbered anew.
-    fn stripe_seats(&mut self, id: ReductionId, ring: &[Member], me: NodeId) -> Vec<(NodeId, Seat)> {
+    /// Every assignment of a striping over `ring`; slots are numbered anew.
+    fn stripe_assignments(
+        &mut self,
+        id: ReductionId,
+        ring: &[Member],
+        me: NodeId,
+    ) -> Vec<(NodeId, SlotAssignment)> {
         let size = self.facts.as_ref().expect("stripes come after facts").size;
         let part_bytes = size.div_ceil(ring.len() as u64).next_multiple_of(ALIGNMENT);
         let offsets = (0..size).step_by(part_bytes as usize);
-        let mut seats = Vec::new();
+        let mut assignments = Vec::new();
         // Where each stripe's sum is made, and how it is called there.
         let mut sums: Vec<(usize, Child)> = Vec::new();
         for (stripe, offset) in offsets.enumerate() {
@@ -179,28 +184,33 @@ impl Reduction {
             for position in 1..=ring.len() {
                 let (node, sources) = &ring[(stripe + position) % ring.len()];
                 let last = position == ring.len();
-                let seat = Seat {
+                let assignment = SlotAssignment {
                     size: bytes,
                     divide_by: (last && self.request.op == Op::Mean).then_some(self.request.k),
                     sources: sources.clone(),
                     children: below.into_iter().collect(),
                     offset,
-                    ..self.blank_seat(id)
+                    ..self.blank_assignment(id)
                 };
-                below = Some(Child { slot: seat.slot, node: *node, id: seat.out, edition: seat.edition });
-                seats.push((*node, seat));
+                below = Some(Child {
+                    slot: assignment.slot,
+                    node: *node,
+                    id: assignment.out,
+                    edition: assignment.edition,
+                });
+                assignments.push((*node, assignment));
             }
             sums.push((stripe, below.expect("a ring has members")));
         }
         let nodes: BTreeSet<_> = ring.iter().map(|(node, _)| *node).collect();
         let root = if nodes.contains(&me) { me } else { ring[ring.len() - 1].0 };
         let facts = self.facts.as_ref().expect("seen above");
-        let whole = Seat {
+        let whole = SlotAssignment {
             out: self.request.target,
             size,
             header: facts.header.clone(),
             part_bytes: Some(part_bytes),
-            ..self.blank_seat(id)
+            ..self.blank_assignment(id)
         };
         for (at, &(node, _)) in ring.iter().enumerate() {
             let (before, _) = ring[(at + ring.len() - 1) % ring.len()];
@@ -209,17 +219,17 @@ impl Reduction {
                 _ => Child { node: before, id: ObjectId::target_part(id, sum.slot), ..sum.clone() },
             };
             let children = sums.iter().map(part).collect();
-            seats.push((node, Seat { root: node == root, children, ..whole.clone() }));
+            assignments.push((node, SlotAssignment { root: node == root, children, ..whole.clone() }));
         }
-        seats
+        assignments
     }
 
-    /// A seat with a number of its own that folds nothing yet.
-    fn blank_seat(&mut self, id: ReductionId) -> Seat {
-        let facts = self.facts.as_ref().expect("seats come after facts");
+    /// An assignment with a slot number of its own that folds nothing yet.
+    fn blank_assignment(&mut self, id: ReductionId) -> SlotAssignment {
+        let facts = self.facts.as_ref().expect("assignments come after facts");
         let slot = self.next_slot;
         self.next_slot += 1;
-        Seat {
+        SlotAssignment {
             slot,
             attempt: 0,
             out: ObjectId::partial_sum(id, slot),
@@ -238,7 +248,7 @@ impl Reduction {
             offset: 0,
             part_bytes: None,
             claim: id.claim(),
-            stamp: self.right.stamp.expect("seats come with the right to the target"),
+            stamp: self.right.stamp.expect("assignments come with the right to the target"),
             epoch: 0,
         }
     }

@@ -1,18 +1,18 @@
 //! Both sides send again what a broken connection, or a death that was none, may have swallowed.
 //!
-//! A coordinator repeats its seats and commits to a node it has a new connection to. A seated node tells
+//! A coordinator repeats its assignments and commits to a node it has a new connection to. A slot's node tells
 //! its coordinators now and then how its slots stand, and is answered by whatever it missed. So neither
 //! side has to know what the other has heard.
 
 use hoplite_types::peer::{PeerMessage, SlotFailure};
 use hoplite_types::{NodeId, ReductionId};
 
-use super::seat_table::{Key, Running};
+use super::slot_table::{Key, Running};
 use crate::Core;
 
 impl Core {
     /// What `node` must know of the reductions called here.
-    pub(crate) fn repeat_seats(&mut self, node: NodeId) {
+    pub(crate) fn repeat_assignments(&mut self, node: NodeId) {
         let numbers: Vec<_> = self.reductions.keys().copied().collect();
         for number in numbers {
             self.repeat_commit(number, node);
@@ -22,9 +22,11 @@ impl Core {
                 messages.push(PeerMessage::Prefetch { id: reduction.request.target });
             }
             if reduction.commitment.is_none() {
-                let seats = reduction.told().filter(|(at, _)| *at == node).map(|(_, seat)| seat.clone());
+                let assignments =
+                    reduction.told().filter(|(at, _)| *at == node).map(|(_, assignment)| assignment.clone());
                 let reduction = ReductionId { coordinator: self.ctx.me, number };
-                messages.extend(seats.map(|seat| PeerMessage::Seat { reduction, seat }));
+                messages
+                    .extend(assignments.map(|assignment| PeerMessage::AssignSlot { reduction, assignment }));
             }
             messages.into_iter().for_each(|message| self.send(node, message, None));
         }
@@ -40,9 +42,9 @@ impl Core {
         }
     }
 
-    /// How the slots seated here stand, to their coordinators; only to one of them if that is given.
-    pub(crate) fn repeat_seat_reports(&mut self, to: Option<NodeId>) {
-        for (key, message) in self.seats.reports() {
+    /// How the slots here stand, to their coordinators; only to one of them if that is given.
+    pub(crate) fn repeat_slot_reports(&mut self, to: Option<NodeId>) {
+        for (key, message) in self.slots.reports() {
             let coordinator = key.0.coordinator;
             // Who is no member hears it when it comes back.
             if self.ctx.shards.contains(coordinator) && to.is_none_or(|node| node == coordinator) {
@@ -51,56 +53,56 @@ impl Core {
         }
     }
 
-    /// A seated node says that it is still at it.
-    pub(crate) fn on_seat_held(&mut self, from: NodeId, reduction: ReductionId, slot: u32, attempt: u32) {
+    /// A slot's node reports that it still holds the slot.
+    pub(crate) fn on_slot_held(&mut self, from: NodeId, reduction: ReductionId, slot: u32, attempt: u32) {
         let Some(known) =
             self.reductions.get(&reduction.number).filter(|_| reduction.coordinator == self.ctx.me)
         else {
-            return self.send(from, PeerMessage::Disband { reduction }, None);
+            return self.send(from, PeerMessage::ReleaseSlots { reduction }, None);
         };
         match &known.commitment {
             Some(commitment) if commitment.is_for(from) => self.repeat_commit(reduction.number, from),
-            Some(_) => self.send(from, PeerMessage::Disband { reduction }, None),
+            Some(_) => self.send(from, PeerMessage::ReleaseSlots { reduction }, None),
             None => {
-                let told = known.told().find(|(at, seat)| *at == from && seat.slot == slot);
-                match told.map(|(_, seat)| seat.clone()) {
-                    Some(seat) if seat.attempt > attempt => {
-                        self.send(from, PeerMessage::Seat { reduction, seat }, None);
+                let told = known.told().find(|(at, assignment)| *at == from && assignment.slot == slot);
+                match told.map(|(_, assignment)| assignment.clone()) {
+                    Some(assignment) if assignment.attempt > attempt => {
+                        self.send(from, PeerMessage::AssignSlot { reduction, assignment }, None);
                     }
                     Some(_) => {}
                     // It was given to another, or to nobody: a sum that nobody reads would hold its space until the end.
-                    None => self.send(from, PeerMessage::Unseat { reduction, slot, attempt }, None),
+                    None => self.send(from, PeerMessage::ReleaseSlot { reduction, slot, attempt }, None),
                 }
             }
         }
     }
 
     /// The slot is not ours any more.
-    pub(crate) fn on_unseat(&mut self, from: NodeId, key: Key, attempt: u32) {
-        let current = self.seats.running.get(&key).filter(|running| running.seat.attempt == attempt);
+    pub(crate) fn on_release_slot(&mut self, from: NodeId, key: Key, attempt: u32) {
+        let current = self.slots.running.get(&key).filter(|running| running.assignment.attempt == attempt);
         if key.0.coordinator == from && current.is_some_and(Running::needs_coordinator) {
-            self.drop_seat(key);
+            self.drop_slot(key);
         }
     }
 
     /// A coordinator is dead, as far as we can tell: its slots are let go, and if it lives after all it
     /// will be told so.
-    pub(crate) fn let_seats_go(&mut self, coordinator: NodeId) {
-        self.seats.epochs_mut().on_down(coordinator);
-        for key in self.seats.of(coordinator) {
-            self.drop_seat(key);
+    pub(crate) fn release_slots_of(&mut self, coordinator: NodeId) {
+        self.slots.epochs_mut().on_down(coordinator);
+        for key in self.slots.of(coordinator) {
+            self.drop_slot(key);
         }
     }
 
     /// Whether this assignment must not be followed: it was made when we had taken its coordinator for dead, or
     /// before. What was summed up here under the same attempt may have been read, and would not be the same bytes.
-    pub(super) fn declines_seat(&mut self, key: Key, attempt: u32, epoch: u64) -> bool {
+    pub(super) fn declines_slot(&mut self, key: Key, attempt: u32, epoch: u64) -> bool {
         let (reduction, slot) = key;
-        let fence = self.seats.epochs().fence_of(reduction.coordinator);
+        let fence = self.slots.epochs().fence_of(reduction.coordinator);
         let declined = epoch < fence || !self.ctx.shards.contains(reduction.coordinator);
         if declined {
             let failure = SlotFailure::LetGo(fence);
-            let failed = PeerMessage::SeatFailed { reduction, slot, attempt, failure };
+            let failed = PeerMessage::SlotFailed { reduction, slot, attempt, failure };
             self.send(reduction.coordinator, failed, None);
         }
         declined
@@ -108,7 +110,7 @@ impl Core {
 
     /// A node says that it let go of slots which it was assigned before this epoch.
     pub(crate) fn on_epoch(&mut self, node: NodeId, epoch: u64) {
-        if !self.seats.epochs_mut().note_heard(node, epoch) {
+        if !self.slots.epochs_mut().note_heard(node, epoch) {
             return;
         }
         let told = |number: &u64| self.reductions[number].told().any(|(at, _)| *at == node);

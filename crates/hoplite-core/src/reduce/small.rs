@@ -84,7 +84,7 @@ impl Core {
         let some = left[..left.len().min(SOURCES_PER_TURN)].to_vec();
         small.next += some.len();
         if some.len() < left.len() {
-            self.ctx.timers.set(self.ctx.now + PAUSE, Timer::Reseat(number));
+            self.ctx.timers.set(self.ctx.now + PAUSE, Timer::AdvanceReduction(number));
         }
         for source in some {
             self.get_small_source(number, source);

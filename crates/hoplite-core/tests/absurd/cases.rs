@@ -8,7 +8,7 @@ use hoplite_types::client::{Gauge, Reply, Request, Status};
 use hoplite_types::limits::CALLS_MAX;
 use hoplite_types::peer::{
     Child, CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage,
-    Scope, Seat, ShardQuery, Source,
+    Scope, ShardQuery, SlotAssignment, Source,
 };
 use hoplite_types::{
     Blob, Claim, Dtype, Edition, ErrorKind, Header, NodeId, ObjectId, Op, ReductionId, Shard, Stamp,
@@ -87,8 +87,8 @@ fn reduction() -> ReductionId {
 }
 
 /// One that a node takes: a root that waits for the stream of node 3.
-fn seat(slot: u32, out: ObjectId) -> Seat {
-    Seat {
+fn assignment(slot: u32, out: ObjectId) -> SlotAssignment {
+    SlotAssignment {
         slot,
         attempt: 0,
         out,
@@ -116,13 +116,13 @@ fn child(slot: u32) -> Child {
     Child { slot, node: node(3), id: ObjectId::partial_sum(reduction(), slot), edition: EDITION }
 }
 
-fn sit(seat: Seat) -> PeerMessage {
-    PeerMessage::Seat { reduction: reduction(), seat }
+fn sit(assignment: SlotAssignment) -> PeerMessage {
+    PeerMessage::AssignSlot { reduction: reduction(), assignment }
 }
 
 /// A target that is put together from two parts of node 3.
-fn allgather(slot: u32, out: ObjectId) -> Seat {
-    Seat { part_bytes: Some(1 << 16), children: vec![child(7), child(8)], ..seat(slot, out) }
+fn allgather(slot: u32, out: ObjectId) -> SlotAssignment {
+    SlotAssignment { part_bytes: Some(1 << 16), children: vec![child(7), child(8)], ..assignment(slot, out) }
 }
 
 fn inventory_request(shards: Vec<ShardQuery>, from: Option<Cursor>) -> PeerMessage {
@@ -203,27 +203,27 @@ fn a_claim_in_the_name_of_another() {
 }
 
 #[test]
-fn seats_that_cannot_be() {
+fn slots_that_cannot_be() {
     let mut at = Node::new();
     let (out, source) = (named("out"), Source { id: named("source"), edition: EDITION });
-    let good = seat(1, out);
+    let good = assignment(1, out);
     let whole = allgather(1, out);
     let part = ObjectId::target_part(reduction(), 7);
     for bad in [
-        Seat { part_bytes: Some(0), ..whole.clone() },
-        Seat { part_bytes: Some(1 << 17), ..whole.clone() },
-        Seat { size: 0, ..whole.clone() },
-        Seat { sources: vec![source.clone()], ..whole.clone() },
-        Seat { children: vec![child(7), child(7)], ..whole.clone() },
-        Seat { out: part, ..whole },
-        Seat { size: 1002, ..good.clone() },
-        Seat { offset: 2, ..good.clone() },
-        Seat { divide_by: Some(0), ..good.clone() },
-        Seat { divide_by: Some(2), dtype: Dtype::I32, ..good.clone() },
-        Seat { children: Vec::new(), ..good.clone() },
-        Seat { sources: vec![source.clone(); 2], ..good.clone() },
-        Seat { sources: vec![Source { id: out, ..source }], ..good.clone() },
-        Seat { children: vec![Child { id: out, ..child(7) }], ..good.clone() },
+        SlotAssignment { part_bytes: Some(0), ..whole.clone() },
+        SlotAssignment { part_bytes: Some(1 << 17), ..whole.clone() },
+        SlotAssignment { size: 0, ..whole.clone() },
+        SlotAssignment { sources: vec![source.clone()], ..whole.clone() },
+        SlotAssignment { children: vec![child(7), child(7)], ..whole.clone() },
+        SlotAssignment { out: part, ..whole },
+        SlotAssignment { size: 1002, ..good.clone() },
+        SlotAssignment { offset: 2, ..good.clone() },
+        SlotAssignment { divide_by: Some(0), ..good.clone() },
+        SlotAssignment { divide_by: Some(2), dtype: Dtype::I32, ..good.clone() },
+        SlotAssignment { children: Vec::new(), ..good.clone() },
+        SlotAssignment { sources: vec![source.clone(); 2], ..good.clone() },
+        SlotAssignment { sources: vec![Source { id: out, ..source }], ..good.clone() },
+        SlotAssignment { children: vec![Child { id: out, ..child(7) }], ..good.clone() },
     ] {
         refuse(&mut at, sit(bad));
     }
@@ -234,17 +234,17 @@ fn seats_that_cannot_be() {
 #[test]
 fn a_slot_that_becomes_another_in_one_attempt() {
     let mut at = Node::new();
-    let told = Seat { open: true, ..seat(1, named("out")) };
+    let told = SlotAssignment { open: true, ..assignment(1, named("out")) };
     at.hear(node(2), sit(told.clone()));
-    let newer = Seat { version: 2, ..told };
+    let newer = SlotAssignment { version: 2, ..told };
     for other in [
-        Seat { children: vec![child(8)], ..newer.clone() },
-        Seat { size: 1 << 16, ..newer.clone() },
-        Seat { root: false, out: ObjectId::partial_sum(reduction(), 1), ..newer.clone() },
+        SlotAssignment { children: vec![child(8)], ..newer.clone() },
+        SlotAssignment { size: 1 << 16, ..newer.clone() },
+        SlotAssignment { root: false, out: ObjectId::partial_sum(reduction(), 1), ..newer.clone() },
     ] {
         refuse(&mut at, sit(other));
     }
-    at.hear(node(2), sit(Seat { children: vec![child(7), child(8)], open: false, ..newer }));
+    at.hear(node(2), sit(SlotAssignment { children: vec![child(7), child(8)], open: false, ..newer }));
     let amended = at.outputs.iter().any(|output| matches!(output, Output::AmendFold { .. }));
     assert!(amended, "{:?}", at.outputs);
 }
@@ -256,7 +256,7 @@ fn two_targets_of_the_same_parts() {
     // The first one loses its parts, and is of no more use.
     at.hear(node(2), sit(allgather(2, named("other"))));
     assert_eq!(at.objects().len(), 3, "one target and its two parts");
-    at.hear(node(2), PeerMessage::Disband { reduction: reduction() });
+    at.hear(node(2), PeerMessage::ReleaseSlots { reduction: reduction() });
     assert!(at.objects().is_empty());
 }
 
@@ -412,9 +412,9 @@ fn far_too_many_prefetches() {
 }
 
 /// Half a sum, by an id that somebody has guessed.
-fn partial_sum() -> (ObjectId, Seat) {
+fn partial_sum() -> (ObjectId, SlotAssignment) {
     let out = ObjectId::partial_sum(reduction(), 1);
-    (out, Seat { root: false, ..seat(1, out) })
+    (out, SlotAssignment { root: false, ..assignment(1, out) })
 }
 
 fn assert_fetches_nothing(at: &Node) {
@@ -456,24 +456,24 @@ fn far_too_many_calls() {
 #[test]
 fn a_get_of_what_nobody_is_to_know() {
     let mut at = Node::new();
-    let (id, seat) = partial_sum();
+    let (id, assignment) = partial_sum();
     let get = Request::Get { id, timeout_ms: Some(100), partial: false, fail_if_lost: false };
     at.handle(Input::Client { client: ClientId(1), call: 1, request: get });
-    at.hear(node(2), sit(seat));
+    at.hear(node(2), sit(assignment));
     at.wait(Duration::from_secs(1));
-    at.hear(node(2), PeerMessage::Disband { reduction: reduction() });
+    at.hear(node(2), PeerMessage::ReleaseSlots { reduction: reduction() });
     assert_fetches_nothing(&at);
 }
 
 #[test]
 fn a_prefetch_of_what_nobody_is_to_know() {
     let mut at = Node::new();
-    let (id, seat) = partial_sum();
+    let (id, assignment) = partial_sum();
     let prefetch = Request::Prefetch { ids: vec![id], nodes: Vec::new() };
     at.call(prefetch.clone());
-    at.hear(node(2), sit(seat));
+    at.hear(node(2), sit(assignment));
     at.end_a_job(&mut Tape::new(&[0, 0]));
     at.call(prefetch);
-    at.hear(node(2), PeerMessage::Disband { reduction: reduction() });
+    at.hear(node(2), PeerMessage::ReleaseSlots { reduction: reduction() });
     assert_fetches_nothing(&at);
 }

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use hoplite_types::client::{Location, Request};
 use hoplite_types::peer::{
     Child, CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage,
-    Scope, Seat, ShardQuery, SlotFailure, Source, Verdict,
+    Scope, ShardQuery, SlotAssignment, SlotFailure, Source, Verdict,
 };
 use hoplite_types::{
     Blob, Claim, CopyId, Dtype, Edition, Encoding, FoldOrder, Header, NodeId, ObjectId, Op, ReductionId,
@@ -263,14 +263,14 @@ fn child(tape: &mut Tape) -> Child {
     Child { slot: tape.number32(), node: any_node(tape), id: object(tape), edition: edition(tape) }
 }
 
-fn seat(tape: &mut Tape, reduction: ReductionId) -> Seat {
+fn assignment(tape: &mut Tape, reduction: ReductionId) -> SlotAssignment {
     let (size, dtype) = (tape.size(), dtype(tape));
     let (slot, root) = (tape.number32(), tape.flag());
     let sources = tape.list(|tape| Source { id: object(tape), edition: edition(tape) });
     let children = tape.list(child);
     let odd = tape.size();
     let parts = tape.one_of(&[None, None, None, Some(0), Some(odd), Some(size), Some(size / 2)]);
-    Seat {
+    SlotAssignment {
         slot,
         attempt: tape.number32(),
         out: if root { object(tape) } else { ObjectId::partial_sum(reduction, slot) },
@@ -397,9 +397,9 @@ pub fn message(tape: &mut Tape, from: NodeId) -> PeerMessage {
         9 => PeerMessage::PullRefused { transfer: transfer(tape) },
         10..=12 => {
             let reduction = reduction_of(tape, from);
-            PeerMessage::Seat { reduction, seat: seat(tape, reduction) }
+            PeerMessage::AssignSlot { reduction, assignment: assignment(tape, reduction) }
         }
-        13 => PeerMessage::SeatFailed {
+        13 => PeerMessage::SlotFailed {
             reduction: reduction(tape),
             slot: tape.number32(),
             attempt: tape.number32(),
@@ -412,7 +412,7 @@ pub fn message(tape: &mut Tape, from: NodeId) -> PeerMessage {
                 _ => SlotFailure::Refused(verdict(tape)),
             },
         },
-        14 => PeerMessage::SeatHeld {
+        14 => PeerMessage::SlotHeld {
             reduction: reduction(tape),
             slot: tape.number32(),
             attempt: tape.number32(),
@@ -429,7 +429,7 @@ pub fn message(tape: &mut Tape, from: NodeId) -> PeerMessage {
             edition: edition(tape),
             sources: tape.list(object),
         },
-        17 => PeerMessage::Disband { reduction: reduction(tape) },
+        17 => PeerMessage::ReleaseSlots { reduction: reduction(tape) },
         18 => PeerMessage::Prefetch { id: object(tape) },
         19 => PeerMessage::Ping { sent_ns: tape.number() },
         20 => PeerMessage::Pong { sent_ns: tape.number() },
@@ -469,7 +469,7 @@ pub fn message(tape: &mut Tape, from: NodeId) -> PeerMessage {
         },
         _ => match tape.below(5) {
             0 => PeerMessage::Goodbye,
-            1 => PeerMessage::Unseat {
+            1 => PeerMessage::ReleaseSlot {
                 reduction: reduction(tape),
                 slot: tape.number32(),
                 attempt: tape.number32(),

@@ -4,35 +4,35 @@ use std::collections::BTreeSet;
 
 use hoplite_types::client::Request;
 use hoplite_types::limits::PROGRESS_BLOCK_BYTES;
-use hoplite_types::peer::{Child, DirectoryRequest, PeerMessage, Seat, SlotFailure};
+use hoplite_types::peer::{Child, DirectoryRequest, PeerMessage, SlotAssignment, SlotFailure};
 use hoplite_types::{CopyId, Edition, ObjectId, TransferId};
 
-use crate::crashes::{reduction, root_seat};
+use crate::crashes::{reduction, root_assignment};
 use crate::node::{node, Node, Opened, ME};
 use crate::puts::{put, viewed};
 use crate::requests::{accepted, array, delete, deleted, get, object};
 use crate::serving::send_at;
 
-/// One of three nodes, seated by node 2, whose target is made of three parts: that of node 3, its own, and
+/// One of three nodes, with a slot of node 2's, whose target is made of three parts: that of node 3, its own, and
 /// that of node 2, which comes by way of node 3.
-struct Seated {
+struct Participant {
     at: Node,
     target: ObjectId,
     source: ObjectId,
-    whole: Seat,
+    whole: SlotAssignment,
     /// Its own sum.
-    sum: Seat,
+    sum: SlotAssignment,
 }
 
 const WHOLE: u64 = 6 << 20;
 const PART: u64 = (WHOLE / 3).next_multiple_of(64);
 
-impl Seated {
+impl Participant {
     fn new(root: bool) -> Self {
-        let mut seated = Self::unjudged(root);
-        let word = accepted(seated.whole.edition);
-        seated.at.answer(2, seated.target, word);
-        seated
+        let mut participant = Self::unjudged(root);
+        let word = accepted(participant.whole.edition);
+        participant.at.answer(2, participant.target, word);
+        participant
     }
 
     /// Its owner has not heard yet that the target is made here.
@@ -45,8 +45,9 @@ impl Seated {
         let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
         put(&mut at, source, WHOLE);
         let id = reduction(2);
-        let blank = Seat { size: WHOLE, header: array(WHOLE), ..root_seat(&mut at, target, source) };
-        let partial = |slot: u32| Seat {
+        let blank =
+            SlotAssignment { size: WHOLE, header: array(WHOLE), ..root_assignment(&mut at, target, source) };
+        let partial = |slot: u32| SlotAssignment {
             slot,
             out: ObjectId::partial_sum(id, slot),
             edition: Edition { writing: u64::from(slot), attempt: 0 },
@@ -58,8 +59,8 @@ impl Seated {
             let edition = Edition { writing: u64::from(slot), attempt: 0 };
             Child { slot, node: node(from), id, edition }
         };
-        let sum = Seat { offset: PART, ..partial(2) };
-        let whole = Seat {
+        let sum = SlotAssignment { offset: PART, ..partial(2) };
+        let whole = SlotAssignment {
             slot: 9,
             edition: Edition { writing: 9, attempt: 0 },
             root,
@@ -74,10 +75,10 @@ impl Seated {
         };
         at.take_mail();
         at.hear(2, PeerMessage::Prefetch { id: target });
-        for seat in [&sum, &whole] {
-            at.hear(2, PeerMessage::Seat { reduction: id, seat: seat.clone() });
+        for assignment in [&sum, &whole] {
+            at.hear(2, PeerMessage::AssignSlot { reduction: id, assignment: assignment.clone() });
         }
-        Seated { at, target, source, whole, sum }
+        Participant { at, target, source, whole, sum }
     }
 
     fn copy_of(&self, id: ObjectId) -> CopyId {
@@ -112,15 +113,15 @@ impl Seated {
 
     /// Committed, while a part is still on its way.
     fn late() -> Self {
-        let mut seated = Seated::new(false);
-        seated.sum_up();
-        seated.arrive(1);
-        seated.commit();
-        seated
+        let mut participant = Participant::new(false);
+        participant.sum_up();
+        participant.arrive(1);
+        participant.commit();
+        participant
     }
 
     fn ends_empty(mut self) {
-        self.at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+        self.at.hear(2, PeerMessage::ReleaseSlots { reduction: reduction(2) });
         let gone = deleted(&self.at);
         self.at.answer(2, self.target, gone);
         self.at.ask(delete(self.source));
@@ -134,18 +135,18 @@ impl Seated {
 
 #[test]
 fn the_parts_are_windows_of_the_target_and_only_the_sum_is_of_a_range() {
-    let seated = Seated::new(true);
-    let target = seated.at.copies[&seated.copy_of(seated.target)].extent;
+    let participant = Participant::new(true);
+    let target = participant.at.copies[&participant.copy_of(participant.target)].extent;
     for (number, size) in [(1, PART), (2, PART), (3, WHOLE - 2 * PART)] {
-        let copy = seated.copy_of(ObjectId::target_part(reduction(2), number));
-        let window = seated.at.copies[&copy].extent;
+        let copy = participant.copy_of(ObjectId::target_part(reduction(2), number));
+        let window = participant.at.copies[&copy].extent;
         assert!(window.is_window());
         assert_eq!((window.offset, window.size), (target.offset + u64::from(number - 1) * PART, size));
     }
-    let sum = seated.copy_of(seated.sum.out);
-    let offsets = seated.at.folds.values().map(|fold| (fold.out == sum, fold.rule.offset));
+    let sum = participant.copy_of(participant.sum.out);
+    let offsets = participant.at.folds.values().map(|fold| (fold.out == sum, fold.rule.offset));
     assert_eq!(offsets.collect::<BTreeSet<_>>(), BTreeSet::from([(true, PART), (false, 0)]));
-    seated.ends_empty();
+    participant.ends_empty();
 }
 
 /// Closing it again is no news of room, or it would be opened again at once.
@@ -153,109 +154,114 @@ fn the_parts_are_windows_of_the_target_and_only_the_sum_is_of_a_range() {
 fn a_target_without_room_for_all_its_windows_waits() {
     let block = PROGRESS_BLOCK_BYTES;
     let room = 2 * (block + WHOLE) + (block + PART) + 2 * block;
-    let mut seated = Seated::in_store(true, room);
-    assert!(seated.at.copies.keys().all(|&copy| seated.at.identity_of(copy).0 != seated.target));
-    seated.at.ask(delete(seated.source));
-    let gone = deleted(&seated.at);
-    seated.at.answer(2, seated.target, gone);
-    seated.at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
-    seated.at.assert_empty();
+    let mut participant = Participant::in_store(true, room);
+    assert!(participant
+        .at
+        .copies
+        .keys()
+        .all(|&copy| participant.at.identity_of(copy).0 != participant.target));
+    participant.at.ask(delete(participant.source));
+    let gone = deleted(&participant.at);
+    participant.at.answer(2, participant.target, gone);
+    participant.at.hear(2, PeerMessage::ReleaseSlots { reduction: reduction(2) });
+    participant.at.assert_empty();
 }
 
 #[test]
 fn the_root_says_when_it_has_every_part_and_seals_with_the_commit() {
-    let mut seated = Seated::new(true);
-    let read = seated.at.ask(get(seated.target));
-    seated.sum_up();
-    seated.arrive(3);
-    assert!(!seated.said(|message| matches!(message, PeerMessage::RootDone { .. })));
-    seated.arrive(1);
-    assert!(seated.said(|message| matches!(message, PeerMessage::RootDone { slot: 9, attempt: 0, .. })));
-    assert_eq!(seated.at.reply(read), None, "nobody seals before the commit");
-    seated.commit();
-    assert!(seated.said(|message| matches!(message, PeerMessage::Committed { sealed: true, .. })));
-    let copy = viewed(&seated.at, read);
-    assert_eq!(seated.at.copies[&copy].sealed.as_ref().expect("sealed").sources, [seated.source]);
-    let left = seated.at.copies.len();
+    let mut participant = Participant::new(true);
+    let read = participant.at.ask(get(participant.target));
+    participant.sum_up();
+    participant.arrive(3);
+    assert!(!participant.said(|message| matches!(message, PeerMessage::RootDone { .. })));
+    participant.arrive(1);
+    assert!(participant.said(|message| matches!(message, PeerMessage::RootDone { slot: 9, attempt: 0, .. })));
+    assert_eq!(participant.at.reply(read), None, "nobody seals before the commit");
+    participant.commit();
+    assert!(participant.said(|message| matches!(message, PeerMessage::Committed { sealed: true, .. })));
+    let copy = viewed(&participant.at, read);
+    assert_eq!(participant.at.copies[&copy].sealed.as_ref().expect("sealed").sources, [participant.source]);
+    let left = participant.at.copies.len();
     assert_eq!(left, 2, "the source and the target: windows and sums are gone");
-    seated.at.ask(Request::Release { copy });
-    seated.ends_empty();
+    participant.at.ask(Request::Release { copy });
+    participant.ends_empty();
 }
 
 #[test]
 fn a_target_of_parts_is_sealed_when_its_owner_has_accepted_it() {
     for root in [true, false] {
-        let mut seated = Seated::unjudged(root);
-        seated.sum_up();
-        seated.arrive(1);
-        seated.arrive(3);
-        assert!(!seated.said(|message| matches!(message, PeerMessage::RootDone { .. })));
+        let mut participant = Participant::unjudged(root);
+        participant.sum_up();
+        participant.arrive(1);
+        participant.arrive(3);
+        assert!(!participant.said(|message| matches!(message, PeerMessage::RootDone { .. })));
         if !root {
             // The root's owner was faster.
-            seated.commit();
+            participant.commit();
         }
-        let copy = seated.copy_of(seated.target);
-        assert_eq!(seated.at.copies[&copy].sealed, None);
-        let word = accepted(seated.whole.edition);
-        seated.at.answer(2, seated.target, word);
+        let copy = participant.copy_of(participant.target);
+        assert_eq!(participant.at.copies[&copy].sealed, None);
+        let word = accepted(participant.whole.edition);
+        participant.at.answer(2, participant.target, word);
         match root {
-            true => assert!(seated.said(|message| matches!(message, PeerMessage::RootDone { .. }))),
-            false => assert!(seated.at.copies[&copy].sealed.is_some()),
+            true => assert!(participant.said(|message| matches!(message, PeerMessage::RootDone { .. }))),
+            false => assert!(participant.at.copies[&copy].sealed.is_some()),
         }
-        seated.ends_empty();
+        participant.ends_empty();
     }
 }
 
 #[test]
 fn a_neighbour_may_finish_what_it_streams_from_a_window() {
-    let mut seated = Seated::new(false);
+    let mut participant = Participant::new(false);
     let id = ObjectId::target_part(reduction(2), 3);
     let edition = Edition { writing: 3, attempt: 0 };
     let pull = PeerMessage::Pull { transfer: TransferId(70), id, edition, offset: 0, patient: true };
-    seated.at.hear(3, pull);
-    let (&send, sending) = seated.at.sends.iter().next().expect("it is passed on while it comes");
+    participant.at.hear(3, pull);
+    let (&send, sending) = participant.at.sends.iter().next().expect("it is passed on while it comes");
     let window = sending.copy;
-    seated.sum_up();
-    seated.arrive(1);
-    seated.arrive(3);
-    seated.commit();
-    assert!(seated.at.sends.contains_key(&send) && seated.at.copies.contains_key(&window));
-    seated.at.end_send(send);
-    assert!(!seated.at.copies.contains_key(&window));
-    seated.ends_empty();
+    participant.sum_up();
+    participant.arrive(1);
+    participant.arrive(3);
+    participant.commit();
+    assert!(participant.at.sends.contains_key(&send) && participant.at.copies.contains_key(&window));
+    participant.at.end_send(send);
+    assert!(!participant.at.copies.contains_key(&window));
+    participant.ends_empty();
 }
 
 #[test]
 fn a_part_that_breaks_off_before_the_commit_is_reported_to_the_coordinator() {
-    let mut seated = Seated::new(false);
-    let transfer = seated.receive_of(3);
-    seated.at.break_receive(transfer, 100);
-    assert!(seated.said(|message| {
-        matches!(message, PeerMessage::SeatFailed { slot: 9, failure: SlotFailure::Child(3), .. })
+    let mut participant = Participant::new(false);
+    let transfer = participant.receive_of(3);
+    participant.at.break_receive(transfer, 100);
+    assert!(participant.said(|message| {
+        matches!(message, PeerMessage::SlotFailed { slot: 9, failure: SlotFailure::Child(3), .. })
     }));
-    seated.ends_empty();
+    participant.ends_empty();
 }
 
 #[test]
 fn after_the_commit_who_is_late_goes_on_alone_and_fetches_what_breaks_off() {
     for breaks in [false, true] {
-        let mut seated = Seated::late();
-        seated.at.take_mail();
-        let transfer = seated.receive_of(3);
+        let mut participant = Participant::late();
+        participant.at.take_mail();
+        let transfer = participant.receive_of(3);
         if breaks {
-            seated.at.break_receive(transfer, 100);
+            participant.at.break_receive(transfer, 100);
         } else {
-            seated.at.end_receive(transfer);
+            participant.at.end_receive(transfer);
         }
-        let target = seated.target;
-        let asks = seated.at.take_requests(target).iter().any(|r| matches!(r, DirectoryRequest::Ask { .. }));
-        let sealed = seated
+        let target = participant.target;
+        let asks =
+            participant.at.take_requests(target).iter().any(|r| matches!(r, DirectoryRequest::Ask { .. }));
+        let sealed = participant
             .at
             .copies
             .values()
-            .filter(|copy| copy.sealed.as_ref().is_some_and(|seal| seal.sources == [seated.source]));
+            .filter(|copy| copy.sealed.as_ref().is_some_and(|seal| seal.sources == [participant.source]));
         assert_eq!((asks, sealed.count()), if breaks { (true, 0) } else { (false, 1) });
-        seated.ends_empty();
+        participant.ends_empty();
     }
 }
 
@@ -263,43 +269,45 @@ fn after_the_commit_who_is_late_goes_on_alone_and_fetches_what_breaks_off() {
 #[test]
 fn after_the_commit_nothing_of_the_coordinator_takes_the_parts_away() {
     for dies in [false, true] {
-        let mut seated = Seated::late();
+        let mut participant = Participant::late();
         if dies {
-            seated.at.kill(2);
+            participant.at.kill(2);
         } else {
-            seated.at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+            participant.at.hear(2, PeerMessage::ReleaseSlots { reduction: reduction(2) });
         }
-        seated.arrive(3);
-        let whole = |copy: &&Opened| copy.sealed.as_ref().is_some_and(|seal| seal.sources == [seated.source]);
-        assert_eq!(seated.at.copies.values().filter(whole).count(), 1);
+        participant.arrive(3);
+        let whole =
+            |copy: &&Opened| copy.sealed.as_ref().is_some_and(|seal| seal.sources == [participant.source]);
+        assert_eq!(participant.at.copies.values().filter(whole).count(), 1);
     }
 }
 
 #[test]
 fn a_deleted_target_takes_its_windows_along() {
-    let mut seated = Seated::new(true);
-    let gone = deleted(&seated.at);
-    seated.at.answer(2, seated.target, gone);
-    assert!(seated.at.receives.is_empty());
-    seated.ends_empty();
+    let mut participant = Participant::new(true);
+    let gone = deleted(&participant.at);
+    participant.at.answer(2, participant.target, gone);
+    assert!(participant.at.receives.is_empty());
+    participant.ends_empty();
 }
 
 #[test]
 fn the_streams_of_stripes_share_all_connections() {
-    let mut seated = Seated::new(false);
+    let mut participant = Participant::new(false);
     let mut ids = (0..).map(|n| object(&format!("large {n}")));
-    let large = ids.find(|&id| seated.at.owner_of(id) == ME).expect("hashing is even");
-    put(&mut seated.at, large, 16 << 20);
-    let learnt: Vec<_> = (80..87).map(|transfer| send_at(&mut seated.at, 3, transfer, large, 1000)).collect();
+    let large = ids.find(|&id| participant.at.owner_of(id) == ME).expect("hashing is even");
+    put(&mut participant.at, large, 16 << 20);
+    let learnt: Vec<_> =
+        (80..87).map(|transfer| send_at(&mut participant.at, 3, transfer, large, 1000)).collect();
     assert_eq!(learnt, [1, 2, 1, 4, 2, 8, 4]);
     // Partial sums and parts go to the same neighbour.
     let part = (ObjectId::target_part(reduction(2), 3), 3);
-    for (id, writing) in [(seated.sum.out, 2), part] {
+    for (id, writing) in [(participant.sum.out, 2), part] {
         let edition = Edition { writing, attempt: 0 };
         let pull = PeerMessage::Pull { transfer: TransferId(90), id, edition, offset: 0, patient: true };
-        seated.at.hear(3, pull);
-        let (&send, sending) = seated.at.sends.iter().next().expect("it is sent");
+        participant.at.hear(3, pull);
+        let (&send, sending) = participant.at.sends.iter().next().expect("it is sent");
         assert_eq!((sending.connections.get(), sending.group), (8, Some(reduction(2))));
-        seated.at.end_send(send);
+        participant.at.end_send(send);
     }
 }

@@ -2,7 +2,7 @@
 
 use hoplite_core::Input;
 use hoplite_types::client::Reply;
-use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seat, Source};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, SlotAssignment, Source};
 use hoplite_types::{Dtype, Edition, FoldOrder, ObjectId, Op, ReductionId};
 
 use crate::node::{node, Node, ME};
@@ -17,14 +17,14 @@ pub fn reduction(coordinator: u16) -> ReductionId {
 }
 
 /// What a coordinator elsewhere would say: fold this one source of ours into the target.
-pub fn root_seat(at: &mut Node, target: ObjectId, source: ObjectId) -> Seat {
+pub fn root_assignment(at: &mut Node, target: ObjectId, source: ObjectId) -> SlotAssignment {
     at.request(7, source, DirectoryRequest::Locate { token: 1 });
     let located = at.take_mail().into_iter().find_map(|(_, message)| match message {
         PeerMessage::Answer { answer: DirectoryAnswer::Located { copies, .. }, .. } => Some(copies),
         _ => None,
     });
     let here = located.and_then(|copies| copies.first().map(|copy| copy.edition));
-    Seat {
+    SlotAssignment {
         slot: 0,
         attempt: 0,
         out: target,
@@ -48,13 +48,13 @@ pub fn root_seat(at: &mut Node, target: ObjectId, source: ObjectId) -> Seat {
     }
 }
 
-/// A root seated by node 2, folding; its target's directory is at node 2 as well.
-fn seated() -> (Node, ObjectId) {
+/// A root slot assigned by node 2, folding; its target's directory is at node 2 as well.
+fn participant() -> (Node, ObjectId) {
     let mut at = Node::among(2, 8 << 20);
     let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
     put(&mut at, source, SIZE);
-    let seat = root_seat(&mut at, target, source);
-    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
+    let assignment = root_assignment(&mut at, target, source);
+    at.hear(2, PeerMessage::AssignSlot { reduction: reduction(2), assignment });
     assert_eq!(at.folds.len(), 1);
     at.ask(delete(source));
     (at, target)
@@ -67,56 +67,56 @@ fn commit(target: ObjectId, sources: Vec<ObjectId>) -> PeerMessage {
 
 #[test]
 fn a_target_deleted_while_it_is_folded_leaves_nothing() {
-    let (mut at, target) = seated();
+    let (mut at, target) = participant();
     at.answer(2, target, deleted(&at));
     assert!(at.folds.is_empty());
-    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    at.hear(2, PeerMessage::ReleaseSlots { reduction: reduction(2) });
     at.assert_empty();
 }
 
 #[test]
 fn a_target_deleted_before_its_commit_is_not_sealed() {
-    let (mut at, target) = seated();
+    let (mut at, target) = participant();
     let &fold = at.folds.keys().next().expect("it folds");
     at.end_fold(fold);
     at.answer(2, target, deleted(&at));
     at.hear(2, commit(target, vec![]));
     let cannot = PeerMessage::Committed { reduction: reduction(2), sealed: false };
     assert!(at.take_mail().contains(&(node(2), cannot)));
-    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    at.hear(2, PeerMessage::ReleaseSlots { reduction: reduction(2) });
     at.assert_empty();
 }
 
-/// Its owner may have accepted it a moment before it was deleted: that word is about the failed seat, not about a
+/// Its owner may have accepted it a moment before it was deleted: that word is about the failed slot, not about a
 /// copy that nobody here knows of any more.
 #[test]
-fn the_word_on_a_target_that_is_gone_finds_its_failed_seat() {
-    let (mut at, target) = seated();
+fn the_word_on_a_target_that_is_gone_finds_its_failed_slot() {
+    let (mut at, target) = participant();
     at.answer(2, target, deleted(&at));
     assert_eq!(at.status().copies, 0);
     at.take_mail();
     at.answer(2, target, accepted(edition(77)));
     assert_eq!(at.take_mail(), [], "nothing is withdrawn");
-    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    at.hear(2, PeerMessage::ReleaseSlots { reduction: reduction(2) });
     at.take_mail();
     at.answer(2, target, accepted(edition(77)));
     let taken_back = |(_, message): &(_, PeerMessage)| {
         matches!(message, PeerMessage::Directory { request: DirectoryRequest::Withdraw { .. }, .. })
     };
-    assert!(at.take_mail().iter().any(taken_back), "no seat is left");
+    assert!(at.take_mail().iter().any(taken_back), "no assignment is left");
     at.assert_empty();
 }
 
 #[test]
-fn a_dead_coordinator_takes_its_seats_along() {
-    let (mut at, _) = seated();
+fn a_dead_coordinator_takes_its_slots_along() {
+    let (mut at, _) = participant();
     at.kill(2);
     at.assert_empty();
 }
 
 #[test]
 fn a_commit_seals_the_root_and_the_disband_leaves_it() {
-    let (mut at, target) = seated();
+    let (mut at, target) = participant();
     let &fold = at.folds.keys().next().expect("it folds");
     let read = at.ask(get(target));
     at.end_fold(fold);
@@ -130,7 +130,7 @@ fn a_commit_seals_the_root_and_the_disband_leaves_it() {
         let done = PeerMessage::Committed { reduction: reduction(2), sealed: true };
         assert!(at.take_mail().contains(&(node(2), done)));
     }
-    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    at.hear(2, PeerMessage::ReleaseSlots { reduction: reduction(2) });
     let copy = crate::puts::viewed(&at, read);
     assert_eq!(at.copies[&copy].sealed.as_ref().expect("sealed").sources, sources);
 }

@@ -172,17 +172,17 @@ fn an_object_larger_than_the_store_fails_its_gets() {
     at.assert_empty();
 }
 
-/// A seat without room lets go of its sources; that is no news for itself.
+/// A slot without room lets go of its sources; that is no news for itself.
 #[test]
-fn a_seat_waits_for_room_without_waking_itself() {
+fn a_slot_waits_for_room_without_waking_itself() {
     let mut at = Node::among(2, TWO);
     let ids = ids_owned_by(&mut at, 2, 2);
     cache(&mut at, ids[0]);
     let mine = at.id_owned_by(1);
     put(&mut at, mine, SIZE);
-    let mut seat = crate::crashes::root_seat(&mut at, ids[1], ids[0]);
-    seat.sources[0].edition = edition(5);
-    at.hear(2, PeerMessage::Seat { reduction: crate::crashes::reduction(2), seat });
+    let mut assignment = crate::crashes::root_assignment(&mut at, ids[1], ids[0]);
+    assignment.sources[0].edition = edition(5);
+    at.hear(2, PeerMessage::AssignSlot { reduction: crate::crashes::reduction(2), assignment });
     assert!(at.folds.is_empty());
     let call = at.ask(delete(mine));
     assert_eq!(at.folds.len(), 1);

@@ -6,10 +6,10 @@ use std::time::Duration;
 use hoplite_core::io::ClientId;
 use hoplite_core::Input;
 use hoplite_types::client::Request;
-use hoplite_types::peer::{Child, DirectoryRequest, PeerMessage, Scope, Seat, ShardQuery};
+use hoplite_types::peer::{Child, DirectoryRequest, PeerMessage, Scope, ShardQuery, SlotAssignment};
 use hoplite_types::{Blob, FoldOrder, ObjectId, ReductionId, Stamp};
 
-use crate::crashes::{reduction, root_seat};
+use crate::crashes::{reduction, root_assignment};
 use crate::gets::lend;
 use crate::node::{node, Node, ME};
 use crate::puts::put;
@@ -114,10 +114,10 @@ fn many_reductions_run_at_a_time() {
     });
 }
 
-/// Neither the owners' words on the targets nor the room for them is sought among all seats.
+/// Neither the owners' words on the targets nor the room for them is sought among all slots.
 #[test]
-fn many_seats_are_taken_on_one_node() {
-    assert_growth(1000, 4 * MORE as u32, |seats| {
+fn many_slots_are_taken_on_one_node() {
+    assert_growth(1000, 4 * MORE as u32, |assignments| {
         let mut at = Node::among(2, STORE);
         let source = at.id_owned_by(ME);
         at.ask(put_small(source, SMALL));
@@ -126,18 +126,18 @@ fn many_seats_are_taken_on_one_node() {
         let other = { ids }.find(|&id| at.owner_of(id) == ME).unwrap();
         put(&mut at, other, STORE / 2);
         let (size, header) = (STORE * 3 / 4, array(STORE * 3 / 4));
-        let base = Seat { size, header, ..root_seat(&mut at, object("sum"), source) };
-        let seat = |number: u64| Seat {
+        let base = SlotAssignment { size, header, ..root_assignment(&mut at, object("sum"), source) };
+        let assignment = |number: u64| SlotAssignment {
             out: object(&format!("sum {number}")),
             edition: edition(1000 + number),
             ..base.clone()
         };
-        let seats: Vec<_> = (0..seats as u64).map(seat).collect();
+        let assignments: Vec<_> = (0..assignments as u64).map(assignment).collect();
         timed(|| {
-            for (seat, number) in seats.into_iter().zip(1..) {
+            for (assignment, number) in assignments.into_iter().zip(1..) {
                 let (id, edition, reduction) =
-                    (seat.out, seat.edition, ReductionId { number, ..reduction(2) });
-                at.hear(2, PeerMessage::Seat { reduction, seat });
+                    (assignment.out, assignment.edition, ReductionId { number, ..reduction(2) });
+                at.hear(2, PeerMessage::AssignSlot { reduction, assignment });
                 at.answer(2, id, accepted(edition));
             }
         })
@@ -167,7 +167,7 @@ fn many_nodes_take_part_in_one_reduction() {
             // Many sources are watched in turns.
             at.wait(Duration::from_millis(2));
             let is_star = |message: &PeerMessage| match message {
-                PeerMessage::Seat { seat, .. } => seat.children.len() == nodes - 1,
+                PeerMessage::AssignSlot { assignment, .. } => assignment.children.len() == nodes - 1,
                 _ => false,
             };
             assert!(at.take_mail().iter().any(|(_, message)| is_star(message)));
@@ -187,7 +187,7 @@ fn many_nodes_take_part_in_one_reduction() {
 
 /// The node that sums up what all others send: it is told of them, of one more, and when all has come.
 #[test]
-fn a_seat_has_many_children() {
+fn a_slot_has_many_children() {
     assert_growth(250, 3 * MORE as u32, |children| {
         let mut at = Node::among(2, STORE);
         let source = at.id_owned_by(ME);
@@ -200,14 +200,14 @@ fn a_seat_has_many_children() {
             edition: edition(1000 + u64::from(slot)),
         };
         let mut children: Vec<_> = (1..=children as u32).map(child).collect();
-        let base = root_seat(&mut at, object("sum"), source);
-        let first = Seat { open: true, children: children.clone(), ..base.clone() };
+        let base = root_assignment(&mut at, object("sum"), source);
+        let first = SlotAssignment { open: true, children: children.clone(), ..base.clone() };
         children.push(child(children.len() as u32 + 1));
         let count = children.len();
-        let second = Seat { version: 2, children, ..base };
+        let second = SlotAssignment { version: 2, children, ..base };
         timed(|| {
-            at.hear(2, PeerMessage::Seat { reduction: of, seat: first });
-            at.hear(2, PeerMessage::Seat { reduction: of, seat: second });
+            at.hear(2, PeerMessage::AssignSlot { reduction: of, assignment: first });
+            at.hear(2, PeerMessage::AssignSlot { reduction: of, assignment: second });
             let fold = *at.folds.keys().next().unwrap();
             assert_eq!(at.folds[&fold].inputs.streams.len(), count);
             at.end_fold(fold);
@@ -264,7 +264,7 @@ fn many_nodes_wait_for_an_object_of_a_shard_that_changes_hands() {
 
 /// The victims of a preemption are found without a look at what else is here.
 #[test]
-fn a_seat_preempts_on_a_node_with_many_copies() {
+fn a_slot_preempts_on_a_node_with_many_copies() {
     assert_growth(1000, MORE as u32 / 4, |copies| {
         let mut at = Node::among(2, STORE);
         let source = at.id_owned_by(ME);
@@ -276,8 +276,8 @@ fn a_seat_preempts_on_a_node_with_many_copies() {
             at.request(2, object(&format!("small {number}")), request);
         }
         let (size, header) = (STORE - SIZE, array(STORE - SIZE));
-        let seat = Seat { size, header, ..root_seat(&mut at, object("sum"), source) };
-        at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
+        let assignment = SlotAssignment { size, header, ..root_assignment(&mut at, object("sum"), source) };
+        at.hear(2, PeerMessage::AssignSlot { reduction: reduction(2), assignment });
         at.wait(Duration::from_millis(1100));
         let waits = |(_, message): &(_, PeerMessage)| matches!(message, PeerMessage::SlotNeedsSpace { .. });
         assert!(at.take_mail().iter().any(waits));

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use hoplite_types::client::{Reply, Request};
 use hoplite_types::peer::{
-    Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, Seat, ShardQuery,
-    Verdict,
+    Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Scope, ShardQuery,
+    SlotAssignment, Verdict,
 };
 use hoplite_types::{limits, mix64, Blob, Edition, Encoding, FoldOrder, Header, ObjectId, Shard, Stamp};
 
-use crate::crashes::{reduction, root_seat};
+use crate::crashes::{reduction, root_assignment};
 use crate::gets::lend;
 use crate::node::{node, Node, ME};
 use crate::puts::{announced, created, put};
@@ -219,8 +219,8 @@ fn partial_sums_are_nobodys_business() {
     let source = at.id_owned_by(ME);
     put(&mut at, source, SIZE);
     let sum = ObjectId::partial_sum(reduction(2), 0);
-    let seat = Seat { root: false, ..root_seat(&mut at, sum, source) };
-    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
+    let assignment = SlotAssignment { root: false, ..root_assignment(&mut at, sum, source) };
+    at.hear(2, PeerMessage::AssignSlot { reduction: reduction(2), assignment });
     assert_eq!(at.folds.len(), 1);
     assert_eq!(take_inventory(&mut at, 2, &[sum.shard()]).copies(), []);
 }

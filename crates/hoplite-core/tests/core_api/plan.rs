@@ -1,11 +1,11 @@
-//! What a coordinator tells the seats as sources come, go and fail: after every step the seats last
-//! told must be one tree over k sources, and no seat may have been changed under its readers.
+//! What a coordinator tells the slots as sources come, go and fail: after every step the assignments last
+//! told must be one tree over k sources, and no slot may have been changed under its readers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_types::client::Reply;
-use hoplite_types::peer::{CopyReport, DirectoryRequest, PeerMessage, Seat, SlotFailure};
+use hoplite_types::peer::{CopyReport, DirectoryRequest, PeerMessage, SlotAssignment, SlotFailure};
 use hoplite_types::{Edition, FoldOrder, ObjectId, ReductionId};
 use proptest::prelude::*;
 
@@ -36,9 +36,9 @@ enum Step {
         index: usize,
         at: u16,
     },
-    /// A seat reports that an input broke: which seat, which of its inputs.
+    /// A slot reports that an input broke: which slot, which of its inputs.
     Fail {
-        seat: usize,
+        assignment: usize,
         input: usize,
     },
 }
@@ -51,17 +51,17 @@ struct World {
     k: usize,
     order: FoldOrder,
     held: BTreeMap<(usize, u16), CopyReport>,
-    /// Reported by a seat as not usable.
+    /// Reported by a slot as not usable.
     bad: BTreeSet<(usize, u16, Edition)>,
     number: u64,
     /// By slot: what was said last, and the order in which its fold takes its inputs.
-    seats: BTreeMap<u32, Seated>,
+    slots: BTreeMap<u32, Participant>,
     root: Option<u32>,
 }
 
-struct Seated {
+struct Participant {
     at: u16,
-    seat: Seat,
+    assignment: SlotAssignment,
     /// Local inputs in fold order, and streams: they come before all others.
     streams: Vec<Input>,
     local: Vec<Input>,
@@ -87,7 +87,7 @@ impl World {
             held: BTreeMap::new(),
             bad: BTreeSet::new(),
             number: 0,
-            seats: BTreeMap::new(),
+            slots: BTreeMap::new(),
             root: None,
         };
         for step in before {
@@ -142,7 +142,7 @@ impl World {
                     self.coordinator.request(at, self.sources[index % n], request);
                 }
             }
-            Step::Fail { seat, input } => self.fail(seat, input),
+            Step::Fail { assignment, input } => self.fail(assignment, input),
             Step::Put { .. } | Step::Cache { .. } => {}
         }
         if self.call != 0 {
@@ -151,78 +151,86 @@ impl World {
         }
     }
 
-    fn fail(&mut self, seat: usize, input: usize) {
-        if self.seats.is_empty() {
+    fn fail(&mut self, assignment: usize, input: usize) {
+        if self.slots.is_empty() {
             return;
         }
-        let (&slot, seated) = self.seats.iter().nth(seat % self.seats.len()).expect("in range");
-        let seat = &seated.seat;
-        let inputs = seat.sources.iter().map(|source| SlotFailure::Source(source.id));
+        let (&slot, participant) = self.slots.iter().nth(assignment % self.slots.len()).expect("in range");
+        let assignment = &participant.assignment;
+        let inputs = assignment.sources.iter().map(|source| SlotFailure::Source(source.id));
         let inputs: Vec<_> =
-            inputs.chain(seat.children.iter().map(|child| SlotFailure::Child(child.slot))).collect();
+            inputs.chain(assignment.children.iter().map(|child| SlotFailure::Child(child.slot))).collect();
         let input = inputs[input % inputs.len()];
-        let (at, attempt) = (seated.at, seat.attempt);
+        let (at, attempt) = (participant.at, assignment.attempt);
         let current = self.tree().is_some_and(|tree| tree.contains(&slot));
         if let SlotFailure::Source(id) = input {
-            // Said of a seat that is no more, it may or may not count; such a source is then truly gone.
+            // Said of a slot that is no more, it may or may not count; such a source is then truly gone.
             let index = self.index(id);
-            let edition = seat.sources.iter().find(|source| source.id == id).expect("its own").edition;
+            let edition = assignment.sources.iter().find(|source| source.id == id).expect("its own").edition;
             if !current {
                 return;
             }
             self.bad.insert((index, at, edition));
         }
-        let reduction = self.reduction.expect("there is a seat");
-        self.coordinator.hear(at, PeerMessage::SeatFailed { reduction, slot, attempt, failure: input });
+        let reduction = self.reduction.expect("there is a assignment");
+        self.coordinator.hear(at, PeerMessage::SlotFailed { reduction, slot, attempt, failure: input });
     }
 
     fn index(&self, id: ObjectId) -> usize {
         self.sources.iter().position(|&source| source == id).expect("a source")
     }
 
-    /// Takes in what the seats were told, and checks each change against what was said before.
+    /// Takes in what the slots were told, and checks each change against what was said before.
     fn hear(&mut self) {
         for (to, message) in self.coordinator.take_mail() {
-            let PeerMessage::Seat { reduction, seat } = message else { continue };
+            let PeerMessage::AssignSlot { reduction, assignment } = message else { continue };
             self.reduction = Some(reduction);
-            self.on_seat(to.addr.port(), seat);
+            self.on_assign_slot(to.addr.port(), assignment);
         }
     }
 
-    fn on_seat(&mut self, at: u16, seat: Seat) {
-        assert_eq!(seat.edition.attempt, seat.attempt);
-        let known = self.seats.get(&seat.slot).filter(|known| known.seat.attempt == seat.attempt);
-        if known.is_some_and(|known| known.seat.version == seat.version) {
+    fn on_assign_slot(&mut self, at: u16, assignment: SlotAssignment) {
+        assert_eq!(assignment.edition.attempt, assignment.attempt);
+        let known =
+            self.slots.get(&assignment.slot).filter(|known| known.assignment.attempt == assignment.attempt);
+        if known.is_some_and(|known| known.assignment.version == assignment.version) {
             // Repeated, for a node that may have missed it.
-            return assert_eq!(known.expect("just seen").seat, seat);
+            return assert_eq!(known.expect("just seen").assignment, assignment);
         }
         let (mut streams, mut local) = (Vec::new(), Vec::new());
         let (mut old_sources, mut old_children) = (0, Vec::new());
-        if let Some(Seated { at: before, seat: told, streams: s, local: l }) = known {
+        if let Some(Participant { at: before, assignment: told, streams: s, local: l }) = known {
             assert_eq!(*before, at, "another node needs another attempt");
-            let lacks = Seat { lacking: true, version: seat.version, ..told.clone() };
-            assert!(told.open || seat == lacks, "changed under its readers: {told:?} became {seat:?}");
-            assert!(seat.sources.starts_with(&told.sources), "{told:?} became {seat:?}");
+            let lacks = SlotAssignment { lacking: true, version: assignment.version, ..told.clone() };
             assert!(
-                told.children.iter().all(|child| seat.children.contains(child)),
-                "{told:?} became {seat:?}"
+                told.open || assignment == lacks,
+                "changed under its readers: {told:?} became {assignment:?}"
+            );
+            assert!(assignment.sources.starts_with(&told.sources), "{told:?} became {assignment:?}");
+            assert!(
+                told.children.iter().all(|child| assignment.children.contains(child)),
+                "{told:?} became {assignment:?}"
             );
             (streams, local) = (s.clone(), l.clone());
             (old_sources, old_children) = (told.sources.len(), told.children.clone());
-        } else if let Some(known) = self.seats.get(&seat.slot) {
-            assert!(seat.attempt > known.seat.attempt, "back from {:?} to {seat:?}", known.seat);
+        } else if let Some(known) = self.slots.get(&assignment.slot) {
+            assert!(
+                assignment.attempt > known.assignment.attempt,
+                "back from {:?} to {assignment:?}",
+                known.assignment
+            );
         }
-        for child in seat.children.iter().filter(|child| !old_children.contains(child)) {
+        for child in assignment.children.iter().filter(|child| !old_children.contains(child)) {
             match child.node == node(at) {
                 true => local.push(Input::Child(child.slot)),
                 false => streams.push(Input::Child(child.slot)),
             }
         }
-        local.extend(seat.sources[old_sources..].iter().map(|source| Input::Source(source.id)));
-        if seat.root {
-            self.root = Some(seat.slot);
+        local.extend(assignment.sources[old_sources..].iter().map(|source| Input::Source(source.id)));
+        if assignment.root {
+            self.root = Some(assignment.slot);
         }
-        self.seats.insert(seat.slot, Seated { at, seat, streams, local });
+        self.slots.insert(assignment.slot, Participant { at, assignment, streams, local });
     }
 
     fn available(&self) -> usize {
@@ -242,9 +250,9 @@ impl World {
         let mut tree = BTreeSet::new();
         let mut open = vec![self.root?];
         while let Some(slot) = open.pop() {
-            let seat = &self.seats.get(&slot)?.seat;
+            let assignment = &self.slots.get(&slot)?.assignment;
             tree.insert(slot);
-            open.extend(seat.children.iter().filter(|c| !self.sources.contains(&c.id)).map(|c| c.slot));
+            open.extend(assignment.children.iter().filter(|c| !self.sources.contains(&c.id)).map(|c| c.slot));
         }
         Some(tree)
     }
@@ -257,7 +265,12 @@ impl World {
         let mut seen = BTreeSet::new();
         let mut taken = BTreeSet::new();
         self.check_below(root, true, &mut seen, &mut taken);
-        assert_eq!(taken.len(), self.k, "{:?}", self.seats.values().map(|s| &s.seat).collect::<Vec<_>>());
+        assert_eq!(
+            taken.len(),
+            self.k,
+            "{:?}",
+            self.slots.values().map(|s| &s.assignment).collect::<Vec<_>>()
+        );
         if self.order == FoldOrder::Fixed {
             let folded = self.folded(root);
             let indices: Vec<_> = taken.iter().map(|index| index.to_string()).collect();
@@ -269,18 +282,18 @@ impl World {
 
     fn check_below(&self, slot: u32, root: bool, seen: &mut BTreeSet<u32>, taken: &mut BTreeSet<usize>) {
         assert!(seen.insert(slot), "slot {slot} is in the tree twice");
-        let Seated { at, seat, .. } = &self.seats[&slot];
-        assert!(seat.root == root && !seat.open, "{seat:?}");
-        for source in &seat.sources {
+        let Participant { at, assignment, .. } = &self.slots[&slot];
+        assert!(assignment.root == root && !assignment.open, "{assignment:?}");
+        for source in &assignment.sources {
             self.take(source.id, *at, source.edition, taken);
         }
-        for child in &seat.children {
+        for child in &assignment.children {
             if self.sources.contains(&child.id) {
                 assert!(seen.insert(child.slot), "slot {} is in the tree twice", child.slot);
                 self.take(child.id, child.node.addr.port(), child.edition, taken);
             } else {
-                let below = &self.seats[&child.slot];
-                let expected = (node(below.at), below.seat.out, below.seat.edition);
+                let below = &self.slots[&child.slot];
+                let expected = (node(below.at), below.assignment.out, below.assignment.edition);
                 assert_eq!((child.node, child.id, child.edition), expected, "a child by its current name");
                 self.check_below(child.slot, false, seen, taken);
             }
@@ -297,11 +310,11 @@ impl World {
 
     /// What comes out of a slot, as a formula.
     fn folded(&self, slot: u32) -> String {
-        let Seated { seat, streams, local, .. } = &self.seats[&slot];
+        let Participant { assignment, streams, local, .. } = &self.slots[&slot];
         let term = |input: &Input| match input {
             Input::Source(id) => self.index(*id).to_string(),
             Input::Child(child) => {
-                let child = seat.children.iter().find(|known| known.slot == *child).expect("its child");
+                let child = assignment.children.iter().find(|known| known.slot == *child).expect("its child");
                 match self.sources.contains(&child.id) {
                     true => self.index(child.id).to_string(),
                     false => self.folded(child.slot),
@@ -328,10 +341,10 @@ impl World {
             self.hear();
             self.check();
         }
-        let Seated { at, seat, .. } = &self.seats[&self.root.expect("all sources are there")];
-        let (at, slot, attempt) = (*at, seat.slot, seat.attempt);
-        let reduction = self.reduction.expect("seated");
-        let edition = seat.edition;
+        let Participant { at, assignment, .. } = &self.slots[&self.root.expect("all sources are there")];
+        let (at, slot, attempt) = (*at, assignment.slot, assignment.attempt);
+        let reduction = self.reduction.expect("it has slots");
+        let edition = assignment.edition;
         self.coordinator.hear(at, PeerMessage::RootDone { reduction, slot, attempt });
         assert_eq!(self.coordinator.reply(self.call), None, "the root has not sealed yet");
         let mut mail = self.coordinator.take_mail();
@@ -352,12 +365,12 @@ impl World {
             sources: sources.clone(),
         };
         assert_eq!(commits, [&(node(at), commit)]);
-        let told: BTreeSet<_> = self.seats.values().map(|seated| node(seated.at)).collect();
-        let disbanded = |to| mail.contains(&(to, PeerMessage::Disband { reduction }));
+        let told: BTreeSet<_> = self.slots.values().map(|participant| node(participant.at)).collect();
+        let disbanded = |to| mail.contains(&(to, PeerMessage::ReleaseSlots { reduction }));
         assert!(told.into_iter().all(disbanded), "{mail:?}");
         self.call = 0;
         let target = received_report(1, edition, SIZE, None);
-        let stamp = Some(self.seats[&slot].seat.stamp);
+        let stamp = Some(self.slots[&slot].assignment.stamp);
         let target = CopyReport { pinned: true, stamp, ..target };
         self.coordinator.request(at, object("target"), announce(target));
         let gone = DirectoryRequest::Withdraw { seq: 2, edition };
@@ -377,7 +390,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (index.clone(), at.clone()).prop_map(|(index, at)| Step::Cache { index, at }),
         2 => (index.clone(), at.clone()).prop_map(|(index, at)| Step::Finish { index, at }),
         4 => (index, at).prop_map(|(index, at)| Step::Vanish { index, at }),
-        2 => (any::<usize>(), any::<usize>()).prop_map(|(seat, input)| Step::Fail { seat, input }),
+        2 => (any::<usize>(), any::<usize>()).prop_map(|(assignment, input)| Step::Fail { assignment, input }),
     ]
 }
 
@@ -385,7 +398,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn seats_are_one_tree_over_k_sources(
+    fn slots_are_one_tree_over_k_sources(
         before in proptest::collection::vec(step(), 0..12),
         after in proptest::collection::vec(step(), 1..60),
         (n, k) in (1..=SOURCES_MAX).prop_flat_map(|n| (Just(n), 1..=n)),
@@ -408,7 +421,7 @@ fn sources_on_one_node_share_a_slot_if_they_are_known_from_the_start() {
         let before: Vec<_> =
             (0..6).map(|index| Step::Put { index, at: 2 + index as u16 / 3, complete: true }).collect();
         let world = World::new(6, 6, order, Duration::from_micros(1), &before);
-        assert_eq!(world.seats.len(), 2);
-        assert!(world.seats.values().all(|seated| seated.seat.sources.len() == 3));
+        assert_eq!(world.slots.len(), 2);
+        assert!(world.slots.values().all(|participant| participant.assignment.sources.len() == 3));
     }
 }

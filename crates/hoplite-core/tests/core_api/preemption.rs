@@ -1,17 +1,17 @@
-//! Seats of different reductions in each other's way.
+//! Slots of different reductions in each other's way.
 
 use std::time::Duration;
 
 use hoplite_core::Input;
-use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seat, SlotFailure, Source};
+use hoplite_types::peer::{DirectoryRequest, PeerMessage, SlotAssignment, SlotFailure, Source};
 use hoplite_types::{Edition, FoldOrder, ObjectId, ReductionId};
 
-use crate::crashes::{reduction, root_seat};
+use crate::crashes::{reduction, root_assignment};
 use crate::node::{node, Node, ME};
 use crate::puts::{put, viewed};
 use crate::requests::{announce, edition, get_partial, object, put_report, reduce, writing_report, SIZE};
 
-/// Longer than a seat waits in patience.
+/// Longer than a slot waits in patience.
 const PATIENCE: Duration = Duration::from_millis(1100);
 
 /// Room for so many copies of `SIZE`.
@@ -24,35 +24,35 @@ fn id_of(coordinator: u16, number: u64) -> ReductionId {
 }
 
 /// A partial sum of `source`, which is put here.
-fn partial(at: &mut Node, of: ReductionId, source: ObjectId) -> Seat {
+fn partial(at: &mut Node, of: ReductionId, source: ObjectId) -> SlotAssignment {
     let edition = Edition { writing: of.number, attempt: 0 };
-    Seat { root: false, edition, ..root_seat(at, ObjectId::partial_sum(of, 0), source) }
+    SlotAssignment { root: false, edition, ..root_assignment(at, ObjectId::partial_sum(of, 0), source) }
 }
 
-/// Seats of the reductions 1, 3 and 5 of node 2 hold all room of node 1, with a source; each of one copy's size.
+/// Slots of the reductions 1, 3 and 5 of node 2 hold all room of node 1, with a source; each of one copy's size.
 fn full() -> (Node, ObjectId) {
     let mut at = Node::among(2, room_for(4));
     let source = at.id_owned_by(ME);
     put(&mut at, source, SIZE);
     for number in [1, 3, 5] {
         let of = id_of(2, number);
-        let seat = partial(&mut at, of, source);
-        at.hear(2, PeerMessage::Seat { reduction: of, seat });
+        let assignment = partial(&mut at, of, source);
+        at.hear(2, PeerMessage::AssignSlot { reduction: of, assignment });
     }
     assert_eq!(at.folds.len(), 3);
     (at, source)
 }
 
-/// A seat waits for room, and is told by its coordinator to preempt others. Returns whose
-/// seats have let go.
-fn preempt(at: &mut Node, of: ReductionId, seat: Seat) -> Vec<u64> {
-    at.hear(2, PeerMessage::Seat { reduction: of, seat });
+/// A slot waits for room, and is told by its coordinator to preempt others. Returns whose
+/// slots have let go.
+fn preempt(at: &mut Node, of: ReductionId, assignment: SlotAssignment) -> Vec<u64> {
+    at.hear(2, PeerMessage::AssignSlot { reduction: of, assignment });
     at.wait(PATIENCE);
     let needs_space = PeerMessage::SlotNeedsSpace { reduction: of, slot: 0, attempt: 0 };
     assert!(at.take_mail().contains(&(node(2), needs_space)), "it asks its coordinator");
     at.hear(2, PeerMessage::Preempt { reduction: of, slot: 0, attempt: 0 });
     let let_go = at.take_mail().into_iter().filter_map(|(_, message)| match message {
-        PeerMessage::SeatFailed { reduction, failure: SlotFailure::LetGo(0), .. } => Some(reduction.number),
+        PeerMessage::SlotFailed { reduction, failure: SlotFailure::LetGo(0), .. } => Some(reduction.number),
         _ => None,
     });
     let_go.collect()
@@ -62,18 +62,18 @@ fn preempt(at: &mut Node, of: ReductionId, seat: Seat) -> Vec<u64> {
 fn the_last_in_order_makes_way_and_stands_behind() {
     let (mut at, source) = full();
     let (third, fifth) = (id_of(2, 2), id_of(2, 5));
-    let seat = partial(&mut at, third, source);
-    let writing = seat.edition;
-    assert_eq!(preempt(&mut at, third, seat), [5]);
+    let assignment = partial(&mut at, third, source);
+    let writing = assignment.edition;
+    assert_eq!(preempt(&mut at, third, assignment), [5]);
     let outs: Vec<_> = at.folds.values().map(|folding| at.identity_of(folding.out).1).collect();
     assert!(outs.contains(&writing) && outs.len() == 3, "it has the room: {outs:?}");
-    // The coordinator seats the other one anew: it waits until somebody is done.
-    let seat = partial(&mut at, fifth, source);
-    let again = Edition { attempt: 1, ..seat.edition };
-    let seat = Seat { attempt: 1, version: 2, edition: again, ..seat };
-    at.hear(2, PeerMessage::Seat { reduction: fifth, seat });
+    // The coordinator assigns the other one anew: it waits until somebody is done.
+    let assignment = partial(&mut at, fifth, source);
+    let again = Edition { attempt: 1, ..assignment.edition };
+    let assignment = SlotAssignment { attempt: 1, version: 2, edition: again, ..assignment };
+    at.hear(2, PeerMessage::AssignSlot { reduction: fifth, assignment });
     assert_eq!(at.folds.len(), 3);
-    at.hear(2, PeerMessage::Disband { reduction: third });
+    at.hear(2, PeerMessage::ReleaseSlots { reduction: third });
     assert!(at.folds.values().any(|folding| at.identity_of(folding.out).1 == again));
 }
 
@@ -81,8 +81,8 @@ fn the_last_in_order_makes_way_and_stands_behind() {
 fn nobody_makes_way_if_that_is_not_enough() {
     let (mut at, source) = full();
     let fourth = id_of(2, 4);
-    let seat = partial(&mut at, fourth, source);
-    let large = Seat { size: 2 * SIZE, ..seat };
+    let assignment = partial(&mut at, fourth, source);
+    let large = SlotAssignment { size: 2 * SIZE, ..assignment };
     assert_eq!(preempt(&mut at, fourth, large), [0; 0], "5 alone has not that much, and 3 goes first");
     assert_eq!(at.folds.len(), 3);
 }
@@ -91,18 +91,18 @@ fn nobody_makes_way_if_that_is_not_enough() {
 fn earlier_ones_stay_unless_they_lack_sources() {
     let (mut at, source) = full();
     let last = id_of(2, 7);
-    let seat = partial(&mut at, last, source);
-    assert_eq!(preempt(&mut at, last, seat), [0; 0]);
-    at.hear(2, PeerMessage::Disband { reduction: id_of(2, 3) });
+    let assignment = partial(&mut at, last, source);
+    assert_eq!(preempt(&mut at, last, assignment), [0; 0]);
+    at.hear(2, PeerMessage::ReleaseSlots { reduction: id_of(2, 3) });
     assert_eq!(at.folds.len(), 3, "that was its room");
 
     let (mut at, source) = full();
-    at.hear(2, PeerMessage::Disband { reduction: id_of(2, 1) });
+    at.hear(2, PeerMessage::ReleaseSlots { reduction: id_of(2, 1) });
     let first = id_of(2, 1);
-    let lacking = Seat { lacking: true, ..partial(&mut at, first, source) };
-    at.hear(2, PeerMessage::Seat { reduction: first, seat: lacking });
-    let seat = partial(&mut at, last, source);
-    assert_eq!(preempt(&mut at, last, seat), [1]);
+    let lacking = SlotAssignment { lacking: true, ..partial(&mut at, first, source) };
+    at.hear(2, PeerMessage::AssignSlot { reduction: first, assignment: lacking });
+    let assignment = partial(&mut at, last, source);
+    assert_eq!(preempt(&mut at, last, assignment), [1]);
 }
 
 /// What waits for two to go is not overtaken when the first has gone.
@@ -110,8 +110,8 @@ fn earlier_ones_stay_unless_they_lack_sources() {
 fn room_that_is_made_goes_to_whom_it_is_made_for() {
     let (mut at, source) = full();
     let (second, fifth) = (id_of(2, 2), id_of(2, 5));
-    let seat = partial(&mut at, second, source);
-    let large = Seat { size: 2 * SIZE, ..seat };
+    let assignment = partial(&mut at, second, source);
+    let large = SlotAssignment { size: 2 * SIZE, ..assignment };
     // The fold of 3 takes its time to stop.
     let (&slow, folding) =
         at.folds.iter().find(|(_, folding)| at.identity_of(folding.out).1.writing == 3).unwrap();
@@ -119,9 +119,14 @@ fn room_that_is_made_goes_to_whom_it_is_made_for() {
     at.folds.remove(&slow);
     assert_eq!(preempt(&mut at, second, large), [5, 3]);
     at.folds.insert(slow, folding);
-    let seat = partial(&mut at, fifth, source);
-    let again = Seat { attempt: 1, version: 2, edition: Edition { attempt: 1, ..seat.edition }, ..seat };
-    at.hear(2, PeerMessage::Seat { reduction: fifth, seat: again });
+    let assignment = partial(&mut at, fifth, source);
+    let again = SlotAssignment {
+        attempt: 1,
+        version: 2,
+        edition: Edition { attempt: 1, ..assignment.edition },
+        ..assignment
+    };
+    at.hear(2, PeerMessage::AssignSlot { reduction: fifth, assignment: again });
     assert_eq!(at.folds.len(), 2, "there is room, but not for this one");
     at.folds.remove(&slow);
     at.handle(Input::FoldEnded { fold: slow, outcome: Err(hoplite_core::io::Broken) });
@@ -135,8 +140,8 @@ fn a_root_that_may_be_committed_stays_and_so_does_what_is_looked_at() {
         let mut at = Node::among(2, room_for(2));
         let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
         put(&mut at, source, SIZE);
-        let seat = root_seat(&mut at, target, source);
-        at.hear(2, PeerMessage::Seat { reduction: id_of(2, 9), seat });
+        let assignment = root_assignment(&mut at, target, source);
+        at.hear(2, PeerMessage::AssignSlot { reduction: id_of(2, 9), assignment });
         let &fold = at.folds.keys().next().expect("it folds");
         if looked_at {
             let call = at.ask(get_partial(target));
@@ -145,8 +150,8 @@ fn a_root_that_may_be_committed_stays_and_so_does_what_is_looked_at() {
             at.end_fold(fold);
         }
         let first = id_of(2, 1);
-        let seat = partial(&mut at, first, source);
-        assert_eq!(preempt(&mut at, first, seat), [0; 0]);
+        let assignment = partial(&mut at, first, source);
+        assert_eq!(preempt(&mut at, first, assignment), [0; 0]);
     }
 }
 
@@ -160,13 +165,13 @@ fn a_coordinator_asks_for_room_when_all_sources_are_complete() {
     at.request(3, sources[1], announce(writing_report(3, 1, edition, SIZE)));
     at.ask(reduce(target, &sources, 2, FoldOrder::Fixed));
     let told = at.take_mail().into_iter().find_map(|(to, message)| match message {
-        PeerMessage::Seat { reduction, seat } => Some((to, reduction, seat)),
+        PeerMessage::AssignSlot { reduction, assignment } => Some((to, reduction, assignment)),
         _ => None,
     });
-    let (to, reduction, seat) = told.expect("the second is the root");
-    assert_eq!((to, &seat.sources[..]), (node(3), &[Source { id: sources[1], edition }][..]));
+    let (to, reduction, assignment) = told.expect("the second is the root");
+    assert_eq!((to, &assignment.sources[..]), (node(3), &[Source { id: sources[1], edition }][..]));
     let asked = |at: &mut Node| {
-        let (slot, attempt) = (seat.slot, seat.attempt);
+        let (slot, attempt) = (assignment.slot, assignment.attempt);
         at.hear(3, PeerMessage::SlotNeedsSpace { reduction, slot, attempt });
         at.take_mail().contains(&(node(3), PeerMessage::Preempt { reduction, slot, attempt }))
     };
@@ -187,23 +192,24 @@ fn a_reduction_that_comes_to_lack_a_source_says_so_to_all_its_sums() {
     let target = at.id_owned_by(ME);
     at.take_mail();
     at.ask(reduce(target, &sources, 3, FoldOrder::Arrival));
-    let seats = |at: &mut Node| {
+    let assignments = |at: &mut Node| {
         let mail = at.take_mail().into_iter();
-        let seats = mail.filter_map(|(to, message)| match message {
-            PeerMessage::Seat { seat, .. } => Some((to.addr.port(), seat)),
+        let assignments = mail.filter_map(|(to, message)| match message {
+            PeerMessage::AssignSlot { assignment, .. } => Some((to.addr.port(), assignment)),
             _ => None,
         });
-        seats.collect::<Vec<_>>()
+        assignments.collect::<Vec<_>>()
     };
-    let told = seats(&mut at);
-    let (holder, sum) = told.iter().find(|(_, seat)| !seat.root).expect("three have sources").clone();
-    let (root, _) = told.iter().find(|(_, seat)| seat.root).expect("one is the root").clone();
+    let told = assignments(&mut at);
+    let (holder, sum) =
+        told.iter().find(|(_, assignment)| !assignment.root).expect("three have sources").clone();
+    let (root, _) = told.iter().find(|(_, assignment)| assignment.root).expect("one is the root").clone();
     assert!(!sum.lacking);
     let gone = sources[usize::from(root) - 2];
     at.request(root, gone, DirectoryRequest::Withdraw { seq: 2, edition: edition(u64::from(root)) });
     at.wait(Duration::from_secs(2));
-    let again = seats(&mut at);
-    let is_it = |(to, seat): &(u16, Seat)| *to == holder && seat.slot == sum.slot;
+    let again = assignments(&mut at);
+    let is_it = |(to, assignment): &(u16, SlotAssignment)| *to == holder && assignment.slot == sum.slot;
     let (_, again) = again.into_iter().find(is_it).expect("it is told");
     assert!(again.lacking && again.attempt == sum.attempt, "{again:?}");
 }
@@ -221,29 +227,29 @@ fn who_speaks_of_a_slot_that_is_anothers_is_told_so_and_lets_go() {
     at.take_mail();
     at.ask(reduce(target, &[first, second], 2, FoldOrder::Arrival));
     let reduction = at.take_mail().into_iter().find_map(|(_, message)| match message {
-        PeerMessage::Seat { reduction, .. } => Some(reduction),
+        PeerMessage::AssignSlot { reduction, .. } => Some(reduction),
         _ => None,
     });
     let reduction = reduction.expect("both have sources");
     for said in [
-        PeerMessage::SeatHeld { reduction, slot: 77, attempt: 1 },
+        PeerMessage::SlotHeld { reduction, slot: 77, attempt: 1 },
         PeerMessage::RootDone { reduction, slot: 77, attempt: 1 },
     ] {
         at.hear(3, said);
-        assert_eq!(at.take_mail(), [(node(3), PeerMessage::Unseat { reduction, slot: 77, attempt: 1 })]);
+        assert_eq!(at.take_mail(), [(node(3), PeerMessage::ReleaseSlot { reduction, slot: 77, attempt: 1 })]);
     }
-    // And as who is seated.
+    // And as a node with a slot.
     put(&mut at, mine, SIZE);
     let before = at.copies.len();
     let of = crate::crashes::reduction(2);
-    let seat = root_seat(&mut at, object("theirs"), mine);
-    let (slot, attempt) = (seat.slot, seat.attempt);
-    at.hear(2, PeerMessage::Seat { reduction: of, seat });
+    let assignment = root_assignment(&mut at, object("theirs"), mine);
+    let (slot, attempt) = (assignment.slot, assignment.attempt);
+    at.hear(2, PeerMessage::AssignSlot { reduction: of, assignment });
     assert_eq!(at.copies.len(), before + 1);
-    at.hear(2, PeerMessage::Unseat { reduction: of, slot, attempt: attempt + 1 });
-    at.hear(3, PeerMessage::Unseat { reduction: of, slot, attempt });
+    at.hear(2, PeerMessage::ReleaseSlot { reduction: of, slot, attempt: attempt + 1 });
+    at.hear(3, PeerMessage::ReleaseSlot { reduction: of, slot, attempt });
     assert_eq!(at.copies.len(), before + 1, "of another attempt, or not its coordinator's word");
-    at.hear(2, PeerMessage::Unseat { reduction: of, slot, attempt });
+    at.hear(2, PeerMessage::ReleaseSlot { reduction: of, slot, attempt });
     assert_eq!(at.folds.len(), 0);
     assert_eq!(at.copies.len(), before);
 }

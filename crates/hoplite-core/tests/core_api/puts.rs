@@ -293,7 +293,7 @@ fn nonsense_is_refused_before_anything_moves() {
 
 /// A client writes the very id a reduction is to produce, and was accepted.
 #[test]
-fn a_seat_never_pushes_out_what_a_client_writes() {
+fn a_slot_never_pushes_out_what_a_client_writes() {
     let mut at = Node::among(2, 8 << 20);
     let target = at.id_owned_by(2);
     let source = object("source");
@@ -302,9 +302,9 @@ fn a_seat_never_pushes_out_what_a_client_writes() {
     let copy = created(&at, call);
     let edition = announced(&mut at, target);
     at.answer(2, target, accepted(edition));
-    let seat = crate::crashes::root_seat(&mut at, target, source);
+    let assignment = crate::crashes::root_assignment(&mut at, target, source);
     let reduction = crate::crashes::reduction(2);
-    at.hear(2, PeerMessage::Seat { reduction, seat });
+    at.hear(2, PeerMessage::AssignSlot { reduction, assignment });
     let seal = at.ask(Request::Seal { copy, timeout_ms: None });
     assert_eq!(at.reply(seal), Some(&Reply::Done));
     let read = at.ask(get_partial(target));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_types::client::{Reply, Request};
-use hoplite_types::peer::{CopyReport, DirectoryRequest, PeerMessage, Seat, SlotFailure};
+use hoplite_types::peer::{CopyReport, DirectoryRequest, PeerMessage, SlotAssignment, SlotFailure};
 use hoplite_types::{FoldOrder, NodeId, ObjectId, ReductionId};
 
 use crate::node::{node, Node, ME};
@@ -46,51 +46,51 @@ impl Called {
         Called { at, call, target, sources: listed }
     }
 
-    fn seats(&mut self) -> Vec<(NodeId, Seat)> {
-        seats(self.at.take_mail())
+    fn assignments(&mut self) -> Vec<(NodeId, SlotAssignment)> {
+        assignments(self.at.take_mail())
     }
 }
 
-fn seats(mail: Vec<(NodeId, PeerMessage)>) -> Vec<(NodeId, Seat)> {
-    let seats = mail.into_iter().filter_map(|(to, message)| match message {
-        PeerMessage::Seat { seat, .. } => Some((to, seat)),
+fn assignments(mail: Vec<(NodeId, PeerMessage)>) -> Vec<(NodeId, SlotAssignment)> {
+    let assignments = mail.into_iter().filter_map(|(to, message)| match message {
+        PeerMessage::AssignSlot { assignment, .. } => Some((to, assignment)),
         _ => None,
     });
-    seats.collect()
+    assignments.collect()
 }
 
-fn are_stripes(seats: &[(NodeId, Seat)]) -> bool {
-    seats.iter().any(|(_, seat)| seat.part_bytes.is_some())
+fn are_stripes(assignments: &[(NodeId, SlotAssignment)]) -> bool {
+    assignments.iter().any(|(_, assignment)| assignment.part_bytes.is_some())
 }
 
 fn reduction_of(mail: &[(NodeId, PeerMessage)]) -> ReductionId {
-    let seat = mail.iter().find_map(|(_, message)| match message {
-        PeerMessage::Seat { reduction, .. } => Some(*reduction),
+    let assignment = mail.iter().find_map(|(_, message)| match message {
+        PeerMessage::AssignSlot { reduction, .. } => Some(*reduction),
         _ => None,
     });
-    seat.expect("somebody is seated")
+    assignment.expect("somebody has a slot")
 }
 
 fn disbanded(mail: &[(NodeId, PeerMessage)]) -> BTreeSet<NodeId> {
-    let is_disband = |message: &PeerMessage| matches!(message, PeerMessage::Disband { .. });
+    let is_disband = |message: &PeerMessage| matches!(message, PeerMessage::ReleaseSlots { .. });
     mail.iter().filter(|(_, message)| is_disband(message)).map(|(to, _)| *to).collect()
 }
 
 #[test]
 fn every_byte_is_folded_once_at_every_node_and_no_link_carries_more_than_it_must() {
     let mut called = Called::new(4);
-    let seats = called.seats();
+    let assignments = called.assignments();
     let (wholes, folds): (Vec<_>, Vec<_>) =
-        seats.into_iter().partition(|(_, seat)| seat.part_bytes.is_some());
+        assignments.into_iter().partition(|(_, assignment)| assignment.part_bytes.is_some());
     let mut folded: BTreeMap<NodeId, Vec<(u64, u64)>> = BTreeMap::new();
     let mut sent: BTreeMap<NodeId, u64> = BTreeMap::new();
-    for (at, seat) in &folds {
-        folded.entry(*at).or_default().push((seat.offset, seat.size));
-        assert_eq!(seat.sources.len(), 1);
-        for child in &seat.children {
+    for (at, assignment) in &folds {
+        folded.entry(*at).or_default().push((assignment.offset, assignment.size));
+        assert_eq!(assignment.sources.len(), 1);
+        for child in &assignment.children {
             let (from, below) = folds.iter().find(|(_, below)| below.slot == child.slot).expect("a slot");
-            assert_eq!((below.offset, below.size, *from), (seat.offset, seat.size, child.node));
-            *sent.entry(child.node).or_default() += seat.size;
+            assert_eq!((below.offset, below.size, *from), (assignment.offset, assignment.size, child.node));
+            *sent.entry(child.node).or_default() += assignment.size;
         }
     }
     for parts in folded.values_mut() {
@@ -122,16 +122,17 @@ fn a_commit_goes_to_all_and_the_caller_hears_when_the_root_has_sealed() {
     let mut called = Called::new(4);
     let mail = called.at.take_mail();
     let reduction = reduction_of(&mail);
-    let seats = seats(mail);
-    let (root, seat) = seats.iter().find(|(_, seat)| seat.root).expect("one is pinned").clone();
+    let assignments = assignments(mail);
+    let (root, assignment) =
+        assignments.iter().find(|(_, assignment)| assignment.root).expect("one is pinned").clone();
     let port = root.addr.port();
-    let done = PeerMessage::RootDone { reduction, slot: seat.slot, attempt: seat.attempt };
+    let done = PeerMessage::RootDone { reduction, slot: assignment.slot, attempt: assignment.attempt };
     called.at.hear(port, done);
     let mail = called.at.take_mail();
     let commits: BTreeSet<_> = mail
         .iter()
         .filter(
-            |(_, message)| matches!(message, PeerMessage::Commit { edition, .. } if *edition == seat.edition),
+            |(_, message)| matches!(message, PeerMessage::Commit { edition, .. } if *edition == assignment.edition),
         )
         .map(|(to, _)| *to)
         .collect();
@@ -150,17 +151,18 @@ fn what_breaks_off_is_taken_back_as_a_whole_and_striped_only_so_often() {
     let mut mail = called.at.take_mail();
     let mut slots = BTreeSet::new();
     let mut stripings = 0;
-    while are_stripes(&seats(mail.clone())) {
+    while are_stripes(&assignments(mail.clone())) {
         stripings += 1;
         assert!(stripings < 10, "it never gives up");
         let reduction = reduction_of(&mail);
-        let told = seats(mail);
-        let fresh = told.iter().map(|(_, seat)| seat.slot).collect::<BTreeSet<_>>();
+        let told = assignments(mail);
+        let fresh = told.iter().map(|(_, assignment)| assignment.slot).collect::<BTreeSet<_>>();
         assert!(fresh.is_disjoint(&slots), "slots are numbered anew");
         slots.extend(fresh);
-        let (from, seat) = told.iter().find(|(_, seat)| !seat.children.is_empty()).expect("a parent").clone();
-        let failure = SlotFailure::Child(seat.children[0].slot);
-        let failed = PeerMessage::SeatFailed { reduction, slot: seat.slot, attempt: 0, failure };
+        let (from, assignment) =
+            told.iter().find(|(_, assignment)| !assignment.children.is_empty()).expect("a parent").clone();
+        let failure = SlotFailure::Child(assignment.children[0].slot);
+        let failed = PeerMessage::SlotFailed { reduction, slot: assignment.slot, attempt: 0, failure };
         called.at.hear(from.addr.port(), failed.clone());
         mail = called.at.take_mail();
         assert_eq!(disbanded(&mail), NODES.map(node).collect());
@@ -169,18 +171,18 @@ fn what_breaks_off_is_taken_back_as_a_whole_and_striped_only_so_often() {
         assert!(called.at.take_mail().is_empty());
     }
     assert_eq!(stripings, 2);
-    assert!(!seats(mail).is_empty(), "a plain chain goes on");
+    assert!(!assignments(mail).is_empty(), "a plain chain goes on");
 }
 
 #[test]
 fn without_one_of_its_sources_it_goes_on_as_a_chain() {
     let mut called = Called::new(4);
-    assert!(are_stripes(&called.seats()));
+    assert!(are_stripes(&called.assignments()));
     let lost = DirectoryRequest::Withdraw { seq: 2, edition: edition(3) };
     called.at.request(3, called.sources[1], lost);
     let mail = called.at.take_mail();
     assert_eq!(disbanded(&mail), NODES.map(node).collect());
-    let told = seats(mail);
+    let told = assignments(mail);
     assert!(!told.is_empty() && !are_stripes(&told));
     assert!(told.iter().all(|(to, _)| *to != node(3)));
 }
@@ -188,10 +190,10 @@ fn without_one_of_its_sources_it_goes_on_as_a_chain() {
 #[test]
 fn a_spare_source_takes_the_place_of_one_that_is_gone_in_new_stripes() {
     let mut called = Called::new(3);
-    let before = called.seats();
+    let before = called.assignments();
     assert!(are_stripes(&before));
     called.at.request(2, called.sources[0], DirectoryRequest::Withdraw { seq: 2, edition: edition(2) });
-    let after = called.seats();
+    let after = called.assignments();
     assert!(are_stripes(&after));
     let nodes: BTreeSet<_> = after.iter().map(|(to, _)| *to).collect();
     assert_eq!(nodes, (3..=5).map(node).collect());
@@ -202,12 +204,15 @@ fn a_store_too_small_for_stripes_gets_a_chain() {
     let mut called = Called::new(4);
     let mail = called.at.take_mail();
     let reduction = reduction_of(&mail);
-    let told = seats(mail);
-    let (from, seat) = told.iter().find(|(_, seat)| seat.part_bytes.is_some()).expect("stripes");
-    called.at.hear(from.addr.port(), PeerMessage::SlotNeedsSpace { reduction, slot: seat.slot, attempt: 0 });
+    let told = assignments(mail);
+    let (from, assignment) =
+        told.iter().find(|(_, assignment)| assignment.part_bytes.is_some()).expect("stripes");
+    called
+        .at
+        .hear(from.addr.port(), PeerMessage::SlotNeedsSpace { reduction, slot: assignment.slot, attempt: 0 });
     let mail = called.at.take_mail();
     assert_eq!(disbanded(&mail), NODES.map(node).collect());
-    let told = seats(mail);
+    let told = assignments(mail);
     assert!(!told.is_empty() && !are_stripes(&told));
 }
 
@@ -216,23 +221,24 @@ fn a_committed_target_that_others_are_still_putting_together_is_not_lost() {
     let mut called = Called::new(4);
     let mail = called.at.take_mail();
     let reduction = reduction_of(&mail);
-    let seats = seats(mail);
-    let (root, seat) = seats.iter().find(|(_, seat)| seat.root).expect("one is pinned").clone();
+    let assignments = assignments(mail);
+    let (root, assignment) =
+        assignments.iter().find(|(_, assignment)| assignment.root).expect("one is pinned").clone();
     let target = called.target;
     let report = |seq, complete| CopyReport {
         complete,
         pinned: false,
-        header: seat.header.clone(),
-        stamp: Some(seat.stamp),
-        claim: (!complete).then_some(seat.claim),
-        ..put_report(seq, seat.edition, LARGE)
+        header: assignment.header.clone(),
+        stamp: Some(assignment.stamp),
+        claim: (!complete).then_some(assignment.claim),
+        ..put_report(seq, assignment.edition, LARGE)
     };
     for number in NODES {
         let request =
             DirectoryRequest::Announce { report: report(10, false), payload: None, wants_verdict: true };
         called.at.request(number, target, request);
     }
-    let done = PeerMessage::RootDone { reduction, slot: seat.slot, attempt: seat.attempt };
+    let done = PeerMessage::RootDone { reduction, slot: assignment.slot, attempt: assignment.attempt };
     called.at.hear(root.addr.port(), done);
     called.at.crash(root.addr.port());
     called.at.wait(Duration::from_millis(1500));

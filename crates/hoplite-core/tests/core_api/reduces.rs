@@ -2,10 +2,10 @@ use std::time::Duration;
 
 use hoplite_core::Input;
 use hoplite_types::client::{Reply, Request};
-use hoplite_types::peer::{Child, PeerMessage, Seat, SlotFailure, Source};
+use hoplite_types::peer::{Child, PeerMessage, SlotAssignment, SlotFailure, Source};
 use hoplite_types::{CopyId, Edition, ErrorKind, FoldOrder, ObjectId};
 
-use crate::crashes::{reduction, root_seat};
+use crate::crashes::{reduction, root_assignment};
 use crate::node::{node, Node, ME};
 use crate::puts::{failed, put, viewed};
 use crate::requests::{
@@ -16,13 +16,13 @@ fn put_by(at: &mut Node, from: u16, id: ObjectId, edition: Edition) {
     at.request(from, id, announce(put_report(1, edition, SIZE)));
 }
 
-/// The seats sent to others since the mail was last taken.
-pub fn take_seats(at: &mut Node) -> Vec<(u16, Seat)> {
-    let seats = at.take_mail().into_iter().filter_map(|(to, message)| match message {
-        PeerMessage::Seat { seat, .. } => Some((to.addr.port(), seat)),
+/// The assignments sent to others since the mail was last taken.
+pub fn take_assignments(at: &mut Node) -> Vec<(u16, SlotAssignment)> {
+    let assignments = at.take_mail().into_iter().filter_map(|(to, message)| match message {
+        PeerMessage::AssignSlot { assignment, .. } => Some((to.addr.port(), assignment)),
         _ => None,
     });
-    seats.collect()
+    assignments.collect()
 }
 
 fn sources_in(at: &Node, call: u64) -> Vec<ObjectId> {
@@ -104,7 +104,8 @@ fn the_callers_node_is_the_root_if_it_has_a_source() {
     put_by(&mut at, 2, sources[1], edition(2));
     put_by(&mut at, 3, sources[2], edition(3));
     let call = at.ask(reduce(target, &sources, 3, FoldOrder::Arrival));
-    let roots: Vec<_> = take_seats(&mut at).into_iter().filter(|(_, seat)| seat.root).collect();
+    let roots: Vec<_> =
+        take_assignments(&mut at).into_iter().filter(|(_, assignment)| assignment.root).collect();
     assert!(roots.is_empty(), "{roots:?}");
     let (&fold, folding) = at.folds.iter().next().expect("the root is here");
     assert_eq!(folding.inputs.sources, [mine]);
@@ -121,17 +122,21 @@ fn many_arrivals_are_looked_at_together() {
     let mut told_of = Vec::new();
     for (index, &source) in sources.iter().enumerate() {
         put_by(&mut at, 2 + index as u16 % 2, source, edition(index as u64));
-        if !take_seats(&mut at).is_empty() {
+        if !take_assignments(&mut at).is_empty() {
             told_of.push(index);
         }
     }
     assert!(told_of.contains(&101), "{told_of:?}");
     assert!(told_of.iter().filter(|&&index| index > 300).count() < 3, "{told_of:?}");
     at.wait(Duration::from_millis(10));
-    let seats = take_seats(&mut at);
-    let seated: usize = seats.iter().map(|(_, seat)| seat.sources.len()).sum();
-    assert!(seated > 400 && seats.len() < 5, "{seated} on {} seats: one for each node", seats.len());
-    assert_eq!(seats.iter().filter(|(_, seat)| seat.root).count(), 1, "all have arrived");
+    let assignments = take_assignments(&mut at);
+    let assigned: usize = assignments.iter().map(|(_, assignment)| assignment.sources.len()).sum();
+    assert!(
+        assigned > 400 && assignments.len() < 5,
+        "{assigned} on {} assignments: one for each node",
+        assignments.len()
+    );
+    assert_eq!(assignments.iter().filter(|(_, assignment)| assignment.root).count(), 1, "all have arrived");
 }
 
 #[test]
@@ -152,7 +157,7 @@ fn a_target_that_exists_fails_the_reduction_even_if_it_was_watched_before() {
         }
         let call = at.ask(reduce(target, &[source], 1, FoldOrder::Arrival));
         assert_eq!(failed(&at, call), ErrorKind::AlreadyExists);
-        assert!(take_seats(&mut at).is_empty());
+        assert!(take_assignments(&mut at).is_empty());
     }
 }
 
@@ -244,10 +249,10 @@ fn left_fold(at: &Node, inputs: &[CopyId], copies: &[CopyId]) -> Vec<usize> {
     order
 }
 
-/// A seat of ours with one source here and one child elsewhere.
-fn seat_with_child(at: &mut Node, target: ObjectId, source: ObjectId) -> Seat {
+/// A slot of ours with one source here and one child elsewhere.
+fn assignment_with_child(at: &mut Node, target: ObjectId, source: ObjectId) -> SlotAssignment {
     let child = Child { slot: 1, node: node(3), id: object("theirs"), edition: edition(6) };
-    Seat { children: vec![child], ..root_seat(at, target, source) }
+    SlotAssignment { children: vec![child], ..root_assignment(at, target, source) }
 }
 
 #[test]
@@ -255,29 +260,32 @@ fn a_broken_child_stream_is_reported_and_the_next_attempt_starts_anew() {
     let mut at = Node::among(3, 8 << 20);
     let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
     put(&mut at, source, SIZE);
-    let seat = seat_with_child(&mut at, target, source);
-    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat: seat.clone() });
+    let assignment = assignment_with_child(&mut at, target, source);
+    at.hear(2, PeerMessage::AssignSlot { reduction: reduction(2), assignment: assignment.clone() });
     let (&fold, folding) = at.folds.iter().next().expect("it folds");
     let (transfer, from) = folding.inputs.streams[0];
     assert_eq!(from, node(3));
     at.take_mail();
     at.handle(Input::FoldStreamBroken { fold, transfer });
-    let failed = PeerMessage::SeatFailed {
+    let failed = PeerMessage::SlotFailed {
         reduction: reduction(2),
         slot: 0,
         attempt: 0,
         failure: SlotFailure::Child(1),
     };
     assert_eq!(at.take_mail(), [(node(2), failed)]);
-    let edition = Edition { attempt: 1, ..seat.edition };
+    let edition = Edition { attempt: 1, ..assignment.edition };
     at.hear(
         2,
-        PeerMessage::Seat { reduction: reduction(2), seat: Seat { attempt: 1, version: 2, edition, ..seat } },
+        PeerMessage::AssignSlot {
+            reduction: reduction(2),
+            assignment: SlotAssignment { attempt: 1, version: 2, edition, ..assignment },
+        },
     );
     assert_eq!(at.folds.len(), 1, "one fold per slot");
     let mail = at.take_mail();
     assert!(mail.iter().any(|(_, message)| *message == PeerMessage::Unpull { transfer }), "{mail:?}");
-    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    at.hear(2, PeerMessage::ReleaseSlots { reduction: reduction(2) });
     at.ask(delete(source));
     at.assert_empty();
 }
@@ -287,29 +295,29 @@ fn an_older_attempt_never_replaces_a_newer_one() {
     let mut at = Node::among(3, 8 << 20);
     let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
     put(&mut at, source, SIZE);
-    let seat = seat_with_child(&mut at, target, source);
-    let newer = Edition { attempt: 3, ..seat.edition };
-    let newer = Seat { attempt: 3, version: 4, edition: newer, ..seat.clone() };
-    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat: newer });
+    let assignment = assignment_with_child(&mut at, target, source);
+    let newer = Edition { attempt: 3, ..assignment.edition };
+    let newer = SlotAssignment { attempt: 3, version: 4, edition: newer, ..assignment.clone() };
+    at.hear(2, PeerMessage::AssignSlot { reduction: reduction(2), assignment: newer });
     let before: Vec<_> = at.folds.keys().copied().collect();
-    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
+    at.hear(2, PeerMessage::AssignSlot { reduction: reduction(2), assignment });
     assert_eq!(at.folds.keys().copied().collect::<Vec<_>>(), before);
 }
 
 #[test]
-fn a_seat_whose_source_is_not_here_says_so() {
+fn a_slot_whose_source_is_not_here_says_so() {
     let mut at = Node::among(3, 8 << 20);
     let target = at.id_owned_by(2);
     let missing = object("not here");
-    let mut seat = seat_with_child(&mut at, target, missing);
-    seat.sources = vec![Source { id: missing, edition: edition(1) }];
+    let mut assignment = assignment_with_child(&mut at, target, missing);
+    assignment.sources = vec![Source { id: missing, edition: edition(1) }];
     at.take_mail();
-    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
+    at.hear(2, PeerMessage::AssignSlot { reduction: reduction(2), assignment });
     let said = at.take_mail();
     let failure = SlotFailure::Source(missing);
-    let expected = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, failure };
+    let expected = PeerMessage::SlotFailed { reduction: reduction(2), slot: 0, attempt: 0, failure };
     assert_eq!(said, [(node(2), expected)]);
-    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    at.hear(2, PeerMessage::ReleaseSlots { reduction: reduction(2) });
     at.assert_empty();
 }
 
@@ -319,8 +327,8 @@ fn an_aborted_source_breaks_the_fold_and_its_partial_sum_goes() {
     let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
     let call = at.ask(crate::requests::create(source, SIZE));
     let copy = crate::puts::created(&at, call);
-    let seat = root_seat(&mut at, target, source);
-    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
+    let assignment = root_assignment(&mut at, target, source);
+    at.hear(2, PeerMessage::AssignSlot { reduction: reduction(2), assignment });
     let &fold = at.folds.keys().next().expect("it streams behind the put");
     at.take_mail();
     at.ask(Request::Abort { copy });
@@ -328,8 +336,8 @@ fn an_aborted_source_breaks_the_fold_and_its_partial_sum_goes() {
     at.folds.remove(&fold);
     at.handle(Input::FoldEnded { fold, outcome: Err(hoplite_core::io::Broken) });
     let failure = SlotFailure::Source(source);
-    let failed = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, failure };
+    let failed = PeerMessage::SlotFailed { reduction: reduction(2), slot: 0, attempt: 0, failure };
     assert!(at.take_mail().contains(&(node(2), failed)));
-    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    at.hear(2, PeerMessage::ReleaseSlots { reduction: reduction(2) });
     at.assert_empty();
 }

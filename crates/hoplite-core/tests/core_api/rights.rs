@@ -7,12 +7,12 @@ use hoplite_types::client::{Reply, Request};
 use hoplite_types::peer::{Deletion, DirectoryAnswer, DirectoryRequest, PeerMessage, Scope, Verdict};
 use hoplite_types::{Blob, Claim, ErrorKind, FoldOrder, ObjectId, ReductionId, Stamp};
 
-use crate::crashes::{reduction, root_seat};
+use crate::crashes::{reduction, root_assignment};
 use crate::inventory::take_inventory;
 use crate::node::{node, Node, ME};
 use crate::puts::{created, failed, put};
 use crate::recovery::{copies, id_moving, take_asked};
-use crate::reduces::take_seats;
+use crate::reduces::take_assignments;
 use crate::requests::{
     accepted, announce, announce_unjudged, claim_of, create, delete, edition, object, put_report, reduce,
     verdict, writing_report, SIZE, SMALL,
@@ -163,12 +163,16 @@ fn a_root_that_died_is_told_no_commit_when_the_right_is_there_again() {
         at.request(holder, source, announce(put_report(1, edition(u64::from(holder)), SIZE)));
     }
     at.wait(Duration::from_millis(100));
-    let seats = take_seats(&mut at);
-    let (root, seat) = seats.into_iter().rfind(|(_, seat)| seat.root).expect("all sources are there");
+    let assignments = take_assignments(&mut at);
+    let (root, assignment) =
+        assignments.into_iter().rfind(|(_, assignment)| assignment.root).expect("all sources are there");
     at.handle(Input::StoodStill { time: Duration::from_secs(3) });
     for number in 1..100 {
         let reduction = ReductionId { coordinator: node(ME), number };
-        at.hear(root, PeerMessage::RootDone { reduction, slot: seat.slot, attempt: seat.attempt });
+        at.hear(
+            root,
+            PeerMessage::RootDone { reduction, slot: assignment.slot, attempt: assignment.attempt },
+        );
     }
     at.kill(root);
     at.take_mail();
@@ -214,9 +218,9 @@ fn who_leaves_waits_for_the_commit_of_a_target_that_it_has_summed_up() {
     let mut at = Node::among(3, STORE);
     let (target, mine) = (at.id_owned_by(2), at.id_owned_by(ME));
     put(&mut at, mine, SIZE);
-    let seat = root_seat(&mut at, target, mine);
-    let of = seat.edition;
-    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
+    let assignment = root_assignment(&mut at, target, mine);
+    let of = assignment.edition;
+    at.hear(2, PeerMessage::AssignSlot { reduction: reduction(2), assignment });
     let (_, written) = at.identity_of(*at.copies.keys().next().expect("it was put"));
     at.request(3, mine, announce(put_report(5, written, SIZE)));
     at.answer(2, target, accepted(of));
@@ -225,7 +229,7 @@ fn who_leaves_waits_for_the_commit_of_a_target_that_it_has_summed_up() {
     at.handle(Input::Leave { within: Duration::from_secs(10) });
     at.wait(MOMENT);
     assert!(!at.left, "the commit is on its way");
-    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    at.hear(2, PeerMessage::ReleaseSlots { reduction: reduction(2) });
     at.wait(Duration::from_millis(100));
     assert!(at.left);
 }

@@ -211,7 +211,7 @@ fn the_target_has_room_although_more_came_than_are_needed() {
 fn what_is_too_much_for_one_link_goes_by_a_tree() {
     let size = 20_000;
     let report = |index: usize| put_report(1, edition(10 + index as u64), size);
-    let seats = |count: usize| {
+    let assignments = |count: usize| {
         let mut at = Node::among(3, STORE);
         let sources: Vec<_> = (0..count).map(|index| object(&format!("source {index}"))).collect();
         let target = at.id_owned_by(ME);
@@ -231,11 +231,12 @@ fn what_is_too_much_for_one_link_goes_by_a_tree() {
         }
         at.wait(std::time::Duration::from_millis(100));
         let mail = at.take_mail();
-        let told = mail.iter().filter(|(_, message)| matches!(message, PeerMessage::Seat { .. })).count();
+        let told =
+            mail.iter().filter(|(_, message)| matches!(message, PeerMessage::AssignSlot { .. })).count();
         (wanted, told > 0)
     };
-    assert_eq!(seats(16), ([false].into(), true));
-    assert_eq!(seats(8), ([true].into(), false));
+    assert_eq!(assignments(16), ([false].into(), true));
+    assert_eq!(assignments(8), ([true].into(), false));
 }
 
 /// A source whose bytes came for another sum, and which this one folds where it is, is watched on.

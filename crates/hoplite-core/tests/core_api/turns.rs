@@ -5,10 +5,10 @@ use std::time::Duration;
 use hoplite_core::io::{ClientId, Event};
 use hoplite_core::Input;
 use hoplite_types::client::{Reply, Request};
-use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Seat, Source, Verdict};
+use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, SlotAssignment, Source, Verdict};
 use hoplite_types::{Blob, ErrorKind, FoldOrder, NodeId, ObjectId};
 
-use crate::crashes::{reduction, root_seat};
+use crate::crashes::{reduction, root_assignment};
 use crate::gets::{last_ask, lend};
 use crate::node::{node, Node, CLIENT};
 use crate::puts::{created, failed, put};
@@ -445,9 +445,9 @@ fn room_for_a_large_sum_is_made_in_turns() {
     at.handle(Input::ClientGone { client: CLIENT });
     fill_with_small_copies(&mut at);
     let sources = vec![Source { id: source, edition: edition(5) }];
-    let seat = root_seat(&mut at, object("sum"), source);
-    let seat = Seat { size: LARGE, header: array(LARGE), sources, ..seat };
-    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat });
+    let assignment = root_assignment(&mut at, object("sum"), source);
+    let assignment = SlotAssignment { size: LARGE, header: array(LARGE), sources, ..assignment };
+    at.hear(2, PeerMessage::AssignSlot { reduction: reduction(2), assignment });
     assert_evicts_some(&at);
     assert!(at.folds.is_empty());
     at.wait(Duration::from_millis(50));
@@ -458,13 +458,13 @@ fn sources(count: usize) -> Vec<ObjectId> {
     (0..count).map(|number| object(&format!("source {number}"))).collect()
 }
 
-fn seats(mail: &[(NodeId, PeerMessage)]) -> usize {
-    mail.iter().filter(|(_, message)| matches!(message, PeerMessage::Seat { .. })).count()
+fn assignments(mail: &[(NodeId, PeerMessage)]) -> usize {
+    mail.iter().filter(|(_, message)| matches!(message, PeerMessage::AssignSlot { .. })).count()
 }
 
 /// Nobody is told what to do before it is known what exists of all of them.
 #[test]
-fn the_sources_of_a_large_reduction_are_watched_and_seated_in_turns() {
+fn the_sources_of_a_large_reduction_are_watched_and_assigned_in_turns() {
     let mut at = Node::alone(STORE);
     let sources = sources(4096);
     for (&source, from) in sources.iter().zip(3..) {
@@ -477,7 +477,7 @@ fn the_sources_of_a_large_reduction_are_watched_and_seated_in_turns() {
     for _ in 0..20 {
         at.now += Duration::from_micros(100);
         at.handle(Input::Tick);
-        told.push(seats(&at.take_mail()));
+        told.push(assignments(&at.take_mail()));
     }
     told.retain(|&count| count > 0);
     assert!(told.len() > 2 && told.iter().all(|&count| count <= 1024), "{told:?}");

@@ -7,13 +7,13 @@ use hoplite_types::client::{Reply, Request};
 use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage, SlotFailure, Verdict};
 use hoplite_types::{CopyId, ErrorKind, FoldOrder, ObjectId, Stamp};
 
-use crate::crashes::{reduction, root_seat};
+use crate::crashes::{reduction, root_assignment};
 use crate::gets::{last_ask, lend};
 use crate::inventory::take_inventory;
 use crate::node::{node, Node, CLIENT, ME};
 use crate::puts::{announced, created, failed, put, viewed};
 use crate::recovery::{id_moving, take_asked};
-use crate::reduces::take_seats;
+use crate::reduces::take_assignments;
 use crate::requests::{
     accepted, announce, announce_unjudged, create, edition, get, inline_of, put_report, put_small, reduce,
     verdict, SIZE, SMALL,
@@ -38,21 +38,21 @@ fn claim_verdict(at: &mut Node, from: u16, target: ObjectId, verdict: Verdict) {
 }
 
 #[test]
-fn a_reduction_seats_nobody_before_its_targets_owner_has_accepted_its_claim() {
+fn a_reduction_slots_nobody_before_its_targets_owner_has_accepted_its_claim() {
     let (mut at, call, target) = called();
     let claim = claims(&mut at, target)[0];
     let verdict = Verdict::Accepted(Stamp::from_ms(700));
     let accepted = DirectoryAnswer::ClaimVerdict { claim, verdict };
     at.answer(3, target, accepted.clone());
-    assert_eq!(take_seats(&mut at), [], "that was not who was asked");
+    assert_eq!(take_assignments(&mut at), [], "that was not who was asked");
     at.answer(2, target, accepted);
-    let seats = take_seats(&mut at);
-    let [(3, seat)] = &seats[..] else { panic!("{seats:?}") };
-    assert_eq!((seat.claim, seat.stamp), (claim, Stamp::from_ms(700)));
+    let assignments = take_assignments(&mut at);
+    let [(3, assignment)] = &assignments[..] else { panic!("{assignments:?}") };
+    assert_eq!((assignment.claim, assignment.stamp), (claim, Stamp::from_ms(700)));
     assert_eq!(at.reply(call), None);
 }
 
-/// Seats that failed would be given out again at once, as often as it is said.
+/// Slots that failed would be given out again at once, as often as it is said.
 #[test]
 fn a_claim_that_is_accepted_once_more_starts_nothing() {
     let (mut at, _, target) = called();
@@ -61,7 +61,9 @@ fn a_claim_that_is_accepted_once_more_starts_nothing() {
     at.answer(2, target, accepted.clone());
     let given = |at: &mut Node| {
         at.take_mail().into_iter().find_map(|(_, message)| match message {
-            PeerMessage::Seat { reduction, seat } => Some((reduction, seat.slot, seat.attempt)),
+            PeerMessage::AssignSlot { reduction, assignment } => {
+                Some((reduction, assignment.slot, assignment.attempt))
+            }
             _ => None,
         })
     };
@@ -69,11 +71,11 @@ fn a_claim_that_is_accepted_once_more_starts_nothing() {
     for _ in 0..2 {
         let (reduction, slot, attempt) =
             given(&mut at).expect("it is accepted, or let go for the first time");
-        at.hear(3, PeerMessage::SeatFailed { reduction, slot, attempt, failure: SlotFailure::LetGo(0) });
+        at.hear(3, PeerMessage::SlotFailed { reduction, slot, attempt, failure: SlotFailure::LetGo(0) });
     }
     assert_eq!(given(&mut at), None);
     at.answer(2, target, accepted);
-    assert_eq!(take_seats(&mut at), []);
+    assert_eq!(take_assignments(&mut at), []);
 }
 
 #[test]
@@ -268,15 +270,15 @@ fn a_root_that_its_targets_owner_refuses_says_so_and_lets_go() {
     let mut at = Node::among(2, STORE);
     let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
     put(&mut at, source, SIZE);
-    let seat = root_seat(&mut at, target, source);
-    at.hear(2, PeerMessage::Seat { reduction: reduction(2), seat: seat.clone() });
+    let assignment = root_assignment(&mut at, target, source);
+    at.hear(2, PeerMessage::AssignSlot { reduction: reduction(2), assignment: assignment.clone() });
     at.take_mail();
-    at.answer(2, target, verdict(seat.edition, Verdict::Exists(Stamp::from_ms(900))));
+    at.answer(2, target, verdict(assignment.edition, Verdict::Exists(Stamp::from_ms(900))));
     assert!(at.folds.is_empty());
     let failure = SlotFailure::Refused(Verdict::Exists(Stamp::from_ms(900)));
-    let failed = PeerMessage::SeatFailed { reduction: reduction(2), slot: 0, attempt: 0, failure };
+    let failed = PeerMessage::SlotFailed { reduction: reduction(2), slot: 0, attempt: 0, failure };
     assert!(at.take_mail().contains(&(node(2), failed)));
-    at.hear(2, PeerMessage::Disband { reduction: reduction(2) });
+    at.hear(2, PeerMessage::ReleaseSlots { reduction: reduction(2) });
     assert_eq!(at.status().copies, 1);
 }
 
@@ -289,13 +291,13 @@ fn a_reduction_whose_root_is_refused_fails() {
         let (mut at, call, target) = called();
         claim_verdict(&mut at, 2, target, Verdict::Accepted(Stamp::from_ms(700)));
         let mail = at.take_mail();
-        let seat = mail.into_iter().find_map(|(_, message)| match message {
-            PeerMessage::Seat { reduction, seat } => Some((reduction, seat)),
+        let assignment = mail.into_iter().find_map(|(_, message)| match message {
+            PeerMessage::AssignSlot { reduction, assignment } => Some((reduction, assignment)),
             _ => None,
         });
-        let (reduction, seat) = seat.expect("the root is seated");
-        let (slot, attempt, failure) = (seat.slot, seat.attempt, SlotFailure::Refused(why));
-        at.hear(3, PeerMessage::SeatFailed { reduction, slot, attempt, failure });
+        let (reduction, assignment) = assignment.expect("the root is assigned");
+        let (slot, attempt, failure) = (assignment.slot, assignment.attempt, SlotFailure::Refused(why));
+        at.hear(3, PeerMessage::SlotFailed { reduction, slot, attempt, failure });
         assert_eq!(failed(&at, call), kind);
         let Some(Reply::Failed(error)) = at.reply(call) else { unreachable!("it failed") };
         assert!(error.message.contains(&target.to_string()), "{error:?}");

@@ -34,7 +34,7 @@ const REFUSAL_LINGER: Duration = Duration::from_millis(100);
 struct Guest {
     pid: u32,
     life: Life,
-    seat: Held,
+    held: Held,
 }
 
 /// Accepts clients for ever.
@@ -58,7 +58,7 @@ pub async fn serve(listener: UnixListener, host: Host) {
         let (host, client) = (host.clone(), ClientId(numbers));
         let greeted = (permit, host.meters.greeting.count());
         tokio::spawn(async move {
-            if let Some((stream, Guest { life, seat: _seat, .. })) = host.greet(client, stream, greeted).await
+            if let Some((stream, Guest { life, held: _held, .. })) = host.greet(client, stream, greeted).await
             {
                 host.attend(client, stream, life).await;
             }
@@ -87,7 +87,7 @@ impl Reserve {
 }
 
 impl Host {
-    /// The client's connection and its seat, if it is let in; `greeted` counts it until that is decided.
+    /// The client's connection and its place, if it is let in; `greeted` counts it until that is decided.
     async fn greet<T>(
         &self,
         client: ClientId,
@@ -112,14 +112,14 @@ impl Host {
         let Call { call, request } = read_hello(stream).await?;
         let refusal = match request {
             Request::Hello { version: CLIENT_PROTOCOL_VERSION, pid } => match self.admit(stream) {
-                Ok((seat, life)) => {
+                Ok((held, life)) => {
                     let reply = Reply::Welcome {
                         version: CLIENT_PROTOCOL_VERSION,
                         node: self.node,
                         arena_bytes: self.arena.bytes(),
                     };
                     self.send_welcome(stream, &Answer { call, reply }).await?;
-                    return Ok(Guest { pid, life, seat });
+                    return Ok(Guest { pid, life, held });
                 }
                 Err(refusal) => refusal,
             },
@@ -138,10 +138,10 @@ impl Host {
         Err(error.into())
     }
 
-    /// A seat, and the watch over the process that takes it: one that is not watched may be gone for ever while its
+    /// A place among the clients, and the watch over the process that takes it: one that is not watched may be gone for ever while its
     /// child keeps the connection.
     fn admit(&self, stream: &UnixStream) -> Result<(Held, Life), Error> {
-        let seat = self.meters.clients.hold().ok_or_else(|| self.is_full())?;
+        let held = self.meters.clients.hold().ok_or_else(|| self.is_full())?;
         let life = Life::of(stream).map_err(|error| {
             let message = format!(
                 "node {} has no descriptor left for another client ({error}); its limit is that of `ulimit -n`",
@@ -149,7 +149,7 @@ impl Host {
             );
             Error::new(ErrorKind::LimitReached, message)
         })?;
-        Ok((seat, life))
+        Ok((held, life))
     }
 
     fn is_full(&self) -> Error {

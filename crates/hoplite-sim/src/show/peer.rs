@@ -1,7 +1,8 @@
 //! Messages between nodes.
 
 use hoplite_types::peer::{
-    CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Seat, Verdict,
+    CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, SlotAssignment,
+    Verdict,
 };
 
 use super::flag;
@@ -24,14 +25,14 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         ),
         PeerMessage::Unpull { transfer } => format!("unpull t{}", transfer.0),
         PeerMessage::PullRefused { transfer } => format!("refuse t{}", transfer.0),
-        PeerMessage::Seat { reduction, seat } => {
-            format!("seat r{} {}", reduction.number, show_seat(names, seat))
+        PeerMessage::AssignSlot { reduction, assignment } => {
+            format!("assign r{} {}", reduction.number, show_assignment(names, assignment))
         }
-        PeerMessage::SeatFailed { reduction, slot, attempt, failure } => {
-            format!("seat failed r{} slot {slot} attempt {attempt} {failure:?}", reduction.number)
+        PeerMessage::SlotFailed { reduction, slot, attempt, failure } => {
+            format!("slot failed r{} slot {slot} attempt {attempt} {failure:?}", reduction.number)
         }
-        PeerMessage::SeatHeld { reduction, slot, attempt } => {
-            format!("seat held r{} slot {slot} attempt {attempt}", reduction.number)
+        PeerMessage::SlotHeld { reduction, slot, attempt } => {
+            format!("slot held r{} slot {slot} attempt {attempt}", reduction.number)
         }
         PeerMessage::RootDone { reduction, slot, attempt } => {
             format!("root done r{} slot {slot} attempt {attempt}", reduction.number)
@@ -39,7 +40,7 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::Commit { reduction, attempt, sources, .. } => {
             format!("commit r{} attempt {attempt} {}", reduction.number, names.objects(sources))
         }
-        PeerMessage::Disband { reduction } => format!("disband r{}", reduction.number),
+        PeerMessage::ReleaseSlots { reduction } => format!("release slots r{}", reduction.number),
         PeerMessage::Prefetch { id } => format!("prefetch {}", names.object(*id)),
         PeerMessage::Ping { .. } => "ping".to_owned(),
         PeerMessage::Pong { .. } => "pong".to_owned(),
@@ -61,8 +62,8 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::SlotNeedsSpace { reduction, slot, attempt } => {
             format!("slot needs space r{} slot {slot} attempt {attempt}", reduction.number)
         }
-        PeerMessage::Unseat { reduction, slot, attempt } => {
-            format!("seat of another r{} slot {slot} attempt {attempt}", reduction.number)
+        PeerMessage::ReleaseSlot { reduction, slot, attempt } => {
+            format!("release slot r{} slot {slot} attempt {attempt}", reduction.number)
         }
         PeerMessage::Preempt { reduction, slot, attempt } => {
             format!("preempt r{} slot {slot} attempt {attempt}", reduction.number)
@@ -179,22 +180,25 @@ fn show_verdict(verdict: Verdict) -> String {
     }
 }
 
-fn show_seat(names: &mut Names, seat: &Seat) -> String {
-    let sources: Vec<_> = seat.sources.iter().map(|source| names.object(source.id)).collect();
-    let children: Vec<_> =
-        seat.children.iter().map(|child| format!("slot {} at {}", child.slot, node(child.node))).collect();
+fn show_assignment(names: &mut Names, assignment: &SlotAssignment) -> String {
+    let sources: Vec<_> = assignment.sources.iter().map(|source| names.object(source.id)).collect();
+    let children: Vec<_> = assignment
+        .children
+        .iter()
+        .map(|child| format!("slot {} at {}", child.slot, node(child.node)))
+        .collect();
     format!(
         "slot {} attempt {}{}{}{} -> {} {}{}: sources [{}] {} [{}]",
-        seat.slot,
-        seat.attempt,
-        flag(seat.root, "root"),
-        flag(seat.open, "open"),
-        flag(seat.lacking, "lacking"),
-        names.object(seat.out),
-        names.edition(seat.edition),
-        if seat.offset > 0 { format!(" from {} B", seat.offset) } else { String::new() },
+        assignment.slot,
+        assignment.attempt,
+        flag(assignment.root, "root"),
+        flag(assignment.open, "open"),
+        flag(assignment.lacking, "lacking"),
+        names.object(assignment.out),
+        names.edition(assignment.edition),
+        if assignment.offset > 0 { format!(" from {} B", assignment.offset) } else { String::new() },
         sources.join(" "),
-        if seat.part_bytes.is_some() { "parts" } else { "children" },
+        if assignment.part_bytes.is_some() { "parts" } else { "children" },
         children.join(", ")
     )
 }

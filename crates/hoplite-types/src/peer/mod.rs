@@ -1,7 +1,7 @@
 //! What nodes say to each other over their control connections, and in front of bulk data.
 
 mod directory;
-mod seats;
+mod slots;
 mod validate;
 
 use minicbor::{Decode, Encode};
@@ -10,7 +10,7 @@ use crate::{Edition, NodeId, ObjectId, ReductionId, Shard, Stamp, TransferId};
 pub use directory::{
     CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest, InventoryPage, ShardQuery, Verdict,
 };
-pub use seats::{Child, Seat, SlotFailure, Source};
+pub use slots::{Child, SlotAssignment, SlotFailure, Source};
 
 /// Bumped with every change that an older peer would misread.
 pub const PEER_PROTOCOL_VERSION: u32 = 13;
@@ -167,7 +167,7 @@ pub enum PeerMessage {
         edition: Edition,
         #[n(3)]
         offset: u64,
-        /// The copy is about to exist there (a slot being seated): wait for it a little.
+        /// The copy is about to exist there (a slot that is being assigned): wait for it a little.
         #[n(4)]
         patient: bool,
     },
@@ -183,17 +183,17 @@ pub enum PeerMessage {
         #[n(0)]
         transfer: TransferId,
     },
-    /// Coordinator to a seated node: (re)configure a slot. The whole of what the slot is now.
+    /// Coordinator to a slot's node: (re)configure the slot. The whole of what the slot is now.
     #[n(5)]
-    Seat {
+    AssignSlot {
         #[n(0)]
         reduction: ReductionId,
         #[n(1)]
-        seat: Seat,
+        assignment: SlotAssignment,
     },
-    /// Seated node to coordinator: the slot stands still. Repeated until something is done about it.
+    /// The slot's node to the coordinator: the slot stands still. Repeated until something is done about it.
     #[n(6)]
-    SeatFailed {
+    SlotFailed {
         #[n(0)]
         reduction: ReductionId,
         #[n(1)]
@@ -203,10 +203,10 @@ pub enum PeerMessage {
         #[n(3)]
         failure: SlotFailure,
     },
-    /// Seated node to coordinator, now and then: this slot is still held here. Answered by whatever got
-    /// lost: `Disband`, `Commit`, or a newer `Seat`.
+    /// The slot's node to the coordinator, now and then: this slot is still held here. Answered by whatever got
+    /// lost: `ReleaseSlots`, `Commit`, or a newer `AssignSlot`.
     #[n(7)]
-    SeatHeld {
+    SlotHeld {
         #[n(0)]
         reduction: ReductionId,
         #[n(1)]
@@ -239,9 +239,9 @@ pub enum PeerMessage {
         #[n(4)]
         sources: Vec<ObjectId>,
     },
-    /// Coordinator to every seated node: the reduction is over; let go of partial sums.
+    /// Coordinator to every node with a slot: the reduction is over; let go of partial sums.
     #[n(10)]
-    Disband {
+    ReleaseSlots {
         #[n(0)]
         reduction: ReductionId,
     },
@@ -355,7 +355,7 @@ pub enum PeerMessage {
         #[n(1)]
         partial: bool,
     },
-    /// Seated node to coordinator, while it goes on: the slot waits for room. Answered by `Preempt` once
+    /// The slot's node to the coordinator, while it goes on: the slot waits for room. Answered by `Preempt` once
     /// the reduction needs nothing but room.
     #[n(21)]
     SlotNeedsSpace {
@@ -366,7 +366,7 @@ pub enum PeerMessage {
         #[n(2)]
         attempt: u32,
     },
-    /// Coordinator to seated node: all sources are complete. Other reductions that hold the room are to
+    /// Coordinator to the slot's node: all sources are complete. Other reductions that hold the room are to
     /// give it up, if they are later ones or lack a source.
     #[n(22)]
     Preempt {
@@ -379,7 +379,7 @@ pub enum PeerMessage {
     },
     /// Coordinator to a node that speaks of a slot which is not its own any more: what it has summed up there goes.
     #[n(27)]
-    Unseat {
+    ReleaseSlot {
         #[n(0)]
         reduction: ReductionId,
         #[n(1)]

@@ -10,8 +10,8 @@ use crate::limits::{at_most, IDS_MAX, INLINE_BYTES_MAX, MEMBERS_MAX, OBJECT_BYTE
 use crate::{Blob, Header, NodeId, ObjectId, ReductionId, Result, Shard, Stamp};
 
 use super::{
-    Child, CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Seal, Seat,
-    Verdict,
+    Child, CopyReport, Cursor, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerMessage, Seal,
+    SlotAssignment, Verdict,
 };
 
 impl PeerMessage {
@@ -23,7 +23,7 @@ impl PeerMessage {
         match self {
             PeerMessage::Directory { origin, request, .. } => request.validate(*origin),
             PeerMessage::Answer { answer, .. } => answer.validate(),
-            PeerMessage::Seat { reduction, seat } => seat.validate(*reduction),
+            PeerMessage::AssignSlot { reduction, assignment } => assignment.validate(*reduction),
             PeerMessage::Commit { sources, .. } => at_most("sources", sources.len(), SOURCES_MAX),
             PeerMessage::BackupIds { ids } => at_most("ids", ids.len(), IDS_MAX),
             PeerMessage::InventoryRequest { shards, from, clock, .. } => {
@@ -43,10 +43,10 @@ impl PeerMessage {
             PeerMessage::Pull { .. }
             | PeerMessage::Unpull { .. }
             | PeerMessage::PullRefused { .. }
-            | PeerMessage::SeatFailed { .. }
-            | PeerMessage::SeatHeld { .. }
+            | PeerMessage::SlotFailed { .. }
+            | PeerMessage::SlotHeld { .. }
             | PeerMessage::RootDone { .. }
-            | PeerMessage::Disband { .. }
+            | PeerMessage::ReleaseSlots { .. }
             | PeerMessage::Prefetch { .. }
             | PeerMessage::Ping { .. }
             | PeerMessage::Pong { .. }
@@ -58,7 +58,7 @@ impl PeerMessage {
             | PeerMessage::MembersRequest
             | PeerMessage::SlotNeedsSpace { .. }
             | PeerMessage::Preempt { .. }
-            | PeerMessage::Unseat { .. }
+            | PeerMessage::ReleaseSlot { .. }
             | PeerMessage::Goodbye => Ok(()),
         }
     }
@@ -160,7 +160,7 @@ impl Seal {
     }
 }
 
-impl Seat {
+impl SlotAssignment {
     fn validate(&self, reduction: ReductionId) -> Result<()> {
         let (dtype, element) = (self.dtype, self.dtype.size() as u64);
         match self.root || self.part_bytes.is_some() {
@@ -202,8 +202,17 @@ impl Seat {
     }
 
     /// Whether a slot that was told `told` can go on as this: with more inputs if it was open, and else as it is.
-    pub fn continues(&self, told: &Seat) -> bool {
-        let kind = |seat: &Seat| (seat.edition, seat.size, seat.dtype, seat.op, seat.offset, seat.part_bytes);
+    pub fn continues(&self, told: &SlotAssignment) -> bool {
+        let kind = |assignment: &SlotAssignment| {
+            (
+                assignment.edition,
+                assignment.size,
+                assignment.dtype,
+                assignment.op,
+                assignment.offset,
+                assignment.part_bytes,
+            )
+        };
         let same = (self.out, self.root, &self.sources, &self.children)
             == (told.out, told.root, &told.sources, &told.children);
         let more = told.open

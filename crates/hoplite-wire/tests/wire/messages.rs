@@ -4,8 +4,8 @@
 use hoplite_types::client::{Answer, Call, Gauge, Link, Location, Reply, Request, Status};
 use hoplite_types::peer::{
     BulkFrame, BulkHead, BundlePart, Child, CopyReport, Cursor, Deletion, DirectoryAnswer, DirectoryRequest,
-    InventoryPage, PeerHello, PeerMessage, PeerRefusal, Purpose, Scope, Seal, Seat, ShardQuery, SlotFailure,
-    Source as SeatSource, Verdict,
+    InventoryPage, PeerHello, PeerMessage, PeerRefusal, Purpose, Scope, Seal, ShardQuery, SlotAssignment,
+    SlotFailure, Source as SlotSource, Verdict,
 };
 use hoplite_types::{
     Claim, CopyId, Dtype, Edition, Encoding, Error, ErrorKind, FoldOrder, Header, NodeId, Op, ReductionId,
@@ -82,11 +82,11 @@ draw_struct! {
     Cursor { shard, section, after }
     InventoryPage { copies, claims, tombstones, lost }
     Deletion { stamp, age_ms }
-    Seat {
+    SlotAssignment {
         slot, attempt, out, edition, root, size, header, dtype, op, divide_by, sources, children, open, version,
         lacking, offset, part_bytes, claim, stamp, epoch
     }
-    SeatSource { id, edition }
+    SlotSource { id, edition }
     Child { slot, node, id, edition }
 }
 
@@ -139,12 +139,12 @@ draw_enum! {
         Pull { transfer, id, edition, offset, patient },
         Unpull { transfer },
         PullRefused { transfer },
-        Seat { reduction, seat },
-        SeatFailed { reduction, slot, attempt, failure },
-        SeatHeld { reduction, slot, attempt },
+        AssignSlot { reduction, assignment },
+        SlotFailed { reduction, slot, attempt, failure },
+        SlotHeld { reduction, slot, attempt },
         RootDone { reduction, slot, attempt },
         Commit { reduction, attempt, id, edition, sources },
-        Disband { reduction },
+        ReleaseSlots { reduction },
         Prefetch { id },
         Ping { sent_ns },
         Pong { sent_ns },
@@ -157,7 +157,7 @@ draw_enum! {
         InventoryRequest { round, scope, shards, from, fresh, clock },
         SlotNeedsSpace { reduction, slot, attempt },
         Preempt { reduction, slot, attempt },
-        Unseat { reduction, slot, attempt },
+        ReleaseSlot { reduction, slot, attempt },
         Goodbye,
         Inventory { round, since, page, unchanged, next, clock },
         MembersRequest,

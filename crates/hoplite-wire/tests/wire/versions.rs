@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use hoplite_types::client::{Answer, Call, Reply, Request};
 use hoplite_types::peer::{
     BulkFrame, BulkHead, CopyReport, DirectoryAnswer, DirectoryRequest, InventoryPage, PeerHello,
-    PeerMessage, Seal, Seat,
+    PeerMessage, Seal, SlotAssignment,
 };
 use hoplite_wire::{decode, encode, FRAME_HEADER_BYTES};
 use minicbor::{Decode, Encode};
@@ -82,7 +82,7 @@ fn unknown_last_fields_are_skipped() {
     structure::<Seal>();
     structure::<CopyReport>();
     structure::<InventoryPage>();
-    structure::<Seat>();
+    structure::<SlotAssignment>();
     variants::<Request>();
     variants::<Reply>();
     variants::<BulkFrame>();

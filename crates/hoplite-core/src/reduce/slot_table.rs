@@ -1,8 +1,8 @@
-//! The slots of reduction trees that are seated on this node, and all folds: what is kept of them.
+//! The slots of reduction trees that this node holds, and all folds: what is kept of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_types::peer::{PeerMessage, Seat, SlotFailure};
+use hoplite_types::peer::{PeerMessage, SlotAssignment, SlotFailure};
 use hoplite_types::{CopyId, Edition, NodeId, ObjectId, ReductionId};
 
 use super::epochs::Epochs;
@@ -27,13 +27,13 @@ pub(super) enum State {
     Folded {
         copy: CopyId,
     },
-    /// An input broke, or the target was deleted; the coordinator will seat anew or disband.
+    /// An input broke, or the target was deleted; the coordinator will assign it anew or release it.
     Failed,
 }
 
 #[derive(Debug)]
 pub(super) struct Running {
-    pub(super) seat: Seat,
+    pub(super) assignment: SlotAssignment,
     pub(super) state: State,
     /// What the coordinator was told, and is told again until it does something about it.
     pub(super) failure: Option<SlotFailure>,
@@ -69,12 +69,12 @@ impl Running {
     /// A root that has everything, and may seal.
     pub(super) fn is_done_root(&self) -> bool {
         let folded = matches!(self.state, State::Folded { .. });
-        folded && self.seat.root && self.may_seal == MaySeal::Yes
+        folded && self.assignment.root && self.may_seal == MaySeal::Yes
     }
 
-    pub(super) fn new(seat: Seat) -> Self {
+    pub(super) fn new(assignment: SlotAssignment) -> Self {
         Running {
-            seat,
+            assignment,
             state: State::Waiting,
             failure: None,
             committed: None,
@@ -84,14 +84,14 @@ impl Running {
     }
 }
 
-/// Whether what the seat writes into goes by the target's id.
-fn makes_target(seat: &Seat) -> bool {
-    seat.root || seat.part_bytes.is_some()
+/// Whether what the slot writes into goes by the target's id.
+fn makes_target(assignment: &SlotAssignment) -> bool {
+    assignment.root || assignment.part_bytes.is_some()
 }
 
-/// Slots seated here, and all folds.
+/// The slots here, and all folds.
 #[derive(Debug, Default)]
-pub(crate) struct Seats {
+pub(crate) struct Slots {
     /// Changed only by the functions here, which keep those below in step.
     pub(super) running: BTreeMap<Key, Running>,
     by_copy: BTreeMap<CopyId, Key>,
@@ -104,9 +104,9 @@ pub(crate) struct Seats {
     epochs: Epochs,
 }
 
-impl Seats {
+impl Slots {
     pub(super) fn insert(&mut self, key: Key, running: Running) {
-        self.list(key, &running.seat);
+        self.list(key, &running.assignment);
         self.running.insert(key, running);
     }
 
@@ -114,12 +114,12 @@ impl Seats {
     pub fn await_commits(&self) -> bool {
         self.running
             .values()
-            .any(|running| running.seat.root && matches!(running.state, State::Folded { .. }))
+            .any(|running| running.assignment.root && matches!(running.state, State::Folded { .. }))
     }
 
     pub(super) fn remove(&mut self, key: Key) -> Option<Running> {
         let running = self.running.remove(&key)?;
-        self.unlist(key, &running.seat);
+        self.unlist(key, &running.assignment);
         self.preempting.remove(&key);
         if let Some(copy) = running.copy() {
             self.by_copy.remove(&copy);
@@ -127,37 +127,41 @@ impl Seats {
         Some(running)
     }
 
-    fn list(&mut self, key: Key, seat: &Seat) {
-        for child in &seat.children {
+    fn list(&mut self, key: Key, assignment: &SlotAssignment) {
+        for child in &assignment.children {
             self.by_child.entry(child.id).or_default().insert(key);
         }
-        if makes_target(seat) {
-            self.by_edition.entry(seat.edition).or_default().insert(key);
+        if makes_target(assignment) {
+            self.by_edition.entry(assignment.edition).or_default().insert(key);
         }
     }
 
-    fn unlist(&mut self, key: Key, seat: &Seat) {
-        for child in &seat.children {
+    fn unlist(&mut self, key: Key, assignment: &SlotAssignment) {
+        for child in &assignment.children {
             let Some(parents) = self.by_child.get_mut(&child.id) else { continue };
             parents.remove(&key);
             if parents.is_empty() {
                 self.by_child.remove(&child.id);
             }
         }
-        if let Some(makers) = self.by_edition.get_mut(&seat.edition) {
+        if let Some(makers) = self.by_edition.get_mut(&assignment.edition) {
             makers.remove(&key);
             if makers.is_empty() {
-                self.by_edition.remove(&seat.edition);
+                self.by_edition.remove(&assignment.edition);
             }
         }
     }
 
-    /// Returns what the seat was told to do before.
-    pub(super) fn replace_seat(&mut self, key: Key, seat: Seat) -> Option<Seat> {
-        let told = self.running.get(&key)?.seat.clone();
+    /// Returns the assignment before.
+    pub(super) fn replace_assignment(
+        &mut self,
+        key: Key,
+        assignment: SlotAssignment,
+    ) -> Option<SlotAssignment> {
+        let told = self.running.get(&key)?.assignment.clone();
         self.unlist(key, &told);
-        self.list(key, &seat);
-        self.running.get_mut(&key)?.seat = seat;
+        self.list(key, &assignment);
+        self.running.get_mut(&key)?.assignment = assignment;
         Some(told)
     }
 
@@ -172,12 +176,12 @@ impl Seats {
         }
     }
 
-    /// The seat that writes into this copy.
+    /// The slot that writes into this copy.
     pub(super) fn key_of(&self, copy: CopyId) -> Option<Key> {
         self.by_copy.get(&copy).copied()
     }
 
-    /// The seat that makes this edition of a target, also if it failed, and what it made is gone.
+    /// The slot that makes this edition of a target, also if it failed, and what it made is gone.
     pub(super) fn target_of(&self, edition: Edition) -> Option<Key> {
         self.by_edition.get(&edition)?.first().copied()
     }
@@ -192,12 +196,12 @@ impl Seats {
         self.preempting.remove(&key)
     }
 
-    /// The seats that wait for space which others have given up.
+    /// The slots that wait for space which others have given up.
     pub(super) fn preempting(&self) -> impl Iterator<Item = Key> + '_ {
         self.preempting.iter().copied().filter(|key| self.running[key].state == State::Waiting)
     }
 
-    /// The seats that may go on when a copy of this child is opened here.
+    /// The slots that may go on when a copy of this child is opened here.
     pub(super) fn awaiting(&self, child: ObjectId) -> Vec<Key> {
         let parents = self.by_child.get(&child).into_iter().flatten().copied();
         parents
@@ -211,7 +215,7 @@ impl Seats {
 
     /// What is remembered of slots, in words; epochs are remembered for good.
     pub fn leftovers(&self) -> Vec<String> {
-        let running = (!self.running.is_empty()).then(|| format!("seats: {:?}", self.running));
+        let running = (!self.running.is_empty()).then(|| format!("slots: {:?}", self.running));
         let folds = (!self.folds.is_empty()).then(|| format!("folds: {:?}", self.folds));
         running.into_iter().chain(folds).collect()
     }
@@ -237,7 +241,7 @@ impl Seats {
     /// Targets in the making here of which no owner has said that they may be.
     pub fn unjudged(&self) -> Vec<CopyId> {
         let unjudged = |running: &Running| running.copy().filter(|_| running.may_seal == MaySeal::NotYet);
-        let targets = self.running.values().filter(|running| makes_target(&running.seat));
+        let targets = self.running.values().filter(|running| makes_target(&running.assignment));
         targets.filter_map(unjudged).collect()
     }
 
@@ -256,7 +260,7 @@ impl Seats {
         self.running.range((reduction, 0)..=(reduction, u32::MAX)).map(|(&key, _)| key).collect()
     }
 
-    /// The slots seated for `coordinator` that still need it.
+    /// The slots here of `coordinator` that still need it.
     pub(super) fn of(&self, coordinator: NodeId) -> Vec<Key> {
         let is_of = |((id, _), running): &(&Key, &Running)| {
             id.coordinator == coordinator && running.needs_coordinator()
@@ -268,24 +272,25 @@ impl Seats {
     pub(super) fn reports(&self) -> Vec<(Key, PeerMessage)> {
         let open = self.running.iter().filter(|(_, running)| running.needs_coordinator());
         let running = open.map(|(&(reduction, slot), running)| {
-            let attempt = running.seat.attempt;
+            let attempt = running.assignment.attempt;
             let message = match (running.failure, running.state) {
-                (Some(failure), _) => PeerMessage::SeatFailed { reduction, slot, attempt, failure },
+                (Some(failure), _) => PeerMessage::SlotFailed { reduction, slot, attempt, failure },
                 (None, State::Folded { .. }) if running.is_done_root() => {
                     PeerMessage::RootDone { reduction, slot, attempt }
                 }
-                _ => PeerMessage::SeatHeld { reduction, slot, attempt },
+                _ => PeerMessage::SlotHeld { reduction, slot, attempt },
             };
             ((reduction, slot), message)
         });
         running.collect()
     }
 
-    /// Ends the root's seat, if it has summed up all of this edition. A slot that failed here before may
+    /// Ends the root's slot, if it has summed up all of this edition. A slot that failed here before may
     /// still be a root of the same attempt: the coordinator gave its place to another slot.
     pub(super) fn take_finished_root(&mut self, reduction: ReductionId, edition: Edition) -> Option<CopyId> {
         let mut of_reduction = self.running.range((reduction, 0)..=(reduction, u32::MAX));
-        let root = of_reduction.find(|(_, running)| running.seat.root && running.seat.edition == edition);
+        let root = of_reduction
+            .find(|(_, running)| running.assignment.root && running.assignment.edition == edition);
         let (&key, &Running { state: State::Folded { copy }, .. }) = root? else { return None };
         self.remove(key);
         Some(copy)

@@ -1,4 +1,4 @@
-//! What a coordinator tells a seated node to do, and why that node could not.
+//! What a coordinator tells a node to do in a slot of a reduction tree, and why that node could not.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub enum SlotFailure {
     /// The stream from this child slot broke off.
     #[n(0)]
     Child(#[n(0)] u32),
-    /// A source that should be on the seated node is not (or not in that edition).
+    /// A source that should be on the slot's node is not (or not in that edition).
     #[n(1)]
     Source(#[n(0)] ObjectId),
     /// The partial sum will never fit into the store.
@@ -37,7 +37,7 @@ pub enum SlotFailure {
 /// One slot of a reduction tree as its node must run it: fold `sources` and the streams of
 /// `children` into `out`.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
-pub struct Seat {
+pub struct SlotAssignment {
     #[n(0)]
     pub slot: u32,
     /// Bumped when what was folded so far must be thrown away.
@@ -70,7 +70,7 @@ pub struct Seat {
     /// More inputs will be named later: fold what there is, but publish nothing yet.
     #[n(12)]
     pub open: bool,
-    /// Grows with every change of the seat: one that comes late, by an older connection, changes nothing.
+    /// Grows with every change of the assignment: one that comes late, by an older connection, changes nothing.
     #[n(13)]
     pub version: u32,
     /// Some source may be incomplete: the slot gives up its room to a reduction that needs nothing else.

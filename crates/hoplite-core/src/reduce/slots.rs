@@ -2,81 +2,92 @@
 //! its parent (or, at the root, everyone) streams from.
 //!
 //! ```text
-//!  Seat ─▶ Waiting ──(space, local inputs here)──▶ Folding ──ended──▶ Folded
+//!  Slot ─▶ Waiting ──(space, local inputs here)──▶ Folding ──ended──▶ Folded
 //!             ▲                                      │                 │ root: RootDone ─ Commit ─▶ sealed target
-//!             └────── Seat with a newer attempt ─────┘                 │ else: sealed partial sum
+//!             └────── AssignSlot with a newer attempt ─────┘                 │ else: sealed partial sum
 //!                                                                      ▼
-//!                                                                   Disband
+//!                                                                   ReleaseSlots
 //! ```
 
-use hoplite_types::peer::{Child, Seat, SlotFailure, Verdict};
+use hoplite_types::peer::{Child, SlotAssignment, SlotFailure, Verdict};
 use hoplite_types::{CopyId, Edition, Error, ErrorKind, NodeId, ObjectId, ReductionId, Stamp};
 
 use super::folds::{rule, FoldFor};
-use super::seat_table::{Key, MaySeal, Running, State};
+use super::slot_table::{Key, MaySeal, Running, State};
 use crate::copies::{NewCopy, Phase};
 use crate::Core;
 
 impl Core {
-    pub(crate) fn on_seat(&mut self, from: NodeId, reduction: ReductionId, seat: Seat) {
-        let key = (reduction, seat.slot);
-        match self.seats.running.get_mut(&key) {
-            Some(running) if running.seat.version >= seat.version => {
+    pub(crate) fn on_assign_slot(
+        &mut self,
+        from: NodeId,
+        reduction: ReductionId,
+        assignment: SlotAssignment,
+    ) {
+        let key = (reduction, assignment.slot);
+        match self.slots.running.get_mut(&key) {
+            Some(running) if running.assignment.version >= assignment.version => {
                 // Repeated: perhaps our word about it was lost.
                 return self.report_failure(key);
             }
-            Some(running) if running.seat.attempt == seat.attempt && !seat.continues(&running.seat) => {
-                let message = format!("slot {} of {reduction} as another one in one attempt", seat.slot);
+            Some(running)
+                if running.assignment.attempt == assignment.attempt
+                    && !assignment.continues(&running.assignment) =>
+            {
+                let message =
+                    format!("slot {} of {reduction} as another one in one attempt", assignment.slot);
                 return self.on_bad_message(from, Error::new(ErrorKind::BadArgument, message));
             }
-            Some(running) if running.seat.attempt == seat.attempt => {
+            Some(running) if running.assignment.attempt == assignment.attempt => {
                 let state = running.state;
-                let told = self.seats.replace_seat(key, seat);
+                let told = self.slots.replace_assignment(key, assignment);
                 if let (Some(told), State::Folding { copy, fold }) = (told, state) {
-                    let seat = &self.seats.running[&key].seat;
-                    let (lacking, version) = (seat.lacking, seat.version);
+                    let assignment = &self.slots.running[&key].assignment;
+                    let (lacking, version) = (assignment.lacking, assignment.version);
                     // Of a fold that is not open any more nothing is amended.
-                    if *seat != (Seat { lacking, version, ..told.clone() }) {
-                        self.amend_seat(key, &told, copy, fold);
+                    if *assignment != (SlotAssignment { lacking, version, ..told.clone() }) {
+                        self.amend_slot(key, &told, copy, fold);
                     }
                 }
             }
             running => {
                 if running.is_some() {
-                    self.drop_seat(key);
+                    self.drop_slot(key);
                 }
-                if self.declines_seat(key, seat.attempt, seat.epoch) {
+                if self.declines_slot(key, assignment.attempt, assignment.epoch) {
                     return;
                 }
-                self.seats.insert(key, Running::new(seat));
+                self.slots.insert(key, Running::new(assignment));
             }
         }
         self.arm_refresh();
-        self.try_seat(key);
+        self.try_start_slot(key);
     }
 
     /// Starts the fold if everything it needs from this node is here.
-    pub(crate) fn try_seat(&mut self, key: Key) {
-        let Some(Running { seat, state: State::Waiting, .. }) = self.seats.running.get(&key) else { return };
-        let seat = seat.clone();
-        let gathers = seat.part_bytes.is_some();
+    pub(crate) fn try_start_slot(&mut self, key: Key) {
+        let Some(Running { assignment, state: State::Waiting, .. }) = self.slots.running.get(&key) else {
+            return;
+        };
+        let assignment = assignment.clone();
+        let gathers = assignment.part_bytes.is_some();
         // The parts of a target come one by one, those from here as well.
-        let children = if gathers { &[] } else { &seat.children[..] };
-        let sources = match self.local_inputs(&seat.sources, children) {
+        let children = if gathers { &[] } else { &assignment.children[..] };
+        let sources = match self.local_inputs(&assignment.sources, children) {
             Ok(Some(sources)) => sources,
             Ok(None) => return,
             Err(missing) => return self.fail_slot(key, SlotFailure::Source(missing)),
         };
-        if !self.copies.arena.could_hold(seat.size) {
+        if !self.copies.arena.could_hold(assignment.size) {
             return self.fail_slot(key, SlotFailure::NoSpace);
         }
-        if !self.free_id(seat.out, seat.root.then_some(seat.stamp)) {
+        if !self.free_id(assignment.out, assignment.root.then_some(assignment.stamp)) {
             return self.fail_slot(key, SlotFailure::Taken);
         }
-        if self.is_preempted_here(key, &seat) {
+        if self.is_preempted_here(key, &assignment) {
             return self.wait_for_slot_space(key);
         }
-        if let Some(stale) = self.copies.live(seat.out) {
+        if let Some(stale) = self.copies.live(assignment.out) {
             // A cached part of an attempt that is over.
             if gathers {
                 self.withdraw(stale);
@@ -86,21 +97,21 @@ impl Core {
         // No one may throw the sources out while space is made for the sum.
         sources.iter().for_each(|&source| self.add_user(source));
         let new = NewCopy {
-            object: seat.out,
-            edition: seat.edition,
-            size: seat.size,
-            header: seat.header.clone(),
+            object: assignment.out,
+            edition: assignment.edition,
+            size: assignment.size,
+            header: assignment.header.clone(),
             phase: Phase::Folded(None),
             // Parents may have to stream it again: partial sums are kept until the reduction is over.
             pinned: true,
-            public: seat.root,
-            stamp: seat.root.then_some(seat.stamp),
-            claim: seat.root.then_some(seat.claim),
+            public: assignment.root,
+            stamp: assignment.root.then_some(assignment.stamp),
+            claim: assignment.root.then_some(assignment.claim),
         };
         // What is opened and closed again for want of more, and sources that may be thrown out again, are no news of
         // space: looking once more for it would end here, for ever.
         let space_changed = self.space_changed;
-        let opened = if gathers { self.open_target(key, &seat) } else { self.open_copy(new) };
+        let opened = if gathers { self.open_target(key, &assignment) } else { self.open_copy(new) };
         let Some(copy) = opened else {
             sources.iter().for_each(|&source| self.remove_user(source));
             self.space_changed = space_changed;
@@ -110,14 +121,14 @@ impl Core {
         if gathers {
             return self.start_allgather(key, copy);
         }
-        let rule = rule(&seat);
-        let fold = self.start_fold(FoldFor::Seat(key), copy, rule, sources, &seat.children);
-        self.seats.set_state(key, State::Folding { copy, fold });
-        if seat.root {
+        let rule = rule(&assignment);
+        let fold = self.start_fold(FoldFor::Slot(key), copy, rule, sources, &assignment.children);
+        self.slots.set_state(key, State::Folding { copy, fold });
+        if assignment.root {
             self.ask_for_verdict(copy);
-            self.drop_fetch(seat.out);
+            self.drop_fetch(assignment.out);
         }
-        self.on_opened(seat.out);
+        self.on_opened(assignment.out);
     }
 
     /// Makes the id free for what a reduction sums up here; `right` is when the reduction's claim to it was accepted.
@@ -158,26 +169,26 @@ impl Core {
         Ok(Some(inputs))
     }
 
-    /// A copy of `object` was opened here: seats that waited for a child of that name may start.
-    pub(crate) fn retry_seats(&mut self, object: ObjectId) {
-        for key in self.seats.awaiting(object) {
-            self.try_seat(key);
+    /// A copy of `object` was opened here: slots that waited for a child of that name may start.
+    pub(crate) fn retry_slots(&mut self, object: ObjectId) {
+        for key in self.slots.awaiting(object) {
+            self.try_start_slot(key);
             self.begin_local_parts(key);
         }
     }
 
-    pub(crate) fn on_disband(&mut self, reduction: ReductionId) {
-        for key in self.seats.keys_of(reduction) {
-            if self.seats.running[&key].needs_coordinator() {
-                self.drop_seat(key);
+    pub(crate) fn on_release_slots(&mut self, reduction: ReductionId) {
+        for key in self.slots.keys_of(reduction) {
+            if self.slots.running[&key].needs_coordinator() {
+                self.drop_slot(key);
             }
         }
     }
 
-    /// Ends a seat; what it folded so far is abandoned.
-    pub(super) fn drop_seat(&mut self, key: Key) {
+    /// Ends a slot; what it folded so far is abandoned.
+    pub(super) fn drop_slot(&mut self, key: Key) {
         self.end_wait_for_space(key);
-        let Some(running) = self.seats.remove(key) else { return };
+        let Some(running) = self.slots.remove(key) else { return };
         if let Some(copy) = running.copy() {
             // A finished partial sum may have been evicted meanwhile.
             if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {
@@ -185,27 +196,27 @@ impl Core {
                 self.doom(copy);
             }
         }
-        if running.seat.part_bytes.is_some() {
+        if running.assignment.part_bytes.is_some() {
             // Whoever wants the target gets it like anyone else, once somebody has it.
-            self.vacated.insert(running.seat.out);
+            self.vacated.insert(running.assignment.out);
         }
         self.leave_if_nothing_is_left();
     }
 
-    /// What a seat folds into was doomed (its target was deleted): the seat must not touch it again.
-    pub(crate) fn seat_copy_gone(&mut self, gone: CopyId) {
-        let Some(key) = self.seats.key_of(gone) else { return };
-        match self.seats.running[&key].needs_coordinator() {
-            true => self.seats.set_state(key, State::Failed),
+    /// What a slot folds into was doomed (its target was deleted): the slot must not touch it again.
+    pub(crate) fn slot_copy_gone(&mut self, gone: CopyId) {
+        let Some(key) = self.slots.key_of(gone) else { return };
+        match self.slots.running[&key].needs_coordinator() {
+            true => self.slots.set_state(key, State::Failed),
             // Of one that is committed nothing more is heard from its coordinator.
-            false => drop(self.seats.remove(key)),
+            false => drop(self.slots.remove(key)),
         }
     }
 
     /// The directory's word on a target that is made here. False if no such target is.
-    pub(crate) fn judge_seat(&mut self, from: NodeId, edition: Edition, verdict: Verdict) -> bool {
-        let Some(key) = self.seats.target_of(edition) else { return false };
-        let running = self.seats.running.get_mut(&key).expect("it is listed");
+    pub(crate) fn judge_target(&mut self, from: NodeId, edition: Edition, verdict: Verdict) -> bool {
+        let Some(key) = self.slots.target_of(edition) else { return false };
+        let running = self.slots.running.get_mut(&key).expect("it is listed");
         if running.asked != Some(from) {
             return true;
         }
@@ -213,10 +224,10 @@ impl Core {
             running.may_seal = MaySeal::Yes;
             self.on_may_seal(key);
         } else if running.committed.is_some() {
-            self.drop_seat(key);
+            self.drop_slot(key);
         } else {
             self.fail_slot(key, SlotFailure::Refused(verdict));
-            if let Some(copy) = self.seats.running.get(&key).and_then(Running::copy) {
+            if let Some(copy) = self.slots.running.get(&key).and_then(Running::copy) {
                 self.withdraw(copy);
                 self.doom(copy);
             }
@@ -226,7 +237,7 @@ impl Core {
 
     /// The owner knows that the target is made here: what waited only for that goes on.
     fn on_may_seal(&mut self, key: Key) {
-        let running = &self.seats.running[&key];
+        let running = &self.slots.running[&key];
         if !matches!(running.state, State::Folded { .. }) {
             return;
         }
