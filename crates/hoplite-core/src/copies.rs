@@ -388,7 +388,7 @@ impl Core {
             Phase::Received(Some(transfer)) => {
                 self.ctx.out.push_back(Output::StopReceive { transfer });
                 if let Some(from) = self.fetches.transfers.get(&transfer).map(|transfer| transfer.from) {
-                    self.send(from, PeerMessage::Unpull { transfer }, None);
+                    self.send(from, PeerMessage::CancelPull { transfer }, None);
                 }
             }
             Phase::Folded(Some(fold)) => self.ctx.out.push_back(Output::StopFold { fold }),

@@ -87,7 +87,7 @@ fn is_question(request: &DirectoryRequest) -> bool {
         | DirectoryRequest::Claim { .. }
         | DirectoryRequest::Bring { .. } => true,
         DirectoryRequest::Withdraw { .. }
-        | DirectoryRequest::Unask { .. }
+        | DirectoryRequest::CancelAsk { .. }
         | DirectoryRequest::Unsubscribe
         | DirectoryRequest::ReleaseClaim { .. }
         | DirectoryRequest::MarkLost { .. }

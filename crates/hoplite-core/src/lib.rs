@@ -292,7 +292,7 @@ impl Core {
             Timer::TakeIn => self.take_in_members(),
             Timer::AdvanceReduction(number) => self.advance_reduction(number),
             Timer::SlotNeedsSpace(reduction, slot) => self.on_slot_space_timer((reduction, slot)),
-            Timer::Bereaved(number) => self.on_bereaved_timer(number),
+            Timer::RootLost(number) => self.on_root_lost_timer(number),
             Timer::Barrier(number) => self.on_barrier_timer(number),
             Timer::Ping(node) => self.ping(node),
             Timer::OwnInventory => self.take_own_inventory(),

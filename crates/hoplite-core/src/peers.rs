@@ -71,7 +71,7 @@ impl Core {
             PeerMessage::Pull { transfer, id, edition, offset, patient } => {
                 self.on_pull(PullKey { to: from, transfer }, id, edition, offset, patient);
             }
-            PeerMessage::Unpull { transfer } => self.on_unpull(PullKey { to: from, transfer }),
+            PeerMessage::CancelPull { transfer } => self.on_cancel_pull(PullKey { to: from, transfer }),
             PeerMessage::PullRefused { transfer } => self.on_pull_refused(transfer),
             PeerMessage::AssignSlot { reduction, assignment } => {
                 self.on_assign_slot(from, reduction, assignment)
@@ -309,9 +309,9 @@ impl Core {
         self.subscriptions_member_down(node);
         let moved = moved.unwrap_or_else(|| self.ctx.shards.forget_claims_of(node));
         self.on_owners_moved(&moved);
-        for heir in self.directory.heirs_of(&self.ctx, node) {
-            self.needs_resync.insert(heir);
-            self.resync_soon(heir);
+        for backup in self.directory.backup_owners_of(&self.ctx, node) {
+            self.needs_resync.insert(backup);
+            self.resync_soon(backup);
         }
         for request in self.directory.take_forwarded_to(&self.ctx, node) {
             self.on_directory(request.origin, request.hops, request.id, request.request);

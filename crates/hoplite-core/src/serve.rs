@@ -52,7 +52,7 @@ struct Sending {
     /// It takes a good part of the link for a while.
     is_large: bool,
     /// The receiver has said that it wants no more.
-    is_unpulled: bool,
+    is_cancelled: bool,
 }
 
 /// Sends that have ended and are remembered: of those before, a receiver that sees nothing coming asks another.
@@ -203,7 +203,7 @@ impl Core {
             None => self.connections.choose(self.ctx.now, to, bytes, 1 + self.sends.large_to(to)),
         };
         let is_large = bytes >= LARGE_BYTES_MIN;
-        self.sends.begin(send, Sending { copy, key, pull, connections, is_large, is_unpulled: false });
+        self.sends.begin(send, Sending { copy, key, pull, connections, is_large, is_cancelled: false });
         let offset = pull.offset;
         self.ctx.out.push_back(Output::Send { send, to, transfer, copy, offset, connections, group });
     }
@@ -217,12 +217,12 @@ impl Core {
         }
     }
 
-    pub(crate) fn on_unpull(&mut self, key: PullKey) {
+    pub(crate) fn on_cancel_pull(&mut self, key: PullKey) {
         self.ctx.timers.clear(Timer::Parked(key));
         self.sends.unpark(key);
         if let Some(&send) = self.sends.by_key.get(&key) {
             if let Some(sending) = self.sends.running.get_mut(&send) {
-                sending.is_unpulled = true;
+                sending.is_cancelled = true;
             }
             self.ctx.out.push_back(Output::StopSend { send });
         }
@@ -263,8 +263,8 @@ impl Core {
     }
 
     pub(crate) fn on_send_ended(&mut self, send: SendId, outcome: Result<(), Broken>) {
-        if let Some(Sending { copy, key, is_unpulled, .. }) = self.sends.end(send) {
-            if outcome.is_err() && !is_unpulled && self.ctx.shards.contains(key.to) {
+        if let Some(Sending { copy, key, is_cancelled, .. }) = self.sends.end(send) {
+            if outcome.is_err() && !is_cancelled && self.ctx.shards.contains(key.to) {
                 // Its connection may never have been made, so that the receiver cannot know.
                 self.send(key.to, PeerMessage::PullRefused { transfer: key.transfer }, None);
             }
@@ -280,13 +280,13 @@ impl Core {
     /// No connection could be made. Who can ask another sender is told at once; for the others it is tried again,
     /// or a slot with many streams would begin anew for each that fails.
     pub(crate) fn on_send_not_begun(&mut self, send: SendId) {
-        let Some(&Sending { copy, key, pull, is_unpulled, .. }) = self.sends.running.get(&send) else {
+        let Some(&Sending { copy, key, pull, is_cancelled, .. }) = self.sends.running.get(&send) else {
             return;
         };
         let in_vain = pull.in_vain + 1;
         let again = pull.patient
             && in_vain <= DIALS_AGAIN_MAX
-            && !is_unpulled
+            && !is_cancelled
             && !self.copies.table[&copy].doomed
             && self.ctx.shards.contains(key.to)
             && self.sends.parked.len() < PARKED_MAX;

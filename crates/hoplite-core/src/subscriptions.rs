@@ -66,7 +66,7 @@ pub(crate) struct Subscriptions {
     /// watchers are told, in turns.
     gone: BTreeMap<NodeId, BTreeSet<ObjectId>>,
     /// Reductions whose sources were among them.
-    bereaved: BTreeSet<u64>,
+    reductions_hit: BTreeSet<u64>,
     /// Objects of which some watchers are still to be told something.
     telling: BTreeMap<(ObjectId, News), Telling>,
     /// Of which of them some were told last.
@@ -165,7 +165,7 @@ impl Subscriptions {
 
     /// Whether watchers are still to be told of the deaths of nodes.
     pub fn has_gone(&self) -> bool {
-        !self.gone.is_empty() || !self.bereaved.is_empty()
+        !self.gone.is_empty() || !self.reductions_hit.is_empty()
     }
 
     /// Whether more watch some object than could be told at once.
@@ -456,12 +456,14 @@ impl Core {
                     let complete = self.subscriptions.is_complete(object);
                     for watcher in self.subscriptions.watchers(object).collect::<Vec<_>>() {
                         match watcher {
-                            Watcher::Reduction(number) => drop(self.subscriptions.bereaved.insert(number)),
+                            Watcher::Reduction(number) => {
+                                drop(self.subscriptions.reductions_hit.insert(number))
+                            }
                             other => self.tell_change(other, object, complete),
                         }
                     }
                 }
-            } else if let Some(number) = self.subscriptions.bereaved.pop_first() {
+            } else if let Some(number) = self.subscriptions.reductions_hit.pop_first() {
                 // Many sources may have been there: each reduction looks once at what is left.
                 left = left.saturating_sub(1 + self.on_sources_gone(number));
             } else {

@@ -42,7 +42,7 @@ pub(crate) enum Timer {
     /// A slot here has waited long enough for space.
     SlotNeedsSpace(ReductionId, u32),
     /// The root of a committed reduction has been dead for a while.
-    Bereaved(u64),
+    RootLost(u64),
     /// A reduction has waited long enough to hear what exists already.
     Barrier(u64),
     /// Measure the round trip to a peer.

@@ -30,9 +30,9 @@ macro_rules! list {
 list! {
     /// A kind of message, as [`PeerMessage`] has them, and the requests and answers of directories on their own.
     Kind {
-        Announce, Withdraw, Ask, Unask, Subscribe, Unsubscribe, Delete, Locate, Claim, ReleaseClaim, MarkLost, Bring,
+        Announce, Withdraw, Ask, CancelAsk, Subscribe, Unsubscribe, Delete, Locate, Claim, ReleaseClaim, MarkLost, Bring,
         PinRefused, Verdict, Lend, Inline, Deleted, Lost, Copy, CopyGone, DeleteDone, Located, Pin, AskAgain, NotYet,
-        Holders, ClaimVerdict, Pull, Unpull, PullRefused, Check, Checked, AssignSlot, SlotFailed, SlotHeld, SlotNeedsSpace,
+        Holders, ClaimVerdict, Pull, CancelPull, PullRefused, Check, Checked, AssignSlot, SlotFailed, SlotHeld, SlotNeedsSpace,
         Preempt, ReleaseSlot, RootDone, Commit, Committed, ReleaseSlots, Prefetch, Ping, Pong, ResyncRequest, DeletionHeard, BackupIds,
         InventoryRequest, Inventory, MembersRequest, Members, Goodbye,
     }
@@ -76,7 +76,7 @@ impl Kind {
                 DirectoryRequest::Announce { .. } => Kind::Announce,
                 DirectoryRequest::Withdraw { .. } => Kind::Withdraw,
                 DirectoryRequest::Ask { .. } => Kind::Ask,
-                DirectoryRequest::Unask { .. } => Kind::Unask,
+                DirectoryRequest::CancelAsk { .. } => Kind::CancelAsk,
                 DirectoryRequest::Subscribe { .. } => Kind::Subscribe,
                 DirectoryRequest::Unsubscribe => Kind::Unsubscribe,
                 DirectoryRequest::Delete { .. } => Kind::Delete,
@@ -104,7 +104,7 @@ impl Kind {
                 DirectoryAnswer::ClaimVerdict { .. } => Kind::ClaimVerdict,
             },
             PeerMessage::Pull { .. } => Kind::Pull,
-            PeerMessage::Unpull { .. } => Kind::Unpull,
+            PeerMessage::CancelPull { .. } => Kind::CancelPull,
             PeerMessage::PullRefused { .. } => Kind::PullRefused,
             PeerMessage::Check { .. } => Kind::Check,
             PeerMessage::Checked { .. } => Kind::Checked,
@@ -150,7 +150,7 @@ fn subject(message: &PeerMessage) -> (Thing, u64) {
         PeerMessage::Answer { id, answer } => (Thing::Object(*id), answer_number(answer)),
         PeerMessage::Pull { transfer, id, .. } => (Thing::Object(*id), transfer.0),
         PeerMessage::Prefetch { id } | PeerMessage::DeletionHeard { id } => (Thing::Object(*id), 0),
-        PeerMessage::Unpull { transfer }
+        PeerMessage::CancelPull { transfer }
         | PeerMessage::PullRefused { transfer }
         | PeerMessage::Check { transfer }
         | PeerMessage::Checked { transfer, .. } => (Thing::Between(transfer.0), 0),
@@ -200,7 +200,7 @@ fn request_number(request: &DirectoryRequest) -> u64 {
             report.stamp,
         )),
         DirectoryRequest::Withdraw { edition, .. } => hash(edition),
-        DirectoryRequest::Ask { ask, .. } | DirectoryRequest::Unask { ask } => *ask,
+        DirectoryRequest::Ask { ask, .. } | DirectoryRequest::CancelAsk { ask } => *ask,
         DirectoryRequest::Delete { token } | DirectoryRequest::Locate { token } => *token,
         DirectoryRequest::Claim { claim, .. }
         | DirectoryRequest::ReleaseClaim { claim, .. }
@@ -402,7 +402,7 @@ fn gather<T>(groups: &mut Vec<(&'static str, Vec<T>)>, why: &'static str, what: 
 pub fn why_empty(kind: Kind, trouble: Trouble) -> Option<&'static str> {
     Some(match (kind, trouble) {
         (Kind::Goodbye, _) => "no connection of these worlds is closed because it is idle",
-        (Kind::Pull | Kind::Unpull, Trouble::Repeated | Trouble::Twice) => {
+        (Kind::Pull | Kind::CancelPull, Trouble::Repeated | Trouble::Twice) => {
             "a transfer is asked for, and stopped, once; the next one has another number"
         }
         (Kind::Bring, Trouble::Repeated | Trouble::Twice) => "a hint, said once: who is not brought it asks by itself",
@@ -416,7 +416,7 @@ pub fn why_empty(kind: Kind, trouble: Trouble) -> Option<&'static str> {
             "only its coordinator speaks of a reduction to a slot, in order"
         }
         (
-            Kind::Unpull
+            Kind::CancelPull
             | Kind::PullRefused
             | Kind::Check
             | Kind::Checked

@@ -83,7 +83,7 @@ impl Run<'_> {
         check(self.world)?;
         self.keep_promises()?;
         self.world.judge_pins()?;
-        self.world.judge_graves()?;
+        self.world.judge_deletions()?;
         self.world.give_up_waiting();
         self.look_everywhere()?;
         self.ask_for_the_dead()?;
@@ -186,16 +186,16 @@ impl Run<'_> {
     /// the deletion may be among them: then it is only as if the object had never been.
     fn ask_for_the_dead(&mut self) -> Result<(), String> {
         let standing = self.world.standing();
-        let (mut members, mut buried): (Vec<_>, Vec<_>) = standing
-            .buried()
+        let (mut members, mut deleted): (Vec<_>, Vec<_>) = standing
+            .deleted()
             .filter(|id| !self.world.is_unheard_of(*id))
             .partition(|id| member(*id).is_some());
         self.dice.shuffle(&mut members);
-        buried.extend(members.into_iter().take(SAMPLE_OF_DEAD));
+        deleted.extend(members.into_iter().take(SAMPLE_OF_DEAD));
         let all_know = self.world.has_lost_nobody();
         let mut asked = Vec::new();
         for client in fresh_clients(self.world) {
-            for &id in &buried {
+            for &id in &deleted {
                 let get = Spec::Get { id, partial: false, fail_if_lost: false, hold: Duration::ZERO };
                 let size = self.world.model.member_size(id).unwrap_or(8);
                 let put = Spec::PutSmall { id, size, dtype: None, variant: 0 };

@@ -176,7 +176,7 @@ impl Directory {
 
     /// The present owners of shards that we know as the dead node's backup. They may have asked us while it still
     /// lived, and have heard nothing of what it told us.
-    pub fn heirs_of(&self, ctx: &Ctx, dead: NodeId) -> BTreeSet<NodeId> {
+    pub fn backup_owners_of(&self, ctx: &Ctx, dead: NodeId) -> BTreeSet<NodeId> {
         let told = &self.backups.told;
         let is_its = |shard: &Shard| told.of_shard(*shard, None).any(|(_, told)| told.owner == dead);
         let of_others = Shard::all().filter(|&shard| told.has_of(shard) && !ctx.shards.is_mine(shard));

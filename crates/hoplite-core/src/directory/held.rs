@@ -146,7 +146,7 @@ fn waits(request: &DirectoryRequest) -> bool {
         // A copy whose content was accepted is a fact, whoever else has still to be heard.
         DirectoryRequest::Announce { report: CopyReport { stamp: Some(_), .. }, .. } => false,
         DirectoryRequest::Withdraw { .. }
-        | DirectoryRequest::Unask { .. }
+        | DirectoryRequest::CancelAsk { .. }
         | DirectoryRequest::Unsubscribe
         | DirectoryRequest::ReleaseClaim { .. } => false,
         _ => true,
@@ -172,7 +172,7 @@ impl Matter {
         match request {
             DirectoryRequest::Announce { report, .. } => Matter::Copy(report.edition),
             DirectoryRequest::Withdraw { edition, .. } => Matter::Copy(*edition),
-            DirectoryRequest::Ask { .. } | DirectoryRequest::Unask { .. } => Matter::Ask,
+            DirectoryRequest::Ask { .. } | DirectoryRequest::CancelAsk { .. } => Matter::Ask,
             DirectoryRequest::Subscribe { .. } | DirectoryRequest::Unsubscribe => Matter::Subscription,
             DirectoryRequest::Claim { claim, .. } | DirectoryRequest::ReleaseClaim { claim, .. } => {
                 Matter::Claim(*claim)
@@ -220,7 +220,7 @@ impl HeldRequests {
     fn supersede(&mut self, origin: NodeId, id: ObjectId, later: &DirectoryRequest) -> bool {
         let key = (id, origin, Matter::of(later));
         let is_another = |(_, known): &(u64, DirectoryRequest)| match (known, later) {
-            (DirectoryRequest::Ask { ask, .. }, DirectoryRequest::Unask { ask: taken_back }) => {
+            (DirectoryRequest::Ask { ask, .. }, DirectoryRequest::CancelAsk { ask: taken_back }) => {
                 ask != taken_back
             }
             _ => false,

@@ -219,7 +219,7 @@ impl Directory {
             DirectoryRequest::Ask { ask, have, failed } => {
                 self.on_ask(ctx, local, origin, id, ask, have, failed);
             }
-            DirectoryRequest::Unask { ask } => self.on_unask(ctx, local, origin, id, ask),
+            DirectoryRequest::CancelAsk { ask } => self.on_cancel_ask(ctx, local, origin, id, ask),
             DirectoryRequest::Subscribe { bytes_max } => self.on_subscribe(ctx, local, origin, id, bytes_max),
             DirectoryRequest::Unsubscribe => self.end_subscription(id, origin),
             DirectoryRequest::Delete { token } => self.on_delete(ctx, origin, id, token),

@@ -108,7 +108,14 @@ impl Directory {
         self.infer_loss(ctx, id);
     }
 
-    pub(super) fn on_unask(&mut self, ctx: &mut Ctx, local: &Copies, origin: NodeId, id: ObjectId, ask: u64) {
+    pub(super) fn on_cancel_ask(
+        &mut self,
+        ctx: &mut Ctx,
+        local: &Copies,
+        origin: NodeId,
+        id: ObjectId,
+        ask: u64,
+    ) {
         self.on_not_taken(ctx, local, origin, id, ask);
         let Some(entry) = self.known_entry_mut(id) else { return };
         if entry.asks.of(origin).is_some_and(|waiting| waiting.ask == ask) {

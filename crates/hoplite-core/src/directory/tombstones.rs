@@ -176,7 +176,7 @@ impl Directory {
             // Not before what it deletes, also where that is of a clock too far ahead to be believed.
             let known = self.entry(id).and_then(Entry::stamp).unwrap_or(Stamp::from_ms(0));
             let stamp = ctx.clock.tick(ctx.now).max(known);
-            self.bury(ctx, id, Deletion { stamp, age_ms: 0 });
+            self.add_tombstone(ctx, id, Deletion { stamp, age_ms: 0 });
         }
         let deleters = &mut self.tombstones.deletions.entry(id).or_default().deleters;
         if !deleters.contains(&(origin, token)) {
@@ -186,7 +186,7 @@ impl Directory {
     }
 
     /// The id is deleted: everyone who has to do with it is told, and nothing is kept of it but that.
-    fn bury(&mut self, ctx: &mut Ctx, id: ObjectId, deletion: Deletion) {
+    fn add_tombstone(&mut self, ctx: &mut Ctx, id: ObjectId, deletion: Deletion) {
         if self.tombstones.insert(ctx, id, deletion) {
             self.tell_everyone_deleted(ctx, id);
         }
@@ -221,7 +221,7 @@ impl Directory {
                     self.tombstones.insert(ctx, id, deletion);
                 }
             }
-            Some(_) => self.bury(ctx, id, deletion),
+            Some(_) => self.add_tombstone(ctx, id, deletion),
             None => {
                 self.lost.remove(id);
                 self.backups.remove(id);

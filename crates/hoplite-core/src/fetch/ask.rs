@@ -107,7 +107,7 @@ impl Core {
         let Some(fetch) = self.fetches.running.get_mut(&object).filter(|fetch| fetch.ask == ask) else {
             if self.copies.live(object).is_none() {
                 // Our word that we ask no more was lost.
-                self.ask_owner(object, DirectoryRequest::Unask { ask }, None);
+                self.ask_owner(object, DirectoryRequest::CancelAsk { ask }, None);
             }
             return;
         };

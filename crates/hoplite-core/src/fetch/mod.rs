@@ -315,7 +315,7 @@ impl Core {
         if let Some(fetch) = self.fetches.running.remove(&object) {
             match fetch.state {
                 State::Asking => {
-                    self.ask_owner(object, DirectoryRequest::Unask { ask: fetch.ask }, None);
+                    self.ask_owner(object, DirectoryRequest::CancelAsk { ask: fetch.ask }, None);
                 }
                 State::NoSpace => {
                     self.space_waiters.leave(SpaceWaiter::Fetch { object });

@@ -21,7 +21,7 @@ use crate::Core;
 
 /// How long after the death of a committed root, or its word that it has no target, others may still say what
 /// became of it: some round trips, and the last bytes on their way to them.
-const BEREAVED_FOR: Duration = Duration::from_secs(1);
+const ROOT_LOST_FOR: Duration = Duration::from_secs(1);
 
 /// What can no longer change.
 #[derive(Debug)]
@@ -146,8 +146,8 @@ impl Core {
 
     /// The root has no target, or is dead: whoever was behind it may have sealed it.
     fn look_for_target_elsewhere(&mut self, number: u64) {
-        if !self.ctx.timers.is_set(Timer::Bereaved(number)) {
-            self.ctx.timers.set(self.ctx.now + BEREAVED_FOR, Timer::Bereaved(number));
+        if !self.ctx.timers.is_set(Timer::RootLost(number)) {
+            self.ctx.timers.set(self.ctx.now + ROOT_LOST_FOR, Timer::RootLost(number));
         }
         let target = self.reductions[&number].request.target;
         self.watch(target, Watcher::Reduction(number));
@@ -182,13 +182,13 @@ impl Core {
         let is_its = |reduction: &Reduction| {
             reduction.commitment.as_ref().is_some_and(|commitment| commitment.root == node)
         };
-        let bereaved = self.reductions.iter().filter(|(_, reduction)| is_its(reduction));
-        for number in bereaved.map(|(&number, _)| number).collect::<Vec<_>>() {
+        let rootless = self.reductions.iter().filter(|(_, reduction)| is_its(reduction));
+        for number in rootless.map(|(&number, _)| number).collect::<Vec<_>>() {
             self.look_for_target_elsewhere(number);
         }
     }
 
-    pub(crate) fn on_bereaved_timer(&mut self, number: u64) {
+    pub(crate) fn on_root_lost_timer(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get(&number) else { return };
         let Some(commitment) = &reduction.commitment else { return };
         // If it has come back meanwhile, the commit is said to it again.
@@ -200,7 +200,7 @@ impl Core {
             drop(copies);
             match is_coming {
                 // That member still gathers the target, and reports if it cannot.
-                true => self.ctx.timers.set(self.ctx.now + BEREAVED_FOR, Timer::Bereaved(number)),
+                true => self.ctx.timers.set(self.ctx.now + ROOT_LOST_FOR, Timer::RootLost(number)),
                 false => self.mark_target_lost(number),
             }
         }

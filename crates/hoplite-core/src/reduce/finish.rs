@@ -49,7 +49,7 @@ impl Core {
     /// Over, one way or the other: every node with a slot (but a committed root) lets go.
     pub(super) fn finish_reduction(&mut self, number: u64, outcome: Result<Vec<ObjectId>, Error>) {
         let Some(mut reduction) = self.reductions.remove(&number) else { return };
-        for timer in [Timer::Barrier(number), Timer::AdvanceReduction(number), Timer::Bereaved(number)] {
+        for timer in [Timer::Barrier(number), Timer::AdvanceReduction(number), Timer::RootLost(number)] {
             self.ctx.timers.clear(timer);
         }
         for token in reduction.barrier.iter().flatten() {

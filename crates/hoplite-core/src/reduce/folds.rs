@@ -108,7 +108,7 @@ impl Core {
             if let Some(Transfer { from, .. }) = self.fetches.end_transfer(*transfer) {
                 if outcome.is_err() {
                     // It may still be waiting there for a copy that opens late.
-                    self.send(from, PeerMessage::Unpull { transfer: *transfer }, None);
+                    self.send(from, PeerMessage::CancelPull { transfer: *transfer }, None);
                 }
             }
         }

@@ -301,7 +301,7 @@ fn a_pull_under_a_number_that_is_taken() {
     assert_eq!(sends(&at), 1);
     at.hear(node(2), pull);
     assert_eq!(sends(&at), 0, "it runs already");
-    at.hear(node(2), PeerMessage::Unpull { transfer: TransferId(1) });
+    at.hear(node(2), PeerMessage::CancelPull { transfer: TransferId(1) });
     assert_eq!(status(&mut at).transfers, 0);
 }
 

@@ -314,7 +314,7 @@ fn request_to_owner(tape: &mut Tape, origin: NodeId) -> DirectoryRequest {
             have: tape.option(edition),
             failed: tape.option(any_node),
         },
-        3 => DirectoryRequest::Unask { ask: tape.number() },
+        3 => DirectoryRequest::CancelAsk { ask: tape.number() },
         4 => DirectoryRequest::Subscribe { bytes_max: tape.option(Tape::size) },
         5 => DirectoryRequest::Unsubscribe,
         6 => DirectoryRequest::Delete { token: tape.number() },
@@ -393,7 +393,7 @@ pub fn message(tape: &mut Tape, from: NodeId) -> PeerMessage {
             offset: tape.size(),
             patient: tape.flag(),
         },
-        8 => PeerMessage::Unpull { transfer: transfer(tape) },
+        8 => PeerMessage::CancelPull { transfer: transfer(tape) },
         9 => PeerMessage::PullRefused { transfer: transfer(tape) },
         10..=12 => {
             let reduction = reduction_of(tape, from);

@@ -55,7 +55,7 @@ fn a_newer_question_of_a_node_takes_the_place_of_its_older_one() {
     at.request(3, id, ask(4));
     at.request(4, id, ask(5));
     at.request(3, id, ask(6));
-    at.request(4, id, DirectoryRequest::Unask { ask: 1 });
+    at.request(4, id, DirectoryRequest::CancelAsk { ask: 1 });
     at.take_mail();
     at.request(2, id, announce(put_report(1, edition(5), SIZE)));
     let answers = at.take_answers(id);

@@ -135,7 +135,7 @@ fn a_lend_after_the_want_is_gone_is_given_back() {
     let call = at.ask(get(id));
     let ask = last_ask(&mut at, id);
     at.ask(Request::Cancel { call });
-    assert_eq!(at.take_requests(id), [DirectoryRequest::Unask { ask }]);
+    assert_eq!(at.take_requests(id), [DirectoryRequest::CancelAsk { ask }]);
     at.answer(2, id, lend_of(ask, 3, edition(5), SIZE));
     assert!(at.receives.is_empty());
     let said = at.take_requests(id);

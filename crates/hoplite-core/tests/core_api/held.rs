@@ -31,8 +31,8 @@ fn what_waited_is_served_in_order_of_arrival_and_only_the_newest_word_on_a_matte
         (5, locate(9)),
         (2, locate(8)),
         (4, ask(2)),
-        (4, DirectoryRequest::Unask { ask: 1 }),
-        (2, DirectoryRequest::Unask { ask: 1 }),
+        (4, DirectoryRequest::CancelAsk { ask: 1 }),
+        (2, DirectoryRequest::CancelAsk { ask: 1 }),
     ] {
         at.request(from, id, request);
     }

@@ -95,7 +95,7 @@ fn bytes_that_nobody_wants_any_more_are_given_back() {
     let mut at = Node::among(3, STORE);
     let (id, call, ask) = asked(&mut at);
     at.ask(Request::Cancel { call });
-    assert_eq!(at.take_requests(id), [DirectoryRequest::Unask { ask }]);
+    assert_eq!(at.take_requests(id), [DirectoryRequest::CancelAsk { ask }]);
     at.answer(2, id, inline(ask));
     let said = at.take_requests(id);
     assert!(matches!(said[..], [DirectoryRequest::Withdraw { seq, .. }] if seq > ask), "{said:?}");
@@ -162,10 +162,10 @@ fn who_was_sent_the_bytes_counts_until_it_says_otherwise() {
 fn who_takes_its_question_back_has_not_taken_the_answer() {
     let (mut at, id) = owner();
     at.request(3, id, ask(7));
-    at.request(3, id, DirectoryRequest::Unask { ask: 7 });
+    at.request(3, id, DirectoryRequest::CancelAsk { ask: 7 });
     assert_eq!(watched(&mut at), (vec![node(3)], vec![node(3)]));
     at.request(3, id, announce(CopyReport { pinned: false, ..put_report(9, edition(5), SMALL) }));
-    at.request(3, id, DirectoryRequest::Unask { ask: 7 });
+    at.request(3, id, DirectoryRequest::CancelAsk { ask: 7 });
     assert_eq!(watched(&mut at), (vec![node(3)], vec![]), "it has another since");
 }
 

@@ -28,7 +28,7 @@ fn who_asks_after_the_loss_is_told_too_and_a_new_put_ends_it() {
     let call = at.ask(get_or_lost(id));
     let Some(Reply::Failed(Error { kind, object, .. })) = at.reply(call) else { panic!("not answered") };
     assert_eq!((*kind, *object), (ErrorKind::Lost, Some(id)));
-    at.request(2, id, DirectoryRequest::Unask { ask: 4 });
+    at.request(2, id, DirectoryRequest::CancelAsk { ask: 4 });
     put(&mut at, id, SIZE);
     let call = at.ask(get_or_lost(id));
     assert!(matches!(at.reply(call), Some(Reply::View { .. })));

@@ -239,7 +239,7 @@ fn of_a_question_that_is_repeated_or_taken_back_nothing_is_held() {
         inherited.request(2, DirectoryRequest::Delete { token: 5 });
         assert_eq!(inherited.at.gauge("held requests"), 5);
     }
-    inherited.request(2, DirectoryRequest::Unask { ask: 3 });
+    inherited.request(2, DirectoryRequest::CancelAsk { ask: 3 });
     inherited.request(2, DirectoryRequest::Unsubscribe);
     inherited.request(2, DirectoryRequest::ReleaseClaim { claim, made: false });
     inherited.request(2, DirectoryRequest::Withdraw { seq: 9, edition: edition(6) });

@@ -284,7 +284,7 @@ fn a_broken_child_stream_is_reported_and_the_next_attempt_starts_anew() {
     );
     assert_eq!(at.folds.len(), 1, "one fold per slot");
     let mail = at.take_mail();
-    assert!(mail.iter().any(|(_, message)| *message == PeerMessage::Unpull { transfer }), "{mail:?}");
+    assert!(mail.iter().any(|(_, message)| *message == PeerMessage::CancelPull { transfer }), "{mail:?}");
     at.hear(2, PeerMessage::ReleaseSlots { reduction: reduction(2) });
     at.ask(delete(source));
     at.assert_empty();

@@ -535,7 +535,10 @@ fn a_peer_with_a_new_connection_takes_back_what_it_wants_no_more() {
     for answer in said {
         at.answer(2, theirs, answer);
     }
-    assert_eq!(at.take_requests(theirs), [DirectoryRequest::Unask { ask: 4 }, DirectoryRequest::Unsubscribe]);
+    assert_eq!(
+        at.take_requests(theirs),
+        [DirectoryRequest::CancelAsk { ask: 4 }, DirectoryRequest::Unsubscribe]
+    );
 }
 
 /// In turns of some 256: whoever watches ten thousand objects must not keep others waiting.

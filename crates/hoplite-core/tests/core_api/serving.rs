@@ -41,7 +41,7 @@ fn what_is_here_is_sent_and_what_is_not_is_refused() {
     at.hear(2, pull(2, id, edition(99), false));
     at.hear(2, pull(3, object("y"), here, false));
     assert_eq!(refusals(&mut at), 2);
-    at.hear(2, PeerMessage::Unpull { transfer: TransferId(1) });
+    at.hear(2, PeerMessage::CancelPull { transfer: TransferId(1) });
     assert!(at.sends.is_empty());
 }
 
@@ -60,7 +60,7 @@ fn a_receiver_is_told_when_its_stream_breaks_off_and_not_when_it_wants_no_more()
     let refused = PeerMessage::PullRefused { transfer: TransferId(1) };
     assert_eq!(at.take_mail(), [(node(2), refused)]);
     at.hear(2, pull(2, id, here, false));
-    at.hear(2, PeerMessage::Unpull { transfer: TransferId(2) });
+    at.hear(2, PeerMessage::CancelPull { transfer: TransferId(2) });
     assert_eq!((at.sends.len(), refusals(&mut at)), (0, 0));
 }
 
@@ -94,7 +94,7 @@ fn what_only_this_node_can_send_is_tried_again_when_no_connection_can_be_made() 
         at.hear(2, pull(transfer, id, here, true));
         not_begun(&mut at, transfer);
     }
-    at.hear(2, PeerMessage::Unpull { transfer: TransferId(3) });
+    at.hear(2, PeerMessage::CancelPull { transfer: TransferId(3) });
     at.ask(delete(id));
     at.wait(Duration::from_secs(1));
     assert_eq!((at.sends.len(), refusals(&mut at)), (0, 1));

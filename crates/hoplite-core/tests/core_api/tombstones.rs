@@ -289,7 +289,7 @@ fn a_delete_follows_its_object_to_a_new_owner() {
     }
 }
 
-/// Its owner and that one's heir may both die; who deleted it knows it still.
+/// Its owner and that one's backup may both die; who deleted it knows it still.
 #[test]
 fn who_deleted_an_object_remembers_it_when_the_owner_dies() {
     let mut at = Node::among(3, 8 << 20);

@@ -23,7 +23,7 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
             names.edition(*edition),
             flag(*patient, "patiently")
         ),
-        PeerMessage::Unpull { transfer } => format!("unpull t{}", transfer.0),
+        PeerMessage::CancelPull { transfer } => format!("cancel pull t{}", transfer.0),
         PeerMessage::PullRefused { transfer } => format!("refuse t{}", transfer.0),
         PeerMessage::AssignSlot { reduction, assignment } => {
             format!("assign r{} {}", reduction.number, show_assignment(names, assignment))
@@ -114,7 +114,7 @@ fn directory_request(names: &mut Names, id: &str, request: &DirectoryRequest) ->
             have.map(|edition| format!(" having {}", names.edition(edition))).unwrap_or_default(),
             failed.map(|from| format!(" failed by {}", node(from))).unwrap_or_default()
         ),
-        DirectoryRequest::Unask { ask } => format!("unask {ask} for {id}"),
+        DirectoryRequest::CancelAsk { ask } => format!("cancel ask {ask} for {id}"),
         DirectoryRequest::Subscribe { bytes_max } => {
             let bytes = bytes_max.map(|most| format!(" with its bytes up to {most}"));
             format!("subscribe {id}{}", bytes.unwrap_or_default())

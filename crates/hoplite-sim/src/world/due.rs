@@ -20,7 +20,7 @@ pub struct Standing {
     /// Objects that are lost, of which somebody knows so.
     lost: BTreeSet<ObjectId>,
     /// Objects whose deletion was answered, and those whose deletion was at least asked for.
-    buried: BTreeSet<ObjectId>,
+    deleted: BTreeSet<ObjectId>,
     doomed: BTreeSet<ObjectId>,
 }
 
@@ -31,8 +31,8 @@ impl Standing {
     }
 
     /// Objects whose deletion was answered.
-    pub fn buried(&self) -> impl Iterator<Item = ObjectId> + '_ {
-        self.buried.iter().copied()
+    pub fn deleted(&self) -> impl Iterator<Item = ObjectId> + '_ {
+        self.deleted.iter().copied()
     }
 
     pub fn is_doomed(&self, object: ObjectId) -> bool {
@@ -47,16 +47,16 @@ impl Standing {
     /// Whether this task may rightly wait for ever: what it needs need not be anywhere.
     fn may_wait(&self, task: &Task) -> bool {
         let ready = |ids: &[ObjectId]| ids.iter().filter(|id| self.sealed.contains(id)).count() as u32;
-        let buried = |ids: &[ObjectId]| ids.iter().filter(|id| self.buried.contains(id)).count() as u32;
+        let deleted = |ids: &[ObjectId]| ids.iter().filter(|id| self.deleted.contains(id)).count() as u32;
         match &task.spec {
             Spec::Get { id, fail_if_lost: true, .. } if self.lost.contains(id) => false,
             Spec::Wait { ids, fail_if_lost: true, .. } if ids.iter().any(|id| self.lost.contains(id)) => {
                 false
             }
-            Spec::Get { id, .. } => !self.sealed.contains(id) && !self.buried.contains(id),
-            Spec::Wait { ids, count, .. } => ready(ids) < *count && buried(ids) == 0,
+            Spec::Get { id, .. } => !self.sealed.contains(id) && !self.deleted.contains(id),
+            Spec::Wait { ids, count, .. } => ready(ids) < *count && deleted(ids) == 0,
             Spec::Reduce { sources, num_objects, .. } => {
-                let possible = sources.len() as u32 - buried(sources);
+                let possible = sources.len() as u32 - deleted(sources);
                 ready(sources) < *num_objects && possible >= *num_objects
             }
             _ => false,
@@ -73,7 +73,7 @@ impl World {
         let mut standing = Standing {
             lost: self.known_lost(&sealed),
             sealed,
-            buried: BTreeSet::new(),
+            deleted: BTreeSet::new(),
             doomed: BTreeSet::new(),
         };
         for task in self.tasks.values().filter(|task| task.phase != Phase::Waiting) {
@@ -81,7 +81,7 @@ impl World {
                 let ids = task.spec.objects();
                 if matches!(task.outcome, Some(Outcome::Done)) {
                     let made_since = |id: &&ObjectId| self.may_be_made_since_deleted(**id);
-                    standing.buried.extend(ids.iter().filter(|id| !made_since(id)));
+                    standing.deleted.extend(ids.iter().filter(|id| !made_since(id)));
                 }
                 standing.doomed.extend(ids);
             }
@@ -181,12 +181,12 @@ impl World {
     }
 
     /// What was deleted is nowhere.
-    pub fn judge_graves(&self) -> Result<(), String> {
-        let mut buried = self.standing().buried;
-        buried.retain(|id| !self.is_unheard_of(*id));
+    pub fn judge_deletions(&self) -> Result<(), String> {
+        let mut deleted = self.standing().deleted;
+        deleted.retain(|id| !self.is_unheard_of(*id));
         for index in (0..self.nodes.len()).filter(|index| self.nodes[*index].alive) {
             let held = self.held_at(index);
-            if let Some(id) = held.intersection(&buried).next() {
+            if let Some(id) = held.intersection(&deleted).next() {
                 let (id, holder) = (self.names.object(*id), self.name(self.place(index)));
                 return Err(format!("{holder} has {id}, which was deleted"));
             }

@@ -54,8 +54,8 @@ impl Told {
             }
         }
         // Who passes it on, or hands it over, need not keep it.
-        let passed_on = tells_complete(message).filter(|(_, hops)| *hops > 0);
-        if let Some(known) = passed_on.and_then(|(id, _)| self.existed.get_mut(&id)) {
+        let forwarded = tells_complete(message).filter(|(_, hops)| *hops > 0);
+        if let Some(known) = forwarded.and_then(|(id, _)| self.existed.get_mut(&id)) {
             known.remove(&by);
         }
     }

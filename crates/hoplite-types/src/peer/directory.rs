@@ -68,7 +68,7 @@ pub enum DirectoryRequest {
     },
     /// Not interested any more.
     #[n(3)]
-    Unask {
+    CancelAsk {
         #[n(0)]
         ask: u64,
     },

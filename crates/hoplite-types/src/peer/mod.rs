@@ -173,7 +173,7 @@ pub enum PeerMessage {
     },
     /// Receiver to sender: stop.
     #[n(3)]
-    Unpull {
+    CancelPull {
         #[n(0)]
         transfer: TransferId,
     },

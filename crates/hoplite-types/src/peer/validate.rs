@@ -41,7 +41,7 @@ impl PeerMessage {
             }
             PeerMessage::Members { members, .. } => at_most("members", members.len(), MEMBERS_MAX),
             PeerMessage::Pull { .. }
-            | PeerMessage::Unpull { .. }
+            | PeerMessage::CancelPull { .. }
             | PeerMessage::PullRefused { .. }
             | PeerMessage::SlotFailed { .. }
             | PeerMessage::SlotHeld { .. }
@@ -76,7 +76,7 @@ impl DirectoryRequest {
             }
             DirectoryRequest::Withdraw { .. }
             | DirectoryRequest::Ask { .. }
-            | DirectoryRequest::Unask { .. }
+            | DirectoryRequest::CancelAsk { .. }
             | DirectoryRequest::Subscribe { .. }
             | DirectoryRequest::Unsubscribe
             | DirectoryRequest::Delete { .. }

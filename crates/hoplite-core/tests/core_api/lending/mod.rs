@@ -47,7 +47,7 @@ enum Step {
     Finish(u16),
     Abort(u16),
     Ask(u16),
-    Unask(u16),
+    CancelAsk(u16),
     Complete(u16),
     Break(u16),
     Evict(u16),
@@ -268,7 +268,7 @@ impl World {
         }
         self.doing.insert(receiver, Doing::Nothing);
         if let Doing::Asking { ask, .. } = doing {
-            self.say(receiver, DirectoryRequest::Unask { ask });
+            self.say(receiver, DirectoryRequest::CancelAsk { ask });
         }
         self.withdraw(receiver, edition);
         self.break_all(receiver);
@@ -301,10 +301,10 @@ impl World {
                 }
             }
             Step::Ask(number) if self.doing[&number] == Doing::Nothing => self.ask(number, None, None),
-            Step::Unask(number) => {
+            Step::CancelAsk(number) => {
                 if let Doing::Asking { ask, have, .. } = self.doing[&number] {
                     self.doing.insert(number, Doing::Nothing);
-                    self.say(number, DirectoryRequest::Unask { ask });
+                    self.say(number, DirectoryRequest::CancelAsk { ask });
                     if let Some(edition) = have {
                         self.withdraw(number, edition);
                     }
@@ -362,7 +362,7 @@ impl World {
             assert!(settled || !holder, "{number} never got it: {:?}", self.doing);
         }
         for number in NODES {
-            self.step(&Step::Unask(number));
+            self.step(&Step::CancelAsk(number));
             if let Doing::Holding { edition, .. } = self.doing[&number] {
                 self.doing.insert(number, Doing::Nothing);
                 self.withdraw(number, edition);
@@ -379,7 +379,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => NODES.prop_map(Step::Finish),
         2 => NODES.prop_map(Step::Abort),
         10 => NODES.prop_map(Step::Ask),
-        2 => NODES.prop_map(Step::Unask),
+        2 => NODES.prop_map(Step::CancelAsk),
         8 => NODES.prop_map(Step::Complete),
         5 => NODES.prop_map(Step::Break),
         3 => NODES.prop_map(Step::Evict),
