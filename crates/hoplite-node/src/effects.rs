@@ -37,7 +37,7 @@ pub(crate) struct Node {
     pub(crate) gossip: Arc<GossipSocket>,
     pub(crate) clients: HashMap<ClientId, Arc<Outbox>>,
     /// Those that did not read their answers.
-    pub(crate) deaf_clients: u64,
+    pub(crate) unresponsive_clients: u64,
     pub(crate) doors: Doors,
     /// What carrying out an output brought about: the core hears of it right afterwards.
     pub(crate) caused: VecDeque<Input>,
@@ -69,7 +69,7 @@ impl Node {
             readers,
             gossip: Arc::new(gossip),
             clients: HashMap::new(),
-            deaf_clients: 0,
+            unresponsive_clients: 0,
             doors: Doors::default(),
             caused: VecDeque::new(),
             arena,
@@ -191,7 +191,7 @@ impl Node {
             // Ends its connection, which is then reported like any other end.
             outbox.close();
             self.clients.remove(&client);
-            self.deaf_clients += 1;
+            self.unresponsive_clients += 1;
         }
     }
 

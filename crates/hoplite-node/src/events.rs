@@ -189,7 +189,7 @@ pub(crate) mod tests {
     use crate::carry::Carriers;
     use crate::clock::Clock;
 
-    /// A node that knows nobody; the socket that it knocks at, and what peers say to it.
+    /// A node that knows nobody; the socket that it contacts, and what peers say to it.
     pub(crate) async fn node() -> (Node, GossipSocket, mpsc::Receiver<ControlEvent>) {
         let gossip = GossipSocket::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let id = NodeId { addr: gossip.addr().unwrap(), incarnation: 1 };
@@ -206,15 +206,15 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn datagrams_that_wait_are_heard_before_a_deadline_that_has_come() {
         let (mut node, other, _said) = node().await;
-        // It knocks at its seed, and will knock again.
+        // It contacts its seed, and will do so again.
         node.on_input(Input::Tick);
         let mut buffer = [0; DATAGRAM_BYTES_MAX];
         other.receive(&mut buffer).await.unwrap();
-        let knock_again = node.next_deadline().expect("nobody answered yet");
+        let contact_again = node.next_deadline().expect("nobody answered yet");
         for _ in 0..3 {
             other.send(b"no gossip", node.id.addr).unwrap();
         }
-        tokio::time::sleep_until(knock_again.into()).await;
+        tokio::time::sleep_until(contact_again.into()).await;
         // Whatever it is told: its deadline is met, and by then the socket is empty.
         node.on_client(ClientEvent::Gone { client: hoplite_core::io::ClientId(1) });
         other.receive(&mut buffer).await.unwrap();

@@ -31,7 +31,7 @@ impl Node {
             name: "bytes that wait for the slowest client".to_owned(),
             value: waiting.unwrap_or(0),
             limit: CLIENT_OUTBOX_BYTES_MAX as u64,
-            met: self.deaf_clients,
+            met: self.unresponsive_clients,
         });
         gauges.extend(self.links.gauges());
         gauges.push(self.readers.gauge());

@@ -193,7 +193,7 @@ mod tests {
         let peer = NodeId { addr: "127.0.0.1:1".parse().unwrap(), incarnation: 1 };
         let id = ObjectId::from_name("given up");
         node.on_input(Input::Tick);
-        let knock_again = node.next_deadline().expect("nobody answered yet");
+        let contact_again = node.next_deadline().expect("nobody answered yet");
 
         // A put that was given up, while this node was paused.
         let edition = Edition { writing: 1, attempt: 0 };
@@ -235,7 +235,7 @@ mod tests {
             yield_now().await;
         }
         let first = sources.control.recv().await.unwrap();
-        tokio::time::sleep_until((knock_again + 2 * LATE_AFTER).into()).await;
+        tokio::time::sleep_until((contact_again + 2 * LATE_AFTER).into()).await;
         sources.tell(&mut node, Happened::Control(first)).await;
 
         let client = ClientId(1);

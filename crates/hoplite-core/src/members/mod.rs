@@ -2,15 +2,15 @@
 //!
 //! - here: takes datagrams and timers, returns changes of the membership
 //! - `identity`: a node's identity in gossip
-//! - `lateness`: extends deadlines by the time that this process did not run, or heard nobody
+//! - `local_health`: extends deadlines by the time that this process did not run, or heard nobody
 //! - `suspicion`: tells suspects, so that they can deny it
-//! - `parted`: rejoins after one side declared the other dead
-//! - `knocks`: joins through seeds, and finds lost members again
+//! - `rejoin`: rejoins after one side declared the other dead
+//! - `discovery`: joins through seeds, and finds lost members again
 
+mod discovery;
 mod identity;
-mod knocks;
-mod lateness;
-mod parted;
+mod local_health;
+mod rejoin;
 mod suspicion;
 #[cfg(test)]
 mod tests;
@@ -27,9 +27,9 @@ use hoplite_types::NodeId;
 use rand::{rngs::SmallRng, Rng, SeedableRng};
 
 use crate::Config;
+use discovery::JOIN_RETRY;
 use identity::Gossiper;
-use knocks::JOIN_RETRY;
-use lateness::DEAF_AFTER;
+use local_health::ISOLATED_AFTER;
 
 /// Largest gossip datagram: fits an Ethernet frame without fragments.
 const DATAGRAM_BYTES_MAX: usize = 1400;
@@ -67,9 +67,9 @@ pub(crate) struct Members {
     timer_count: u64,
     seeds: Vec<SocketAddr>,
     next_join: Option<Duration>,
-    /// Where members went down, until when we knock there, in the order of our rounds.
+    /// Where members went down, until when we contact them, in the order of our rounds.
     lost: VecDeque<(SocketAddr, Duration)>,
-    next_knock: Option<Duration>,
+    next_contact: Option<Duration>,
     /// When we last heard anybody, and whether we declared somebody dead since.
     last_heard: Duration,
     declared: bool,
@@ -102,7 +102,7 @@ impl Members {
             next_join: (!seeds.is_empty()).then_some(Duration::ZERO),
             seeds,
             lost: VecDeque::new(),
-            next_knock: None,
+            next_contact: None,
             last_heard: Duration::ZERO,
             declared: false,
             alive: 0,
@@ -121,22 +121,22 @@ impl Members {
 
     pub fn next_deadline(&self) -> Option<Duration> {
         let timer = self.timers.keys().next().map(|&(due, _)| due);
-        [timer, self.next_join, self.next_knock].into_iter().flatten().min()
+        [timer, self.next_join, self.next_contact].into_iter().flatten().min()
     }
 
     pub fn on_datagram(&mut self, now: Duration, bytes: &[u8]) -> Vec<Change> {
-        self.excuse_lateness(now);
-        let deaf_for = now.saturating_sub(std::mem::replace(&mut self.last_heard, now));
-        let deaf = self.alive > 0 && deaf_for > self.settings.probe_period * DEAF_AFTER;
+        self.excuse_pause(now);
+        let isolated_for = now.saturating_sub(std::mem::replace(&mut self.last_heard, now));
+        let isolated = self.alive > 0 && isolated_for > self.settings.probe_period * ISOLATED_AFTER;
         let declared = std::mem::take(&mut self.declared);
         let header: Option<Header<Gossiper>> = PostcardCodec.decode_header(bytes).ok();
         let before = match header {
-            Some(header) if (deaf && declared) || self.gives_way(&header) => self.start_over(header.src),
+            Some(header) if (isolated && declared) || self.must_rejoin(&header) => self.rejoin(header.src),
             _ => Vec::new(),
         };
         let mut changes = before;
-        if deaf {
-            self.postpone(deaf_for);
+        if isolated {
+            self.postpone(isolated_for);
             changes.extend(self.tell_suspects_since(0));
         }
         // Foca answers malformed or misaddressed packets with an error; anyone can send those.
@@ -146,7 +146,7 @@ impl Members {
     }
 
     pub fn on_time(&mut self, now: Duration) -> Vec<Change> {
-        self.excuse_lateness(now);
+        self.excuse_pause(now);
         let mut changes = Vec::new();
         while let Some((&(due, number), _)) = self.timers.first_key_value() {
             if due > now {
@@ -171,8 +171,8 @@ impl Members {
             self.join(now);
             changes.extend(self.drain(now));
         }
-        if self.next_knock.is_some_and(|due| due <= now) {
-            self.knock(now);
+        if self.next_contact.is_some_and(|due| due <= now) {
+            self.contact_lost_members(now);
             changes.extend(self.drain(now));
         }
         changes

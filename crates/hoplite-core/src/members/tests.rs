@@ -217,7 +217,7 @@ fn halves_that_started_apart_find_each_other_through_their_seeds() {
     assert!(half.iter().chain(&other).all(|(_, members)| members.alive == 1));
     half.append(&mut other);
     run(&mut half, Duration::from_secs(5000), Duration::from_secs(5010));
-    assert!(half.iter().all(|(_, members)| members.alive == 3 && members.next_knock.is_none()));
+    assert!(half.iter().all(|(_, members)| members.alive == 3 && members.next_contact.is_none()));
 }
 
 #[test]

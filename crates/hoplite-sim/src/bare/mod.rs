@@ -30,7 +30,7 @@ pub(crate) use turns::{least, Turn};
 /// Arenas are as large as whatever is put into them.
 const STORE_BYTES: u64 = 1 << 42;
 
-/// Members that a newcomer knocks at.
+/// Seeds that a newcomer contacts.
 const SEEDS: usize = 3;
 
 /// About what a message takes on the wire besides its payload.

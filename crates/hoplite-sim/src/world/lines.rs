@@ -23,7 +23,7 @@ use crate::show;
 /// A dial is answered by then, or given up.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The kernel knocks again after this long.
+/// The kernel repeats its SYN after this long.
 const SYN_RETRY: Duration = Duration::from_secs(1);
 
 /// Pause before dialling again after the first failure; doubled with each further one, up to a limit.
@@ -182,8 +182,8 @@ impl World {
         };
         self.lines.table.insert(id, line);
         self.lines.current.insert((place, to), id);
-        let knock = self.net.latency(place.index, index_of(to.addr));
-        let at = self.after(self.lines.backoff(place, to) + knock);
+        let syn = self.net.latency(place.index, index_of(to.addr));
+        let at = self.after(self.lines.backoff(place, to) + syn);
         self.queue.push(at, Happening::Dial { line: id, waited: Duration::ZERO });
         id
     }

@@ -8,15 +8,15 @@ use super::Members;
 /// is nobody else's silence. Above what a busy scheduler does to a thread that sleeps most of the time.
 const LATE_AFTER: Duration = Duration::from_millis(20);
 
-/// Probe periods without a word from anybody after which it is we who are deaf: what we thought of the others
+/// Probe periods without a word from anybody after which it is we who are isolated: what we thought of the others
 /// meanwhile is worth nothing once we hear one of them again.
-pub(super) const DEAF_AFTER: u32 = 2;
+pub(super) const ISOLATED_AFTER: u32 = 2;
 
 impl Members {
     /// Puts every timer off by the time that we did not run: probes and suspects get the whole of theirs
-    /// from when we can hear their answers again. That time was not deafness either, or it would be excused
+    /// from when we can hear their answers again. That time does not count as isolation either, or it would be excused
     /// twice, and who runs only now and then would never come to an end with anybody.
-    pub(super) fn excuse_lateness(&mut self, now: Duration) {
+    pub(super) fn excuse_pause(&mut self, now: Duration) {
         let Some((&(due, _), _)) = self.timers.first_key_value() else { return };
         let late = now.saturating_sub(due);
         if late >= LATE_AFTER {

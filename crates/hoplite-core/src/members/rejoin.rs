@@ -8,7 +8,7 @@ use super::{Change, Gossiper, Members};
 impl Members {
     /// Somebody whom we hold for dead speaks, or says that we were held for dead: we were parted. Whether
     /// it is we who lost the larger part of the cluster, so that our opinions of that time are worth nothing.
-    pub(super) fn gives_way(&self, header: &Header<Gossiper>) -> bool {
+    pub(super) fn must_rejoin(&self, header: &Header<Gossiper>) -> bool {
         let known = || self.foca.iter_membership_state();
         let back = known().any(|member| *member.id() == header.src && member.state() == State::Down);
         let held_dead = header.message == Message::TurnUndead && header.dst == *self.foca.identity();
@@ -26,7 +26,7 @@ impl Members {
 
     /// Comes back as somebody new who knows only whom we still hear, by way of `member`. Told of our
     /// opinions, the others would each have to prove that they live.
-    pub(super) fn start_over(&mut self, member: Gossiper) -> Vec<Change> {
+    pub(super) fn rejoin(&mut self, member: Gossiper) -> Vec<Change> {
         let Some(renewed) = self.foca.identity().renew() else { return Vec::new() };
         let (heard, doubtful): (Vec<_>, Vec<_>) = self
             .foca

@@ -6,24 +6,24 @@ use std::time::Duration;
 
 use super::{Gossiper, Members};
 
-/// How often we knock at one of the addresses where a member was, or should be, and is none: so the parts
-/// of a split cluster find each other again.
-const KNOCK_PERIOD: Duration = Duration::from_secs(1);
+/// How often we contact one of the addresses where a member was, or should be, and is none: so the parts of a split
+/// cluster find each other again.
+const CONTACT_PERIOD: Duration = Duration::from_secs(1);
 
 /// How long, and at how many addresses, besides the seeds: a split that lasts longer, or is larger, is mended by them.
-const KNOCK_FOR: Duration = Duration::from_secs(3600);
-const KNOCKS_MAX: usize = 256;
+const CONTACT_FOR: Duration = Duration::from_secs(3600);
+const CONTACTS_MAX: usize = 256;
 
 /// How often a seed that has not answered is asked again.
 pub(super) const JOIN_RETRY: Duration = Duration::from_millis(250);
 
 impl Members {
-    /// Knocks at every seed until one of them has let us in.
+    /// Contacts every seed until one of them has let us in.
     pub(super) fn join(&mut self, now: Duration) {
         if self.alive > 0 {
             self.next_join = None;
             // Who let us in may be cut off from the other seeds, as we are.
-            self.next_knock.get_or_insert(now + KNOCK_PERIOD);
+            self.next_contact.get_or_insert(now + CONTACT_PERIOD);
             return;
         }
         for seed in &self.seeds {
@@ -32,8 +32,8 @@ impl Members {
         self.next_join = Some(now + JOIN_RETRY);
     }
 
-    /// Knocks where a member was lost, and at a seed that is none: at one of either, in turn.
-    pub(super) fn knock(&mut self, now: Duration) {
+    /// Contacts an address where a member was lost, and a seed that is no member: one of either, in turn.
+    pub(super) fn contact_lost_members(&mut self, now: Duration) {
         self.lost.retain(|&(_, until)| until > now);
         let lost = self.lost.pop_front();
         self.lost.extend(lost);
@@ -45,14 +45,14 @@ impl Members {
         for &addr in &addresses {
             let _ = self.foca.announce(Gossiper::unknown(addr), &mut self.runtime);
         }
-        self.next_knock = (!addresses.is_empty()).then_some(now + KNOCK_PERIOD);
+        self.next_contact = (!addresses.is_empty()).then_some(now + CONTACT_PERIOD);
     }
 
     pub(super) fn note_lost(&mut self, now: Duration, addr: SocketAddr) {
         self.note_found(addr);
-        self.lost.push_front((addr, now + KNOCK_FOR));
-        self.lost.truncate(KNOCKS_MAX);
-        self.next_knock.get_or_insert(now + KNOCK_PERIOD);
+        self.lost.push_front((addr, now + CONTACT_FOR));
+        self.lost.truncate(CONTACTS_MAX);
+        self.next_contact.get_or_insert(now + CONTACT_PERIOD);
     }
 
     /// Whether nobody is looked for: there is no seed, and no member was lost.
