@@ -457,7 +457,7 @@ impl Core {
                     for watcher in self.subscriptions.watchers(object).collect::<Vec<_>>() {
                         match watcher {
                             Watcher::Reduction(number) => {
-                                drop(self.subscriptions.reductions_hit.insert(number))
+                                self.subscriptions.reductions_hit.insert(number);
                             }
                             other => self.tell_change(other, object, complete),
                         }

@@ -25,14 +25,14 @@ pub const BULK_IDLE_PER_PEER_MAX: usize = 4;
 /// more peers than this in turn pays a handshake, which is little beside a transfer.
 pub const BULK_IDLE_CONNECTIONS_MAX: usize = 256;
 
-/// The pool of one carry thread (a socket stays with the thread whose poller knows it).
+/// The pool of one data thread (a socket stays with the thread whose poller knows it).
 #[derive(Debug, Default)]
 pub struct BulkPool {
     idle: Arc<IdleBundles>,
     thread: usize,
 }
 
-/// The pools of all carry threads of a node.
+/// The pools of all data threads of a node.
 #[derive(Debug)]
 pub(crate) struct IdleBundles {
     bundles: Mutex<HashMap<Key, Vec<Idle>>>,
@@ -40,7 +40,7 @@ pub(crate) struct IdleBundles {
     meter: Arc<Meter>,
 }
 
-/// A carry thread and a peer.
+/// A data thread and a peer.
 type Key = (usize, NodeId);
 
 #[derive(Debug)]

@@ -48,7 +48,7 @@ fn is_of_descriptors(errno: Errno) -> bool {
 }
 
 impl Shortage {
-    /// The idle bundles of one carry thread; they are let go of when descriptors run out.
+    /// The idle bundles of one data thread; they are let go of when descriptors run out.
     pub fn pool(&self, thread: usize) -> BulkPool {
         BulkPool::new(self.idle.clone(), thread)
     }

@@ -12,7 +12,7 @@ use tracing::error;
 
 use crate::sync::{Mapping, Mutex, MutexGuard, Notify, OnceLock, PoisonError, Reader, Writer};
 
-/// One copy, shared between the control thread and the carry threads.
+/// One copy, shared between the control thread and the data threads.
 #[derive(Debug)]
 pub struct Copy {
     id: CopyId,

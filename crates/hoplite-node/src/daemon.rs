@@ -14,15 +14,15 @@ use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::carry::Carriers;
 use crate::clients;
 use crate::clock::Clock;
-use crate::effects::Node;
+use crate::data_plane::DataPlane;
+use crate::event_loop::{reached, Sources};
 use crate::gauges::Doors;
+use crate::node::Node;
 use crate::options::Options;
 use crate::polling::Polling;
 use crate::startup::{self, StartError};
-use crate::turns::{reached, Sources};
 
 /// Events of one kind that may wait for the control loop; their sources stop reading meanwhile.
 const EVENTS_MAX: usize = 1024;
@@ -47,14 +47,14 @@ pub struct Daemon {
     clients: UnixListener,
     socket: PathBuf,
     arena: Arc<Arena>,
-    carried: mpsc::UnboundedReceiver<Input>,
+    reports: mpsc::UnboundedReceiver<Input>,
     control: mpsc::Receiver<ControlEvent>,
     polling: Polling,
     drain: Duration,
 }
 
 impl Daemon {
-    /// Raises this process's limit of descriptors, binds sockets, makes the store and starts the carry threads.
+    /// Raises this process's limit of descriptors, binds sockets, makes the store and starts the data threads.
     /// Must be called inside a current-thread runtime.
     ///
     /// # Errors
@@ -91,20 +91,20 @@ impl Daemon {
         config.connections = options.connections.fixed();
         config.reduce_degree = options.reduce_degree;
 
-        let (inputs, carried) = mpsc::unbounded_channel();
-        let carriers = Carriers::start(id, options.carry_threads.into(), config.stall_after, inputs)
+        let (inputs, reports) = mpsc::unbounded_channel();
+        let data_plane = DataPlane::start(id, options.data_threads.into(), config.stall_after, inputs)
             .map_err(StartError::Threads)?;
         let (events, control) = mpsc::channel(EVENTS_MAX);
-        let links = ControlLinks::new(id, events.clone()).sharing(carriers.shortage());
+        let links = ControlLinks::new(id, events.clone()).sharing(data_plane.shortage());
         let connections = (links, ControlReaders::new(events));
-        let listener = listener.sharing(carriers.shortage());
+        let listener = listener.sharing(data_plane.shortage());
         let mut node =
-            Node::new(id, (Core::new(config), clock), carriers, connections, gossip, arena.clone());
+            Node::new(id, (Core::new(config), clock), data_plane, connections, gossip, arena.clone());
         let clients_max = options.clients_max(descriptors);
         node.doors =
             Doors { clients: clients::Meters::new(clients_max), peers: listener.meters(), calls: None };
         let (polling, drain) = (options.polling(), options.drain());
-        Ok(Daemon { node, listener, clients, socket, arena, carried, control, polling, drain })
+        Ok(Daemon { node, listener, clients, socket, arena, reports, control, polling, drain })
     }
 
     /// Who this node is to the others.
@@ -125,13 +125,13 @@ impl Daemon {
     /// Works until it is told to stop. The first message asks it to leave: to hand over what only it holds,
     /// if it has time to drain, and to say goodbye. A second one, or the end of `stop`, ends it at once, as a
     /// crash would. Either way everything is closed and the socket file removed, within the time to drain
-    /// and [`LEAVE_MARGIN`], [`FLUSH_MAX`] and the carry threads' own limit: three seconds in all.
+    /// and [`LEAVE_MARGIN`], [`FLUSH_MAX`] and the data threads' own limit: three seconds in all.
     pub async fn run(self, mut stop: mpsc::Receiver<()>) {
-        let Daemon { mut node, listener, clients, socket, arena, carried, control, polling, drain } = self;
+        let Daemon { mut node, listener, clients, socket, arena, reports, control, polling, drain } = self;
         let id = node.id;
         let (clients_tx, client_events) = mpsc::channel(EVENTS_MAX);
         node.doors.calls = Some(clients_tx.downgrade());
-        let (meters, shortage) = (node.doors.clients.clone(), node.carriers.shortage());
+        let (meters, shortage) = (node.doors.clients.clone(), node.data_plane.shortage());
         let host = clients::Host { node: id, arena, events: clients_tx, meters, shortage };
         let (arrivals_tx, arrivals) = mpsc::unbounded_channel();
         let tasks = [
@@ -140,7 +140,7 @@ impl Daemon {
             tokio::spawn(listener.run(id, move |arrival| drop(arrivals_tx.send(arrival)))),
         ];
         let mut sources =
-            Sources::new(carried, control, client_events, arrivals, node.gossip.clone(), polling);
+            Sources::new(reports, control, client_events, arrivals, node.gossip.clone(), polling);
         work(&mut node, &mut sources, &mut stop, drain).await;
         info!("stopping");
         // Nobody listens any more, and nobody is kept waiting for it.

@@ -10,7 +10,7 @@ use hoplite_types::{Error, ErrorKind};
 use tracing::{debug, warn};
 
 use crate::clients::ClientEvent;
-use crate::effects::Node;
+use crate::node::Node;
 
 /// Datagrams taken from the socket before the core's timers: more than its buffer usually holds, so that
 /// only a flood is cut short.
@@ -20,13 +20,13 @@ impl Node {
     /// When [`Node::on_time`] is to be called.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let core = self.core.next_deadline().map(|at| self.clock.instant(at));
-        [core, self.carriers.next_look()].into_iter().flatten().min()
+        [core, self.data_plane.next_look()].into_iter().flatten().min()
     }
 
     pub(crate) fn on_time(&mut self) {
         let now = Instant::now();
-        if self.carriers.next_look().is_some_and(|look| look <= now) {
-            for input in self.carriers.stalled(now) {
+        if self.data_plane.next_look().is_some_and(|look| look <= now) {
+            for input in self.data_plane.stalled(now) {
                 self.on_input(input);
             }
         }
@@ -40,8 +40,8 @@ impl Node {
         self.on_input(Input::Leave { within });
     }
 
-    pub(crate) fn on_carried(&mut self, input: Input) {
-        self.carriers.on_input(&input);
+    pub(crate) fn on_report(&mut self, input: Input) {
+        self.data_plane.on_input(&input);
         self.on_input(input);
     }
 
@@ -53,7 +53,7 @@ impl Node {
                 }
             }
             Arrival::Bulk { from, bundle } => {
-                if let Err(error) = self.carriers.arrive(from, bundle) {
+                if let Err(error) = self.data_plane.arrive(from, bundle) {
                     warn!(peer = %from, %error, "cannot hand over bulk connections; closed");
                 }
             }
@@ -186,8 +186,8 @@ pub(crate) mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::carry::Carriers;
     use crate::clock::Clock;
+    use crate::data_plane::DataPlane;
 
     /// A node that knows nobody; the socket that it contacts, and what peers say to it.
     pub(crate) async fn node() -> (Node, GossipSocket, mpsc::Receiver<ControlEvent>) {
@@ -197,10 +197,14 @@ pub(crate) mod tests {
         let arena = Arc::new(Arena::create(1 << 20).unwrap());
         let mut config = Config::new(id, arena.bytes(), 1);
         config.seeds = vec![other.addr().unwrap()];
-        let carriers = Carriers::start(id, 1, config.stall_after, mpsc::unbounded_channel().0).unwrap();
+        let data_plane = DataPlane::start(id, 1, config.stall_after, mpsc::unbounded_channel().0).unwrap();
         let (events, said) = mpsc::channel(8);
         let connections = (ControlLinks::new(id, events.clone()), ControlReaders::new(events));
-        (Node::new(id, (Core::new(config), Clock::new()), carriers, connections, gossip, arena), other, said)
+        (
+            Node::new(id, (Core::new(config), Clock::new()), data_plane, connections, gossip, arena),
+            other,
+            said,
+        )
     }
 
     #[tokio::test]

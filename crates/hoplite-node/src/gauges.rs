@@ -5,7 +5,7 @@ use hoplite_types::client::Gauge;
 use tokio::sync::mpsc::WeakSender;
 
 use crate::clients::{self, ClientEvent, CLIENT_OUTBOX_BYTES_MAX};
-use crate::effects::Node;
+use crate::node::Node;
 
 /// Of connections that come in.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ impl Node {
         });
         gauges.extend(self.links.gauges());
         gauges.push(self.readers.gauge());
-        gauges.extend(self.carriers.gauges());
+        gauges.extend(self.data_plane.gauges());
         gauges
     }
 }

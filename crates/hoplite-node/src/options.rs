@@ -48,8 +48,8 @@ pub struct Options {
     pub clients_max: u64,
 
     /// Threads that move bytes and fold.
-    #[arg(long, env = "HOPLITE_CARRY_THREADS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub carry_threads: u16,
+    #[arg(long, env = "HOPLITE_DATA_THREADS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub data_threads: u16,
 
     /// Microseconds to stay awake for the next call or message when one follows the other; 0 sleeps at once.
     /// It gives way to whoever wants the processor, and an idle node sleeps.

@@ -20,7 +20,7 @@ pub(crate) enum Happening {
     Boot {
         place: Place,
     },
-    /// The carry plane or a connection reports to the core; `frees` are the copies this job held.
+    /// The data plane or a connection reports to the core; `frees` are the copies this job held.
     Report {
         place: Place,
         input: Input,

@@ -1,4 +1,4 @@
-//! The carry plane of one node: its copies, and the jobs that move their bytes.
+//! The data plane of one node: its copies, and the jobs that move their bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -13,7 +13,7 @@ use crate::net::NetPlan;
 use crate::task::{Ending, Outcome, Spec, Task, TaskId};
 use crate::world::{Clocks, Means, Plan, World};
 
-/// As `hoplite-node`'s carry plane cuts objects.
+/// As `hoplite-node`'s data plane cuts objects.
 const GRAINS_PER_OBJECT: u64 = 512;
 
 /// What the kernel's buffers hold between two nodes, about.

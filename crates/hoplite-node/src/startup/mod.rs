@@ -28,6 +28,6 @@ pub enum StartError {
     SocketInUse(PathBuf),
     #[error("cannot make the socket {path}: {error}", path = .path.display())]
     Socket { path: PathBuf, error: io::Error },
-    #[error("cannot start carry threads: {0}")]
+    #[error("cannot start data threads: {0}")]
     Threads(io::Error),
 }

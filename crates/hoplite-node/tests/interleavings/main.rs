@@ -4,11 +4,11 @@
 #[path = "../../../hoplite-store/src/block.rs"]
 #[allow(dead_code, reason = "what the models do not use")]
 mod block;
-#[allow(dead_code, reason = "what the models do not use")]
-mod carry;
 #[path = "../../src/copy.rs"]
 #[allow(dead_code, reason = "what the models do not use")]
 mod copy;
+#[allow(dead_code, reason = "what the models do not use")]
+mod data_plane;
 mod sync;
 
 mod copies {

@@ -40,7 +40,7 @@ struct Folding {
     streams: Vec<TransferId>,
 }
 
-/// What the carry plane of one node holds.
+/// What the data plane of one node holds.
 #[derive(Default)]
 pub(super) struct Plane {
     copies: BTreeMap<CopyId, Held>,

@@ -40,7 +40,7 @@ const HAMPERED_AFTER: Duration = Duration::from_millis(5);
 enum Runs {
     Nobody,
     /// Any thread of the process there.
-    Carrier(usize),
+    DataThread(usize),
     /// The control thread of the process there.
     Control(usize),
 }
@@ -51,7 +51,7 @@ impl World {
     pub(super) fn defer(&mut self, happening: Happening) -> Option<Happening> {
         let (index, control) = match self.who_runs(&happening) {
             Runs::Nobody => return Some(happening),
-            Runs::Carrier(index) => (index, false),
+            Runs::DataThread(index) => (index, false),
             Runs::Control(index) => (index, true),
         };
         let now = self.queue.now();
@@ -100,18 +100,18 @@ impl World {
             Happening::SendStep { place, .. }
             | Happening::DialFailed { place, .. }
             | Happening::FoldStep { place, .. }
-            | Happening::StallCheck { place, .. } => Runs::Carrier(there(place)),
+            | Happening::StallCheck { place, .. } => Runs::DataThread(there(place)),
             Happening::Flow { flow, event } => match (self.flows.get(flow), event) {
                 (None, _) => Runs::Nobody,
                 // The receiver's kernel takes what comes, and the sender's hears of it.
-                (Some(flow), FlowEvent::Credit(_) | FlowEvent::Reset) => Runs::Carrier(flow.from.index),
+                (Some(flow), FlowEvent::Credit(_) | FlowEvent::Reset) => Runs::DataThread(flow.from.index),
                 // What comes behind something that is held up waits with it.
                 (Some(flow), _) if self.is_held_up(flow) => Runs::Nobody,
-                (Some(flow), _) => Runs::Carrier(index_of(flow.to.addr)),
+                (Some(flow), _) => Runs::DataThread(index_of(flow.to.addr)),
             },
             // It has waited long enough; only a pause stops it.
             Happening::Late(inner) => match self.who_runs(inner) {
-                Runs::Control(index) => Runs::Carrier(index),
+                Runs::Control(index) => Runs::DataThread(index),
                 runs => runs,
             },
             Happening::Dial { .. }

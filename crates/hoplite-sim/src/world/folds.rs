@@ -1,4 +1,4 @@
-//! Folds of the carry plane, grain by grain on the real bytes.
+//! Folds of the data plane, grain by grain on the real bytes.
 
 use hoplite_core::io::{Broken, Extent, FoldId, FoldInputs, FoldRule, Input};
 use hoplite_types::CopyId;

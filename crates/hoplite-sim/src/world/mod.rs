@@ -124,7 +124,7 @@ pub struct Plan {
     /// Bytes a sender may have under way before the receiver has taken them.
     pub window_bytes: u64,
     /// How far a stream of a fold may run ahead of the slowest; no further than `window_bytes`
-    /// where the carry plane folds in step, unbounded where it folds each stream as it comes.
+    /// where the data plane folds in step, unbounded where it folds each stream as it comes.
     pub fold_ahead_bytes: u64,
     /// How long a stream may bring nothing before its node's core is told.
     pub stall_after: Duration,
@@ -152,8 +152,8 @@ pub(crate) struct Node {
     pub arena: Vec<u8>,
     pub plane: Plane,
     pub tick_at: Option<Duration>,
-    /// When the last report of each carry thread arrives.
-    pub last_report: [Duration; outputs::CARRY_THREADS],
+    /// When the last report of each data thread arrives.
+    pub last_report: [Duration; outputs::DATA_THREADS],
     /// Ticks in a row that left the clock where it was.
     pub idle_ticks: u32,
     pub members: std::collections::BTreeSet<NodeId>,

@@ -14,14 +14,14 @@ use crate::names::{index_of, node as name};
 use crate::plane::{Receive, Stage};
 use crate::show;
 
-/// Longest way of a report from a carry thread to the control thread; each takes its own.
+/// Longest way of a report from a data thread to the control thread; each takes its own.
 const REPORT_DELAY_MAX: Duration = Duration::from_micros(20);
 
 /// What a daemon that ends gives its connections to send what they hold.
 const FLUSH_TIME: Duration = Duration::from_millis(20);
 
 /// Reports of one thread stay in order, those of two do not.
-pub(super) const CARRY_THREADS: usize = 2;
+pub(super) const DATA_THREADS: usize = 2;
 
 pub(crate) fn is_noise(message: &PeerMessage) -> bool {
     matches!(message, PeerMessage::Ping { .. } | PeerMessage::Pong { .. })
@@ -72,7 +72,7 @@ impl World {
         };
         let delay = self.dice.time(Duration::ZERO, REPORT_DELAY_MAX);
         let now = self.queue.now();
-        let last = &mut self.nodes[place.index].last_report[lane as usize % CARRY_THREADS];
+        let last = &mut self.nodes[place.index].last_report[lane as usize % DATA_THREADS];
         *last = (*last).max(now + delay);
         let at = *last;
         self.queue.push(at, Happening::Report { place, input, frees });

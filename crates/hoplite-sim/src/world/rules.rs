@@ -18,7 +18,7 @@ use crate::task::{Ending, Outcome, Spec, TaskId};
 const STALLS_MAX: u32 = 8;
 const QUESTIONS: Duration = Duration::from_secs(10);
 
-/// Otherwise only what is under way excuses it: a few messages, and reports of carry threads.
+/// Otherwise only what is under way excuses it: a few messages, and reports of data threads.
 const HOPS: u32 = 4;
 const BUSY: Duration = Duration::from_millis(1);
 

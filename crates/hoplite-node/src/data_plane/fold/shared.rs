@@ -16,7 +16,7 @@ use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Both ends hold one.
 #[derive(Clone, Debug)]
-pub(in crate::carry) struct SharedSum(Arc<Mutex<Sum>>);
+pub(in crate::data_plane) struct SharedSum(Arc<Mutex<Sum>>);
 
 impl SharedSum {
     pub(super) fn new(sum: Sum) -> Self {
@@ -31,7 +31,7 @@ impl SharedSum {
 
     /// The stream that `head` begins will land. False if it cannot: it brings something else, or is not the only
     /// input that comes as a stream.
-    pub(in crate::carry) fn begin(&self, head: &BulkHead) -> bool {
+    pub(in crate::data_plane) fn begin(&self, head: &BulkHead) -> bool {
         let mut sum = self.lock();
         (head.offset, head.size) == (0, sum.size()) && sum.begin_landing()
     }
@@ -40,7 +40,7 @@ impl SharedSum {
     ///
     /// # Errors
     /// [`Broken`] if nothing may be written any more: the fold has ended, or its result was aborted.
-    pub(in crate::carry) fn land(
+    pub(in crate::data_plane) fn land(
         &self,
         bytes_max: u64,
         read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
@@ -55,7 +55,7 @@ impl SharedSum {
     }
 
     /// How much the stream has brought.
-    pub(in crate::carry) fn landed(&self) -> u64 {
+    pub(in crate::data_plane) fn landed(&self) -> u64 {
         self.lock().landed()
     }
 }

@@ -9,14 +9,14 @@ use hoplite_core::io::{Input, SendId};
 const WAITED_SHARE_MAX: f64 = 0.125;
 
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct SendRate {
     began: Instant,
     waited: Duration,
 }
 
-impl Pace {
+impl SendRate {
     pub(super) fn new(now: Instant) -> Self {
-        Pace { began: now, waited: Duration::ZERO }
+        SendRate { began: now, waited: Duration::ZERO }
     }
 
     /// For so long there was nothing to send.
@@ -39,18 +39,18 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn pace(waited_ms: u64) -> Option<Input> {
+    fn send_rate(waited_ms: u64) -> Option<Input> {
         let began = Instant::now();
-        let mut pace = Pace::new(began);
-        pace.on_waited(Duration::from_millis(waited_ms));
-        pace.measured(began + Duration::from_millis(1000), SendId(1), 9000)
+        let mut send_rate = SendRate::new(began);
+        send_rate.on_waited(Duration::from_millis(waited_ms));
+        send_rate.measured(began + Duration::from_millis(1000), SendId(1), 9000)
     }
 
     #[test]
     fn waiting_does_not_count_and_too_much_of_it_is_no_measurement() {
         let measured = |bytes_per_s| Some(Input::SendMeasured { send: SendId(1), bytes: 9000, bytes_per_s });
-        assert_eq!(pace(0), measured(9000));
-        assert_eq!(pace(100), measured(10_000));
-        assert_eq!(pace(500), None);
+        assert_eq!(send_rate(0), measured(9000));
+        assert_eq!(send_rate(100), measured(10_000));
+        assert_eq!(send_rate(500), None);
     }
 }

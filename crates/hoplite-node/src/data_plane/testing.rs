@@ -12,7 +12,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-use super::Carriers;
+use super::DataPlane;
 use crate::copies::Copy;
 
 /// Long enough to mean "never", so that a hanging test ends with a message.
@@ -20,7 +20,7 @@ const NEVER: Duration = Duration::from_secs(60);
 
 pub(super) struct Bench {
     arena: Arena,
-    pub(super) carriers: Carriers,
+    pub(super) data_plane: DataPlane,
     inputs: mpsc::UnboundedReceiver<Input>,
     next: u64,
 }
@@ -37,8 +37,8 @@ impl Bench {
 
     pub(super) fn with_stall_after(stall_after: Duration) -> Self {
         let (tx, inputs) = mpsc::unbounded_channel();
-        let carriers = Carriers::start(peer(1), 2, stall_after, tx).unwrap();
-        Bench { arena: Arena::create(64 << 20).unwrap(), carriers, inputs, next: 4096 }
+        let data_plane = DataPlane::start(peer(1), 2, stall_after, tx).unwrap();
+        Bench { arena: Arena::create(64 << 20).unwrap(), data_plane, inputs, next: 4096 }
     }
 
     /// A copy with nothing written.
@@ -68,8 +68,8 @@ impl Bench {
 
     pub(super) async fn any_input(&mut self) -> Input {
         let input = tokio::time::timeout(NEVER, self.inputs.recv()).await.expect("nothing came");
-        let input = input.expect("carriers live");
-        self.carriers.on_input(&input);
+        let input = input.expect("the data plane lives");
+        self.data_plane.on_input(&input);
         input
     }
 
@@ -91,13 +91,13 @@ impl Bench {
             dialled.push(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
             accepted.push(listener.accept().await.unwrap().0);
         }
-        self.carriers.arrive(from, Bundle::new(accepted)).unwrap();
+        self.data_plane.arrive(from, Bundle::new(accepted)).unwrap();
         dialled
     }
 
-    /// Ends the carriers; no job may have anything more to say.
+    /// Ends the data plane; no job may have anything more to say.
     pub(super) async fn finish(mut self) {
-        self.carriers.stop();
+        self.data_plane.stop();
         while let Some(input) = self.inputs.recv().await {
             let is_rate = matches!(input, Input::Measured { .. } | Input::SendMeasured { .. });
             assert!(is_rate, "{input:?} came too");
@@ -105,7 +105,7 @@ impl Bench {
     }
 }
 
-impl Carriers {
+impl DataPlane {
     /// How many transfers are awaited.
     pub(super) fn awaited(&self) -> usize {
         self.shared.arrivals.len()

@@ -11,7 +11,7 @@ use tokio::task::yield_now;
 use tracing::warn;
 
 use crate::clients::ClientEvent;
-use crate::effects::Node;
+use crate::node::Node;
 use crate::polling::{look_again, Polling};
 
 /// How many events are taken at a go before the other sources are looked at again.
@@ -26,7 +26,7 @@ const CATCH_UP_TURNS: usize = 3;
 
 /// All that the loop listens to.
 pub(crate) struct Sources {
-    carried: mpsc::UnboundedReceiver<Input>,
+    reports: mpsc::UnboundedReceiver<Input>,
     control: mpsc::Receiver<ControlEvent>,
     clients: mpsc::Receiver<ClientEvent>,
     arrivals: mpsc::UnboundedReceiver<Arrival>,
@@ -37,7 +37,7 @@ pub(crate) struct Sources {
 
 /// What came first.
 pub(crate) enum Happened {
-    Carried(Input),
+    Reported(Input),
     Control(ControlEvent),
     Client(ClientEvent),
     Arrived(Arrival),
@@ -48,7 +48,7 @@ pub(crate) enum Happened {
 
 impl Sources {
     pub(crate) fn new(
-        carried: mpsc::UnboundedReceiver<Input>,
+        reports: mpsc::UnboundedReceiver<Input>,
         control: mpsc::Receiver<ControlEvent>,
         clients: mpsc::Receiver<ClientEvent>,
         arrivals: mpsc::UnboundedReceiver<Arrival>,
@@ -56,7 +56,7 @@ impl Sources {
         polling: Polling,
     ) -> Self {
         let datagram = vec![0; DATAGRAM_BYTES_MAX];
-        Sources { carried, control, clients, arrivals, gossip, datagram, polling }
+        Sources { reports, control, clients, arrivals, gossip, datagram, polling }
     }
 
     /// Waits for something, until `deadline`. Nothing is lost when it is cancelled.
@@ -73,7 +73,7 @@ impl Sources {
 
     async fn first(&mut self, deadline: Option<Instant>) -> Happened {
         tokio::select! {
-            Some(input) = self.carried.recv() => Happened::Carried(input),
+            Some(input) = self.reports.recv() => Happened::Reported(input),
             Some(event) = self.control.recv() => Happened::Control(event),
             Some(event) = self.clients.recv() => Happened::Client(event),
             Some(arrival) = self.arrivals.recv() => Happened::Arrived(arrival),
@@ -84,7 +84,7 @@ impl Sources {
 
     /// Tells `node` of it, and of what waits behind it.
     pub(crate) async fn tell(&mut self, node: &mut Node, happened: Happened) {
-        if matches!(happened, Happened::Carried(_) | Happened::Control(_) | Happened::Client(_)) {
+        if matches!(happened, Happened::Reported(_) | Happened::Control(_) | Happened::Client(_)) {
             self.polling.happened(Instant::now());
         }
         let is_late = node.next_deadline().is_some_and(|deadline| deadline.elapsed() >= LATE_AFTER);
@@ -97,7 +97,7 @@ impl Sources {
             other => other,
         };
         match happened {
-            Happened::Carried(input) => turn(input, &mut self.carried, |input| node.on_carried(input)),
+            Happened::Reported(input) => turn(input, &mut self.reports, |input| node.on_report(input)),
             Happened::Control(event) => turn(event, &mut self.control, |event| node.on_control(event)),
             Happened::Client(event) => turn(event, &mut self.clients, |event| node.on_client(event)),
             Happened::Arrived(arrival) => node.on_arrival(arrival),

@@ -31,11 +31,11 @@ use tokio::sync::{mpsc, Notify};
 use tokio::time::{sleep, Sleep};
 use tracing::debug;
 
-use super::ending::Ending;
+use super::completion::Completion;
 use super::thread::Load;
 use super::{inbound, Counters, Inputs, Shared};
 use crate::copies::{Copy, Following};
-pub(in crate::carry) use shared::SharedSum;
+pub(in crate::data_plane) use shared::SharedSum;
 use stream::{Read, Stream};
 use sum::Sum;
 
@@ -45,7 +45,7 @@ const SCRATCH_BYTES_MAX: usize = 4 << 20;
 
 /// What the control thread and bulk connections tell a running fold.
 #[derive(Debug)]
-pub(in crate::carry) enum Command {
+pub(in crate::data_plane) enum Command {
     /// A stream has arrived, on a bundle from another thread's poller.
     Arrived { head: BulkHead, bundle: Detached },
     /// A stream has begun on a bundle that it shares: its bytes come into the sum by themselves.
@@ -61,7 +61,7 @@ pub(in crate::carry) enum Command {
 }
 
 /// `Output::Fold`, running.
-pub(in crate::carry) struct Fold {
+pub(in crate::data_plane) struct Fold {
     fold: FoldId,
     sum: SharedSum,
     sources: Vec<Following>,
@@ -80,7 +80,7 @@ enum Step {
 }
 
 impl Fold {
-    pub(in crate::carry) fn new(
+    pub(in crate::data_plane) fn new(
         fold: FoldId,
         out: Arc<Copy>,
         rule: FoldRule,
@@ -95,11 +95,11 @@ impl Fold {
         job
     }
 
-    pub(in crate::carry) fn sum(&self) -> SharedSum {
+    pub(in crate::data_plane) fn sum(&self) -> SharedSum {
         self.sum.clone()
     }
 
-    pub(in crate::carry) async fn run(mut self, ending: Ending, load: Load) {
+    pub(in crate::data_plane) async fn run(mut self, completion: Completion, load: Load) {
         let _busy = load.busy();
         let outcome = self.fold_all(&load).await;
         // Later orders are refused; streams of orders just before are awaited no longer.
@@ -120,7 +120,7 @@ impl Fold {
         // Copies and connections are let go of before the core may reuse their room.
         self.sum.lock().close();
         drop(self);
-        ending.conclude(Input::FoldEnded { fold, outcome });
+        completion.conclude(Input::FoldEnded { fold, outcome });
     }
 
     fn add(&mut self, inputs: Inputs) {
@@ -219,8 +219,8 @@ impl Fold {
                     if let Some(measured) = stream.measured() {
                         let _ = shared.inputs.send(measured);
                     }
-                    let severed = shared.severed.watch(stream.from());
-                    tokio::spawn(inbound::serve(load.clone(), shared, stream.from(), severed, bundle));
+                    let disconnected = shared.disconnects.watch(stream.from());
+                    tokio::spawn(inbound::serve(load.clone(), shared, stream.from(), disconnected, bundle));
                 }
                 Read::Broken => return Ok(Step::StreamBroken(stream.transfer())),
             }

@@ -16,9 +16,9 @@ use hoplite_types::{NodeId, TransferId};
 use tracing::{debug, warn};
 
 use super::scratch::Scratch;
-use crate::carry::flow::Flow;
-use crate::carry::framing::Framing;
-use crate::carry::silence::Silence;
+use crate::data_plane::framing::Framing;
+use crate::data_plane::receive_rate::ReceiveRate;
+use crate::data_plane::stall_timer::StallTimer;
 
 /// A transfer whose bytes are folded as they come.
 #[derive(Debug)]
@@ -29,8 +29,8 @@ pub(super) struct Stream {
     scratch: Scratch,
     received: u64,
     folded: u64,
-    flow: Flow,
-    silence: Silence,
+    receive_rate: ReceiveRate,
+    stall_timer: StallTimer,
 }
 
 #[derive(Debug)]
@@ -57,8 +57,9 @@ pub(super) enum Read {
 impl Stream {
     pub(super) fn new(transfer: TransferId, from: NodeId, scratch_bytes_max: usize) -> Self {
         let scratch = Scratch::new(scratch_bytes_max);
-        let (state, flow, silence) = (State::Awaited, Flow::new(), Silence::new(Instant::now()));
-        Stream { transfer, from, state, scratch, received: 0, folded: 0, flow, silence }
+        let (state, receive_rate, stall_timer) =
+            (State::Awaited, ReceiveRate::new(), StallTimer::new(Instant::now()));
+        Stream { transfer, from, state, scratch, received: 0, folded: 0, receive_rate, stall_timer }
     }
 
     pub(super) fn transfer(&self) -> TransferId {
@@ -88,7 +89,7 @@ impl Stream {
         self.scratch.consume(bytes);
         if was_full && !self.scratch.is_full() {
             // Its sender was kept waiting by us; from here on it is us who wait.
-            self.silence.restart(Instant::now());
+            self.stall_timer.restart(Instant::now());
         }
     }
 
@@ -99,12 +100,12 @@ impl Stream {
     /// How far it has come, if another `after` has passed in which it brought nothing although it was
     /// listened to. Before it has arrived, `Arrivals` watches it.
     pub(super) fn stalled(&mut self, now: Instant, after: Duration) -> Option<u64> {
-        (self.is_listened_to() && self.silence.is_reportable(now, after)).then_some(self.received)
+        (self.is_listened_to() && self.stall_timer.is_reportable(now, after)).then_some(self.received)
     }
 
     /// When to look whether it is stalled, while it is listened to.
     pub(super) fn stall_due(&self, after: Duration) -> Option<Instant> {
-        self.is_listened_to().then(|| self.silence.due(after))
+        self.is_listened_to().then(|| self.stall_timer.due(after))
     }
 
     fn is_listened_to(&self) -> bool {
@@ -128,7 +129,7 @@ impl Stream {
 
     /// What this stream told of its peer's link.
     pub(super) fn measured(&self) -> Option<Input> {
-        self.flow.measured(self.from)
+        self.receive_rate.measured(self.from)
     }
 
     /// Its bundle is here. False if it does not bring what the fold needs.
@@ -140,7 +141,7 @@ impl Stream {
         match (&self.state, bundle.attach()) {
             (State::Awaited, Ok(bundle)) => {
                 self.state = State::Flowing(bundle);
-                self.silence.restart(Instant::now());
+                self.stall_timer.restart(Instant::now());
                 true
             }
             _ => false,
@@ -193,8 +194,8 @@ impl Stream {
     fn on_read(&mut self, read: usize) -> Read {
         self.received += read as u64;
         let now = Instant::now();
-        self.flow.on_read(now, read);
-        self.silence.restart(now);
+        self.receive_rate.on_read(now, read);
+        self.stall_timer.restart(now);
         Read::Bytes(read)
     }
 

@@ -6,9 +6,9 @@ use hoplite_core::io::{Broken, Input, SendId};
 use hoplite_types::{Connections, NodeId, ReductionId, TransferId};
 use tokio::sync::{mpsc, Notify};
 
-use super::ending::Ending;
-use super::pieces::{self, Order, Outgoing};
-use super::{send, Carriers};
+use super::completion::Completion;
+use super::multiplex::{self, Order, Outgoing};
+use super::{send, DataPlane};
 use crate::copies::Copy;
 
 /// How a transfer goes to its receiver.
@@ -26,7 +26,7 @@ pub(super) enum Sending {
     InGroup(mpsc::UnboundedSender<Order>),
 }
 
-impl Carriers {
+impl DataPlane {
     /// `Output::Send`.
     pub fn send(
         &mut self,
@@ -38,10 +38,10 @@ impl Carriers {
         way: Way,
     ) {
         let broken = Input::SendEnded { send, outcome: Err(Broken) };
-        let ending = Ending::new(self.shared.inputs.clone(), broken);
+        let completion = Completion::new(self.shared.inputs.clone(), broken);
         let Way { connections, group } = way;
         if let Some(group) = group {
-            let job = pieces::Job { send, transfer, copy, offset, ending };
+            let job = multiplex::Job { send, transfer, copy, offset, completion };
             let orders = self.send_in_group(to, group, connections, job);
             self.sends.insert(send, Sending::InGroup(orders));
             return;
@@ -49,7 +49,7 @@ impl Carriers {
         let stop = Arc::new(Notify::new());
         self.sends.insert(send, Sending::Alone(stop.clone()));
         let thread = self.least_loaded(to.hash64());
-        let job = send::Send { send, to, transfer, copy, offset, connections, stop, ending };
+        let job = send::Send { send, to, transfer, copy, offset, connections, stop, completion };
         thread.spawn(job.run(self.shared.clone(), thread.pool(), thread.load().busy()));
     }
 
@@ -68,7 +68,7 @@ impl Carriers {
         to: NodeId,
         group: ReductionId,
         connections: Connections,
-        job: pieces::Job,
+        job: multiplex::Job,
     ) -> mpsc::UnboundedSender<Order> {
         let mut order = Order::Send(Box::new(job));
         if let Some(orders) = self.groups.get(&(to, group)) {

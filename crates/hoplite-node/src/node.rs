@@ -16,10 +16,10 @@ use hoplite_types::peer::PeerMessage;
 use hoplite_types::{Blob, CopyId, NodeId};
 use tracing::{debug, info, warn};
 
-use crate::carry::{Carriers, Inputs, Way};
 use crate::clients::CLIENT_TOLD_BYTES_MAX;
 use crate::clock::Clock;
 use crate::copies::Copies;
+use crate::data_plane::{DataPlane, Inputs, Way};
 use crate::gauges::Doors;
 
 /// Datagrams that may wait for room in the socket when the node says goodbye; gossip tells a few members.
@@ -31,7 +31,7 @@ pub(crate) struct Node {
     pub(crate) core: Core,
     pub(crate) clock: Clock,
     pub(crate) copies: Copies,
-    pub(crate) carriers: Carriers,
+    pub(crate) data_plane: DataPlane,
     pub(crate) links: ControlLinks,
     pub(crate) readers: ControlReaders,
     pub(crate) gossip: Arc<GossipSocket>,
@@ -54,7 +54,7 @@ impl Node {
     pub(crate) fn new(
         id: NodeId,
         (core, clock): (Core, Clock),
-        carriers: Carriers,
+        data_plane: DataPlane,
         (links, readers): (ControlLinks, ControlReaders),
         gossip: GossipSocket,
         arena: Arc<Arena>,
@@ -64,7 +64,7 @@ impl Node {
             core,
             clock,
             copies: Copies::new(arena.mapping()),
-            carriers,
+            data_plane,
             links,
             readers,
             gossip: Arc::new(gossip),
@@ -94,7 +94,7 @@ impl Node {
     }
 
     pub(crate) fn stop(self) {
-        self.carriers.stop();
+        self.data_plane.stop();
     }
 
     pub(crate) fn perform(&mut self, output: Output) {
@@ -127,30 +127,30 @@ impl Node {
         }
     }
 
-    /// The outputs that carry threads carry out.
+    /// The outputs that data threads carry out.
     fn order(&mut self, output: Output) {
         match output {
             Output::Receive { transfer, from, copy, offset } => {
                 let copy = self.copies.at(copy).clone();
-                self.carriers.receive(transfer, from, copy, offset);
+                self.data_plane.receive(transfer, from, copy, offset);
             }
-            Output::StopReceive { transfer } => self.carriers.stop_receive(transfer),
+            Output::StopReceive { transfer } => self.data_plane.stop_receive(transfer),
             Output::Send { send, to, transfer, copy, offset, connections, group } => {
                 let copy = self.copies.at(copy).clone();
                 let way = Way { connections, group };
-                self.carriers.send(send, to, transfer, copy, offset, way);
+                self.data_plane.send(send, to, transfer, copy, offset, way);
             }
-            Output::StopSend { send } => self.carriers.stop_send(send),
+            Output::StopSend { send } => self.data_plane.stop_send(send),
             Output::Fold { fold, out, rule, inputs } => {
                 let out = self.copies.at(out).clone();
                 let inputs = self.look_up(inputs);
-                self.carriers.fold(fold, out, rule, inputs);
+                self.data_plane.fold(fold, out, rule, inputs);
             }
             Output::AmendFold { fold, rule, added } => {
                 let added = self.look_up(added);
-                self.carriers.amend_fold(fold, rule, added);
+                self.data_plane.amend_fold(fold, rule, added);
             }
-            Output::StopFold { fold } => self.carriers.stop_fold(fold),
+            Output::StopFold { fold } => self.data_plane.stop_fold(fold),
             other => unreachable!("{other:?} is carried out by the control thread"),
         }
     }
@@ -164,7 +164,7 @@ impl Node {
         match &mut reply {
             // The core cannot know these: it neither moves bytes nor holds connections.
             Reply::Status(status) => {
-                let counters = self.carriers.counters();
+                let counters = self.data_plane.counters();
                 status.clients = self.clients.len() as u64;
                 status.sent_bytes = counters.sent_bytes.load(Ordering::Relaxed);
                 status.received_bytes = counters.received_bytes.load(Ordering::Relaxed);
@@ -245,7 +245,7 @@ impl Node {
                 // (and be taken for trouble) only long after the node is back.
                 self.links.forget(node);
                 self.readers.forget(node);
-                self.carriers.forget(node);
+                self.data_plane.forget(node);
             }
             Event::Evicted { copy, bytes } => debug!(copy = copy.0, bytes, "evicted"),
             Event::BadMessage { from, error } => debug!(peer = %from, %error, "not listened to"),

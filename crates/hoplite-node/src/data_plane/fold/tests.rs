@@ -9,9 +9,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::SCRATCH_BYTES_MAX;
-use crate::carry::testing::*;
-use crate::carry::Inputs;
 use crate::copies::Copy;
+use crate::data_plane::testing::*;
+use crate::data_plane::Inputs;
 
 const FOLD: FoldId = FoldId(1);
 
@@ -52,7 +52,7 @@ async fn fold_in_pieces(stream_count: usize, source_count: usize, size: usize, s
     let out = bench.copy(size as u64);
     let sources: Vec<_> = (0..source_count).map(|_| bench.copy(size as u64)).collect();
     let named = Inputs { sources: sources.clone(), streams: streams(stream_count as u64) };
-    bench.carriers.fold(FOLD, out.clone(), sum(false), named);
+    bench.data_plane.fold(FOLD, out.clone(), sum(false), named);
 
     let mut tcp: Vec<TcpStream> = Vec::new();
     for n in 0..stream_count {
@@ -105,7 +105,7 @@ async fn one_element_and_a_fold_that_follows_on_the_same_connection() {
         let (a, b) = (pattern(n, 4), pattern(n + 50, 4));
         let out = bench.copy(4);
         let inputs = Inputs { sources: vec![bench.sealed(&a)], streams: vec![(TransferId(n), peer(10))] };
-        bench.carriers.fold(FOLD, out.clone(), sum(false), inputs);
+        bench.data_plane.fold(FOLD, out.clone(), sum(false), inputs);
         transfer(&mut stream, n, &b).await;
         assert_eq!(bench.input().await, ended());
         assert_eq!(contents(&out), total(&[a, b]));
@@ -121,7 +121,7 @@ async fn with_one_stream_it_comes_first_and_sources_follow_in_order() {
     let sources = vec![bench.sealed(&number(-1e8)), bench.sealed(&number(1.0))];
     let out = bench.copy(4);
     let rule = FoldRule { dtype: Dtype::F32, ..sum(false) };
-    bench.carriers.fold(FOLD, out.clone(), rule, Inputs { sources, streams: streams(1) });
+    bench.data_plane.fold(FOLD, out.clone(), rule, Inputs { sources, streams: streams(1) });
     let mut stream = bench.connect(peer(10)).await;
     transfer(&mut stream, 0, &number(1e8)).await;
     assert_eq!(bench.input().await, ended());
@@ -136,7 +136,7 @@ async fn a_mean_is_divided_once_before_it_is_published() {
     let sources = vec![bench.sealed(&numbers(1.0)), bench.sealed(&numbers(2.0))];
     let out = bench.copy(12);
     let rule = FoldRule { op: Op::Mean, dtype: Dtype::F32, divide_by: Some(3), ..sum(false) };
-    bench.carriers.fold(FOLD, out.clone(), rule, Inputs { sources, streams: streams(1) });
+    bench.data_plane.fold(FOLD, out.clone(), rule, Inputs { sources, streams: streams(1) });
     let mut stream = bench.connect(peer(10)).await;
     transfer(&mut stream, 0, &numbers(6.0)).await;
     assert_eq!(bench.input().await, ended());
@@ -153,7 +153,7 @@ async fn a_part_of_the_sources_is_folded_as_soon_as_it_is_there() {
     let out = bench.copy((to - from) as u64);
     let rule = FoldRule { offset: from as u64, ..sum(false) };
     let sources = vec![whole, growing.clone()];
-    bench.carriers.fold(FOLD, out.clone(), rule, Inputs { sources, streams: streams(1) });
+    bench.data_plane.fold(FOLD, out.clone(), rule, Inputs { sources, streams: streams(1) });
     let mut stream = bench.connect(peer(10)).await;
     transfer(&mut stream, 0, &inputs[2][from..to]).await;
     append(&growing, &inputs[1][..to]);
@@ -172,7 +172,7 @@ async fn half_folded(bench: &mut Bench, source: &Arc<Copy>, bytes: &[u8]) -> Tcp
     head(&mut stream, 0, 0, bytes.len() as u64).await;
     stream.write_all(&bytes[..bytes.len() / 2]).await.unwrap();
     append(source, &pattern(2, bytes.len())[..bytes.len() / 2]);
-    while bench.carriers.counters().folded_bytes.load(std::sync::atomic::Ordering::Relaxed)
+    while bench.data_plane.counters().folded_bytes.load(std::sync::atomic::Ordering::Relaxed)
         < bytes.len() as u64
     {
         tokio::task::yield_now().await;
@@ -188,12 +188,12 @@ async fn an_open_fold_publishes_nothing_and_takes_more_inputs_later() {
     let out = bench.copy(size as u64);
     let (early, late) = (bench.copy(size as u64), bench.copy(size as u64));
     let named = Inputs { sources: vec![early.clone()], streams: streams(1) };
-    bench.carriers.fold(FOLD, out.clone(), sum(true), named);
+    bench.data_plane.fold(FOLD, out.clone(), sum(true), named);
     let mut first = half_folded(&mut bench, &early, &inputs[0]).await;
     assert_eq!(out.watermark(), 0);
 
     let added = Inputs { sources: vec![late.clone()], streams: vec![(TransferId(7), peer(20))] };
-    bench.carriers.amend_fold(FOLD, sum(false), added);
+    bench.data_plane.amend_fold(FOLD, sum(false), added);
     let mut second = bench.connect(peer(20)).await;
     transfer(&mut second, 7, &inputs[3]).await;
     append(&late, &inputs[2]);
@@ -216,8 +216,8 @@ async fn an_open_fold_of_sources_alone_begins_when_it_is_closed() {
     let (a, b) = (pattern(1, 40_000), pattern(2, 40_000));
     let sources = vec![bench.sealed(&a), bench.sealed(&b)];
     let out = bench.copy(40_000);
-    bench.carriers.fold(FOLD, out.clone(), sum(true), Inputs { sources, ..Inputs::default() });
-    bench.carriers.amend_fold(FOLD, sum(false), Inputs::default());
+    bench.data_plane.fold(FOLD, out.clone(), sum(true), Inputs { sources, ..Inputs::default() });
+    bench.data_plane.amend_fold(FOLD, sum(false), Inputs::default());
     assert_eq!(bench.input().await, ended());
     assert!(contents(&out) == total(&[a, b]));
     bench.finish().await;
@@ -229,12 +229,12 @@ async fn a_broken_stream_is_reported_and_the_fold_waits_to_be_stopped() {
     let source = bench.copy(400_000);
     let out = bench.copy(400_000);
     let named = Inputs { sources: vec![source.clone()], streams: streams(2) };
-    bench.carriers.fold(FOLD, out, sum(false), named);
+    bench.data_plane.fold(FOLD, out, sum(false), named);
     let stream = half_folded(&mut bench, &source, &pattern(1, 400_000)).await;
     drop(stream);
     let reported = Input::FoldStreamBroken { fold: FOLD, transfer: TransferId(0) };
     assert_eq!(bench.input().await, reported);
-    bench.carriers.stop_fold(FOLD);
+    bench.data_plane.stop_fold(FOLD);
     assert_eq!(bench.input().await, broken());
     // Its other stream is not expected any more.
     let mut late = bench.connect(peer(11)).await;
@@ -247,12 +247,12 @@ async fn a_broken_stream_is_reported_and_the_fold_waits_to_be_stopped() {
 async fn a_stream_that_does_not_fit_is_a_broken_one() {
     let mut bench = Bench::new();
     let out = bench.copy(400);
-    bench.carriers.fold(FOLD, out, sum(false), Inputs { streams: streams(1), ..Inputs::default() });
+    bench.data_plane.fold(FOLD, out, sum(false), Inputs { streams: streams(1), ..Inputs::default() });
     let mut stream = bench.connect(peer(10)).await;
     head(&mut stream, 0, 0, 404).await;
     let reported = Input::FoldStreamBroken { fold: FOLD, transfer: TransferId(0) };
     assert_eq!(bench.input().await, reported);
-    bench.carriers.stop_fold(FOLD);
+    bench.data_plane.stop_fold(FOLD);
     assert_eq!(bench.input().await, broken());
     bench.finish().await;
 }
@@ -263,7 +263,7 @@ async fn an_aborted_source_or_result_ends_the_fold() {
         let mut bench = Bench::new();
         let (source, out) = (bench.copy(400), bench.copy(400));
         let named = Inputs { sources: vec![source.clone()], ..Inputs::default() };
-        bench.carriers.fold(FOLD, out.clone(), sum(false), named);
+        bench.data_plane.fold(FOLD, out.clone(), sum(false), named);
         append(&source, &[1; 200]);
         published(&out, 200).await;
         if abort_source {
@@ -282,11 +282,11 @@ async fn a_fold_does_not_end_before_its_sources_are_sealed() {
     let mut bench = Bench::new();
     let (source, out) = (bench.copy(400), bench.copy(400));
     let named = Inputs { sources: vec![source.clone()], ..Inputs::default() };
-    bench.carriers.fold(FOLD, out.clone(), sum(false), named);
+    bench.data_plane.fold(FOLD, out.clone(), sum(false), named);
     append(&source, &[1; 400]);
     published(&out, 400).await;
     // If it ended at the last byte, its end would be here before that of this stopped receive.
-    bench.carriers.stop_fold(FOLD);
+    bench.data_plane.stop_fold(FOLD);
     assert_eq!(bench.input().await, broken());
     bench.finish().await;
 }
@@ -300,7 +300,7 @@ async fn only_a_stream_whose_bytes_would_be_taken_is_reported_as_stalled() {
     let out = bench.copy(size as u64);
     let inputs: Vec<_> = (1..4).map(|n| pattern(n, size)).collect();
     let named = Inputs { sources: vec![source.clone()], streams: streams(2) };
-    bench.carriers.fold(FOLD, out.clone(), sum(false), named);
+    bench.data_plane.fold(FOLD, out.clone(), sum(false), named);
     let mut silent = bench.connect(peer(11)).await;
     head(&mut silent, 1, 0, size as u64).await;
     let mut held_up = bench.connect(peer(10)).await;
@@ -331,7 +331,7 @@ async fn only_a_stream_whose_bytes_would_be_taken_is_reported_as_stalled() {
 async fn a_stream_without_its_seal_is_reported_as_stalled_at_its_end() {
     let mut bench = Bench::with_stall_after(std::time::Duration::from_millis(100));
     let out = bench.copy(400);
-    bench.carriers.fold(FOLD, out, sum(false), Inputs { streams: streams(1), ..Inputs::default() });
+    bench.data_plane.fold(FOLD, out, sum(false), Inputs { streams: streams(1), ..Inputs::default() });
     let mut stream = bench.connect(peer(10)).await;
     head(&mut stream, 0, 0, 400).await;
     stream.write_all(&pattern(1, 400)).await.unwrap();
@@ -351,22 +351,22 @@ async fn streams_that_were_added_too_late_are_not_awaited_for_ever() {
     for ended_before in [false, true] {
         let mut bench = Bench::new();
         let out = bench.copy(400);
-        bench.carriers.fold(FOLD, out, sum(true), Inputs { sources: vec![], streams: streams(1) });
+        bench.data_plane.fold(FOLD, out, sum(true), Inputs { sources: vec![], streams: streams(1) });
         let mut stream = bench.connect(peer(10)).await;
         head(&mut stream, 0, 0, 400).await;
         drop(stream);
         assert_eq!(bench.input().await, Input::FoldStreamBroken { fold: FOLD, transfer: TransferId(0) });
         if ended_before {
-            bench.carriers.stop_fold(FOLD);
+            bench.data_plane.stop_fold(FOLD);
             // Its end is on the way to the core.
             tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         }
         let added = Inputs { sources: vec![], streams: vec![(TransferId(1), peer(11))] };
-        bench.carriers.amend_fold(FOLD, sum(true), added);
-        bench.carriers.stop_fold(FOLD);
+        bench.data_plane.amend_fold(FOLD, sum(true), added);
+        bench.data_plane.stop_fold(FOLD);
         assert_eq!(bench.input().await, broken());
         let mut late = bench.connect(peer(11)).await;
-        assert_eq!(bench.carriers.awaited(), 0, "ended before: {ended_before}");
+        assert_eq!(bench.data_plane.awaited(), 0, "ended before: {ended_before}");
         head(&mut late, 1, 0, 400).await;
         closed(&late).await;
         bench.finish().await;

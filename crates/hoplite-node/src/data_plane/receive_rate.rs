@@ -13,15 +13,15 @@ const MEASURED_BYTES_MIN: u64 = 256 << 10;
 const FLOW_GAP_MAX: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(super) struct ReceiveRate {
     last: Option<Instant>,
     flowing: Duration,
     bytes: u64,
 }
 
-impl Flow {
+impl ReceiveRate {
     pub(super) fn new() -> Self {
-        Flow { last: None, flowing: Duration::ZERO, bytes: 0 }
+        ReceiveRate { last: None, flowing: Duration::ZERO, bytes: 0 }
     }
 
     /// `bytes` were read at `now`. The bytes that end a silence are not counted either: they may
@@ -57,25 +57,27 @@ mod tests {
     #[test]
     fn silences_do_not_count() {
         let start = Instant::now();
-        let mut flow = Flow::new();
+        let mut receive_rate = ReceiveRate::new();
         let mut now = start;
-        flow.on_read(now, 1 << 20);
+        receive_rate.on_read(now, 1 << 20);
         for _ in 0..10 {
             now += Duration::from_millis(10);
-            flow.on_read(now, 1 << 20);
+            receive_rate.on_read(now, 1 << 20);
         }
         now += Duration::from_secs(5);
-        flow.on_read(now, 1 << 20);
-        let Some(Input::Measured { bytes_per_s, .. }) = flow.measured(peer()) else { panic!("{flow:?}") };
+        receive_rate.on_read(now, 1 << 20);
+        let Some(Input::Measured { bytes_per_s, .. }) = receive_rate.measured(peer()) else {
+            panic!("{receive_rate:?}")
+        };
         assert_eq!(bytes_per_s, 100 << 20);
     }
 
     #[test]
     fn a_short_transfer_is_no_measurement() {
-        let mut flow = Flow::new();
+        let mut receive_rate = ReceiveRate::new();
         let start = Instant::now();
-        flow.on_read(start, 1000);
-        flow.on_read(start + Duration::from_millis(1), 1000);
-        assert_eq!(flow.measured(peer()), None);
+        receive_rate.on_read(start, 1000);
+        receive_rate.on_read(start + Duration::from_millis(1), 1000);
+        assert_eq!(receive_rate.measured(peer()), None);
     }
 }

@@ -3,17 +3,17 @@
 use hoplite_core::io::Input;
 use tokio::sync::mpsc;
 
-/// Owned by a job. Dropped without [`Ending::conclude`] (the job panicked, was never claimed, or
+/// Owned by a job. Dropped without [`Completion::conclude`] (the job panicked, was never claimed, or
 /// its thread ended) it reports the job as broken.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct Completion {
     inputs: mpsc::UnboundedSender<Input>,
     broken: Option<Input>,
 }
 
-impl Ending {
+impl Completion {
     pub(super) fn new(inputs: mpsc::UnboundedSender<Input>, broken: Input) -> Self {
-        Ending { inputs, broken: Some(broken) }
+        Completion { inputs, broken: Some(broken) }
     }
 
     pub(super) fn conclude(mut self, input: Input) {
@@ -21,7 +21,7 @@ impl Ending {
     }
 }
 
-impl Drop for Ending {
+impl Drop for Completion {
     fn drop(&mut self) {
         if let Some(input) = self.broken.take() {
             // Nobody listens any more when the daemon ends.

@@ -1,4 +1,4 @@
-//! One carry thread.
+//! One data thread.
 
 use std::future::Future;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 /// A thread with a runtime, the idle bundles that belong to it, and how busy it is.
 #[derive(Debug)]
-pub(super) struct CarryThread {
+pub(super) struct DataThread {
     handle: Handle,
     pool: Arc<BulkPool>,
     load: Load,
@@ -20,15 +20,15 @@ pub(super) struct CarryThread {
     stopped: Receiver<()>,
 }
 
-impl CarryThread {
-    pub(super) fn start(number: usize, pool: BulkPool) -> io::Result<CarryThread> {
+impl DataThread {
+    pub(super) fn start(number: usize, pool: BulkPool) -> io::Result<DataThread> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let pool = Arc::new(pool);
         let (stop, stopping) = oneshot::channel::<()>();
         let (ended, stopped) = sync_channel(1);
         let expiring = pool.clone();
-        std::thread::Builder::new().name(format!("carry-{number}")).spawn(move || {
+        std::thread::Builder::new().name(format!("data-{number}")).spawn(move || {
             let _ = runtime.block_on(async {
                 tokio::select! {
                     stopped = stopping => stopped,
@@ -38,7 +38,7 @@ impl CarryThread {
             drop(runtime);
             let _ = ended.send(());
         })?;
-        Ok(CarryThread { handle, pool, load: Load::default(), stop, stopped })
+        Ok(DataThread { handle, pool, load: Load::default(), stop, stopped })
     }
 
     pub(super) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {

@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 
 /// One bell per peer that has connections here.
 #[derive(Debug, Default)]
-pub(super) struct Severed(Mutex<HashMap<NodeId, Arc<Notify>>>);
+pub(super) struct Disconnects(Mutex<HashMap<NodeId, Arc<Notify>>>);
 
-impl Severed {
+impl Disconnects {
     /// Done when `peer` is next declared gone.
     pub(super) fn watch(&self, peer: NodeId) -> OwnedNotified {
         let mut bells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -24,7 +24,7 @@ impl Severed {
     }
 
     /// The peer is gone.
-    pub(super) fn sever(&self, peer: NodeId) {
+    pub(super) fn on_gone(&self, peer: NodeId) {
         let mut bells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bell) = bells.remove(&peer) {
             bell.notify_waiters();

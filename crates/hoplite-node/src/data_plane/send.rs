@@ -12,9 +12,9 @@ use hoplite_types::{Connections, NodeId, TransferId};
 use tokio::sync::Notify;
 use tracing::{debug, info};
 
-use super::ending::Ending;
+use super::completion::Completion;
 use super::grain::grain;
-use super::pace::Pace;
+use super::send_rate::SendRate;
 use super::thread::Busy;
 use super::{Counters, Shared};
 use crate::copies::{Copy, Following};
@@ -29,7 +29,7 @@ pub(super) struct Send {
     pub(super) offset: u64,
     pub(super) connections: Connections,
     pub(super) stop: Arc<Notify>,
-    pub(super) ending: Ending,
+    pub(super) completion: Completion,
 }
 
 impl Send {
@@ -40,7 +40,7 @@ impl Send {
             () = self.stop.notified() => Input::SendEnded { send, outcome: Err(Broken) },
             ended = self.deliver(&shared, &pool) => ended,
         };
-        self.ending.conclude(ended);
+        self.completion.conclude(ended);
     }
 
     async fn deliver(&self, shared: &Shared, pool: &BulkPool) -> Input {
@@ -67,7 +67,7 @@ impl Send {
         let head = BulkHead { transfer: self.transfer, offset: self.offset, size };
         write_frame(bundle, &BulkFrame::Whole(head)).await?;
         let grain = grain(size);
-        let mut pace = Pace::new(Instant::now());
+        let mut send_rate = SendRate::new(Instant::now());
         let mut at = self.offset;
         while at < size {
             let enough = size.min(at + grain);
@@ -75,14 +75,14 @@ impl Send {
             let Some(Ok(present)) = unless_closed(bundle, following.present(enough)).await else {
                 return Ok(Err(Broken));
             };
-            pace.on_waited(waiting.elapsed());
+            send_rate.on_waited(waiting.elapsed());
             let to = present.min(at + GRAIN_BYTES_MAX as u64);
             write_bytes(bundle, &following, at, to).await?;
             Counters::add(&shared.counters.sent_bytes, (to - at) as usize);
             at = to;
             tokio::task::yield_now().await;
         }
-        if let Some(measured) = pace.measured(Instant::now(), self.send, size - self.offset) {
+        if let Some(measured) = send_rate.measured(Instant::now(), self.send, size - self.offset) {
             let _ = shared.inputs.send(measured);
         }
         let Some(Ok(seal)) = unless_closed(bundle, following.sealed()).await else {

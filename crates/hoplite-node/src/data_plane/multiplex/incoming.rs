@@ -17,12 +17,12 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
-use crate::carry::arrivals::Expected;
-use crate::carry::fold::{Command, SharedSum};
-use crate::carry::framing::Framing;
-use crate::carry::receive::Receive;
-use crate::carry::silence::Silence;
-use crate::carry::{Counters, Shared};
+use crate::data_plane::arrivals::Expected;
+use crate::data_plane::fold::{Command, SharedSum};
+use crate::data_plane::framing::Framing;
+use crate::data_plane::receive::Receive;
+use crate::data_plane::stall_timer::StallTimer;
+use crate::data_plane::{Counters, Shared};
 
 /// Transfers that may share a bundle: as many as the streams of an allreduce over as many nodes as there may be.
 const STREAMS_MAX: usize = 2 * SOURCES_MAX;
@@ -31,7 +31,7 @@ const STREAMS_MAX: usize = 2 * SOURCES_MAX;
 const UNWANTED_BYTES_MAX: usize = 64 << 10;
 
 /// A bundle while transfers share it.
-pub(in crate::carry) struct Incoming<'a> {
+pub(in crate::data_plane) struct Incoming<'a> {
     from: NodeId,
     shared: &'a Arc<Shared>,
     bundle: &'a mut Bundle,
@@ -61,7 +61,7 @@ enum Place {
 }
 
 impl<'a> Incoming<'a> {
-    pub(in crate::carry) fn new(from: NodeId, shared: &'a Arc<Shared>, bundle: &'a mut Bundle) -> Self {
+    pub(in crate::data_plane) fn new(from: NodeId, shared: &'a Arc<Shared>, bundle: &'a mut Bundle) -> Self {
         let (streams, framing, piece, stops) = Default::default();
         Incoming { from, shared, bundle, streams, framing, piece, stops }
     }
@@ -69,14 +69,14 @@ impl<'a> Incoming<'a> {
     /// Takes the transfer that `head` begins, and all that begin until there is none left.
     ///
     /// # Errors
-    /// [`Broken`] if the bundle, or the peer's way to use it, broke, or it was `severed`.
-    pub(in crate::carry) async fn run(
+    /// [`Broken`] if the bundle, or the peer's way to use it, broke, or it was `disconnected`.
+    pub(in crate::data_plane) async fn run(
         mut self,
         head: BulkHead,
-        severed: Pin<&mut impl Future<Output = ()>>,
+        disconnected: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), Broken> {
         let outcome = match self.begin(head) {
-            Ok(()) => self.take_all(severed).await,
+            Ok(()) => self.take_all(disconnected).await,
             Err(error) => Err(error),
         };
         if let Err(error) = &outcome {
@@ -88,26 +88,26 @@ impl<'a> Incoming<'a> {
         outcome.map_err(|_| Broken)
     }
 
-    async fn take_all(&mut self, mut severed: Pin<&mut impl Future<Output = ()>>) -> io::Result<()> {
+    async fn take_all(&mut self, mut disconnected: Pin<&mut impl Future<Output = ()>>) -> io::Result<()> {
         let after = self.shared.stall_after;
         // One that waits its turn behind others is not silent: the bundle is, or is not.
-        let mut silence = Silence::new(Instant::now());
+        let mut stall_timer = StallTimer::new(Instant::now());
         let mut alarm = pin!(sleep(after));
         while !self.streams.is_empty() {
             tokio::select! {
                 biased;
-                () = &mut severed => return Err(io::Error::other("the peer is gone")),
+                () = &mut disconnected => return Err(io::Error::other("the peer is gone")),
                 Some(Ok(stopped)) = self.stops.join_next() => self.leave(stopped),
                 () = &mut alarm => {
-                    if silence.is_reportable(Instant::now(), after) {
+                    if stall_timer.is_reportable(Instant::now(), after) {
                         self.report_stalled();
                     }
-                    alarm.as_mut().reset(silence.due(after).into());
+                    alarm.as_mut().reset(stall_timer.due(after).into());
                 }
                 readable = self.bundle.readable() => {
                     readable?;
                     if self.read_grain()? > 0 {
-                        silence.restart(Instant::now());
+                        stall_timer.restart(Instant::now());
                     }
                     // Whoever forwards these bytes on this thread gets its turn.
                     tokio::task::yield_now().await;

@@ -14,9 +14,9 @@ use hoplite_types::{NodeId, TransferId};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
-use super::ending::Ending;
-use super::flow::Flow;
-use super::silence::Watch;
+use super::completion::Completion;
+use super::receive_rate::ReceiveRate;
+use super::stall_timer::StallWatch;
 use super::{Counters, Shared};
 use crate::copies::Copy;
 
@@ -28,7 +28,7 @@ pub(super) struct Receive {
     pub(super) copy: Arc<Copy>,
     pub(super) offset: u64,
     pub(super) stop: Arc<Notify>,
-    pub(super) ending: Ending,
+    pub(super) completion: Completion,
 }
 
 impl Receive {
@@ -42,14 +42,14 @@ impl Receive {
         bundle: &mut Bundle,
         shared: &Shared,
     ) -> Result<(), Broken> {
-        let mut flow = Flow::new();
+        let mut receive_rate = ReceiveRate::new();
         let outcome = tokio::select! {
             biased;
             () = self.stop.notified() => Err(Broken),
-            outcome = self.take(&head, bundle, shared, &mut flow) => outcome,
+            outcome = self.take(&head, bundle, shared, &mut receive_rate) => outcome,
         };
         let kept = outcome.as_ref().map(drop).map_err(|broken| *broken);
-        if let Some(measured) = flow.measured(self.from) {
+        if let Some(measured) = receive_rate.measured(self.from) {
             let _ = shared.inputs.send(measured);
         }
         self.end(outcome);
@@ -76,7 +76,7 @@ impl Receive {
         });
         let (watermark, size) = (self.copy.watermark(), self.copy.size());
         debug!(transfer = self.transfer.0, peer = %self.from, watermark, size, complete = outcome.is_ok(), "receive ended");
-        self.ending.conclude(Input::ReceiveEnded { transfer: self.transfer, watermark, outcome });
+        self.completion.conclude(Input::ReceiveEnded { transfer: self.transfer, watermark, outcome });
     }
 
     async fn take(
@@ -84,7 +84,7 @@ impl Receive {
         head: &BulkHead,
         bundle: &mut Bundle,
         shared: &Shared,
-        flow: &mut Flow,
+        receive_rate: &mut ReceiveRate,
     ) -> Result<Seal, Broken> {
         if !self.fits(head) {
             return Err(Broken);
@@ -92,7 +92,7 @@ impl Receive {
         let stalled = |watermark| {
             let _ = shared.inputs.send(Input::ReceiveStalled { transfer: self.transfer, watermark });
         };
-        let mut watch = Watch::new(shared.stall_after);
+        let mut watch = StallWatch::new(shared.stall_after);
         let mut at = self.offset;
         let mut since_yield = 0;
         while at < head.size {
@@ -108,7 +108,7 @@ impl Receive {
             };
             at += read as u64;
             let now = Instant::now();
-            flow.on_read(now, read);
+            receive_rate.on_read(now, read);
             watch.on_read(now);
             Counters::add(&shared.counters.received_bytes, read);
             since_yield += read;

@@ -11,9 +11,9 @@ use hoplite_types::peer::{BulkFrame, BulkHead, Seal};
 use hoplite_types::{Connections, Dtype, NodeId, ObjectId, Op, ReductionId, TransferId};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::carry::testing::*;
-use crate::carry::{Inputs, Way};
 use crate::copies::Copy;
+use crate::data_plane::testing::*;
+use crate::data_plane::{Inputs, Way};
 
 const SIZE: usize = 700_001;
 const FOLD: FoldId = FoldId(1);
@@ -72,11 +72,11 @@ async fn pieces_come_to_their_copies_and_sums_and_the_bundle_is_free_afterwards(
             let source = bench.sealed(&pattern(99, SIZE - 1));
             let transfers: Vec<_> = (0..3).map(|n| 10 * round + n).collect();
             for n in 0..2 {
-                bench.carriers.receive(TransferId(transfers[n]), peer(2), copies[n].clone(), 0);
+                bench.data_plane.receive(TransferId(transfers[n]), peer(2), copies[n].clone(), 0);
             }
             let streams = vec![(TransferId(transfers[2]), peer(2))];
             let named = Inputs { sources: vec![source.clone()], streams };
-            bench.carriers.fold(FOLD, copies[2].clone(), sum(), named);
+            bench.data_plane.fold(FOLD, copies[2].clone(), sum(), named);
             for &transfer in &transfers {
                 begin(&mut bundle, transfer, SIZE - 1).await;
             }
@@ -98,7 +98,7 @@ async fn pieces_come_to_their_copies_and_sums_and_the_bundle_is_free_afterwards(
 
             // A transfer by itself.
             let copy = bench.copy(10);
-            bench.carriers.receive(TransferId(1000 + round), peer(2), copy.clone(), 0);
+            bench.data_plane.receive(TransferId(1000 + round), peer(2), copy.clone(), 0);
             transfer(&mut bundle, 1000 + round, b"0123456789").await;
             let whole = Input::ReceiveEnded {
                 transfer: TransferId(1000 + round),
@@ -119,14 +119,19 @@ async fn a_stream_that_lands_does_not_wait_for_a_late_source_and_comes_first_in_
     let out = bench.copy(400_000);
     let rule = FoldRule { dtype: Dtype::F32, ..sum() };
     let sources = vec![early, late.clone()];
-    bench.carriers.fold(FOLD, out.clone(), rule, Inputs { sources, streams: vec![(TransferId(1), peer(2))] });
+    bench.data_plane.fold(
+        FOLD,
+        out.clone(),
+        rule,
+        Inputs { sources, streams: vec![(TransferId(1), peer(2))] },
+    );
     let mut stream = bench.connect(peer(2)).await;
     begin(&mut stream, 1, 400_000).await;
     piece(&mut stream, 1, &floats(1e8)).await;
     end(&mut stream, 1).await;
     // What comes behind it on the connection is not kept waiting.
     let copy = bench.copy(3);
-    bench.carriers.receive(TransferId(2), peer(2), copy, 0);
+    bench.data_plane.receive(TransferId(2), peer(2), copy, 0);
     begin(&mut stream, 2, 3).await;
     piece(&mut stream, 2, b"abc").await;
     end(&mut stream, 2).await;
@@ -147,10 +152,10 @@ async fn a_stream_that_lands_does_not_wait_for_a_late_source_and_comes_first_in_
 async fn who_is_stopped_ends_at_once_and_the_others_go_on() {
     let mut bench = Bench::new();
     let (stopped, other, out) = (bench.copy(10), bench.copy(10), bench.copy(8));
-    bench.carriers.receive(TransferId(1), peer(2), stopped.clone(), 0);
-    bench.carriers.receive(TransferId(2), peer(2), other.clone(), 0);
+    bench.data_plane.receive(TransferId(1), peer(2), stopped.clone(), 0);
+    bench.data_plane.receive(TransferId(2), peer(2), other.clone(), 0);
     let named = Inputs { sources: vec![], streams: vec![(TransferId(3), peer(2))] };
-    bench.carriers.fold(FOLD, out.clone(), sum(), named);
+    bench.data_plane.fold(FOLD, out.clone(), sum(), named);
     let mut stream = bench.connect(peer(2)).await;
     for (transfer, size) in [(1, 10), (2, 10), (3, 8)] {
         begin(&mut stream, transfer, size).await;
@@ -159,9 +164,9 @@ async fn who_is_stopped_ends_at_once_and_the_others_go_on() {
     piece(&mut stream, 3, b"abcd").await;
     published(&stopped, 3).await;
     published(&out, 4).await;
-    bench.carriers.stop_receive(TransferId(1));
+    bench.data_plane.stop_receive(TransferId(1));
     assert_eq!(bench.input().await, received(1, 3, Err(Broken)));
-    bench.carriers.stop_fold(FOLD);
+    bench.data_plane.stop_fold(FOLD);
     assert_eq!(bench.input().await, folded(Err(Broken)));
     // Their sender does not know yet; then it does.
     piece(&mut stream, 1, b"def").await;
@@ -179,10 +184,10 @@ async fn who_is_stopped_ends_at_once_and_the_others_go_on() {
 async fn what_the_sender_aborts_is_broken_and_nobody_else() {
     let mut bench = Bench::new();
     let (aborted, other, out) = (bench.copy(10), bench.copy(3), bench.copy(8));
-    bench.carriers.receive(TransferId(1), peer(2), aborted, 0);
-    bench.carriers.receive(TransferId(2), peer(2), other, 0);
+    bench.data_plane.receive(TransferId(1), peer(2), aborted, 0);
+    bench.data_plane.receive(TransferId(2), peer(2), other, 0);
     let named = Inputs { sources: vec![], streams: vec![(TransferId(3), peer(2))] };
-    bench.carriers.fold(FOLD, out, sum(), named);
+    bench.data_plane.fold(FOLD, out, sum(), named);
     let mut stream = bench.connect(peer(2)).await;
     for (transfer, size) in [(1, 10), (2, 3), (3, 8)] {
         begin(&mut stream, transfer, size).await;
@@ -196,21 +201,28 @@ async fn what_the_sender_aborts_is_broken_and_nobody_else() {
     let lost = Input::FoldStreamBroken { fold: FOLD, transfer: TransferId(3) };
     let expected = vec![received(1, 3, Err(Broken)), received(2, 3, Ok(Seal::default())), lost];
     all_of(&mut bench, expected).await;
-    bench.carriers.stop_fold(FOLD);
+    bench.data_plane.stop_fold(FOLD);
     assert_eq!(bench.input().await, folded(Err(Broken)));
     bench.finish().await;
 }
 
 #[tokio::test]
 async fn all_of_them_break_with_the_connection_or_with_the_rules() {
-    for how in
-        ["closed", "severed", "no such transfer", "too much", "too little", "by itself", "twice", "misfit"]
-    {
+    for how in [
+        "closed",
+        "disconnected",
+        "no such transfer",
+        "too much",
+        "too little",
+        "by itself",
+        "twice",
+        "misfit",
+    ] {
         let mut bench = Bench::new();
         let (copy, out) = (bench.copy(10), bench.copy(8));
-        bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+        bench.data_plane.receive(TransferId(1), peer(2), copy.clone(), 0);
         let named = Inputs { sources: vec![], streams: vec![(TransferId(2), peer(2))] };
-        bench.carriers.fold(FOLD, out.clone(), sum(), named);
+        bench.data_plane.fold(FOLD, out.clone(), sum(), named);
         let mut stream = bench.connect(peer(2)).await;
         begin(&mut stream, 1, 10).await;
         begin(&mut stream, 2, 8).await;
@@ -219,7 +231,7 @@ async fn all_of_them_break_with_the_connection_or_with_the_rules() {
         published(&out, 4).await;
         match how {
             "closed" => drop(stream),
-            "severed" => bench.carriers.forget(peer(2)),
+            "disconnected" => bench.data_plane.forget(peer(2)),
             "no such transfer" => piece(&mut stream, 3, b"abc").await,
             "too much" => piece(&mut stream, 1, b"0123456789").await,
             "too little" => {
@@ -230,7 +242,7 @@ async fn all_of_them_break_with_the_connection_or_with_the_rules() {
             "twice" => begin(&mut stream, 1, 10).await,
             _ => {
                 let other = bench.copy(3);
-                bench.carriers.receive(TransferId(3), peer(2), other, 0);
+                bench.data_plane.receive(TransferId(3), peer(2), other, 0);
                 begin(&mut stream, 3, 4).await;
             }
         }
@@ -240,7 +252,7 @@ async fn all_of_them_break_with_the_connection_or_with_the_rules() {
             expected.push(received(3, 0, Err(Broken)));
         }
         all_of(&mut bench, expected).await;
-        bench.carriers.stop_fold(FOLD);
+        bench.data_plane.stop_fold(FOLD);
         assert_eq!(bench.input().await, folded(Err(Broken)), "{how}");
         bench.finish().await;
     }
@@ -251,8 +263,8 @@ async fn a_stream_is_silent_when_its_bundle_is() {
     let after = Duration::from_millis(100);
     let mut bench = Bench::with_stall_after(after);
     let (waiting, busy) = (bench.copy(10), bench.copy(1000));
-    bench.carriers.receive(TransferId(1), peer(2), waiting, 0);
-    bench.carriers.receive(TransferId(2), peer(2), busy.clone(), 0);
+    bench.data_plane.receive(TransferId(1), peer(2), waiting, 0);
+    bench.data_plane.receive(TransferId(2), peer(2), busy.clone(), 0);
     let mut stream = bench.connect(peer(2)).await;
     begin(&mut stream, 1, 10).await;
     begin(&mut stream, 2, 1000).await;
@@ -274,8 +286,8 @@ async fn a_stream_is_silent_when_its_bundle_is() {
             other => panic!("{other:?}"),
         }
     }
-    bench.carriers.stop_receive(TransferId(1));
-    bench.carriers.stop_receive(TransferId(2));
+    bench.data_plane.stop_receive(TransferId(1));
+    bench.data_plane.stop_receive(TransferId(2));
     let mut ended = 0;
     while ended < 2 {
         ended += usize::from(matches!(bench.input().await, Input::ReceiveEnded { .. }));
@@ -289,7 +301,7 @@ fn in_group() -> Way {
 }
 
 fn send(bench: &mut Bench, to: NodeId, number: u64, copy: &Arc<Copy>) {
-    bench.carriers.send(SendId(number), to, TransferId(number + 10), copy.clone(), 0, in_group());
+    bench.data_plane.send(SendId(number), to, TransferId(number + 10), copy.clone(), 0, in_group());
 }
 
 fn sent(number: u64, outcome: Result<(), Broken>) -> Input {
@@ -346,11 +358,11 @@ async fn sends_of_a_group_share_a_connection_which_is_free_afterwards() {
         }
     }
     all_of(&mut bench, (0..3).map(|n| sent(n, Ok(()))).collect()).await;
-    assert_eq!(bench.carriers.counters().sent_bytes.load(Ordering::Relaxed), 3 * SIZE as u64);
+    assert_eq!(bench.data_plane.counters().sent_bytes.load(Ordering::Relaxed), 3 * SIZE as u64);
 
     // The same connection brings the next of the group.
     let copy = bench.sealed(b"abc");
-    while bench.carriers.groups.values().any(|orders| !orders.is_closed()) {
+    while bench.data_plane.groups.values().any(|orders| !orders.is_closed()) {
         tokio::task::yield_now().await;
     }
     send(&mut bench, receiver.id, 3, &copy);
@@ -412,7 +424,7 @@ async fn one_that_is_stopped_or_aborted_leaves_the_others_alone() {
             assert!(matches!(next(&mut stream).await, BulkFrame::Begin(_)));
         }
         match how {
-            "stop" => bench.carriers.stop_send(SendId(0)),
+            "stop" => bench.data_plane.stop_send(SendId(0)),
             _ => copies[0].abort(),
         }
         assert_eq!(next(&mut stream).await, BulkFrame::Abort { transfer: TransferId(10) }, "{how}");
@@ -437,7 +449,7 @@ async fn one_that_is_stopped_while_its_receiver_does_not_read_ends_all_the_same(
     send(&mut bench, receiver.id, 1, &empty);
     let _stream = receiver.accept().await;
     // Until the sockets are full.
-    let sent_bytes = || bench.carriers.counters().sent_bytes.load(Ordering::Relaxed);
+    let sent_bytes = || bench.data_plane.counters().sent_bytes.load(Ordering::Relaxed);
     let (mut before, mut same) = (0, 0);
     while same < 10 {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -445,7 +457,7 @@ async fn one_that_is_stopped_while_its_receiver_does_not_read_ends_all_the_same(
         same = if now == before && now > 0 { same + 1 } else { 0 };
         before = now;
     }
-    bench.carriers.stop_send(SendId(0));
+    bench.data_plane.stop_send(SendId(0));
     all_of(&mut bench, vec![sent(0, Err(Broken)), sent(1, Err(Broken))]).await;
     bench.finish().await;
 }

@@ -35,7 +35,7 @@ async fn transfers_follow_each_other_on_a_bundle() {
         for (n, size) in [SIZE, 1, 700_001, SIZE].into_iter().enumerate() {
             let (n, bytes) = (n as u64, pattern(n as u64, size));
             let copy = bench.copy(size as u64);
-            bench.carriers.receive(TransferId(n), peer(2), copy.clone(), 0);
+            bench.data_plane.receive(TransferId(n), peer(2), copy.clone(), 0);
             transfer(&mut bundle, n, &bytes).await;
             assert_eq!(bench.input().await, received(n, size as u64));
             assert!(contents(&copy) == bytes, "transfer {n} over {connections} arrived changed");
@@ -49,7 +49,7 @@ async fn bytes_are_published_as_they_arrive_and_a_transfer_resumes_where_another
     let mut bench = Bench::new();
     let bytes = pattern(1, SIZE);
     let copy = bench.copy(SIZE as u64);
-    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    bench.data_plane.receive(TransferId(1), peer(2), copy.clone(), 0);
     let mut first = bench.connect(peer(2)).await;
     head(&mut first, 1, 0, SIZE as u64).await;
     for (from, to) in [(0, 1), (1, 70_000), (70_000, 1_000_000)] {
@@ -59,7 +59,7 @@ async fn bytes_are_published_as_they_arrive_and_a_transfer_resumes_where_another
     drop(first);
     assert_eq!(bench.input().await, broken(1, 1_000_000));
 
-    bench.carriers.receive(TransferId(2), peer(3), copy.clone(), 1_000_000);
+    bench.data_plane.receive(TransferId(2), peer(3), copy.clone(), 1_000_000);
     let mut second = bench.connect(peer(3)).await;
     head(&mut second, 2, 1_000_000, SIZE as u64).await;
     second.write_all(&bytes[1_000_000..]).await.unwrap();
@@ -72,7 +72,7 @@ async fn bytes_are_published_as_they_arrive_and_a_transfer_resumes_where_another
 /// Every byte of transfer 1 is on its way; what ends it is not.
 async fn all_but_the_trailer(bench: &mut Bench) -> TcpStream {
     let copy = bench.copy(SIZE as u64);
-    bench.carriers.receive(TransferId(1), peer(2), copy, 0);
+    bench.data_plane.receive(TransferId(1), peer(2), copy, 0);
     let mut stream = bench.connect(peer(2)).await;
     head(&mut stream, 1, 0, SIZE as u64).await;
     stream.write_all(&pattern(1, SIZE)).await.unwrap();
@@ -102,8 +102,8 @@ async fn a_seal_over_too_many_sources_is_none() {
 async fn a_receive_that_is_stopped_before_it_arrives_ends_once() {
     let mut bench = Bench::new();
     let copy = bench.copy(10);
-    bench.carriers.receive(TransferId(1), peer(2), copy, 0);
-    bench.carriers.stop_receive(TransferId(1));
+    bench.data_plane.receive(TransferId(1), peer(2), copy, 0);
+    bench.data_plane.stop_receive(TransferId(1));
     assert_eq!(bench.input().await, broken(1, 0));
     let mut late = bench.connect(peer(2)).await;
     head(&mut late, 1, 0, 10).await;
@@ -115,12 +115,12 @@ async fn a_receive_that_is_stopped_before_it_arrives_ends_once() {
 async fn a_receive_that_is_stopped_on_its_way_closes_the_connection() {
     let mut bench = Bench::new();
     let copy = bench.copy(10);
-    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    bench.data_plane.receive(TransferId(1), peer(2), copy.clone(), 0);
     let mut stream = bench.connect(peer(2)).await;
     head(&mut stream, 1, 0, 10).await;
     stream.write_all(b"abc").await.unwrap();
     published(&copy, 3).await;
-    bench.carriers.stop_receive(TransferId(1));
+    bench.data_plane.stop_receive(TransferId(1));
     assert_eq!(bench.input().await, broken(1, 3));
     closed(&stream).await;
     bench.finish().await;
@@ -130,7 +130,7 @@ async fn a_receive_that_is_stopped_on_its_way_closes_the_connection() {
 async fn a_receive_into_an_aborted_copy_breaks() {
     let mut bench = Bench::new();
     let copy = bench.copy(10);
-    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    bench.data_plane.receive(TransferId(1), peer(2), copy.clone(), 0);
     let mut stream = bench.connect(peer(2)).await;
     head(&mut stream, 1, 0, 10).await;
     stream.write_all(b"abc").await.unwrap();
@@ -145,7 +145,7 @@ async fn a_receive_into_an_aborted_copy_breaks() {
 async fn only_the_expected_peer_can_bring_a_transfer() {
     let mut bench = Bench::new();
     let copy = bench.copy(3);
-    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    bench.data_plane.receive(TransferId(1), peer(2), copy.clone(), 0);
     let mut stranger = bench.connect(peer(3)).await;
     head(&mut stranger, 1, 0, 3).await;
     closed(&stranger).await;
@@ -164,7 +164,7 @@ async fn a_transfer_of_another_size_or_offset_is_refused() {
     for (offset, size) in [(0, 11), (1, 10), (0, u64::MAX)] {
         let mut bench = Bench::new();
         let copy = bench.copy(10);
-        bench.carriers.receive(TransferId(1), peer(2), copy, 0);
+        bench.data_plane.receive(TransferId(1), peer(2), copy, 0);
         let mut stream = bench.connect(peer(2)).await;
         head(&mut stream, 1, offset, size).await;
         assert_eq!(bench.input().await, broken(1, 0));
@@ -193,7 +193,7 @@ async fn sends_share_a_connection_and_carry_the_seal() {
         append(&copy, &bytes);
         copy.seal(seal.clone());
         let offset = n * 1000;
-        bench.carriers.send(SendId(n), receiver.id, TransferId(n + 10), copy, offset, ALONE);
+        bench.data_plane.send(SendId(n), receiver.id, TransferId(n + 10), copy, offset, ALONE);
         let stream = match &mut stream {
             Some(stream) => stream,
             empty => empty.insert(receiver.accept().await),
@@ -219,7 +219,7 @@ async fn a_send_follows_its_writer_and_waits_for_the_seal() {
     let receiver = Listening::new().await;
     let bytes = pattern(1, SIZE);
     let copy = bench.copy(SIZE as u64);
-    bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0, ALONE);
+    bench.data_plane.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0, ALONE);
     let mut stream = receiver.accept().await;
     read_frame::<BulkFrame>(&mut stream).await.unwrap();
     let grain = super::grain::grain(SIZE as u64) as usize;
@@ -247,12 +247,12 @@ async fn a_send_ends_with_its_copy_its_receiver_or_an_order() {
         let receiver = Listening::new().await;
         let copy = bench.copy(10);
         append(&copy, b"abc");
-        bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0, ALONE);
+        bench.data_plane.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0, ALONE);
         let mut stream = receiver.accept().await;
         read_frame::<BulkFrame>(&mut stream).await.unwrap();
         match how {
             "abort" => copy.abort(),
-            "stop" => bench.carriers.stop_send(SendId(1)),
+            "stop" => bench.data_plane.stop_send(SendId(1)),
             _ => drop(stream),
         }
         assert_eq!(bench.input().await, send_broken(1), "{how}");
@@ -265,7 +265,7 @@ async fn a_send_to_nobody_does_not_begin() {
     let mut bench = Bench::new();
     let gone = Listening::new().await.id;
     let copy = bench.sealed(b"abc");
-    bench.carriers.send(SendId(1), gone, TransferId(1), copy, 0, ALONE);
+    bench.data_plane.send(SendId(1), gone, TransferId(1), copy, 0, ALONE);
     assert_eq!(bench.input().await, Input::PeerGone { node: gone }, "its host refuses connections");
     assert_eq!(bench.input().await, Input::SendNotBegun { send: SendId(1) });
     bench.finish().await;
@@ -282,7 +282,7 @@ fn stalled(transfer: u64, watermark: u64) -> Input {
 async fn a_receive_that_stands_still_is_reported_each_time_and_goes_on() {
     let mut bench = Bench::with_stall_after(STALL_AFTER);
     let copy = bench.copy(10);
-    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    bench.data_plane.receive(TransferId(1), peer(2), copy.clone(), 0);
     let mut stream = bench.connect(peer(2)).await;
     let began = Instant::now();
     head(&mut stream, 1, 0, 10).await;
@@ -308,20 +308,20 @@ async fn a_receive_that_stands_still_is_reported_each_time_and_goes_on() {
 #[tokio::test]
 async fn a_transfer_that_never_arrives_is_reported_each_time() {
     let mut bench = Bench::with_stall_after(STALL_AFTER);
-    assert_eq!(bench.carriers.next_look(), None);
+    assert_eq!(bench.data_plane.next_look(), None);
     let copy = bench.copy(10);
     append(&copy, b"abc");
-    bench.carriers.receive(TransferId(1), peer(2), copy, 3);
+    bench.data_plane.receive(TransferId(1), peer(2), copy, 3);
     for _ in 0..3 {
-        let look = bench.carriers.next_look().expect("something is awaited");
+        let look = bench.data_plane.next_look().expect("something is awaited");
         tokio::time::sleep_until(look.into()).await;
-        assert_eq!(bench.carriers.stalled(look), [stalled(1, 3)]);
+        assert_eq!(bench.data_plane.stalled(look), [stalled(1, 3)]);
     }
-    bench.carriers.stop_receive(TransferId(1));
+    bench.data_plane.stop_receive(TransferId(1));
     assert_eq!(bench.input().await, broken(1, 3));
-    let look = bench.carriers.next_look().expect("it has not looked since");
-    assert_eq!(bench.carriers.stalled(look), []);
-    assert_eq!(bench.carriers.next_look(), None);
+    let look = bench.data_plane.next_look().expect("it has not looked since");
+    assert_eq!(bench.data_plane.stalled(look), []);
+    assert_eq!(bench.data_plane.next_look(), None);
     bench.finish().await;
 }
 
@@ -332,14 +332,14 @@ async fn idle_connections_of_a_peer_that_is_gone_are_closed() {
     let fresh = bench.connect(peer(2)).await;
     let mut other = bench.connect(peer(3)).await;
     let copy = bench.copy(3);
-    bench.carriers.receive(TransferId(1), peer(2), copy, 0);
+    bench.data_plane.receive(TransferId(1), peer(2), copy, 0);
     transfer(&mut used, 1, b"abc").await;
     assert_eq!(bench.input().await, received(1, 3));
-    bench.carriers.forget(peer(2));
+    bench.data_plane.forget(peer(2));
     closed(&used).await;
     closed(&fresh).await;
     let copy = bench.copy(3);
-    bench.carriers.receive(TransferId(2), peer(3), copy, 0);
+    bench.data_plane.receive(TransferId(2), peer(3), copy, 0);
     transfer(&mut other, 2, b"abc").await;
     assert_eq!(bench.input().await, received(2, 3), "another peer's connection works on");
     bench.finish().await;
@@ -354,7 +354,7 @@ async fn sends_by_as_many_connections_share_a_bundle() {
     for n in 0..3 {
         let bytes = pattern(n, SIZE);
         let copy = bench.sealed(&bytes);
-        bench.carriers.send(
+        bench.data_plane.send(
             SendId(n),
             receiver.id,
             TransferId(n),
@@ -385,7 +385,7 @@ async fn sends_by_as_many_connections_share_a_bundle() {
 async fn half_a_bundle_breaks_the_send_and_the_receive() {
     let mut bench = Bench::new();
     let copy = bench.copy(SIZE as u64);
-    bench.carriers.receive(TransferId(1), peer(2), copy.clone(), 0);
+    bench.data_plane.receive(TransferId(1), peer(2), copy.clone(), 0);
     let mut parts = bench.connect_parts(peer(2), 2).await;
     let (second, mut first) = (parts.pop().unwrap(), parts.pop().unwrap());
     head(&mut first, 1, 0, SIZE as u64).await;
@@ -402,7 +402,7 @@ async fn half_a_bundle_breaks_the_send_and_the_receive() {
 
     let receiver = Listening::new().await;
     let copy = bench.sealed(&pattern(1, SIZE));
-    bench.carriers.send(
+    bench.data_plane.send(
         SendId(1),
         receiver.id,
         TransferId(2),
@@ -421,7 +421,7 @@ async fn a_send_tells_how_fast_the_network_took_it_unless_it_waited() {
     let receiver = Listening::new().await;
     let bytes = pattern(1, SIZE);
     let copy = bench.sealed(&bytes);
-    bench.carriers.send(SendId(1), receiver.id, TransferId(1), copy, 0, ALONE);
+    bench.data_plane.send(SendId(1), receiver.id, TransferId(1), copy, 0, ALONE);
     let mut stream = receiver.accept().await;
     stream.read_exact(&mut vec![0; SIZE]).await.unwrap();
     let Input::SendMeasured { send: SendId(1), bytes: measured, .. } = bench.any_input().await else {
@@ -431,7 +431,7 @@ async fn a_send_tells_how_fast_the_network_took_it_unless_it_waited() {
     assert_eq!(bench.input().await, sent(1));
 
     let copy = bench.copy(10);
-    bench.carriers.send(SendId(2), receiver.id, TransferId(2), copy.clone(), 0, ALONE);
+    bench.data_plane.send(SendId(2), receiver.id, TransferId(2), copy.clone(), 0, ALONE);
     let mut rest = Vec::new();
     // The head has come, so it waits; the bytes come long after it.
     while rest.len() < 20 {

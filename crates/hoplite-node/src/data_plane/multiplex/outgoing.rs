@@ -22,16 +22,16 @@ use hoplite_wire::encode;
 use tokio::sync::{mpsc, Notify};
 use tracing::debug;
 
-use crate::carry::ending::Ending;
-use crate::carry::grain::grain;
-use crate::carry::send::dial;
-use crate::carry::thread::Busy;
-use crate::carry::{Counters, Shared};
 use crate::copies::{Copy, Following};
+use crate::data_plane::completion::Completion;
+use crate::data_plane::grain::grain;
+use crate::data_plane::send::dial;
+use crate::data_plane::thread::Busy;
+use crate::data_plane::{Counters, Shared};
 
 /// What the control thread tells.
 #[derive(Debug)]
-pub(in crate::carry) enum Order {
+pub(in crate::data_plane) enum Order {
     /// `Output::Send`.
     Send(Box<Job>),
     /// `Output::StopSend`.
@@ -39,12 +39,12 @@ pub(in crate::carry) enum Order {
 }
 
 #[derive(Debug)]
-pub(in crate::carry) struct Job {
-    pub(in crate::carry) send: SendId,
-    pub(in crate::carry) transfer: TransferId,
-    pub(in crate::carry) copy: Arc<Copy>,
-    pub(in crate::carry) offset: u64,
-    pub(in crate::carry) ending: Ending,
+pub(in crate::data_plane) struct Job {
+    pub(in crate::data_plane) send: SendId,
+    pub(in crate::data_plane) transfer: TransferId,
+    pub(in crate::data_plane) copy: Arc<Copy>,
+    pub(in crate::data_plane) offset: u64,
+    pub(in crate::data_plane) completion: Completion,
 }
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ struct Piece {
 
 /// All of a group's transfers to a peer.
 #[derive(Debug)]
-pub(in crate::carry) struct Outgoing {
+pub(in crate::data_plane) struct Outgoing {
     to: NodeId,
     connections: Connections,
     shared: Arc<Shared>,
@@ -82,7 +82,7 @@ pub(in crate::carry) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(in crate::carry) fn new(
+    pub(in crate::data_plane) fn new(
         to: NodeId,
         connections: Connections,
         shared: Arc<Shared>,
@@ -93,7 +93,7 @@ impl Outgoing {
     }
 
     /// Until every transfer that was ordered has ended, or the bundle broke, and they with it.
-    pub(in crate::carry) async fn run(mut self, pool: Arc<BulkPool>, _busy: Busy) {
+    pub(in crate::data_plane) async fn run(mut self, pool: Arc<BulkPool>, _busy: Busy) {
         match self.deliver(&pool).await {
             Ok(bundle) => pool.put(self.to, bundle),
             Err(error) => debug!(peer = %self.to, %error, "no bulk connection for a group, or it broke"),
@@ -106,8 +106,8 @@ impl Outgoing {
             None => match self.dial().await {
                 Ok(bundle) => bundle,
                 Err(error) => {
-                    for Stream { job: Job { send, ending, .. }, .. } in self.streams.drain(..) {
-                        ending.conclude(Input::SendNotBegun { send });
+                    for Stream { job: Job { send, completion, .. }, .. } in self.streams.drain(..) {
+                        completion.conclude(Input::SendNotBegun { send });
                     }
                     return Err(error);
                 }
@@ -257,8 +257,8 @@ impl Outgoing {
                 Err(error) => return Err(error),
             }
         }
-        for Job { send, ending, .. } in self.ended.drain(..) {
-            ending.conclude(Input::SendEnded { send, outcome: Ok(()) });
+        for Job { send, completion, .. } in self.ended.drain(..) {
+            completion.conclude(Input::SendEnded { send, outcome: Ok(()) });
         }
         Ok(())
     }

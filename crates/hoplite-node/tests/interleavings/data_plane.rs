@@ -1,8 +1,8 @@
 //! The node's own sums.
 
-#[path = "../../src/carry/fold/shared.rs"]
+#[path = "../../src/data_plane/fold/shared.rs"]
 mod shared;
-#[path = "../../src/carry/fold/sum.rs"]
+#[path = "../../src/data_plane/fold/sum.rs"]
 mod sum;
 
 use std::sync::Arc;

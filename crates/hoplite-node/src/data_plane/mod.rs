@@ -1,40 +1,40 @@
 //! The threads that move bytes, and how the control thread puts them to work.
 //!
-//! Each carry thread runs its jobs on a runtime of its own: no locks between jobs, and the control
+//! Each data thread runs its jobs on a runtime of its own: no locks between jobs, and the control
 //! thread's latency does not depend on how long a copy takes. A `Receive` runs where its bulk
 //! connection lives, a group's `Send`s where their peer's do, other `Send`s and `Fold`s on the thread with the least to do.
 //!
 //! | file | what |
 //! |---|---|
-//! | `thread` | one carry thread |
+//! | `thread` | one data thread |
 //! | `arrivals` | which transfers are expected, and by whom |
 //! | `inbound` | a bundle from a peer: transfer after transfer |
 //! | `receive` | one transfer into a copy |
 //! | `send` | one transfer out of a copy |
 //! | `sends` | how the control thread starts and stops them |
 //! | `fold` | several inputs into one copy |
-//! | `pieces` | transfers that share a bundle |
+//! | `multiplex` | transfers that share a bundle |
 //! | `framing` | frames, as their bytes come |
-//! | `ending` | that every job ends in exactly one input for the core |
-//! | `flow`, `pace` | the rate at which a transfer came in, and left |
-//! | `silence` | how long a stream has brought nothing |
-//! | `severed` | closing idle connections of peers that are gone |
+//! | `completion` | that every job ends in exactly one input for the core |
+//! | `receive_rate`, `send_rate` | the rate at which a transfer came in, and left |
+//! | `stall_timer` | how long a stream has brought nothing |
+//! | `disconnects` | closing idle connections of peers that are gone |
 //! | `grain` | how many bytes are worth waking anyone |
 
 mod arrivals;
-mod ending;
-mod flow;
+mod completion;
+mod disconnects;
 mod fold;
 mod framing;
 mod grain;
 mod inbound;
-mod pace;
-mod pieces;
+mod multiplex;
 mod receive;
+mod receive_rate;
 mod send;
+mod send_rate;
 mod sends;
-mod severed;
-mod silence;
+mod stall_timer;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -56,18 +56,18 @@ use tracing::warn;
 
 use crate::copies::Copy;
 use arrivals::{Arrivals, Expected};
-use ending::Ending;
+use completion::Completion;
+use disconnects::Disconnects;
 use fold::SharedSum;
-use pieces::Order;
+use multiplex::Order;
 use sends::Sending;
 pub use sends::Way;
-use severed::Severed;
-use thread::CarryThread;
+use thread::DataThread;
 
-/// How long carry threads may take to end: jobs give way after each grain, well within this.
+/// How long data threads may take to end: jobs give way after each grain, well within this.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What carry threads tell the rest of the daemon about. Bytes since the start.
+/// What data threads tell the rest of the daemon about. Bytes since the start.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub sent_bytes: AtomicU64,
@@ -89,7 +89,7 @@ struct Shared {
     /// more for every `stall_after` that the stream stands still.
     inputs: mpsc::UnboundedSender<Input>,
     arrivals: Arrivals,
-    severed: Severed,
+    disconnects: Disconnects,
     shortage: Arc<Shortage>,
     counters: Counters,
     /// Numbers the bundles that are dialled here.
@@ -112,11 +112,11 @@ struct Folding {
     sum: SharedSum,
 }
 
-/// The control thread's handle on all carry threads.
+/// The control thread's handle on all data threads.
 #[derive(Debug)]
-pub struct Carriers {
+pub struct DataPlane {
     shared: Arc<Shared>,
-    threads: Vec<CarryThread>,
+    threads: Vec<DataThread>,
     receives: HashMap<TransferId, Arc<Notify>>,
     sends: HashMap<SendId, Sending>,
     /// Who sends a group's transfers to a node; closed when it has ended.
@@ -127,7 +127,7 @@ pub struct Carriers {
     next_look: Option<Instant>,
 }
 
-impl Carriers {
+impl DataPlane {
     /// Starts `threads` threads; what their jobs have to report goes to `inputs`, streams that have
     /// brought nothing for `stall_after` among it.
     ///
@@ -138,12 +138,14 @@ impl Carriers {
         threads: usize,
         stall_after: Duration,
         inputs: mpsc::UnboundedSender<Input>,
-    ) -> io::Result<Carriers> {
-        let (arrivals, severed, shortage, counters, last_bundle) = <(_, _, Arc<Shortage>, _, _)>::default();
-        let start = |number| CarryThread::start(number, shortage.pool(number));
+    ) -> io::Result<DataPlane> {
+        let (arrivals, disconnects, shortage, counters, last_bundle) =
+            <(_, _, Arc<Shortage>, _, _)>::default();
+        let start = |number| DataThread::start(number, shortage.pool(number));
         let threads = (0..threads).map(start).collect::<io::Result<_>>()?;
-        let shared = Shared { me, inputs, arrivals, severed, shortage, counters, last_bundle, stall_after };
-        Ok(Carriers {
+        let shared =
+            Shared { me, inputs, arrivals, disconnects, shortage, counters, last_bundle, stall_after };
+        Ok(DataPlane {
             shared: Arc::new(shared),
             threads,
             receives: HashMap::new(),
@@ -176,8 +178,14 @@ impl Carriers {
         let bundle = bundle.detach()?;
         self.arrived = (self.arrived + 1) % self.threads.len();
         let thread = &self.threads[self.arrived];
-        let severed = self.shared.severed.watch(from);
-        thread.spawn(inbound::serve_handed_over(thread.load(), self.shared.clone(), from, severed, bundle));
+        let disconnected = self.shared.disconnects.watch(from);
+        thread.spawn(inbound::serve_handed_over(
+            thread.load(),
+            self.shared.clone(),
+            from,
+            disconnected,
+            bundle,
+        ));
         Ok(())
     }
 
@@ -186,8 +194,8 @@ impl Carriers {
         let stop = Arc::new(Notify::new());
         self.receives.insert(transfer, stop.clone());
         let broken = Input::ReceiveEnded { transfer, watermark: offset, outcome: Err(Broken) };
-        let ending = Ending::new(self.shared.inputs.clone(), broken);
-        let receive = receive::Receive { transfer, from, copy, offset, stop, ending };
+        let completion = Completion::new(self.shared.inputs.clone(), broken);
+        let receive = receive::Receive { transfer, from, copy, offset, stop, completion };
         self.expect(transfer, from, Expected::Receive(Box::new(receive)));
     }
 
@@ -203,14 +211,14 @@ impl Carriers {
     pub fn fold(&mut self, fold: FoldId, out: Arc<Copy>, rule: FoldRule, inputs: Inputs) {
         let (commands, orders) = mpsc::unbounded_channel();
         let broken = Input::FoldEnded { fold, outcome: Err(Broken) };
-        let ending = Ending::new(self.shared.inputs.clone(), broken);
+        let completion = Completion::new(self.shared.inputs.clone(), broken);
         let (key, streams) = (out.id().0, inputs.streams.clone());
         let job = fold::Fold::new(fold, out, rule, inputs, self.shared.clone(), orders);
         let folding = Folding { commands, sum: job.sum() };
         self.expect_streams(&streams, &folding);
         self.folds.insert(fold, folding);
         let thread = self.least_loaded(key);
-        thread.spawn(job.run(ending, thread.load()));
+        thread.spawn(job.run(completion, thread.load()));
     }
 
     pub fn amend_fold(&mut self, fold: FoldId, rule: FoldRule, added: Inputs) {
@@ -241,7 +249,7 @@ impl Carriers {
         }
     }
 
-    /// When [`Carriers::stalled`] is to be called.
+    /// When [`DataPlane::stalled`] is to be called.
     pub fn next_look(&self) -> Option<Instant> {
         self.next_look
     }
@@ -257,16 +265,16 @@ impl Carriers {
     /// them, which the core stops.
     pub fn forget(&self, peer: NodeId) {
         self.threads.iter().for_each(|thread| thread.pool().forget(peer));
-        self.shared.severed.sever(peer);
+        self.shared.disconnects.on_gone(peer);
     }
 
     /// Ends all threads; their jobs are dropped where they are. Waits for [`STOP_TIMEOUT`] at most.
     pub fn stop(self) {
-        let stopping: Vec<_> = self.threads.into_iter().map(CarryThread::stop).collect();
+        let stopping: Vec<_> = self.threads.into_iter().map(DataThread::stop).collect();
         let deadline = Instant::now() + STOP_TIMEOUT;
         for stopped in stopping {
             if stopped.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err() {
-                warn!("a carry thread did not end within {STOP_TIMEOUT:?}; leaving it");
+                warn!("a data thread did not end within {STOP_TIMEOUT:?}; leaving it");
             }
         }
     }
@@ -286,7 +294,7 @@ impl Carriers {
 
     /// `key` chooses among equals, so that the same peer or copy comes to the same thread (and its
     /// idle connections) while nothing else is going on.
-    fn least_loaded(&self, key: u64) -> &CarryThread {
+    fn least_loaded(&self, key: u64) -> &DataThread {
         let first = key as usize % self.threads.len();
         let (before, after) = self.threads.split_at(first);
         after.iter().chain(before).min_by_key(|thread| thread.load().jobs()).expect("at least one thread")

@@ -9,20 +9,20 @@ use tokio::time::{sleep, Sleep};
 /// Watches one stream. Looked at when a timer says so and told of every byte that is read anyway, so
 /// that it costs nothing per byte.
 #[derive(Debug)]
-pub(super) struct Silence {
+pub(super) struct StallTimer {
     since: Instant,
     reports: u32,
 }
 
-impl Silence {
+impl StallTimer {
     /// Begins now.
     pub(super) fn new(now: Instant) -> Self {
-        Silence { since: now, reports: 0 }
+        StallTimer { since: now, reports: 0 }
     }
 
     /// Bytes came, or could not have come before `now`.
     pub(super) fn restart(&mut self, now: Instant) {
-        *self = Silence::new(now);
+        *self = StallTimer::new(now);
     }
 
     /// When to look again.
@@ -45,21 +45,21 @@ impl Silence {
 
 /// The silence of one stream that is waited for by a task of its own.
 #[derive(Debug)]
-pub(super) struct Watch {
-    silence: Silence,
+pub(super) struct StallWatch {
+    stall_timer: StallTimer,
     after: Duration,
     /// Set anew only when it has rung, so at most once per `after` however many bytes come.
     alarm: Pin<Box<Sleep>>,
 }
 
-impl Watch {
+impl StallWatch {
     /// Begins now. Must be called inside the runtime that will wait.
     pub(super) fn new(after: Duration) -> Self {
-        Watch { silence: Silence::new(Instant::now()), after, alarm: Box::pin(sleep(after)) }
+        StallWatch { stall_timer: StallTimer::new(Instant::now()), after, alarm: Box::pin(sleep(after)) }
     }
 
     pub(super) fn on_read(&mut self, now: Instant) {
-        self.silence.restart(now);
+        self.stall_timer.restart(now);
     }
 
     /// Waits for `brought`; `report` is called each time another `after` has passed in silence.
@@ -70,10 +70,10 @@ impl Watch {
                 biased;
                 brought = &mut brought => return brought,
                 () = &mut self.alarm => {
-                    if self.silence.is_reportable(Instant::now(), self.after) {
+                    if self.stall_timer.is_reportable(Instant::now(), self.after) {
                         report();
                     }
-                    self.alarm.as_mut().reset(self.silence.due(self.after).into());
+                    self.alarm.as_mut().reset(self.stall_timer.due(self.after).into());
                 }
             }
         }
@@ -89,24 +89,24 @@ mod tests {
     #[test]
     fn it_is_reported_once_each_period_until_a_byte_comes() {
         let start = Instant::now();
-        let mut silence = Silence::new(start);
+        let mut stall_timer = StallTimer::new(start);
         let ms = |ms| start + Duration::from_millis(ms);
-        assert!(!silence.is_reportable(ms(999), AFTER));
-        assert!(silence.is_reportable(ms(1010), AFTER));
-        assert!(!silence.is_reportable(ms(1999), AFTER));
-        assert!(silence.is_reportable(ms(2010), AFTER));
-        silence.restart(ms(2500));
-        assert!(!silence.is_reportable(ms(3499), AFTER));
-        assert!(silence.is_reportable(ms(3500), AFTER));
+        assert!(!stall_timer.is_reportable(ms(999), AFTER));
+        assert!(stall_timer.is_reportable(ms(1010), AFTER));
+        assert!(!stall_timer.is_reportable(ms(1999), AFTER));
+        assert!(stall_timer.is_reportable(ms(2010), AFTER));
+        stall_timer.restart(ms(2500));
+        assert!(!stall_timer.is_reportable(ms(3499), AFTER));
+        assert!(stall_timer.is_reportable(ms(3500), AFTER));
     }
 
     #[test]
     fn time_in_which_nobody_looked_does_not_count() {
         let start = Instant::now();
-        let mut silence = Silence::new(start);
+        let mut stall_timer = StallTimer::new(start);
         let woken = start + Duration::from_secs(60);
-        assert!(!silence.is_reportable(woken, AFTER));
-        assert!(!silence.is_reportable(woken + AFTER / 2, AFTER));
-        assert!(silence.is_reportable(woken + AFTER, AFTER));
+        assert!(!stall_timer.is_reportable(woken, AFTER));
+        assert!(!stall_timer.is_reportable(woken + AFTER / 2, AFTER));
+        assert!(stall_timer.is_reportable(woken + AFTER, AFTER));
     }
 }

@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 
 use super::arrivals::Expected;
 use super::fold::Command;
-use super::pieces::Incoming;
+use super::multiplex::Incoming;
 use super::thread::Load;
 use super::Shared;
 
@@ -21,29 +21,29 @@ pub(super) async fn serve_handed_over(
     load: Load,
     shared: Arc<Shared>,
     from: NodeId,
-    severed: OwnedNotified,
+    disconnected: OwnedNotified,
     bundle: Detached,
 ) {
     match bundle.attach() {
-        Ok(bundle) => serve(load, shared, from, severed, bundle).await,
+        Ok(bundle) => serve(load, shared, from, disconnected, bundle).await,
         Err(error) => warn!(peer = %from, %error, "cannot poll bulk connections; closed"),
     }
 }
 
-/// Serves the bundle until its end, or until the peer is `severed`. Dropping it is what the
+/// Serves the bundle until its end, or until the peer is `disconnected`. Dropping it is what the
 /// sender sees of any failure.
 pub(super) async fn serve(
     load: Load,
     shared: Arc<Shared>,
     from: NodeId,
-    severed: OwnedNotified,
+    disconnected: OwnedNotified,
     mut bundle: Bundle,
 ) {
-    let mut severed = pin!(severed);
+    let mut disconnected = pin!(disconnected);
     loop {
         let frame = tokio::select! {
             biased;
-            () = &mut severed => return,
+            () = &mut disconnected => return,
             frame = read_frame::<BulkFrame>(&mut bundle) => frame,
         };
         let head = match frame {
@@ -51,7 +51,7 @@ pub(super) async fn serve(
             Ok(BulkFrame::Begin(head)) => {
                 let _busy = load.busy();
                 let sharing = Incoming::new(from, &shared, &mut bundle);
-                match sharing.run(head, severed.as_mut()).await {
+                match sharing.run(head, disconnected.as_mut()).await {
                     Ok(()) => continue,
                     Err(Broken) => return,
                 }

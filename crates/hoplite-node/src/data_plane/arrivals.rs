@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::fold::{Command, SharedSum};
 use super::receive::Receive;
-use super::silence::Silence;
+use super::stall_timer::StallTimer;
 
 /// What to do with a transfer when it arrives.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Expected {
 struct Awaited {
     from: NodeId,
     expected: Expected,
-    silence: Silence,
+    stall_timer: StallTimer,
 }
 
 /// Filled by the control thread before the sender is told to start, emptied by whichever
@@ -45,7 +45,7 @@ pub(super) struct Arrivals(Mutex<HashMap<TransferId, Awaited>>);
 
 impl Arrivals {
     pub(super) fn expect(&self, transfer: TransferId, from: NodeId, expected: Expected) {
-        let awaited = Awaited { from, expected, silence: Silence::new(Instant::now()) };
+        let awaited = Awaited { from, expected, stall_timer: StallTimer::new(Instant::now()) };
         self.lock().insert(transfer, awaited);
     }
 
@@ -69,14 +69,17 @@ impl Arrivals {
     pub(super) fn stalled(&self, now: Instant, after: Duration) -> Vec<Input> {
         let report = |(&transfer, known): (_, &mut Awaited)| {
             let watermark = known.expected.watermark();
-            known.silence.is_reportable(now, after).then_some(Input::ReceiveStalled { transfer, watermark })
+            known
+                .stall_timer
+                .is_reportable(now, after)
+                .then_some(Input::ReceiveStalled { transfer, watermark })
         };
         self.lock().iter_mut().filter_map(report).collect()
     }
 
     /// When [`Arrivals::stalled`] may have something to report.
     pub(super) fn next_due(&self, after: Duration) -> Option<Instant> {
-        self.lock().values().map(|known| known.silence.due(after)).min()
+        self.lock().values().map(|known| known.stall_timer.due(after)).min()
     }
 
     #[cfg(test)]
