@@ -1,4 +1,4 @@
-//! The first frame of a connection between nodes, and who is turned away with what words.
+//! The first frame of a connection between nodes, and who is refused, and with what message.
 
 use std::io;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 
 /// More than a refusal has, so that a listener that goes on and on is not listened to for ever.
-const LAST_WORDS_BYTES_MAX: usize = 1 << 10;
+const REFUSAL_BYTES_MAX: usize = 1 << 10;
 
 /// Why a caller was turned away.
 #[derive(Debug, thiserror::Error)]
@@ -74,26 +74,26 @@ async fn refuse(stream: &mut TcpStream, me: NodeId) {
     let saying = async {
         write_frame(stream, &PeerRefusal { version: PEER_PROTOCOL_VERSION, node: me }).await?;
         stream.shutdown().await?;
-        // Closing with bytes unread resets the connection, which could overtake the words.
+        // Closing with bytes unread resets the connection, which could overtake the refusal.
         tokio::io::copy(stream, &mut tokio::io::sink()).await
     };
     // A caller that does not listen learns nothing: its own time-outs will tell it enough.
     let _ = tokio::time::timeout(REFUSAL_LINGER, saying).await;
 }
 
-/// What the listening side of a one-way connection says before it closes it: a refusal, or nothing.
+/// Reads what the listening side of a one-way connection sends before it closes it: a refusal, or nothing.
 #[derive(Debug, Default)]
-pub(crate) struct LastWords(Deframer);
+pub(crate) struct RefusalReader(Deframer);
 
-impl LastWords {
+impl RefusalReader {
     /// Waits for the other side to have its say and close. Cancelled, it can be called again.
     ///
     /// # Errors
     /// What the kernel reports, if the connection broke instead.
-    pub(crate) async fn listen(&mut self, stream: &TcpStream) -> io::Result<()> {
+    pub(crate) async fn wait(&mut self, stream: &TcpStream) -> io::Result<()> {
         loop {
             stream.readable().await?;
-            match self.hear(stream) {
+            match self.read(stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 ended => return ended,
             }
@@ -104,9 +104,9 @@ impl LastWords {
     ///
     /// # Errors
     /// `WouldBlock` if more may come; what the kernel reports, if the connection broke.
-    pub(crate) fn hear(&mut self, stream: &TcpStream) -> io::Result<()> {
-        let mut bytes = [0; LAST_WORDS_BYTES_MAX];
-        while self.0.buffered() < LAST_WORDS_BYTES_MAX {
+    pub(crate) fn read(&mut self, stream: &TcpStream) -> io::Result<()> {
+        let mut bytes = [0; REFUSAL_BYTES_MAX];
+        while self.0.buffered() < REFUSAL_BYTES_MAX {
             match stream.try_read(&mut bytes)? {
                 0 => break,
                 read => self.0.push(&bytes[..read]),
@@ -115,7 +115,7 @@ impl LastWords {
         Ok(())
     }
 
-    pub(crate) fn refusal(&mut self) -> Option<PeerRefusal> {
+    pub(crate) fn take(&mut self) -> Option<PeerRefusal> {
         // Rubbish is no refusal; the connection is over anyway.
         self.0.next_frame().ok().flatten().and_then(|frame| decode(&frame).ok())
     }

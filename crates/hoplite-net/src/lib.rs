@@ -15,16 +15,16 @@
 //! | `networks` | which networks this host is directly on |
 //! | `socket` | options of each kind of socket, and why |
 //! | `frames` | one frame from and to a stream, no byte more |
-//! | `hello` | the first frame, and who is turned away with what words |
+//! | `hello` | the first frame, and who is refused, and with what message |
 //! | `dial`, `listen` | connections out and in |
 //! | `bundle` | connections that carry one stream of bytes together |
 //! | `forming` | bundles of which not every connection is here yet |
 //! | `gossip` | the socket for gossip datagrams |
 //! | `outbox` | bounded queue of encoded frames towards one reader |
-//! | `control` | control connections dialled here |
+//! | `control_out` | control connections dialled here |
 //! | `link` | one of them, from its first try to its end |
-//! | `parting` | those that are closed because they are idle |
-//! | `readers` | control connections that peers dialled |
+//! | `idle_close` | those that are closed because they are idle |
+//! | `control_in` | control connections that peers dialled |
 //! | `pool` | idle bundles, by peer |
 //! | `shortage` | what this host has run out of |
 //! | `meter` | how full something bounded is |
@@ -32,35 +32,37 @@
 
 pub mod announce;
 mod bundle;
-mod control;
+mod control_in;
+mod control_out;
 mod dial;
 mod forming;
 mod frames;
 mod gossip;
 mod hello;
+mod idle_close;
 mod link;
 mod listen;
 mod meter;
 mod networks;
 mod outbox;
-mod parting;
 mod pool;
-mod readers;
 mod shortage;
 mod socket;
 
 pub use bundle::{closed_by_peer, Bundle, Detached, CHUNK_BYTES};
-pub use control::{ConnectionId, ControlEvent, ControlLinks, LinkEnd, Overflow, CONTROL_OUTBOX_BYTES_MAX};
+pub use control_in::{ControlReaders, CONTROL_ACCEPTED_MAX};
+pub use control_out::{
+    ConnectionId, ControlEvent, ControlLinks, LinkEnd, Overflow, CONTROL_OUTBOX_BYTES_MAX,
+};
 pub use dial::{dial, dial_bundle, dial_bundle_with, BULK_DIAL_TIMEOUT, DIAL_TIMEOUT};
 pub use forming::{BUNDLES_FORMING_MAX, BUNDLE_FORMING_TIMEOUT};
 pub use frames::{read_frame, read_hello, write_frame, FrameError, HELLO_BYTES_MAX};
 pub use gossip::{GossipSocket, DATAGRAM_BYTES_MAX};
 pub use hello::{admit, Refusal, HELLO_TIMEOUT};
+pub use idle_close::{CONTROL_IDLE_AFTER, CONTROL_IDLE_MAX};
 pub use link::SHORTAGE_PATIENCE;
 pub use listen::{Arrival, Listener, Meters, ADMITTING_MAX, BULK_ACCEPTED_MAX};
 pub use meter::{Held, Meter};
 pub use outbox::{Outbox, OutboxFull};
-pub use parting::{CONTROL_IDLE_AFTER, CONTROL_IDLE_MAX};
 pub use pool::{BulkPool, BULK_IDLE_CONNECTIONS_MAX, BULK_IDLE_MAX, BULK_IDLE_PER_PEER_MAX};
-pub use readers::{ControlReaders, CONTROL_ACCEPTED_MAX};
 pub use shortage::{is_shortage, Shortage};

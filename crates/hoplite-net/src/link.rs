@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use crate::control::{ControlEvent, LinkEnd};
+use crate::control_out::{ControlEvent, LinkEnd};
 use crate::dial::dial;
-use crate::hello::LastWords;
+use crate::hello::RefusalReader;
 use crate::outbox::Outbox;
 use crate::shortage::{is_shortage, Shortage};
 
@@ -28,7 +28,7 @@ const SHORTAGE_PAUSE_MIN: Duration = Duration::from_millis(5);
 const SHORTAGE_PAUSE_MAX: Duration = Duration::from_millis(320);
 
 /// How long a peer may take to read what was said before goodbye. What is said next waits for it.
-const PARTING_MAX: Duration = Duration::from_secs(10);
+const CLOSING_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct LinkRun {
@@ -38,7 +38,7 @@ pub(crate) struct LinkRun {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) shortage: Arc<Shortage>,
     /// What is last in the outbox is goodbye.
-    pub(crate) parting: Arc<AtomicBool>,
+    pub(crate) closing: Arc<AtomicBool>,
 }
 
 /// Why a link ended, other than by our own will.
@@ -48,7 +48,7 @@ enum LinkError {
     Closed,
     #[error("turned away: {:?} answers there{}", .0.node, other_version(.0.version))]
     Refused(PeerRefusal),
-    #[error("the peer did not read all of it within {PARTING_MAX:?}")]
+    #[error("the peer did not read all of it within {CLOSING_MAX:?}")]
     Unread,
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -95,9 +95,9 @@ impl LinkRun {
             _ => made.map(|made: Instant| made.elapsed()),
         };
         // Unless it was given up: then it was not carried to its end.
-        let parted = outcome.is_ok() && made.is_some() && self.parting.load(Ordering::Acquire);
+        let idle_closed = outcome.is_ok() && made.is_some() && self.closing.load(Ordering::Acquire);
         let gone = outcome.is_err_and(|error| error.proves_gone(self.to));
-        let end = LinkEnd { node: self.to, gone, generation: self.generation, up, parted };
+        let end = LinkEnd { node: self.to, gone, generation: self.generation, up, idle_closed };
         let _ = events.send(ControlEvent::LinkBroken(end)).await;
     }
 
@@ -108,16 +108,16 @@ impl LinkRun {
         let mut stream = self.dial().await?;
         debug!(peer = %self.to, "control connection made");
         *made = Some(Instant::now());
-        let mut words = LastWords::default();
-        let mut outcome = self.write_frames(&mut stream, &mut words).await;
-        if outcome.is_ok() && self.parting.load(Ordering::Acquire) {
-            outcome = part(&mut stream, &mut words).await;
+        let mut refusal = RefusalReader::default();
+        let mut outcome = self.write_frames(&mut stream, &mut refusal).await;
+        if outcome.is_ok() && self.closing.load(Ordering::Acquire) {
+            outcome = finish_close(&mut stream, &mut refusal).await;
         }
         if outcome.is_err() {
             // It may have been said before a write of ours failed.
-            let _ = words.hear(&stream);
+            let _ = refusal.read(&stream);
         }
-        match words.refusal() {
+        match refusal.take() {
             Some(refusal) => Err(LinkError::Refused(refusal)),
             None => outcome,
         }
@@ -145,11 +145,15 @@ impl LinkRun {
         }
     }
 
-    async fn write_frames(&self, stream: &mut TcpStream, words: &mut LastWords) -> Result<(), LinkError> {
+    async fn write_frames(
+        &self,
+        stream: &mut TcpStream,
+        refusal: &mut RefusalReader,
+    ) -> Result<(), LinkError> {
         loop {
             let frames = tokio::select! {
                 biased;
-                ended = words.listen(stream) => {
+                ended = refusal.wait(stream) => {
                     return Err(ended.map_or_else(LinkError::Io, |()| LinkError::Closed));
                 }
                 frames = self.outbox.take() => frames,
@@ -158,7 +162,7 @@ impl LinkRun {
                 Some(frames) => stream.write_all(&frames).await?,
                 None => return Ok(()),
             }
-            if self.parting.load(Ordering::Acquire) && self.outbox.is_empty() {
+            if self.closing.load(Ordering::Acquire) && self.outbox.is_empty() {
                 // That was goodbye: the peer closes it now, and that is no end to be surprised at.
                 return Ok(());
             }
@@ -167,9 +171,9 @@ impl LinkRun {
 }
 
 /// Waits until the peer has read all.
-async fn part(stream: &mut TcpStream, words: &mut LastWords) -> Result<(), LinkError> {
+async fn finish_close(stream: &mut TcpStream, refusal: &mut RefusalReader) -> Result<(), LinkError> {
     stream.shutdown().await?;
-    match tokio::time::timeout(PARTING_MAX, words.listen(stream)).await {
+    match tokio::time::timeout(CLOSING_MAX, refusal.wait(stream)).await {
         Ok(ended) => Ok(ended?),
         Err(_) => Err(LinkError::Unread),
     }

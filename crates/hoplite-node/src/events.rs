@@ -30,7 +30,7 @@ impl Node {
                 self.on_input(input);
             }
         }
-        self.links.part_from_idle();
+        self.links.close_idle();
         self.on_input(Input::Tick);
     }
 

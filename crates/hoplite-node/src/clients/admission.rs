@@ -1,4 +1,4 @@
-//! Who is let in, and who is turned away in words: a caller that hears nothing takes the node for dead.
+//! Who is let in, and who is refused, and why: a caller that hears nothing takes the node for dead.
 
 use std::fs::File;
 use std::io;

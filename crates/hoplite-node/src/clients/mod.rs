@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `admission` | who is let in, and who is turned away in words |
+//! | `admission` | who is let in, and who is refused, and why |
 //! | `life` | whether the process of a client still runs |
 
 mod admission;

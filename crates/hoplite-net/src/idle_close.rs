@@ -11,7 +11,7 @@ use hoplite_types::peer::PeerMessage;
 use hoplite_types::NodeId;
 use tokio::time::Instant;
 
-use crate::control::{ControlLinks, Link, LinkEnd, LinkState, CONTROL_OUTBOX_BYTES_MAX};
+use crate::control_out::{ControlLinks, Link, LinkEnd, LinkState, CONTROL_OUTBOX_BYTES_MAX};
 use crate::outbox::Outbox;
 
 /// Links kept although nothing is said on them: all of a small cluster's, where each also shows that its peer lives.
@@ -30,7 +30,7 @@ const BROKEN_KEPT_FOR: Duration = Duration::from_secs(60);
 impl ControlLinks {
     /// Closes links that are idle, beyond [`CONTROL_IDLE_MAX`] of them: those that have been so for longest. To be
     /// called now and then; it looks once in a while. Must be called inside a runtime.
-    pub fn part_from_idle(&mut self) {
+    pub fn close_idle(&mut self) {
         let now = Instant::now();
         if now.duration_since(self.looked) < CONTROL_IDLE_LOOK {
             return;
@@ -48,33 +48,33 @@ impl ControlLinks {
         let too_many = idle.len().saturating_sub(CONTROL_IDLE_MAX);
         self.idle.set(idle.len() - too_many);
         for &(_, node) in &idle[..too_many] {
-            self.part(node);
+            self.close(node);
         }
     }
 
-    fn part(&mut self, node: NodeId) {
+    fn close(&mut self, node: NodeId) {
         let Some(link) = self.links.get_mut(&node) else { return };
         match std::mem::replace(&mut link.state, LinkState::Broken) {
             LinkState::Open(outbox, run) => {
-                run.parting.store(true, Ordering::Release);
+                run.closing.store(true, Ordering::Release);
                 // Of one that is broken already, the event is on its way.
                 let _ = outbox.push(&PeerMessage::Goodbye);
                 outbox.finish();
                 self.idle.on_met();
-                link.state = LinkState::Parting(Arc::new(Outbox::new(CONTROL_OUTBOX_BYTES_MAX)), run);
+                link.state = LinkState::Closing(Arc::new(Outbox::new(CONTROL_OUTBOX_BYTES_MAX)), run);
             }
             other => link.state = other,
         }
     }
 
-    pub(crate) fn on_parted(&mut self, end: &LinkEnd) {
+    pub(crate) fn on_idle_closed(&mut self, end: &LinkEnd) {
         let Some(link) = self.links.get_mut(&end.node).filter(|link| link.generation == end.generation)
         else {
             return;
         };
         match std::mem::replace(&mut link.state, LinkState::Broken) {
-            LinkState::Parting(outbox, _) if outbox.is_empty() => drop(self.links.remove(&end.node)),
-            LinkState::Parting(outbox, _) => self.open(end.node, outbox),
+            LinkState::Closing(outbox, _) if outbox.is_empty() => drop(self.links.remove(&end.node)),
+            LinkState::Closing(outbox, _) => self.open(end.node, outbox),
             other => link.state = other,
         }
     }

@@ -90,7 +90,7 @@ async fn idle_links() -> (ControlLinks, mpsc::Receiver<ControlEvent>, Vec<Peer>)
 #[tokio::test]
 async fn the_one_too_many_is_closed_and_nobody_takes_it_for_a_break() {
     let (mut links, mut events, mut peers) = idle_links().await;
-    links.part_from_idle();
+    links.close_idle();
     peers[0].hears_the_end().await;
     let Some(ControlEvent::LinkBroken(end)) = events.recv().await else { panic!("no end") };
     assert_eq!((end.node, end.gone), (peers[0].id, false));
@@ -112,7 +112,7 @@ async fn the_one_too_many_is_closed_and_nobody_takes_it_for_a_break() {
 async fn what_is_said_meanwhile_is_heard_after_what_was_said_before() {
     let (mut links, mut events, mut peers) = idle_links().await;
     let mut peer = peers.remove(0);
-    links.part_from_idle();
+    links.close_idle();
     for n in 1..4 {
         links.send(peer.id, &message(n)).unwrap();
     }

@@ -7,7 +7,7 @@
 //!     ▲                │ ▲                                    overflow        ▲
 //!     │      idle, one │ │ something waits                                    │
 //!     │    of too many ▼ │                                                    │
-//!     └─nothing waits── Parting: goodbye, until the peer has read all ──broke─┘
+//!     └─nothing waits── Closing: goodbye, until the peer has read all ──broke─┘
 //! ```
 //! A link that breaks loses what was queued; the owner hears of it and decides what to say again. One that
 //! had been made is dialled again at once, with or without anything to say: so the owner learns whether the
@@ -27,10 +27,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::warn;
 
+use crate::idle_close::CONTROL_IDLE_MAX;
 use crate::link::LinkRun;
 use crate::meter::Meter;
 use crate::outbox::{Outbox, OutboxFull};
-use crate::parting::CONTROL_IDLE_MAX;
 use crate::shortage::Shortage;
 
 /// Bytes that may wait for one peer: some hundred inline objects, or a whole directory's worth of
@@ -75,7 +75,7 @@ pub struct LinkEnd {
     /// How long it was up, if it was made and not turned away.
     pub(crate) up: Option<Duration>,
     /// It was closed because it was idle, and the peer has read all that was said on it.
-    pub(crate) parted: bool,
+    pub(crate) idle_closed: bool,
 }
 
 /// The peer does not take what is sent to it: its link was given up, like a broken one.
@@ -110,14 +110,14 @@ pub(crate) struct Link {
 pub(crate) enum LinkState {
     Open(Arc<Outbox>, Run),
     /// Goodbye is said; the outbox is that of the next connection.
-    Parting(Arc<Outbox>, Run),
+    Closing(Arc<Outbox>, Run),
     Broken,
 }
 
 #[derive(Debug)]
 pub(crate) struct Run {
     task: JoinHandle<()>,
-    pub(crate) parting: Arc<AtomicBool>,
+    pub(crate) closing: Arc<AtomicBool>,
 }
 
 impl ControlLinks {
@@ -167,8 +167,8 @@ impl ControlLinks {
     /// know: the peer was forgotten meanwhile, or the link was closed in order. Must be called inside a runtime.
     pub fn on_broken(&mut self, end: &LinkEnd) -> bool {
         let Some(link) = self.links.get_mut(&end.node) else { return false };
-        if end.parted {
-            self.on_parted(end);
+        if end.idle_closed {
+            self.on_idle_closed(end);
             return false;
         }
         if link.generation == end.generation {
@@ -206,7 +206,7 @@ impl ControlLinks {
                     outbox.finish();
                     ends.push(run.task);
                 }
-                LinkState::Parting(outbox, run) => {
+                LinkState::Closing(outbox, run) => {
                     ends.push(run.task);
                     if !outbox.is_empty() {
                         // The peer may still read the connection that is being closed, and take this for its end:
@@ -226,7 +226,7 @@ impl ControlLinks {
 
     pub fn gauges(&self) -> [Gauge; 3] {
         let waiting = self.links.values().filter_map(|link| match &link.state {
-            LinkState::Open(outbox, _) | LinkState::Parting(outbox, _) => Some(outbox.bytes()),
+            LinkState::Open(outbox, _) | LinkState::Closing(outbox, _) => Some(outbox.bytes()),
             LinkState::Broken => None,
         });
         self.overflows.set(waiting.max().unwrap_or(0));
@@ -248,7 +248,7 @@ impl ControlLinks {
         let fresh = Link { generation: 0, failures: 0, used: now, state: LinkState::Broken };
         let link = self.links.entry(to).or_insert(fresh);
         link.used = now;
-        if let LinkState::Open(outbox, _) | LinkState::Parting(outbox, _) = &link.state {
+        if let LinkState::Open(outbox, _) | LinkState::Closing(outbox, _) = &link.state {
             return outbox.clone();
         }
         let outbox = Arc::new(Outbox::new(CONTROL_OUTBOX_BYTES_MAX));
@@ -268,23 +268,23 @@ impl ControlLinks {
     }
 
     fn run(&self, to: NodeId, failures: u32, outbox: Arc<Outbox>) -> Run {
-        let parting = Arc::new(AtomicBool::new(false));
+        let closing = Arc::new(AtomicBool::new(false));
         let run = LinkRun {
             me: self.me,
             to,
             generation: self.generations,
             outbox,
             shortage: self.shortage.clone(),
-            parting: parting.clone(),
+            closing: closing.clone(),
         };
-        Run { task: tokio::spawn(run.run(backoff(failures), self.events.clone())), parting }
+        Run { task: tokio::spawn(run.run(backoff(failures), self.events.clone())), closing }
     }
 }
 
 impl Link {
     fn into_run(self) -> Option<Run> {
         match self.state {
-            LinkState::Open(_, run) | LinkState::Parting(_, run) => Some(run),
+            LinkState::Open(_, run) | LinkState::Closing(_, run) => Some(run),
             LinkState::Broken => None,
         }
     }

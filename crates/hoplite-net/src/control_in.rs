@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tracing::{debug, info, warn};
 
-use crate::control::{ConnectionId, ControlEvent};
+use crate::control_out::{ConnectionId, ControlEvent};
 use crate::frames::FrameError;
 use crate::meter::Meter;
 
@@ -30,7 +30,7 @@ pub struct ControlReaders {
     readers: HashMap<NodeId, Reader>,
     /// Connections that ended with goodbye and have been followed by another, while what was said on them was
     /// still on its way.
-    departing: BTreeSet<(ConnectionId, NodeId)>,
+    closing: BTreeSet<(ConnectionId, NodeId)>,
     connections: u64,
     meter: Arc<Meter>,
 }
@@ -53,7 +53,7 @@ impl ControlReaders {
     /// No connections yet; what is read goes to `events`.
     pub fn new(events: mpsc::Sender<ControlEvent>) -> Self {
         let meter = Meter::new("control connections taken", CONTROL_ACCEPTED_MAX);
-        ControlReaders { events, readers: HashMap::new(), departing: BTreeSet::new(), connections: 0, meter }
+        ControlReaders { events, readers: HashMap::new(), closing: BTreeSet::new(), connections: 0, meter }
     }
 
     /// Reads `stream`, which `from` dialled, from now on. A peer dials again only when it has given its
@@ -74,7 +74,7 @@ impl ControlReaders {
         self.meter.set(self.readers.len());
         match former {
             Some(former) if former.said_goodbye() => {
-                self.departing.insert((former.connection, from));
+                self.closing.insert((former.connection, from));
                 false
             }
             Some(former) => {
@@ -88,13 +88,13 @@ impl ControlReaders {
     /// Whether this is the connection that `from` speaks on, or what was said before it in order.
     pub fn is_current(&self, from: NodeId, connection: ConnectionId) -> bool {
         self.readers.get(&from).is_some_and(|reader| reader.connection == connection)
-            || self.departing.contains(&(connection, from))
+            || self.closing.contains(&(connection, from))
     }
 
     /// Takes note of a [`ControlEvent::Closed`]. False if nobody needs to know: it was not the current connection
     /// any more, or it ended with goodbye.
     pub fn on_closed(&mut self, from: NodeId, connection: ConnectionId) -> bool {
-        if self.departing.remove(&(connection, from)) || !self.is_current(from, connection) {
+        if self.closing.remove(&(connection, from)) || !self.is_current(from, connection) {
             return false;
         }
         let closed = self.readers.remove(&from);
@@ -108,7 +108,7 @@ impl ControlReaders {
         if let Some(reader) = self.readers.remove(&from) {
             reader.task.abort();
         }
-        self.departing.retain(|&(_, peer)| peer != from);
+        self.closing.retain(|&(_, peer)| peer != from);
         self.meter.set(self.readers.len());
     }
 
