@@ -7,7 +7,7 @@ use std::time::Duration;
 use hoplite_types::client::Reply;
 use hoplite_types::{Error, ErrorKind, Header, ObjectId, Result};
 
-use crate::patience::{deadline, Interrupt, Patience};
+use crate::deadline::{deadline_after, Deadline, Interrupt};
 use crate::view::{receive, Received};
 use crate::Client;
 
@@ -60,10 +60,10 @@ impl Arriving {
         timeout: Option<Duration>,
         interrupt: Interrupt<'_>,
     ) -> Result<bool> {
-        self.copy_with(room, &mut Patience::new(deadline(timeout), interrupt))
+        self.copy_with(room, &mut Deadline::new(deadline_after(timeout), interrupt))
     }
 
-    pub(crate) fn copy_with(&self, room: &mut [u8], patience: &mut Patience<'_>) -> Result<bool> {
+    pub(crate) fn copy_with(&self, room: &mut [u8], deadline: &mut Deadline<'_>) -> Result<bool> {
         if room.len() as u64 != self.size() {
             return Err(Error::new(
                 ErrorKind::BadArgument,
@@ -76,7 +76,7 @@ impl Arriving {
                 Ok(true)
             }
             Received::View(held, _) => {
-                self.client.copy_behind(held, self.id, self.fail_if_lost, room, patience)
+                self.client.copy_behind(held, self.id, self.fail_if_lost, room, deadline)
             }
         }
     }

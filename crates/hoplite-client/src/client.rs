@@ -12,9 +12,9 @@ use hoplite_types::{CopyId, Error, ErrorKind, NodeId, Result};
 
 use crate::cache::Cache;
 use crate::calls::{Calls, Lead};
+use crate::deadline::{deadline_after, Interrupt};
 use crate::handshake::greet;
 use crate::link::{Link, LinkDown, Polled};
-use crate::patience::{deadline, Interrupt};
 use crate::request::Subject;
 use crate::Ticket;
 
@@ -98,7 +98,7 @@ impl Client {
     pub fn pump(&self) -> Result<()> {
         self.check_process()?;
         if let Some(lead) = self.calls.try_lead() {
-            self.turn(&lead, Duration::ZERO);
+            self.poll_socket(&lead, Duration::ZERO);
         }
         match self.calls.broken() {
             Some(error) => Err(error),
@@ -159,8 +159,8 @@ impl Client {
     }
 
     /// Waits up to `stretch` for something to happen on the socket, and takes it in.
-    pub(crate) fn turn(&self, _lead: &Lead<'_>, stretch: Duration) -> Polled {
-        self.link.turn(stretch, |answer| self.on_answer(answer)).unwrap_or_else(|down| {
+    pub(crate) fn poll_socket(&self, _lead: &Lead<'_>, stretch: Duration) -> Polled {
+        self.link.poll(stretch, |answer| self.on_answer(answer)).unwrap_or_else(|down| {
             self.calls.on_broken(self.gone(down));
             Polled::Ready
         })
@@ -242,12 +242,12 @@ impl Client {
     pub(crate) fn done(&self, verb: &str, reply: Reply) -> Result<()> {
         match reply {
             Reply::Done => Ok(()),
-            other => Err(self.misfit(verb, other)),
+            other => Err(self.unexpected_reply(verb, other)),
         }
     }
 
     /// An answer that does not belong to its question.
-    pub(crate) fn misfit(&self, verb: &str, reply: Reply) -> Error {
+    pub(crate) fn unexpected_reply(&self, verb: &str, reply: Reply) -> Error {
         let message = format!("node {} answered {verb} with {reply:?}", self.node);
         self.discard(reply);
         Error::new(ErrorKind::Internal, message)
@@ -256,7 +256,7 @@ impl Client {
 
 /// When a node that was given `timeout` for its answer is overdue.
 pub(crate) fn late(timeout: Option<Duration>) -> Option<Instant> {
-    deadline(timeout.and_then(|timeout| timeout.checked_add(NODE_GRACE)))
+    deadline_after(timeout.and_then(|timeout| timeout.checked_add(NODE_GRACE)))
 }
 
 /// As it goes over the wire: rounded up, and cut to what a node accepts.

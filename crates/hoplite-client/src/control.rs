@@ -7,7 +7,7 @@ use hoplite_types::client::{Location, Reply, Request, Status};
 use hoplite_types::{FoldOrder, NodeId, ObjectId, Op, Result};
 
 use crate::client::milliseconds;
-use crate::patience::Interrupt;
+use crate::deadline::Interrupt;
 use crate::{Client, Ticket};
 
 /// The words of one reduction; see [`Client::reduce`].
@@ -81,7 +81,7 @@ impl Client {
         };
         match self.call(request, timeout, interrupt)? {
             Reply::Ready { ids } => Ok(ids),
-            other => Err(self.misfit("wait", other)),
+            other => Err(self.unexpected_reply("wait", other)),
         }
     }
 
@@ -112,7 +112,7 @@ impl Client {
         let request = Request::Locate { id, timeout_ms: milliseconds(timeout) };
         match self.call(request, timeout, interrupt)? {
             Reply::Located { size, copies } => Ok((size, copies)),
-            other => Err(self.misfit("locate", other)),
+            other => Err(self.unexpected_reply("locate", other)),
         }
     }
 
@@ -123,7 +123,7 @@ impl Client {
     pub fn status(self: &Arc<Self>, interrupt: Interrupt<'_>) -> Result<Status> {
         match self.call(Request::Status, Some(Duration::ZERO), interrupt)? {
             Reply::Status(status) => Ok(status),
-            other => Err(self.misfit("status", other)),
+            other => Err(self.unexpected_reply("status", other)),
         }
     }
 }

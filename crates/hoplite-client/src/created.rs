@@ -9,7 +9,7 @@ use hoplite_types::client::{Reply, Request};
 use hoplite_types::{CopyId, Error, ErrorKind, ObjectId, Result};
 
 use crate::client::{late, milliseconds};
-use crate::patience::Interrupt;
+use crate::deadline::Interrupt;
 use crate::request::Subject;
 use crate::{Client, Hold, Ticket};
 
@@ -47,7 +47,7 @@ impl Created {
         let (copy, offset, kept) = match reply {
             Reply::Done => return Ok(None),
             Reply::Created { copy, offset, kept } => (copy, offset, kept),
-            other => return Err(client.misfit("create", other)),
+            other => return Err(client.unexpected_reply("create", other)),
         };
         let hold = kept.then(|| Hold::new(client, copy));
         match client.mapping().writer(offset, size) {

@@ -8,7 +8,7 @@ use hoplite_types::client::Request;
 use hoplite_types::{Error, ErrorKind, Header, ObjectId, Result};
 
 use crate::client::{left_of, milliseconds};
-use crate::patience::{deadline, Interrupt, Patience};
+use crate::deadline::{deadline_after, Deadline, Interrupt};
 use crate::view::Held;
 use crate::{Arriving, Client, Destination, Lookup, Ticket, View};
 
@@ -17,7 +17,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 /// How much longer a copying get takes at most when its time is up, to hear from the node why: far
 /// more than a node that runs needs, and nothing beside a time-out.
-const DIAGNOSTICS_PATIENCE: Duration = Duration::from_millis(200);
+const DIAGNOSTICS_WAIT_MAX: Duration = Duration::from_millis(200);
 
 impl Client {
     /// Waits until the object exists and is complete on this node; returns a view, without copying what is
@@ -57,15 +57,15 @@ impl Client {
         interrupt: Interrupt<'_>,
     ) -> Result<Header> {
         let started = Instant::now();
-        let mut patience = Patience::new(deadline(timeout), interrupt);
+        let mut deadline = Deadline::new(deadline_after(timeout), interrupt);
         loop {
             let left = left_of(timeout, started);
             let request = Request::Get { id, timeout_ms: milliseconds(left), partial: true, fail_if_lost };
-            let reply = self.call(request, left, patience.interrupt())?;
+            let reply = self.call(request, left, deadline.interrupt())?;
             let arriving = Arriving::adopt(self, id, fail_if_lost, reply)?;
             let room = destination.room(arriving.size(), arriving.header())?;
             // Aborted: released first, so that the node can let go of it; then the next writing.
-            if arriving.copy_with(room, &mut patience)? {
+            if arriving.copy_with(room, &mut deadline)? {
                 return Ok(arriving.into_header());
             }
         }
@@ -78,15 +78,15 @@ impl Client {
         id: ObjectId,
         fail_if_lost: bool,
         room: &mut [u8],
-        patience: &mut Patience<'_>,
+        deadline: &mut Deadline<'_>,
     ) -> Result<bool> {
         let reader = &held.reader;
         let mut enquiry = Enquiry { id, fail_if_lost, ticket: None };
         let mut done = 0;
         loop {
-            let Some(stretch) = patience.stretch() else {
+            let Some(stretch) = deadline.stretch() else {
                 let diagnostics = enquiry.diagnostics(self);
-                return Err(self.get_timed_out(id, done, reader.size(), patience.waited(), diagnostics));
+                return Err(self.get_timed_out(id, done, reader.size(), deadline.waited(), diagnostics));
             };
             match reader.follow(done, stretch) {
                 Followed::Advanced(watermark) => {
@@ -105,22 +105,22 @@ impl Client {
                     return Ok(true);
                 }
                 Followed::Aborted => return Ok(false),
-                Followed::Interrupted => patience.look_now()?,
+                Followed::Interrupted => deadline.check_interrupt_now()?,
                 Followed::TimedOut => {
                     // Nobody aborts the copies of a node that has died.
                     self.check_alive()?;
-                    if let Some(diagnostics) = enquiry.look(self, patience.left())? {
+                    if let Some(diagnostics) = enquiry.look(self, deadline.left())? {
                         return Err(self.get_timed_out(
                             id,
                             done,
                             reader.size(),
-                            patience.waited(),
+                            deadline.waited(),
                             Some(diagnostics),
                         ));
                     }
                 }
             }
-            patience.look()?;
+            deadline.check_interrupt()?;
         }
     }
 
@@ -176,7 +176,7 @@ impl Enquiry {
 
     /// The answer if there was a question; the error that it is.
     fn answer(self, client: &Arc<Client>) -> Option<String> {
-        match self.ticket?.wait(deadline(Some(DIAGNOSTICS_PATIENCE)), &mut crate::never) {
+        match self.ticket?.wait(deadline_after(Some(DIAGNOSTICS_WAIT_MAX)), &mut crate::never) {
             Ok(view) => {
                 client.discard(view);
                 None

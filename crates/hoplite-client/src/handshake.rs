@@ -15,8 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use crate::deadline::{deadline_after, Deadline, Interrupt};
 use crate::link::Link;
-use crate::patience::{deadline, Interrupt, Patience};
 
 /// Enough for a welcome, which is the only frame that may come before the first call.
 const WELCOME_BYTES: usize = 4096;
@@ -45,8 +45,8 @@ pub(crate) struct Greeted {
 /// Connects, says hello, and attaches the arena that comes with the welcome.
 pub(crate) fn greet(path: &Path, timeout: Duration, interrupt: Interrupt<'_>) -> Result<Greeted> {
     let unreachable = |why: &dyn std::fmt::Display| unreachable(path, why);
-    let mut patience = Patience::new(deadline(Some(timeout)), interrupt);
-    let socket = call(path, timeout, &mut patience)?;
+    let mut deadline = Deadline::new(deadline_after(Some(timeout)), interrupt);
+    let socket = call(path, timeout, &mut deadline)?;
     let mut hello = BytesMut::new();
     let request = Request::Hello { version: CLIENT_PROTOCOL_VERSION, pid: std::process::id() };
     hoplite_wire::encode(&Call { call: 0, request }, &mut hello);
@@ -56,7 +56,7 @@ pub(crate) fn greet(path: &Path, timeout: Duration, interrupt: Interrupt<'_>) ->
         Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => {}
         Err(error) => return Err(unreachable(&error)),
     }
-    let (reply, fd, deframer) = welcome(&socket, path, timeout, &mut patience)?;
+    let (reply, fd, deframer) = welcome(&socket, path, timeout, &mut deadline)?;
     let (version, node, arena_bytes) = match reply {
         Reply::Welcome { version, node, arena_bytes } => (version, node, arena_bytes),
         Reply::Failed(error) => return Err(error),
@@ -103,7 +103,7 @@ fn refused(path: &Path, errno: Errno) -> Error {
 
 /// Connects without ever blocking: a node that is stopped takes no callers, and when their queue is
 /// full a blocking `connect` would wait for it for ever.
-fn call(path: &Path, timeout: Duration, patience: &mut Patience<'_>) -> Result<UnixStream> {
+fn call(path: &Path, timeout: Duration, deadline: &mut Deadline<'_>) -> Result<UnixStream> {
     let unreachable = |errno: Errno| refused(path, errno);
     let address = SocketAddrUnix::new(path).map_err(unreachable)?;
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -115,12 +115,12 @@ fn call(path: &Path, timeout: Duration, patience: &mut Patience<'_>) -> Result<U
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(error) => return Err(unreachable(error)),
         }
-        let Some(stretch) = patience.stretch() else {
+        let Some(stretch) = deadline.stretch() else {
             let why = format!("it took no caller in {:.1} s", timeout.as_secs_f64());
             return Err(self::unreachable(path, &why));
         };
         std::thread::sleep(stretch.min(QUEUE_PAUSE));
-        patience.look()?;
+        deadline.check_interrupt()?;
     }
 }
 
@@ -128,17 +128,17 @@ fn welcome(
     socket: &UnixStream,
     path: &Path,
     timeout: Duration,
-    patience: &mut Patience<'_>,
+    deadline: &mut Deadline<'_>,
 ) -> Result<(Reply, Option<OwnedFd>, Deframer)> {
     let mut deframer = Deframer::new();
     let mut arena = None;
     let mut buffer = [0; WELCOME_BYTES];
     loop {
-        let Some(stretch) = patience.stretch() else {
+        let Some(stretch) = deadline.stretch() else {
             return Err(unreachable(path, &format!("no welcome in {:.1} s", timeout.as_secs_f64())));
         };
         if !readable(socket, stretch).map_err(|why| unreachable(path, &why))? {
-            patience.look_now()?;
+            deadline.check_interrupt_now()?;
             continue;
         }
         let (received, fd) =

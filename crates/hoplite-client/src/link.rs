@@ -13,13 +13,13 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::patience::INTERRUPT_EVERY;
+use crate::deadline::INTERRUPT_EVERY;
 
 /// Most bytes of calls that wait for the node to take them; past that, who makes another call waits with it.
 const UNSENT_BYTES_MAX: usize = 64 << 20;
 
 /// How long. A node that takes nothing of so much is not answering anyway; one that is only slower than we call does.
-const ROOM_PATIENCE: Duration = Duration::from_secs(2);
+const SOCKET_FULL_MAX: Duration = Duration::from_secs(2);
 
 /// Read at once: many answers, and a small object's announcement is far below it.
 const READ_BYTES: usize = 64 << 10;
@@ -74,7 +74,7 @@ impl Link {
         let mut outgoing = self.outgoing();
         let (mut waiting, mut since) = (outgoing.len(), Instant::now());
         while outgoing.len() > UNSENT_BYTES_MAX {
-            if since.elapsed() >= ROOM_PATIENCE {
+            if since.elapsed() >= SOCKET_FULL_MAX {
                 return Err(LinkDown(format!("it takes no calls, {} bytes wait for it", outgoing.len())));
             }
             drop(outgoing);
@@ -116,7 +116,7 @@ impl Link {
 
     /// Waits for answers up to `timeout`, meanwhile sends calls that wait for room, and hands out whole
     /// answers in order.
-    pub(crate) fn turn(&self, timeout: Duration, on_answer: impl FnMut(Answer)) -> Result<Polled, LinkDown> {
+    pub(crate) fn poll(&self, timeout: Duration, on_answer: impl FnMut(Answer)) -> Result<Polled, LinkDown> {
         let unsent = self.has_unsent();
         if timeout >= INTERRUPT_EVERY && !unsent {
             return self.read(RecvFlags::empty(), on_answer);

@@ -8,7 +8,7 @@ use hoplite_types::limits::INLINE_BYTES_MAX;
 use hoplite_types::{Blob, Header, ObjectId, Result};
 
 use crate::client::{left_of, milliseconds};
-use crate::patience::{deadline, Interrupt, Patience};
+use crate::deadline::{deadline_after, Deadline, Interrupt};
 use crate::{Client, Created};
 
 /// Written between two advances of the watermark: receivers start after the first, and what an
@@ -45,19 +45,19 @@ impl Client {
         let Some(mut created) = self.create(id, size, header, timeout, interrupt)? else {
             return Ok(());
         };
-        let mut patience = Patience::new(deadline(left_of(timeout, started)), interrupt);
+        let mut deadline = Deadline::new(deadline_after(left_of(timeout, started)), interrupt);
         for piece in parts.iter().flat_map(|part| part.chunks(PIECE_BYTES)) {
             if created.is_aborted() {
                 break;
             }
             created.append(piece)?;
-            if patience.is_look_due() {
+            if deadline.is_check_due() {
                 // Nobody aborts the copies of a node that has died.
                 self.check_alive()?;
-                patience.look_now()?;
+                deadline.check_interrupt_now()?;
             }
         }
-        created.seal(left_of(timeout, started), patience.interrupt())
+        created.seal(left_of(timeout, started), deadline.interrupt())
     }
 
     /// Room for an object of `size` bytes, announced at once, to be written in place. `None`: this

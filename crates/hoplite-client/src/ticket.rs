@@ -7,8 +7,8 @@ use hoplite_types::client::{Reply, Request};
 use hoplite_types::{Error, ErrorKind, Result};
 
 use crate::calls::{Lead, Step, StillOpen};
+use crate::deadline::{Deadline, Interrupt};
 use crate::link::Polled;
-use crate::patience::{Interrupt, Patience};
 use crate::request::Subject;
 use crate::Client;
 
@@ -38,11 +38,11 @@ impl Ticket {
     pub fn wait(&mut self, deadline: Option<Instant>, interrupt: Interrupt<'_>) -> Result<Reply> {
         self.client.check_process()?;
         self.check_untaken()?;
-        let mut patience = Patience::new(deadline, interrupt);
+        let mut deadline = Deadline::new(deadline, interrupt);
         loop {
-            let Some(stretch) = patience.stretch() else {
+            let Some(stretch) = deadline.stretch() else {
                 // What arrived at the last moment still counts.
-                return self.try_take()?.unwrap_or_else(|| Err(self.timed_out(patience.waited())));
+                return self.try_take()?.unwrap_or_else(|| Err(self.timed_out(deadline.waited())));
             };
             let unsent = self.client.link().has_unsent();
             match self.client.calls().step(self.call, stretch, unsent) {
@@ -52,30 +52,30 @@ impl Ticket {
                 }
                 Step::Broken(error) => return Err(error),
                 Step::Lead(lead) => {
-                    if self.lead(&lead, &patience) == Polled::Interrupted {
+                    if self.lead(&lead, &deadline) == Polled::Interrupted {
                         // The interrupt may run whatever a signal handler does, calls included.
                         drop(lead);
-                        patience.look_now()?;
+                        deadline.check_interrupt_now()?;
                     }
                 }
                 Step::Quiet if unsent => {
                     if self.client.link().poll_room(stretch) == Polled::Interrupted {
-                        patience.look_now()?;
+                        deadline.check_interrupt_now()?;
                     }
                     self.client.link().flush();
                 }
                 Step::Quiet => {}
             }
-            patience.look()?;
+            deadline.check_interrupt()?;
         }
     }
 
     /// Reads for everyone until the own answer is there or it is time to look at the interrupt:
     /// handing the lead on after each answer would wake a thread for nothing.
-    fn lead(&self, lead: &Lead<'_>, patience: &Patience<'_>) -> Polled {
-        while let Some(stretch) = patience.stretch() {
-            let polled = self.client.turn(lead, stretch);
-            if polled != Polled::Ready || self.client.calls().is_settled(self.call) || patience.is_look_due()
+    fn lead(&self, lead: &Lead<'_>, deadline: &Deadline<'_>) -> Polled {
+        while let Some(stretch) = deadline.stretch() {
+            let polled = self.client.poll_socket(lead, stretch);
+            if polled != Polled::Ready || self.client.calls().is_settled(self.call) || deadline.is_check_due()
             {
                 return polled;
             }

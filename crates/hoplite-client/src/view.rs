@@ -113,7 +113,7 @@ pub(crate) fn receive(client: &Arc<Client>, id: ObjectId, reply: Reply) -> Resul
     let (copy, offset, size, header) = match reply {
         Reply::View { copy, offset, size, header, .. } => (copy, offset, size, header),
         Reply::Small { header, payload } => return Ok(Received::Small(payload.0, header)),
-        other => return Err(client.misfit("get", other)),
+        other => return Err(client.unexpected_reply("get", other)),
     };
     let hold = Hold::new(client, copy);
     match client.mapping().reader(offset, size) {

@@ -1,4 +1,4 @@
-//! How long a caller waits, and what it looks at meanwhile.
+//! Until when a caller waits, and what it looks at meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -12,17 +12,17 @@ pub const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
 /// What a waiting call looks at: an error ends the wait and is returned.
 pub type Interrupt<'a> = &'a mut dyn FnMut() -> Result<()>;
 
-pub(crate) struct Patience<'a> {
+pub(crate) struct Deadline<'a> {
     started: Instant,
     looked: Instant,
-    deadline: Option<Instant>,
+    at: Option<Instant>,
     interrupt: Interrupt<'a>,
 }
 
-impl<'a> Patience<'a> {
+impl<'a> Deadline<'a> {
     pub(crate) fn new(deadline: Option<Instant>, interrupt: Interrupt<'a>) -> Self {
         let now = Instant::now();
-        Patience { started: now, looked: now, deadline, interrupt }
+        Deadline { started: now, looked: now, at: deadline, interrupt }
     }
 
     /// The next stretch of waiting; `None` once the time is up.
@@ -33,7 +33,7 @@ impl<'a> Patience<'a> {
 
     /// What is left of the time; `None` is for ever.
     pub(crate) fn left(&self) -> Option<Duration> {
-        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+        self.at.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
     pub(crate) fn waited(&self) -> Duration {
@@ -41,19 +41,19 @@ impl<'a> Patience<'a> {
     }
 
     /// Looks at the interrupt if the last look was long ago.
-    pub(crate) fn look(&mut self) -> Result<()> {
-        match self.is_look_due() {
-            true => self.look_now(),
+    pub(crate) fn check_interrupt(&mut self) -> Result<()> {
+        match self.is_check_due() {
+            true => self.check_interrupt_now(),
             false => Ok(()),
         }
     }
 
-    pub(crate) fn is_look_due(&self) -> bool {
+    pub(crate) fn is_check_due(&self) -> bool {
         self.looked.elapsed() >= INTERRUPT_EVERY
     }
 
     /// A signal arrived.
-    pub(crate) fn look_now(&mut self) -> Result<()> {
+    pub(crate) fn check_interrupt_now(&mut self) -> Result<()> {
         self.looked = Instant::now();
         (self.interrupt)()
     }
@@ -65,7 +65,7 @@ impl<'a> Patience<'a> {
 }
 
 /// When `timeout` is over; `None` is for ever.
-pub(crate) fn deadline(timeout: Option<Duration>) -> Option<Instant> {
+pub(crate) fn deadline_after(timeout: Option<Duration>) -> Option<Instant> {
     // A time-out beyond what the clock can say is no time-out.
     timeout.and_then(|timeout| Instant::now().checked_add(timeout))
 }
