@@ -1,8 +1,8 @@
 //! Deterministic simulation of whole clusters of real `hoplite_core::Core`s.
 //!
-//! - World: `world` runs the cores; `queue`, `happening` (time), `net` (links), `plane` (copies, jobs), `dice` (chance)
+//! - World: `world` runs the cores; `queue`, `event` (time), `net` (links), `data_plane` (copies, jobs), `rng` (chance)
 //! - Draw: `workload` (shape), `crowd`, `task`, `masses` (calls), `fault`, `mischief` (faults), `script` (list of both)
-//! - Run: `run`, `ending` (phases), `minimise` (fewer items), `scenario` (commands and their recorded outcome)
+//! - Run: `run`, `phases` (until nothing is left), `minimise` (fewer items), `scenario` (commands and their recorded outcome)
 //! - Checks: `model` (expected contents), `excuse` (allowed exceptions), `coverage` (messages and troubles)
 //! - Log: `log`, `names`, `show`; times: `scale` (collectives), `bare` and `operations` (thousands of nodes, no bytes)
 #![forbid(unsafe_code)]
@@ -10,11 +10,10 @@
 mod bare;
 pub mod coverage;
 mod crowd;
-mod dice;
-mod ending;
+mod data_plane;
+mod event;
 pub mod excuse;
 pub mod fault;
-mod happening;
 mod log;
 mod masses;
 pub mod minimise;
@@ -23,8 +22,9 @@ mod model;
 mod names;
 mod net;
 pub mod operations;
-mod plane;
+mod phases;
 mod queue;
+mod rng;
 pub mod run;
 pub mod scale;
 pub mod scenario;

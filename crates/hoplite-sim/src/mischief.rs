@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::dice::Dice;
 use crate::fault::{Class, Fault, Kind, Lane, When, Whom};
+use crate::rng::SimRng;
 use crate::workload::Shape;
 
 /// Most faults of one world.
@@ -14,7 +14,7 @@ pub const LAST_STRIKE: Duration = Duration::from_millis(800);
 
 /// Draws faults into a shape.
 pub struct Mischief<'a> {
-    pub dice: &'a mut Dice,
+    pub rng: &'a mut SimRng,
     pub shape: &'a Shape,
 }
 
@@ -35,15 +35,15 @@ impl Mischief<'_> {
             Class::OneWay,
         ];
         let classes: Vec<_> = drawn.into_iter().filter(|class| self.shape.faults.has(*class)).collect();
-        if classes.is_empty() || self.dice.percent(5) {
+        if classes.is_empty() || self.rng.percent(5) {
             return Vec::new();
         }
         // A few classes per world: what goes together is found, and what does not stays readable.
-        let few: Vec<_> = (0..self.dice.between(1, 3)).map(|_| *self.dice.pick(&classes)).collect();
-        let count = self.dice.between(1, FAULTS_MAX);
+        let few: Vec<_> = (0..self.rng.between(1, 3)).map(|_| *self.rng.pick(&classes)).collect();
+        let count = self.rng.between(1, FAULTS_MAX);
         (0..count)
             .map(|_| {
-                let class = *self.dice.pick(&few);
+                let class = *self.rng.pick(&few);
                 self.draw_one(class)
             })
             .collect()
@@ -63,32 +63,31 @@ impl Mischief<'_> {
     fn fault(&mut self, class: Class, whom: Whom) -> Fault {
         let ms = Duration::from_millis;
         match class {
-            Class::Client => Fault::KillClient {
-                client: self.dice.index(self.shape.clients),
-                forked: self.dice.percent(25),
-            },
+            Class::Client => {
+                Fault::KillClient { client: self.rng.index(self.shape.clients), forked: self.rng.percent(25) }
+            }
             Class::Kill | Class::Host => {
-                let back = self.shape.faults.has(Class::Restart) && self.dice.percent(60);
+                let back = self.shape.faults.has(Class::Restart) && self.rng.percent(60);
                 let time = self.length(&[1, 100, 1000, 3000]);
                 Fault::KillNode { whom, host: class == Class::Host, back_after: back.then_some(time) }
             }
             Class::Leave => {
-                let back = self.shape.faults.has(Class::Restart) && self.dice.percent(60);
+                let back = self.shape.faults.has(Class::Restart) && self.rng.percent(60);
                 let time = self.length(&[1, 100, 1000]);
-                let within = match self.dice.percent(25) {
+                let within = match self.rng.percent(25) {
                     true => Duration::ZERO,
                     false => self.length(&[10, 1000, 4000]),
                 };
                 Fault::Leave { whom, within, back_after: back.then_some(time) }
             }
-            Class::Pause if self.dice.percent(3) => {
+            Class::Pause if self.rng.percent(3) => {
                 // Longer than anything that is waited for.
                 Fault::Pause { whom, time: self.length(&[90_000]) }
             }
             Class::Pause => Fault::Pause { whom, time: self.length(&[50, 300, 1500, 5000]) },
             Class::Partition => {
                 let time = self.length(&[50, 500, 3000, 8000]);
-                match self.dice.percent(30) {
+                match self.rng.percent(30) {
                     true => Fault::Isolate { whom, time },
                     false => Fault::Partition { side: self.side(), one_way: false, time },
                 }
@@ -98,21 +97,21 @@ impl Mischief<'_> {
                 Whom::Sender => Fault::BreakControl { from: Whom::Sender, to: Whom::Receiver },
                 Whom::Receiver => Fault::BreakControl { from: Whom::Receiver, to: Whom::Sender },
             },
-            Class::Bulk => Fault::BreakBulk { pick: self.dice.seed() },
+            Class::Bulk => Fault::BreakBulk { pick: self.rng.seed() },
             Class::Stall => {
-                Fault::StallBulk { pick: self.dice.seed(), time: self.length(&[20, 200, 2000, 7000]) }
+                Fault::StallBulk { pick: self.rng.seed(), time: self.length(&[20, 200, 2000, 7000]) }
             }
             Class::Delay => Fault::Delay {
                 from: self.index(),
                 to: self.index(),
-                lane: *self.dice.pick(&[Lane::Control, Lane::Control, Lane::Bulk, Lane::Datagrams]),
+                lane: *self.rng.pick(&[Lane::Control, Lane::Control, Lane::Bulk, Lane::Datagrams]),
                 extra: self.length(&[1, 10, 100, 400]),
                 time: self.length(&[10, 100, 1000]),
             },
             Class::Slow => Fault::Slow {
                 node: self.index(),
-                lag: self.dice.time(Duration::from_micros(100), ms(20)),
-                factor: self.dice.between(1, 20),
+                lag: self.rng.time(Duration::from_micros(100), ms(20)),
+                factor: self.rng.between(1, 20),
                 time: self.length(&[100, 1000, 4000]),
             },
             Class::OneWay => {
@@ -126,7 +125,7 @@ impl Mischief<'_> {
     }
 
     fn index(&mut self) -> usize {
-        self.dice.index(self.shape.nodes)
+        self.rng.index(self.shape.nodes)
     }
 
     fn node(&mut self) -> Whom {
@@ -135,14 +134,14 @@ impl Mischief<'_> {
 
     /// Around one of these many milliseconds.
     fn length(&mut self, about: &[u64]) -> Duration {
-        let about = Duration::from_millis(*self.dice.pick(about));
-        self.dice.time(about / 2, about * 2)
+        let about = Duration::from_millis(*self.rng.pick(about));
+        self.rng.time(about / 2, about * 2)
     }
 
     fn side(&mut self) -> Vec<bool> {
-        let mut side: Vec<bool> = (0..self.shape.nodes).map(|_| self.dice.percent(50)).collect();
+        let mut side: Vec<bool> = (0..self.shape.nodes).map(|_| self.rng.percent(50)).collect();
         side[0] = true;
-        if self.dice.percent(50) {
+        if self.rng.percent(50) {
             // One way, it makes a difference which side does not hear the other.
             side.iter_mut().for_each(|marked| *marked = !*marked);
         }
@@ -150,28 +149,28 @@ impl Mischief<'_> {
     }
 
     fn at(&mut self) -> When {
-        When::At(self.dice.time(Duration::ZERO, self.shape.span + LAST_STRIKE))
+        When::At(self.rng.time(Duration::ZERO, self.shape.span + LAST_STRIKE))
     }
 
     /// A moment, or something that happens: a fault in the middle of things finds more than one at
     /// any time.
     fn moment(&mut self) -> (When, Whom) {
-        let after = self.dice.time(Duration::ZERO, self.shape.span);
-        let one_end = |dice: &mut Dice| *dice.pick(&[Whom::Sender, Whom::Receiver]);
-        match self.dice.between(0, 2) {
+        let after = self.rng.time(Duration::ZERO, self.shape.span);
+        let one_end = |rng: &mut SimRng| *rng.pick(&[Whom::Sender, Whom::Receiver]);
+        match self.rng.between(0, 2) {
             0 => (self.at(), self.node()),
             1 => {
-                let kind = *self.dice.pick(&Kind::ALL);
-                let lag = Duration::from_micros(*self.dice.pick(&[0, 0, 30, 300, 3000, 20_000]));
-                let when = When::Said { after, kind, nth: self.dice.between(0, 3) as u32, lag };
-                let whom = if self.dice.percent(10) { self.node() } else { one_end(self.dice) };
+                let kind = *self.rng.pick(&Kind::ALL);
+                let lag = Duration::from_micros(*self.rng.pick(&[0, 0, 30, 300, 3000, 20_000]));
+                let when = When::Said { after, kind, nth: self.rng.between(0, 3) as u32, lag };
+                let whom = if self.rng.percent(10) { self.node() } else { one_end(self.rng) };
                 (when, whom)
             }
             _ => {
-                let nth = self.dice.between(0, 4) as u32;
-                let percent = *self.dice.pick(&[0, 1, 30, 60, 99, 100]);
+                let nth = self.rng.between(0, 4) as u32;
+                let percent = *self.rng.pick(&[0, 1, 30, 60, 99, 100]);
                 let when = When::Streamed { after, nth, percent };
-                let whom = if self.dice.percent(10) { self.node() } else { one_end(self.dice) };
+                let whom = if self.rng.percent(10) { self.node() } else { one_end(self.rng) };
                 (when, whom)
             }
         }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::dice::Dice;
 use crate::fault::Lane;
+use crate::rng::SimRng;
 
 /// The shape of the network, drawn once per run.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl Cut {
 pub struct Net {
     plan: NetPlan,
     /// By sender and receiver, so that one pair's luck does not hang on what the others do.
-    dice: Vec<Vec<Dice>>,
+    rng: Vec<Vec<SimRng>>,
     egress_free: Vec<Duration>,
     ingress_free: Vec<Duration>,
     cuts: BTreeMap<TroubleId, Cut>,
@@ -72,10 +72,10 @@ pub struct Net {
 }
 
 impl Net {
-    pub fn new(plan: NetPlan, dice: &mut Dice) -> Self {
+    pub fn new(plan: NetPlan, rng: &mut SimRng) -> Self {
         let nodes = plan.bytes_per_s.len();
         Net {
-            dice: (0..nodes).map(|_| (0..nodes).map(|_| dice.split()).collect()).collect(),
+            rng: (0..nodes).map(|_| (0..nodes).map(|_| rng.split()).collect()).collect(),
             egress_free: vec![Duration::ZERO; nodes],
             ingress_free: vec![Duration::ZERO; nodes],
             cuts: BTreeMap::new(),
@@ -87,8 +87,8 @@ impl Net {
     }
 
     /// The choices of the way between two nodes.
-    pub fn dice(&mut self, from: usize, to: usize) -> &mut Dice {
-        &mut self.dice[from][to]
+    pub fn rng(&mut self, from: usize, to: usize) -> &mut SimRng {
+        &mut self.rng[from][to]
     }
 
     pub fn latency(&self, from: usize, to: usize) -> Duration {
@@ -102,12 +102,12 @@ impl Net {
     pub fn under_way(&mut self, from: usize, to: usize, lane: Lane) -> Duration {
         let here = |spike: &&Spike| (spike.from, spike.to, spike.lane) == (from, to, lane);
         let extra: Duration = self.spikes.values().filter(here).map(|spike| spike.extra).sum();
-        let jitter = self.dice[from][to].time(Duration::ZERO, self.plan.jitter);
+        let jitter = self.rng[from][to].time(Duration::ZERO, self.plan.jitter);
         self.latency(from, to) + jitter + extra
     }
 
     pub fn loses_datagram(&mut self, from: usize, to: usize) -> bool {
-        self.dice[from][to].percent(self.plan.datagram_loss_percent)
+        self.rng[from][to].percent(self.plan.datagram_loss_percent)
     }
 
     /// Sends `bytes` of bulk: when the sender's line is free again, and when they have arrived.

@@ -7,10 +7,10 @@ use std::sync::Once;
 
 use crate::coverage::Table;
 use crate::crowd::Drawing;
-use crate::dice::Dice;
-use crate::ending::Run;
 use crate::excuse::Excuses;
 use crate::fault::FaultSwitches;
+use crate::phases::Run;
+use crate::rng::SimRng;
 use crate::script::Script;
 use crate::workload::Shape;
 use crate::world::{Stats, World};
@@ -45,7 +45,7 @@ pub struct Failure {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Stats {
-            happenings,
+            events,
             messages,
             flows,
             fanout_max,
@@ -57,7 +57,7 @@ impl fmt::Display for Report {
         } = self.stats;
         write!(
             f,
-            "seed {}: {}; {happenings} events, {messages} messages, {flows} streams (up to {fanout_max} from one copy), \
+            "seed {}: {}; {events} events, {messages} messages, {flows} streams (up to {fanout_max} from one copy), \
              {evictions} evictions, {gathered} gathered, {broken_transfers} broken, {from_memory} from memory, {} contents judged, log {:016x}",
             self.seed, self.shape, self.judged, self.log_hash
         )
@@ -92,14 +92,14 @@ pub fn run_and_tell(seed: u64, switches: impl Into<Switches>, keep: &Keep, tail_
 /// with the last `tail_lines` of the log, which is not written without them.
 pub fn run(seed: u64, switches: impl Into<Switches>, keep: &Keep, tail_lines: Option<usize>) -> Report {
     let switches = switches.into();
-    let mut dice = Dice::new(seed);
-    let mut shape = Shape::draw(&mut dice, switches.faults);
+    let mut rng = SimRng::new(seed);
+    let mut shape = Shape::draw(&mut rng, switches.faults);
     shape.draw_mass(seed, switches.masses);
     let shape = shape;
-    let mut plan = shape.plan(&mut dice);
+    let mut plan = shape.plan(&mut rng);
     plan.tail_lines = tail_lines;
-    let world_seed = dice.seed();
-    let mut script = Drawing { dice: &mut dice, shape: &shape, script: Script::default() }.draw();
+    let world_seed = rng.seed();
+    let mut script = Drawing { rng: &mut rng, shape: &shape, script: Script::default() }.draw();
     let items = script.describe(keep);
     let mut world = World::new(plan, world_seed);
     world.names = std::mem::take(&mut script.names);
@@ -107,7 +107,7 @@ pub fn run(seed: u64, switches: impl Into<Switches>, keep: &Keep, tail_lines: Op
     listen_for_panics();
     LISTENING.set(true);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        Run { world: &mut world, shape: &shape, script: &mut script, dice }.live(keep)
+        Run { world: &mut world, shape: &shape, script: &mut script, rng }.live(keep)
     }));
     LISTENING.set(false);
     let violation = match outcome {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use hoplite_types::{limits, Dtype, ObjectId, Op};
 
-use crate::ending::join;
 use crate::model::Origin;
 use crate::net::NetPlan;
+use crate::phases::join;
 use crate::task::{Ending, Outcome, Spec, Task, TaskId};
 use crate::world::{Clocks, Means, Plan, World};
 

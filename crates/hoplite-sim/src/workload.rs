@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use hoplite_types::limits::INLINE_BYTES_MAX;
 
-use crate::dice::Dice;
 use crate::fault::{Class, FaultSwitches};
 use crate::masses::Mass;
 use crate::net::NetPlan;
+use crate::rng::SimRng;
 use crate::world::{Clocks, Means, Plan, WALL_MS};
 
 /// Fine enough that even the smallest bulk object is several grains.
@@ -30,7 +30,7 @@ const MASSES_LARGE_OF: usize = 40;
 /// Messages that an outbox holds for each of them, at least.
 const OUTBOX_PER_MEMBER: usize = 4;
 
-/// Makes other dice of a seed.
+/// Makes other rng of a seed.
 const MASS_DICE: u64 = 0x6d61_7373_6573_2121;
 
 /// How much room a store has.
@@ -84,49 +84,49 @@ impl fmt::Display for Shape {
 }
 
 impl Shape {
-    pub fn draw(dice: &mut Dice, faults: FaultSwitches) -> Self {
-        let nodes = match dice.between(0, 99) {
-            0..=4 => dice.between(1, 2),
-            5..=79 => dice.between(3, 8),
-            80..=94 => dice.between(9, 16),
-            95..=98 => dice.between(17, 32),
-            _ => dice.between(33, 64),
+    pub fn draw(rng: &mut SimRng, faults: FaultSwitches) -> Self {
+        let nodes = match rng.between(0, 99) {
+            0..=4 => rng.between(1, 2),
+            5..=79 => rng.between(3, 8),
+            80..=94 => rng.between(9, 16),
+            95..=98 => rng.between(17, 32),
+            _ => rng.between(33, 64),
         } as usize;
         Shape {
             nodes,
-            clients: nodes + dice.between(0, nodes as u64 + 2) as usize,
-            objects: dice.between(0, 6) as usize,
-            groups: dice.between(0, 2) as usize,
-            levels: if dice.percent(30) { dice.between(2, 4) as usize } else { 0 },
-            room: if dice.percent(25) { Room::Tight } else { Room::Plenty },
-            span: *dice.pick(&[1, 10, 100, 600].map(Duration::from_millis)),
-            early: dice.percent(15),
+            clients: nodes + rng.between(0, nodes as u64 + 2) as usize,
+            objects: rng.between(0, 6) as usize,
+            groups: rng.between(0, 2) as usize,
+            levels: if rng.percent(30) { rng.between(2, 4) as usize } else { 0 },
+            room: if rng.percent(25) { Room::Tight } else { Room::Plenty },
+            span: *rng.pick(&[1, 10, 100, 600].map(Duration::from_millis)),
+            early: rng.percent(15),
             faults,
-            clocks: draw_clocks(dice, nodes, faults),
+            clocks: draw_clocks(rng, nodes, faults),
             mass: None,
         }
     }
 
     /// A seldom world, or every one that is to be so, has many small objects, and few nodes.
     pub fn draw_mass(&mut self, seed: u64, always: bool) {
-        // Dice of their own: all other worlds are as they would be without.
-        let dice = &mut Dice::new(seed ^ MASS_DICE);
-        if dice.index(MASS_OF) > 0 && !always {
+        // SimRng of their own: all other worlds are as they would be without.
+        let rng = &mut SimRng::new(seed ^ MASS_DICE);
+        if rng.index(MASS_OF) > 0 && !always {
             return;
         }
         let count = match always {
-            true => match dice.index(MASSES_LARGE_OF) {
+            true => match rng.index(MASSES_LARGE_OF) {
                 0 => 90_000,
                 1..=3 => 30_000,
                 _ => 10_000,
             },
-            false => *dice.pick(&MASSES),
+            false => *rng.pick(&MASSES),
         };
-        let count = (count + dice.between(0, count / 10)) as u32;
-        let size = if count > 20_000 { 64 } else { *dice.pick(&[0, 1, 64, 64, 64, 300]) };
+        let count = (count + rng.between(0, count / 10)) as u32;
+        let size = if count > 20_000 { 64 } else { *rng.pick(&[0, 1, 64, 64, 64, 300]) };
         self.mass = Some(Mass { number: 0, count, size });
-        self.nodes = dice.between(2, 6) as usize;
-        self.clients = self.nodes + dice.between(0, 4) as usize;
+        self.nodes = rng.between(2, 6) as usize;
+        self.clients = self.nodes + rng.between(0, 4) as usize;
         self.room = Room::Plenty;
         self.clocks.wall_ms.resize(self.nodes, WALL_MS);
     }
@@ -140,15 +140,15 @@ impl Shape {
     }
 
     /// A world for this shape.
-    pub fn plan(&self, dice: &mut Dice) -> Plan {
+    pub fn plan(&self, rng: &mut SimRng) -> Plan {
         let store_bytes = match self.room {
             Room::Plenty => PLENTY_BYTES,
-            Room::Tight => dice.between(OBJECT_BYTES_MAX, 4 * OBJECT_BYTES_MAX),
+            Room::Tight => rng.between(OBJECT_BYTES_MAX, 4 * OBJECT_BYTES_MAX),
         };
-        let grain_bytes = *dice.pick(&GRAINS);
-        let window_bytes = grain_bytes * dice.between(1, 8);
-        let in_step = dice.percent(50);
-        let net = self.draw_net(dice);
+        let grain_bytes = *rng.pick(&GRAINS);
+        let window_bytes = grain_bytes * rng.between(1, 8);
+        let in_step = rng.percent(50);
+        let net = self.draw_net(rng);
         let slowest = net.bytes_per_s.iter().min().expect("there are nodes");
         // A stream may have to wait for a window of each object that its sender's line is busy with.
         let queue_ms =
@@ -160,11 +160,11 @@ impl Shape {
             grain_bytes,
             window_bytes,
             fold_ahead_bytes: if in_step { window_bytes } else { u64::MAX },
-            stall_after: Duration::from_millis(*dice.pick(&[100, 300, 1000]) + queue_ms),
+            stall_after: Duration::from_millis(*rng.pick(&[100, 300, 1000]) + queue_ms),
             clocks: self.clocks.clone(),
-            means: self.draw_means(dice),
-            start_spread: Duration::from_millis(dice.between(0, 50)),
-            striped_bytes_min: Some(if dice.percent(80) { INLINE_BYTES_MAX } else { OBJECT_BYTES_MAX / 2 }),
+            means: self.draw_means(rng),
+            start_spread: Duration::from_millis(rng.between(0, 50)),
+            striped_bytes_min: Some(if rng.percent(80) { INLINE_BYTES_MAX } else { OBJECT_BYTES_MAX / 2 }),
             roomy: self.room == Room::Plenty,
             calm: !self.faults.any() && !self.early && self.room == Room::Plenty,
             tail_lines: None,
@@ -172,57 +172,57 @@ impl Shape {
         }
     }
 
-    fn draw_means(&self, dice: &mut Dice) -> Means {
+    fn draw_means(&self, rng: &mut SimRng) -> Means {
         let us = Duration::from_micros;
         let (input_time, message_time) =
-            *dice.pick(&[(us(0), us(0)), (us(5), us(2)), (us(5), us(2)), (us(60), us(20))]);
-        let scarce = self.faults.has(Class::Shortage) && dice.percent(25);
+            *rng.pick(&[(us(0), us(0)), (us(5), us(2)), (us(5), us(2)), (us(60), us(20))]);
+        let scarce = self.faults.has(Class::Shortage) && rng.percent(25);
         // Lines to and from all others, a client or two, and what is left for streams.
         let steady = 2 * self.nodes + 2 * self.clients / self.nodes;
         Means {
             input_time,
             message_time,
-            outbox_max: if self.faults.has(Class::Control) && dice.percent(15) {
+            outbox_max: if self.faults.has(Class::Control) && rng.percent(15) {
                 // In step with what there is to be said: the real one holds some hundred thousand.
                 let members = self.mass.map_or(0, |mass| mass.count as usize);
-                dice.between(200, 2000) as usize + OUTBOX_PER_MEMBER * members
+                rng.between(200, 2000) as usize + OUTBOX_PER_MEMBER * members
             } else {
                 usize::MAX
             },
-            descriptors_max: if scarce { steady + dice.between(0, 8) as usize } else { usize::MAX },
-            failing_dials: if self.faults.has(Class::Dial) { *dice.pick(&[0, 5, 20]) } else { 0 },
+            descriptors_max: if scarce { steady + rng.between(0, 8) as usize } else { usize::MAX },
+            failing_dials: if self.faults.has(Class::Dial) { *rng.pick(&[0, 5, 20]) } else { 0 },
         }
     }
 
-    fn draw_net(&self, dice: &mut Dice) -> NetPlan {
+    fn draw_net(&self, rng: &mut SimRng) -> NetPlan {
         let us = Duration::from_micros;
-        let base = *dice.pick(&[us(20), us(200), us(3000)]);
-        let uneven = dice.percent(50);
+        let base = *rng.pick(&[us(20), us(200), us(3000)]);
+        let uneven = rng.percent(50);
         let mut plan = NetPlan::uniform(
             self.nodes,
             base,
-            *dice.pick(&[2_000_000, 20_000_000, 200_000_000, 2_000_000_000]),
+            *rng.pick(&[2_000_000, 20_000_000, 200_000_000, 2_000_000_000]),
         );
         if uneven {
             for row in &mut plan.latency {
-                row.iter_mut().for_each(|latency| *latency = dice.time(base / 4, base * 4));
+                row.iter_mut().for_each(|latency| *latency = rng.time(base / 4, base * 4));
             }
             for rate in &mut plan.bytes_per_s {
-                *rate = dice.between(*rate / 4, *rate * 2);
+                *rate = rng.between(*rate / 4, *rate * 2);
             }
         }
-        plan.jitter = dice.time(Duration::ZERO, base * 2);
+        plan.jitter = rng.time(Duration::ZERO, base * 2);
         if self.faults.has(Class::Datagram) {
-            plan.datagram_loss_percent = dice.between(0, 3);
+            plan.datagram_loss_percent = rng.between(0, 3);
         }
         plan
     }
 }
 
 /// Mostly in step; else seconds or hours apart.
-fn draw_clocks(dice: &mut Dice, nodes: usize, faults: FaultSwitches) -> Clocks {
-    let apart_ms = *dice.pick(&[0, 20, 20, 5_000, 3_600_000]);
-    let wall_ms = (0..nodes).map(|_| WALL_MS + dice.between(0, apart_ms)).collect();
-    let steps = faults.has(Class::Restart) && dice.percent(30);
-    Clocks { wall_ms, steps_ms: if steps { *dice.pick(&[1_000, 3_600_000]) } else { 0 } }
+fn draw_clocks(rng: &mut SimRng, nodes: usize, faults: FaultSwitches) -> Clocks {
+    let apart_ms = *rng.pick(&[0, 20, 20, 5_000, 3_600_000]);
+    let wall_ms = (0..nodes).map(|_| WALL_MS + rng.between(0, apart_ms)).collect();
+    let steps = faults.has(Class::Restart) && rng.percent(30);
+    Clocks { wall_ms, steps_ms: if steps { *rng.pick(&[1_000, 3_600_000]) } else { 0 } }
 }

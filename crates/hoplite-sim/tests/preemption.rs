@@ -10,9 +10,9 @@ const WORLDS: u64 = 100;
 /// Of each object: large enough for a tree, small enough for many.
 const KIB: usize = 200;
 
-struct Dice(Pcg64Mcg);
+struct SimRng(Pcg64Mcg);
 
-impl Dice {
+impl SimRng {
     fn below(&mut self, end: usize) -> usize {
         (self.0.next_u64() % end as u64) as usize
     }
@@ -58,18 +58,18 @@ impl Reduction {
 
 /// The commands of a scenario, with how many reductions there are.
 fn draw(seed: u64) -> (String, usize) {
-    let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed));
-    let nodes = 2 + dice.below(5);
+    let mut rng = SimRng(Pcg64Mcg::seed_from_u64(seed));
+    let nodes = 2 + rng.below(5);
     let mut reductions: Vec<Reduction> = Vec::new();
-    for number in 0..2 + dice.below(5) {
-        let names = (0..3 + dice.below(4)).map(|source| format!("s{number}x{source}"));
-        let mut sources: Vec<_> = names.map(|name| (name, dice.below(nodes))).collect();
-        if number > 0 && dice.percent(35) {
-            let other = &reductions[dice.below(number)];
-            let place = dice.below(sources.len() + 1);
+    for number in 0..2 + rng.below(5) {
+        let names = (0..3 + rng.below(4)).map(|source| format!("s{number}x{source}"));
+        let mut sources: Vec<_> = names.map(|name| (name, rng.below(nodes))).collect();
+        if number > 0 && rng.percent(35) {
+            let other = &reductions[rng.below(number)];
+            let place = rng.below(sources.len() + 1);
             sources.insert(place, (other.target.clone(), other.root()));
         }
-        reductions.push(Reduction { target: format!("t{number}"), caller: dice.below(nodes), sources });
+        reductions.push(Reduction { target: format!("t{number}"), caller: rng.below(nodes), sources });
     }
     let mut puts: Vec<(String, usize)> = reductions.iter().flat_map(|r| r.sources.clone()).collect();
     puts.retain(|(name, _)| name.starts_with('s'));
@@ -91,12 +91,12 @@ fn draw(seed: u64) -> (String, usize) {
     text += "----\n\n";
     let count = reductions.len();
     while !reductions.is_empty() {
-        let Reduction { target, caller, sources } = reductions.remove(dice.below(reductions.len()));
+        let Reduction { target, caller, sources } = reductions.remove(rng.below(reductions.len()));
         let names: Vec<_> = sources.into_iter().map(|(name, _)| name).collect();
         let (caller, of) = (caller + 1, names.len());
         text += &format!("n{caller} reduce {target} sum {of} {} within=50s fixed\n", names.join(" "));
-        if dice.percent(70) {
-            let pause = [1, 2, 3, 5, 10, 30, 1500][dice.below(7)];
+        if rng.percent(70) {
+            let pause = [1, 2, 3, 5, 10, 30, 1500][rng.below(7)];
             text += &format!("run {pause}ms\n----\n\n");
         }
     }

@@ -6,7 +6,7 @@ use hoplite_core::io::{ClientId, Input};
 use hoplite_types::client::{Reply, Request};
 use hoplite_types::CopyId;
 
-use super::{Bare, Happening};
+use super::{Bare, BareEvent};
 
 /// A call that was begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +62,7 @@ impl Bare {
                 // Whoever gets something here lets go of it at once.
                 let request = Request::Release { copy };
                 let input = Input::Client { client, call: 0, request };
-                self.queue.push(self.now(), Happening::Report(index, Box::new(input)));
+                self.queue.push(self.now(), BareEvent::Report(index, Box::new(input)));
                 Ok(Some(copy))
             }
             _ => Ok(None),

@@ -23,7 +23,7 @@ use crate::names::{address, incarnation, index_of};
 use crate::queue::Queue;
 use crate::world::WALL_MS;
 use clients::Answer;
-use streams::Plane;
+use streams::DataPlane;
 
 pub(crate) use turns::{least, Turn};
 
@@ -43,7 +43,7 @@ pub struct Links {
     pub bytes_per_s: u64,
 }
 
-enum Happening {
+enum BareEvent {
     Tick(usize),
     Said {
         from: NodeId,
@@ -68,7 +68,7 @@ struct Host {
     id: NodeId,
     alive: bool,
     core: Core,
-    plane: Plane,
+    data_plane: DataPlane,
     tick_at: Option<Duration>,
     members: usize,
     /// Whom it has a control connection to.
@@ -80,7 +80,7 @@ struct Host {
 
 /// The cluster. Hosts are numbered as they came; a number is never used again.
 pub(crate) struct Bare {
-    queue: Queue<Happening>,
+    queue: Queue<BareEvent>,
     hosts: Vec<Host>,
     links: Links,
     answers: BTreeMap<u64, Answer>,
@@ -125,7 +125,7 @@ impl Bare {
             id,
             alive: true,
             core: Core::new(config),
-            plane: Plane::default(),
+            data_plane: DataPlane::default(),
             tick_at: None,
             members: 1,
             lines: BTreeSet::new(),
@@ -146,10 +146,10 @@ impl Bare {
         for other in self.living() {
             let (out, back) = (self.hosts[other].lines.remove(&gone), &self.hosts[index].lines);
             if out || back.contains(&self.hosts[other].id) {
-                self.queue.push(broken, Happening::Report(other, Box::new(Input::PeerBroken { node: gone })));
+                self.queue.push(broken, BareEvent::Report(other, Box::new(Input::PeerBroken { node: gone })));
             }
             if out {
-                self.queue.push(refused, Happening::Report(other, Box::new(Input::PeerGone { node: gone })));
+                self.queue.push(refused, BareEvent::Report(other, Box::new(Input::PeerGone { node: gone })));
             }
         }
         self.break_streams_of(index);
@@ -169,12 +169,12 @@ impl Bare {
     /// Lets the next thing happen.
     pub fn step(&mut self) -> Result<(), String> {
         match self.queue.pop().ok_or("nothing is left to happen")? {
-            Happening::Tick(index) => self.on_tick(index),
-            Happening::Said { from, to, message } => self.on_said(from, to, *message),
-            Happening::Datagram { to, bytes } => self.feed(to, Input::Datagram { bytes }),
-            Happening::Report(index, input) => self.feed(index, *input),
-            Happening::Arrived { to, transfer, outcome } => self.on_arrived(to, transfer, outcome),
-            Happening::SendOver(index, send) => self.on_send_over(index, send),
+            BareEvent::Tick(index) => self.on_tick(index),
+            BareEvent::Said { from, to, message } => self.on_said(from, to, *message),
+            BareEvent::Datagram { to, bytes } => self.feed(to, Input::Datagram { bytes }),
+            BareEvent::Report(index, input) => self.feed(index, *input),
+            BareEvent::Arrived { to, transfer, outcome } => self.on_arrived(to, transfer, outcome),
+            BareEvent::SendOver(index, send) => self.on_send_over(index, send),
         }
         Ok(())
     }
@@ -216,7 +216,7 @@ impl Bare {
         let deadline = deadline.max(now);
         if host.tick_at.is_none_or(|armed| deadline < armed) {
             host.tick_at = Some(deadline);
-            self.queue.push(deadline, Happening::Tick(index));
+            self.queue.push(deadline, BareEvent::Tick(index));
         }
     }
 
@@ -241,7 +241,7 @@ impl Bare {
             Output::Datagram { to, bytes } => {
                 let to = index_of(to);
                 if to < self.hosts.len() {
-                    self.queue.push(self.now() + self.links.latency, Happening::Datagram { to, bytes });
+                    self.queue.push(self.now() + self.links.latency, BareEvent::Datagram { to, bytes });
                 }
             }
             Output::Event(Event::MemberUp { .. }) => self.hosts[index].members += 1,
@@ -276,7 +276,7 @@ impl Bare {
     }
 
     fn say(&mut self, index: usize, to: NodeId, mut message: PeerMessage, copy: Option<CopyId>) {
-        let payload = copy.map_or(0, |copy| self.hosts[index].plane.size(copy));
+        let payload = copy.map_or(0, |copy| self.hosts[index].data_plane.size(copy));
         if copy.is_some() {
             attach(&mut message, vec![0; payload as usize]);
         }
@@ -288,7 +288,7 @@ impl Bare {
         host.lines.insert(to);
         host.control_free = host.control_free.max(now) + takes;
         let (from, at) = (host.id, host.control_free + self.links.latency);
-        self.queue.push(at, Happening::Said { from, to, message: Box::new(message) });
+        self.queue.push(at, BareEvent::Said { from, to, message: Box::new(message) });
     }
 
     fn on_said(&mut self, from: NodeId, to: NodeId, message: PeerMessage) {
@@ -299,12 +299,12 @@ impl Bare {
         // Its host refuses the connection.
         let (back, sender) = (self.now() + self.links.latency, index_of(from.addr));
         if self.hosts[sender].lines.remove(&to) {
-            self.queue.push(back, Happening::Report(sender, Box::new(Input::PeerGone { node: to })));
+            self.queue.push(back, BareEvent::Report(sender, Box::new(Input::PeerGone { node: to })));
         }
     }
 
     fn report(&mut self, index: usize, input: Input) {
-        self.queue.push(self.now(), Happening::Report(index, Box::new(input)));
+        self.queue.push(self.now(), BareEvent::Report(index, Box::new(input)));
     }
 }
 

@@ -8,7 +8,7 @@ use hoplite_core::io::{Broken, FoldInputs, FoldRule, Input, SendId};
 use hoplite_types::peer::Seal;
 use hoplite_types::{CopyId, NodeId, TransferId};
 
-use super::{Bare, Fold, Happening};
+use super::{Bare, BareEvent, Fold};
 use crate::names::index_of;
 
 #[derive(Default)]
@@ -42,14 +42,14 @@ struct Folding {
 
 /// What the data plane of one node holds.
 #[derive(Default)]
-pub(super) struct Plane {
+pub(super) struct DataPlane {
     copies: BTreeMap<CopyId, Held>,
     sends: BTreeMap<SendId, Sending>,
     receives: BTreeMap<TransferId, Receiving>,
     folds: BTreeMap<Fold, Folding>,
 }
 
-impl Plane {
+impl DataPlane {
     pub fn size(&self, copy: CopyId) -> u64 {
         self.copies.get(&copy).map_or(0, |held| held.size)
     }
@@ -60,20 +60,20 @@ impl Plane {
 }
 
 impl Bare {
-    fn plane(&mut self, index: usize) -> &mut Plane {
-        &mut self.hosts[index].plane
+    fn data_plane(&mut self, index: usize) -> &mut DataPlane {
+        &mut self.hosts[index].data_plane
     }
 
     pub(super) fn open(&mut self, index: usize, copy: CopyId, size: u64) {
-        self.plane(index).copies.insert(copy, Held { size, seal: None });
+        self.data_plane(index).copies.insert(copy, Held { size, seal: None });
     }
 
     pub(super) fn close(&mut self, index: usize, copy: CopyId) {
-        self.plane(index).copies.remove(&copy);
+        self.data_plane(index).copies.remove(&copy);
     }
 
     pub(super) fn seal(&mut self, index: usize, copy: CopyId, seal: Seal) {
-        let plane = self.plane(index);
+        let plane = self.data_plane(index);
         if let Some(held) = plane.copies.get_mut(&copy) {
             held.seal = Some(seal);
         }
@@ -85,7 +85,7 @@ impl Bare {
     }
 
     pub(super) fn abort(&mut self, index: usize, copy: CopyId) {
-        let plane = self.plane(index);
+        let plane = self.data_plane(index);
         let reading = |send: &&SendId| plane.sends[send].copy == copy;
         let sends: Vec<_> = plane.sends.keys().filter(reading).copied().collect();
         sends.into_iter().for_each(|send| self.break_send(index, send));
@@ -100,16 +100,16 @@ impl Bare {
         offset: u64,
     ) {
         let (now, there) = (self.now(), index_of(to.addr));
-        let bytes = self.hosts[index].plane.size(copy) - offset;
+        let bytes = self.hosts[index].data_plane.size(copy) - offset;
         let takes = self.links.takes(bytes);
         let sent = self.hosts[index].egress_free.max(now) + takes;
         self.hosts[index].egress_free = sent;
         let taken = self.hosts[there].ingress_free.max(now) + takes;
         self.hosts[there].ingress_free = taken;
         let sending = Sending { to: there, transfer, copy, carried: sent.max(taken), bytes, over: None };
-        self.plane(index).sends.insert(send, sending);
+        self.data_plane(index).sends.insert(send, sending);
         match self.hosts[there].alive {
-            true if self.hosts[index].plane.is_sealed(copy) => self.end_send_of_sealed(index, send),
+            true if self.hosts[index].data_plane.is_sealed(copy) => self.end_send_of_sealed(index, send),
             true => {}
             false => self.break_send(index, send),
         }
@@ -117,7 +117,7 @@ impl Bare {
 
     fn end_send_of_sealed(&mut self, index: usize, send: SendId) {
         let now = self.now();
-        let plane = self.plane(index);
+        let plane = self.data_plane(index);
         let Some(sending) = plane.sends.get_mut(&send).filter(|sending| sending.over.is_none()) else {
             return;
         };
@@ -125,17 +125,17 @@ impl Bare {
         let at = sending.carried.max(now);
         let (to, transfer) = (sending.to, sending.transfer);
         let outcome = plane.copies[&plane.sends[&send].copy].seal.clone();
-        self.queue.push(at, Happening::SendOver(index, send));
-        self.queue.push(at + self.links.latency, Happening::Arrived { to, transfer, outcome });
+        self.queue.push(at, BareEvent::SendOver(index, send));
+        self.queue.push(at + self.links.latency, BareEvent::Arrived { to, transfer, outcome });
     }
 
     fn break_send(&mut self, index: usize, send: SendId) {
         let (now, latency) = (self.now(), self.links.latency);
-        let Some(sending) = self.plane(index).sends.get_mut(&send) else { return };
-        let broken = Happening::Arrived { to: sending.to, transfer: sending.transfer, outcome: None };
+        let Some(sending) = self.data_plane(index).sends.get_mut(&send) else { return };
+        let broken = BareEvent::Arrived { to: sending.to, transfer: sending.transfer, outcome: None };
         let first = sending.over.replace(Err(Broken)).is_none();
         if first {
-            self.queue.push(now, Happening::SendOver(index, send));
+            self.queue.push(now, BareEvent::SendOver(index, send));
             self.queue.push(now + latency, broken);
         }
     }
@@ -146,7 +146,7 @@ impl Bare {
 
     pub(super) fn on_send_over(&mut self, index: usize, send: SendId) {
         let bytes_per_s = self.links.bytes_per_s;
-        let Some(sending) = self.plane(index).sends.remove(&send) else { return };
+        let Some(sending) = self.data_plane(index).sends.remove(&send) else { return };
         let outcome = sending.over.unwrap_or(Err(Broken));
         if outcome.is_ok() && sending.bytes > 0 {
             self.feed(index, Input::SendMeasured { send, bytes: sending.bytes, bytes_per_s });
@@ -162,11 +162,11 @@ impl Bare {
         copy: CopyId,
         offset: u64,
     ) {
-        self.plane(index).receives.insert(transfer, Receiving::Copy { from, copy, offset });
+        self.data_plane(index).receives.insert(transfer, Receiving::Copy { from, copy, offset });
     }
 
     pub(super) fn stop_receive(&mut self, index: usize, transfer: TransferId) {
-        if let Some(Receiving::Copy { offset, .. }) = self.plane(index).receives.remove(&transfer) {
+        if let Some(Receiving::Copy { offset, .. }) = self.data_plane(index).receives.remove(&transfer) {
             let outcome = Err(Broken);
             self.report(index, Input::ReceiveEnded { transfer, watermark: offset, outcome });
         }
@@ -174,7 +174,7 @@ impl Bare {
 
     pub(super) fn on_arrived(&mut self, index: usize, transfer: TransferId, outcome: Option<Seal>) {
         let bytes_per_s = self.links.bytes_per_s;
-        let plane = self.plane(index);
+        let plane = self.data_plane(index);
         match (plane.receives.remove(&transfer), outcome) {
             (Some(Receiving::Copy { from, copy, .. }), Some(seal)) => {
                 let watermark = plane.size(copy);
@@ -201,12 +201,12 @@ impl Bare {
 
     pub(super) fn fold(&mut self, index: usize, fold: Fold, out: CopyId, rule: FoldRule, inputs: FoldInputs) {
         let folding = Folding { out, rule, sources: Vec::new(), streams: Vec::new() };
-        self.plane(index).folds.insert(fold, folding);
+        self.data_plane(index).folds.insert(fold, folding);
         self.amend_fold(index, fold, rule, inputs);
     }
 
     pub(super) fn amend_fold(&mut self, index: usize, fold: Fold, rule: FoldRule, added: FoldInputs) {
-        let plane = self.plane(index);
+        let plane = self.data_plane(index);
         let Some(folding) = plane.folds.get_mut(&fold) else { return };
         folding.rule = rule;
         folding.sources.extend(&added.sources);
@@ -218,7 +218,7 @@ impl Bare {
     }
 
     pub(super) fn stop_fold(&mut self, index: usize, fold: Fold) {
-        let plane = self.plane(index);
+        let plane = self.data_plane(index);
         if plane.folds.remove(&fold).is_some() {
             plane.receives.retain(|_, to| !matches!(to, Receiving::Fold { fold: of, .. } if *of == fold));
             self.report(index, Input::FoldEnded { fold, outcome: Err(Broken) });
@@ -226,7 +226,7 @@ impl Bare {
     }
 
     fn end_fold_if_done(&mut self, index: usize, fold: Fold) {
-        let plane = self.plane(index);
+        let plane = self.data_plane(index);
         let Some(folding) = plane.folds.get(&fold) else { return };
         let sealed = folding.sources.iter().all(|source| plane.is_sealed(*source));
         if sealed && folding.streams.is_empty() && !folding.rule.open {
@@ -238,10 +238,10 @@ impl Bare {
 
     /// Streams from and to a node that died.
     pub(super) fn break_streams_of(&mut self, index: usize) {
-        let own: Vec<_> = self.plane(index).sends.keys().copied().collect();
+        let own: Vec<_> = self.data_plane(index).sends.keys().copied().collect();
         own.into_iter().for_each(|send| self.break_send(index, send));
         for other in self.living() {
-            let sends = &self.hosts[other].plane.sends;
+            let sends = &self.hosts[other].data_plane.sends;
             let to_it: Vec<_> =
                 sends.iter().filter(|(_, send)| send.to == index).map(|(id, _)| *id).collect();
             to_it.into_iter().for_each(|send| self.break_send(other, send));

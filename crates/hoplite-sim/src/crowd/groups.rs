@@ -16,19 +16,19 @@ const NOBODY: ObjectId = ObjectId([0; ObjectId::LEN]);
 impl Drawing<'_> {
     /// Arrays and reductions over them; `chained` is an earlier target that may go in too.
     pub(super) fn draw_group(&mut self, number: usize, chained: Option<Thing>) -> Thing {
-        let dtype = *self.dice.pick(&DTYPES);
+        let dtype = *self.rng.pick(&DTYPES);
         let size = self.size(Some(dtype));
         // Floats whose sums depend on the order; then nothing is summed any further.
-        let exact = !(dtype.is_float() && self.dice.percent(40));
+        let exact = !(dtype.is_float() && self.rng.percent(40));
         let fresh = Thing { id: NOBODY, size, dtype: Some(dtype), volatile: false, summed: false, exact };
-        let volatile = self.dice.percent(10);
-        let chained = chained.filter(|thing| thing.exact && exact && self.dice.percent(60));
+        let volatile = self.rng.percent(10);
+        let chained = chained.filter(|thing| thing.exact && exact && self.rng.percent(60));
         let like = chained.unwrap_or(fresh);
         let mut things: Vec<Thing> = Vec::new();
         let most = SOURCES_MAX.max(self.shape.nodes);
-        let few = self.dice.between(1, most as u64).min(self.dice.between(1, most as u64));
+        let few = self.rng.between(1, most as u64).min(self.rng.between(1, most as u64));
         // As many fill a tight store for good.
-        let many = self.dice.percent(25) && self.shape.room == Room::Plenty;
+        let many = self.rng.percent(25) && self.shape.room == Room::Plenty;
         let count = if many { most as u64 } else { few };
         for i in 0..count {
             let id = self.new_id(&format!("g{number}.{i}"));
@@ -39,17 +39,17 @@ impl Drawing<'_> {
         if like.id != NOBODY {
             things.push(like);
         }
-        self.dice.shuffle(&mut things);
+        self.rng.shuffle(&mut things);
         let count = things.len();
-        let missing = if self.dice.percent(25) { self.dice.index(count) } else { 0 };
+        let missing = if self.rng.percent(25) { self.rng.index(count) } else { 0 };
         let present: Vec<Thing> = things[missing..].to_vec();
         for thing in present.iter().filter(|thing| thing.id != like.id) {
             let excuses: &[ErrorKind] = if volatile { &[ErrorKind::Deleted] } else { &[] };
             self.put(*thing, excuses, Ending::Seal);
-            if self.dice.percent(15) {
+            if self.rng.percent(15) {
                 self.put(*thing, excuses, Ending::Seal);
             }
-            if self.dice.percent(20) {
+            if self.rng.percent(20) {
                 self.gets(*thing, excuses);
             }
         }
@@ -57,14 +57,14 @@ impl Drawing<'_> {
             // Not the chained target: its readers know nothing of this group.
             let own: Vec<_> = present.iter().filter(|thing| thing.id != like.id).copied().collect();
             if !own.is_empty() {
-                let thing = *self.dice.pick(&own);
+                let thing = *self.rng.pick(&own);
                 self.finish(Thing { volatile: true, ..thing }, false);
             }
         }
-        self.dice.shuffle(&mut things);
+        self.rng.shuffle(&mut things);
         let like = Thing { volatile: volatile || like.volatile, ..like };
         let mut last = like;
-        for i in 0..self.dice.between(1, 2) {
+        for i in 0..self.rng.between(1, 2) {
             last = self.draw_reduction(&format!("t{number}.{i}"), like, &things, present.len());
         }
         last
@@ -79,13 +79,13 @@ impl Drawing<'_> {
             (true, false) => &Op::ALL[..],
             (false, _) => &Op::ALL[..4],
         };
-        let op = if self.dice.percent(50) { Op::Sum } else { *self.dice.pick(ops) };
+        let op = if self.rng.percent(50) { Op::Sum } else { *self.rng.pick(ops) };
         // Many of everything that there is: only those can be striped.
-        let to_sources = self.dice.percent(50);
-        let all = to_sources && self.dice.percent(70);
-        let num_objects = if all { present as u64 } else { self.dice.between(1, present as u64) } as u32;
+        let to_sources = self.rng.percent(50);
+        let all = to_sources && self.rng.percent(70);
+        let num_objects = if all { present as u64 } else { self.rng.between(1, present as u64) } as u32;
         let sources: Vec<ObjectId> = things.iter().map(|thing| thing.id).collect();
-        let fixed = self.dice.percent(if all { 10 } else { 25 });
+        let fixed = self.rng.percent(if all { 10 } else { 25 });
         self.script.model.add(
             target,
             Origin::Reduction {
@@ -98,7 +98,7 @@ impl Drawing<'_> {
             },
         );
         self.script.model.expect_exact(target, like.exact);
-        let deleted = self.dice.percent(8);
+        let deleted = self.rng.percent(8);
         let like = Thing { volatile: like.volatile || deleted, ..like };
         let mut excuses: Vec<ErrorKind> = Vec::new();
         if like.volatile {
@@ -108,7 +108,7 @@ impl Drawing<'_> {
         if !like.volatile && like.exact {
             self.script.makers.push(spec.clone());
         }
-        let rivals = *self.dice.pick(&[0, 0, 0, 0, 0, 0, 1, 2]);
+        let rivals = *self.rng.pick(&[0, 0, 0, 0, 0, 0, 1, 2]);
         let makes: Vec<_> =
             excuses.iter().copied().chain((rivals > 0).then_some(ErrorKind::AlreadyExists)).collect();
         for _ in 0..=rivals {
@@ -131,21 +131,20 @@ impl Drawing<'_> {
     /// Reductions of reductions of reductions, all begun at about the same time: every level streams
     /// behind the one below it.
     pub(super) fn draw_levels(&mut self) {
-        let dtype = *self.dice.pick(&DTYPES);
+        let dtype = *self.rng.pick(&DTYPES);
         let size = self.size(Some(dtype));
         let like =
             Thing { id: NOBODY, size, dtype: Some(dtype), volatile: false, summed: false, exact: true };
         let mut below: Vec<Thing> =
-            (0..self.dice.between(2, 4)).map(|i| self.leaf(&format!("l0.{i}"), like)).collect();
+            (0..self.rng.between(2, 4)).map(|i| self.leaf(&format!("l0.{i}"), like)).collect();
         for level in 1..=self.shape.levels {
             let mut targets = Vec::new();
-            for i in 0..self.dice.between(1, 2) {
-                let mut things: Vec<Thing> =
-                    below.iter().filter(|_| self.dice.percent(80)).copied().collect();
-                if things.is_empty() || self.dice.percent(50) {
+            for i in 0..self.rng.between(1, 2) {
+                let mut things: Vec<Thing> = below.iter().filter(|_| self.rng.percent(80)).copied().collect();
+                if things.is_empty() || self.rng.percent(50) {
                     things.push(self.leaf(&format!("l{level}.{i}"), like));
                 }
-                self.dice.shuffle(&mut things);
+                self.rng.shuffle(&mut things);
                 let volatile = things.iter().any(|thing| thing.volatile);
                 let like = Thing { summed: true, volatile, ..like };
                 let count = things.len();

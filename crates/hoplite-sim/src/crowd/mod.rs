@@ -11,9 +11,9 @@ use hoplite_core::io::ClientId;
 use hoplite_types::limits::INLINE_BYTES_MAX;
 use hoplite_types::{Dtype, ErrorKind, ObjectId};
 
-use crate::dice::Dice;
 use crate::fault::{Class, Fault, When};
 use crate::mischief::{Mischief, LAST_STRIKE};
+use crate::rng::SimRng;
 use crate::script::{Item, Script};
 use crate::task::{Spec, Task};
 use crate::workload::{Room, Shape};
@@ -26,7 +26,7 @@ const HEALING: Duration = Duration::from_millis(500);
 
 /// Draws tasks, and then faults, into a script.
 pub struct Drawing<'a> {
-    pub dice: &'a mut Dice,
+    pub rng: &'a mut SimRng,
     pub shape: &'a Shape,
     pub script: Script,
 }
@@ -48,7 +48,7 @@ struct Thing {
 impl Drawing<'_> {
     pub fn draw(mut self) -> Script {
         for i in 0..self.shape.clients {
-            let index = if i < self.shape.nodes { i } else { self.dice.index(self.shape.nodes) };
+            let index = if i < self.shape.nodes { i } else { self.rng.index(self.shape.nodes) };
             self.script.clients.push(index);
         }
         for i in 0..self.shape.objects {
@@ -65,7 +65,7 @@ impl Drawing<'_> {
         if let Some(mass) = self.shape.mass {
             self.draw_mass(mass);
         }
-        let faults = Mischief { dice: self.dice, shape: self.shape }.draw();
+        let faults = Mischief { rng: self.rng, shape: self.shape }.draw();
         self.put_some_off_to_heals(&faults);
         if let Some(longest) = faults.iter().map(|(_, fault)| fault.lasts()).max() {
             self.script.last_strike = self.shape.span + LAST_STRIKE;
@@ -86,8 +86,8 @@ impl Drawing<'_> {
         }
         for item in &mut self.script.items {
             if let Item::Task { at, give_up, .. } = item {
-                if self.dice.percent(20) {
-                    let later = *self.dice.pick(&heals) + self.dice.time(Duration::ZERO, HEALING);
+                if self.rng.percent(20) {
+                    let later = *self.rng.pick(&heals) + self.rng.time(Duration::ZERO, HEALING);
                     give_up.iter_mut().for_each(|moment| *moment = *moment + later - *at);
                     *at = later;
                 }
@@ -97,14 +97,14 @@ impl Drawing<'_> {
 
     fn moment(&mut self) -> Duration {
         // Some come while the dust settles.
-        let late = self.shape.faults.any() && self.dice.percent(10);
+        let late = self.shape.faults.any() && self.rng.percent(10);
         let span = if late { self.shape.span + LATECOMERS } else { self.shape.span };
-        self.dice.time(Duration::ZERO, span)
+        self.rng.time(Duration::ZERO, span)
     }
 
     /// A client that does nothing else.
     fn new_client(&mut self) -> ClientId {
-        let node = self.dice.index(self.shape.nodes);
+        let node = self.rng.index(self.shape.nodes);
         self.script.clients.push(node);
         Script::client_id(self.script.clients.len() - 1)
     }
@@ -116,13 +116,13 @@ impl Drawing<'_> {
     }
 
     fn size(&mut self, dtype: Option<Dtype>) -> u64 {
-        let size = match self.dice.between(0, 9) {
+        let size = match self.rng.between(0, 9) {
             0 => 0,
-            1 | 2 => self.dice.between(1, 1024),
-            3 => self.dice.between(1025, INLINE_BYTES_MAX - 8),
+            1 | 2 => self.rng.between(1, 1024),
+            3 => self.rng.between(1025, INLINE_BYTES_MAX - 8),
             4 => INLINE_BYTES_MAX,
             5 => INLINE_BYTES_MAX + 8,
-            _ => self.dice.between(INLINE_BYTES_MAX, self.shape.object_bytes_max()),
+            _ => self.rng.between(INLINE_BYTES_MAX, self.shape.object_bytes_max()),
         };
         let element = dtype.map_or(1, |dtype| dtype.size() as u64);
         size / element * element
@@ -130,7 +130,7 @@ impl Drawing<'_> {
 
     /// Adds a task with the time-out and the excuses its world calls for.
     fn add(&mut self, at: Duration, spec: Spec, excuses: &[ErrorKind]) {
-        let client = Script::client_id(self.dice.index(self.shape.clients));
+        let client = Script::client_id(self.rng.index(self.shape.clients));
         self.add_for(client, at, spec, excuses);
     }
 
@@ -169,7 +169,7 @@ impl Drawing<'_> {
             // Reductions are done again at the end only: two at a time would be in each other's way.
             let is_put = |maker: &&Spec| !matches!(maker, Spec::Reduce { .. });
             let make = self.script.makers.iter().filter(is_put).find(|maker| maker.made() == Some(*id));
-            task.remake = make.cloned().filter(|_| hampered && self.dice.percent(70));
+            task.remake = make.cloned().filter(|_| hampered && self.rng.percent(70));
         }
         if self.shape.faults.has(Class::Leave) {
             // Who is about to end takes nothing new.
@@ -182,18 +182,18 @@ impl Drawing<'_> {
             (false, true) => 0,
             (false, false) => 10,
         };
-        if self.shape.room == Room::Tight || !excuses.is_empty() || self.dice.percent(hurried) {
+        if self.shape.room == Room::Tight || !excuses.is_empty() || self.rng.percent(hurried) {
             let longest = match hampered {
                 // Given up while the verdict is on its way.
-                true if makes && self.dice.percent(20) => 12,
-                true if self.dice.percent(50) => 8000,
+                true if makes && self.rng.percent(20) => 12,
+                true if self.rng.percent(50) => 8000,
                 _ => 1500,
             };
-            let timeout = Duration::from_millis(self.dice.between(0, longest));
+            let timeout = Duration::from_millis(self.rng.between(0, longest));
             task = task.within(timeout).may_fail(&[ErrorKind::TimedOut]);
         }
-        let gives_up = matches!(task.spec, Spec::Get { .. }) && self.dice.percent(10);
-        let give_up = gives_up.then(|| at + self.dice.time(Duration::ZERO, self.shape.span));
+        let gives_up = matches!(task.spec, Spec::Get { .. }) && self.rng.percent(10);
+        let give_up = gives_up.then(|| at + self.rng.time(Duration::ZERO, self.shape.span));
         self.script.items.push(Item::Task { at, task: Box::new(task), give_up });
     }
 }

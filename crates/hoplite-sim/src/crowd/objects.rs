@@ -17,13 +17,13 @@ impl Drawing<'_> {
     fn put_variant(&mut self, thing: Thing, variant: u8, excuses: &[ErrorKind], ending: Ending) {
         let Thing { id, size, dtype, .. } = thing;
         let at = self.moment();
-        let small = size <= INLINE_BYTES_MAX && ending == Ending::Seal && self.dice.percent(60);
+        let small = size <= INLINE_BYTES_MAX && ending == Ending::Seal && self.rng.percent(60);
         let spec = if small {
             Spec::PutSmall { id, size, dtype, variant }
         } else {
-            let piece = self.dice.between(1 + size / 12, 1 + size);
-            let pause = *self.dice.pick(&[0, 0, 30, 1000].map(Duration::from_micros));
-            let keep = *self.dice.pick(&[None, None, Some(0), Some(100), Some(20_000), Some(2_000_000)]);
+            let piece = self.rng.between(1 + size / 12, 1 + size);
+            let pause = *self.rng.pick(&[0, 0, 30, 1000].map(Duration::from_micros));
+            let keep = *self.rng.pick(&[None, None, Some(0), Some(100), Some(20_000), Some(2_000_000)]);
             let keep = keep.map(Duration::from_micros);
             Spec::Put { id, size, dtype, piece, pause, ending, variant, keep }
         };
@@ -41,14 +41,14 @@ impl Drawing<'_> {
     }
 
     pub(super) fn gets(&mut self, thing: Thing, excuses: &[ErrorKind]) {
-        for _ in 0..self.dice.between(0, 2 * self.shape.nodes as u64) {
+        for _ in 0..self.rng.between(0, 2 * self.shape.nodes as u64) {
             let at = self.moment();
-            let hold = *self.dice.pick(&[0, 0, 100, 20_000].map(Duration::from_micros));
-            let partial = self.dice.percent(40);
-            let fail_if_lost = self.dice.percent(20);
+            let hold = *self.rng.pick(&[0, 0, 100, 20_000].map(Duration::from_micros));
+            let partial = self.rng.percent(40);
+            let fail_if_lost = self.rng.percent(20);
             let get = Spec::Get { id: thing.id, partial, fail_if_lost, hold };
             self.add(at, get.clone(), excuses);
-            if thing.size <= INLINE_BYTES_MAX && self.dice.percent(30) {
+            if thing.size <= INLINE_BYTES_MAX && self.rng.percent(30) {
                 // Once more by the same client, which may have kept it.
                 let at = self.moment();
                 self.add_again(at, get, excuses);
@@ -59,9 +59,9 @@ impl Drawing<'_> {
     pub(super) fn draw_object(&mut self, name: &str) {
         let id = self.new_id(name);
         let size = self.size(None);
-        let volatile = self.dice.percent(15);
+        let volatile = self.rng.percent(15);
         // Nodes that do not know each other yet, or no more, may accept what together they would not.
-        let contested = !self.shape.faults.any() && !self.shape.early && self.dice.percent(5);
+        let contested = !self.shape.faults.any() && !self.shape.early && self.rng.percent(5);
         self.script.model.add(id, Origin::Put { dtype: None });
         let thing = Thing { id, size, dtype: None, volatile, summed: false, exact: true };
         let mut excuses = Vec::new();
@@ -72,16 +72,16 @@ impl Drawing<'_> {
             excuses.push(ErrorKind::AlreadyExists);
             self.put(Thing { size: size + 8, ..thing }, &excuses, Ending::Seal);
         }
-        if self.dice.percent(15) {
-            let stop = self.dice.between(0, size);
+        if self.rng.percent(15) {
+            let stop = self.rng.between(0, size);
             self.put(thing, &excuses, Ending::AbortAt(stop));
         }
-        if self.dice.percent(10) {
-            let stop = self.dice.between(0, size);
+        if self.rng.percent(10) {
+            let stop = self.rng.between(0, size);
             self.put(thing, &excuses, Ending::DieAt(stop));
         }
-        let rivals = *self.dice.pick(&[1, 1, 1, 1, 2, 3]);
-        let differ = self.dice.percent(40) && size >= 8;
+        let rivals = *self.rng.pick(&[1, 1, 1, 1, 2, 3]);
+        let differ = self.rng.percent(40) && size >= 8;
         for rival in 0..rivals {
             self.put_variant(thing, if differ { rival } else { 0 }, &excuses, Ending::Seal);
         }

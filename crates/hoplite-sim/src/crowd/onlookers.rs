@@ -9,21 +9,21 @@ use crate::task::Spec;
 impl Drawing<'_> {
     /// Calls that change nothing: waits, prefetches, locations, status.
     pub(super) fn draw_onlookers(&mut self) {
-        for _ in 0..self.dice.between(0, 2 + self.shape.nodes as u64) {
+        for _ in 0..self.rng.between(0, 2 + self.shape.nodes as u64) {
             if self.script.lasting.is_empty() {
                 return;
             }
             let at = self.moment();
             let mut ids = self.script.lasting.clone();
-            self.dice.shuffle(&mut ids);
-            ids.truncate(self.dice.between(1, 4) as usize);
-            let spec = match self.dice.between(0, 3) {
+            self.rng.shuffle(&mut ids);
+            ids.truncate(self.rng.between(1, 4) as usize);
+            let spec = match self.rng.between(0, 3) {
                 0 => {
-                    let count = self.dice.between(1, ids.len() as u64) as u32;
-                    Spec::Wait { count, ids, fail_if_lost: self.dice.percent(30) }
+                    let count = self.rng.between(1, ids.len() as u64) as u32;
+                    Spec::Wait { count, ids, fail_if_lost: self.rng.percent(30) }
                 }
                 1 => {
-                    let nodes = (0..self.dice.between(0, 2)).map(|_| self.dice.index(self.shape.nodes));
+                    let nodes = (0..self.rng.between(0, 2)).map(|_| self.rng.index(self.shape.nodes));
                     let nodes: Vec<_> = nodes.collect();
                     Spec::Prefetch {
                         ids,

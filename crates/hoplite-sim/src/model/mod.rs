@@ -10,8 +10,8 @@ use std::rc::Rc;
 use hoplite_types::limits::INLINE_BYTES_MAX;
 use hoplite_types::{Dtype, Edition, Header, ObjectId, Op};
 
-use crate::dice::Dice;
 use crate::masses::{member, Mass};
+use crate::rng::SimRng;
 
 /// Where the bytes of an object come from.
 #[derive(Clone, Debug)]
@@ -409,32 +409,32 @@ fn same(id: ObjectId, expected: &[u8], found: &[u8]) -> Result<(), String> {
 
 fn fresh_content(id: ObjectId, size: u64, variant: u8, dtype: Option<Dtype>, exact: bool) -> Vec<u8> {
     let seed = u64::from_le_bytes(id.0[..8].try_into().expect("8 bytes"));
-    let mut dice = Dice::new(seed ^ size ^ u64::from(variant) << 56);
+    let mut rng = SimRng::new(seed ^ size ^ u64::from(variant) << 56);
     let mut bytes = vec![0; size as usize];
     // Powers of two: their sums and products are exact in any order, so floats can be compared too.
     match dtype {
         Some(Dtype::F32) if !exact => bytes
             .chunks_exact_mut(4)
-            .for_each(|out| out.copy_from_slice(&(uneven(&mut dice) as f32).to_le_bytes())),
+            .for_each(|out| out.copy_from_slice(&(uneven(&mut rng) as f32).to_le_bytes())),
         Some(Dtype::F64) if !exact => {
-            bytes.chunks_exact_mut(8).for_each(|out| out.copy_from_slice(&uneven(&mut dice).to_le_bytes()))
+            bytes.chunks_exact_mut(8).for_each(|out| out.copy_from_slice(&uneven(&mut rng).to_le_bytes()))
         }
         Some(Dtype::F32) => bytes
             .chunks_exact_mut(4)
-            .for_each(|out| out.copy_from_slice(&(small(&mut dice) as f32).to_le_bytes())),
+            .for_each(|out| out.copy_from_slice(&(small(&mut rng) as f32).to_le_bytes())),
         Some(Dtype::F64) => {
-            bytes.chunks_exact_mut(8).for_each(|out| out.copy_from_slice(&small(&mut dice).to_le_bytes()))
+            bytes.chunks_exact_mut(8).for_each(|out| out.copy_from_slice(&small(&mut rng).to_le_bytes()))
         }
-        _ => dice.fill(&mut bytes),
+        _ => rng.fill(&mut bytes),
     }
     bytes
 }
 
 /// All of one sign and near one: no sum of them cancels out, and no product of hundreds overflows.
-fn uneven(dice: &mut Dice) -> f64 {
-    0.9 + dice.between(0, 1 << 30) as f64 / 6e9
+fn uneven(rng: &mut SimRng) -> f64 {
+    0.9 + rng.between(0, 1 << 30) as f64 / 6e9
 }
 
-fn small(dice: &mut Dice) -> f64 {
-    *dice.pick(&[1.0, -1.0, 2.0, -2.0, 4.0, -4.0])
+fn small(rng: &mut SimRng) -> f64 {
+    *rng.pick(&[1.0, -1.0, 2.0, -2.0, 4.0, -4.0])
 }

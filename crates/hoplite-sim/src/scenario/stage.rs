@@ -7,9 +7,9 @@ use hoplite_core::io::ClientId;
 use hoplite_types::{ErrorKind, ObjectId};
 
 use super::command::{size, time, Command, Options};
-use crate::ending::join;
 use crate::model::Origin;
 use crate::net::NetPlan;
+use crate::phases::join;
 use crate::task::{Ending, Outcome, Spec, Task, TaskId};
 use crate::world::{Clocks, Means, Plan, World};
 

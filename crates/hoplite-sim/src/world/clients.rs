@@ -10,8 +10,8 @@ use hoplite_types::limits::INLINE_BYTES_MAX;
 use hoplite_types::{CopyId, ObjectId};
 
 use super::{note, tell, Place, World};
-use crate::happening::{Happening, TaskEvent};
-use crate::plane::Stage;
+use crate::data_plane::Stage;
+use crate::event::{SimEvent, TaskEvent};
 use crate::show;
 use crate::task::{Outcome, Phase, Spec, TaskId};
 
@@ -110,7 +110,7 @@ impl World {
         session.calls.insert(call, task);
         if let Request::Get { id, .. } = &request {
             let removals =
-                self.nodes[session.place.index].plane.removals.get(id).copied().unwrap_or_default();
+                self.nodes[session.place.index].data_plane.removals.get(id).copied().unwrap_or_default();
             session.removals.insert(call, removals);
         }
         self.send_call(client, call, request);
@@ -119,7 +119,7 @@ impl World {
 
     /// Sends a request over the socket, behind all earlier ones.
     pub(super) fn send_call(&mut self, client: ClientId, call: u64, request: Request) {
-        let delay = self.dice.time(Duration::from_micros(1), SOCKET_DELAY_MAX);
+        let delay = self.rng.time(Duration::from_micros(1), SOCKET_DELAY_MAX);
         let now = self.queue.now();
         let session = self.sessions.get_mut(&client).expect("connected");
         if !session.alive {
@@ -127,7 +127,7 @@ impl World {
         }
         session.last_to_node = (now + delay).max(session.last_to_node + Duration::from_nanos(1));
         let at = session.last_to_node;
-        self.queue.push(at, Happening::Call { client, call, request });
+        self.queue.push(at, SimEvent::Call { client, call, request });
     }
 
     pub(super) fn on_call(&mut self, client: ClientId, call: u64, request: Request) {
@@ -140,7 +140,7 @@ impl World {
     pub(super) fn reply(&mut self, place: Place, client: ClientId, call: u64, reply: Reply) {
         tell!(self, "{} < {}", self.client_name(client), show::reply(&self.names, &reply));
         let now = self.queue.now();
-        let delay = self.dice.time(Duration::from_micros(1), SOCKET_DELAY_MAX);
+        let delay = self.rng.time(Duration::from_micros(1), SOCKET_DELAY_MAX);
         let session = self.sessions.get_mut(&client).expect("connected");
         if session.place != place {
             return self.violate(format!("{client:?} is answered by a node that is not its own"));
@@ -155,7 +155,7 @@ impl World {
         if let (Some(copy), true) = (held, alive) {
             self.hand_out(place, client, copy, &reply);
         }
-        self.queue.push(at, Happening::Answer { client, call, reply });
+        self.queue.push(at, SimEvent::Answer { client, call, reply });
     }
 
     fn hand_out(&mut self, place: Place, client: ClientId, copy: CopyId, reply: &Reply) {
@@ -165,7 +165,7 @@ impl World {
             _ => return,
         };
         let node = &mut self.nodes[place.index];
-        let Some(held) = node.plane.copies.get_mut(&copy) else {
+        let Some(held) = node.data_plane.copies.get_mut(&copy) else {
             return self.violate(format!("{client:?} is given {copy:?}, which is not open"));
         };
         if held.extent.offset != offset {
@@ -188,7 +188,7 @@ impl World {
         let place = session.place;
         let Some(count) = session.views.get_mut(&copy).filter(|count| **count > 0) else { return };
         *count -= 1;
-        if let Some(held) = self.nodes[place.index].plane.copies.get_mut(&copy) {
+        if let Some(held) = self.nodes[place.index].data_plane.copies.get_mut(&copy) {
             held.views -= 1;
         }
         self.send_call(client, 0, Request::Release { copy });
@@ -204,7 +204,7 @@ impl World {
             return;
         }
         let node = &self.nodes[session.place.index];
-        let Some(held) = node.plane.copies.get(copy) else { return };
+        let Some(held) = node.data_plane.copies.get(copy) else { return };
         let Stage::Sealed(seal) = &held.stage else { return };
         let (bytes, sources) = (node.bytes(held.extent, 0, held.extent.size).into(), seal.sources.clone());
         session.kept.insert(id, Kept { removals, bytes, sources });
@@ -214,14 +214,15 @@ impl World {
     pub(super) fn kept_by(&self, client: ClientId, id: ObjectId) -> Option<(Rc<[u8]>, Vec<ObjectId>)> {
         let session = &self.sessions[&client];
         let kept = session.kept.get(&id).filter(|_| session.alive)?;
-        let removals = self.nodes[session.place.index].plane.removals.get(&id).copied().unwrap_or_default();
+        let removals =
+            self.nodes[session.place.index].data_plane.removals.get(&id).copied().unwrap_or_default();
         (kept.removals == removals).then(|| (kept.bytes.clone(), kept.sources.clone()))
     }
 
     /// The client will not write into `copy` any more.
     pub(super) fn finish_writing(&mut self, client: ClientId, copy: CopyId) {
         let place = self.sessions[&client].place;
-        if let Some(held) = self.nodes[place.index].plane.copies.get_mut(&copy) {
+        if let Some(held) = self.nodes[place.index].data_plane.copies.get_mut(&copy) {
             held.writer = None;
         }
     }
@@ -269,7 +270,7 @@ impl World {
         let session = self.sessions.get_mut(&client).expect("connected");
         let delay = if forked { WATCH_DELAY_MAX } else { SOCKET_DELAY_MAX };
         let at = (self.queue.now() + delay).max(session.last_to_node);
-        self.queue.push(at, Happening::ClientGone { client });
+        self.queue.push(at, SimEvent::ClientGone { client });
     }
 
     /// Nothing is held or waited for any more.
@@ -279,11 +280,11 @@ impl World {
         session.calls.clear();
         let place = session.place;
         for (copy, count) in std::mem::take(&mut session.views) {
-            if let Some(held) = self.nodes[place.index].plane.copies.get_mut(&copy) {
+            if let Some(held) = self.nodes[place.index].data_plane.copies.get_mut(&copy) {
                 held.views -= count;
             }
         }
-        for held in self.nodes[place.index].plane.copies.values_mut() {
+        for held in self.nodes[place.index].data_plane.copies.values_mut() {
             if held.writer == Some(client) {
                 held.writer = None;
             }
@@ -300,9 +301,9 @@ impl World {
     }
 
     pub(super) fn wake_followers(&mut self, place: Place, copy: CopyId) {
-        let Some(held) = self.nodes[place.index].plane.copies.get(&copy) else { return };
+        let Some(held) = self.nodes[place.index].data_plane.copies.get(&copy) else { return };
         for task in held.followers.iter() {
-            self.queue.push(self.queue.now(), Happening::Task { task: *task, event: TaskEvent::Step });
+            self.queue.push(self.queue.now(), SimEvent::Task { task: *task, event: TaskEvent::Step });
         }
     }
 }

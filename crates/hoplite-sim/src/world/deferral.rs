@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Place, World};
-use crate::happening::{FlowEvent, Happening};
+use crate::event::{FlowEvent, SimEvent};
 use crate::names::index_of;
 use crate::net::TroubleId;
 
@@ -15,7 +15,7 @@ const DATAGRAMS_MAX: usize = 256;
 pub(crate) struct Process {
     /// It stands still, for this reason; what happens to it waits here.
     pub paused: Option<TroubleId>,
-    pub held: Vec<Happening>,
+    pub held: Vec<SimEvent>,
     /// It handles each input this much late, for this reason.
     pub slow: Option<(TroubleId, Duration)>,
     /// When it will have handled all that has happened to it.
@@ -48,9 +48,9 @@ enum Runs {
 impl World {
     /// Puts off what happens to a process that does not run, or runs slowly; returns what may
     /// happen now.
-    pub(super) fn defer(&mut self, happening: Happening) -> Option<Happening> {
-        let (index, control) = match self.who_runs(&happening) {
-            Runs::Nobody => return Some(happening),
+    pub(super) fn defer(&mut self, event: SimEvent) -> Option<SimEvent> {
+        let (index, control) = match self.who_runs(&event) {
+            Runs::Nobody => return Some(event),
             Runs::DataThread(index) => (index, false),
             Runs::Control(index) => (index, true),
         };
@@ -58,15 +58,15 @@ impl World {
         let process = &mut self.nodes[index].process;
         if process.paused.is_some() {
             process.hampered_at = now;
-            let is_datagram = matches!(happening, Happening::Datagram { .. });
-            let datagrams = || process.held.iter().filter(|held| matches!(held, Happening::Datagram { .. }));
+            let is_datagram = matches!(event, SimEvent::Datagram { .. });
+            let datagrams = || process.held.iter().filter(|held| matches!(held, SimEvent::Datagram { .. }));
             if !is_datagram || datagrams().count() < DATAGRAMS_MAX {
-                process.held.push(happening);
+                process.held.push(event);
             }
             return None;
         }
         if !control || (process.slow.is_none() && process.busy_until <= now) {
-            return Some(happening);
+            return Some(event);
         }
         let lag = process.slow.map_or(Duration::ZERO, |(_, lag)| lag);
         process.busy_until = process.busy_until.max(now + lag);
@@ -74,34 +74,34 @@ impl World {
         if process.slow.is_some() || at > now + HAMPERED_AFTER {
             process.hampered_at = now;
         }
-        self.queue.push(at, Happening::Late(Box::new(happening)));
+        self.queue.push(at, SimEvent::Late(Box::new(event)));
         None
     }
 
-    fn who_runs(&self, happening: &Happening) -> Runs {
+    fn who_runs(&self, event: &SimEvent) -> Runs {
         let there = |place: &Place| place.index;
-        match happening {
-            Happening::Boot { place }
-            | Happening::Report { place, .. }
-            | Happening::Tick { place }
-            | Happening::Exit { place }
-            | Happening::PeerLost { place, .. } => Runs::Control(there(place)),
-            Happening::Control { to, .. } | Happening::LineClosed { to, .. } => {
+        match event {
+            SimEvent::Boot { place }
+            | SimEvent::Report { place, .. }
+            | SimEvent::Tick { place }
+            | SimEvent::Exit { place }
+            | SimEvent::PeerLost { place, .. } => Runs::Control(there(place)),
+            SimEvent::Control { to, .. } | SimEvent::LineClosed { to, .. } => {
                 Runs::Control(index_of(to.addr))
             }
-            Happening::LineLost { line, .. } => match self.lines.caller(*line) {
+            SimEvent::LineLost { line, .. } => match self.lines.caller(*line) {
                 Some(place) => Runs::Control(place.index),
                 None => Runs::Nobody,
             },
-            Happening::Datagram { to, .. } => Runs::Control(index_of(*to)),
-            Happening::Call { client, .. } | Happening::ClientGone { client } => {
+            SimEvent::Datagram { to, .. } => Runs::Control(index_of(*to)),
+            SimEvent::Call { client, .. } | SimEvent::ClientGone { client } => {
                 Runs::Control(there(&self.sessions[client].place))
             }
-            Happening::SendStep { place, .. }
-            | Happening::DialFailed { place, .. }
-            | Happening::FoldStep { place, .. }
-            | Happening::StallCheck { place, .. } => Runs::DataThread(there(place)),
-            Happening::Flow { flow, event } => match (self.flows.get(flow), event) {
+            SimEvent::SendStep { place, .. }
+            | SimEvent::DialFailed { place, .. }
+            | SimEvent::FoldStep { place, .. }
+            | SimEvent::StallCheck { place, .. } => Runs::DataThread(there(place)),
+            SimEvent::Flow { flow, event } => match (self.flows.get(flow), event) {
                 (None, _) => Runs::Nobody,
                 // The receiver's kernel takes what comes, and the sender's hears of it.
                 (Some(flow), FlowEvent::Credit(_) | FlowEvent::Reset) => Runs::DataThread(flow.from.index),
@@ -110,18 +110,18 @@ impl World {
                 (Some(flow), _) => Runs::DataThread(index_of(flow.to.addr)),
             },
             // It has waited long enough; only a pause stops it.
-            Happening::Late(inner) => match self.who_runs(inner) {
+            SimEvent::Late(inner) => match self.who_runs(inner) {
                 Runs::Control(index) => Runs::DataThread(index),
                 runs => runs,
             },
-            Happening::Dial { .. }
-            | Happening::LineFreed { .. }
-            | Happening::Answer { .. }
-            | Happening::FlowFreed { .. }
-            | Happening::Task { .. }
-            | Happening::Verdict(_)
-            | Happening::Fault(_)
-            | Happening::Relief(_) => Runs::Nobody,
+            SimEvent::Dial { .. }
+            | SimEvent::LineFreed { .. }
+            | SimEvent::Answer { .. }
+            | SimEvent::FlowFreed { .. }
+            | SimEvent::Task { .. }
+            | SimEvent::Verdict(_)
+            | SimEvent::Fault(_)
+            | SimEvent::Relief(_) => Runs::Nobody,
         }
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use hoplite_types::{ErrorKind, ObjectId};
 
 use super::{Place, World};
+use crate::data_plane::Stage;
 use crate::excuse::Excuse;
-use crate::plane::Stage;
 use crate::task::{Outcome, Phase, Spec, Task, TaskId};
 
 /// A node that is told to leave has begun to hand over by then.
@@ -67,7 +67,7 @@ impl Standing {
 impl World {
     pub fn standing(&self) -> Standing {
         let living = self.nodes.iter().filter(|node| node.alive);
-        let copies = living.flat_map(|node| node.plane.copies.values());
+        let copies = living.flat_map(|node| node.data_plane.copies.values());
         let sealed = copies.filter(|held| matches!(held.stage, Stage::Sealed(_)));
         let sealed = sealed.filter_map(|held| held.identity).map(|(object, _)| object).collect();
         let mut standing = Standing {
@@ -160,7 +160,7 @@ impl World {
         let standing = self.standing();
         let living = self.nodes.iter().filter(|node| node.alive);
         let pinned: BTreeSet<ObjectId> = living
-            .flat_map(|node| node.plane.copies.iter().map(move |(id, held)| (node, *id, held)))
+            .flat_map(|node| node.data_plane.copies.iter().map(move |(id, held)| (node, *id, held)))
             .filter(|(node, id, held)| matches!(held.stage, Stage::Sealed(_)) && node.core.is_pinned(*id))
             .filter_map(|(_, _, held)| held.identity.map(|(object, _)| object))
             .collect();
@@ -195,7 +195,7 @@ impl World {
     }
 
     fn has_sealed(&self, place: Place, object: ObjectId) -> bool {
-        let mut copies = self.nodes[place.index].plane.copies_of(object);
+        let mut copies = self.nodes[place.index].data_plane.copies_of(object);
         copies.any(|held| matches!(held.stage, Stage::Sealed(_)))
     }
 
@@ -232,7 +232,7 @@ impl World {
 
     /// Whether there is a copy of it there, whole or growing.
     fn has_some(&self, place: Place, object: ObjectId) -> bool {
-        let mut copies = self.nodes[place.index].plane.copies_of(object);
+        let mut copies = self.nodes[place.index].data_plane.copies_of(object);
         copies.any(|held| held.stage != Stage::Aborted)
     }
 }

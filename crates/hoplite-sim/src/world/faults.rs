@@ -7,8 +7,8 @@ use hoplite_types::peer::PeerMessage;
 use hoplite_types::NodeId;
 
 use super::{tell, Place, World};
+use crate::event::{Relief, SimEvent};
 use crate::fault::{Fault, Kind, When, Whom};
-use crate::happening::{Happening, Relief};
 use crate::names::{index_of, node as name};
 use crate::net::TroubleId;
 
@@ -44,7 +44,7 @@ impl World {
     /// Lets `fault` strike; `from` is what its times count from.
     pub fn plan_fault(&mut self, from: Duration, when: When, fault: Fault) {
         let when = match when {
-            When::At(at) => return self.queue.push(from + at, Happening::Fault(fault)),
+            When::At(at) => return self.queue.push(from + at, SimEvent::Fault(fault)),
             When::Said { after, kind, nth, lag } => When::Said { after: from + after, kind, nth, lag },
             When::Streamed { after, nth, percent } => When::Streamed { after: from + after, nth, percent },
         };
@@ -53,8 +53,8 @@ impl World {
 
     /// Faults that wait still are dropped at `last_strike`; at `quiet` everything passing has passed.
     pub fn plan_end_of_faults(&mut self, last_strike: Duration, quiet: Duration) {
-        self.queue.push(last_strike, Happening::Relief(Relief::Disarm));
-        self.queue.push(quiet, Happening::Relief(Relief::All));
+        self.queue.push(last_strike, SimEvent::Relief(Relief::Disarm));
+        self.queue.push(quiet, SimEvent::Relief(Relief::All));
     }
 
     /// Something is being said: it may be what a fault waits for.
@@ -77,7 +77,7 @@ impl World {
             armed.seen <= nth
         });
         for (lag, fault) in struck {
-            self.queue.push(now + lag, Happening::Fault(fault));
+            self.queue.push(now + lag, SimEvent::Fault(fault));
         }
     }
 
@@ -101,7 +101,7 @@ impl World {
             !due
         });
         for fault in struck {
-            self.queue.push(now, Happening::Fault(fault));
+            self.queue.push(now, SimEvent::Fault(fault));
         }
     }
 
@@ -120,7 +120,7 @@ impl World {
     }
 
     fn relieve_after(&mut self, time: Duration, relief: Relief) {
-        self.queue.push(self.after(time), Happening::Relief(relief));
+        self.queue.push(self.after(time), SimEvent::Relief(relief));
     }
 
     pub(super) fn strike(&mut self, fault: Fault) {
@@ -184,7 +184,7 @@ impl World {
         }
         self.kill_node(index, host);
         if let Some(time) = back_after {
-            self.queue.push(self.after(time), Happening::Fault(Fault::RestartNode { node: index }));
+            self.queue.push(self.after(time), SimEvent::Fault(Fault::RestartNode { node: index }));
         }
     }
 
@@ -197,7 +197,7 @@ impl World {
         }
         node.leaving = Some(Leaving { since: now, until: now + within, back_after });
         tell!(self, "{} is to leave within {within:?}", self.name(place));
-        self.queue.push(now, Happening::Report { place, input: Input::Leave { within }, frees: Vec::new() });
+        self.queue.push(now, SimEvent::Report { place, input: Input::Leave { within }, frees: Vec::new() });
     }
 
     /// A process that has said goodbye ends.
@@ -207,7 +207,7 @@ impl World {
         self.kill_node(place.index, false);
         if let Some(time) = back_after {
             let again = Fault::RestartNode { node: place.index };
-            self.queue.push(self.after(time), Happening::Fault(again));
+            self.queue.push(self.after(time), SimEvent::Fault(again));
         }
     }
 
@@ -233,13 +233,13 @@ impl World {
         if let Some(time) = late {
             self.feed(place, Input::StoodStill { time });
         }
-        for happening in held {
+        for event in held {
             // What its kernel took in is not held up any more, whatever happens to the network.
-            let happening = match happening {
-                Happening::Flow { .. } => Happening::Late(Box::new(happening)),
+            let event = match event {
+                SimEvent::Flow { .. } => SimEvent::Late(Box::new(event)),
                 other => other,
             };
-            self.queue.push(now, happening);
+            self.queue.push(now, event);
         }
     }
 

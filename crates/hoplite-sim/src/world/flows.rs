@@ -8,10 +8,10 @@ use hoplite_types::peer::Seal;
 use hoplite_types::{CopyId, Edition, NodeId, ObjectId, ReductionId, TransferId};
 
 use super::{note, tell, Place, World};
+use crate::data_plane::{FlowId, Send, Stage};
+use crate::event::{FlowEvent, SimEvent};
 use crate::fault::Lane;
-use crate::happening::{FlowEvent, Happening};
 use crate::names::{index_of, node as name};
-use crate::plane::{FlowId, Send, Stage};
 
 /// A stream that a core wants to begin.
 pub(crate) struct Outgoing {
@@ -61,7 +61,7 @@ impl World {
         let Outgoing { send, to, transfer, copy, offset, group } = outgoing;
         let from_id = self.nodes[place.index].id;
         self.refresh_identity(place, copy);
-        let Some(held) = self.nodes[place.index].plane.copies.get_mut(&copy) else {
+        let Some(held) = self.nodes[place.index].data_plane.copies.get_mut(&copy) else {
             return self.violate(format!("{} sends c{}, which is not open", name(from_id), copy.0));
         };
         let (size, identity) = (held.extent.size, held.identity);
@@ -77,7 +77,7 @@ impl World {
             return self.begin_in_vain(place, send, flow, copy);
         }
         // Half of them find an idle connection.
-        let dial = match self.net.dice(place.index, there).percent(50) {
+        let dial = match self.net.rng(place.index, there).percent(50) {
             true => self.net.round_trip(place.index, there),
             false => Duration::ZERO,
         };
@@ -106,15 +106,15 @@ impl World {
                 stuck_back: VecDeque::new(),
             },
         );
-        let sends = &mut self.nodes[place.index].plane.sends;
+        let sends = &mut self.nodes[place.index].data_plane.sends;
         sends.insert(send, Send { flow, copy, at: offset, stepping: true });
         let fanout = sends.values().filter(|other| other.copy == copy).count();
         self.stats.fanout_max = self.stats.fanout_max.max(fanout);
         if self.place_of(to).is_some() {
-            self.queue.push(head_at, Happening::Flow { flow, event: FlowEvent::Head });
-            self.queue.push(self.after(dial), Happening::SendStep { place, send });
+            self.queue.push(head_at, SimEvent::Flow { flow, event: FlowEvent::Head });
+            self.queue.push(self.after(dial), SimEvent::SendStep { place, send });
         } else {
-            self.queue.push(head_at, Happening::Flow { flow, event: FlowEvent::Reset });
+            self.queue.push(head_at, SimEvent::Flow { flow, event: FlowEvent::Reset });
         }
         self.set_off_by_stream(true, place.index, there, 0, size);
     }
@@ -123,7 +123,7 @@ impl World {
     fn fails_to_dial(&mut self, place: Place, to: NodeId) -> bool {
         let there = index_of(to.addr);
         let means = self.plan.means;
-        let fails = !self.faults_over() && self.net.dice(place.index, there).percent(means.failing_dials);
+        let fails = !self.faults_over() && self.net.rng(place.index, there).percent(means.failing_dials);
         fails
             || self.net.is_apart(place.index, there)
             || self.is_short_of_descriptors(place.index)
@@ -133,17 +133,19 @@ impl World {
     /// A stream whose connection is never made ends for its sender alone, at once or after a while.
     fn begin_in_vain(&mut self, place: Place, send: SendId, flow: FlowId, copy: CopyId) {
         let there_is_none = self.is_short_of_descriptors(place.index);
-        let at_once = there_is_none || self.dice.percent(50);
+        let at_once = there_is_none || self.rng.percent(50);
         let at = self.after(if at_once { Duration::ZERO } else { BULK_DIAL_TIMEOUT });
         let in_vain = Send { flow, copy, at: 0, stepping: true };
-        self.nodes[place.index].plane.sends.insert(send, in_vain);
-        self.queue.push(at, Happening::DialFailed { place, send });
+        self.nodes[place.index].data_plane.sends.insert(send, in_vain);
+        self.queue.push(at, SimEvent::DialFailed { place, send });
     }
 
     pub(super) fn on_dial_failed(&mut self, place: Place, send: SendId) {
         if self.alive(place).is_some() {
             note!(self, "{} cannot connect for send {}", self.name(place), send.0);
-            let Some(Send { copy, .. }) = self.nodes[place.index].plane.sends.remove(&send) else { return };
+            let Some(Send { copy, .. }) = self.nodes[place.index].data_plane.sends.remove(&send) else {
+                return;
+            };
             self.report(place, Input::SendNotBegun { send }, vec![copy]);
         }
     }
@@ -153,10 +155,10 @@ impl World {
         let grain = self.plan.grain_bytes;
         let window = self.plan.window_bytes;
         let Some(node) = self.alive(place) else { return };
-        let Some(send) = node.plane.sends.get_mut(&send_id) else { return };
+        let Some(send) = node.data_plane.sends.get_mut(&send_id) else { return };
         send.stepping = false;
         let (flow_id, copy, at) = (send.flow, send.copy, send.at);
-        let held = node.plane.copies.get_mut(&copy).expect("a copy outlives its jobs");
+        let held = node.data_plane.copies.get_mut(&copy).expect("a copy outlives its jobs");
         if held.stage == Stage::Aborted {
             return self.end_send(place, send_id, Err(Broken));
         }
@@ -192,7 +194,7 @@ impl World {
         let now = self.queue.now();
         let node = &mut self.nodes[place.index];
         let bytes = node.bytes(extent, at, at + len).to_vec();
-        let send = node.plane.sends.get_mut(&send_id).expect("stepping it");
+        let send = node.data_plane.sends.get_mut(&send_id).expect("stepping it");
         send.at += len;
         send.stepping = true;
         let flow_id = send.flow;
@@ -205,8 +207,8 @@ impl World {
         let arrived = arrived.max(flow.last_arrival);
         flow.last_arrival = arrived;
         self.stats.bulk_bytes += len;
-        self.queue.push(arrived, Happening::Flow { flow: flow_id, event: FlowEvent::Bytes { at, bytes } });
-        self.queue.push(sent, Happening::SendStep { place, send: send_id });
+        self.queue.push(arrived, SimEvent::Flow { flow: flow_id, event: FlowEvent::Bytes { at, bytes } });
+        self.queue.push(sent, SimEvent::SendStep { place, send: send_id });
         self.set_off_by_stream(false, place.index, there, at + len, extent.size);
     }
 
@@ -215,12 +217,12 @@ impl World {
         let under_way = self.net.under_way(flow.from.index, index_of(flow.to.addr), Lane::Bulk);
         flow.last_arrival = flow.last_arrival.max(self.queue.now() + under_way);
         let at = flow.last_arrival;
-        self.queue.push(at, Happening::Flow { flow: flow_id, event: FlowEvent::Trailer(seal) });
+        self.queue.push(at, SimEvent::Flow { flow: flow_id, event: FlowEvent::Trailer(seal) });
     }
 
     /// Takes a send off its node; a broken one closes the connection.
     pub(super) fn end_send(&mut self, place: Place, send_id: SendId, outcome: Result<(), Broken>) {
-        let Some(send) = self.nodes[place.index].plane.sends.remove(&send_id) else { return };
+        let Some(send) = self.nodes[place.index].data_plane.sends.remove(&send_id) else { return };
         if outcome.is_err() {
             self.push_flow_end(send.flow, FlowEvent::Cut);
         }
@@ -254,7 +256,7 @@ impl World {
                 self.net.take_back(here, unwanted);
             }
         }
-        self.queue.push(at, Happening::Flow { flow: flow_id, event });
+        self.queue.push(at, SimEvent::Flow { flow: flow_id, event });
     }
 
     /// Whether what comes on this stream stays in the network for now.
@@ -314,7 +316,7 @@ impl World {
         let (to, transfer, from_id, offset, size) =
             (flow.to, flow.transfer, flow.from_id, flow.offset, flow.size);
         let Some(place) = self.place_of(to) else { return };
-        let plane = &mut self.nodes[place.index].plane;
+        let plane = &mut self.nodes[place.index].data_plane;
         let expected = if let Some(receive) = plane.receives.get_mut(&transfer) {
             receive.flow = Some(id);
             Some((receive.from, receive.at, receive.copy))
@@ -330,7 +332,7 @@ impl World {
             return self.push_flow_end(id, FlowEvent::Reset);
         };
         self.judge_head(id, place, transfer);
-        let held = self.nodes[place.index].plane.copies.get(&copy).map(|held| held.extent.size);
+        let held = self.nodes[place.index].data_plane.copies.get(&copy).map(|held| held.extent.size);
         if (from, at, held) != (from_id, offset, Some(size)) {
             self.violate(format!(
                 "t{} at {} expects {at} of {held:?} B from {}, but {} sends {offset} of {size} B",
@@ -348,19 +350,19 @@ impl World {
         let Some(place) = self.place_of(to) else { return };
         let now = self.queue.now();
         let node = &mut self.nodes[place.index];
-        if let Some(receive) = node.plane.receives.get_mut(&transfer) {
+        if let Some(receive) = node.data_plane.receives.get_mut(&transfer) {
             debug_assert_eq!(receive.at, at);
             receive.at += bytes.len() as u64;
             receive.last_byte = now;
             let (copy, watermark) = (receive.copy, receive.at);
-            let held = node.plane.copies.get_mut(&copy).expect("a copy outlives its jobs");
+            let held = node.data_plane.copies.get_mut(&copy).expect("a copy outlives its jobs");
             held.watermark = watermark;
             let extent = held.extent;
             node.bytes_mut(extent, at, watermark).copy_from_slice(&bytes);
             self.credit(id, bytes.len() as u64);
             self.wake(place, copy);
-        } else if let Some((fold, stream)) = node.plane.stream_of(transfer) {
-            let stream = &mut node.plane.folds.get_mut(&fold).expect("just found").streams[stream];
+        } else if let Some((fold, stream)) = node.data_plane.stream_of(transfer) {
+            let stream = &mut node.data_plane.folds.get_mut(&fold).expect("just found").streams[stream];
             stream.pending.extend(bytes);
             stream.last_byte = now;
             self.on_fold_step(place, fold);
@@ -371,12 +373,12 @@ impl World {
         let Some(flow) = self.flows.get(&id) else { return };
         let back = self.net.latency(index_of(flow.to.addr), flow.from.index);
         let at = self.after(back);
-        self.queue.push(at, Happening::Flow { flow: id, event: FlowEvent::Credit(bytes) });
+        self.queue.push(at, SimEvent::Flow { flow: id, event: FlowEvent::Credit(bytes) });
     }
 
     fn on_trailer(&mut self, to: NodeId, transfer: TransferId, seal: Seal) {
         let Some(place) = self.place_of(to) else { return };
-        let plane = &mut self.nodes[place.index].plane;
+        let plane = &mut self.nodes[place.index].data_plane;
         if let Some(receive) = plane.receives.remove(&transfer) {
             let (copy, watermark) = (receive.copy, receive.at);
             tell!(self, "{} has all of t{}", name(to), transfer.0);
@@ -396,7 +398,7 @@ impl World {
 
     pub(super) fn on_cut(&mut self, to: NodeId, transfer: TransferId, id: FlowId) {
         let Some(place) = self.place_of(to) else { return };
-        let plane = &mut self.nodes[place.index].plane;
+        let plane = &mut self.nodes[place.index].data_plane;
         if plane.receives.get(&transfer).is_some_and(|receive| receive.flow == Some(id)) {
             self.end_receive(place, transfer);
         } else if let Some((fold, stream)) = plane.stream_of(transfer) {
@@ -409,7 +411,7 @@ impl World {
     }
 
     fn end_receive(&mut self, place: Place, transfer: TransferId) {
-        let Some(receive) = self.nodes[place.index].plane.receives.remove(&transfer) else { return };
+        let Some(receive) = self.nodes[place.index].data_plane.receives.remove(&transfer) else { return };
         tell!(self, "{} breaks off t{} at {} B", self.name(place), transfer.0, receive.at);
         let input = Input::ReceiveEnded { transfer, watermark: receive.at, outcome: Err(Broken) };
         self.report(place, input, vec![receive.copy]);
@@ -417,7 +419,9 @@ impl World {
 
     pub(super) fn stop_receive(&mut self, place: Place, transfer: TransferId) {
         note!(self, "{} stops receiving t{}", self.name(place), transfer.0);
-        if let Some(flow) = self.nodes[place.index].plane.receives.get(&transfer).and_then(|job| job.flow) {
+        if let Some(flow) =
+            self.nodes[place.index].data_plane.receives.get(&transfer).and_then(|job| job.flow)
+        {
             self.push_flow_end(flow, FlowEvent::Reset);
         }
         self.end_receive(place, transfer);
@@ -425,10 +429,10 @@ impl World {
 
     /// A copy moved on: whoever reads behind it looks again.
     pub(super) fn wake(&mut self, place: Place, copy: CopyId) {
-        let (sends, folds) = self.nodes[place.index].plane.readers(copy);
+        let (sends, folds) = self.nodes[place.index].data_plane.readers(copy);
         sends.into_iter().for_each(|send| self.nudge_send(place, send));
         for fold in folds {
-            self.queue.push(self.queue.now(), Happening::FoldStep { place, fold });
+            self.queue.push(self.queue.now(), SimEvent::FoldStep { place, fold });
         }
         self.wake_followers(place, copy);
     }
@@ -436,10 +440,10 @@ impl World {
     fn nudge_send(&mut self, place: Place, send_id: SendId) {
         let now = self.queue.now();
         let Some(node) = self.alive(place) else { return };
-        let Some(send) = node.plane.sends.get_mut(&send_id) else { return };
+        let Some(send) = node.data_plane.sends.get_mut(&send_id) else { return };
         if !send.stepping {
             send.stepping = true;
-            self.queue.push(now, Happening::SendStep { place, send: send_id });
+            self.queue.push(now, SimEvent::SendStep { place, send: send_id });
         }
     }
 }

@@ -4,8 +4,8 @@ use hoplite_core::io::{Broken, Extent, FoldId, FoldInputs, FoldRule, Input};
 use hoplite_types::CopyId;
 
 use super::{note, Node, Place, World};
-use crate::happening::FlowEvent;
-use crate::plane::{Fold, FoldSource, FoldStream, Stage};
+use crate::data_plane::{Fold, FoldSource, FoldStream, Stage};
+use crate::event::FlowEvent;
 
 impl Node {
     pub(crate) fn bytes(&self, extent: Extent, from: u64, to: u64) -> &[u8] {
@@ -19,7 +19,7 @@ impl Node {
     }
 
     fn extent(&self, copy: CopyId) -> Extent {
-        self.plane.copies[&copy].extent
+        self.data_plane.copies[&copy].extent
     }
 }
 
@@ -36,7 +36,7 @@ impl World {
         if let Err(why) = self.claim(place, out) {
             return self.violate(why);
         }
-        if self.nodes[place.index].plane.copies[&out].watermark != 0 {
+        if self.nodes[place.index].data_plane.copies[&out].watermark != 0 {
             let what = format!("{} folds into c{}, which has bytes already", self.name(place), out.0);
             return self.violate(what);
         }
@@ -49,13 +49,13 @@ impl World {
             published: 0,
             broken: false,
         };
-        self.nodes[place.index].plane.folds.insert(fold, job);
+        self.nodes[place.index].data_plane.folds.insert(fold, job);
         self.add_inputs(place, fold, inputs);
     }
 
     pub(super) fn amend_fold(&mut self, place: Place, fold: FoldId, rule: FoldRule, added: FoldInputs) {
         note!(self, "{} amends fold {} by {added:?}, {rule:?}", self.name(place), fold.0);
-        let plane = &mut self.nodes[place.index].plane;
+        let plane = &mut self.nodes[place.index].data_plane;
         let Some(job) = plane.folds.get_mut(&fold) else {
             if plane.broken_folds.contains(&fold) {
                 // The core is about to hear of that.
@@ -74,7 +74,7 @@ impl World {
     /// Takes note that a job touches an open copy.
     fn claim(&mut self, place: Place, copy: CopyId) -> Result<(), String> {
         let name = self.name(place);
-        let plane = &mut self.nodes[place.index].plane;
+        let plane = &mut self.nodes[place.index].data_plane;
         let held =
             plane.copies.get_mut(&copy).ok_or(format!("{name} folds c{}, which is not open", copy.0))?;
         held.jobs += 1;
@@ -87,7 +87,7 @@ impl World {
                 return self.violate(why);
             }
         }
-        let job = self.nodes[place.index].plane.folds.get_mut(&fold).expect("the caller has it");
+        let job = self.nodes[place.index].data_plane.folds.get_mut(&fold).expect("the caller has it");
         job.sources.extend(inputs.sources.iter().map(|copy| FoldSource { copy: *copy, at: 0 }));
         let now = self.queue.now();
         job.streams.extend(inputs.streams.iter().map(|(transfer, from)| FoldStream {
@@ -108,13 +108,13 @@ impl World {
     /// Folds whatever can be folded now, publishes it, and ends the fold if that was all.
     pub(super) fn on_fold_step(&mut self, place: Place, fold_id: FoldId) {
         let Some(node) = self.alive(place) else { return };
-        let Some(mut fold) = node.plane.folds.remove(&fold_id) else { return };
+        let Some(mut fold) = node.data_plane.folds.remove(&fold_id) else { return };
         let credits = if fold.broken { Vec::new() } else { self.fold_streams(place, &mut fold) };
         credits.into_iter().for_each(|(flow, bytes)| self.credit(flow, bytes));
         let node = &mut self.nodes[place.index];
-        let is_aborted = |source: &FoldSource| node.plane.copies[&source.copy].stage == Stage::Aborted;
+        let is_aborted = |source: &FoldSource| node.data_plane.copies[&source.copy].stage == Stage::Aborted;
         if fold.sources.iter().any(is_aborted) {
-            node.plane.broken_folds.insert(fold_id);
+            node.data_plane.broken_folds.insert(fold_id);
             return self.end_fold(place, fold_id, fold, Err(Broken));
         }
         let before = fold.published;
@@ -123,7 +123,7 @@ impl World {
         }
         let size = node.extent(fold.out).size;
         let is_sealed =
-            |source: &FoldSource| matches!(node.plane.copies[&source.copy].stage, Stage::Sealed(_));
+            |source: &FoldSource| matches!(node.data_plane.copies[&source.copy].stage, Stage::Sealed(_));
         let all_sealed =
             fold.streams.iter().all(|stream| stream.sealed) && fold.sources.iter().all(is_sealed);
         let over = !fold.rule.open && !fold.broken && fold.published == size && all_sealed;
@@ -131,7 +131,7 @@ impl World {
         if over {
             self.end_fold(place, fold_id, fold, Ok(()));
         } else {
-            node.plane.folds.insert(fold_id, fold);
+            node.data_plane.folds.insert(fold_id, fold);
         }
         if published > before {
             self.wake(place, out);
@@ -139,7 +139,7 @@ impl World {
     }
 
     /// Folds the streams as they came; returns what their senders may be credited with.
-    fn fold_streams(&mut self, place: Place, fold: &mut Fold) -> Vec<(crate::plane::FlowId, u64)> {
+    fn fold_streams(&mut self, place: Place, fold: &mut Fold) -> Vec<(crate::data_plane::FlowId, u64)> {
         let ahead = self.plan.fold_ahead_bytes;
         let element = fold.rule.dtype.size();
         let mut credits = Vec::new();
@@ -179,7 +179,7 @@ impl World {
 
     pub(super) fn stop_fold(&mut self, place: Place, id: FoldId) {
         note!(self, "{} stops fold {}", self.name(place), id.0);
-        if let Some(fold) = self.nodes[place.index].plane.folds.remove(&id) {
+        if let Some(fold) = self.nodes[place.index].data_plane.folds.remove(&id) {
             self.end_fold(place, id, fold, Err(Broken));
         }
     }
@@ -192,7 +192,7 @@ fn fold_sources(node: &mut Node, fold: &mut Fold) {
     let mut floor = fold.streams.iter().map(|stream| stream.at).min().unwrap_or(out.size);
     for i in 0..fold.sources.len() {
         let FoldSource { copy, at } = fold.sources[i];
-        let held = node.plane.copies.get_mut(&copy).expect("a copy outlives its jobs");
+        let held = node.data_plane.copies.get_mut(&copy).expect("a copy outlives its jobs");
         let there = held.watermark.saturating_sub(fold.rule.offset);
         let ready = floor.min(there / element * element);
         held.wanted |= held.watermark < held.extent.size && held.writer.is_some();
@@ -210,7 +210,7 @@ fn fold_sources(node: &mut Node, fold: &mut Fold) {
             hoplite_fold::divide(fold.rule.dtype, node.bytes_mut(out, fold.published, floor), by);
         }
         fold.published = floor;
-        node.plane.copies.get_mut(&fold.out).expect("a copy outlives its jobs").watermark = floor;
+        node.data_plane.copies.get_mut(&fold.out).expect("a copy outlives its jobs").watermark = floor;
     }
 }
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 use hoplite_types::{limits, ErrorKind, NodeId, ObjectId};
 
 use super::{Place, World};
+use crate::data_plane::Stage;
 use crate::excuse::Excuse;
-use crate::plane::Stage;
 use crate::task::{Ending, Outcome, Spec, Task, TaskId};
 
 /// How long after all views are right again owners may still hear of what the other side did.
@@ -311,7 +311,7 @@ impl World {
         };
         let living = self.nodes.iter().filter(|node| node.alive);
         let holds = |node: &super::Node| {
-            let copies = node.plane.copies.values().filter(|held| {
+            let copies = node.data_plane.copies.values().filter(|held| {
                 // One over the new sources is no copy of the first, though an empty one looks like it.
                 let is_first = matches!(&held.stage, Stage::Sealed(seal) if seal.sources != sources);
                 held.identity.is_some_and(|(id, _)| id == object) && is_first

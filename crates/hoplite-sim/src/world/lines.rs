@@ -15,8 +15,8 @@ use hoplite_types::NodeId;
 
 use super::outputs::is_noise;
 use super::{note, tell, Place, World};
+use crate::event::SimEvent;
 use crate::fault::Lane;
-use crate::happening::Happening;
 use crate::names::{index_of, node as name};
 use crate::show;
 
@@ -159,7 +159,7 @@ impl World {
         match line.up {
             true => self.break_line(id, true),
             false => {
-                let lost = Happening::LineLost { line: id, gone: false };
+                let lost = SimEvent::LineLost { line: id, gone: false };
                 self.queue.push(self.queue.now(), lost);
             }
         }
@@ -184,7 +184,7 @@ impl World {
         self.lines.current.insert((place, to), id);
         let syn = self.net.latency(place.index, index_of(to.addr));
         let at = self.after(self.lines.backoff(place, to) + syn);
-        self.queue.push(at, Happening::Dial { line: id, waited: Duration::ZERO });
+        self.queue.push(at, SimEvent::Dial { line: id, waited: Duration::ZERO });
         id
     }
 
@@ -203,8 +203,8 @@ impl World {
         if self.net.is_apart(from.index, there) {
             let waited = waited + SYN_RETRY;
             let next = match waited >= DIAL_TIMEOUT {
-                true => Happening::LineLost { line: id, gone: false },
-                false => Happening::Dial { line: id, waited },
+                true => SimEvent::LineLost { line: id, gone: false },
+                false => SimEvent::Dial { line: id, waited },
             };
             self.queue.push(self.after(SYN_RETRY), next);
         } else if let Some(place) = self.place_of(to) {
@@ -218,7 +218,7 @@ impl World {
             }
         } else {
             let back = self.net.latency(there, from.index);
-            self.queue.push(self.after(back), Happening::LineLost { line: id, gone: true });
+            self.queue.push(self.after(back), SimEvent::LineLost { line: id, gone: true });
         }
     }
 
@@ -232,8 +232,8 @@ impl World {
         let line = self.lines.table.get_mut(&id).expect("the caller's");
         let since = *line.short_since.get_or_insert(now);
         let next = match now >= since + SHORTAGE_PATIENCE {
-            true => Happening::LineLost { line: id, gone: false },
-            false => Happening::Dial { line: id, waited: Duration::ZERO },
+            true => SimEvent::LineLost { line: id, gone: false },
+            false => SimEvent::Dial { line: id, waited: Duration::ZERO },
         };
         self.queue.push(self.after(SHORTAGE_PAUSE), next);
         true
@@ -261,7 +261,7 @@ impl World {
         let line = self.lines.table.get_mut(&id).expect("looked up above");
         line.last_arrival = (line.last_arrival + Duration::from_nanos(1)).max(said + under_way);
         self.queue
-            .push(line.last_arrival, Happening::Control { line: id, to: line.to, message, said: first_said });
+            .push(line.last_arrival, SimEvent::Control { line: id, to: line.to, message, said: first_said });
     }
 
     pub(super) fn on_control(&mut self, id: LineId, letter: Letter) {
@@ -320,8 +320,8 @@ impl World {
         let held_up = |(_, line): &(&LineId, &Line)| !line.stuck.is_empty();
         let stuck: Vec<_> = self.lines.table.iter().filter(held_up).map(|(id, _)| *id).collect();
         for id in stuck {
-            let delay = self.dice.time(Duration::ZERO, RETRANSMIT_MAX);
-            self.queue.push(self.after(delay), Happening::LineFreed { line: id });
+            let delay = self.rng.time(Duration::ZERO, RETRANSMIT_MAX);
+            self.queue.push(self.after(delay), SimEvent::LineFreed { line: id });
         }
     }
 
@@ -333,7 +333,7 @@ impl World {
         }
         // Before all that was said later; each on its own, since their receiver may stand still.
         for Letter { message, said } in std::mem::take(&mut line.stuck) {
-            self.queue.push(self.queue.now(), Happening::Control { line: id, to, message, said });
+            self.queue.push(self.queue.now(), SimEvent::Control { line: id, to, message, said });
         }
         note!(self, "{} gets through to {} again", name(from), name(to));
     }
@@ -344,7 +344,7 @@ impl World {
         let (from, to) = (line.from, line.to);
         if line.up && !line.broken && self.net.is_cut(index_of(to.addr), from.index) {
             // The other's reset does not get through either.
-            self.queue.push(self.after(FIN_RETRY), Happening::LineLost { line: id, gone });
+            self.queue.push(self.after(FIN_RETRY), SimEvent::LineLost { line: id, gone });
             return;
         }
         let was_current = self.lines.is_current(id);
@@ -361,7 +361,7 @@ impl World {
     pub(super) fn on_line_closed(&mut self, id: LineId, from: NodeId, to: NodeId) {
         let Some(place) = self.place_of(to) else { return };
         if self.net.is_cut(index_of(from.addr), place.index) {
-            self.queue.push(self.after(FIN_RETRY), Happening::LineClosed { line: id, from, to });
+            self.queue.push(self.after(FIN_RETRY), SimEvent::LineClosed { line: id, from, to });
             return;
         }
         if self.lines.turn_from(from, to, id) {
@@ -388,10 +388,10 @@ impl World {
         }
         let (here, there) = (from.index, index_of(to.addr));
         let noticed = self.net.under_way(there, here, Lane::Control);
-        self.queue.push(self.after(noticed), Happening::LineLost { line: id, gone: false });
+        self.queue.push(self.after(noticed), SimEvent::LineLost { line: id, gone: false });
         if callee_hears {
             let noticed = self.net.under_way(here, there, Lane::Control);
-            self.queue.push(self.after(noticed), Happening::LineClosed { line: id, from: from_id, to });
+            self.queue.push(self.after(noticed), SimEvent::LineClosed { line: id, from: from_id, to });
         }
     }
 
@@ -403,11 +403,11 @@ impl World {
             note!(self, "the line from {} to {} times out", name(from_id), name(to));
             if was_current {
                 *self.lines.failures.entry((from, to)).or_default() += 1;
-                self.queue.push(self.queue.now(), Happening::PeerLost { place: from, node: to });
+                self.queue.push(self.queue.now(), SimEvent::PeerLost { place: from, node: to });
             }
             let listened = self.lines.turn_from(from_id, to, id);
             if let Some(place) = self.place_of(to).filter(|_| listened) {
-                self.queue.push(self.queue.now(), Happening::PeerLost { place, node: from_id });
+                self.queue.push(self.queue.now(), SimEvent::PeerLost { place, node: from_id });
             }
         }
     }
@@ -428,7 +428,7 @@ impl World {
         if line.up && !line.broken {
             let (from, at) = (line.from_id, line.last_arrival.max(self.queue.now()));
             let there = self.net.latency(place.index, index_of(to.addr));
-            self.queue.push(at + there, Happening::LineClosed { line: id, from, to });
+            self.queue.push(at + there, SimEvent::LineClosed { line: id, from, to });
         }
     }
 
@@ -443,7 +443,7 @@ impl World {
         let callers = self.lines.table.iter().filter(|(_, line)| line.up && line.to == me);
         for (id, from) in callers.map(|(id, line)| (*id, line.from.index)).collect::<Vec<_>>() {
             let under_way = self.net.under_way(place.index, from, Lane::Control);
-            self.queue.push(self.after(under_way), Happening::LineLost { line: id, gone: false });
+            self.queue.push(self.after(under_way), SimEvent::LineLost { line: id, gone: false });
         }
     }
 }

@@ -6,10 +6,10 @@ use hoplite_types::client::{Reply, Request};
 use hoplite_types::{Blob, ErrorKind, ObjectId};
 
 use super::{Place, World};
+use crate::data_plane::Stage;
 use crate::excuse::Excuse;
 use crate::masses::Stretch;
 use crate::model::header;
-use crate::plane::Stage;
 use crate::task::{Outcome, Phase, Spec, Task, TaskId};
 
 /// Members under way: which one each call puts.
@@ -98,7 +98,7 @@ impl World {
 
     /// Everything of which this node has a sealed copy.
     pub(super) fn held_at(&self, index: usize) -> BTreeSet<ObjectId> {
-        let copies = self.nodes[index].plane.copies.values();
+        let copies = self.nodes[index].data_plane.copies.values();
         let sealed = copies.filter(|held| matches!(held.stage, Stage::Sealed(_)));
         sealed.filter_map(|held| held.identity.map(|(id, _)| id)).collect()
     }

@@ -1,7 +1,7 @@
 //! A whole cluster of real cores in a simulated world.
 //!
 //! One queue of events drives everything. It is ordered by time, then by the order in which events were pushed; the
-//! handler of an event may push more. All randomness comes from the world's `dice`. So a world with the same plan, seed
+//! handler of an event may push more. All randomness comes from the world's `rng`. So a world with the same plan, seed
 //! and tasks gives the same run again, line by line.
 
 mod clients;
@@ -30,15 +30,15 @@ use hoplite_core::Core;
 use hoplite_types::{Edition, NodeId, ObjectId, TransferId};
 
 use crate::coverage::Follower;
-use crate::dice::Dice;
+use crate::data_plane::{DataPlane, FlowId};
+use crate::event::SimEvent;
 use crate::excuse::Excuses;
-use crate::happening::Happening;
 use crate::log::{Log, Topic};
 use crate::model::Model;
 use crate::names::Names;
 use crate::net::{Net, NetPlan};
-use crate::plane::{FlowId, Plane};
 use crate::queue::Queue;
+use crate::rng::SimRng;
 use crate::task::{Task, TaskId};
 use clients::Session;
 use deferral::Process;
@@ -53,7 +53,7 @@ use witnesses::Witnesses;
 pub(crate) use lines::LineId;
 pub(crate) use rules::Suspects;
 
-/// More happenings than this at one moment are a loop.
+/// More events than this at one moment are a loop.
 const MOMENT_MAX: u64 = 100_000;
 
 /// Runs take some ten thousand, and some more for each of many objects; this many are a loop that lets time pass.
@@ -150,7 +150,7 @@ pub(crate) struct Node {
     pub alive: bool,
     pub core: Core,
     pub arena: Vec<u8>,
-    pub plane: Plane,
+    pub data_plane: DataPlane,
     pub tick_at: Option<Duration>,
     /// When the last report of each data thread arrives.
     pub last_report: [Duration; outputs::DATA_THREADS],
@@ -164,7 +164,7 @@ pub(crate) struct Node {
 /// Counted over a whole run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    pub happenings: u64,
+    pub events: u64,
     pub messages: u64,
     pub flows: u64,
     pub bulk_bytes: u64,
@@ -183,8 +183,8 @@ pub struct Stats {
 pub struct World {
     pub(crate) plan: Plan,
     seed: u64,
-    pub(crate) queue: Queue<Happening>,
-    pub(crate) dice: Dice,
+    pub(crate) queue: Queue<SimEvent>,
+    pub(crate) rng: SimRng,
     pub(crate) net: Net,
     pub(crate) lines: Lines,
     pub(crate) faults: Faults,
@@ -212,10 +212,10 @@ pub struct World {
 
 impl World {
     pub fn new(plan: Plan, seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut rng = SimRng::new(seed);
         let mut world = World {
             queue: Queue::default(),
-            net: Net::new(plan.net.clone(), &mut dice),
+            net: Net::new(plan.net.clone(), &mut rng),
             lines: Lines::default(),
             faults: Faults::default(),
             rules: Rules::default(),
@@ -235,7 +235,7 @@ impl World {
             model: Model::default(),
             log: Log::new(plan.tail_lines, plan.keep_talk),
             stats: Stats::default(),
-            dice: dice.split(),
+            rng: rng.split(),
             seed,
             plan,
         };
@@ -264,15 +264,15 @@ impl World {
             return false;
         }
         let before = self.queue.now();
-        let Some(happening) = self.queue.pop() else { return false };
-        self.stats.happenings += 1;
+        let Some(event) = self.queue.pop() else { return false };
+        self.stats.events += 1;
         let happenings_max = HAPPENINGS_MAX + HAPPENINGS_PER_MEMBER * self.model.members();
         self.at_one_moment = if self.queue.now() > before { 0 } else { self.at_one_moment + 1 };
-        if self.at_one_moment > MOMENT_MAX || self.stats.happenings > happenings_max {
-            self.violate(format!("happenings without end, such as {happening:?}"));
+        if self.at_one_moment > MOMENT_MAX || self.stats.events > happenings_max {
+            self.violate(format!("events without end, such as {event:?}"));
         }
-        if let Some(happening) = self.defer(happening) {
-            self.dispatch(happening);
+        if let Some(event) = self.defer(event) {
+            self.dispatch(event);
         }
         self.violation.is_none()
     }
@@ -297,45 +297,45 @@ impl World {
 
     /// Whether something other than gossip and timers is under way.
     pub fn is_busy(&self) -> bool {
-        self.queue.iter().any(|happening| match happening {
-            Happening::Tick { .. }
-            | Happening::Datagram { .. }
-            | Happening::StallCheck { .. }
-            | Happening::Verdict(_) => false,
-            Happening::Task { event, .. } => *event != crate::happening::TaskEvent::Overdue,
-            Happening::Control { message, .. } => !outputs::is_noise(message),
+        self.queue.iter().any(|event| match event {
+            SimEvent::Tick { .. }
+            | SimEvent::Datagram { .. }
+            | SimEvent::StallCheck { .. }
+            | SimEvent::Verdict(_) => false,
+            SimEvent::Task { event, .. } => *event != crate::event::TaskEvent::Overdue,
+            SimEvent::Control { message, .. } => !outputs::is_noise(message),
             _ => true,
         })
     }
 
-    fn dispatch(&mut self, happening: Happening) {
-        match happening {
-            Happening::Boot { place } => self.boot(place),
-            Happening::Report { place, input, frees } => self.on_report(place, input, &frees),
-            Happening::Tick { place } => self.on_tick(place),
-            Happening::Dial { line, waited } => self.on_dial(line, waited),
-            Happening::Control { line, message, said, .. } => self.on_control(line, Letter { message, said }),
-            Happening::LineFreed { line } => self.on_line_freed(line),
-            Happening::LineLost { line, gone } => self.on_line_lost(line, gone),
-            Happening::LineClosed { line, from, to } => self.on_line_closed(line, from, to),
-            Happening::PeerLost { place, node } => self.feed(place, Input::PeerBroken { node }),
-            Happening::Datagram { from, to, bytes } => self.on_datagram(from, to, bytes),
-            Happening::Call { client, call, request } => self.on_call(client, call, request),
-            Happening::ClientGone { client } => self.on_client_gone(client),
-            Happening::Answer { client, call, reply } => self.on_answer(client, call, reply),
-            Happening::SendStep { place, send } => self.on_send_step(place, send),
-            Happening::DialFailed { place, send } => self.on_dial_failed(place, send),
-            Happening::FoldStep { place, fold } => self.on_fold_step(place, fold),
-            Happening::Flow { flow, event } => self.on_flow(flow, event),
-            Happening::FlowFreed { flow } => self.on_flow_freed(flow),
-            Happening::Verdict(suspects) => self.on_verdict_due(suspects),
-            Happening::StallCheck { place, transfer } => self.on_stall_check(place, transfer),
-            Happening::Task { task, event } => self.on_task(task, event),
-            Happening::Fault(fault) => self.strike(fault),
-            Happening::Exit { place } => self.exit(place),
-            Happening::Relief(relief) => self.relieve(relief),
-            Happening::Late(happening) => match *happening {
-                Happening::Flow { flow, event } => self.on_arrival(flow, event),
+    fn dispatch(&mut self, event: SimEvent) {
+        match event {
+            SimEvent::Boot { place } => self.boot(place),
+            SimEvent::Report { place, input, frees } => self.on_report(place, input, &frees),
+            SimEvent::Tick { place } => self.on_tick(place),
+            SimEvent::Dial { line, waited } => self.on_dial(line, waited),
+            SimEvent::Control { line, message, said, .. } => self.on_control(line, Letter { message, said }),
+            SimEvent::LineFreed { line } => self.on_line_freed(line),
+            SimEvent::LineLost { line, gone } => self.on_line_lost(line, gone),
+            SimEvent::LineClosed { line, from, to } => self.on_line_closed(line, from, to),
+            SimEvent::PeerLost { place, node } => self.feed(place, Input::PeerBroken { node }),
+            SimEvent::Datagram { from, to, bytes } => self.on_datagram(from, to, bytes),
+            SimEvent::Call { client, call, request } => self.on_call(client, call, request),
+            SimEvent::ClientGone { client } => self.on_client_gone(client),
+            SimEvent::Answer { client, call, reply } => self.on_answer(client, call, reply),
+            SimEvent::SendStep { place, send } => self.on_send_step(place, send),
+            SimEvent::DialFailed { place, send } => self.on_dial_failed(place, send),
+            SimEvent::FoldStep { place, fold } => self.on_fold_step(place, fold),
+            SimEvent::Flow { flow, event } => self.on_flow(flow, event),
+            SimEvent::FlowFreed { flow } => self.on_flow_freed(flow),
+            SimEvent::Verdict(suspects) => self.on_verdict_due(suspects),
+            SimEvent::StallCheck { place, transfer } => self.on_stall_check(place, transfer),
+            SimEvent::Task { task, event } => self.on_task(task, event),
+            SimEvent::Fault(fault) => self.strike(fault),
+            SimEvent::Exit { place } => self.exit(place),
+            SimEvent::Relief(relief) => self.relieve(relief),
+            SimEvent::Late(event) => match *event {
+                SimEvent::Flow { flow, event } => self.on_arrival(flow, event),
                 other => self.dispatch(other),
             },
         }

@@ -11,10 +11,10 @@ use hoplite_types::{CopyId, NodeId};
 
 use super::deferral::Process;
 use super::{note, tell, Node, Place, World};
-use crate::dice::Dice;
-use crate::happening::{FlowEvent, Happening, Relief};
+use crate::data_plane::DataPlane;
+use crate::event::{FlowEvent, Relief, SimEvent};
 use crate::names::{address, incarnation, index_of, node as name};
-use crate::plane::Plane;
+use crate::rng::SimRng;
 
 /// More ticks than this without the clock moving on is a core that spins.
 const IDLE_TICKS_MAX: u32 = 1000;
@@ -42,14 +42,14 @@ impl World {
         let node = self.new_node(index, 1, 0);
         self.nodes.push(node);
         let place = self.place(index);
-        let delay = self.dice.time(Duration::ZERO, self.plan.start_spread);
-        self.queue.push(self.after(delay), Happening::Boot { place });
+        let delay = self.rng.time(Duration::ZERO, self.plan.start_spread);
+        self.queue.push(self.after(delay), SimEvent::Boot { place });
     }
 
     fn new_node(&mut self, index: usize, boot: u64, last: u64) -> Node {
         let wall_ms = self.plan.clocks.wall_ms[index] + self.queue.now().as_millis() as u64;
         let id = NodeId { addr: address(index), incarnation: incarnation(boot, wall_ms, last) };
-        let seed = Dice::new(self.seed ^ (index as u64) << 32 ^ boot).seed();
+        let seed = SimRng::new(self.seed ^ (index as u64) << 32 ^ boot).seed();
         let mut config = Config::new(id, self.plan.store_bytes, seed);
         config.stall_after = self.plan.stall_after;
         config.striped_bytes_min = self.plan.striped_bytes_min;
@@ -60,7 +60,7 @@ impl World {
             alive: true,
             core: Core::new(config),
             arena: vec![0; self.plan.store_bytes as usize],
-            plane: Plane::default(),
+            data_plane: DataPlane::default(),
             tick_at: None,
             last_report: Default::default(),
             idle_ticks: 0,
@@ -110,7 +110,7 @@ impl World {
         let deadline = deadline.max(now);
         if node.tick_at.is_none_or(|armed| deadline < armed) {
             node.tick_at = Some(deadline);
-            self.queue.push(deadline, Happening::Tick { place });
+            self.queue.push(deadline, SimEvent::Tick { place });
         }
     }
 
@@ -146,7 +146,7 @@ impl World {
     pub(super) fn on_report(&mut self, place: Place, input: Input, frees: &[CopyId]) {
         let Some(node) = self.alive(place) else { return };
         for copy in frees {
-            if let Some(held) = node.plane.copies.get_mut(copy) {
+            if let Some(held) = node.data_plane.copies.get_mut(copy) {
                 held.jobs -= 1;
             }
         }
@@ -171,8 +171,8 @@ impl World {
         let process = std::mem::take(&mut node.process);
         let id = node.id;
         self.note_death(place);
-        for happening in &process.held {
-            if let Some((line, message)) = happening.control() {
+        for event in &process.held {
+            if let Some((line, message)) = event.control() {
                 self.lose(line, message);
             }
         }
@@ -180,7 +180,7 @@ impl World {
         if host {
             self.net.set_dark(index, true);
             let at = self.after(super::faults::KERNEL_PATIENCE);
-            self.queue.push(at, Happening::Relief(Relief::HostPatience(place)));
+            self.queue.push(at, SimEvent::Relief(Relief::HostPatience(place)));
         } else {
             self.hang_up(place);
             for (flow, was_sender) in self.flows_of(place) {
@@ -197,8 +197,8 @@ impl World {
     /// While the process was gone, somebody may have set its host's clock.
     fn step_clock(&mut self, index: usize) {
         let steps_ms = self.plan.clocks.steps_ms;
-        if steps_ms > 0 && self.dice.percent(50) {
-            let step = self.dice.between(0, 2 * steps_ms);
+        if steps_ms > 0 && self.rng.percent(50) {
+            let step = self.rng.between(0, 2 * steps_ms);
             let wall_ms = &mut self.plan.clocks.wall_ms[index];
             *wall_ms = (*wall_ms + step).saturating_sub(steps_ms);
             note!(self, "the clock of n{} is {step} ms behind {steps_ms} ms ago", index + 1);

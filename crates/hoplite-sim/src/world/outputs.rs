@@ -8,10 +8,10 @@ use hoplite_types::{CopyId, NodeId, ObjectId, TransferId};
 
 use super::flows::Outgoing;
 use super::{note, tell, Place, World};
+use crate::data_plane::{Receive, Stage};
+use crate::event::SimEvent;
 use crate::fault::Lane;
-use crate::happening::Happening;
 use crate::names::{index_of, node as name};
-use crate::plane::{Receive, Stage};
 use crate::show;
 
 /// Longest way of a report from a data thread to the control thread; each takes its own.
@@ -70,12 +70,12 @@ impl World {
             Input::FoldEnded { fold, .. } | Input::FoldStreamBroken { fold, .. } => fold.0,
             _ => 0,
         };
-        let delay = self.dice.time(Duration::ZERO, REPORT_DELAY_MAX);
+        let delay = self.rng.time(Duration::ZERO, REPORT_DELAY_MAX);
         let now = self.queue.now();
         let last = &mut self.nodes[place.index].last_report[lane as usize % DATA_THREADS];
         *last = (*last).max(now + delay);
         let at = *last;
-        self.queue.push(at, Happening::Report { place, input, frees });
+        self.queue.push(at, SimEvent::Report { place, input, frees });
     }
 
     fn send_control(&mut self, place: Place, to: NodeId, mut message: PeerMessage, copy: Option<CopyId>) {
@@ -107,7 +107,7 @@ impl World {
     /// The bytes to attach; a small put is announced with them while its verdict is still out.
     fn whole_bytes(&mut self, place: Place, copy: CopyId) -> Option<Vec<u8>> {
         let node = &self.nodes[place.index];
-        match node.plane.copies.get(&copy) {
+        match node.data_plane.copies.get(&copy) {
             Some(held) if held.stage != Stage::Aborted && held.watermark == held.extent.size => {
                 Some(node.bytes(held.extent, 0, held.extent.size).to_vec())
             }
@@ -135,7 +135,7 @@ impl World {
         }
         let under_way = self.net.under_way(place.index, there, Lane::Datagrams);
         let at = self.after(self.nodes[place.index].process.turn + under_way);
-        self.queue.push(at, Happening::Datagram { from: place.index, to, bytes });
+        self.queue.push(at, SimEvent::Datagram { from: place.index, to, bytes });
     }
 
     /// The core has said goodbye: the daemon flushes what was said, and ends.
@@ -145,7 +145,7 @@ impl World {
             return self.violate(format!("{} leaves unasked", self.name(place)));
         }
         self.judge_legacy(place);
-        self.queue.push(self.after(FLUSH_TIME), Happening::Exit { place });
+        self.queue.push(self.after(FLUSH_TIME), SimEvent::Exit { place });
     }
 
     fn take_note(&mut self, place: Place, event: Event) {
@@ -182,7 +182,7 @@ impl World {
         let bytes = self.plan.store_bytes;
         let node = &mut self.nodes[place.index];
         let identity = node.core.identity_of(copy);
-        if let Err(what) = node.plane.open(copy, identity, extent, bytes) {
+        if let Err(what) = node.data_plane.open(copy, identity, extent, bytes) {
             let what = format!("{}: {what}", self.name(place));
             self.violate(what);
         }
@@ -194,9 +194,9 @@ impl World {
         place: Place,
         copy: CopyId,
         doing: &str,
-        change: impl FnOnce(&mut crate::plane::Copy) -> Result<(), String>,
+        change: impl FnOnce(&mut crate::data_plane::Copy) -> Result<(), String>,
     ) {
-        let outcome = match self.nodes[place.index].plane.copies.get_mut(&copy) {
+        let outcome = match self.nodes[place.index].data_plane.copies.get_mut(&copy) {
             Some(held) => change(held),
             None => Err("it is not open".to_owned()),
         };
@@ -234,7 +234,7 @@ impl World {
 
     fn fill(&mut self, place: Place, copy: CopyId) {
         note!(self, "{} has filled c{} through its windows", self.name(place), copy.0);
-        if let Err(why) = self.nodes[place.index].plane.fill(copy) {
+        if let Err(why) = self.nodes[place.index].data_plane.fill(copy) {
             let what = format!("{} fills c{}: {why}", self.name(place), copy.0);
             return self.violate(what);
         }
@@ -244,7 +244,7 @@ impl World {
 
     fn reopen(&mut self, place: Place, copy: CopyId, extent: Extent) {
         note!(self, "{} opens c{} again", self.name(place), copy.0);
-        if let Err(why) = self.nodes[place.index].plane.reopen(copy, extent) {
+        if let Err(why) = self.nodes[place.index].data_plane.reopen(copy, extent) {
             let what = format!("{} opens c{} again: {why}", self.name(place), copy.0);
             return self.violate(what);
         }
@@ -273,13 +273,13 @@ impl World {
     pub(super) fn refresh_identity(&mut self, place: Place, copy: CopyId) {
         let node = &mut self.nodes[place.index];
         if let Some(identity) = node.core.identity_of(copy) {
-            node.plane.identify(copy, identity);
+            node.data_plane.identify(copy, identity);
         }
     }
 
     fn abort(&mut self, place: Place, copy: CopyId) {
         note!(self, "{} aborts c{}", self.name(place), copy.0);
-        if self.nodes[place.index].plane.copies.contains_key(&copy) {
+        if self.nodes[place.index].data_plane.copies.contains_key(&copy) {
             self.judge_abort(place, copy);
         }
         self.with_copy(place, copy, "aborts", |held| {
@@ -294,12 +294,12 @@ impl World {
 
     fn remove(&mut self, place: Place, object: ObjectId) {
         note!(self, "{} has {} no more", self.name(place), self.names.object(object));
-        self.nodes[place.index].plane.remove(object);
+        self.nodes[place.index].data_plane.remove(object);
     }
 
     fn close(&mut self, place: Place, copy: CopyId) {
         note!(self, "{} closes c{}", self.name(place), copy.0);
-        if let Err(what) = self.nodes[place.index].plane.close(copy) {
+        if let Err(what) = self.nodes[place.index].data_plane.close(copy) {
             let what = format!("{}: {what}", self.name(place));
             self.violate(what);
         }
@@ -315,7 +315,7 @@ impl World {
             held.received = true;
             Ok(())
         });
-        let plane = &mut self.nodes[place.index].plane;
+        let plane = &mut self.nodes[place.index].data_plane;
         if plane.receives.values().any(|other| other.copy == copy) {
             let what = format!("{} receives twice into c{}", self.name(place), copy.0);
             return self.violate(what);

@@ -8,9 +8,9 @@ use hoplite_types::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
 use super::told::Told;
 use super::{Place, World};
-use crate::happening::Happening;
+use crate::data_plane::{FlowId, Stage};
+use crate::event::SimEvent;
 use crate::names::node as name;
-use crate::plane::{FlowId, Stage};
 use crate::task::{Ending, Outcome, Spec, TaskId};
 
 /// Right after a change of owners, the new one may lend what the old one would not have: the progress
@@ -61,8 +61,10 @@ impl Rules {
 impl World {
     /// A node begins to receive: from where may that be, and how many others do?
     pub(super) fn judge_edge(&mut self, place: Place, transfer: TransferId, copy: CopyId) {
-        let Some((object, edition)) = self.nodes[place.index].plane.copies[&copy].identity else { return };
-        let receive = &self.nodes[place.index].plane.receives[&transfer];
+        let Some((object, edition)) = self.nodes[place.index].data_plane.copies[&copy].identity else {
+            return;
+        };
+        let receive = &self.nodes[place.index].data_plane.receives[&transfer];
         let (from, offset) = (receive.from, receive.at);
         if offset == 0 {
             let had = self.rules.given_up.remove(&(place, object, edition));
@@ -90,7 +92,7 @@ impl World {
 
     /// The stream that feeds this writing's copy on this node, if it is being received.
     fn feed_of(&self, place: Place, writing: Writing) -> Option<(TransferId, NodeId)> {
-        let plane = &self.nodes[place.index].plane;
+        let plane = &self.nodes[place.index].data_plane;
         let feeds = |copy: &CopyId| plane.copies[copy].identity == Some(writing);
         let feeding = plane.receives.iter().find(|(_, receive)| feeds(&receive.copy));
         feeding.map(|(transfer, receive)| (*transfer, receive.from))
@@ -103,7 +105,7 @@ impl World {
         writing: Writing,
     ) -> Option<Vec<(Place, TransferId)>> {
         let mut streams = vec![(place, transfer)];
-        let mut from = self.nodes[place.index].plane.receives[&transfer].from;
+        let mut from = self.nodes[place.index].data_plane.receives[&transfer].from;
         loop {
             let upstream = self.place_of(from)?;
             if upstream == place {
@@ -132,7 +134,7 @@ impl World {
 
     /// Sending to more at a time must be worth it, on the best links of this world.
     fn fanout_max(&self, copy: CopyId, place: Place) -> usize {
-        let bytes = self.nodes[place.index].plane.copies[&copy].extent.size;
+        let bytes = self.nodes[place.index].data_plane.copies[&copy].extent.size;
         let (latency, rate) = self.net.best_case();
         let latency = latency.max(LATENCY_ASSUMED) * DIALS + self.busy_turn();
         let rate = rate.max(RATE_ASSUMED);
@@ -156,13 +158,13 @@ impl World {
             true => (self.net.best_case().0 + self.busy_turn()) * HOPS + BUSY,
             false => self.time_to_notice_stalls(),
         };
-        self.queue.push(self.after(grace), Happening::Verdict(Suspects { what, streams }));
+        self.queue.push(self.after(grace), SimEvent::Verdict(Suspects { what, streams }));
     }
 
     pub(super) fn on_verdict_due(&mut self, suspects: Suspects) {
         let runs = |(place, transfer): &(Place, TransferId)| {
             let node = &self.nodes[place.index];
-            node.alive && node.boot == place.boot && node.plane.receives.contains_key(transfer)
+            node.alive && node.boot == place.boot && node.data_plane.receives.contains_key(transfer)
         };
         if !suspects.streams.iter().all(runs) {
             return;
@@ -170,7 +172,7 @@ impl World {
         if !self.faults_over() {
             // Nobody can mend what is cut off or stands still.
             let at = self.after(self.time_to_notice_stalls());
-            return self.queue.push(at, Happening::Verdict(suspects));
+            return self.queue.push(at, SimEvent::Verdict(suspects));
         }
         self.violate(format!("{}, and nobody mends it", suspects.what));
     }
@@ -191,7 +193,7 @@ impl World {
 
     /// A copy is given up; if somebody there wants its object, its bytes were worth keeping.
     pub(super) fn judge_abort(&mut self, place: Place, copy: CopyId) {
-        let held = &self.nodes[place.index].plane.copies[&copy];
+        let held = &self.nodes[place.index].data_plane.copies[&copy];
         let Some((object, edition)) = held.identity.filter(|_| held.received) else { return };
         let bytes = held.watermark;
         // Whose writer was taken for dead for a while, that is no use meanwhile; and a writer here has its own.
@@ -205,7 +207,7 @@ impl World {
     /// Somebody who lives writes this, or has all of it: a put that gave up leaves nothing to finish.
     fn can_be_finished(&self, writing: Writing) -> bool {
         let living = self.nodes.iter().filter(|node| node.alive);
-        let mut copies = living.flat_map(|node| node.plane.copies.values());
+        let mut copies = living.flat_map(|node| node.data_plane.copies.values());
         copies.any(|held| {
             held.identity == Some(writing) && (!held.received || matches!(held.stage, Stage::Sealed(_)))
         })
@@ -221,7 +223,7 @@ impl World {
     /// A copy becomes final: its bytes are those of its object, the same as everywhere and ever.
     pub(super) fn judge_seal(&mut self, place: Place, copy: CopyId, seal: &Seal) {
         let node = &self.nodes[place.index];
-        let held = &node.plane.copies[&copy];
+        let held = &node.data_plane.copies[&copy];
         let Some((object, edition)) = held.identity.filter(|(object, _)| self.model.knows(*object)) else {
             return;
         };
@@ -253,7 +255,7 @@ impl World {
             is_it && !matches!(task.outcome, Some(Outcome::Failed(_) | Outcome::Vanished))
         });
         let living = self.nodes.iter().filter(|node| node.alive);
-        let held = living.flat_map(|node| node.plane.copies.values().map(move |held| (node, held))).any(
+        let held = living.flat_map(|node| node.data_plane.copies.values().map(move |held| (node, held))).any(
             |(node, held)| {
                 let of_object = held.identity.is_some_and(|(id, _)| id == object);
                 of_object

@@ -8,25 +8,25 @@ use hoplite_types::TransferId;
 use super::flows::Flow;
 use super::lines::RETRANSMIT_MAX;
 use super::{note, tell, Place, World};
-use crate::happening::{FlowEvent, Happening};
+use crate::data_plane::FlowId;
+use crate::event::{FlowEvent, SimEvent};
 use crate::names::{index_of, node as name};
-use crate::plane::FlowId;
 
 impl World {
     /// From now on somebody looks whether anything comes on this stream.
     pub(super) fn watch_stream(&mut self, place: Place, transfer: TransferId) {
         let at = self.after(self.plan.stall_after);
-        self.queue.push(at, Happening::StallCheck { place, transfer });
+        self.queue.push(at, SimEvent::StallCheck { place, transfer });
     }
 
     /// Tells the core of a stream that has been silent for long enough, and looks again later.
     pub(super) fn on_stall_check(&mut self, place: Place, transfer: TransferId) {
         let (now, patience) = (self.queue.now(), self.plan.stall_after);
         let Some(node) = self.alive(place) else { return };
-        let (last_byte, watermark) = if let Some(receive) = node.plane.receives.get_mut(&transfer) {
+        let (last_byte, watermark) = if let Some(receive) = node.data_plane.receives.get_mut(&transfer) {
             (&mut receive.last_byte, receive.at)
-        } else if let Some((fold, stream)) = node.plane.stream_of(transfer) {
-            let stream = &mut node.plane.folds.get_mut(&fold).expect("just found").streams[stream];
+        } else if let Some((fold, stream)) = node.data_plane.stream_of(transfer) {
+            let stream = &mut node.data_plane.folds.get_mut(&fold).expect("just found").streams[stream];
             if stream.sealed {
                 return;
             }
@@ -37,7 +37,7 @@ impl World {
         };
         let due = *last_byte + patience;
         if due > now {
-            return self.queue.push(due, Happening::StallCheck { place, transfer });
+            return self.queue.push(due, SimEvent::StallCheck { place, transfer });
         }
         *last_byte = now;
         let id = node.id;
@@ -106,7 +106,7 @@ impl World {
         flow.stalled_until = flow.stalled_until.max(until);
         let (transfer, from, to) = (flow.transfer, flow.from_id, flow.to);
         tell!(self, "t{} from {} to {} brings nothing for {time:?}", transfer.0, name(from), name(to));
-        self.queue.push(until, Happening::FlowFreed { flow: id });
+        self.queue.push(until, SimEvent::FlowFreed { flow: id });
     }
 
     /// No stream is held up any more, unless by a host without power.
@@ -118,8 +118,8 @@ impl World {
         let held_up = |flow: &Flow| !flow.stuck.is_empty() || !flow.stuck_back.is_empty();
         let stuck: Vec<_> = self.flows.iter().filter(|(_, flow)| held_up(flow)).map(|(id, _)| *id).collect();
         for flow in stuck {
-            let delay = self.dice.time(Duration::ZERO, RETRANSMIT_MAX);
-            self.queue.push(self.after(delay), Happening::FlowFreed { flow });
+            let delay = self.rng.time(Duration::ZERO, RETRANSMIT_MAX);
+            self.queue.push(self.after(delay), SimEvent::FlowFreed { flow });
         }
     }
 
@@ -135,7 +135,7 @@ impl World {
             freed.extend(flow.stuck.drain(..));
         }
         for event in freed {
-            self.queue.push(now, Happening::Flow { flow: id, event });
+            self.queue.push(now, SimEvent::Flow { flow: id, event });
         }
     }
 }

@@ -7,10 +7,10 @@ use hoplite_types::client::{Reply, Request};
 use hoplite_types::{Blob, CopyId, Error, ErrorKind, ObjectId};
 
 use super::{note, World};
+use crate::data_plane::Stage;
+use crate::event::{SimEvent, TaskEvent};
 use crate::excuse::Excuse;
-use crate::happening::{Happening, TaskEvent};
 use crate::model::header;
-use crate::plane::Stage;
 use crate::task::{plain_request, Ending, Outcome, Phase, Spec, Task, TaskId};
 
 /// A call with a time-out must be answered this much later at the latest.
@@ -37,12 +37,12 @@ impl World {
 
     pub fn plan_task_as(&mut self, id: TaskId, at: Duration, task: Task) {
         self.tasks.insert(id, task);
-        self.queue.push(at, Happening::Task { task: id, event: TaskEvent::Start });
+        self.queue.push(at, SimEvent::Task { task: id, event: TaskEvent::Start });
     }
 
     /// Lets the client give up on its task at `at`.
     pub fn plan_cancel(&mut self, at: Duration, task: TaskId) {
-        self.queue.push(at, Happening::Task { task, event: TaskEvent::Cancel });
+        self.queue.push(at, SimEvent::Task { task, event: TaskEvent::Cancel });
     }
 
     /// Lets a put that holds still go on to its end.
@@ -50,7 +50,7 @@ impl World {
         if let Some(Task { spec: Spec::Put { ending, .. }, .. }) = self.tasks.get_mut(&task) {
             *ending = Ending::Seal;
         }
-        self.queue.push(self.queue.now(), Happening::Task { task, event: TaskEvent::Step });
+        self.queue.push(self.queue.now(), SimEvent::Task { task, event: TaskEvent::Step });
     }
 
     pub fn task(&self, task: TaskId) -> &Task {
@@ -70,7 +70,7 @@ impl World {
             (TaskEvent::Overdue, Phase::Following { copy, .. }) => self.stop_following(id, copy),
             (TaskEvent::Overdue, Phase::Calling { timed: true, .. }) => {
                 if let Some(later) = self.patience_until(id) {
-                    return self.queue.push(later, Happening::Task { task: id, event });
+                    return self.queue.push(later, SimEvent::Task { task: id, event });
                 }
                 let task = &self.tasks[&id];
                 let what = format!("{:?} is not answered long after its time-out: {:?}", id, task.spec);
@@ -95,7 +95,7 @@ impl World {
         if let Some(timeout) = timeout {
             let polls = is_wait && timeout < POLL_TIME;
             let at = now + if polls { POLL_TIME } else { timeout } + OVERDUE_AFTER;
-            self.queue.push(at, Happening::Task { task: id, event: TaskEvent::Overdue });
+            self.queue.push(at, SimEvent::Task { task: id, event: TaskEvent::Overdue });
         }
         self.ask(id);
     }
@@ -176,7 +176,7 @@ impl World {
         task.phase = Phase::Waiting;
         let (client, excuses) = (task.client, task.may_fail.clone());
         note!(self, "client {} makes {:?} again", client.0, spec.made());
-        self.queue.push(self.after(REMAKE_REST), Happening::Task { task: id, event: TaskEvent::Again });
+        self.queue.push(self.after(REMAKE_REST), SimEvent::Task { task: id, event: TaskEvent::Again });
         let mut make = Task::new(client, spec).may_fail(&excuses);
         make.timeout = self.tasks[&id].timeout;
         self.plan_task(self.queue.now(), make);
@@ -255,7 +255,7 @@ impl World {
     }
 
     fn step_after(&mut self, id: TaskId, delay: Duration) {
-        self.queue.push(self.after(delay), Happening::Task { task: id, event: TaskEvent::Step });
+        self.queue.push(self.after(delay), SimEvent::Task { task: id, event: TaskEvent::Step });
     }
 
     /// Writes the next piece of a put straight into the arena, as a mapped client would.
@@ -291,7 +291,7 @@ impl World {
         self.finish_writing(client, copy);
         if let Some(keep) = keep {
             self.tasks.get_mut(&id).expect("planned").kept = Some((copy, at));
-            self.queue.push(self.after(keep), Happening::Task { task: id, event: TaskEvent::LetGo });
+            self.queue.push(self.after(keep), SimEvent::Task { task: id, event: TaskEvent::LetGo });
         }
         let timed = ending == Ending::Seal;
         let call = self.call(client, request, id);
@@ -301,7 +301,7 @@ impl World {
     fn write_bytes(&mut self, client: ClientId, copy: CopyId, content: &[u8], at: u64, to: u64) {
         let place = self.sessions[&client].place;
         let node = &mut self.nodes[place.index];
-        let Some(held) = node.plane.copies.get_mut(&copy) else {
+        let Some(held) = node.data_plane.copies.get_mut(&copy) else {
             return self.violate(format!("{client:?} writes into {copy:?}, which is closed"));
         };
         held.watermark = to;
@@ -320,7 +320,7 @@ impl World {
         };
         let place = self.sessions[&client].place;
         let node = &self.nodes[place.index];
-        let Some(held) = node.plane.copies.get(&copy) else {
+        let Some(held) = node.data_plane.copies.get(&copy) else {
             return self.violate(format!("{client:?} follows {copy:?}, which is closed"));
         };
         read.extend_from_slice(node.bytes(held.extent, read.len() as u64, held.watermark));
@@ -363,7 +363,7 @@ impl World {
         change: impl FnOnce(&mut std::collections::BTreeSet<TaskId>) -> bool,
     ) {
         let place = self.sessions[&client].place;
-        if let Some(held) = self.nodes[place.index].plane.copies.get_mut(&copy) {
+        if let Some(held) = self.nodes[place.index].data_plane.copies.get_mut(&copy) {
             change(&mut held.followers);
         }
     }
@@ -395,9 +395,10 @@ impl World {
         }
         let content = self.model.put_content(object, size, variant);
         let node = &self.nodes[session.place.index];
-        let as_written =
-            |held: &crate::plane::Copy| node.bytes(held.extent, 0, written) == &content[..written as usize];
-        if !node.plane.copies.get(&copy).is_some_and(as_written) {
+        let as_written = |held: &crate::data_plane::Copy| {
+            node.bytes(held.extent, 0, written) == &content[..written as usize]
+        };
+        if !node.data_plane.copies.get(&copy).is_some_and(as_written) {
             self.violate(format!("{client:?} keeps {copy:?}, whose bytes are not those that it wrote"));
         }
         self.release(client, copy);

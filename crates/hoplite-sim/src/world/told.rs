@@ -6,9 +6,9 @@ use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, ShardQ
 use hoplite_types::{Edition, ErrorKind, NodeId, ObjectId};
 
 use super::World;
+use crate::data_plane::{Copy, Stage};
 use crate::excuse::Excuse;
 use crate::masses::member;
-use crate::plane::{Copy, Stage};
 use crate::task::{Outcome, Task};
 
 /// What nodes heard of complete copies.
@@ -69,7 +69,7 @@ impl World {
         let known: Vec<_> = self.rules.told.existed.iter().filter(knows).map(|(id, _)| *id).collect();
         for id in known.into_iter().filter(asked) {
             let living = self.nodes.iter().filter(|node| node.alive && node.id != by);
-            let mut copies = living.flat_map(|node| node.plane.copies.values());
+            let mut copies = living.flat_map(|node| node.data_plane.copies.values());
             let is_it = |held: &Copy| {
                 matches!(held.stage, Stage::Sealed(_))
                     && held.identity.is_some_and(|(object, _)| object == id)

@@ -5,8 +5,8 @@ use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seal};
 use hoplite_types::{CopyId, Edition, ObjectId, TransferId};
 
 use super::{Place, World};
+use crate::data_plane::Stage;
 use crate::names::node as name;
-use crate::plane::Stage;
 use crate::task::Spec;
 
 impl World {
@@ -17,7 +17,7 @@ impl World {
                 .violate(format!("{} received {transfer:?}, which it never pulled", self.name(place)));
         };
         let node = &self.nodes[place.index];
-        let held = &node.plane.copies[&copy];
+        let held = &node.data_plane.copies[&copy];
         if held.watermark != held.extent.size {
             let (watermark, size) = (held.watermark, held.extent.size);
             return self.violate(format!("{transfer:?} sealed after {watermark} of {size} B"));
@@ -50,7 +50,7 @@ impl World {
     /// A client looks at a sealed copy of `id`.
     pub(super) fn judge_view(&mut self, place: Place, client: ClientId, id: ObjectId, copy: CopyId) {
         let node = &self.nodes[place.index];
-        let Some(held) = node.plane.copies.get(&copy) else {
+        let Some(held) = node.data_plane.copies.get(&copy) else {
             return self.violate(format!("{client:?} holds a view of {copy:?}, which is closed"));
         };
         let bytes = node.bytes(held.extent, 0, held.extent.size).to_vec();
@@ -81,7 +81,7 @@ impl World {
     }
 
     fn seal_of(&self, place: Place, copy: CopyId) -> Option<Vec<ObjectId>> {
-        match &self.nodes[place.index].plane.copies.get(&copy)?.stage {
+        match &self.nodes[place.index].data_plane.copies.get(&copy)?.stage {
             Stage::Sealed(seal) => Some(seal.sources.clone()),
             _ => None,
         }
@@ -154,7 +154,7 @@ impl World {
     /// No copy, job or stream is left anywhere.
     pub fn judge_emptiness(&self) -> Result<(), String> {
         for node in self.nodes.iter().filter(|node| node.alive) {
-            let plane = &node.plane;
+            let plane = &node.data_plane;
             if !(plane.copies.is_empty()
                 && plane.receives.is_empty()
                 && plane.sends.is_empty()

@@ -70,7 +70,7 @@ impl World {
         let node = &self.nodes[place.index];
         let told = self.witnesses.told;
         let stays = |copy| told.is_some() && node.core.accepted_at(copy) > told;
-        if node.plane.ids_of(id).any(|copy| node.plane.copies[&copy].kept && !stays(copy)) {
+        if node.data_plane.ids_of(id).any(|copy| node.data_plane.copies[&copy].kept && !stays(copy)) {
             let what = format!("{} confirms a deletion, but clients may keep {id:?}", self.name(place));
             self.violate(what);
         }

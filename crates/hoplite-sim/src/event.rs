@@ -8,14 +8,14 @@ use hoplite_types::client::{Reply, Request};
 use hoplite_types::peer::{PeerMessage, Seal};
 use hoplite_types::{CopyId, NodeId, TransferId};
 
+use crate::data_plane::FlowId;
 use crate::fault::Fault;
 use crate::net::TroubleId;
-use crate::plane::FlowId;
 use crate::task::TaskId;
 use crate::world::{LineId, Place, Suspects};
 
 #[derive(Debug)]
-pub(crate) enum Happening {
+pub(crate) enum SimEvent {
     /// The node's first moment.
     Boot {
         place: Place,
@@ -117,15 +117,15 @@ pub(crate) enum Happening {
     /// The end of something that passes.
     Relief(Relief),
     /// A slow node gets round to it.
-    Late(Box<Happening>),
+    Late(Box<SimEvent>),
 }
 
-impl Happening {
+impl SimEvent {
     /// The control message that arrives, if it is one.
     pub fn control(&self) -> Option<(LineId, &PeerMessage)> {
         match self {
-            Happening::Control { line, message, .. } => Some((*line, message)),
-            Happening::Late(inner) => inner.control(),
+            SimEvent::Control { line, message, .. } => Some((*line, message)),
+            SimEvent::Late(inner) => inner.control(),
             _ => None,
         }
     }

@@ -97,7 +97,7 @@ pub struct Fold {
 }
 
 #[derive(Default, Debug)]
-pub struct Plane {
+pub struct DataPlane {
     pub copies: BTreeMap<CopyId, Copy>,
     pub receives: BTreeMap<TransferId, Receive>,
     pub sends: BTreeMap<SendId, Send>,
@@ -112,7 +112,7 @@ pub struct Plane {
     taken: BTreeMap<u64, (u64, CopyId)>,
 }
 
-impl Plane {
+impl DataPlane {
     /// Opens a copy, unless its place is wrong or taken.
     pub fn open(
         &mut self,

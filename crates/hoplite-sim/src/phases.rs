@@ -6,10 +6,10 @@ use hoplite_core::io::ClientId;
 use hoplite_types::client::Status;
 use hoplite_types::{limits, ErrorKind};
 
-use crate::dice::Dice;
 use crate::excuse::Excuse;
 use crate::fault::Class;
 use crate::masses::member;
+use crate::rng::SimRng;
 use crate::run::Keep;
 use crate::script::Script;
 use crate::task::{Outcome, Spec, Task};
@@ -64,7 +64,7 @@ pub struct Run<'a> {
     pub world: &'a mut World,
     pub shape: &'a Shape,
     pub script: &'a mut Script,
-    pub dice: Dice,
+    pub rng: SimRng,
 }
 
 impl Run<'_> {
@@ -127,7 +127,7 @@ impl Run<'_> {
             };
             if same_again {
                 let clients = fresh_clients(self.world);
-                let client = *self.dice.pick(&clients);
+                let client = *self.rng.pick(&clients);
                 // A reduction whose caller was told that its time is up may be done a moment later.
                 let is_reduction = matches!(spec, Spec::Reduce { .. });
                 let is_late = is_reduction && self.world.ran_out_of_time(object);
@@ -165,7 +165,7 @@ impl Run<'_> {
         let standing = self.world.standing();
         let mut there: Vec<_> = self.script.lasting.iter().filter(|id| standing.has(**id)).copied().collect();
         let mut members: Vec<_> = self.world.put_members_by_place().into_keys().collect();
-        self.dice.shuffle(&mut members);
+        self.rng.shuffle(&mut members);
         for id in members.into_iter().filter(|id| !standing.is_doomed(*id)).take(SAMPLE) {
             match standing.has(id) {
                 true => there.push(id),
@@ -190,7 +190,7 @@ impl Run<'_> {
             .deleted()
             .filter(|id| !self.world.is_unheard_of(*id))
             .partition(|id| member(*id).is_some());
-        self.dice.shuffle(&mut members);
+        self.rng.shuffle(&mut members);
         deleted.extend(members.into_iter().take(SAMPLE_OF_DEAD));
         let all_know = self.world.has_lost_nobody();
         let mut asked = Vec::new();
@@ -246,7 +246,7 @@ impl Run<'_> {
         for &id in &again {
             self.world.begin_anew(id);
             let put = Spec::PutSmall { id, size: ANEW_BYTES, dtype: None, variant: 0 };
-            let client = *self.dice.pick(&clients);
+            let client = *self.rng.pick(&clients);
             self.world.plan_task(self.world.now(), Task::new(client, put));
         }
         self.finish()?;

@@ -7,16 +7,16 @@ use rand_pcg::Pcg64Mcg;
 
 /// A stream of choices; equal seeds give equal streams on every machine.
 #[derive(Clone, Debug)]
-pub struct Dice(Pcg64Mcg);
+pub struct SimRng(Pcg64Mcg);
 
-impl Dice {
+impl SimRng {
     pub fn new(seed: u64) -> Self {
-        Dice(Pcg64Mcg::seed_from_u64(seed))
+        SimRng(Pcg64Mcg::seed_from_u64(seed))
     }
 
-    /// Dice of their own for one purpose, so that more throws there do not shift those here.
+    /// SimRng of their own for one purpose, so that more throws there do not shift those here.
     pub fn split(&mut self) -> Self {
-        Dice::new(self.0.next_u64())
+        SimRng::new(self.0.next_u64())
     }
 
     pub fn seed(&mut self) -> u64 {
