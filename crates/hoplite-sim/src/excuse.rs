@@ -17,7 +17,7 @@ pub enum Excuse {
     NodeDied,
     /// The node stood still or was slow: it answers late.
     Slow,
-    /// There is no room for what has to come in place of something else.
+    /// There is no space for what has to come in place of something else.
     NoSpace,
     /// More than one fault struck a node that was about to leave.
     SeveralFaults,
@@ -51,7 +51,7 @@ impl fmt::Display for Excuse {
             Excuse::KnewDied => "all who knew of it died",
             Excuse::NodeDied => "a node with the last copy may have died",
             Excuse::Slow => "the node stood still or was slow",
-            Excuse::NoSpace => "there was no room",
+            Excuse::NoSpace => "there was no space",
             Excuse::SeveralFaults => "several faults struck",
             Excuse::OnItsWay => "the owner had not heard yet",
             Excuse::TakenBack => "a put was taken back",

@@ -1,7 +1,7 @@
 //! Deterministic simulation of whole clusters of real `hoplite_core::Core`s.
 //!
 //! - World: `world` runs the cores; `queue`, `event` (time), `net` (links), `data_plane` (copies, jobs), `rng` (chance)
-//! - Draw: `workload` (shape), `crowd`, `task`, `masses` (calls), `fault`, `mischief` (faults), `script` (list of both)
+//! - Draw: `workload` (shape, calls), `task`, `masses`, `fault`, `fault_plan` (faults), `script` (list of both)
 //! - Run: `run`, `phases` (until nothing is left), `minimise` (fewer items), `scenario` (commands and their recorded outcome)
 //! - Checks: `model` (expected contents), `excuse` (allowed exceptions), `coverage` (messages and troubles)
 //! - Log: `log`, `names`, `show`; times: `scale` (collectives), `bare` and `operations` (thousands of nodes, no bytes)
@@ -9,15 +9,14 @@
 
 mod bare;
 pub mod coverage;
-mod crowd;
 mod data_plane;
 mod event;
 pub mod excuse;
 pub mod fault;
+mod fault_plan;
 mod log;
 mod masses;
 pub mod minimise;
-mod mischief;
 mod model;
 mod names;
 mod net;

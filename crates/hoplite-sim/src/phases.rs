@@ -13,7 +13,7 @@ use crate::rng::SimRng;
 use crate::run::Keep;
 use crate::script::Script;
 use crate::task::{Outcome, Spec, Task};
-use crate::workload::{Room, Shape};
+use crate::workload::{Shape, StoreSpace};
 use crate::world::World;
 
 /// How long nodes may take to find each other.
@@ -107,7 +107,7 @@ impl Run<'_> {
     /// Then everybody who waits for it must have it.
     fn remake(&mut self) -> Result<(), String> {
         self.finish()?;
-        if self.shape.room == Room::Tight {
+        if self.shape.space == StoreSpace::Tight {
             return Ok(());
         }
         // A reduction that was given up holds its target's id until nodes that were cut off have heard of it.
@@ -159,7 +159,7 @@ impl Run<'_> {
 
     /// What stands on a living node, and is not deleted, can be had everywhere.
     fn look_everywhere(&mut self) -> Result<(), String> {
-        if self.shape.room == Room::Tight {
+        if self.shape.space == StoreSpace::Tight {
             return Ok(());
         }
         let standing = self.world.standing();
@@ -203,7 +203,7 @@ impl Run<'_> {
                 for spec in [Some(get), Some(put).filter(|_| is_put)].into_iter().flatten() {
                     let mut task = Task::new(client, spec).may_fail(&[ErrorKind::Deleted]);
                     // A store that is full for good has no room even for a put that is refused.
-                    if !all_know || self.shape.room == Room::Tight {
+                    if !all_know || self.shape.space == StoreSpace::Tight {
                         task = task.within(GRAVE_SILENCE);
                         task = task.may_fail(&[ErrorKind::TimedOut, ErrorKind::StoreFull]);
                     }
@@ -238,7 +238,7 @@ impl Run<'_> {
     /// A name of which nobody remembers that it was deleted is one like any other: what is put under it stays, and
     /// can be had everywhere.
     fn name_anew(&mut self) -> Result<(), String> {
-        if self.shape.room == Room::Tight {
+        if self.shape.space == StoreSpace::Tight {
             return Ok(());
         }
         let clients = fresh_clients(self.world);

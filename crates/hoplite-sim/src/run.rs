@@ -6,12 +6,12 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Once;
 
 use crate::coverage::Table;
-use crate::crowd::Drawing;
 use crate::excuse::Excuses;
 use crate::fault::FaultSwitches;
 use crate::phases::Run;
 use crate::rng::SimRng;
 use crate::script::Script;
+use crate::workload::Generator;
 use crate::workload::Shape;
 use crate::world::{Stats, World};
 
@@ -99,7 +99,7 @@ pub fn run(seed: u64, switches: impl Into<Switches>, keep: &Keep, tail_lines: Op
     let mut plan = shape.plan(&mut rng);
     plan.tail_lines = tail_lines;
     let world_seed = rng.seed();
-    let mut script = Drawing { rng: &mut rng, shape: &shape, script: Script::default() }.draw();
+    let mut script = Generator { rng: &mut rng, shape: &shape, script: Script::default() }.draw();
     let items = script.describe(keep);
     let mut world = World::new(plan, world_seed);
     world.names = std::mem::take(&mut script.names);

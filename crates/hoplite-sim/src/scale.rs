@@ -76,7 +76,7 @@ fn plan(cluster: Cluster) -> Plan {
         means: Means::default(),
         start_spread: Duration::ZERO,
         calm: true,
-        roomy: true,
+        has_space: true,
         tail_lines: Some(20),
         keep_talk: false,
     }

@@ -76,7 +76,7 @@ impl Stage {
             means: Means::default(),
             start_spread: Duration::ZERO,
             calm: false,
-            roomy: false,
+            has_space: false,
             tail_lines: None,
             keep_talk: true,
         };

@@ -125,7 +125,7 @@ fn directory_request(names: &mut Names, id: &str, request: &DirectoryRequest) ->
         DirectoryRequest::Claim { .. } => format!("claim {id}"),
         DirectoryRequest::ReleaseClaim { .. } => format!("release claim to {id}"),
         DirectoryRequest::MarkLost { .. } => format!("mark {id} lost"),
-        DirectoryRequest::PinRefused => format!("no room to keep {id}"),
+        DirectoryRequest::PinRefused => format!("no space to keep {id}"),
         DirectoryRequest::Bring { nodes } => {
             let nodes: Vec<_> = nodes.iter().map(|at| node(*at)).collect();
             format!("bring {id} to {}", nodes.join(" "))

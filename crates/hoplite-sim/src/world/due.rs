@@ -143,7 +143,7 @@ impl World {
             let done = matches!(task.outcome, Some(Outcome::Done)) && task.spec.made().is_some();
             let lives = self.nodes[place.index].alive && self.nodes[place.index].boot == place.boot;
             if done && lives && !standing.is_doomed(*id) && !self.has_sealed(place, *id) {
-                if !self.plan.roomy && self.stats.false_deaths > 0 {
+                if !self.plan.has_space && self.stats.false_deaths > 0 {
                     // Another content stands since, for which there is no room here.
                     self.excuses.count(Excuse::NoSpace);
                     continue;
@@ -205,7 +205,7 @@ impl World {
         let now = self.queue.now();
         let Some(leaving) = self.nodes[place.index].leaving else { return };
         let early = leaving.until > now;
-        let had_time = leaving.until - leaving.since >= HAND_OVER_BEGUN && self.plan.roomy;
+        let had_time = leaving.until - leaving.since >= HAND_OVER_BEGUN && self.plan.has_space;
         if !early && !had_time {
             return;
         }

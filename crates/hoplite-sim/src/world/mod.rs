@@ -137,7 +137,7 @@ pub struct Plan {
     /// Owners know everything: members neither come nor go after the start, and stores have room.
     pub calm: bool,
     /// Everything fits everywhere at once.
-    pub roomy: bool,
+    pub has_space: bool,
     /// Lines of the log kept for the report of a failure.
     pub tail_lines: Option<usize>,
     /// Keep what scenarios show.

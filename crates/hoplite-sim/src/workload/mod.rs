@@ -3,7 +3,8 @@
 mod groups;
 mod masses;
 mod objects;
-mod onlookers;
+mod read_only;
+mod shape;
 
 use std::time::Duration;
 
@@ -12,11 +13,12 @@ use hoplite_types::limits::INLINE_BYTES_MAX;
 use hoplite_types::{Dtype, ErrorKind, ObjectId};
 
 use crate::fault::{Class, Fault, When};
-use crate::mischief::{Mischief, LAST_STRIKE};
+use crate::fault_plan::{FaultPlanner, LAST_STRIKE};
 use crate::rng::SimRng;
 use crate::script::{Item, Script};
 use crate::task::{Spec, Task};
-use crate::workload::{Room, Shape};
+
+pub use shape::{Shape, StoreSpace};
 
 /// Some tasks start up to this long after the others.
 const LATECOMERS: Duration = Duration::from_secs(2);
@@ -25,7 +27,7 @@ const LATECOMERS: Duration = Duration::from_secs(2);
 const HEALING: Duration = Duration::from_millis(500);
 
 /// Draws tasks, and then faults, into a script.
-pub struct Drawing<'a> {
+pub struct Generator<'a> {
     pub rng: &'a mut SimRng,
     pub shape: &'a Shape,
     pub script: Script,
@@ -45,7 +47,7 @@ struct Thing {
     exact: bool,
 }
 
-impl Drawing<'_> {
+impl Generator<'_> {
     pub fn draw(mut self) -> Script {
         for i in 0..self.shape.clients {
             let index = if i < self.shape.nodes { i } else { self.rng.index(self.shape.nodes) };
@@ -61,11 +63,11 @@ impl Drawing<'_> {
         if self.shape.levels > 0 {
             self.draw_levels();
         }
-        self.draw_onlookers();
+        self.draw_read_only();
         if let Some(mass) = self.shape.mass {
             self.draw_mass(mass);
         }
-        let faults = Mischief { rng: self.rng, shape: self.shape }.draw();
+        let faults = FaultPlanner { rng: self.rng, shape: self.shape }.draw();
         self.put_some_off_to_heals(&faults);
         if let Some(longest) = faults.iter().map(|(_, fault)| fault.lasts()).max() {
             self.script.last_strike = self.shape.span + LAST_STRIKE;
@@ -142,7 +144,7 @@ impl Drawing<'_> {
 
     fn add_for(&mut self, client: ClientId, at: Duration, spec: Spec, excuses: &[ErrorKind]) {
         let mut task = Task::new(client, spec).may_fail(excuses);
-        if self.shape.room == Room::Tight {
+        if self.shape.space == StoreSpace::Tight {
             task = task.may_fail(&[ErrorKind::StoreFull]);
         }
         let hampered = self.shape.faults.any();
@@ -182,7 +184,7 @@ impl Drawing<'_> {
             (false, true) => 0,
             (false, false) => 10,
         };
-        if self.shape.room == Room::Tight || !excuses.is_empty() || self.rng.percent(hurried) {
+        if self.shape.space == StoreSpace::Tight || !excuses.is_empty() || self.rng.percent(hurried) {
             let longest = match hampered {
                 // Given up while the verdict is on its way.
                 true if makes && self.rng.percent(20) => 12,

@@ -5,11 +5,11 @@ use std::time::Duration;
 use hoplite_types::limits::INLINE_BYTES_MAX;
 use hoplite_types::ErrorKind;
 
-use super::{Drawing, Thing};
+use super::{Generator, Thing};
 use crate::model::Origin;
 use crate::task::{Ending, Spec};
 
-impl Drawing<'_> {
+impl Generator<'_> {
     pub(super) fn put(&mut self, thing: Thing, excuses: &[ErrorKind], ending: Ending) {
         self.put_variant(thing, 0, excuses, ending);
     }

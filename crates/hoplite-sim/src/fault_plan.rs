@@ -13,12 +13,12 @@ const FAULTS_MAX: u64 = 5;
 pub const LAST_STRIKE: Duration = Duration::from_millis(800);
 
 /// Draws faults into a shape.
-pub struct Mischief<'a> {
+pub struct FaultPlanner<'a> {
     pub rng: &'a mut SimRng,
     pub shape: &'a Shape,
 }
 
-impl Mischief<'_> {
+impl FaultPlanner<'_> {
     pub fn draw(mut self) -> Vec<(When, Fault)> {
         let drawn = [
             Class::Client,

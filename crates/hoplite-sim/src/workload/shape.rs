@@ -33,9 +33,9 @@ const OUTBOX_PER_MEMBER: usize = 4;
 /// Makes other rng of a seed.
 const MASS_DICE: u64 = 0x6d61_7373_6573_2121;
 
-/// How much room a store has.
+/// How much space a store has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Room {
+pub enum StoreSpace {
     /// Everything fits everywhere at once.
     Plenty,
     /// A few large objects fill it: eviction and full stores.
@@ -53,7 +53,7 @@ pub struct Shape {
     pub groups: usize,
     /// Levels of reductions of reductions.
     pub levels: usize,
-    pub room: Room,
+    pub space: StoreSpace,
     /// Tasks start within this time.
     pub span: Duration,
     /// Tasks start while nodes still join.
@@ -68,13 +68,13 @@ impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} nodes, {} clients, {} objects, {} groups to reduce, {} levels, {:?} room, within {:?}{}, faults: {}",
+            "{} nodes, {} clients, {} objects, {} groups to reduce, {} levels, {:?} space, within {:?}{}, faults: {}",
             self.nodes,
             self.clients,
             self.objects,
             self.groups,
             self.levels,
-            self.room,
+            self.space,
             self.span,
             if self.early { ", while joining" } else { "" },
             self.faults
@@ -98,7 +98,7 @@ impl Shape {
             objects: rng.between(0, 6) as usize,
             groups: rng.between(0, 2) as usize,
             levels: if rng.percent(30) { rng.between(2, 4) as usize } else { 0 },
-            room: if rng.percent(25) { Room::Tight } else { Room::Plenty },
+            space: if rng.percent(25) { StoreSpace::Tight } else { StoreSpace::Plenty },
             span: *rng.pick(&[1, 10, 100, 600].map(Duration::from_millis)),
             early: rng.percent(15),
             faults,
@@ -127,7 +127,7 @@ impl Shape {
         self.mass = Some(Mass { number: 0, count, size });
         self.nodes = rng.between(2, 6) as usize;
         self.clients = self.nodes + rng.between(0, 4) as usize;
-        self.room = Room::Plenty;
+        self.space = StoreSpace::Plenty;
         self.clocks.wall_ms.resize(self.nodes, WALL_MS);
     }
 
@@ -141,9 +141,9 @@ impl Shape {
 
     /// A world for this shape.
     pub fn plan(&self, rng: &mut SimRng) -> Plan {
-        let store_bytes = match self.room {
-            Room::Plenty => PLENTY_BYTES,
-            Room::Tight => rng.between(OBJECT_BYTES_MAX, 4 * OBJECT_BYTES_MAX),
+        let store_bytes = match self.space {
+            StoreSpace::Plenty => PLENTY_BYTES,
+            StoreSpace::Tight => rng.between(OBJECT_BYTES_MAX, 4 * OBJECT_BYTES_MAX),
         };
         let grain_bytes = *rng.pick(&GRAINS);
         let window_bytes = grain_bytes * rng.between(1, 8);
@@ -165,8 +165,8 @@ impl Shape {
             means: self.draw_means(rng),
             start_spread: Duration::from_millis(rng.between(0, 50)),
             striped_bytes_min: Some(if rng.percent(80) { INLINE_BYTES_MAX } else { OBJECT_BYTES_MAX / 2 }),
-            roomy: self.room == Room::Plenty,
-            calm: !self.faults.any() && !self.early && self.room == Room::Plenty,
+            has_space: self.space == StoreSpace::Plenty,
+            calm: !self.faults.any() && !self.early && self.space == StoreSpace::Plenty,
             tail_lines: None,
             keep_talk: false,
         }

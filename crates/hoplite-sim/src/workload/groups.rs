@@ -2,10 +2,10 @@
 
 use hoplite_types::{ErrorKind, ObjectId, Op};
 
-use super::{Drawing, Thing};
+use super::StoreSpace;
+use super::{Generator, Thing};
 use crate::model::{Origin, DTYPES};
 use crate::task::{Ending, Spec};
-use crate::workload::Room;
 
 /// Most sources of a drawn reduction in a small world; in a large one, as many as it has nodes.
 const SOURCES_MAX: usize = 8;
@@ -13,7 +13,7 @@ const SOURCES_MAX: usize = 8;
 /// The id of a thing that is only a pattern for others.
 const NOBODY: ObjectId = ObjectId([0; ObjectId::LEN]);
 
-impl Drawing<'_> {
+impl Generator<'_> {
     /// Arrays and reductions over them; `chained` is an earlier target that may go in too.
     pub(super) fn draw_group(&mut self, number: usize, chained: Option<Thing>) -> Thing {
         let dtype = *self.rng.pick(&DTYPES);
@@ -28,7 +28,7 @@ impl Drawing<'_> {
         let most = SOURCES_MAX.max(self.shape.nodes);
         let few = self.rng.between(1, most as u64).min(self.rng.between(1, most as u64));
         // As many fill a tight store for good.
-        let many = self.rng.percent(25) && self.shape.room == Room::Plenty;
+        let many = self.rng.percent(25) && self.shape.space == StoreSpace::Plenty;
         let count = if many { most as u64 } else { few };
         for i in 0..count {
             let id = self.new_id(&format!("g{number}.{i}"));

@@ -2,13 +2,13 @@
 
 use hoplite_types::NodeId;
 
-use super::Drawing;
+use super::Generator;
 use crate::names::{address, incarnation};
 use crate::task::Spec;
 
-impl Drawing<'_> {
+impl Generator<'_> {
     /// Calls that change nothing: waits, prefetches, locations, status.
-    pub(super) fn draw_onlookers(&mut self) {
+    pub(super) fn draw_read_only(&mut self) {
         for _ in 0..self.rng.between(0, 2 + self.shape.nodes as u64) {
             if self.script.lasting.is_empty() {
                 return;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hoplite_types::ErrorKind;
 
-use super::Drawing;
+use super::Generator;
 use crate::fault::Class;
 use crate::masses::{id, Mass, Stretch};
 use crate::script::{Item, Script};
@@ -13,7 +13,7 @@ use crate::task::{Spec, Task};
 /// Gets and deletes come up to this much later than other tasks: when much, or all, is put.
 const BEHIND: Duration = Duration::from_secs(1);
 
-impl Drawing<'_> {
+impl Generator<'_> {
     pub(super) fn draw_mass(&mut self, mass: Mass) {
         self.script.masses.push(mass);
         self.script.model.add_mass(mass);
