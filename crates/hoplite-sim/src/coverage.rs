@@ -246,7 +246,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub fn on_said(&mut self, from: NodeId, to: NodeId, message: &PeerMessage) {
+    pub fn on_sent(&mut self, from: NodeId, to: NodeId, message: &PeerMessage) {
         let kind = Kind::of(message);
         self.table.said[kind as usize] += 1;
         if !self.missed.is_empty() && self.missed.remove(&key(from, to, message)).is_some() {
@@ -453,13 +453,13 @@ mod tests {
         let prefetch = PeerMessage::Prefetch { id };
         let check = |transfer| PeerMessage::Check { transfer: TransferId(transfer) };
         let mut follower = Follower::default();
-        follower.on_said(a, b, &check(1));
+        follower.on_sent(a, b, &check(1));
         follower.on_missed(a, b, &check(1), true);
-        follower.on_said(a, b, &check(2));
-        follower.on_said(a, c, &check(1));
+        follower.on_sent(a, b, &check(2));
+        follower.on_sent(a, c, &check(1));
         assert_eq!(follower.table.met(Kind::Check, Trouble::Repeated), 0);
-        follower.on_said(a, b, &check(1));
-        follower.on_said(a, b, &check(1));
+        follower.on_sent(a, b, &check(1));
+        follower.on_sent(a, b, &check(1));
         follower.on_missed(a, b, &check(3), false);
         follower.on_read(a, b, &check(1), [ms(0), ms(150)], 1);
         follower.on_read(a, b, &check(1), [ms(100), ms(160)], 1);

@@ -12,7 +12,7 @@ use crate::data_plane::FlowId;
 use crate::fault::Fault;
 use crate::net::TroubleId;
 use crate::task::TaskId;
-use crate::world::{LineId, Place, Suspects};
+use crate::world::{ControlLinkId, Place, Suspects};
 
 #[derive(Debug)]
 pub(crate) enum SimEvent {
@@ -31,27 +31,27 @@ pub(crate) enum SimEvent {
     },
     /// A dial of so long ago reaches the other host.
     Dial {
-        line: LineId,
+        link: ControlLinkId,
         waited: Duration,
     },
     Control {
-        line: LineId,
+        link: ControlLinkId,
         to: NodeId,
         message: PeerMessage,
         said: Duration,
     },
     /// What a cut held up gets through.
-    LineFreed {
-        line: LineId,
+    LinkFreed {
+        link: ControlLinkId,
     },
-    /// The caller finds its line broken, or (`gone`) refused.
-    LineLost {
-        line: LineId,
+    /// The caller finds its link broken, or (`gone`) refused.
+    LinkLost {
+        link: ControlLinkId,
         gone: bool,
     },
-    /// The one who was called finds the line at its end.
-    LineClosed {
-        line: LineId,
+    /// The one who was called finds the link at its end.
+    LinkClosed {
+        link: ControlLinkId,
         from: NodeId,
         to: NodeId,
     },
@@ -122,9 +122,9 @@ pub(crate) enum SimEvent {
 
 impl SimEvent {
     /// The control message that arrives, if it is one.
-    pub fn control(&self) -> Option<(LineId, &PeerMessage)> {
+    pub fn control(&self) -> Option<(ControlLinkId, &PeerMessage)> {
         match self {
-            SimEvent::Control { line, message, .. } => Some((*line, message)),
+            SimEvent::Control { link, message, .. } => Some((*link, message)),
             SimEvent::Late(inner) => inner.control(),
             _ => None,
         }

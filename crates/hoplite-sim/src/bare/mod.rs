@@ -170,7 +170,7 @@ impl Bare {
     pub fn step(&mut self) -> Result<(), String> {
         match self.queue.pop().ok_or("nothing is left to happen")? {
             BareEvent::Tick(index) => self.on_tick(index),
-            BareEvent::Said { from, to, message } => self.on_said(from, to, *message),
+            BareEvent::Said { from, to, message } => self.on_sent(from, to, *message),
             BareEvent::Datagram { to, bytes } => self.feed(to, Input::Datagram { bytes }),
             BareEvent::Report(index, input) => self.feed(index, *input),
             BareEvent::Arrived { to, transfer, outcome } => self.on_arrived(to, transfer, outcome),
@@ -237,7 +237,7 @@ impl Bare {
     fn carry_out(&mut self, index: usize, output: Output) {
         match output {
             Output::Reply { client, call, reply } => self.on_reply(index, client, call, reply),
-            Output::Peer { to, message, attach } => self.say(index, to, message, attach),
+            Output::Peer { to, message, attach } => self.send_control(index, to, message, attach),
             Output::Datagram { to, bytes } => {
                 let to = index_of(to);
                 if to < self.hosts.len() {
@@ -275,7 +275,7 @@ impl Bare {
         }
     }
 
-    fn say(&mut self, index: usize, to: NodeId, mut message: PeerMessage, copy: Option<CopyId>) {
+    fn send_control(&mut self, index: usize, to: NodeId, mut message: PeerMessage, copy: Option<CopyId>) {
         let payload = copy.map_or(0, |copy| self.hosts[index].data_plane.size(copy));
         if copy.is_some() {
             attach(&mut message, vec![0; payload as usize]);
@@ -291,7 +291,7 @@ impl Bare {
         self.queue.push(at, BareEvent::Said { from, to, message: Box::new(message) });
     }
 
-    fn on_said(&mut self, from: NodeId, to: NodeId, message: PeerMessage) {
+    fn on_sent(&mut self, from: NodeId, to: NodeId, message: PeerMessage) {
         let there = index_of(to.addr);
         if self.hosts[there].alive {
             return self.feed(there, Input::Peer { from, message });

@@ -86,10 +86,10 @@ impl World {
             | SimEvent::Tick { place }
             | SimEvent::Exit { place }
             | SimEvent::PeerLost { place, .. } => Runs::Control(there(place)),
-            SimEvent::Control { to, .. } | SimEvent::LineClosed { to, .. } => {
+            SimEvent::Control { to, .. } | SimEvent::LinkClosed { to, .. } => {
                 Runs::Control(index_of(to.addr))
             }
-            SimEvent::LineLost { line, .. } => match self.lines.caller(*line) {
+            SimEvent::LinkLost { link, .. } => match self.control_links.caller(*link) {
                 Some(place) => Runs::Control(place.index),
                 None => Runs::Nobody,
             },
@@ -115,7 +115,7 @@ impl World {
                 runs => runs,
             },
             SimEvent::Dial { .. }
-            | SimEvent::LineFreed { .. }
+            | SimEvent::LinkFreed { .. }
             | SimEvent::Answer { .. }
             | SimEvent::FlowFreed { .. }
             | SimEvent::Task { .. }

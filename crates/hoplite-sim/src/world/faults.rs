@@ -144,9 +144,9 @@ impl World {
             }
             Fault::BreakControl { from, to } => {
                 let (from, to) = (self.place(index(from)), self.nodes[index(to)].id);
-                if let Some(line) = self.line_between(from, to) {
-                    tell!(self, "the line from {} to {} breaks", self.name(from), name(to));
-                    self.break_line(line, true);
+                if let Some(link) = self.link_between(from, to) {
+                    tell!(self, "the control link from {} to {} breaks", self.name(from), name(to));
+                    self.break_link(link, true);
                 }
             }
             Fault::BreakBulk { pick } => {
@@ -307,7 +307,7 @@ impl World {
     }
 
     fn retransmit(&mut self) {
-        self.retransmit_lines();
+        self.retransmit_links();
         self.retransmit_flows();
     }
 
@@ -319,7 +319,7 @@ impl World {
     }
 
     fn break_across(&mut self, pairs: &[Vec<bool>]) {
-        self.break_lines_across(|one, other| pairs[one][other]);
+        self.break_links_across(|one, other| pairs[one][other]);
         self.break_flows_across(|one, other| pairs[one][other]);
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct Flow {
     under_way: u64,
     /// Bytes that have left the sender and not reached the receiver's host.
     in_network: u64,
-    /// How long the last of them keep the sender's line busy, and how many they are.
+    /// How long the last of them keep the sender's link busy, and how many they are.
     leaving: (Duration, u64),
     last_arrival: Duration,
     /// Cleared when either side lets go: what is still under way is lost.

@@ -5,22 +5,22 @@
 //! and tasks gives the same run again, line by line.
 
 mod clients;
+mod control_links;
 mod deferral;
-mod due;
+mod deletion_oracle;
 mod faults;
 mod flows;
 mod folds;
 mod history;
-mod lines;
+mod liveness_oracle;
+mod loss_oracle;
 mod masses;
 mod nodes;
 mod outputs;
 mod rules;
 mod stalls;
 mod tasks;
-mod told;
 mod verdicts;
-mod witnesses;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -41,16 +41,16 @@ use crate::queue::Queue;
 use crate::rng::SimRng;
 use crate::task::{Task, TaskId};
 use clients::Session;
+use control_links::{ControlLinks, QueuedMessage};
 use deferral::Process;
+use deletion_oracle::DeletionOracle;
 use faults::{Faults, Leaving};
 use flows::Flow;
 use history::History;
-use lines::{Letter, Lines};
 use masses::Putting;
 use rules::Rules;
-use witnesses::Witnesses;
 
-pub(crate) use lines::LineId;
+pub(crate) use control_links::ControlLinkId;
 pub(crate) use rules::Suspects;
 
 /// More events than this at one moment are a loop.
@@ -186,10 +186,10 @@ pub struct World {
     pub(crate) queue: Queue<SimEvent>,
     pub(crate) rng: SimRng,
     pub(crate) net: Net,
-    pub(crate) lines: Lines,
+    pub(crate) control_links: ControlLinks,
     pub(crate) faults: Faults,
     pub(crate) rules: Rules,
-    pub(crate) witnesses: Witnesses,
+    pub(crate) deletion_oracle: DeletionOracle,
     pub(crate) history: History,
     pub excuses: Excuses,
     pub(crate) coverage: Follower,
@@ -216,10 +216,10 @@ impl World {
         let mut world = World {
             queue: Queue::default(),
             net: Net::new(plan.net.clone(), &mut rng),
-            lines: Lines::default(),
+            control_links: ControlLinks::default(),
             faults: Faults::default(),
             rules: Rules::default(),
-            witnesses: Witnesses::default(),
+            deletion_oracle: DeletionOracle::default(),
             history: History::default(),
             excuses: Excuses::default(),
             coverage: Follower::default(),
@@ -313,11 +313,13 @@ impl World {
             SimEvent::Boot { place } => self.boot(place),
             SimEvent::Report { place, input, frees } => self.on_report(place, input, &frees),
             SimEvent::Tick { place } => self.on_tick(place),
-            SimEvent::Dial { line, waited } => self.on_dial(line, waited),
-            SimEvent::Control { line, message, said, .. } => self.on_control(line, Letter { message, said }),
-            SimEvent::LineFreed { line } => self.on_line_freed(line),
-            SimEvent::LineLost { line, gone } => self.on_line_lost(line, gone),
-            SimEvent::LineClosed { line, from, to } => self.on_line_closed(line, from, to),
+            SimEvent::Dial { link, waited } => self.on_dial(link, waited),
+            SimEvent::Control { link, message, said, .. } => {
+                self.on_control(link, QueuedMessage { message, said })
+            }
+            SimEvent::LinkFreed { link } => self.on_link_freed(link),
+            SimEvent::LinkLost { link, gone } => self.on_link_lost(link, gone),
+            SimEvent::LinkClosed { link, from, to } => self.on_link_closed(link, from, to),
             SimEvent::PeerLost { place, node } => self.feed(place, Input::PeerBroken { node }),
             SimEvent::Datagram { from, to, bytes } => self.on_datagram(from, to, bytes),
             SimEvent::Call { client, call, request } => self.on_call(client, call, request),

@@ -172,8 +172,8 @@ impl World {
         let id = node.id;
         self.note_death(place);
         for event in &process.held {
-            if let Some((line, message)) = event.control() {
-                self.lose(line, message);
+            if let Some((link, message)) = event.control() {
+                self.lose(link, message);
             }
         }
         tell!(self, "{} dies{}", name(id), if host { " with its host" } else { "" });
@@ -182,7 +182,7 @@ impl World {
             let at = self.after(super::faults::KERNEL_PATIENCE);
             self.queue.push(at, SimEvent::Relief(Relief::HostPatience(place)));
         } else {
-            self.hang_up(place);
+            self.close_all_links(place);
             for (flow, was_sender) in self.flows_of(place) {
                 self.push_flow_end(flow, if was_sender { FlowEvent::Cut } else { FlowEvent::Reset });
             }

@@ -98,10 +98,10 @@ impl World {
         if !is_noise(&message) {
             tell!(self, "{} > {} {}", name(from), name(to), show::message(&mut self.names, &message));
         }
-        self.rules.told.on_said(from, &message);
+        self.rules.loss_oracle.on_sent(from, &message);
         self.stats.messages += 1;
         self.set_off_by_message(place, to, &message);
-        self.say(place, to, message);
+        self.queue_control(place, to, message);
     }
 
     /// The bytes to attach; a small put is announced with them while its verdict is still out.
@@ -159,8 +159,8 @@ impl World {
                 self.nodes[place.index].members.remove(&node);
                 self.stats.false_deaths += u64::from(self.place_of(node).is_some());
                 self.note_view(place, Some(node));
-                self.close_line(place, node);
-                self.turn_from_line(place, node);
+                self.close_link(place, node);
+                self.stop_reading_link(place, node);
             }
             Event::Evicted { .. } => self.stats.evictions += 1,
             Event::TransferBroken { .. } => self.stats.broken_transfers += 1,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hoplite_types::peer::Seal;
 use hoplite_types::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
-use super::told::Told;
+use super::loss_oracle::LossOracle;
 use super::{Place, World};
 use crate::data_plane::{FlowId, Stage};
 use crate::event::SimEvent;
@@ -41,7 +41,7 @@ const DIALS: u32 = 3;
 pub(crate) struct Rules {
     /// Bytes of an edition that a node has received into copies given up, and the gets that wanted them.
     given_up: BTreeMap<(Place, ObjectId, Edition), (u64, Vec<TaskId>)>,
-    pub told: Told,
+    pub loss_oracle: LossOracle,
 }
 
 /// Streams that together break a rule for as long as all of them run.

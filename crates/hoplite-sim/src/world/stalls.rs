@@ -5,8 +5,8 @@ use std::time::Duration;
 use hoplite_core::io::{Broken, Input};
 use hoplite_types::TransferId;
 
+use super::control_links::RETRANSMIT_MAX;
 use super::flows::Flow;
-use super::lines::RETRANSMIT_MAX;
 use super::{note, tell, Place, World};
 use crate::data_plane::FlowId;
 use crate::event::{FlowEvent, SimEvent};

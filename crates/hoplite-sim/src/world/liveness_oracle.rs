@@ -1,4 +1,4 @@
-//! What a world must still reach once its faults are over.
+//! The liveness oracle: what a world must still reach once its faults are over.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

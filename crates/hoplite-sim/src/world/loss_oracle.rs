@@ -1,4 +1,4 @@
-//! Which nodes heard that an object was complete. If it is lost, they must report the loss.
+//! The loss oracle: which nodes heard that an object was complete. If it is lost, they must report the loss.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::task::{Outcome, Task};
 
 /// What nodes heard of complete copies.
 #[derive(Default, Debug)]
-pub(crate) struct Told {
+pub(crate) struct LossOracle {
     /// Who heard, and has not handed over, that a complete copy of an object exists or existed.
     existed: BTreeMap<ObjectId, BTreeSet<NodeId>>,
     /// What owners heard that is to be an object if they accept it.
@@ -32,8 +32,8 @@ fn tells_complete(message: &PeerMessage) -> Option<(ObjectId, u8)> {
     (complete && member(*id).is_none()).then_some((*id, *hops))
 }
 
-impl Told {
-    pub fn on_heard(&mut self, by: NodeId, message: &PeerMessage) {
+impl LossOracle {
+    pub fn on_received(&mut self, by: NodeId, message: &PeerMessage) {
         if let Some((id, _)) = tells_complete(message) {
             self.existed.entry(id).or_default().insert(by);
         }
@@ -46,7 +46,7 @@ impl Told {
         }
     }
 
-    pub fn on_said(&mut self, by: NodeId, message: &PeerMessage) {
+    pub fn on_sent(&mut self, by: NodeId, message: &PeerMessage) {
         if let PeerMessage::Answer { id, answer: DirectoryAnswer::Verdict { edition, verdict } } = message {
             let heard = self.awaits_verdict.remove(&(by, *id, *edition));
             if heard && matches!(verdict, Verdict::Accepted(_)) {
@@ -66,7 +66,7 @@ impl World {
     pub(super) fn note_handed_over(&mut self, by: NodeId, shards: &[ShardQuery]) {
         let asked = |id: &ObjectId| shards.binary_search_by_key(&id.shard(), |query| query.shard).is_ok();
         let knows = |(_, nodes): &(&ObjectId, &BTreeSet<NodeId>)| nodes.contains(&by);
-        let known: Vec<_> = self.rules.told.existed.iter().filter(knows).map(|(id, _)| *id).collect();
+        let known: Vec<_> = self.rules.loss_oracle.existed.iter().filter(knows).map(|(id, _)| *id).collect();
         for id in known.into_iter().filter(asked) {
             let living = self.nodes.iter().filter(|node| node.alive && node.id != by);
             let mut copies = living.flat_map(|node| node.data_plane.copies.values());
@@ -75,7 +75,7 @@ impl World {
                     && held.identity.is_some_and(|(object, _)| object == id)
             };
             if copies.any(is_it) {
-                self.rules.told.existed.get_mut(&id).expect("just seen").remove(&by);
+                self.rules.loss_oracle.existed.get_mut(&id).expect("just seen").remove(&by);
             }
         }
     }
@@ -84,7 +84,7 @@ impl World {
     /// whoever asks to be told of a loss must be.
     pub(super) fn known_lost(&self, sealed: &BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
         let known = |nodes: &BTreeSet<NodeId>| nodes.iter().any(|node| self.place_of(*node).is_some());
-        let told = self.rules.told.existed.iter().filter(|(_, nodes)| known(nodes)).map(|(id, _)| *id);
+        let told = self.rules.loss_oracle.existed.iter().filter(|(_, nodes)| known(nodes)).map(|(id, _)| *id);
         let lost = told.filter(|id| !sealed.contains(id) && self.model.has_content(*id));
         lost.filter(|id| !self.was_taken_back(*id)).collect()
     }

@@ -1,4 +1,4 @@
-//! Which nodes know of a deletion. It holds as long as one of them lives.
+//! The deletion oracle: which nodes know of a deletion. It holds as long as one of them lives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const UNNOTICED_FOR: Duration = Duration::from_secs(2);
 
 /// Which nodes have heard of which deletions.
 #[derive(Default, Debug)]
-pub(crate) struct Witnesses {
+pub(crate) struct DeletionOracle {
     heard: BTreeMap<ObjectId, BTreeSet<Place>>,
     /// When a caller was told that it is done.
     answered: BTreeMap<ObjectId, Duration>,
@@ -51,24 +51,24 @@ impl World {
     pub(super) fn feed_message(&mut self, place: Place, from: NodeId, message: PeerMessage) {
         let deletion = deletion_of(&message);
         let abandoned = abandoned_by(&message);
-        self.witnesses.told = match &message {
+        self.deletion_oracle.told = match &message {
             PeerMessage::Answer { answer: DirectoryAnswer::Deleted { deletion }, .. } => Some(deletion.stamp),
             _ => None,
         };
         self.feed(place, Input::Peer { from, message });
-        self.witnesses.told = None;
+        self.deletion_oracle.told = None;
         if let Some((id, edition)) = abandoned {
             self.rules.note_abandoned(place, id, edition);
         }
         if let Some(id) = deletion {
-            self.note_witness(place, id);
+            self.note_knows(place, id);
         }
     }
 
     /// Nobody is shown any longer what a node has confirmed as deleted. What was accepted later stays.
     pub(super) fn judge_confirmation(&mut self, place: Place, id: ObjectId) {
         let node = &self.nodes[place.index];
-        let told = self.witnesses.told;
+        let told = self.deletion_oracle.told;
         let stays = |copy| told.is_some() && node.core.accepted_at(copy) > told;
         if node.data_plane.ids_of(id).any(|copy| node.data_plane.copies[&copy].kept && !stays(copy)) {
             let what = format!("{} confirms a deletion, but clients may keep {id:?}", self.name(place));
@@ -77,9 +77,9 @@ impl World {
     }
 
     /// A node has taken in a message about a deletion: perhaps it knows of it since.
-    fn note_witness(&mut self, place: Place, id: ObjectId) {
+    fn note_knows(&mut self, place: Place, id: ObjectId) {
         if self.nodes[place.index].core.remembers_deletion(id) {
-            self.witnesses.heard.entry(id).or_default().insert(place);
+            self.deletion_oracle.heard.entry(id).or_default().insert(place);
         }
     }
 
@@ -87,27 +87,27 @@ impl World {
     pub(super) fn note_deleted(&mut self, place: Place, ids: &[ObjectId]) {
         let now = self.queue.now();
         for id in ids {
-            self.witnesses.heard.entry(*id).or_default().insert(place);
-            self.witnesses.answered.insert(*id, now);
+            self.deletion_oracle.heard.entry(*id).or_default().insert(place);
+            self.deletion_oracle.answered.insert(*id, now);
         }
     }
 
     pub(super) fn note_death(&mut self, place: Place) {
-        self.witnesses.died.insert(place, self.queue.now());
+        self.deletion_oracle.died.insert(place, self.queue.now());
     }
 
     /// Whether it lives, or died so lately that others need not have noticed.
     pub(super) fn may_seem_alive(&self, place: Place) -> bool {
         let now = self.queue.now();
-        self.witnesses.died.get(&place).is_none_or(|died| *died + UNNOTICED_FOR > now)
+        self.deletion_oracle.died.get(&place).is_none_or(|died| *died + UNNOTICED_FOR > now)
     }
 
     /// Whether all who knew of the deletion died before they could tell anybody.
     pub fn is_unheard_of(&self, id: ObjectId) -> bool {
-        let Some(answered) = self.witnesses.answered.get(&id) else { return true };
-        let heard = self.witnesses.heard.get(&id).into_iter().flatten();
+        let Some(answered) = self.deletion_oracle.answered.get(&id) else { return true };
+        let heard = self.deletion_oracle.heard.get(&id).into_iter().flatten();
         let early =
-            |place| self.witnesses.died.get(place).is_some_and(|died| *died < *answered + UNHEARD_FOR);
+            |place| self.deletion_oracle.died.get(place).is_some_and(|died| *died < *answered + UNHEARD_FOR);
         heard.into_iter().all(early)
     }
 }
