@@ -4,7 +4,7 @@
 //! owns no clock, socket, thread or file, and the same inputs make the same outputs.
 //!
 //! The journey of a put: `calls` → `puts` (space from `copies`) → announced to the shard owner's
-//! `directory`. Of a get: `calls` → `fetch` asks the owner, which lends a sender → `serve` there.
+//! `directory`. Of a get: `calls` → `fetch` asks the owner, which lends a sender → `sends` there.
 //! Of a reduce: `reduce`.
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ mod copies;
 mod cost;
 mod ctx;
 mod directory;
+mod duplicate_puts;
 mod fetch;
 mod inspect;
 mod inventory;
@@ -25,12 +26,11 @@ mod joining;
 mod leave;
 mod members;
 mod peers;
-mod put_again;
 mod puts;
 mod reduce;
 mod repeats;
 mod resync;
-mod serve;
+mod sends;
 mod shard_table;
 mod shards;
 mod space_waiters;
@@ -55,15 +55,15 @@ use connections::Choices;
 use copies::Copies;
 use ctx::Ctx;
 use directory::Directory;
+use duplicate_puts::Spares;
 use fetch::Fetches;
 use io::ClientId;
 use joining::{Joining, MembersHeard, Newcomers};
 use leave::Leaving;
 use members::Members;
-use put_again::Spares;
 use puts::Writes;
 use reduce::{Reduction, Slots};
-use serve::{Sends, Sent};
+use sends::{Sends, Sent};
 use shards::ShardSet;
 use space_waiters::SpaceWaiters;
 use subscriptions::Subscriptions;

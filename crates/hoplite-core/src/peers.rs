@@ -10,7 +10,7 @@ use crate::directory::{Answer, Effect};
 use crate::fetch::{Content, Want};
 use crate::io::{Event, Output};
 use crate::members::Change;
-use crate::serve::PullKey;
+use crate::sends::PullKey;
 use crate::shards::Moved;
 use crate::timers::Timer;
 use crate::Core;

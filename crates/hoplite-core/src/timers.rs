@@ -6,7 +6,7 @@ use std::time::Duration;
 use hoplite_types::{NodeId, ObjectId, ReductionId};
 
 use crate::io::ClientId;
-use crate::serve::PullKey;
+use crate::sends::PullKey;
 
 /// What is due.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

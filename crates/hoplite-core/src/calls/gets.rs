@@ -3,7 +3,7 @@
 use hoplite_types::client::Reply;
 use hoplite_types::{Error, ErrorKind, ObjectId};
 
-use super::turns::STEPS_PER_TURN;
+use super::long_work::STEPS_PER_TURN;
 use super::Pending;
 use crate::fetch::{Early, Want};
 use crate::io::ClientId;
@@ -19,7 +19,7 @@ impl Core {
                 self.finish_call(client, call, view);
             }
             Some(Pending::Create(_)) => self.try_create(client, call),
-            Some(&Pending::PutAgain { size, ref header, .. }) => {
+            Some(&Pending::DuplicatePut { size, ref header, .. }) => {
                 let copy = self.copies.sealed(object).expect("told because it is sealed");
                 let header = header.clone();
                 self.keep_first(client, call, copy, size, &header);

@@ -3,12 +3,12 @@
 //! - here: every request on its way in, every reply on its way out, and what a call leaves behind
 //! - `gets`, `waits`: calls answered when objects are here, or complete somewhere
 //! - `questions`: calls that the directory answers: delete, locate
-//! - `timeouts`: what a call is told whose time is up; `turns`: long work, a millisecond at a time
+//! - `timeouts`: the answer to a call whose time is up; `long_work`: work for clients in short turns
 
 mod gets;
+mod long_work;
 mod questions;
 mod timeouts;
-mod turns;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,7 +18,7 @@ use hoplite_types::client::{Gauge, Reply, Request};
 use hoplite_types::peer::DirectoryRequest;
 use hoplite_types::{limits, Blob, CopyId, Error, ErrorKind, Header, NodeId, ObjectId};
 
-pub(crate) use turns::{LongWork, STEPS_PER_TURN};
+pub(crate) use long_work::{LongWork, STEPS_PER_TURN};
 
 use crate::fetch::Want;
 use crate::io::ClientId;
@@ -38,7 +38,7 @@ pub(crate) enum Pending {
     /// The directory's verdict.
     Seal,
     /// The first content of an object that was put here, too.
-    PutAgain {
+    DuplicatePut {
         id: ObjectId,
         size: u64,
         header: Header,
@@ -294,7 +294,7 @@ impl Core {
                 self.space_waiters.leave(SpaceWaiter::Create { object: id, client, call });
             }
             Pending::Get { id, .. } => self.unwant(id, Want::Call(client, call)),
-            Pending::PutAgain { id, .. } => {
+            Pending::DuplicatePut { id, .. } => {
                 self.unwant(id, Want::Call(client, call));
                 self.drop_spare(client, call);
             }

@@ -13,7 +13,7 @@ use crate::Core;
 impl Core {
     pub(crate) fn on_call_timer(&mut self, client: ClientId, call: u64) {
         let object = match self.pending(client, call) {
-            Some(Pending::Get { id, .. } | Pending::PutAgain { id, .. }) => Some(*id),
+            Some(Pending::Get { id, .. } | Pending::DuplicatePut { id, .. }) => Some(*id),
             Some(Pending::Create(Creation { id, .. })) => Some(*id),
             _ => None,
         };
@@ -52,7 +52,7 @@ impl Core {
                 );
                 (ErrorKind::TimedOut, message)
             }
-            Pending::PutAgain { id, .. } => (
+            Pending::DuplicatePut { id, .. } => (
                 ErrorKind::TimedOut,
                 format!(
                     "{me}: put of {id}: another node put it first, and that has not come here after {waited}: {}",

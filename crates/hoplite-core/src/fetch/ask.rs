@@ -114,7 +114,7 @@ impl Core {
         let nowhere = copies.is_empty();
         fetch.known = Some(copies);
         if nowhere {
-            for (client, call) in self.fetches.early(object, Early::PutAgain, usize::MAX) {
+            for (client, call) in self.fetches.early(object, Early::DuplicatePut, usize::MAX) {
                 self.offer_spare(client, call, object);
             }
         }

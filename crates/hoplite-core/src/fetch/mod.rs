@@ -93,7 +93,7 @@ pub(crate) enum Early {
     /// A get that is content with a copy in the making.
     Get,
     /// A put of what somebody else put first: when that is nowhere any more.
-    PutAgain,
+    DuplicatePut,
 }
 
 /// All fetches and who waits for them.
@@ -198,7 +198,7 @@ impl Fetches {
 
     fn forget_early(&mut self, object: ObjectId, want: Want) {
         if let Want::Call(client, call) = want {
-            for early in [Early::Put, Early::Get, Early::PutAgain] {
+            for early in [Early::Put, Early::Get, Early::DuplicatePut] {
                 self.early.remove(&(object, early, client, call));
             }
         }
@@ -243,7 +243,7 @@ impl Core {
         let why = match self.pending(client, call) {
             Some(Pending::Create(_)) => Early::Put,
             Some(Pending::Get { partial: true, .. }) => Early::Get,
-            Some(Pending::PutAgain { .. }) => Early::PutAgain,
+            Some(Pending::DuplicatePut { .. }) => Early::DuplicatePut,
             _ => return,
         };
         self.fetches.early.insert((object, why, client, call));

@@ -162,7 +162,7 @@ impl Core {
 
     pub(super) fn tell_lost_to(&mut self, object: ObjectId, want: Want) {
         if let Want::Call(client, call) = want {
-            if matches!(self.pending(client, call), Some(Pending::PutAgain { .. })) {
+            if matches!(self.pending(client, call), Some(Pending::DuplicatePut { .. })) {
                 self.offer_spare(client, call, object);
             } else if self.call_fails_if_lost(client, call) {
                 self.fail_lost(client, call, object);

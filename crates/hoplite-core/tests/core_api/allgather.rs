@@ -11,7 +11,7 @@ use crate::crashes::{reduction, root_assignment};
 use crate::node::{node, Node, Opened, ME};
 use crate::puts::{put, viewed};
 use crate::requests::{accepted, array, delete, deleted, get, object};
-use crate::serving::send_at;
+use crate::sends::send_at;
 
 /// One of three nodes, with a slot of node 2's, whose target is made of three parts: that of node 3, its own, and
 /// that of node 2, which comes by way of node 3.

@@ -8,7 +8,7 @@ use crate::gets::lend;
 use crate::node::{node, Node};
 use crate::puts::put;
 use crate::requests::{edition, get, object, SIZE};
-use crate::serving::edition_of;
+use crate::sends::edition_of;
 
 const CAME: u64 = 1000;
 

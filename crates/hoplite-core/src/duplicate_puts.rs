@@ -55,7 +55,7 @@ impl Core {
         // Somebody who needs its space may wait for that already.
         self.space_changed |= spare.views == 0;
         self.spares.insert((client, call), copy);
-        self.replace_pending(client, call, Pending::PutAgain { id, size, header });
+        self.replace_pending(client, call, Pending::DuplicatePut { id, size, header });
         self.want(id, Want::Call(client, call));
     }
 
