@@ -242,7 +242,7 @@ impl Core {
             self.watched_deleted(id);
             self.fail_reductions_onto(id);
             match (self.write_of(id), self.copies.live(id)) {
-                (Some(writing), _) => self.judge_write(writing, Verdict::Deleted),
+                (Some(writing), _) => self.on_write_verdict(writing, Verdict::Deleted),
                 (None, Some(copy)) => self.doom(copy),
                 (None, None) => {}
             }

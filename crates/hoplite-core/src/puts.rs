@@ -4,7 +4,7 @@
 //! it is sealed when the client has said so **and** the directory has accepted it.
 //!
 //! ```text
-//!   Unjudged ──Accepted──▶ Accepted ──client seals──▶ sealed
+//!   Pending ───Accepted──▶ Accepted ──client seals──▶ sealed
 //!      │ └────Exists─────▶ Superseded ──client seals──▶ waits until the first content is here, and keeps that
 //!      └──Deleted, OtherKind──▶ Refused ──client seals──▶ the error
 //! ```
@@ -24,8 +24,8 @@ use crate::Core;
 
 /// What the directory has said of a writing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Judged {
-    Unjudged,
+enum Acceptance {
+    Pending,
     Accepted,
     /// Somebody else's content was accepted first, which is as good.
     Superseded,
@@ -35,7 +35,7 @@ enum Judged {
 #[derive(Debug)]
 struct Write {
     client: ClientId,
-    judged: Judged,
+    acceptance: Acceptance,
     /// The owner whose verdict counts.
     asked: Option<NodeId>,
     /// When an owner before that one accepted it: its word came after another had been asked.
@@ -72,13 +72,13 @@ impl Writes {
     }
 
     /// Copies whose acceptance the directory still owes us.
-    pub fn unjudged(&self) -> Vec<CopyId> {
-        let unjudged = |(_, write): &(&CopyId, &Write)| write.judged == Judged::Unjudged;
-        self.table.iter().filter(unjudged).map(|(&copy, _)| copy).collect()
+    pub fn awaiting_verdict(&self) -> Vec<CopyId> {
+        let awaiting_verdict = |(_, write): &(&CopyId, &Write)| write.acceptance == Acceptance::Pending;
+        self.table.iter().filter(awaiting_verdict).map(|(&copy, _)| copy).collect()
     }
 
-    pub fn has_unjudged(&self) -> bool {
-        self.table.values().any(|write| write.judged == Judged::Unjudged)
+    pub fn awaits_verdict(&self) -> bool {
+        self.table.values().any(|write| write.acceptance == Acceptance::Pending)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -87,7 +87,8 @@ impl Writes {
 
     /// Whether no owner has accepted it so far.
     pub fn may_give_way(&self, copy: CopyId) -> bool {
-        let unaccepted = |write: &Write| write.judged == Judged::Unjudged && write.accepted_before.is_none();
+        let unaccepted =
+            |write: &Write| write.acceptance == Acceptance::Pending && write.accepted_before.is_none();
         self.table.get(&copy).is_some_and(unaccepted)
     }
 
@@ -98,7 +99,8 @@ impl Writes {
 
     /// A former owner has accepted it, and may have told others so.
     pub fn note_accepted_before(&mut self, copy: CopyId, stamp: Stamp) {
-        if let Some(write) = self.table.get_mut(&copy).filter(|write| write.judged == Judged::Unjudged) {
+        if let Some(write) = self.table.get_mut(&copy).filter(|write| write.acceptance == Acceptance::Pending)
+        {
             write.accepted_before = write.accepted_before.max(Some(stamp));
         }
     }
@@ -108,16 +110,17 @@ impl Writes {
     }
 
     pub fn expect_verdict_from(&mut self, copy: CopyId, owner: NodeId) {
-        if let Some(write) = self.table.get_mut(&copy).filter(|write| write.judged == Judged::Unjudged) {
+        if let Some(write) = self.table.get_mut(&copy).filter(|write| write.acceptance == Acceptance::Pending)
+        {
             write.asked = Some(owner);
         }
     }
 
     /// Nothing of what was accepted and is not sealed yet counts any more.
     pub fn forget_verdicts(&mut self) -> Vec<CopyId> {
-        let accepted = self.table.iter_mut().filter(|(_, write)| write.judged == Judged::Accepted);
+        let accepted = self.table.iter_mut().filter(|(_, write)| write.acceptance == Acceptance::Accepted);
         let forget = |(&copy, write): (&CopyId, &mut Write)| {
-            write.judged = Judged::Unjudged;
+            write.acceptance = Acceptance::Pending;
             copy
         };
         accepted.map(forget).collect()
@@ -220,8 +223,14 @@ impl Core {
     pub(crate) fn begin_write(&mut self, client: ClientId, copy: CopyId, sealing: Option<u64>) {
         self.add_user(copy);
         let (object, edition) = (self.copies.table[&copy].object, self.copies.table[&copy].edition);
-        let write =
-            Write { client, judged: Judged::Unjudged, asked: None, accepted_before: None, sealing, edition };
+        let write = Write {
+            client,
+            acceptance: Acceptance::Pending,
+            asked: None,
+            accepted_before: None,
+            sealing,
+            edition,
+        };
         self.writes.table.insert(copy, write);
         self.writes.by_edition.insert(edition, copy);
         self.writes.by_client.insert((client, copy));
@@ -306,14 +315,14 @@ impl Core {
     }
 
     /// The directory's word on a put.
-    pub(crate) fn judge_write(&mut self, copy: CopyId, verdict: Verdict) {
+    pub(crate) fn on_write_verdict(&mut self, copy: CopyId, verdict: Verdict) {
         let Some(write) = self.writes.table.get_mut(&copy) else { return };
-        let judged = match verdict {
-            Verdict::Accepted(_) => Judged::Accepted,
-            Verdict::Exists(_) => Judged::Superseded,
-            refused => Judged::Refused(refused),
+        let acceptance = match verdict {
+            Verdict::Accepted(_) => Acceptance::Accepted,
+            Verdict::Exists(_) => Acceptance::Superseded,
+            refused => Acceptance::Refused(refused),
         };
-        if !matches!(write.judged, Judged::Unjudged | Judged::Accepted) {
+        if !matches!(write.acceptance, Acceptance::Pending | Acceptance::Accepted) {
             return;
         }
         if let Some(stamp) = write.accepted_before.take().filter(|_| verdict == Verdict::Deleted) {
@@ -321,7 +330,7 @@ impl Core {
             self.copies.with(copy, |copy| copy.stamp = Some(stamp));
             return self.ask_for_verdict(copy);
         }
-        write.judged = judged;
+        write.acceptance = acceptance;
         match verdict {
             Verdict::Accepted(stamp) => self.copies.with(copy, |copy| copy.stamp = Some(stamp)),
             // The client may still be writing: its space is kept until it lets go.
@@ -338,31 +347,33 @@ impl Core {
     /// Seals (or refuses) once both the client and the directory have spoken.
     fn finish_write(&mut self, id: CopyId) {
         let Some(write) = self.writes.table.get(&id) else { return };
-        let (Some(call), judged, client) = (write.sealing, write.judged, write.client) else { return };
-        if judged == Judged::Unjudged {
+        let (Some(call), acceptance, client) = (write.sealing, write.acceptance, write.client) else {
+            return;
+        };
+        if acceptance == Acceptance::Pending {
             return;
         }
         self.writes.remove(id);
         let copy = &self.copies.table[&id];
         let (object, size) = (copy.object, copy.extent.size);
-        match judged {
-            Judged::Unjudged => unreachable!("seen above"),
-            Judged::Accepted => {
+        match acceptance {
+            Acceptance::Pending => unreachable!("seen above"),
+            Acceptance::Accepted => {
                 self.seal_copy(id, Seal::default());
                 self.finish_call(client, call, Reply::Done);
             }
-            Judged::Superseded => {
+            Acceptance::Superseded => {
                 self.wait_for_first(client, call, id);
                 return self.leave_if_nothing_is_left();
             }
-            Judged::Refused(Verdict::OtherKind(other)) => {
+            Acceptance::Refused(Verdict::OtherKind(other)) => {
                 let message = format!(
                     "{}: {object} exists with {other} bytes, or of another kind, not {size} bytes of this",
                     self.ctx.me
                 );
                 self.finish_call(client, call, Reply::Failed(Error::new(ErrorKind::AlreadyExists, message)));
             }
-            Judged::Refused(_) => {
+            Acceptance::Refused(_) => {
                 let message = format!("{}: {object} was deleted; ids are not used again", self.ctx.me);
                 self.finish_call(client, call, Reply::Failed(Error::new(ErrorKind::Deleted, message)));
             }

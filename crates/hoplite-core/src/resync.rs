@@ -104,7 +104,7 @@ impl Core {
         }
         self.calls.repeat_questions(of);
         self.ask_due_questions();
-        self.repeat_unjudged(of);
+        self.repeat_verdict_requests(of);
     }
 
     /// Makes sure that open questions are repeated until they are answered.
@@ -131,7 +131,7 @@ impl Core {
         self.has_open_asks()
             || self.subscriptions.has_open()
             || self.calls.has_questions()
-            || self.has_unjudged()
+            || self.awaits_verdict()
             || self.has_commits()
             || self.slots.has_reports()
             || self.ctx.shards.has_claimed()

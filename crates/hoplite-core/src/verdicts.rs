@@ -14,11 +14,11 @@ impl Core {
             // Only from whom we asked last: an owner that took over decides anew, if it has not heard of the
             // verdict of the one before from us.
             match verdict {
-                _ if self.writes.asked(copy) == Some(from) => self.judge_write(copy, verdict),
+                _ if self.writes.asked(copy) == Some(from) => self.on_write_verdict(copy, verdict),
                 Verdict::Accepted(stamp) => self.writes.note_accepted_before(copy, stamp),
                 _ => {}
             }
-        } else if !self.judge_target(from, edition, verdict) {
+        } else if !self.on_target_verdict(from, edition, verdict) {
             match verdict {
                 Verdict::Accepted(stamp) => self.on_late_acceptance(from, id, edition, stamp),
                 // A former owner may know less than we do, also one that does not know that it is one.
@@ -69,22 +69,22 @@ impl Core {
         }
     }
 
-    /// This copy was told to `node` as one that it is to judge: it is the owner by now.
+    /// This copy was told to `node` as one that it is to decide about: it is the owner by now.
     pub(crate) fn expect_verdict_from(&mut self, copy: CopyId, node: NodeId) {
         self.writes.expect_verdict_from(copy, node);
         self.slots.expect_verdict_from(copy, node);
     }
 
-    pub(crate) fn has_unjudged(&self) -> bool {
-        self.writes.has_unjudged()
-            || self.slots.has_unjudged()
+    pub(crate) fn awaits_verdict(&self) -> bool {
+        self.writes.awaits_verdict()
+            || self.slots.awaits_verdict()
             || self.reductions.values().any(|reduction| reduction.stamp().is_none())
     }
 
     /// Asks again for every verdict on these objects that is still to come.
-    pub(crate) fn repeat_unjudged(&mut self, of: impl Fn(ObjectId) -> bool) {
-        let mut copies = self.writes.unjudged();
-        copies.extend(self.slots.unjudged());
+    pub(crate) fn repeat_verdict_requests(&mut self, of: impl Fn(ObjectId) -> bool) {
+        let mut copies = self.writes.awaiting_verdict();
+        copies.extend(self.slots.awaiting_verdict());
         for copy in copies {
             let known = &self.copies.table[&copy];
             if !known.doomed && of(known.object) {
@@ -113,7 +113,7 @@ impl Core {
             self.copies.with(copy, |copy| copy.stamp = None);
         }
         self.reductions.values_mut().for_each(|reduction| reduction.forget_verdict());
-        self.repeat_unjudged(|_| true);
+        self.repeat_verdict_requests(|_| true);
     }
 
     /// Announces a copy whose content no owner has accepted yet, and wants to hear.
@@ -159,7 +159,7 @@ impl Core {
             return;
         };
         if self.reductions[&number].asked() == Some(from) {
-            self.on_target_judged(number, verdict);
+            self.on_reduction_verdict(number, verdict);
         }
     }
 }

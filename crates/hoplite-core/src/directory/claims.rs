@@ -24,7 +24,7 @@ const CONTENDERS_MAX: usize = 1024;
 
 /// What a report comes to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Judgement {
+pub(super) enum Decision {
     /// It is the object's content, or on the way to be; it may have been so before.
     Accepted(Stamp),
     /// Another claim stands: what becomes of it decides.
@@ -34,34 +34,34 @@ pub(super) enum Judgement {
 
 impl Directory {
     /// A copy that is being written, under a claim that no owner has accepted yet.
-    pub(super) fn judge_writing(
+    pub(super) fn decide_writing(
         &mut self,
         ctx: &mut Ctx,
         origin: NodeId,
         id: ObjectId,
         report: &CopyReport,
         claim: Claim,
-    ) -> Judgement {
+    ) -> Decision {
         let is_claimant = claim.by == origin;
         let entry = self.entry_mut(id);
         // Another owner may have accepted it, and whoever received it been heard first.
         let accepted = entry.accepted_under(claim).or_else(|| entry.stamp_of_bytes(report.edition));
         if let Some(stamp) = accepted {
-            return Judgement::Accepted(stamp);
+            return Decision::Accepted(stamp);
         }
         let kind = Kind { size: report.size, header: report.header.clone() };
         let other_kind = entry.kind.as_deref().filter(|known| **known != kind).map(|known| known.size);
         match entry.content {
             Content::Complete { .. } | Content::Claimed { .. } if entry.is_alive() => {
                 match (other_kind, entry.content) {
-                    (Some(size), _) => return Judgement::Refused(Verdict::OtherKind(size)),
+                    (Some(size), _) => return Decision::Refused(Verdict::OtherKind(size)),
                     (None, Content::Complete { stamp, .. }) => {
-                        return Judgement::Refused(Verdict::Exists(stamp));
+                        return Decision::Refused(Verdict::Exists(stamp));
                     }
                     (None, _) => {}
                 }
             }
-            _ if is_claimant => return Judgement::Accepted(self.accept_claim(ctx, id, claim, report.seq)),
+            _ if is_claimant => return Decision::Accepted(self.accept_claim(ctx, id, claim, report.seq)),
             _ => {}
         }
         self.let_wait(origin, id, report)
@@ -216,7 +216,7 @@ impl Directory {
         id: ObjectId,
         report: &CopyReport,
         stamp: Stamp,
-    ) -> Judgement {
+    ) -> Decision {
         ctx.clock.observe(ctx.now, stamp);
         if let Some(latest) = self.entry_mut(id).latest_stamp_of(report.edition, stamp) {
             if latest > stamp {
@@ -227,7 +227,7 @@ impl Directory {
                 self.set_content(id, Content::Complete { stamp: latest, by: None });
                 self.refuse_others(ctx, id, report.edition, latest);
             }
-            return Judgement::Accepted(latest);
+            return Decision::Accepted(latest);
         }
         let entry = self.entry_mut(id);
         let claimed = report.claim.map(|claim| {
@@ -260,7 +260,7 @@ impl Directory {
             }
             (standing, false) if entry.is_alive() && standing != Content::None => {
                 return match (report.claim, standing) {
-                    (None, _) => Judgement::Refused(Verdict::Abandoned),
+                    (None, _) => Decision::Refused(Verdict::Abandoned),
                     (_, Content::Complete { stamp, .. }) => self.refuse_for(origin, id, report, stamp),
                     _ => self.let_wait(origin, id, report),
                 };
@@ -277,21 +277,21 @@ impl Directory {
         if is_new {
             self.refuse_others(ctx, id, report.edition, stamp);
         }
-        Judgement::Accepted(stamp)
+        Decision::Accepted(stamp)
     }
 
     /// There is content that was accepted later. While the shard recovers that is not certain: whoever had it may have
     /// given it up in another owner's favour, and this copy be the last.
-    fn refuse_for(&mut self, origin: NodeId, id: ObjectId, report: &CopyReport, known: Stamp) -> Judgement {
+    fn refuse_for(&mut self, origin: NodeId, id: ObjectId, report: &CopyReport, known: Stamp) -> Decision {
         match self.is_active(id.shard()) {
-            true => Judgement::Refused(Verdict::Exists(known)),
+            true => Decision::Refused(Verdict::Exists(known)),
             false => self.let_wait(origin, id, report),
         }
     }
 
-    fn let_wait(&mut self, origin: NodeId, id: ObjectId, report: &CopyReport) -> Judgement {
+    fn let_wait(&mut self, origin: NodeId, id: ObjectId, report: &CopyReport) -> Decision {
         self.add_contender(id, Contender::Copy { node: origin, report: Box::new(report.clone()) });
-        Judgement::Waits
+        Decision::Waits
     }
 
     /// Two contents came to be while their owners knew nothing of each other, or one and a half. One stays.

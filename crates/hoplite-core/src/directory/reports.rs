@@ -3,7 +3,7 @@
 use hoplite_types::peer::{CopyReport, DirectoryAnswer, PeerMessage, Verdict};
 use hoplite_types::{Blob, Claim, CopyId, Edition, NodeId, ObjectId, Stamp};
 
-use super::claims::Judgement;
+use super::claims::Decision;
 use super::entry::{Content, Entry};
 use super::holders::Held;
 use super::loss::LOST_TTL;
@@ -28,16 +28,16 @@ impl Directory {
             return None;
         }
         let edition = report.edition;
-        let judgement = match (report.stamp, report.claim) {
+        let decision = match (report.stamp, report.claim) {
             (Some(stamp), _) => self.absorb(ctx, origin, id, &report, stamp),
-            (None, Some(claim)) => self.judge_writing(ctx, origin, id, &report, claim),
+            (None, Some(claim)) => self.decide_writing(ctx, origin, id, &report, claim),
             // Nobody can have it but from somebody whose content was accepted.
-            (None, None) => Judgement::Refused(Verdict::Abandoned),
+            (None, None) => Decision::Refused(Verdict::Abandoned),
         };
-        let stamp = match judgement {
-            Judgement::Accepted(stamp) => stamp,
-            Judgement::Waits => return None,
-            Judgement::Refused(verdict) => {
+        let stamp = match decision {
+            Decision::Accepted(stamp) => stamp,
+            Decision::Waits => return None,
+            Decision::Refused(verdict) => {
                 self.answer(ctx, origin, id, DirectoryAnswer::Verdict { edition, verdict });
                 self.drop_if_empty(id);
                 return None;
@@ -47,8 +47,8 @@ impl Directory {
             let verdict = Verdict::Accepted(stamp);
             self.answer(ctx, origin, id, DirectoryAnswer::Verdict { edition, verdict });
         }
-        let was_judged = report.stamp.is_none();
-        let by = report.claim.filter(|_| report.complete && was_judged);
+        let decided_now = report.stamp.is_none();
+        let by = report.claim.filter(|_| report.complete && decided_now);
         report.stamp = Some(stamp);
         if by.is_some() {
             self.set_content(id, Content::Complete { stamp, by });
@@ -61,7 +61,7 @@ impl Directory {
             // A node besides the writer has all bytes.
             self.note_shown(id, edition);
         }
-        if was_judged {
+        if decided_now {
             // Parts of what was given up before must not be mixed with it.
             self.drop_orphans(ctx, id);
         }

@@ -62,7 +62,7 @@ impl Core {
         }
         if reduction.right.stamp.is_none() {
             // We were held for dead, and ask for the right to the target once more.
-            reduction.done_unjudged = Some((from, slot, attempt));
+            reduction.done_before_verdict = Some((from, slot, attempt));
             return;
         }
         let sources = reduction.sources_in();

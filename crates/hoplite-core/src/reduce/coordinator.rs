@@ -102,7 +102,7 @@ pub(crate) struct Reduction {
     /// How often it may be striped (again).
     pub(super) stripings_left: u32,
     /// The root, its slot and attempt, if that was done while we had no right to the target.
-    pub(super) done_unjudged: Option<(NodeId, u32, u32)>,
+    pub(super) done_before_verdict: Option<(NodeId, u32, u32)>,
     /// Final; only the root's answer is missing.
     pub(super) commitment: Option<Commitment>,
 }
@@ -257,14 +257,14 @@ impl Core {
     }
 
     /// The word of the target's owner on whether we may make it.
-    pub(crate) fn on_target_judged(&mut self, number: u64, verdict: Verdict) {
+    pub(crate) fn on_reduction_verdict(&mut self, number: u64, verdict: Verdict) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         match verdict {
             // Said once more: slots that failed are assigned again in their own time.
             Verdict::Accepted(stamp) if reduction.right.stamp == Some(stamp) => {}
             Verdict::Accepted(stamp) => {
                 reduction.right.stamp = Some(stamp);
-                let done = reduction.done_unjudged.take();
+                let done = reduction.done_before_verdict.take();
                 // A root that died since has nothing to commit any more.
                 if let Some((root, slot, attempt)) = done.filter(|&(root, ..)| self.ctx.shards.contains(root))
                 {

@@ -69,7 +69,7 @@ impl Core {
             places,
             stripes: None,
             stripings_left: STRIPINGS_MAX,
-            done_unjudged: None,
+            done_before_verdict: None,
             commitment: None,
         };
         let target = reduction.target();

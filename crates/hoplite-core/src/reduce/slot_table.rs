@@ -239,14 +239,15 @@ impl Slots {
     }
 
     /// Targets in the making here of which no owner has said that they may be.
-    pub fn unjudged(&self) -> Vec<CopyId> {
-        let unjudged = |running: &Running| running.copy().filter(|_| running.may_seal == MaySeal::NotYet);
+    pub fn awaiting_verdict(&self) -> Vec<CopyId> {
+        let awaiting_verdict =
+            |running: &Running| running.copy().filter(|_| running.may_seal == MaySeal::NotYet);
         let targets = self.running.values().filter(|running| makes_target(&running.assignment));
-        targets.filter_map(unjudged).collect()
+        targets.filter_map(awaiting_verdict).collect()
     }
 
-    pub fn has_unjudged(&self) -> bool {
-        !self.unjudged().is_empty()
+    pub fn awaits_verdict(&self) -> bool {
+        !self.awaiting_verdict().is_empty()
     }
 
     /// The owner whose word on this target counts.

@@ -142,7 +142,7 @@ impl Core {
         let Some(stamp) = right.filter(|_| self.writes.may_give_way(copy)) else { return false };
         let edition = self.copies.table[&copy].edition;
         self.withdraw_edition(id, edition);
-        self.judge_write(copy, Verdict::Exists(stamp));
+        self.on_write_verdict(copy, Verdict::Exists(stamp));
         true
     }
 
@@ -214,7 +214,7 @@ impl Core {
     }
 
     /// The directory's word on a target that is made here. False if no such target is.
-    pub(crate) fn judge_target(&mut self, from: NodeId, edition: Edition, verdict: Verdict) -> bool {
+    pub(crate) fn on_target_verdict(&mut self, from: NodeId, edition: Edition, verdict: Verdict) -> bool {
         let Some(key) = self.slots.target_of(edition) else { return false };
         let running = self.slots.running.get_mut(&key).expect("it is listed");
         if running.asked != Some(from) {

@@ -29,14 +29,14 @@ const PART: u64 = (WHOLE / 3).next_multiple_of(64);
 
 impl Participant {
     fn new(root: bool) -> Self {
-        let mut participant = Self::unjudged(root);
+        let mut participant = Self::unaccepted(root);
         let word = accepted(participant.whole.edition);
         participant.at.answer(2, participant.target, word);
         participant
     }
 
     /// Its owner has not heard yet that the target is made here.
-    fn unjudged(root: bool) -> Self {
+    fn unaccepted(root: bool) -> Self {
         Self::in_store(root, 64 << 20)
     }
 
@@ -190,7 +190,7 @@ fn the_root_says_when_it_has_every_part_and_seals_with_the_commit() {
 #[test]
 fn a_target_of_parts_is_sealed_when_its_owner_has_accepted_it() {
     for root in [true, false] {
-        let mut participant = Participant::unjudged(root);
+        let mut participant = Participant::unaccepted(root);
         participant.sum_up();
         participant.arrive(1);
         participant.arrive(3);

@@ -5,7 +5,7 @@ use hoplite_types::{Claim, Dtype, Edition, Header, ObjectId, Stamp};
 
 use crate::node::{node, Node, ME};
 use crate::requests::{
-    announce, announce_unjudged, ask, claim_of, edition, put_report, received_report, verdict,
+    announce, announce_unaccepted, ask, claim_of, edition, put_report, received_report, verdict,
     writing_report, SIZE,
 };
 
@@ -198,17 +198,17 @@ fn a_root_that_is_faster_than_its_coordinator_waits_for_it() {
 fn puts_of_the_same_kind_wait_behind_a_writing_and_are_told_that_it_exists() {
     let mut owner = Owner::new();
     let (first, second) = (edition(5), edition(6));
-    let answers = owner.request(2, announce_unjudged(2, writing_report(2, 1, first, SIZE)));
+    let answers = owner.request(2, announce_unaccepted(2, writing_report(2, 1, first, SIZE)));
     let [(2, DirectoryAnswer::Verdict { verdict: Verdict::Accepted(stamp), .. })] = answers[..] else {
         panic!("{answers:?}")
     };
     for complete in [false, true] {
         let report = CopyReport { complete, ..put_report(1, second, SIZE) };
-        assert_eq!(owner.request(3, announce_unjudged(3, report)), []);
+        assert_eq!(owner.request(3, announce_unaccepted(3, report)), []);
     }
     let report = CopyReport { stamp: Some(stamp), ..put_report(2, first, SIZE) };
     assert_eq!(owner.request(2, announce(report)), [(3, verdict(second, Verdict::Exists(stamp)))]);
-    let late = owner.request(4, announce_unjudged(4, put_report(1, edition(7), SIZE)));
+    let late = owner.request(4, announce_unaccepted(4, put_report(1, edition(7), SIZE)));
     assert_eq!(late, [(4, verdict(edition(7), Verdict::Exists(stamp)))]);
 }
 
@@ -217,13 +217,13 @@ fn a_put_of_another_size_or_kind_is_refused_at_once() {
     for complete in [false, true] {
         let mut owner = Owner::new();
         let first = CopyReport { complete, ..put_report(1, edition(5), SIZE) };
-        owner.request(2, announce_unjudged(2, first));
+        owner.request(2, announce_unaccepted(2, first));
         let larger = put_report(1, edition(6), 2 * SIZE);
         let other_kind =
             CopyReport { header: Header::array(Dtype::F32, SIZE / 4), ..put_report(1, edition(7), SIZE) };
         for report in [larger, other_kind] {
             let refused = verdict(report.edition, Verdict::OtherKind(SIZE));
-            assert_eq!(owner.request(3, announce_unjudged(3, report)), [(3, refused)]);
+            assert_eq!(owner.request(3, announce_unaccepted(3, report)), [(3, refused)]);
         }
     }
 }
@@ -232,9 +232,9 @@ fn a_put_of_another_size_or_kind_is_refused_at_once() {
 fn a_put_that_is_given_up_or_dies_lets_the_next_one_go() {
     for dies in [false, true] {
         let mut owner = Owner::new();
-        owner.request(2, announce_unjudged(2, writing_report(2, 1, edition(5), SIZE)));
-        owner.request(3, announce_unjudged(3, writing_report(3, 1, edition(6), SIZE)));
-        owner.request(4, announce_unjudged(4, writing_report(4, 1, edition(7), SIZE)));
+        owner.request(2, announce_unaccepted(2, writing_report(2, 1, edition(5), SIZE)));
+        owner.request(3, announce_unaccepted(3, writing_report(3, 1, edition(6), SIZE)));
+        owner.request(4, announce_unaccepted(4, writing_report(4, 1, edition(7), SIZE)));
         let answers = match dies {
             true => {
                 owner.at.crash(2);
@@ -248,7 +248,7 @@ fn a_put_that_is_given_up_or_dies_lets_the_next_one_go() {
 
 /// By way of others the release overtook the root's report, or that was held until all were heard.
 #[test]
-fn a_coordinator_that_gave_up_before_its_own_root_was_judged_is_asked_again_when_that_goes() {
+fn a_coordinator_that_gave_up_before_its_own_root_was_decided_is_asked_again_when_that_goes() {
     let mut owner = Owner::new();
     let (claim, other) = two_claims();
     owner.release(claim);
@@ -266,9 +266,9 @@ fn a_coordinator_that_gave_up_before_its_own_root_was_judged_is_asked_again_when
 fn claims_and_puts_wait_for_each_other() {
     let mut owner = Owner::new();
     let (claim, _) = two_claims();
-    owner.request(4, announce_unjudged(4, writing_report(4, 1, edition(5), SIZE)));
+    owner.request(4, announce_unaccepted(4, writing_report(4, 1, edition(5), SIZE)));
     assert_eq!(owner.claim(claim), []);
-    owner.request(5, announce_unjudged(5, writing_report(5, 1, edition(6), SIZE)));
+    owner.request(5, announce_unaccepted(5, writing_report(5, 1, edition(6), SIZE)));
     let answers = owner.request(4, DirectoryRequest::Withdraw { seq: 2, edition: edition(5) });
     let stamp = accepted_in(&answers, claim).expect("it was the first to wait");
     assert!(!is_accepted(&answers, 5));
@@ -394,7 +394,7 @@ fn a_lost_target_leaves_the_claim_of_whoever_makes_it_again() {
     owner.accepted(first);
     owner.release(first);
     owner.accepted(second);
-    owner.request(4, announce_unjudged(4, put_report(1, edition(5), SIZE)));
+    owner.request(4, announce_unaccepted(4, put_report(1, edition(5), SIZE)));
     let answers = owner.request(2, DirectoryRequest::MarkLost { claim: first });
     assert_eq!(answers, [], "the put still waits");
     assert!(is_accepted(&owner.release(second), 4));
@@ -417,7 +417,7 @@ fn a_put_is_accepted_whose_bytes_another_node_has_already() {
     let mut owner = Owner::new();
     owner.request(3, announce(received_report(1, edition(5), SIZE, None)));
     let stamp = received_report(1, edition(5), SIZE, None).stamp.unwrap();
-    let answers = owner.request(2, announce_unjudged(2, put_report(1, edition(5), SIZE)));
+    let answers = owner.request(2, announce_unaccepted(2, put_report(1, edition(5), SIZE)));
     assert!(answers.contains(&(2, verdict(edition(5), Verdict::Accepted(stamp)))), "{answers:?}");
     // A delete reaches it, too.
     let told = owner.request(4, DirectoryRequest::Delete { token: 1 });

@@ -10,8 +10,8 @@ use hoplite_types::{limits, ObjectId};
 use crate::node::{node, Node, ME};
 use crate::recovery::id_moving;
 use crate::requests::{
-    announce, announce_unjudged, ask, edition, object, put_report, received_report, verdict, writing_report,
-    SIZE,
+    announce, announce_unaccepted, ask, edition, object, put_report, received_report, verdict,
+    writing_report, SIZE,
 };
 
 fn located(at: &mut Node, id: ObjectId) -> usize {
@@ -47,7 +47,7 @@ fn a_put_of_another_size_follows_an_abandoned_one() {
     at.request(3, id, announce(received_report(1, edition(1), SIZE, Some(node(2)))));
     at.request(2, id, DirectoryRequest::Withdraw { seq: 2, edition: edition(1) });
     assert!(at.take_answers(id).contains(&(3, verdict(edition(1), Verdict::Abandoned))));
-    at.request(4, id, announce_unjudged(4, put_report(1, edition(2), 2 * SIZE)));
+    at.request(4, id, announce_unaccepted(4, put_report(1, edition(2), 2 * SIZE)));
     let answers = at.take_answers(id);
     assert!(matches!(answers[..], [(4, DirectoryAnswer::Verdict { verdict: Verdict::Accepted(_), .. })]));
 }

@@ -86,7 +86,7 @@ fn a_second_put_ends_well_once_the_first_content_is_here_and_its_node_keeps_that
 }
 
 #[test]
-fn a_second_put_may_be_judged_after_its_seal() {
+fn a_second_put_may_be_accepted_after_its_seal() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     let call = at.ask(create(id, SIZE));

@@ -14,7 +14,7 @@ use crate::node::{node, Node, ME};
 use crate::puts::{created, failed, put};
 use crate::recovery::take_asked;
 use crate::requests::{
-    announce, ask, create, edition, get, object, put_report, put_small, received_report, unjudged, SIZE,
+    announce, ask, create, edition, get, object, put_report, put_small, received_report, unaccepted, SIZE,
     SMALL,
 };
 
@@ -25,7 +25,7 @@ const TURN: Duration = Duration::from_millis(9);
 
 /// A put of node 2 whose bytes come with the question for the verdict.
 fn small_put(at: &mut Node, id: ObjectId, writing: u64) {
-    let report = unjudged(2, put_report(writing, edition(writing), SMALL));
+    let report = unaccepted(2, put_report(writing, edition(writing), SMALL));
     let payload = Some(Blob(vec![7; SMALL as usize]));
     at.request(2, id, DirectoryRequest::Announce { report, payload, wants_verdict: true });
 }

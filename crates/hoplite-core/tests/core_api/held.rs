@@ -8,7 +8,7 @@ use hoplite_types::ObjectId;
 
 use crate::node::{node, Node, ME};
 use crate::recovery::{id_moving, take_asked};
-use crate::requests::{announce_unjudged, ask, edition, put_report, SIZE};
+use crate::requests::{announce_unaccepted, ask, edition, put_report, SIZE};
 
 const MOMENT: Duration = Duration::from_millis(50);
 
@@ -37,10 +37,10 @@ fn what_waited_is_served_in_order_of_arrival_and_only_the_newest_word_on_a_matte
         at.request(from, id, request);
     }
     assert_eq!(at.gauge("held requests"), 5);
-    at.request(5, id, announce_unjudged(5, put_report(7, edition(5), SIZE)));
+    at.request(5, id, announce_unaccepted(5, put_report(7, edition(5), SIZE)));
     let newer = put_report(9, edition(5), SIZE);
-    at.request(5, id, announce_unjudged(5, newer));
-    at.request(5, id, announce_unjudged(5, put_report(8, edition(5), SIZE)));
+    at.request(5, id, announce_unaccepted(5, newer));
+    at.request(5, id, announce_unaccepted(5, put_report(8, edition(5), SIZE)));
     assert_eq!(at.gauge("held requests"), 6);
     let asked: Vec<_> = take_asked(&mut at).into_iter().filter(|asked| asked.scope == Scope::All).collect();
     for asked in asked {

@@ -13,7 +13,7 @@ use crate::node::{node, Node, ME};
 use crate::puts::{announced, failed, put};
 use crate::recovery_anew::query;
 use crate::requests::{
-    accepted, announce_unjudged, create, edition, get, object, put_report, put_small, received_report, SIZE,
+    accepted, announce_unaccepted, create, edition, get, object, put_report, put_small, received_report, SIZE,
 };
 
 const WITHIN: Duration = Duration::from_secs(5);
@@ -196,7 +196,7 @@ fn who_has_left_accepts_nothing_any_more() {
     at.handle(Input::Leave { within: WITHIN });
     assert!(at.left);
     at.take_mail();
-    at.request(2, id, announce_unjudged(2, put_report(1, edition(5), SIZE)));
+    at.request(2, id, announce_unaccepted(2, put_report(1, edition(5), SIZE)));
     at.wait(Duration::from_secs(1));
     assert!(at.take_mail().is_empty());
 }

@@ -16,7 +16,7 @@ use crate::losses::get_or_lost;
 use crate::node::{node, Node, ME};
 use crate::puts::failed;
 use crate::requests::{
-    announce, announce_unjudged, ask, claim_of, edition, object, put_report, received_report, unjudged,
+    announce, announce_unaccepted, ask, claim_of, edition, object, put_report, received_report, unaccepted,
     writing_report, SIZE,
 };
 
@@ -143,7 +143,7 @@ fn questions_wait_until_everyone_has_been_heard() {
     let mut inherited = Inherited::new();
     inherited.request(2, ask(4));
     inherited.request(2, DirectoryRequest::Locate { token: 7 });
-    let report = unjudged(2, writing_report(2, 5, edition(6), SIZE));
+    let report = unaccepted(2, writing_report(2, 5, edition(6), SIZE));
     inherited.request(2, DirectoryRequest::Announce { report, payload: None, wants_verdict: true });
     inherited.request(2, DirectoryRequest::Subscribe { bytes_max: None });
     let ours = inherited.at.ask(Request::Locate { id: inherited.id, timeout_ms: None });
@@ -217,7 +217,7 @@ fn an_older_content_is_refused_once_all_are_heard() {
 fn writers_are_heard_before_those_who_stream_from_them() {
     let mut inherited = Inherited::new();
     inherited.request(2, DirectoryRequest::Ask { ask: 4, have: Some(edition(6)), failed: Some(node(3)) });
-    inherited.request(2, announce_unjudged(2, writing_report(2, 5, edition(6), SIZE)));
+    inherited.request(2, announce_unaccepted(2, writing_report(2, 5, edition(6), SIZE)));
     inherited.answer(InventoryPage::default());
     let told = inherited.told();
     let accepted = |answer: &DirectoryAnswer| {
@@ -235,7 +235,7 @@ fn of_a_question_that_is_repeated_or_taken_back_nothing_is_held() {
         inherited.request(2, ask(seq));
         inherited.request(2, DirectoryRequest::Subscribe { bytes_max: None });
         inherited.request(2, DirectoryRequest::Claim { seq, claim });
-        inherited.request(2, announce_unjudged(2, writing_report(2, seq, edition(6), SIZE)));
+        inherited.request(2, announce_unaccepted(2, writing_report(2, seq, edition(6), SIZE)));
         inherited.request(2, DirectoryRequest::Delete { token: 5 });
         assert_eq!(inherited.at.gauge("held requests"), 5);
     }
@@ -321,7 +321,7 @@ fn an_owner_that_stood_still_accepts_nothing_before_it_has_heard_the_others() {
         at.members_answer = false;
         at.take_mail();
         at.handle(Input::StoodStill { time: Duration::from_millis(millis) });
-        at.request(2, id, announce_unjudged(2, writing_report(2, 1, edition(5), SIZE)));
+        at.request(2, id, announce_unaccepted(2, writing_report(2, 1, edition(5), SIZE)));
         at.wait(MOMENT);
         let mail = at.take_mail();
         let asks = |message: &PeerMessage| matches!(message, PeerMessage::InventoryRequest { .. });
@@ -494,7 +494,7 @@ fn a_claim_that_the_dead_owner_had_accepted_stands() {
     inherited.request(2, DirectoryRequest::Claim { seq: 1, claim: second });
     let claims = vec![(inherited.id, first, Some(Stamp::from_ms(700)))];
     inherited.answer(InventoryPage { claims, ..InventoryPage::default() });
-    inherited.request(2, announce_unjudged(2, put_report(9, edition(5), SIZE)));
+    inherited.request(2, announce_unaccepted(2, put_report(9, edition(5), SIZE)));
     assert_eq!(inherited.told(), [], "it was the first");
     inherited.request(2, DirectoryRequest::ReleaseClaim { claim: first, made: false });
     let told = inherited.told();

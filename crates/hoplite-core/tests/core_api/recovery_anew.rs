@@ -8,7 +8,7 @@ use hoplite_types::{ObjectId, Stamp};
 
 use crate::node::{node, Node, ME};
 use crate::recovery::{copies, id_moving, take_asked, Asked};
-use crate::requests::{announce_unjudged, edition, object, put_report, writing_report, SIZE};
+use crate::requests::{announce_unaccepted, edition, object, put_report, writing_report, SIZE};
 
 const STORE: u64 = 8 << 20;
 const MOMENT: Duration = Duration::from_millis(50);
@@ -44,7 +44,7 @@ fn what_was_told_before_a_pause_does_not_end_the_recovery_after_it() {
     let asked = asked_about(&mut at, id);
     at.hear(2, asked.answer(7, InventoryPage::default(), None));
     at.handle(Input::StoodStill { time: Duration::from_secs(1) });
-    at.request(2, id, announce_unjudged(2, writing_report(2, 9, edition(5), SIZE)));
+    at.request(2, id, announce_unaccepted(2, writing_report(2, 9, edition(5), SIZE)));
     at.take_mail();
     at.wait(MOMENT);
     let told = at.take_answers(id);
@@ -67,7 +67,7 @@ fn what_was_told_of_a_shard_does_not_count_once_it_was_anothers_for_a_moment() {
     at.handle(Input::PeerGone { node: node(9) });
     at.wait(MOMENT);
     at.take_mail();
-    at.request(2, id, announce_unjudged(2, put_report(77, edition(77), SIZE)));
+    at.request(2, id, announce_unaccepted(2, put_report(77, edition(77), SIZE)));
     let told = at.take_answers(id);
     assert!(told.is_empty(), "node 2 has another content, and was not heard: {told:?}");
 }

@@ -13,7 +13,7 @@ use crate::node::{node, Node, ME};
 use crate::puts::{failed, put};
 use crate::reduces::take_assignments;
 use crate::requests::{
-    accepted, announce, announce_unjudged, delete, edition, put_report, received_report, reduce, SIZE,
+    accepted, announce, announce_unaccepted, delete, edition, put_report, received_report, reduce, SIZE,
 };
 
 /// Longer than any pause between two repetitions.
@@ -137,7 +137,7 @@ fn a_put_that_waited_behind_a_committed_target_takes_its_place_when_that_is_lost
     let (mut at, call, target, root, assignment) = called();
     let id = commit(&mut at, root, &assignment);
     let other = if root == 2 { 3 } else { 2 };
-    at.request(other, target, announce_unjudged(other, put_report(9, edition(99), SIZE)));
+    at.request(other, target, announce_unaccepted(other, put_report(9, edition(99), SIZE)));
     assert_eq!(at.take_answers(target), [], "the root may have sealed it");
     at.hear(root, PeerMessage::Committed { reduction: id, sealed: false });
     at.wait(Duration::from_secs(2));

@@ -96,7 +96,7 @@ pub fn writing_report(by: u16, seq: u64, edition: Edition, size: u64) -> CopyRep
 }
 
 /// The same report of node `by` before any owner has accepted its writing.
-pub fn unjudged(by: u16, report: CopyReport) -> CopyReport {
+pub fn unaccepted(by: u16, report: CopyReport) -> CopyReport {
     CopyReport { stamp: None, claim: Some(claim_of(by, report.edition)), ..report }
 }
 
@@ -111,8 +111,8 @@ pub fn announce(report: CopyReport) -> DirectoryRequest {
 }
 
 /// A node asks whether what it writes may be the object's content.
-pub fn announce_unjudged(by: u16, report: CopyReport) -> DirectoryRequest {
-    DirectoryRequest::Announce { report: unjudged(by, report), payload: None, wants_verdict: true }
+pub fn announce_unaccepted(by: u16, report: CopyReport) -> DirectoryRequest {
+    DirectoryRequest::Announce { report: unaccepted(by, report), payload: None, wants_verdict: true }
 }
 
 pub fn ask(ask: u64) -> DirectoryRequest {

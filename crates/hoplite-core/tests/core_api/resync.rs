@@ -16,8 +16,8 @@ use crate::node::{node, Node, ME};
 use crate::puts::{announced, created, failed, put};
 use crate::recovery::{copies, take_asked, Asked};
 use crate::requests::{
-    accepted, announce, announce_unjudged, ask, claim_of, create, delete, edition, get, object, put_report,
-    put_small, received_report, reduce, unjudged, verdict, writing_report, SIZE, SMALL,
+    accepted, announce, announce_unaccepted, ask, claim_of, create, delete, edition, get, object, put_report,
+    put_small, received_report, reduce, unaccepted, verdict, writing_report, SIZE, SMALL,
 };
 
 const STORE: u64 = 16 << 20;
@@ -98,7 +98,7 @@ fn of_what_its_node_is_writing_no_digest_is_relied_on() {
         |at, id| at.request(2, id, announce(writing_report(2, 5, edition(5), SIZE))),
         |at, id| {
             at.request(3, id, announce(writing_report(3, 5, edition(6), SIZE)));
-            at.request(2, id, announce_unjudged(2, writing_report(2, 5, edition(5), SIZE)));
+            at.request(2, id, announce_unaccepted(2, writing_report(2, 5, edition(5), SIZE)));
         },
         |at, id| {
             at.request(2, id, DirectoryRequest::Claim { seq: 5, claim: claim_of(2, edition(5)) });
@@ -162,7 +162,7 @@ fn a_claim_that_is_not_repeated_lets_the_next_one_go() {
     for repeated in [true, false] {
         let (mut at, id, asked) = broken_after(|at, id| {
             at.request(2, id, DirectoryRequest::Claim { seq: 5, claim });
-            at.request(3, id, announce_unjudged(3, writing_report(3, 5, edition(6), SIZE)));
+            at.request(3, id, announce_unaccepted(3, writing_report(3, 5, edition(6), SIZE)));
         });
         let claims = vec![(id, claim, Some(Stamp::from_ms(700)))];
         let page =
@@ -179,7 +179,7 @@ fn a_claim_that_is_not_repeated_lets_the_next_one_go() {
 #[test]
 fn a_small_put_that_is_not_repeated_was_given_up() {
     let (mut at, id, asked) = broken_after(|at, id| {
-        let report = unjudged(2, put_report(5, edition(5), SMALL));
+        let report = unaccepted(2, put_report(5, edition(5), SMALL));
         let payload = Some(Blob(vec![7; SMALL as usize]));
         at.request(2, id, DirectoryRequest::Announce { report, payload, wants_verdict: true });
         assert_eq!(at.status().copies, 1, "its bytes are kept here");

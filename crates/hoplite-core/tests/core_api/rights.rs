@@ -14,7 +14,7 @@ use crate::puts::{created, failed, put};
 use crate::recovery::{copies, id_moving, take_asked};
 use crate::reduces::take_assignments;
 use crate::requests::{
-    accepted, announce, announce_unjudged, claim_of, create, delete, edition, object, put_report, reduce,
+    accepted, announce, announce_unaccepted, claim_of, create, delete, edition, object, put_report, reduce,
     verdict, writing_report, SIZE, SMALL,
 };
 use crate::resync::claims;
@@ -53,11 +53,11 @@ fn a_delete_waits_for_holders_that_a_new_owner_hears_of() {
 fn the_size_of_what_was_given_up_binds_nobody() {
     let mut at = Node::among(7, STORE);
     let id = at.id_owned_by(ME);
-    at.request(2, id, announce_unjudged(2, writing_report(2, 1, edition(5), SIZE)));
+    at.request(2, id, announce_unaccepted(2, writing_report(2, 1, edition(5), SIZE)));
     at.request(3, id, DirectoryRequest::Claim { seq: 1, claim: claim_of(3, edition(8)) });
     at.request(2, id, DirectoryRequest::Withdraw { seq: 2, edition: edition(5) });
     at.take_mail();
-    at.request(4, id, announce_unjudged(4, writing_report(4, 1, edition(6), 2 * SIZE)));
+    at.request(4, id, announce_unaccepted(4, writing_report(4, 1, edition(6), 2 * SIZE)));
     assert_eq!(at.take_answers(id), [], "it waits for what becomes of the claim");
 }
 

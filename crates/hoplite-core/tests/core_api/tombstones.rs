@@ -12,7 +12,7 @@ use crate::node::{node, Node, ME};
 use crate::puts::{announced, created, failed};
 use crate::recovery::id_moving;
 use crate::requests::{
-    accepted, announce, announce_unjudged, ask, claim_of, create, delete, edition, get, object, put_report,
+    accepted, announce, announce_unaccepted, ask, claim_of, create, delete, edition, get, object, put_report,
     verdict, writing_report, SIZE,
 };
 
@@ -74,7 +74,7 @@ fn everyone_concerned_hears_of_a_deletion_before_it_is_done() {
     at.request(2, id, announce(writing_report(2, 1, edition(5), SIZE)));
     at.request(3, id, ask(1));
     at.request(4, id, DirectoryRequest::Subscribe { bytes_max: None });
-    at.request(5, id, announce_unjudged(5, writing_report(5, 1, edition(6), SIZE)));
+    at.request(5, id, announce_unaccepted(5, writing_report(5, 1, edition(6), SIZE)));
     let claim = claim_of(6, edition(8));
     at.request(6, id, DirectoryRequest::Claim { seq: 1, claim });
     at.take_mail();
@@ -109,7 +109,7 @@ fn a_tombstone_wins_until_its_time_is_over() {
     at.request(3, id, ask(1));
     at.request(4, id, DirectoryRequest::Subscribe { bytes_max: None });
     assert_eq!(told(&mut at, id).0, [2, 3, 4]);
-    at.request(5, id, announce_unjudged(5, put_report(5, edition(2), SIZE)));
+    at.request(5, id, announce_unaccepted(5, put_report(5, edition(2), SIZE)));
     assert_eq!(at.take_answers(id), [(5, verdict(edition(2), Verdict::Deleted))]);
     let claim = claim_of(6, edition(8));
     at.request(6, id, DirectoryRequest::Claim { seq: 1, claim });
@@ -182,7 +182,7 @@ fn what_was_accepted_later_ends_the_tombstone() {
 fn a_tombstone_stands_when_what_was_accepted_later_is_taken_back() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(ME);
-    at.request(2, id, announce_unjudged(2, put_report(1, edition(5), SIZE)));
+    at.request(2, id, announce_unaccepted(2, put_report(1, edition(5), SIZE)));
     // Long before this node's own time, by which the put was accepted.
     let deletion = Deletion { stamp: Stamp::from_ms(1), age_ms: 0 };
     at.answer(3, id, DirectoryAnswer::Deleted { deletion });

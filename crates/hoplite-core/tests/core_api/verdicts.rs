@@ -15,7 +15,7 @@ use crate::puts::{announced, created, failed, put, viewed};
 use crate::recovery::{id_moving, take_asked};
 use crate::reduces::take_assignments;
 use crate::requests::{
-    accepted, announce, announce_unjudged, create, edition, get, inline_of, put_report, put_small, reduce,
+    accepted, announce, announce_unaccepted, create, edition, get, inline_of, put_report, put_small, reduce,
     verdict, SIZE, SMALL,
 };
 use crate::resync::claims;
@@ -190,7 +190,7 @@ fn an_owner_asks_those_whose_questions_came_by_way_of_others_so_that_they_know_i
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(ME);
     at.members_answer = false;
-    let request = announce_unjudged(2, put_report(1, edition(5), SIZE));
+    let request = announce_unaccepted(2, put_report(1, edition(5), SIZE));
     at.hear(3, PeerMessage::Directory { origin: node(2), hops: 1, id, request });
     let asked = take_asked(&mut at);
     assert!(asked.iter().any(|asked| asked.of == 2 && asked.is_about(id.shard())), "{asked:?}");

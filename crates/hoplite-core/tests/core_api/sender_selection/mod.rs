@@ -11,7 +11,7 @@ use hoplite_types::{Edition, NodeId, ObjectId, Stamp};
 use proptest::prelude::*;
 
 use crate::node::{node, Node, ME};
-use crate::requests::{announce, announce_unjudged, edition, put_report, received_report, writing_report};
+use crate::requests::{announce, announce_unaccepted, edition, put_report, received_report, writing_report};
 
 /// The nodes that take part, the directory's own not among them.
 const NODES: std::ops::RangeInclusive<u16> = 2..=7;
@@ -283,7 +283,7 @@ impl World {
                 let seq = self.next();
                 let report = writing_report(number, seq, edition, self.size);
                 self.proposed.insert(number, report.clone());
-                self.say(number, announce_unjudged(number, report));
+                self.say(number, announce_unaccepted(number, report));
                 self.check_contenders();
             }
             Step::Finish(number) => {
