@@ -12,14 +12,14 @@ use hoplite_types::peer::{Child, Seal, SlotAssignment, SlotFailure};
 use hoplite_types::{CopyId, Edition, ObjectId, ReductionId};
 
 use super::folds::FoldFor;
-use super::slot_table::{Key, MaySeal, Running, Slots, State};
+use super::slot_table::{MaySeal, Running, SlotKey, Slots, State};
 use crate::copies::{NewCopy, Phase};
 use crate::io::{Broken, FoldRule};
 use crate::Core;
 
 impl Slots {
     /// The slot that puts this edition of a target together.
-    pub(super) fn allgather_of(&self, reduction: ReductionId, edition: Edition) -> Option<Key> {
+    pub(super) fn allgather_of(&self, reduction: ReductionId, edition: Edition) -> Option<SlotKey> {
         let is_it =
             |assignment: &SlotAssignment| assignment.part_bytes.is_some() && assignment.edition == edition;
         self.keys_of(reduction).into_iter().find(|key| is_it(&self.running[key].assignment))
@@ -28,7 +28,7 @@ impl Slots {
 
 impl Core {
     /// Space for the target and its windows, or none of it.
-    pub(super) fn open_target(&mut self, key: Key, assignment: &SlotAssignment) -> Option<CopyId> {
+    pub(super) fn open_target(&mut self, key: SlotKey, assignment: &SlotAssignment) -> Option<CopyId> {
         let target = self.open_copy(NewCopy {
             object: assignment.out,
             edition: assignment.edition,
@@ -64,7 +64,7 @@ impl Core {
     }
 
     /// The target is open: every part is asked for where the coordinator says that it will be.
-    pub(super) fn start_allgather(&mut self, key: Key, target: CopyId) {
+    pub(super) fn start_allgather(&mut self, key: SlotKey, target: CopyId) {
         self.slots.set_state(key, State::Gathering { copy: target });
         let assignment = &self.slots.running[&key].assignment;
         let (out, parts) = (assignment.out, assignment.children.clone());
@@ -84,7 +84,7 @@ impl Core {
     }
 
     /// The parts whose sums are made on this node, as soon as those are there.
-    pub(super) fn begin_local_parts(&mut self, key: Key) {
+    pub(super) fn begin_local_parts(&mut self, key: SlotKey) {
         let Some(Running { assignment, state: State::Gathering { copy: target }, .. }) =
             self.slots.running.get(&key)
         else {
@@ -143,7 +143,7 @@ impl Core {
         }
     }
 
-    fn on_gathered(&mut self, key: Key) {
+    fn on_gathered(&mut self, key: SlotKey) {
         let running = &self.slots.running[&key];
         match running.committed {
             Some(_) => self.seal_allgather(key),
@@ -153,7 +153,7 @@ impl Core {
     }
 
     /// The coordinator's word that the target is final; everything else of the reduction is over.
-    pub(super) fn commit_allgather(&mut self, key: Key, sources: Vec<ObjectId>) {
+    pub(super) fn commit_allgather(&mut self, key: SlotKey, sources: Vec<ObjectId>) {
         let running = self.slots.running.get_mut(&key).expect("just found");
         running.committed = Some(sources);
         let state = running.state;
@@ -173,7 +173,7 @@ impl Core {
     }
 
     /// Seals the target, unless its owner has still to hear that it is made here.
-    pub(super) fn seal_allgather(&mut self, key: Key) {
+    pub(super) fn seal_allgather(&mut self, key: SlotKey) {
         if self.slots.running.get(&key).is_none_or(|running| running.may_seal == MaySeal::NotYet) {
             return;
         }
@@ -183,7 +183,7 @@ impl Core {
     }
 
     /// The partial sum of a committed reduction is of no more use, but neighbours may not have all of it yet.
-    fn let_sum_go(&mut self, key: Key) {
+    fn let_sum_go(&mut self, key: SlotKey) {
         match self.slots.running[&key].state {
             State::Folded { copy } if self.copies.table.get(&copy).is_some_and(|sum| sum.is_sealed()) => {
                 self.slots.remove(key);

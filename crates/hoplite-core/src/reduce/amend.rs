@@ -4,20 +4,20 @@ use hoplite_types::peer::{Child, SlotAssignment, SlotFailure};
 use hoplite_types::CopyId;
 
 use super::folds::rule;
-use super::slot_table::Key;
+use super::slot_table::SlotKey;
 use crate::io::{FoldId, FoldInputs, Output};
 use crate::Core;
 
 impl Core {
     /// The same attempt with more inputs, closed, or become the root.
-    pub(super) fn amend_slot(&mut self, key: Key, told: &SlotAssignment, copy: CopyId, fold: FoldId) {
+    pub(super) fn amend_slot(&mut self, key: SlotKey, previous: &SlotAssignment, copy: CopyId, fold: FoldId) {
         let assignment = self.slots.running[&key].assignment.clone();
-        if assignment.root && !told.root && !self.free_id(assignment.out, Some(assignment.stamp)) {
+        if assignment.root && !previous.root && !self.free_id(assignment.out, Some(assignment.stamp)) {
             return self.fail_slot(key, SlotFailure::Taken);
         }
         let children: Vec<_> =
-            Child::all_but(&assignment.children, &told.children).into_iter().cloned().collect();
-        let added = match self.local_inputs(&assignment.sources[told.sources.len()..], &children) {
+            Child::all_but(&assignment.children, &previous.children).into_iter().cloned().collect();
+        let added = match self.local_inputs(&assignment.sources[previous.sources.len()..], &children) {
             Ok(Some(added)) => added,
             // A child here that is not ready yet, or a source that is gone: the coordinator restarts
             // the slot, which then waits for its inputs as a whole.
@@ -35,12 +35,12 @@ impl Core {
             running.sources.extend(added);
             running.streams.extend(streams.iter().map(|&(transfer, _, child)| (transfer, child)));
         }
-        if assignment.root && !told.root {
+        if assignment.root && !previous.root {
             self.become_root(copy, &assignment);
         }
         self.ctx.out.push_back(Output::AmendFold { fold, rule: rule(&assignment), added: inputs });
         self.send_pulls(&streams, &children);
-        if assignment.root && !told.root {
+        if assignment.root && !previous.root {
             self.on_opened(assignment.out);
         }
     }

@@ -52,8 +52,9 @@ impl Core {
         if reduction.commitment.is_some() {
             return self.repeat_commit(number, from);
         }
-        let root =
-            reduction.told_to(from, slot, attempt).filter(|assignment| assignment.root && !assignment.open);
+        let root = reduction
+            .assignment_of(from, slot, attempt)
+            .filter(|assignment| assignment.root && !assignment.open);
         let Some(edition) = root.map(|assignment| assignment.edition) else {
             return self.on_slot_held(from, id, slot, attempt);
         };
@@ -67,18 +68,18 @@ impl Core {
         }
         let sources = reduction.sources_in();
         let sealing = |(_, assignment): &&(NodeId, SlotAssignment)| assignment.part_bytes.is_some();
-        let others: BTreeSet<_> = reduction.told().filter(sealing).map(|&(node, _)| node).collect();
+        let others: BTreeSet<_> = reduction.assignments().filter(sealing).map(|&(node, _)| node).collect();
         let over: Vec<_> = reduction
-            .assigned
+            .participants
             .iter()
             .filter(|node| **node != from && !others.contains(node))
             .copied()
             .collect();
         if !others.is_empty() {
             // They let go of all else with the commit, and of the target's parts once they have them.
-            reduction.assigned.clear();
+            reduction.participants.clear();
         }
-        let told = others.iter().copied().chain([from]).collect::<BTreeSet<_>>();
+        let assigned = others.iter().copied().chain([from]).collect::<BTreeSet<_>>();
         reduction.commitment =
             Some(Commitment { root: from, attempt, edition, sources, others, refused: false });
         let all = reduction.request.sources.clone();
@@ -88,7 +89,7 @@ impl Core {
         for source in all {
             self.unwatch(source, Watcher::Reduction(number));
         }
-        for node in told {
+        for node in assigned {
             self.repeat_commit(number, node);
         }
         self.arm_refresh();

@@ -47,7 +47,7 @@ pub(super) struct Slot {
     pub attempt: u32,
     /// Of the last assignment.
     pub version: u32,
-    pub told: Option<(NodeId, SlotAssignment)>,
+    pub assigned: Option<(NodeId, SlotAssignment)>,
     /// It was assigned under `attempt` before; a new assignment needs a new one.
     pub used: bool,
     /// Start over although nothing about it changed: one of its inputs broke off.
@@ -78,7 +78,7 @@ pub(crate) struct Reduction {
     pub(super) slots: Vec<(u32, Slot)>,
     pub(super) next_slot: u32,
     /// Every node that was ever assigned a slot.
-    pub(super) assigned: BTreeSet<NodeId>,
+    pub(super) participants: BTreeSet<NodeId>,
     /// Reports that proved wrong: do not choose them again.
     pub(super) bad: BTreeSet<(usize, NodeId, Edition)>,
     pub(super) deleted: BTreeSet<usize>,
@@ -163,14 +163,15 @@ impl Reduction {
     }
 
     /// Every assignment that stands, and to whom.
-    pub(super) fn told(&self) -> impl Iterator<Item = &(NodeId, SlotAssignment)> {
-        let slots = self.slots.iter().filter_map(|(_, slot)| slot.told.as_ref());
+    pub(super) fn assignments(&self) -> impl Iterator<Item = &(NodeId, SlotAssignment)> {
+        let slots = self.slots.iter().filter_map(|(_, slot)| slot.assigned.as_ref());
         slots.chain(self.stripes.iter().flat_map(|stripes| &stripes.assignments))
     }
 
     /// What `node` was told of this attempt of the slot, if that stands.
-    pub(super) fn told_to(&self, node: NodeId, slot: u32, attempt: u32) -> Option<&SlotAssignment> {
-        let assignments = self.told().filter(|(at, assignment)| *at == node && assignment.slot == slot);
+    pub(super) fn assignment_of(&self, node: NodeId, slot: u32, attempt: u32) -> Option<&SlotAssignment> {
+        let assignments =
+            self.assignments().filter(|(at, assignment)| *at == node && assignment.slot == slot);
         assignments.map(|(_, assignment)| assignment).find(|assignment| assignment.attempt == attempt)
     }
 

@@ -32,13 +32,14 @@ impl Core {
         if let SlotFailure::LetGo(epoch) = failure {
             self.on_epoch(from, epoch);
         }
-        let Some(told) = self.reductions.get(&number).and_then(|known| known.told_to(from, slot, attempt))
+        let Some(assigned) =
+            self.reductions.get(&number).and_then(|known| known.assignment_of(from, slot, attempt))
         else {
             return;
         };
-        let told = told.clone();
+        let assigned = assigned.clone();
         if let SlotFailure::Source(source) = failure {
-            self.avoid_source(number, from, &told, source);
+            self.avoid_source(number, from, &assigned, source);
         }
         if self.reductions[&number].stripes.is_some() {
             return self.on_stripe_failed(number, from, failure);
@@ -101,8 +102,8 @@ impl Core {
 
     fn repeat_assignment(&mut self, number: u64, slot: u32) {
         let slots = &self.reductions[&number].slots;
-        let told = slots.iter().find(|(id, _)| *id == slot).and_then(|(_, slot)| slot.told.clone());
-        if let Some((node, assignment)) = told {
+        let assigned = slots.iter().find(|(id, _)| *id == slot).and_then(|(_, slot)| slot.assigned.clone());
+        if let Some((node, assignment)) = assigned {
             let reduction = ReductionId { coordinator: self.ctx.me, number };
             self.send(node, PeerMessage::AssignSlot { reduction, assignment }, None);
         }
@@ -111,6 +112,6 @@ impl Core {
     fn current_slot(&mut self, number: u64, slot: u32, attempt: u32) -> Option<&mut Slot> {
         let slots = &mut self.reductions.get_mut(&number)?.slots;
         let (_, slot) = slots.iter_mut().find(|(id, _)| *id == slot)?;
-        (slot.attempt == attempt && slot.told.is_some()).then_some(slot)
+        (slot.attempt == attempt && slot.assigned.is_some()).then_some(slot)
     }
 }

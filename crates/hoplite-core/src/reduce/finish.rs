@@ -64,7 +64,7 @@ impl Core {
         self.ask_owner(target, DirectoryRequest::ReleaseClaim { claim, made: outcome.is_ok() }, None);
         self.drop_small(number, &mut reduction);
         let id = ReductionId { coordinator: self.ctx.me, number };
-        for node in reduction.assigned {
+        for node in reduction.participants {
             self.send(node, PeerMessage::ReleaseSlots { reduction: id }, None);
         }
         if let Some(call) = reduction.call {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hoplite_types::peer::{Child, PeerMessage, Seal, SlotAssignment, SlotFailure};
 use hoplite_types::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
-use super::slot_table::{Key, Running, State};
+use super::slot_table::{Running, SlotKey, State};
 use crate::copies::Phase;
 use crate::fetch::{Feeds, Transfer};
 use crate::io::{Broken, FoldId, FoldInputs, FoldRule, Output};
@@ -14,7 +14,7 @@ use crate::Core;
 /// Why a fold runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FoldFor {
-    Slot(Key),
+    Slot(SlotKey),
     Small(u64),
     /// A part of a target, from this node's own partial sum.
     Part,
@@ -128,7 +128,7 @@ impl Core {
         self.remove_user(fold.out);
     }
 
-    fn on_slot_folded(&mut self, key: Key, fold: &Fold, outcome: Result<(), Broken>) {
+    fn on_slot_folded(&mut self, key: SlotKey, fold: &Fold, outcome: Result<(), Broken>) {
         let Some(running) = self.slots.running.get(&key) else { return };
         let root = running.assignment.root;
         match outcome {
@@ -161,7 +161,7 @@ impl Core {
         }
     }
 
-    pub(super) fn say_root_done(&mut self, key: Key) {
+    pub(super) fn say_root_done(&mut self, key: SlotKey) {
         let (reduction, slot) = key;
         let running = self.slots.running.get(&key).filter(|running| running.is_done_root());
         let Some(Running { assignment, .. }) = running else { return };
@@ -170,7 +170,7 @@ impl Core {
     }
 
     /// The slot cannot go on by itself.
-    pub(super) fn fail_slot(&mut self, key: Key, failure: SlotFailure) {
+    pub(super) fn fail_slot(&mut self, key: SlotKey, failure: SlotFailure) {
         let Some(running) = self.slots.running.get_mut(&key) else { return };
         running.failure = Some(failure);
         if running.state == State::Waiting {
@@ -179,7 +179,7 @@ impl Core {
         self.report_failure(key);
     }
 
-    pub(super) fn report_failure(&mut self, key: Key) {
+    pub(super) fn report_failure(&mut self, key: SlotKey) {
         let (reduction, slot) = key;
         let Some(Running { assignment, failure: Some(failure), .. }) = self.slots.running.get(&key) else {
             return;

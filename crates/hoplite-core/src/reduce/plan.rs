@@ -35,7 +35,7 @@ impl Core {
         }
         for (to, assignment) in changes {
             reduction.began.get_or_insert(self.ctx.now);
-            reduction.assigned.insert(to);
+            reduction.participants.insert(to);
             self.send(to, PeerMessage::AssignSlot { reduction: id, assignment }, None);
         }
         self.reductions.insert(number, reduction);
@@ -87,7 +87,7 @@ impl Reduction {
         for position in post_order(&places) {
             let Some(node) = self.slots[position].1.node else { continue };
             let Some(mut wanted) = self.wanted_assignment(id, position, &places, complete) else {
-                self.slots[position].1.told = None;
+                self.slots[position].1.assigned = None;
                 continue;
             };
             wanted.lacking = lacking;
@@ -152,16 +152,16 @@ impl Reduction {
     /// The edition of what the slot sums up.
     fn edition(&self, id: ReductionId, position: usize) -> Edition {
         let (slot_id, slot) = &self.slots[position];
-        let told = slot.told.as_ref().map(|(_, told)| told.edition.writing);
-        let writing = told.unwrap_or_else(|| slot_writing(id, *slot_id));
+        let assigned = slot.assigned.as_ref().map(|(_, assigned)| assigned.edition.writing);
+        let writing = assigned.unwrap_or_else(|| slot_writing(id, *slot_id));
         Edition { writing, attempt: slot.attempt }
     }
 
     /// What the slot sums up; an id is a hash, and is not made anew for each look at all slots.
     fn partial_sum(&self, id: ReductionId, position: usize) -> ObjectId {
         let (slot_id, slot) = &self.slots[position];
-        match &slot.told {
-            Some((_, told)) if !told.root => told.out,
+        match &slot.assigned {
+            Some((_, assigned)) if !assigned.root => assigned.out,
             _ => ObjectId::partial_sum(id, *slot_id),
         }
     }
@@ -170,7 +170,7 @@ impl Reduction {
     fn child(&self, id: ReductionId, position: usize, places: &[Place]) -> Option<Child> {
         let (slot_id, slot) = &self.slots[position];
         let node = slot.node?;
-        let child = match (&slot.told, &slot.sources[..]) {
+        let child = match (&slot.assigned, &slot.sources[..]) {
             (None, [only]) if !places[position].is_inner => {
                 let (id, edition) = (self.request.sources[only.index], only.edition);
                 Child { slot: *slot_id, node, id, edition }
@@ -188,21 +188,21 @@ impl super::coordinator::Slot {
     /// Compares what is wanted with what was said; returns what has to be said.
     fn reconcile(&mut self, node: NodeId, mut wanted: SlotAssignment, fixed: bool) -> Option<SlotAssignment> {
         let restart = std::mem::take(&mut self.restart);
-        if let Some((at, told)) = &self.told {
+        if let Some((at, assigned)) = &self.assigned {
             let same_place = *at == node && !restart;
-            wanted.attempt = told.attempt;
-            wanted.edition.attempt = told.attempt;
+            wanted.attempt = assigned.attempt;
+            wanted.edition.attempt = assigned.attempt;
             // That nothing is lacking any more is said with something else only (see `preemption`).
-            let lacking = std::mem::replace(&mut wanted.lacking, told.lacking);
-            if same_place && wanted == *told {
-                return (lacking && !told.lacking).then(|| self.lacks());
+            let lacking = std::mem::replace(&mut wanted.lacking, assigned.lacking);
+            if same_place && wanted == *assigned {
+                return (lacking && !assigned.lacking).then(|| self.lacks());
             }
             wanted.lacking = lacking;
             // A child on the same node joins a running fold behind our own sources, not before them.
             let out_of_order = fixed
                 && wanted.children.iter().any(|child| child.node == node)
-                && !told.children.iter().any(|child| child.node == node);
-            if !(same_place && is_addition(told, &wanted)) || out_of_order {
+                && !assigned.children.iter().any(|child| child.node == node);
+            if !(same_place && is_addition(assigned, &wanted)) || out_of_order {
                 self.attempt += 1;
             }
         } else if self.used {
@@ -213,7 +213,7 @@ impl super::coordinator::Slot {
         wanted.version = self.version;
         wanted.attempt = self.attempt;
         wanted.edition.attempt = self.attempt;
-        self.told = Some((node, wanted.clone()));
+        self.assigned = Some((node, wanted.clone()));
         Some(wanted)
     }
 }
@@ -222,20 +222,20 @@ impl super::coordinator::Slot {
     /// A source of the reduction went: other reductions may preempt what was summed up from now on.
     fn lacks(&mut self) -> SlotAssignment {
         self.version += 1;
-        let (_, told) = self.told.as_mut().expect("its caller has looked");
-        (told.lacking, told.version) = (true, self.version);
-        told.clone()
+        let (_, assigned) = self.assigned.as_mut().expect("its caller has looked");
+        (assigned.lacking, assigned.version) = (true, self.version);
+        assigned.clone()
     }
 }
 
-/// Whether a slot that was told `told` can become `wanted` without starting over: it was open, so
+/// Whether a slot that is assigned `assigned` can become `wanted` without starting over: it was open, so
 /// nobody has read from it, and loses none of its inputs.
-fn is_addition(told: &SlotAssignment, wanted: &SlotAssignment) -> bool {
-    told.open
-        && (told.epoch, told.stamp) == (wanted.epoch, wanted.stamp)
-        && (wanted.root || !told.root)
-        && wanted.sources.starts_with(&told.sources)
-        && Child::has_all(&wanted.children, &told.children)
+fn is_addition(assigned: &SlotAssignment, wanted: &SlotAssignment) -> bool {
+    assigned.open
+        && (assigned.epoch, assigned.stamp) == (wanted.epoch, wanted.stamp)
+        && (wanted.root || !assigned.root)
+        && wanted.sources.starts_with(&assigned.sources)
+        && Child::has_all(&wanted.children, &assigned.children)
 }
 
 /// Positions with every child before its parent.

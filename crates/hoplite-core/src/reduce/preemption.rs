@@ -15,7 +15,7 @@ use std::time::Duration;
 use hoplite_types::peer::{PeerMessage, SlotAssignment, SlotFailure};
 use hoplite_types::{CopyId, NodeId, ReductionId};
 
-use super::slot_table::{Key, Running, State};
+use super::slot_table::{Running, SlotKey, State};
 use crate::space_waiters::SpaceWaiter;
 use crate::timers::Timer;
 use crate::Core;
@@ -25,7 +25,7 @@ use crate::Core;
 const PREEMPT_AFTER: Duration = Duration::from_secs(1);
 
 impl Core {
-    pub(super) fn wait_for_slot_space(&mut self, key: Key) {
+    pub(super) fn wait_for_slot_space(&mut self, key: SlotKey) {
         let (reduction, slot) = key;
         let size = self.slots.running.get(&key).map_or(0, |running| running.assignment.size);
         self.wait_for_space(SpaceWaiter::Slot { reduction, slot }, size);
@@ -36,7 +36,7 @@ impl Core {
     }
 
     /// The slot has its space, or needs none any more.
-    pub(super) fn end_wait_for_space(&mut self, key: Key) {
+    pub(super) fn end_wait_for_space(&mut self, key: SlotKey) {
         let (reduction, slot) = key;
         self.ctx.timers.clear(Timer::SlotNeedsSpace(reduction, slot));
         self.space_waiters.leave(SpaceWaiter::Slot { reduction, slot });
@@ -44,16 +44,16 @@ impl Core {
     }
 
     /// No space is kept for this slot any more: the waiters behind it try again.
-    fn end_preemption(&mut self, key: Key) {
+    fn end_preemption(&mut self, key: SlotKey) {
         self.space_changed |= self.slots.end_preemption(key);
     }
 
     /// Whether space is being made here for a slot that goes before this one.
-    pub(super) fn is_preempted_here(&self, key: Key, assignment: &SlotAssignment) -> bool {
+    pub(super) fn is_preempted_here(&self, key: SlotKey, assignment: &SlotAssignment) -> bool {
         self.slots.preempting().any(|other| is_preempted_by(key, assignment, other))
     }
 
-    pub(crate) fn on_slot_space_timer(&mut self, key: Key) {
+    pub(crate) fn on_slot_space_timer(&mut self, key: SlotKey) {
         self.end_preemption(key);
         let (reduction, slot) = key;
         if self.space_waiters.has(SpaceWaiter::Slot { reduction, slot }) {
@@ -99,7 +99,7 @@ impl Core {
     }
 
     /// Others let go of their sums here if that makes the space this slot waits for.
-    pub(crate) fn on_preempt(&mut self, key: Key, attempt: u32) {
+    pub(crate) fn on_preempt(&mut self, key: SlotKey, attempt: u32) {
         let current = self.slots.running.get(&key).filter(|running| running.assignment.attempt == attempt);
         let Some(Running { assignment, state: State::Waiting, .. }) = current else { return };
         let assignment = assignment.clone();
@@ -115,10 +115,14 @@ impl Core {
     }
 
     /// The fewest that must go, the last in order first; `None` if it would not fit even so.
-    fn preemption_victims(&mut self, key: Key, assignment: &SlotAssignment) -> Option<Vec<(Key, CopyId)>> {
+    fn preemption_victims(
+        &mut self,
+        key: SlotKey,
+        assignment: &SlotAssignment,
+    ) -> Option<Vec<(SlotKey, CopyId)>> {
         let inputs: BTreeSet<_> =
             self.local_inputs(&assignment.sources, &assignment.children).ok()??.into_iter().collect();
-        let holds = |(&victim, running): (&Key, &Running)| match running.state {
+        let holds = |(&victim, running): (&SlotKey, &Running)| match running.state {
             // A root that has summed up everything may be committed.
             State::Folded { .. } if running.assignment.root => None,
             State::Folding { copy, .. } | State::Folded { copy } | State::Gathering { copy } => {
@@ -146,7 +150,7 @@ impl Core {
 }
 
 /// Whether a slot gives up its space for another one's, whose reduction needs nothing else.
-fn is_preempted_by(key: Key, assignment: &SlotAssignment, to: Key) -> bool {
+fn is_preempted_by(key: SlotKey, assignment: &SlotAssignment, to: SlotKey) -> bool {
     let ((reduction, _), (other, _)) = (key, to);
     reduction != other && (assignment.lacking || reduction > other)
 }

@@ -59,7 +59,7 @@ impl Core {
         let (me, id) = (self.ctx.me, ReductionId { coordinator: self.ctx.me, number });
         let reduction = self.reductions.get_mut(&number).expect("seen above");
         reduction.stripings_left -= 1;
-        reduction.assigned.extend(ring.iter().map(|(node, _)| *node));
+        reduction.participants.extend(ring.iter().map(|(node, _)| *node));
         let mut assignments = reduction.stripe_assignments(id, &ring, me);
         for (node, assignment) in &mut assignments {
             assignment.lacking = lacking;
@@ -92,7 +92,7 @@ impl Core {
 
     pub(super) fn is_striped_slot(&self, number: u64, node: NodeId, slot: u32, attempt: u32) -> bool {
         let striped = self.reductions.get(&number).filter(|reduction| reduction.stripes.is_some());
-        striped.is_some_and(|reduction| reduction.told_to(node, slot, attempt).is_some())
+        striped.is_some_and(|reduction| reduction.assignment_of(node, slot, attempt).is_some())
     }
 
     /// One of its slots cannot go on.
@@ -132,7 +132,7 @@ impl Core {
             let Slot { node, sources, .. } = std::mem::take(slot);
             *slot = Slot { node, sources, ..Slot::default() };
         }
-        for node in reduction.assigned.clone() {
+        for node in reduction.participants.clone() {
             self.send(node, PeerMessage::ReleaseSlots { reduction: id }, None);
         }
     }

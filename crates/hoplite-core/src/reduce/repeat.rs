@@ -7,7 +7,7 @@
 use hoplite_types::peer::{PeerMessage, SlotFailure};
 use hoplite_types::{NodeId, ReductionId};
 
-use super::slot_table::{Key, Running};
+use super::slot_table::{Running, SlotKey};
 use crate::Core;
 
 impl Core {
@@ -22,8 +22,10 @@ impl Core {
                 messages.push(PeerMessage::Prefetch { id: reduction.request.target });
             }
             if reduction.commitment.is_none() {
-                let assignments =
-                    reduction.told().filter(|(at, _)| *at == node).map(|(_, assignment)| assignment.clone());
+                let assignments = reduction
+                    .assignments()
+                    .filter(|(at, _)| *at == node)
+                    .map(|(_, assignment)| assignment.clone());
                 let reduction = ReductionId { coordinator: self.ctx.me, number };
                 messages
                     .extend(assignments.map(|assignment| PeerMessage::AssignSlot { reduction, assignment }));
@@ -64,8 +66,9 @@ impl Core {
             Some(commitment) if commitment.is_for(from) => self.repeat_commit(reduction.number, from),
             Some(_) => self.send(from, PeerMessage::ReleaseSlots { reduction }, None),
             None => {
-                let told = known.told().find(|(at, assignment)| *at == from && assignment.slot == slot);
-                match told.map(|(_, assignment)| assignment.clone()) {
+                let assigned =
+                    known.assignments().find(|(at, assignment)| *at == from && assignment.slot == slot);
+                match assigned.map(|(_, assignment)| assignment.clone()) {
                     Some(assignment) if assignment.attempt > attempt => {
                         self.send(from, PeerMessage::AssignSlot { reduction, assignment }, None);
                     }
@@ -78,7 +81,7 @@ impl Core {
     }
 
     /// The slot is not ours any more.
-    pub(crate) fn on_release_slot(&mut self, from: NodeId, key: Key, attempt: u32) {
+    pub(crate) fn on_release_slot(&mut self, from: NodeId, key: SlotKey, attempt: u32) {
         let current = self.slots.running.get(&key).filter(|running| running.assignment.attempt == attempt);
         if key.0.coordinator == from && current.is_some_and(Running::needs_coordinator) {
             self.drop_slot(key);
@@ -96,7 +99,7 @@ impl Core {
 
     /// Whether this assignment must not be followed: it was made when we had taken its coordinator for dead, or
     /// before. What was summed up here under the same attempt may have been read, and would not be the same bytes.
-    pub(super) fn declines_slot(&mut self, key: Key, attempt: u32, epoch: u64) -> bool {
+    pub(super) fn declines_slot(&mut self, key: SlotKey, attempt: u32, epoch: u64) -> bool {
         let (reduction, slot) = key;
         let fence = self.slots.epochs().fence_of(reduction.coordinator);
         let declined = epoch < fence || !self.ctx.shards.contains(reduction.coordinator);
@@ -113,8 +116,8 @@ impl Core {
         if !self.slots.epochs_mut().note_heard(node, epoch) {
             return;
         }
-        let told = |number: &u64| self.reductions[number].told().any(|(at, _)| *at == node);
-        let numbers: Vec<_> = self.reductions.keys().copied().filter(told).collect();
+        let assigned = |number: &u64| self.reductions[number].assignments().any(|(at, _)| *at == node);
+        let numbers: Vec<_> = self.reductions.keys().copied().filter(assigned).collect();
         for number in numbers {
             self.on_slots_let_go(number, node);
         }

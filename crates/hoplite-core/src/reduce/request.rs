@@ -56,7 +56,7 @@ impl Core {
             degree: Degree::Chain,
             slots: Vec::new(),
             next_slot: 0,
-            assigned: BTreeSet::new(),
+            participants: BTreeSet::new(),
             bad: BTreeSet::new(),
             deleted: BTreeSet::new(),
             small_bytes_max,

@@ -11,7 +11,7 @@ use super::folds::Fold;
 use crate::io::FoldId;
 
 /// A slot of a reduction.
-pub(super) type Key = (ReductionId, u32);
+pub(super) type SlotKey = (ReductionId, u32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
@@ -93,19 +93,19 @@ fn makes_target(assignment: &SlotAssignment) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     /// Changed only by the functions here, which keep those below in step.
-    pub(super) running: BTreeMap<Key, Running>,
-    by_copy: BTreeMap<CopyId, Key>,
-    by_child: BTreeMap<ObjectId, BTreeSet<Key>>,
+    pub(super) running: BTreeMap<SlotKey, Running>,
+    by_copy: BTreeMap<CopyId, SlotKey>,
+    by_child: BTreeMap<ObjectId, BTreeSet<SlotKey>>,
     /// Those that make targets.
-    by_edition: BTreeMap<Edition, BTreeSet<Key>>,
+    by_edition: BTreeMap<Edition, BTreeSet<SlotKey>>,
     /// Others have given up space for these, which goes to no slot behind them while they wait.
-    preempting: BTreeSet<Key>,
+    preempting: BTreeSet<SlotKey>,
     pub(super) folds: BTreeMap<FoldId, Fold>,
     epochs: Epochs,
 }
 
 impl Slots {
-    pub(super) fn insert(&mut self, key: Key, running: Running) {
+    pub(super) fn insert(&mut self, key: SlotKey, running: Running) {
         self.list(key, &running.assignment);
         self.running.insert(key, running);
     }
@@ -117,7 +117,7 @@ impl Slots {
             .any(|running| running.assignment.root && matches!(running.state, State::Folded { .. }))
     }
 
-    pub(super) fn remove(&mut self, key: Key) -> Option<Running> {
+    pub(super) fn remove(&mut self, key: SlotKey) -> Option<Running> {
         let running = self.running.remove(&key)?;
         self.unlist(key, &running.assignment);
         self.preempting.remove(&key);
@@ -127,7 +127,7 @@ impl Slots {
         Some(running)
     }
 
-    fn list(&mut self, key: Key, assignment: &SlotAssignment) {
+    fn list(&mut self, key: SlotKey, assignment: &SlotAssignment) {
         for child in &assignment.children {
             self.by_child.entry(child.id).or_default().insert(key);
         }
@@ -136,7 +136,7 @@ impl Slots {
         }
     }
 
-    fn unlist(&mut self, key: Key, assignment: &SlotAssignment) {
+    fn unlist(&mut self, key: SlotKey, assignment: &SlotAssignment) {
         for child in &assignment.children {
             let Some(parents) = self.by_child.get_mut(&child.id) else { continue };
             parents.remove(&key);
@@ -155,17 +155,17 @@ impl Slots {
     /// Returns the assignment before.
     pub(super) fn replace_assignment(
         &mut self,
-        key: Key,
+        key: SlotKey,
         assignment: SlotAssignment,
     ) -> Option<SlotAssignment> {
-        let told = self.running.get(&key)?.assignment.clone();
-        self.unlist(key, &told);
+        let previous = self.running.get(&key)?.assignment.clone();
+        self.unlist(key, &previous);
         self.list(key, &assignment);
         self.running.get_mut(&key)?.assignment = assignment;
-        Some(told)
+        Some(previous)
     }
 
-    pub(super) fn set_state(&mut self, key: Key, state: State) {
+    pub(super) fn set_state(&mut self, key: SlotKey, state: State) {
         let Some(running) = self.running.get_mut(&key) else { return };
         if let Some(copy) = running.copy() {
             self.by_copy.remove(&copy);
@@ -177,32 +177,32 @@ impl Slots {
     }
 
     /// The slot that writes into this copy.
-    pub(super) fn key_of(&self, copy: CopyId) -> Option<Key> {
+    pub(super) fn key_of(&self, copy: CopyId) -> Option<SlotKey> {
         self.by_copy.get(&copy).copied()
     }
 
     /// The slot that makes this edition of a target, also if it failed, and what it made is gone.
-    pub(super) fn target_of(&self, edition: Edition) -> Option<Key> {
+    pub(super) fn target_of(&self, edition: Edition) -> Option<SlotKey> {
         self.by_edition.get(&edition)?.first().copied()
     }
 
     /// Other slots have given up their space for this one.
-    pub(super) fn begin_preemption(&mut self, key: Key) {
+    pub(super) fn begin_preemption(&mut self, key: SlotKey) {
         self.preempting.insert(key);
     }
 
     /// That is over. Returns whether it was so.
-    pub(super) fn end_preemption(&mut self, key: Key) -> bool {
+    pub(super) fn end_preemption(&mut self, key: SlotKey) -> bool {
         self.preempting.remove(&key)
     }
 
     /// The slots that wait for space which others have given up.
-    pub(super) fn preempting(&self) -> impl Iterator<Item = Key> + '_ {
+    pub(super) fn preempting(&self) -> impl Iterator<Item = SlotKey> + '_ {
         self.preempting.iter().copied().filter(|key| self.running[key].state == State::Waiting)
     }
 
     /// The slots that may go on when a copy of this child is opened here.
-    pub(super) fn awaiting(&self, child: ObjectId) -> Vec<Key> {
+    pub(super) fn awaiting(&self, child: ObjectId) -> Vec<SlotKey> {
         let parents = self.by_child.get(&child).into_iter().flatten().copied();
         parents
             .filter(|key| matches!(self.running[key].state, State::Waiting | State::Gathering { .. }))
@@ -257,20 +257,20 @@ impl Slots {
         }
     }
 
-    pub(super) fn keys_of(&self, reduction: ReductionId) -> Vec<Key> {
+    pub(super) fn keys_of(&self, reduction: ReductionId) -> Vec<SlotKey> {
         self.running.range((reduction, 0)..=(reduction, u32::MAX)).map(|(&key, _)| key).collect()
     }
 
     /// The slots here of `coordinator` that still need it.
-    pub(super) fn of(&self, coordinator: NodeId) -> Vec<Key> {
-        let is_of = |((id, _), running): &(&Key, &Running)| {
+    pub(super) fn of(&self, coordinator: NodeId) -> Vec<SlotKey> {
+        let is_of = |((id, _), running): &(&SlotKey, &Running)| {
             id.coordinator == coordinator && running.needs_coordinator()
         };
         self.running.iter().filter(is_of).map(|(&key, _)| key).collect()
     }
 
     /// How each slot stands, as its coordinator is to hear it.
-    pub(super) fn reports(&self) -> Vec<(Key, PeerMessage)> {
+    pub(super) fn reports(&self) -> Vec<(SlotKey, PeerMessage)> {
         let open = self.running.iter().filter(|(_, running)| running.needs_coordinator());
         let running = open.map(|(&(reduction, slot), running)| {
             let attempt = running.assignment.attempt;

@@ -13,7 +13,7 @@ use hoplite_types::peer::{Child, SlotAssignment, SlotFailure, Verdict};
 use hoplite_types::{CopyId, Edition, Error, ErrorKind, NodeId, ObjectId, ReductionId, Stamp};
 
 use super::folds::{rule, FoldFor};
-use super::slot_table::{Key, MaySeal, Running, State};
+use super::slot_table::{MaySeal, Running, SlotKey, State};
 use crate::copies::{NewCopy, Phase};
 use crate::Core;
 
@@ -40,13 +40,13 @@ impl Core {
             }
             Some(running) if running.assignment.attempt == assignment.attempt => {
                 let state = running.state;
-                let told = self.slots.replace_assignment(key, assignment);
-                if let (Some(told), State::Folding { copy, fold }) = (told, state) {
+                let previous = self.slots.replace_assignment(key, assignment);
+                if let (Some(previous), State::Folding { copy, fold }) = (previous, state) {
                     let assignment = &self.slots.running[&key].assignment;
                     let (lacking, version) = (assignment.lacking, assignment.version);
                     // Of a fold that is not open any more nothing is amended.
-                    if *assignment != (SlotAssignment { lacking, version, ..told.clone() }) {
-                        self.amend_slot(key, &told, copy, fold);
+                    if *assignment != (SlotAssignment { lacking, version, ..previous.clone() }) {
+                        self.amend_slot(key, &previous, copy, fold);
                     }
                 }
             }
@@ -65,7 +65,7 @@ impl Core {
     }
 
     /// Starts the fold if everything it needs from this node is here.
-    pub(crate) fn try_start_slot(&mut self, key: Key) {
+    pub(crate) fn try_start_slot(&mut self, key: SlotKey) {
         let Some(Running { assignment, state: State::Waiting, .. }) = self.slots.running.get(&key) else {
             return;
         };
@@ -186,7 +186,7 @@ impl Core {
     }
 
     /// Ends a slot; what it folded so far is abandoned.
-    pub(super) fn drop_slot(&mut self, key: Key) {
+    pub(super) fn drop_slot(&mut self, key: SlotKey) {
         self.end_wait_for_space(key);
         let Some(running) = self.slots.remove(key) else { return };
         if let Some(copy) = running.copy() {
@@ -236,7 +236,7 @@ impl Core {
     }
 
     /// The owner knows that the target is made here: what waited only for that goes on.
-    fn on_may_seal(&mut self, key: Key) {
+    fn on_may_seal(&mut self, key: SlotKey) {
         let running = &self.slots.running[&key];
         if !matches!(running.state, State::Folded { .. }) {
             return;

@@ -201,8 +201,8 @@ impl SlotAssignment {
         ensure(!self.children.iter().any(is_out), || format!("{} is a part of itself", self.out))
     }
 
-    /// Whether a slot that was told `told` can go on as this: with more inputs if it was open, and else as it is.
-    pub fn continues(&self, told: &SlotAssignment) -> bool {
+    /// Whether a slot with the assignment `previous` can go on with this: with more inputs if it was open, and else as it is.
+    pub fn continues(&self, previous: &SlotAssignment) -> bool {
         let kind = |assignment: &SlotAssignment| {
             (
                 assignment.edition,
@@ -214,12 +214,12 @@ impl SlotAssignment {
             )
         };
         let same = (self.out, self.root, &self.sources, &self.children)
-            == (told.out, told.root, &told.sources, &told.children);
-        let more = told.open
-            && (self.root || !told.root)
-            && self.sources.starts_with(&told.sources)
-            && Child::has_all(&self.children, &told.children);
-        kind(self) == kind(told) && self.header == told.header && (same || more)
+            == (previous.out, previous.root, &previous.sources, &previous.children);
+        let more = previous.open
+            && (self.root || !previous.root)
+            && self.sources.starts_with(&previous.sources)
+            && Child::has_all(&self.children, &previous.children);
+        kind(self) == kind(previous) && self.header == previous.header && (same || more)
     }
 }
 
