@@ -65,7 +65,7 @@ impl Core {
         }
         self.ctx.clock.observe(self.ctx.now, clock);
         if fresh {
-            self.needs_pull.remove(&from);
+            self.needs_inventory_pull.remove(&from);
             self.directory.on_fresh(from);
         }
         if scope == Scope::All {

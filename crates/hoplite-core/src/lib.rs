@@ -96,7 +96,7 @@ pub struct Core {
     /// Members of whose words some may have been taken for out of date: they are to be asked for them again.
     needs_resync: BTreeSet<NodeId>,
     /// Members that may have reported what did not arrive: they are to be asked for their inventories.
-    needs_pull: BTreeSet<NodeId>,
+    needs_inventory_pull: BTreeSet<NodeId>,
     /// Shards whose new owner has not asked yet for what is here.
     not_pulled: ShardSet,
     connections: Choices,
@@ -145,7 +145,7 @@ impl Core {
             sent: Sent::default(),
             long_work: LongWork::default(),
             needs_resync: BTreeSet::new(),
-            needs_pull: BTreeSet::new(),
+            needs_inventory_pull: BTreeSet::new(),
             not_pulled: ShardSet::default(),
             connections: Choices::new(config.connections),
             reduce_degree: config.reduce_degree,
@@ -301,7 +301,7 @@ impl Core {
             Timer::Leave => self.on_leave_timer(),
             Timer::Asks(object) => self.directory.serve_asks(&mut self.ctx, &self.copies, object),
             Timer::Pin(object) => self.directory.on_pin_timer(&mut self.ctx, object),
-            Timer::Pull(node) => self.directory.on_pull_timer(&mut self.ctx, node),
+            Timer::InventoryPull(node) => self.directory.on_inventory_pull_timer(&mut self.ctx, node),
             Timer::AskAgain(object) => self.on_ask_timer(object),
             Timer::Work => self.work_on_directory(),
             Timer::Tombstones => self.directory.expire_tombstones(&mut self.ctx),

@@ -105,7 +105,7 @@ impl Core {
             PeerMessage::ResyncRequest { .. } if !self.ctx.shards.contains(from) => {}
             PeerMessage::ResyncRequest { epoch } => {
                 self.on_epoch(from, epoch);
-                self.needs_pull.insert(from);
+                self.needs_inventory_pull.insert(from);
                 self.resync_soon(from);
             }
             PeerMessage::BackupIds { ids } => self.directory.on_backup_ids(&mut self.ctx, from, ids),
@@ -273,7 +273,7 @@ impl Core {
         if let Some(moved) = self.ctx.shards.insert(node) {
             self.ctx.out.push_back(Output::Event(Event::MemberUp { node }));
             self.newcomers.note(self.ctx.now, node);
-            self.needs_pull.insert(node);
+            self.needs_inventory_pull.insert(node);
             self.directory.on_member_up(&mut self.ctx, node);
             self.on_owners_moved(&moved);
             self.resync_soon(node);
@@ -301,7 +301,7 @@ impl Core {
         self.ctx.timers.clear(Timer::Resync(node));
         self.ctx.timers.clear(Timer::Ping(node));
         self.needs_resync.remove(&node);
-        self.needs_pull.remove(&node);
+        self.needs_inventory_pull.remove(&node);
         self.sends_member_down(node);
         self.release_slots_of(node);
         self.commits_member_down(node);

@@ -167,7 +167,7 @@ impl Core {
         if self.ctx.shards.contains(node) {
             // That we asked it to say everything again may be lost with the rest.
             self.needs_resync.insert(node);
-            self.needs_pull.insert(node);
+            self.needs_inventory_pull.insert(node);
             if !self.ctx.timers.is_set(Timer::Resync(node)) {
                 self.resync_soon(node);
                 // So that the driver dials at once: whoever refuses is gone, not only cut off.
@@ -192,7 +192,7 @@ impl Core {
             let epoch = self.slots.fence_of(node);
             self.send(node, PeerMessage::ResyncRequest { epoch }, None);
         }
-        if self.needs_pull.remove(&node) {
+        if self.needs_inventory_pull.remove(&node) {
             self.directory.repeat_pull(&mut self.ctx, node);
             self.directory.pull_again(&mut self.ctx, node);
         }

@@ -48,7 +48,7 @@ pub(crate) enum Timer {
     /// Measure the round trip to a peer.
     Ping(NodeId),
     /// An inventory was asked for and did not come; or a node that did not answer is asked again.
-    Pull(NodeId),
+    InventoryPull(NodeId),
     /// Take in what is here of our own shards.
     OwnInventory,
     /// A fetch whose senders have brought nothing has rested.

@@ -4,7 +4,7 @@
 //! - here: finds the entry for each request, and follows changes of the membership
 //! - `shard`: one owned shard, and the nodes involved in its entries
 //! - `entry`: knowledge of one object; `holders`: its copies; `asks`: receivers that wait for a sender
-//! - `recovery`: a new owner collects all that members know of its shards; `pulls` asks, `answers` applies
+//! - `recovery`: a new owner collects all that members know of its shards; `inventory_pulls` asks, `inventory_answers` applies
 //! - `claims`: decides which writing becomes the content; `reports`: copies come and go
 //! - `questions`: asks, subscriptions, locations; `sender_selection`: chooses a sender for each receiver
 //! - `loss`: the last complete copy is gone; `pins`: keeps one complete copy
@@ -13,7 +13,6 @@
 //!   a recovery
 //! - `sweeps`: long work in short turns
 
-mod answers;
 mod asks;
 mod backups;
 mod claims;
@@ -22,9 +21,10 @@ mod expiring;
 mod forwarded;
 mod held;
 mod holders;
+mod inventory_answers;
+mod inventory_pulls;
 mod loss;
 mod pins;
-mod pulls;
 mod questions;
 mod recovery;
 mod reports;
@@ -47,13 +47,13 @@ use backups::Backups;
 use entry::{Content, Entry};
 use forwarded::Forwarded;
 use held::Released;
+use inventory_pulls::InventoryPulls;
 use loss::LostIds;
-use pulls::Pulls;
 use shard::OwnedShard;
 use sweeps::Sweeps;
 use tombstones::Tombstones;
 
-pub(crate) use pulls::{digest_of, Answer, DIGESTED_MAX, SHARDS_PER_PULL};
+pub(crate) use inventory_pulls::{digest_of, Answer, DIGESTED_MAX, SHARDS_PER_PULL};
 
 /// What a request leaves to the core to do.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub(crate) struct Directory {
     backups: Backups,
     /// Objects that a node was told to keep, and has not said that it does.
     pinning: BTreeMap<NodeId, BTreeSet<ObjectId>>,
-    pulls: Pulls,
+    pulls: InventoryPulls,
     forwarded: Forwarded,
     sweeps: Sweeps,
     released: Released,
@@ -90,7 +90,7 @@ impl Directory {
     /// A node that is to join others: what it owns, and what is known of that, it hears when it has (`start`).
     pub fn joining(me: NodeId) -> Self {
         let owned = Shard::all().map(|shard| (shard, OwnedShard::recovering())).collect();
-        let pulls = Pulls::of_joiner();
+        let pulls = InventoryPulls::of_joiner();
         let mut new = Directory { owned, is_fresh: true, pulls, ..Directory::default() };
         Shard::all().for_each(|shard| new.await_word_of(me, shard));
         new

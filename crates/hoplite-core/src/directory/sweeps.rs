@@ -8,8 +8,8 @@ use hoplite_types::peer::DirectoryRequest;
 use hoplite_types::{Edition, NodeId, ObjectId, Shard};
 
 use super::entry::Entry;
+use super::inventory_pulls::SOON;
 use super::loss::LOST_TTL;
-use super::pulls::SOON;
 use super::shard::OwnedShard;
 use super::Directory;
 use crate::copies::Copies;

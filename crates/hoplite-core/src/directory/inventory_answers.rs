@@ -7,7 +7,7 @@ use hoplite_types::{Claim, Edition, NodeId, ObjectId, Shard, Stamp};
 
 use super::entry::{Contender, Content};
 use super::holders::Held;
-use super::pulls::Answer;
+use super::inventory_pulls::Answer;
 use super::Directory;
 use crate::copies::Copies;
 use crate::ctx::Ctx;

@@ -43,14 +43,14 @@ pub(crate) const SOON: Duration = Duration::from_micros(100);
 
 /// What is still to be asked, and of whom.
 #[derive(Debug, Default)]
-pub(super) struct Pulls {
+pub(super) struct InventoryPulls {
     /// Not all members are known yet. Whoever is asked about a shard takes us for its owner, which we may turn out
     /// not to be: nobody is asked before.
     awaits_members: bool,
     /// We were held for dead, and know nobody yet who could tell us what became of our shards.
     pub awaits_company: bool,
     queue: BTreeMap<NodeId, Queued>,
-    running: BTreeMap<NodeId, Pull>,
+    running: BTreeMap<NodeId, InventoryPull>,
     /// The recovering shards that wait for what a member knows.
     awaited: BTreeMap<NodeId, ShardSet>,
     /// Somebody waits for these.
@@ -85,7 +85,7 @@ impl Queued {
 }
 
 #[derive(Debug)]
-struct Pull {
+struct InventoryPull {
     round: u64,
     scope: Scope,
     shards: BTreeSet<Shard>,
@@ -110,9 +110,9 @@ pub(crate) struct Answer {
     pub next: Option<Cursor>,
 }
 
-impl Pulls {
+impl InventoryPulls {
     pub fn of_joiner() -> Self {
-        Pulls { awaits_members: true, ..Pulls::default() }
+        InventoryPulls { awaits_members: true, ..InventoryPulls::default() }
     }
 
     pub fn on_members_known(&mut self) {
@@ -187,13 +187,13 @@ impl Pulls {
     /// A member that did not answer in time can be reached again.
     pub fn defer_no_more(&mut self, ctx: &mut Ctx, node: NodeId) {
         if self.deferred.remove(&node).is_some() {
-            ctx.timers.clear(Timer::Pull(node));
+            ctx.timers.clear(Timer::InventoryPull(node));
         }
     }
 
     pub fn defer_nobody(&mut self, ctx: &mut Ctx) {
         for node in std::mem::take(&mut self.deferred).into_keys() {
-            ctx.timers.clear(Timer::Pull(node));
+            ctx.timers.clear(Timer::InventoryPull(node));
         }
     }
 
@@ -213,15 +213,15 @@ impl Pulls {
         self.queue.remove(&node);
         self.running.remove(&node);
         self.deferred.remove(&node);
-        ctx.timers.clear(Timer::Pull(node));
+        ctx.timers.clear(Timer::InventoryPull(node));
     }
 
     /// Takes note of a page: of which scope it is, and since when what is not told again is out of date. None if it
     /// is not the page that was asked for last.
     pub fn take_note(&mut self, now: Duration, from: NodeId, answer: &Answer) -> Option<(Scope, u64)> {
         // A page behind the one before, or the last: else it would be asked for without end.
-        let is_news = |pull: &Pull| answer.next.is_none_or(|next| pull.next < Some(next));
-        let is_current = |pull: &&mut Pull| pull.round == answer.round && is_news(pull);
+        let is_news = |pull: &InventoryPull| answer.next.is_none_or(|next| pull.next < Some(next));
+        let is_current = |pull: &&mut InventoryPull| pull.round == answer.round && is_news(pull);
         let pull = self.running.get_mut(&from).filter(is_current)?;
         let since = *pull.since.get_or_insert(answer.since);
         pull.unchanged.extend(answer.unchanged.iter().copied());
@@ -246,7 +246,7 @@ impl Pulls {
     /// What was told so far may be out of date: those that are being asked are asked anew.
     pub fn restart(&mut self, ctx: &mut Ctx) {
         for (node, pull) in std::mem::take(&mut self.running) {
-            ctx.timers.clear(Timer::Pull(node));
+            ctx.timers.clear(Timer::InventoryPull(node));
             pull.shards.into_iter().for_each(|shard| self.enqueue(node, pull.scope, shard));
         }
     }
@@ -277,7 +277,7 @@ impl Directory {
         if shards.is_empty() {
             return;
         }
-        let pull = Pull {
+        let pull = InventoryPull {
             round: ctx.next_number(),
             scope,
             shards: shards.into_iter().collect(),
@@ -319,7 +319,7 @@ impl Directory {
             clock: ctx.clock.read(ctx.now),
         };
         let due = (ctx.now + pull.timeout).min(pull.heard + GIVE_UP_AFTER);
-        ctx.timers.set(due, Timer::Pull(node));
+        ctx.timers.set(due, Timer::InventoryPull(node));
         ctx.send(node, message, None);
         self.pulls.running.get_mut(&node).expect("it was just seen").due = due;
     }
@@ -356,7 +356,7 @@ impl Directory {
         Some(digest)
     }
 
-    pub fn on_pull_timer(&mut self, ctx: &mut Ctx, node: NodeId) {
+    pub fn on_inventory_pull_timer(&mut self, ctx: &mut Ctx, node: NodeId) {
         if self.pulls.deferred.remove(&node).is_some() {
             return self.pull_more(ctx);
         }
@@ -385,7 +385,7 @@ impl Directory {
         }
         let later = ctx.now + DEFERRED_FOR;
         self.pulls.deferred.insert(node, later);
-        ctx.timers.set(later, Timer::Pull(node));
+        ctx.timers.set(later, Timer::InventoryPull(node));
         self.pulls.given_up += u64::from(self.pulls.awaited.contains_key(&node));
         self.await_nothing_of(ctx, node);
         self.pull_more(ctx);
@@ -394,7 +394,7 @@ impl Directory {
     /// `from` has told all it knows of these shards.
     pub(super) fn end_pull(&mut self, ctx: &mut Ctx, from: NodeId, since: u64) {
         let Some(pull) = self.pulls.running.remove(&from) else { return };
-        ctx.timers.clear(Timer::Pull(from));
+        ctx.timers.clear(Timer::InventoryPull(from));
         if pull.scope == Scope::All {
             for &shard in &pull.shards {
                 match pull.unchanged.contains(&shard) {
