@@ -69,7 +69,7 @@ use space_waiters::SpaceWaiters;
 use subscriptions::Subscriptions;
 use timers::Timer;
 
-/// After one input, whoever waits for space is looked at so many times; space that changes once more waits for the next.
+/// After one input, the waiters for space are looked at so many times; space that changes once more waits for the next.
 const SPACE_LOOKS_MAX: u32 = 10_000;
 
 /// One node's decisions. Drive it: `handle`, then `poll_output` until `None`, then sleep until an

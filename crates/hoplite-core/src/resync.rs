@@ -4,7 +4,7 @@
 //! | when | what |
 //! |---|---|
 //! | a shard has a new owner | that owner pulls inventories (`directory::recovery`), or is asked to; we ask it our open questions |
-//! | a connection broke, a node came back | both sides pull each other's inventory, and repeat open questions, deletions, pins and slot assignments |
+//! | a connection broke, a node came back | both sides pull each other's inventory, and repeat questions, deletions, pins and slot assignments |
 //! | a node was held for dead | it is asked to do the same |
 //! | a question stays open | that question, ever more rarely |
 

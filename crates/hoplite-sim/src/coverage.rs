@@ -30,11 +30,11 @@ macro_rules! list {
 list! {
     /// A kind of message, as [`PeerMessage`] has them, and the requests and answers of directories on their own.
     Kind {
-        Announce, Withdraw, Ask, CancelAsk, Subscribe, Unsubscribe, Delete, Locate, Claim, ReleaseClaim, MarkLost, Bring,
-        PinRefused, Verdict, Lend, Inline, Deleted, Lost, Copy, CopyGone, DeleteDone, Located, Pin, AskAgain, NotYet,
-        Holders, ClaimVerdict, Pull, CancelPull, PullRefused, Check, Checked, AssignSlot, SlotFailed, SlotHeld, SlotNeedsSpace,
-        Preempt, ReleaseSlot, RootDone, Commit, Committed, ReleaseSlots, Prefetch, Ping, Pong, ResyncRequest, DeletionHeard, BackupIds,
-        InventoryRequest, Inventory, MembersRequest, Members, Goodbye,
+        Announce, Withdraw, Ask, CancelAsk, Subscribe, Unsubscribe, Delete, Locate, Claim, ReleaseClaim, MarkLost,
+        Bring, PinRefused, Verdict, Lend, Inline, Deleted, Lost, Copy, CopyGone, DeleteDone, Located, Pin, AskAgain,
+        NotYet, Holders, ClaimVerdict, Pull, CancelPull, PullRefused, Check, Checked, AssignSlot, SlotFailed,
+        SlotHeld, SlotNeedsSpace, Preempt, ReleaseSlot, RootDone, Commit, Committed, ReleaseSlots, Prefetch, Ping,
+        Pong, ResyncRequest, DeletionHeard, BackupIds, InventoryRequest, Inventory, MembersRequest, Members, Goodbye,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! - World: `world` runs the cores; `queue`, `event` (time), `net` (links), `data_plane` (copies, jobs), `rng` (chance)
 //! - Draw: `workload` (shape, calls), `task`, `masses`, `fault`, `fault_plan` (faults), `script` (list of both)
-//! - Run: `run`, `phases` (until nothing is left), `minimise` (fewer items), `scenario` (commands and their recorded outcome)
+//! - Run: `run`, `phases`, `minimise` (fewer items), `scenario` (commands and their recorded outcome)
 //! - Checks: `model` (expected contents), `excuse` (allowed exceptions), `coverage` (messages and troubles)
 //! - Log: `log`, `names`, `show`; times: `scale` (collectives), `bare` and `operations` (thousands of nodes, no bytes)
 #![forbid(unsafe_code)]

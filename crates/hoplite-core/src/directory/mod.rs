@@ -4,7 +4,8 @@
 //! - here: finds the entry for each request, and follows changes of the membership
 //! - `shard`: one owned shard, and the nodes involved in its entries
 //! - `entry`: knowledge of one object; `holders`: its copies; `asks`: receivers that wait for a sender
-//! - `recovery`: a new owner collects all that members know of its shards; `inventory_pulls` asks, `inventory_answers` applies
+//! - `recovery`: a new owner collects all that members know of its shards; `inventory_pulls` asks for it,
+//!   `inventory_answers` applies
 //! - `claims`: decides which writing becomes the content; `reports`: copies come and go
 //! - `questions`: asks, subscriptions, locations; `sender_selection`: chooses a sender for each receiver
 //! - `loss`: the last complete copy is gone; `pins`: keeps one complete copy

@@ -40,8 +40,8 @@ impl Members {
         Some(Change::Datagram { to: suspect.addr, bytes })
     }
 
-    /// Tells those whose timers are younger than that one: we suspect them ourselves, or we were isolated, and they need
-    /// not have heard of it.
+    /// Tells those whose timers are younger than that one: we suspect them ourselves, or we were isolated, and they
+    /// need not have heard of it.
     pub(super) fn tell_suspects_since(&self, timer: u64) -> Vec<Change> {
         let younger = self.timers.iter().filter(|((_, number), _)| *number > timer);
         let suspects = younger.filter_map(|(_, timer)| ended_by(timer)).take(TOLD_MAX);

@@ -4,7 +4,8 @@
 //! - `choose`: which sources take part, taken from where, and on which slot
 //! - `shape`: who is whose child in a tree that grows as sources arrive
 //! - `plan`: what every slot should be doing now; the difference to what it was told is sent
-//! - `slots`: a slot's own side; `slot_table`: what is kept of it; `amend`: its assignment grows within an attempt; `folds`: what goes in, and how it ends
+//! - `slots`: a slot's own side; `slot_table`: what is kept of it; `amend`: its assignment grows within an attempt;
+//!   `folds`: what goes in, and how it ends
 //! - `reduce_scatter`: an allreduce of large objects in many rotated chains at once; `allgather`: a node puts the
 //!   target together from what they come to
 //! - `failures`: slots that cannot go on by themselves, and what the coordinator does about it

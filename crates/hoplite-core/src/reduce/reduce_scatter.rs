@@ -1,6 +1,7 @@
 //! Striped allreduce, its coordinator's side (docs/decisions/0008): a ring reduce-scatter, whose sums then go on as a
-//! ring all-gather. With n nodes, the sources are cut into n stripes. Each is summed along the ring of the nodes, from another one on, and its sum goes on along the
-//! same ring, so that every link carries 2·(n-1)/n of an object and is busy from the first byte on.
+//! ring all-gather. With n nodes, the sources are cut into n stripes. Each is summed along the ring of the nodes, from
+//! another one on, and its sum goes on along the same ring, so that every link carries 2·(n-1)/n of an object and is
+//! busy from the first byte on.
 //!
 //! ```text
 //!  stripe j:  j+1 ─▶ j+2 ─▶ … ─▶ j  (slots of a chain: its sum is made at j)

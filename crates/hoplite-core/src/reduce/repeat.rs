@@ -73,7 +73,7 @@ impl Core {
                         self.send(from, PeerMessage::AssignSlot { reduction, assignment }, None);
                     }
                     Some(_) => {}
-                    // It was given to another, or to nobody: a sum that nobody reads would hold its space until the end.
+                    // It was given to another, or to nobody: a sum that nobody reads would hold space until the end.
                     None => self.send(from, PeerMessage::ReleaseSlot { reduction, slot, attempt }, None),
                 }
             }

@@ -138,8 +138,8 @@ impl Host {
         Err(error.into())
     }
 
-    /// A place among the clients, and the watch over the process that takes it: one that is not watched may be gone for ever while its
-    /// child keeps the connection.
+    /// A place among the clients, and the watch over the process that takes it: one that is not watched may be gone for
+    /// ever while its child keeps the connection.
     fn admit(&self, stream: &UnixStream) -> Result<(Held, Life), Error> {
         let held = self.meters.clients.hold().ok_or_else(|| self.is_full())?;
         let life = Life::of(stream).map_err(|error| {

@@ -201,7 +201,8 @@ impl SlotAssignment {
         ensure(!self.children.iter().any(is_out), || format!("{} is a part of itself", self.out))
     }
 
-    /// Whether a slot with the assignment `previous` can go on with this: with more inputs if it was open, and else as it is.
+    /// Whether a slot with the assignment `previous` can go on with this one: with more inputs if it was open, and else
+    /// as it is.
     pub fn continues(&self, previous: &SlotAssignment) -> bool {
         let kind = |assignment: &SlotAssignment| {
             (
