@@ -44,7 +44,7 @@ pub(crate) struct Node {
     arena: Arc<Arena>,
     /// The core was told to say goodbye.
     pub(crate) leaving: bool,
-    /// Last words that the kernel had no room for.
+    /// Farewell datagrams that the kernel had no room for.
     unsent: Vec<(SocketAddr, Vec<u8>)>,
     /// The core has said goodbye.
     left: bool,

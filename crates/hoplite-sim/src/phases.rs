@@ -202,7 +202,7 @@ impl Run<'_> {
                 let is_put = all_know && self.world.model.size(id).is_none();
                 for spec in [Some(get), Some(put).filter(|_| is_put)].into_iter().flatten() {
                     let mut task = Task::new(client, spec).may_fail(&[ErrorKind::Deleted]);
-                    // A store that is full for good has no room even for a put that is refused.
+                    // A store that is full for good has no space even for a put that is refused.
                     if !all_know || self.shape.space == StoreSpace::Tight {
                         task = task.within(GRAVE_SILENCE);
                         task = task.may_fail(&[ErrorKind::TimedOut, ErrorKind::StoreFull]);

@@ -34,7 +34,7 @@ pub enum Request {
         #[n(1)]
         pid: u32,
     },
-    /// Reserve room for a new object and announce it. Answered by `Created` or `Done` (the object
+    /// Reserve space for a new object and announce it. Answered by `Created` or `Done` (the object
     /// is complete on this node already, with this size: nothing to write).
     #[n(1)]
     Create {

@@ -17,7 +17,7 @@ pub enum ErrorKind {
     /// The last complete copy of the object died with its node.
     #[n(2)]
     Lost,
-    /// The store has no room, now or (larger than the store) ever.
+    /// The store has no space, now or (larger than the store) ever.
     #[n(3)]
     StoreFull,
     /// The id is taken by an object of another size or kind.

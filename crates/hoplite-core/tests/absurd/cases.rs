@@ -441,7 +441,7 @@ fn far_too_many_calls() {
     assert!(refused(&at));
     let Gauge { value, limit, met, .. } = gauge(&mut at, "open calls of one client");
     assert_eq!((value, limit, met), (CALLS_MAX as u64, CALLS_MAX as u64, 1));
-    // Others are not concerned, and one that ends makes room for another.
+    // Others are not concerned, and one that ends makes space for another.
     assert!(at.call(get(named("y"))).is_none());
     at.handle(Input::Client { client, call: u64::MAX, request: Request::Cancel { call: 7 } });
     at.handle(Input::Client { client, call: u64::MAX, request: get(named("y")) });

@@ -66,7 +66,7 @@ fn settle(node: &mut Node) {
     node.wait(Duration::from_secs(1300));
 }
 
-/// What is left takes no room from others, and nothing is under way.
+/// What is left takes no space from others, and nothing is under way.
 fn check_leftovers(node: &Node) {
     // Entries that a member spoke of, and copies that may go at any time.
     let is_soft = |left: &String| {

@@ -149,7 +149,7 @@ fn the_parts_are_windows_of_the_target_and_only_the_sum_is_of_a_range() {
     participant.ends_empty();
 }
 
-/// Closing it again is no news of room, or it would be opened again at once.
+/// Closing it again is no news of space, or it would be opened again at once.
 #[test]
 fn a_target_without_room_for_all_its_windows_waits() {
     let block = PROGRESS_BLOCK_BYTES;

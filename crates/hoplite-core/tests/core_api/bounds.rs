@@ -169,7 +169,7 @@ fn small_puts_that_wait_for_room_come_to_so_many_bytes() {
     let open = calls.iter().filter(|&&call| at.reply(call).is_none()).count();
     assert!((BOUND / BYTES - 1..=BOUND / BYTES).contains(&open), "{open} wait");
     assert_eq!(failed(&at, calls[4999]), ErrorKind::LimitReached);
-    // A cancelled put makes room for others; an object that is here already can be put again.
+    // A cancelled put makes space for others; an object that is here already can be put again.
     let patient = calls.iter().copied().find(|&call| at.reply(call).is_none()).unwrap();
     at.ask(Request::Cancel { call: patient });
     let call = put(&mut at, 6000);

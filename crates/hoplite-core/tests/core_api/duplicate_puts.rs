@@ -163,7 +163,7 @@ fn what_is_kept_for_a_second_put_is_given_up_for_room() {
     assert_eq!(failed(&second.at, second.seal), ErrorKind::StoreFull);
 }
 
-/// Whoever waited for room while the bytes were still being written gets it.
+/// Whoever waited for space while the bytes were still being written gets it.
 #[test]
 fn what_is_kept_for_a_second_put_is_given_up_for_who_waits_already() {
     let mut at = Node::among(3, STORE);
@@ -211,7 +211,7 @@ fn what_its_client_views_takes_the_place_of_a_first_content_that_is_lost() {
     assert!(!second.at.copies.contains_key(&second.spare));
 }
 
-/// Its room would be made the object's again, under whoever streams from it.
+/// Its space would be made the object's again, under whoever streams from it.
 #[test]
 fn what_somebody_still_streams_from_is_not_offered_yet() {
     let mut at = Node::among(3, STORE);

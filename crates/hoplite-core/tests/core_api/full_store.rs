@@ -172,7 +172,7 @@ fn an_object_larger_than_the_store_fails_its_gets() {
     at.assert_empty();
 }
 
-/// A slot without room lets go of its sources; that is no news for itself.
+/// A slot without space lets go of its sources; that is no news for itself.
 #[test]
 fn a_slot_waits_for_room_without_waking_itself() {
     let mut at = Node::among(2, TWO);
@@ -190,7 +190,7 @@ fn a_slot_waits_for_room_without_waking_itself() {
     assert_eq!(at.reply(call), Some(&Reply::Done));
 }
 
-/// A fetch that gave up waiting for room is not in line for it any more.
+/// A fetch that gave up waiting for space is not in line for it any more.
 #[test]
 fn a_fetch_that_is_given_up_for_want_of_room_leaves_nothing() {
     let mut at = Node::among(2, TWO);
@@ -205,7 +205,7 @@ fn a_fetch_that_is_given_up_for_want_of_room_leaves_nothing() {
     assert!(!left.iter().any(|left| left.starts_with("space waiters")), "{left:?}");
 }
 
-/// The other put of it took the room that both waited for.
+/// The other put of it took the space that both waited for.
 #[test]
 fn a_put_that_waits_for_room_ends_when_the_object_is_here() {
     let mut at = Node::alone(SIZE + 64);

@@ -105,7 +105,7 @@ fn a_small_put_that_somebody_was_sent_before_it_was_given_up_stays() {
     small_put(&mut at, id, 5);
     at.request(3, id, ask(7));
     assert!(at.take_answers(id).iter().any(|(_, answer)| matches!(answer, DirectoryAnswer::Inline { .. })));
-    // It has no room for it by now.
+    // It has no space for it by now.
     at.request(3, id, DirectoryRequest::Withdraw { seq: 8, edition: edition(5) });
     give_up(&mut at, id, 5);
     assert_stays(&mut at, id);

@@ -114,14 +114,14 @@ fn many_reductions_run_at_a_time() {
     });
 }
 
-/// Neither the owners' words on the targets nor the room for them is sought among all slots.
+/// Neither the owners' words on the targets nor the space for them is sought among all slots.
 #[test]
 fn many_slots_are_taken_on_one_node() {
     assert_growth(1000, 4 * MORE as u32, |assignments| {
         let mut at = Node::among(2, STORE);
         let source = at.id_owned_by(ME);
         at.ask(put_small(source, SMALL));
-        // They wait for room: the driver of these tests looks at all copies itself when one is opened.
+        // They wait for space: the driver of these tests looks at all copies itself when one is opened.
         let ids = (0..).map(|number| object(&format!("half the room {number}")));
         let other = { ids }.find(|&id| at.owner_of(id) == ME).unwrap();
         put(&mut at, other, STORE / 2);

@@ -106,7 +106,7 @@ fn bytes_that_nobody_wants_any_more_are_given_back() {
 fn bytes_that_there_is_no_room_for_are_given_back() {
     let mut at = Node::among(3, SIZE);
     let (id, _, ask) = asked(&mut at);
-    // Being written, and so it cannot be evicted: all of the room.
+    // Being written, and so it cannot be evicted: all of the space.
     let call = at.ask(create(object("large"), SIZE - 64));
     created(&at, call);
     at.take_mail();

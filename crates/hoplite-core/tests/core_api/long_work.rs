@@ -271,7 +271,7 @@ fn many_puts_of_one_object_go_on_in_turns() {
     let copy = created(&at, calls[0]);
     at.wait(Duration::from_millis(50));
     assert!(calls[1..].iter().all(|&call| at.reply(call).is_none()));
-    // It takes all room: the others wait for that.
+    // It takes all space: the others wait for that.
     at.ask(Request::Abort { copy });
     let copy = created(&at, calls[1]);
     let full = object("full");
@@ -346,7 +346,7 @@ fn many_puts_that_wait_for_room_go_on_in_turns() {
     }
 }
 
-/// Of small copies that nobody uses; of each size there is room for so many.
+/// Of small copies that nobody uses; of each size there is space for so many.
 const SMALL_COPIES: u64 = 2500;
 const LARGE: u64 = 2400 * (SMALL.next_multiple_of(64) + 64);
 
@@ -412,7 +412,7 @@ fn room_for_several_large_puts_is_made_for_one_after_the_other() {
     assert_eq!(steps, [[no, no, no], [yes, no, no], [yes, yes, no], [yes, yes, yes]]);
 }
 
-/// It asks for a sender again once all of that room is there.
+/// It asks for a sender again once all of that space is there.
 #[test]
 fn room_for_a_large_object_that_is_fetched_is_made_in_turns() {
     let mut at = among_with_room(0);

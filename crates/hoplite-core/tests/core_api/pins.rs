@@ -271,7 +271,7 @@ fn a_node_that_refused_may_keep_it_when_it_is_told_again() {
     assert!(said.iter().any(kept), "{said:?}");
 }
 
-/// It would be asked for when there is room, which may be never.
+/// It would be asked for when there is space, which may be never.
 #[test]
 fn who_waits_for_room_for_an_object_refuses_to_keep_it() {
     let mut at = Node::among(3, 2 * SIZE);

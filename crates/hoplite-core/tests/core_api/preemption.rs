@@ -29,7 +29,7 @@ fn partial(at: &mut Node, of: ReductionId, source: ObjectId) -> SlotAssignment {
     SlotAssignment { root: false, edition, ..root_assignment(at, ObjectId::partial_sum(of, 0), source) }
 }
 
-/// Slots of the reductions 1, 3 and 5 of node 2 hold all room of node 1, with a source; each of one copy's size.
+/// Slots of the reductions 1, 3 and 5 of node 2 hold all space of node 1, with a source; each of one copy's size.
 fn full() -> (Node, ObjectId) {
     let mut at = Node::among(2, room_for(4));
     let source = at.id_owned_by(ME);
@@ -43,7 +43,7 @@ fn full() -> (Node, ObjectId) {
     (at, source)
 }
 
-/// A slot waits for room, and is told by its coordinator to preempt others. Returns whose
+/// A slot waits for space, and is told by its coordinator to preempt others. Returns whose
 /// slots have let go.
 fn preempt(at: &mut Node, of: ReductionId, assignment: SlotAssignment) -> Vec<u64> {
     at.hear(2, PeerMessage::AssignSlot { reduction: of, assignment });
@@ -180,7 +180,7 @@ fn a_coordinator_asks_for_room_when_all_sources_are_complete() {
     assert!(asked(&mut at));
 }
 
-/// Whoever waits for its target, and for room, would wait for ever.
+/// Whoever waits for its target, and for space, would wait for ever.
 #[test]
 fn a_reduction_that_comes_to_lack_a_source_says_so_to_all_its_sums() {
     let mut at = Node::among(4, 16 << 20);
@@ -214,7 +214,7 @@ fn a_reduction_that_comes_to_lack_a_source_says_so_to_all_its_sums() {
     assert!(again.lacking && again.attempt == sum.attempt, "{again:?}");
 }
 
-/// A sum that nobody reads would hold its room until the reduction is over.
+/// A sum that nobody reads would hold its space until the reduction is over.
 #[test]
 fn who_speaks_of_a_slot_that_is_anothers_is_told_so_and_lets_go() {
     let mut at = Node::among(3, 16 << 20);

@@ -75,7 +75,7 @@ fn create_progress_seal_get_release_delete() {
     at.assert_empty();
 }
 
-/// Sealed and deleted, or given up: the room is nobody else's before the release, or the end of the client.
+/// Sealed and deleted, or given up: the space is nobody else's before the release, or the end of the client.
 #[test]
 fn a_client_may_keep_what_it_created() {
     for (seals, releases) in [(true, true), (true, false), (false, true), (false, false)] {

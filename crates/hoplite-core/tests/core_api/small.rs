@@ -199,7 +199,7 @@ fn of_many_that_came_the_first_k_are_folded() {
     assert_eq!(at.status().copies, 1, "the others are let go");
 }
 
-/// Those that are not needed must not keep the target from its room.
+/// Those that are not needed must not keep the target from its space.
 #[test]
 fn the_target_has_room_although_more_came_than_are_needed() {
     let (mut at, call, _) = called(8 << 10, 16, 2, |_| bytes(SMALL));

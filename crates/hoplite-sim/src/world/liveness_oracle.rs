@@ -144,7 +144,7 @@ impl World {
             let lives = self.nodes[place.index].alive && self.nodes[place.index].boot == place.boot;
             if done && lives && !standing.is_doomed(*id) && !self.has_sealed(place, *id) {
                 if !self.plan.has_space && self.stats.false_deaths > 0 {
-                    // Another content stands since, for which there is no room here.
+                    // Another content stands since, for which there is no space here.
                     self.excuses.count(Excuse::NoSpace);
                     continue;
                 }

@@ -134,7 +134,7 @@ pub struct Plan {
     pub means: Means,
     /// Nodes start within this time of each other.
     pub start_spread: Duration,
-    /// Owners know everything: members neither come nor go after the start, and stores have room.
+    /// Owners know everything: members neither come nor go after the start, and stores have space.
     pub calm: bool,
     /// Everything fits everywhere at once.
     pub has_space: bool,

@@ -121,7 +121,7 @@ pub enum DirectoryRequest {
         #[n(0)]
         nodes: Vec<NodeId>,
     },
-    /// In answer to `Pin`: the store here has no room for the object.
+    /// In answer to `Pin`: the store here has no space for the object.
     #[n(12)]
     PinRefused,
 }

@@ -355,8 +355,8 @@ pub enum PeerMessage {
         #[n(1)]
         partial: bool,
     },
-    /// The slot's node to the coordinator, while it goes on: the slot waits for room. Answered by `Preempt` once
-    /// the reduction needs nothing but room.
+    /// The slot's node to the coordinator, while it goes on: the slot waits for space. Answered by `Preempt` once
+    /// the reduction needs nothing but space.
     #[n(21)]
     SlotNeedsSpace {
         #[n(0)]
@@ -366,7 +366,7 @@ pub enum PeerMessage {
         #[n(2)]
         attempt: u32,
     },
-    /// Coordinator to the slot's node: all sources are complete. Other reductions that hold the room are to
+    /// Coordinator to the slot's node: all sources are complete. Other reductions that hold the space are to
     /// give it up, if they are later ones or lack a source.
     #[n(22)]
     Preempt {

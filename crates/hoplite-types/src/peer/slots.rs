@@ -22,7 +22,7 @@ pub enum SlotFailure {
     /// The target's id is taken there.
     #[n(3)]
     Taken,
-    /// The node let go of the slot: it took the coordinator for dead, or another reduction needed the room.
+    /// The node let go of the slot: it took the coordinator for dead, or another reduction needed the space.
     #[n(4)]
     LetGo(
         /// Slots assigned in earlier epochs are refused (see `ResyncRequest`).
@@ -73,7 +73,7 @@ pub struct SlotAssignment {
     /// Grows with every change of the assignment: one that comes late, by an older connection, changes nothing.
     #[n(13)]
     pub version: u32,
-    /// Some source may be incomplete: the slot gives up its room to a reduction that needs nothing else.
+    /// Some source may be incomplete: the slot gives up its space to a reduction that needs nothing else.
     #[n(14)]
     pub lacking: bool,
     /// Where in the sources the part begins that is folded; `size` says how long it is.

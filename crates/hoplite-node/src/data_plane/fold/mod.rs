@@ -117,7 +117,7 @@ impl Fold {
             "fold ended"
         );
         let fold = self.fold;
-        // Copies and connections are let go of before the core may reuse their room.
+        // Copies and connections are let go of before the core may reuse their space.
         self.sum.lock().close();
         drop(self);
         completion.conclude(Input::FoldEnded { fold, outcome });

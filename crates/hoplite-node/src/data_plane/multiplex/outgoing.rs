@@ -227,7 +227,7 @@ impl Outgoing {
     }
 
     /// Writes what there is in frames, then `piece`. Who is stopped in the middle of it takes the bundle along:
-    /// its peer may not read, and the copy's room may be wanted.
+    /// its peer may not read, and the copy's space may be wanted.
     async fn write(&mut self, bundle: &mut Bundle, piece: Option<Piece>) -> io::Result<()> {
         // What is ordered meanwhile makes frames that go behind the piece.
         let mut frames = self.frames.split();
