@@ -55,14 +55,14 @@ pub fn small_sum_bytes_max(sources: usize, bytes_per_s: f64) -> u64 {
 }
 
 /// What a slot costs its coordinator and its node, by measurement a few of these; stripes need n·(n+1).
-const SEAT_S: f64 = 20e-6;
+const SLOT_S: f64 = 20e-6;
 
 /// Whether an allreduce on `nodes` nodes ends earlier in stripes, begun `waited_s` after a chain could have
 /// been: the last stripe's last byte takes 2·(n-1) hops.
 pub fn stripes_pay(nodes: usize, bytes: u64, waited_s: f64, latency_s: f64, bytes_per_s: f64) -> bool {
     let n = nodes.max(1) as f64;
     let saved = 2.0 / n * bytes as f64 / bytes_per_s;
-    saved > waited_s + 2.0 * (n - 1.0) * latency_s + n * (n + 1.0) * SEAT_S
+    saved > waited_s + 2.0 * (n - 1.0) * latency_s + n * (n + 1.0) * SLOT_S
 }
 
 /// How many receivers one sender may serve at once: as many as it can send to in the time of a hop.

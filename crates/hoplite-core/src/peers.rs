@@ -59,7 +59,7 @@ impl Core {
                 self.on_directory(origin, hops, id, request)
             }
             PeerMessage::Answer { id, answer } => self.on_answer(from, id, answer),
-            PeerMessage::DeletionHeard { id } => self.directory.on_deletion_heard(&mut self.ctx, from, id),
+            PeerMessage::DeletionAck { id } => self.directory.on_deletion_ack(&mut self.ctx, from, id),
             PeerMessage::InventoryRequest { round, scope, shards, from: cursor, fresh, clock } => {
                 self.on_inventory_request(from, round, scope, shards, cursor, fresh, clock);
             }
@@ -247,7 +247,7 @@ impl Core {
                 (None, None) => {}
             }
         }
-        self.send(owner, PeerMessage::DeletionHeard { id }, None);
+        self.send(owner, PeerMessage::DeletionAck { id }, None);
     }
 
     pub(crate) fn on_member_changes(&mut self, changes: Vec<Change>) {

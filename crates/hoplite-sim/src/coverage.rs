@@ -34,7 +34,7 @@ list! {
         Bring, PinRefused, Verdict, Lend, Inline, Deleted, Lost, Copy, CopyGone, DeleteDone, Located, Pin, AskAgain,
         NotYet, Holders, ClaimVerdict, Pull, CancelPull, PullRefused, Check, Checked, AssignSlot, SlotFailed,
         SlotHeld, SlotNeedsSpace, Preempt, ReleaseSlot, RootDone, Commit, Committed, ReleaseSlots, Prefetch, Ping,
-        Pong, ResyncRequest, DeletionHeard, BackupIds, InventoryRequest, Inventory, MembersRequest, Members, Goodbye,
+        Pong, ResyncRequest, DeletionAck, BackupIds, InventoryRequest, Inventory, MembersRequest, Members, Goodbye,
     }
 }
 
@@ -122,7 +122,7 @@ impl Kind {
             PeerMessage::Ping { .. } => Kind::Ping,
             PeerMessage::Pong { .. } => Kind::Pong,
             PeerMessage::ResyncRequest { .. } => Kind::ResyncRequest,
-            PeerMessage::DeletionHeard { .. } => Kind::DeletionHeard,
+            PeerMessage::DeletionAck { .. } => Kind::DeletionAck,
             PeerMessage::BackupIds { .. } => Kind::BackupIds,
             PeerMessage::InventoryRequest { .. } => Kind::InventoryRequest,
             PeerMessage::Inventory { .. } => Kind::Inventory,
@@ -149,7 +149,7 @@ fn subject(message: &PeerMessage) -> (Thing, u64) {
         PeerMessage::Directory { id, request, .. } => (Thing::Object(*id), request_number(request)),
         PeerMessage::Answer { id, answer } => (Thing::Object(*id), answer_number(answer)),
         PeerMessage::Pull { transfer, id, .. } => (Thing::Object(*id), transfer.0),
-        PeerMessage::Prefetch { id } | PeerMessage::DeletionHeard { id } => (Thing::Object(*id), 0),
+        PeerMessage::Prefetch { id } | PeerMessage::DeletionAck { id } => (Thing::Object(*id), 0),
         PeerMessage::CancelPull { transfer }
         | PeerMessage::PullRefused { transfer }
         | PeerMessage::Check { transfer }
@@ -469,8 +469,8 @@ mod tests {
         let check: Vec<u64> = met(&follower, Kind::Check);
         assert_eq!(check, [1, 1, 1, 1, 1, 0]);
         follower.on_read(c, b, &prefetch, [ms(5), ms(6)], 3);
-        follower.on_read(a, b, &PeerMessage::DeletionHeard { id }, [ms(4), ms(7)], 1);
-        assert_eq!(met(&follower, Kind::DeletionHeard), [0u64, 0, 0, 0, 0, 1]);
+        follower.on_read(a, b, &PeerMessage::DeletionAck { id }, [ms(4), ms(7)], 1);
+        assert_eq!(met(&follower, Kind::DeletionAck), [0u64, 0, 0, 0, 0, 1]);
         let mut sum = Table::default();
         sum.add(&follower.table);
         sum.add(&follower.table);

@@ -281,7 +281,7 @@ impl Directory {
     }
 
     /// `node` has dropped what it had of the deleted object.
-    pub fn on_deletion_heard(&mut self, ctx: &mut Ctx, node: NodeId, id: ObjectId) {
+    pub fn on_deletion_ack(&mut self, ctx: &mut Ctx, node: NodeId, id: ObjectId) {
         if let Some(deletion) = self.tombstones.deletions.get_mut(&id) {
             deletion.unheard.remove(&node);
             self.finish_deletion(ctx, id);

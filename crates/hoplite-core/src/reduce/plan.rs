@@ -17,7 +17,7 @@ use crate::timers::Timer;
 use crate::Core;
 
 /// So many slots are told what changed for them in one turn: some milliseconds' work, with a look at all of them.
-const SEATS_PER_TURN: usize = 512;
+const ASSIGNMENTS_PER_TURN: usize = 512;
 
 /// Pause between two turns.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
@@ -30,7 +30,7 @@ impl Core {
         let id = ReductionId { coordinator: self.ctx.me, number };
         let epochs = self.slots.epochs();
         let changes = reduction.changes(id, lacking, epochs);
-        if changes.len() == SEATS_PER_TURN {
+        if changes.len() == ASSIGNMENTS_PER_TURN {
             self.ctx.timers.set(self.ctx.now + PAUSE, Timer::AdvanceReduction(number));
         }
         for (to, assignment) in changes {
@@ -96,7 +96,7 @@ impl Reduction {
             if let Some(assignment) = self.slots[position].1.reconcile(node, wanted, fixed) {
                 messages.push((node, assignment));
             }
-            if messages.len() == SEATS_PER_TURN {
+            if messages.len() == ASSIGNMENTS_PER_TURN {
                 break;
             }
         }

@@ -437,7 +437,7 @@ pub fn message(tape: &mut Tape, from: NodeId) -> PeerMessage {
         22 => PeerMessage::Check { transfer: transfer(tape) },
         23 => PeerMessage::Checked { transfer: transfer(tape), watermark: tape.size() },
         24 => PeerMessage::ResyncRequest { epoch: tape.number() },
-        25 => PeerMessage::DeletionHeard { id: object(tape) },
+        25 => PeerMessage::DeletionAck { id: object(tape) },
         26 => PeerMessage::BackupIds { ids: tape.list(object) },
         27 => PeerMessage::InventoryRequest {
             round: tape.number(),

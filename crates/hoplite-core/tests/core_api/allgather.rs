@@ -265,7 +265,7 @@ fn after_the_commit_who_is_late_goes_on_alone_and_fetches_what_breaks_off() {
     }
 }
 
-/// The coordinator is done once the root has sealed, and disbands a node whose report crossed the commit.
+/// The coordinator is done once the root has sealed, and releases the slots of a node whose report crossed the commit.
 #[test]
 fn after_the_commit_nothing_of_the_coordinator_takes_the_parts_away() {
     for dies in [false, true] {

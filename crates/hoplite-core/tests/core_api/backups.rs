@@ -127,7 +127,7 @@ fn what_was_deleted_needs_no_backup() {
         message => matches!(message, PeerMessage::BackupIds { .. }),
     });
     assert!(matches!(last, Some((to, PeerMessage::Answer { .. })) if to == node(2)), "{last:?}");
-    at.hear(2, PeerMessage::DeletionHeard { id: ours });
+    at.hear(2, PeerMessage::DeletionAck { id: ours });
     skip(&mut at, limits::TOMBSTONE_TTL + Duration::from_secs(2));
     assert_eq!(at.leftovers(), Vec::<String>::new());
 }

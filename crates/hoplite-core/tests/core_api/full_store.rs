@@ -186,7 +186,7 @@ fn a_slot_waits_for_room_without_waking_itself() {
     assert!(at.folds.is_empty());
     let call = at.ask(delete(mine));
     assert_eq!(at.folds.len(), 1);
-    at.hear(2, PeerMessage::DeletionHeard { id: mine });
+    at.hear(2, PeerMessage::DeletionAck { id: mine });
     assert_eq!(at.reply(call), Some(&Reply::Done));
 }
 

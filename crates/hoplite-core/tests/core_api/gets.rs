@@ -191,7 +191,7 @@ fn a_time_out_tells_what_was_going_on() {
     at.wait(Duration::from_millis(300));
     let Some(Reply::Failed(error)) = at.reply(call) else { panic!("{:?}", at.reply(call)) };
     assert_eq!(error.kind, ErrorKind::TimedOut);
-    let story = [
+    let parts = [
         node(1).to_string(),
         node(3).to_string(),
         id.to_string(),
@@ -199,7 +199,7 @@ fn a_time_out_tells_what_was_going_on() {
         "0.300 s".to_owned(),
         "2 sender(s)".to_owned(),
     ];
-    for part in story {
+    for part in parts {
         assert!(error.message.contains(&part), "no {part:?} in {:?}", error.message);
     }
     // Nobody wants it, but it is on its way: it may serve others.

@@ -366,8 +366,8 @@ impl World {
         };
         assert_eq!(commits, [&(node(at), commit)]);
         let told: BTreeSet<_> = self.slots.values().map(|participant| node(participant.at)).collect();
-        let disbanded = |to| mail.contains(&(to, PeerMessage::ReleaseSlots { reduction }));
-        assert!(told.into_iter().all(disbanded), "{mail:?}");
+        let released = |to| mail.contains(&(to, PeerMessage::ReleaseSlots { reduction }));
+        assert!(told.into_iter().all(released), "{mail:?}");
         self.call = 0;
         let target = received_report(1, edition, SIZE, None);
         let stamp = Some(self.slots[&slot].assignment.stamp);

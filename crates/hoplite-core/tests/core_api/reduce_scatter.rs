@@ -71,7 +71,7 @@ fn reduction_of(mail: &[(NodeId, PeerMessage)]) -> ReductionId {
     assignment.expect("somebody has a slot")
 }
 
-fn disbanded(mail: &[(NodeId, PeerMessage)]) -> BTreeSet<NodeId> {
+fn released(mail: &[(NodeId, PeerMessage)]) -> BTreeSet<NodeId> {
     let is_disband = |message: &PeerMessage| matches!(message, PeerMessage::ReleaseSlots { .. });
     mail.iter().filter(|(_, message)| is_disband(message)).map(|(to, _)| *to).collect()
 }
@@ -142,7 +142,7 @@ fn a_commit_goes_to_all_and_the_caller_hears_when_the_root_has_sealed() {
     let Some(Reply::Reduced { sources }) = called.at.reply(called.call) else { panic!("no answer") };
     assert_eq!(BTreeSet::from_iter(sources), BTreeSet::from_iter(&called.sources));
     let mail = called.at.take_mail();
-    assert_eq!(disbanded(&mail), BTreeSet::new(), "some may still be at it");
+    assert_eq!(released(&mail), BTreeSet::new(), "some may still be at it");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn what_breaks_off_is_taken_back_as_a_whole_and_striped_only_so_often() {
         let failed = PeerMessage::SlotFailed { reduction, slot: assignment.slot, attempt: 0, failure };
         called.at.hear(from.addr.port(), failed.clone());
         mail = called.at.take_mail();
-        assert_eq!(disbanded(&mail), NODES.map(node).collect());
+        assert_eq!(released(&mail), NODES.map(node).collect());
         // Repeated, it is about slots that are none any more.
         called.at.hear(from.addr.port(), failed);
         assert!(called.at.take_mail().is_empty());
@@ -181,7 +181,7 @@ fn without_one_of_its_sources_it_goes_on_as_a_chain() {
     let lost = DirectoryRequest::Withdraw { seq: 2, edition: edition(3) };
     called.at.request(3, called.sources[1], lost);
     let mail = called.at.take_mail();
-    assert_eq!(disbanded(&mail), NODES.map(node).collect());
+    assert_eq!(released(&mail), NODES.map(node).collect());
     let told = assignments(mail);
     assert!(!told.is_empty() && !are_stripes(&told));
     assert!(told.iter().all(|(to, _)| *to != node(3)));
@@ -211,7 +211,7 @@ fn a_store_too_small_for_stripes_gets_a_chain() {
         .at
         .hear(from.addr.port(), PeerMessage::SlotNeedsSpace { reduction, slot: assignment.slot, attempt: 0 });
     let mail = called.at.take_mail();
-    assert_eq!(disbanded(&mail), NODES.map(node).collect());
+    assert_eq!(released(&mail), NODES.map(node).collect());
     let told = assignments(mail);
     assert!(!told.is_empty() && !are_stripes(&told));
 }

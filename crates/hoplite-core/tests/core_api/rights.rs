@@ -45,7 +45,7 @@ fn a_delete_waits_for_holders_that_a_new_owner_hears_of() {
     let told = at.take_answers(id);
     assert!(told.iter().any(|(to, answer)| *to == 2 && matches!(answer, DirectoryAnswer::Deleted { .. })));
     assert_eq!(at.reply(call), None, "node 2 serves it still");
-    at.hear(2, PeerMessage::DeletionHeard { id });
+    at.hear(2, PeerMessage::DeletionAck { id });
     assert_eq!(at.reply(call), Some(&Reply::Done));
 }
 

@@ -49,7 +49,7 @@ fn a_delete_is_done_when_all_have_heard() {
     let (mut at, id, deleted) = deleted_while_held();
     for &holder in &deleted {
         assert_eq!(told(&mut at, id).1, []);
-        at.hear(holder, PeerMessage::DeletionHeard { id });
+        at.hear(holder, PeerMessage::DeletionAck { id });
     }
     assert_eq!(told(&mut at, id).1, [3]);
     at.request(3, id, DirectoryRequest::Delete { token: TOKEN });
@@ -60,7 +60,7 @@ fn a_delete_is_done_when_all_have_heard() {
 fn nobody_waits_for_the_dead_to_hear() {
     let (mut at, id, deleted) = deleted_while_held();
     for &holder in deleted.iter().filter(|&&holder| holder != 2) {
-        at.hear(holder, PeerMessage::DeletionHeard { id });
+        at.hear(holder, PeerMessage::DeletionAck { id });
     }
     at.kill(2);
     assert_eq!(told(&mut at, id).1, [3]);
@@ -82,7 +82,7 @@ fn everyone_concerned_hears_of_a_deletion_before_it_is_done() {
     let (deleted, done) = told(&mut at, id);
     assert_eq!((&deleted[..5], &done[..]), (&[2, 3, 4, 5, 6][..], &[][..]));
     for concerned in deleted {
-        at.hear(concerned, PeerMessage::DeletionHeard { id });
+        at.hear(concerned, PeerMessage::DeletionAck { id });
     }
     assert_eq!(told(&mut at, id).1, [7]);
 }
@@ -93,7 +93,7 @@ fn a_deletion_is_repeated_to_whoever_may_have_missed_it() {
     at.handle(Input::PeerBroken { node: node(2) });
     at.wait(Duration::from_millis(100));
     assert_eq!(told(&mut at, id).0, [2]);
-    at.hear(2, PeerMessage::DeletionHeard { id });
+    at.hear(2, PeerMessage::DeletionAck { id });
     at.handle(Input::PeerBroken { node: node(2) });
     at.wait(Duration::from_millis(100));
     assert_eq!(told(&mut at, id).0, [], "it has heard");
@@ -149,7 +149,7 @@ fn the_time_of_a_tombstone_counts_from_the_deletion_wherever_it_is_heard_of() {
     assert_eq!(at.status().tombstones, 0, "its time is over");
     at.answer(2, id, deleted_ago(ttl - 1000));
     assert_eq!(at.status().tombstones, 1);
-    let heard = [other, id].map(|id| (node(2), PeerMessage::DeletionHeard { id }));
+    let heard = [other, id].map(|id| (node(2), PeerMessage::DeletionAck { id }));
     assert_eq!(at.take_mail(), heard, "either way it is answered");
     at.wait(Duration::from_secs(3));
     assert_eq!(at.status().tombstones, 0);
@@ -218,7 +218,7 @@ fn a_deletion_leaves_a_copy_that_was_accepted_later() {
         id,
         DirectoryAnswer::Deleted { deletion: Deletion { stamp: Stamp::from_ms(600), age_ms: 0 } },
     );
-    assert_eq!(at.take_mail(), [(node(2), PeerMessage::DeletionHeard { id })], "or it would be repeated");
+    assert_eq!(at.take_mail(), [(node(2), PeerMessage::DeletionAck { id })], "or it would be repeated");
     assert!(!at.copies[&copy].aborted && at.removed.is_empty());
     at.answer(
         2,
@@ -238,7 +238,7 @@ fn many_may_delete_the_same_object() {
     let ours = at.ask(delete(id));
     assert_eq!(told(&mut at, id), (vec![], vec![]), "whoever is concerned has been told");
     for holder in deleted {
-        at.hear(holder, PeerMessage::DeletionHeard { id });
+        at.hear(holder, PeerMessage::DeletionAck { id });
     }
     assert_eq!(told(&mut at, id).1, [3, 4]);
     assert_eq!(at.reply(ours), Some(&Reply::Done));
@@ -283,7 +283,7 @@ fn a_delete_follows_its_object_to_a_new_owner() {
             let Some(&DirectoryRequest::Delete { token }) = again.last() else { panic!("{again:?}") };
             at.answer(2, id, DirectoryAnswer::DeleteDone { token, deletion: None });
         } else {
-            at.hear(2, PeerMessage::DeletionHeard { id });
+            at.hear(2, PeerMessage::DeletionAck { id });
         }
         assert_eq!(at.reply(call), Some(&Reply::Done));
     }
@@ -321,7 +321,7 @@ fn an_owner_that_is_one_no_more_answers_no_deletion() {
     at.join(3);
     let moved = ours.iter().copied().find(|&id| at.owner_of(id) == 3).expect("some of them");
     at.take_mail();
-    at.hear(2, PeerMessage::DeletionHeard { id: moved });
+    at.hear(2, PeerMessage::DeletionAck { id: moved });
     assert_eq!(at.take_mail(), [], "who deletes asks the new owner");
     assert!(at.status().tombstones >= ours.len() as u64, "but it is not forgotten");
 }

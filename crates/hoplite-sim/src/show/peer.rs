@@ -58,7 +58,7 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
             format!("inventory of {} shards? ({scope:?})", shards.len())
         }
         PeerMessage::Inventory { page, unchanged, next, .. } => inventory(names, page, unchanged.len(), next),
-        PeerMessage::DeletionHeard { id } => format!("deletion of {} heard", names.object(*id)),
+        PeerMessage::DeletionAck { id } => format!("deletion of {} acknowledged", names.object(*id)),
         PeerMessage::SlotNeedsSpace { reduction, slot, attempt } => {
             format!("slot needs space r{} slot {slot} attempt {attempt}", reduction.number)
         }

@@ -86,7 +86,7 @@ impl World {
         if let PeerMessage::Pull { transfer, id, edition, .. } = &message {
             self.pulls.insert((place, *transfer), (*id, *edition));
         }
-        if let PeerMessage::DeletionHeard { id } = message {
+        if let PeerMessage::DeletionAck { id } = message {
             self.judge_confirmation(place, id);
         }
         if let Some(copy) = copy {

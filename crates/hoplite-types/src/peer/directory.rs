@@ -165,7 +165,7 @@ pub enum DirectoryAnswer {
         #[n(4)]
         stamp: Option<Stamp>,
     },
-    /// To all that have to do with the object, and to the backup owner. Answered by `DeletionHeard`.
+    /// To all that have to do with the object, and to the backup owner. Answered by `DeletionAck`.
     #[n(3)]
     Deleted {
         /// What was accepted later stays.

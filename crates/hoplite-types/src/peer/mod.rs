@@ -296,7 +296,7 @@ pub enum PeerMessage {
     },
     /// To the owner of a deleted object: what was here of it is dropped.
     #[n(18)]
-    DeletionHeard {
+    DeletionAck {
         #[n(0)]
         id: ObjectId,
     },

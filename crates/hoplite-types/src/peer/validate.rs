@@ -54,7 +54,7 @@ impl PeerMessage {
             | PeerMessage::Check { .. }
             | PeerMessage::Checked { .. }
             | PeerMessage::ResyncRequest { .. }
-            | PeerMessage::DeletionHeard { .. }
+            | PeerMessage::DeletionAck { .. }
             | PeerMessage::MembersRequest
             | PeerMessage::SlotNeedsSpace { .. }
             | PeerMessage::Preempt { .. }

@@ -152,7 +152,7 @@ draw_enum! {
         Check { transfer },
         Checked { transfer, watermark },
         ResyncRequest { epoch },
-        DeletionHeard { id },
+        DeletionAck { id },
         BackupIds { ids },
         InventoryRequest { round, scope, shards, from, fresh, clock },
         SlotNeedsSpace { reduction, slot, attempt },

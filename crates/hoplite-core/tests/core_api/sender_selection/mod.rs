@@ -253,7 +253,7 @@ impl World {
                 Reaction::Drop { receiver, edition } => self.drop_half(receiver, edition),
                 Reaction::HaveHeard { number } => {
                     let id = self.id;
-                    self.owner.hear(number, PeerMessage::DeletionHeard { id });
+                    self.owner.hear(number, PeerMessage::DeletionAck { id });
                     self.hear_answers();
                 }
             }

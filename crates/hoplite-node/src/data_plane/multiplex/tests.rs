@@ -216,7 +216,7 @@ async fn all_of_them_break_with_the_connection_or_with_the_rules() {
         "too little",
         "by itself",
         "twice",
-        "misfit",
+        "unexpected",
     ] {
         let mut bench = Bench::new();
         let (copy, out) = (bench.copy(10), bench.copy(8));
@@ -248,7 +248,7 @@ async fn all_of_them_break_with_the_connection_or_with_the_rules() {
         }
         let lost = Input::FoldStreamBroken { fold: FOLD, transfer: TransferId(2) };
         let mut expected = vec![received(1, 3, Err(Broken)), lost];
-        if how == "misfit" {
+        if how == "unexpected" {
             expected.push(received(3, 0, Err(Broken)));
         }
         all_of(&mut bench, expected).await;
