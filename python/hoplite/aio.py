@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy.typing as npt
 
 from hoplite import _hoplite, calls
+from hoplite.aio_connection import AioConnection
 from hoplite.connecting import RETRY_INTERVAL
 from hoplite.creation import AsyncCreation
+from hoplite.destinations import caller_memory, new_array, new_tensor
 from hoplite.errors import BadArgument, HopliteError
 from hoplite.ids import ObjectId, ObjectIdLike
-from hoplite.line import Line
-from hoplite.losses import OnLost
 from hoplite.naming import name_objects
 from hoplite.nodes import Locations, Status
+from hoplite.on_lost import OnLost
 from hoplite.reduction import Op, Order, ReduceRequest, ReduceResult
-from hoplite.rooms import fresh_room, room_in, torch_room
 from hoplite.timeouts import CONNECT_TIMEOUT, DEFAULT, Deadline, Timeout
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class AsyncClient:
     def __init__(self, client: Client) -> None:
         """Use `Client.aio`; connects with the first call."""
         self._client = client
-        self._line: Line | None = None
-        # The client's connection when the line was made: another one means that it was renewed.
+        self._aio: AioConnection | None = None
+        # The connection of `client` when this one was made. Another one means that it was renewed.
         self._beside: _hoplite.Connection | None = None
 
     async def reconnect(self, *, timeout: float | None = CONNECT_TIMEOUT) -> None:
@@ -89,9 +89,9 @@ class AsyncClient:
         ids = (id,)
         if out is None and not copy:
             return await self._run(timeout, lambda c, t: calls.get(c, id, t, on_lost), ids)
-        room = fresh_room if out is None else room_in(out)
+        destination = new_array if out is None else caller_memory(out)
         return await self._run(
-            timeout, lambda c, t: calls.get_copy(c, id, t, room, on_lost, partial=False), ids
+            timeout, lambda c, t: calls.get_copy(c, id, t, destination, on_lost, partial=False), ids
         )
 
     async def get_torch(
@@ -100,7 +100,7 @@ class AsyncClient:
         """As `Client.get_torch`."""
         ids = (id,)
         tensor: torch.Tensor = await self._run(
-            timeout, lambda c, t: calls.get_copy(c, id, t, torch_room, on_lost, partial=False), ids
+            timeout, lambda c, t: calls.get_copy(c, id, t, new_tensor, on_lost, partial=False), ids
         )
         return tensor
 
@@ -188,28 +188,28 @@ class AsyncClient:
 
     def close(self) -> None:
         """Disconnect; running calls raise `Aborted`. `Client.close` does this too."""
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        if self._aio is not None:
+            self._aio.close()
+            self._aio = None
 
     def _seconds(self, timeout: Timeout) -> float | None:
         return self._client._seconds(timeout)
 
-    async def _attached(self, timeout: float | None) -> tuple[Line, _hoplite.Connection]:
+    async def _attached(self, timeout: float | None) -> tuple[AioConnection, _hoplite.Connection]:
         loop = asyncio.get_running_loop()
         beside = self._client._connection
-        line = self._line
-        if line is not None and line.loop is not loop and line.loop.is_running():
+        aio = self._aio
+        if aio is not None and aio.loop is not loop and aio.loop.is_running():
             raise BadArgument("another event loop uses client.aio: give each loop a client of its own")
-        if line is not None and (line.loop is not loop or line.is_of_no_use() or self._beside is not beside):
+        if aio is not None and (aio.loop is not loop or aio.is_of_no_use() or self._beside is not beside):
             # The loop it belonged to is over (asyncio.run, called again), or the node it went to: so
             # is that connection.
             self.close()
-        if self._line is None:
+        if self._aio is None:
             # That the node has died is told here too, until somebody reconnects.
             beside.pump()
-            self._line, self._beside = Line(self._client.socket, loop), beside
-        return self._line, await self._line.opened(timeout)
+            self._aio, self._beside = AioConnection(self._client.socket, loop), beside
+        return self._aio, await self._aio.opened(timeout)
 
     async def _reduce(self, request: ReduceRequest, timeout: Timeout) -> ReduceResult:
         ids = [request.target, *request.sources]
@@ -227,12 +227,12 @@ class AsyncClient:
         """Take the steps of a call, awaiting each."""
         seconds = self._seconds(timeout)
         try:
-            line, connection = await self._attached(seconds)
+            aio, connection = await self._attached(seconds)
             steps = call(connection, seconds)
             step = next(steps)
             while True:
                 try:
-                    value = await _taken(step, line)
+                    value = await _taken(step, aio)
                 except BaseException as error:
                     step = steps.throw(error)
                 else:
@@ -245,7 +245,7 @@ class AsyncClient:
             raise
 
 
-async def _taken(step: calls.Step, line: Line) -> Any:
+async def _taken(step: calls.Step, aio: AioConnection) -> Any:
     match step:
         case calls.Work():
             return await _worked(step)
@@ -255,7 +255,7 @@ async def _taken(step: calls.Step, line: Line) -> Any:
                 await told
             return None
         case ticket:
-            return await line.settle(ticket)
+            return await aio.settle(ticket)
 
 
 async def _worked(work: calls.Work) -> Any:

@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from hoplite import _hoplite
 from hoplite.creation import Draft
+from hoplite.destinations import Destination
 from hoplite.errors import BadArgument, Mismatch, ObjectLost
 from hoplite.ids import ObjectId, ObjectIdLike
-from hoplite.losses import OnLost, checked_on_lost
 from hoplite.nodes import Gauge, Link, Location, Locations, Status
+from hoplite.on_lost import OnLost, checked_on_lost
 from hoplite.pickling import Pickled, unpickle
 from hoplite.reduction import ReduceRequest, ReduceResult
-from hoplite.rooms import RoomMaker
 from hoplite.timeouts import Deadline
 from hoplite.values import PICKLE, Header, array_header, array_of, as_array, payload_of
 
@@ -117,8 +117,8 @@ def _copy_in(writing: _hoplite.Writing, offset: int, piece: Any) -> Work:
     return Work(len(piece), lambda: writing.write(offset, piece), writing.stop)
 
 
-def _copy_out(arriving: _hoplite.Arriving, room: Any, deadline: Deadline) -> Work:
-    return Work(arriving.size, lambda: arriving.copy_into(room, deadline.left()), arriving.stop)
+def _copy_out(arriving: _hoplite.Arriving, memory: Any, deadline: Deadline) -> Work:
+    return Work(arriving.size, lambda: arriving.copy_into(memory, deadline.left()), arriving.stop)
 
 
 def create(
@@ -179,7 +179,7 @@ def get_copy(
     connection: _hoplite.Connection,
     id: ObjectIdLike,
     timeout: float | None,
-    make_room: RoomMaker,
+    destination: Destination,
     on_lost: OnLost,
     partial: bool,
 ) -> Steps[Any]:
@@ -190,8 +190,8 @@ def get_copy(
         try:
             arriving = yield connection.get_copy(id, deadline.left(), partial, on_lost != "wait")
             try:
-                result, room = make_room(Header(*arriving.header), arriving.size)
-                if (yield _copy_out(arriving, room, deadline)):
+                result, memory = destination(Header(*arriving.header), arriving.size)
+                if (yield _copy_out(arriving, memory, deadline)):
                     return result
                 # That writing of it was abandoned half-way; the next one begins from its start.
                 continue

@@ -15,13 +15,13 @@ from hoplite.addresses import NodeLike, socket_of
 from hoplite.aio import AsyncClient
 from hoplite.connecting import ATTEMPT_TIMEOUT, RETRY_INTERVAL, open_connection
 from hoplite.creation import Creation
+from hoplite.destinations import caller_memory, new_array, new_tensor
 from hoplite.errors import Aborted, HopliteError, NodeUnreachable
 from hoplite.ids import ObjectId, ObjectIdLike
-from hoplite.losses import OnLost
 from hoplite.naming import name_objects
 from hoplite.nodes import Locations, Status
+from hoplite.on_lost import OnLost
 from hoplite.reduction import Op, Order, ReduceRequest, Reduction
-from hoplite.rooms import fresh_room, room_in, torch_room
 from hoplite.timeouts import CONNECT_TIMEOUT, DEFAULT, Deadline, Timeout, in_seconds
 
 if TYPE_CHECKING:
@@ -195,9 +195,10 @@ class Client:
         ids = (id,)
         if out is None and not copy:
             return self._run(calls.get(self._connection, id, self._seconds(timeout), on_lost), ids)
-        room = fresh_room if out is None else room_in(out)
+        destination = new_array if out is None else caller_memory(out)
         return self._run(
-            calls.get_copy(self._connection, id, self._seconds(timeout), room, on_lost, partial=True), ids
+            calls.get_copy(self._connection, id, self._seconds(timeout), destination, on_lost, partial=True),
+            ids,
         )
 
     def get_torch(
@@ -209,7 +210,7 @@ class Client:
         than PyTorch's.
         """
         steps = calls.get_copy(
-            self._connection, id, self._seconds(timeout), torch_room, on_lost, partial=True
+            self._connection, id, self._seconds(timeout), new_tensor, on_lost, partial=True
         )
         tensor: torch.Tensor = self._run(steps, (id,))
         return tensor

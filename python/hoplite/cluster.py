@@ -14,8 +14,8 @@ from types import TracebackType
 
 from hoplite.client import Client, connect
 from hoplite.errors import BadArgument, TimedOut
-from hoplite.folders import OwnedFolder
 from hoplite.launching import KILL_TIMEOUT, START_TIMEOUT, Launcher
+from hoplite.tempdirs import OwnedTempdir
 from hoplite.timeouts import CONNECT_TIMEOUT, DEFAULT, Deadline, Timeout
 
 __all__ = ["LocalCluster"]
@@ -65,7 +65,7 @@ class LocalCluster:
         self._store_size = str(store_size)
         self._daemon_args = tuple(daemon_args)
         self._start_timeout = start_timeout
-        self._folder = OwnedFolder()
+        self._tempdir = OwnedTempdir()
         self._paused: set[int] = set()
         self._addresses = [f"{HOST}:0"] * nodes
         self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -96,7 +96,7 @@ class LocalCluster:
     @property
     def sockets(self) -> list[str]:
         """The path of each node's Unix socket; other processes connect to these."""
-        return [str(self._folder.path / f"{i}.sock") for i in range(len(self))]
+        return [str(self._tempdir.path / f"{i}.sock") for i in range(len(self))]
 
     @property
     def pids(self) -> list[int | None]:
@@ -202,7 +202,7 @@ class LocalCluster:
             except TimedOut:
                 self.kill(node)
         self._launcher.close()
-        self._folder.remove()
+        self._tempdir.remove()
 
     def _reap(self, node: int, process: subprocess.Popen[bytes], timeout: float | None, told: str) -> None:
         try:
@@ -215,7 +215,7 @@ class LocalCluster:
         self._paused.discard(node)
 
     def _log_path(self, node: int) -> Path:
-        return self._folder.path / f"{node}.log"
+        return self._tempdir.path / f"{node}.log"
 
     def _seeds(self, node: int) -> Iterator[str]:
         for i, pid in enumerate(self.pids):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hoplite.client import Client
-from hoplite.losses import OnLost
+from hoplite.on_lost import OnLost
 
 __all__ = ["Form", "form_of", "kinds", "likeness", "received", "sent", "size_of"]
 

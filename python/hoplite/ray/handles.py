@@ -15,7 +15,7 @@ from ray._private.worker import global_worker
 from hoplite.client import Client
 from hoplite.errors import HopliteError, NodeUnreachable, ObjectLost, StoreFull, TimedOut
 from hoplite.ids import ObjectId
-from hoplite.losses import OnLost
+from hoplite.on_lost import OnLost
 from hoplite.ray import connection
 from hoplite.ray.ahead import note_part
 from hoplite.ray.apart import are_handles_kept

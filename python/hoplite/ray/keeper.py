@@ -17,7 +17,6 @@ from ray._private import worker
 
 from hoplite.client import connect
 from hoplite.errors import BadArgument, HopliteError, NodeUnreachable, ObjectDeleted, ObjectLost, TimedOut
-from hoplite.folders import OwnedFolder
 from hoplite.ids import ObjectId
 from hoplite.launching import Launcher
 from hoplite.ray.apart import keep_handles
@@ -28,6 +27,7 @@ from hoplite.ray.lifetime import Guards, id_of
 from hoplite.ray.names import address_of_node, announce
 from hoplite.ray.watch import watching
 from hoplite.reduction import Op, Order
+from hoplite.tempdirs import OwnedTempdir
 from hoplite.values import is_torch_tensor
 
 __all__ = ["CONCURRENCY_MAX", "Keeper"]
@@ -60,8 +60,8 @@ class Keeper:
     def __init__(self, store_size: str | None) -> None:
         """Start the node, which joins the others. Raises `NodeUnreachable`."""
         keep_handles()
-        self._folder = OwnedFolder()
-        self._socket = str(self._folder.path / "node.sock")
+        self._tempdir = OwnedTempdir()
+        self._socket = str(self._tempdir.path / "node.sock")
         self._launcher = Launcher()
         node_id = ray.get_runtime_context().get_node_id()
         host = ray.util.get_node_ip_address()
@@ -115,7 +115,7 @@ class Keeper:
             await asyncio.to_thread(self._process.wait, timeout)
         except subprocess.TimeoutExpired:
             self._process.kill()
-        self._folder.remove()
+        self._tempdir.remove()
 
     @_made_again
     async def fetch(self, references: Sequence[ray.ObjectRef], timeout: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Private memory for a copying get: new memory of the right size, or the caller's own."""
+"""Where a copying get writes: new private memory of the right size, or memory of the caller."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hoplite.values import ARRAY, Header, dtype_of, is_torch_tensor
 
 Bytes = npt.NDArray[np.uint8]
 
-RoomMaker = Callable[[Header, int], tuple[Any, Bytes]]
+Destination = Callable[[Header, int], tuple[Any, Bytes]]
 """From an object's header and size to what the caller gets, and the same memory as bytes."""
 
 
-def fresh_room(header: Header, size: int) -> tuple[Any, Bytes]:
+def new_array(header: Header, size: int) -> tuple[Any, Bytes]:
     """A new NumPy array."""
     if header.encoding != ARRAY:
         plain = np.empty(size, np.uint8)
@@ -26,7 +26,7 @@ def fresh_room(header: Header, size: int) -> tuple[Any, Bytes]:
     return array, _bytes_of(array)
 
 
-def torch_room(header: Header, size: int) -> tuple[Any, Bytes]:
+def new_tensor(header: Header, size: int) -> tuple[Any, Bytes]:
     """A new PyTorch tensor."""
     import torch
 
@@ -46,7 +46,7 @@ def torch_room(header: Header, size: int) -> tuple[Any, Bytes]:
     return tensor, tensor.reshape(-1).view(torch.uint8).numpy()
 
 
-def room_in(out: Any) -> RoomMaker:
+def caller_memory(out: Any) -> Destination:
     """`out`, if it is writable, C-contiguous, and fits the object that comes."""
     array = _array_of(out)
     if array.dtype.hasobject:

@@ -11,14 +11,14 @@ from hoplite.connecting import open_connection
 from hoplite.errors import Aborted, TimedOut
 from hoplite.timeouts import CONNECT_TIMEOUT, checked
 
-__all__ = ["Line"]
+__all__ = ["AioConnection"]
 
 OPEN_TIMEOUT_MIN = 1.0
 """Seconds the first call may spend on connecting, however short its own time-out is: that is meant
 for the answer, and a node that runs needs a millisecond."""
 
 
-class Line:
+class AioConnection:
     """Connects in the background; `opened` waits for that."""
 
     def __init__(self, socket: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -80,10 +80,10 @@ class Line:
             # An end of file stays readable for ever; every call has failed, nothing more will come.
             self._gone = True
             self._unwatch()
-        elif self._fd is not None and not self._watch_room(connection):
+        elif self._fd is not None and not self._watch_writable(connection):
             self.loop.remove_writer(self._fd)
 
-    def _watch_room(self, connection: _hoplite.Connection) -> bool:
+    def _watch_writable(self, connection: _hoplite.Connection) -> bool:
         """Whether there is something to send once there is room."""
         if self._fd is None or not connection.wants_write():
             return False
@@ -92,7 +92,7 @@ class Line:
 
     async def settle(self, ticket: _hoplite.Ticket) -> Any:
         """The answer to `ticket`; cancelling the awaiting task cancels the call."""
-        self._watch_room(self._opening.result())
+        self._watch_writable(self._opening.result())
         if not ticket.done():
             future: asyncio.Future[None] = self.loop.create_future()
             self._waiting[id(future)] = (ticket, future)

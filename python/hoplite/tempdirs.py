@@ -1,4 +1,4 @@
-"""Folders in /tmp. If their process dies, the next process that makes one removes them."""
+"""Temporary directories in /tmp. If their process dies, the next process that makes one removes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-__all__ = ["OwnedFolder"]
+__all__ = ["OwnedTempdir"]
 
 ROOT = Path("/tmp")
 """Whatever $TMPDIR says: a socket's path may be 107 bytes long at most."""
@@ -19,7 +19,7 @@ PREFIX = "hoplite-cluster-"
 LOCK = "owner.lock"
 
 
-class OwnedFolder:
+class OwnedTempdir:
     """A new folder, locked while this process lives; those whose owners have died are removed first.
 
     A lock and not a process id in the name: ids are used again, and mean different processes in
