@@ -156,7 +156,7 @@ def pid_of(socket: str) -> int:
 def sockets() -> list[str]:
     """Of all Hoplite nodes."""
     import hoplite.ray as hoplite_ray
-    from hoplite.ray.names import socket_of_node
+    from hoplite.ray.nodes.lookup import socket_of_node
 
     return [socket for node in hoplite_ray.nodes() if (socket := socket_of_node(node))]
 

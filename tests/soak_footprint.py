@@ -11,7 +11,7 @@ from typing import Any
 import hoplite
 import hoplite.ray as hoplite_ray
 import ray
-from hoplite.ray.names import keeper_of
+from hoplite.ray.nodes.lookup import keeper_of
 from ray_cluster import TIMEOUT, RayCluster, children_of, parent_of, pid_of, sockets
 
 
@@ -103,13 +103,14 @@ def most_of(pids: Iterable[int]) -> Footprint:
 
 def tables() -> dict[str, int]:
     """How many things this process of a Ray program has in Hoplite's tables."""
-    from hoplite.ray import lineage, lingering, recovery, watch
+    from hoplite.ray.recovery import lineage, loss_poller, rebuilder
+    from hoplite.ray.values import generator_guards
 
-    making = 0 if recovery._recovery is None else len(recovery._recovery._making)
+    making = 0 if rebuilder._recovery is None else len(rebuilder._recovery._making)
     return {
         "tasks": len(lineage._tasks.by_id),
-        "yielded": len(lingering._held),
-        "waited for": len(watch._awaited),
+        "yielded": len(generator_guards._held),
+        "waited for": len(loss_poller._awaited),
         "made again": making,
     }
 

@@ -11,9 +11,9 @@ import pytest
 from hoplite.errors import LimitReached, NodeUnreachable
 
 pytest.importorskip("ray")
-lifetimes = pytest.importorskip("hoplite.ray.lifetime")
-stocks = pytest.importorskip("hoplite.ray.stock")
-supervisors = pytest.importorskip("hoplite.ray.supervisor")
+guards_module = pytest.importorskip("hoplite.ray.nodes.guards")
+guard_pool = pytest.importorskip("hoplite.ray.nodes.guard_pool")
+supervisors = pytest.importorskip("hoplite.ray.nodes.supervisor")
 
 
 class Nobody:
@@ -57,11 +57,11 @@ def test_a_node_that_does_not_start_is_not_waited_for_when_all_are_to_stop(
 
 
 def test_nobody_waits_for_guards_that_are_fetched_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stocks, "keeper_of", fails)
+    monkeypatch.setattr(guard_pool, "keeper_of", fails)
     began = time.monotonic()
     with pytest.raises(NodeUnreachable, match="gives no guards"):
-        stocks.GuardStock("some node").take()
-    assert time.monotonic() - began < stocks.TIMEOUT / 2
+        guard_pool.GuardStock("some node").take()
+    assert time.monotonic() - began < guard_pool.TIMEOUT / 2
 
 
 def test_a_deletion_that_is_refused_is_not_repeated_without_a_pause() -> None:
@@ -74,10 +74,10 @@ def test_a_deletion_that_is_refused_is_not_repeated_without_a_pause() -> None:
                 raise NodeUnreachable("that is enough")
             raise LimitReached("too many are under way")
 
-    guards = lifetimes.Guards.__new__(lifetimes.Guards)
+    guards = guards_module.Guards.__new__(guards_module.Guards)
     guards._client, guards._replaced, guards._ended = Full(), {}, queue.SimpleQueue()
     guards._ended.put(bytes(28))
     began = time.monotonic()
     guards._delete_ended()
     assert guards._client.calls == 3
-    assert time.monotonic() - began >= 2 * lifetimes.RETRY_INTERVAL
+    assert time.monotonic() - began >= 2 * guards_module.RETRY_INTERVAL

@@ -11,15 +11,16 @@ import pytest
 from ray_cluster import IGNORED
 
 ray = pytest.importorskip("ray")
-losses = pytest.importorskip("hoplite.ray.losses")
-recovery = pytest.importorskip("hoplite.ray.recovery")
+loss_reports = pytest.importorskip("hoplite.ray.recovery.loss_reports")
+rebuilder = pytest.importorskip("hoplite.ray.recovery.rebuilder")
 
 from hoplite.errors import ObjectDeleted  # noqa: E402
 from hoplite.ids import ObjectId  # noqa: E402
-from hoplite.ray import errors, lifetime, names, supervisor  # noqa: E402
-from hoplite.ray.arguments import CannotRunAgain  # noqa: E402
-from hoplite.ray.lifetime import id_of_hex  # noqa: E402
-from hoplite.ray.origins import Origin  # noqa: E402
+from hoplite.ray import errors  # noqa: E402
+from hoplite.ray.nodes import guards, lookup, supervisor  # noqa: E402
+from hoplite.ray.nodes.guards import id_of_hex  # noqa: E402
+from hoplite.ray.recovery.arguments import CannotRunAgain  # noqa: E402
+from hoplite.ray.recovery.origins import Origin  # noqa: E402
 
 pytestmark = IGNORED
 
@@ -67,13 +68,13 @@ class Node:
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
     node = Node()
-    monkeypatch.setattr(losses, "internal_kv", Store())
-    monkeypatch.setattr(recovery.connection, "call", lambda use, *_: use(SimpleNamespace(client=node)))
+    monkeypatch.setattr(loss_reports, "internal_kv", Store())
+    monkeypatch.setattr(rebuilder.connection, "call", lambda use, *_: use(SimpleNamespace(client=node)))
     return node
 
 
 def a_loss(task: str = "task", part: int = 0) -> Any:
-    return losses.Loss(Origin(task, part, "<f8(3,)"), f"{task}{part}")
+    return loss_reports.Loss(Origin(task, part, "<f8(3,)"), f"{task}{part}")
 
 
 def seconds_go_by(monkeypatch: pytest.MonkeyPatch, supervising: Any, seconds: float) -> None:
@@ -113,11 +114,11 @@ class Task:
 @pytest.fixture
 def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The thread's part of a process that has called the tasks in `known`."""
-    found = object.__new__(recovery._Recovery)
+    found = object.__new__(rebuilder._Recovery)
     found._name, found._claims, found._making = "caller", 0, {}
     found._unwanted = set()
     found.known = {}
-    monkeypatch.setattr(recovery.lineage, "known", found.known.get)
+    monkeypatch.setattr(rebuilder.lineage, "known", found.known.get)
     return found
 
 
@@ -126,26 +127,26 @@ def test_what_is_there_is_not_deleted(node: Node) -> None:
     there, gone = a_loss("there"), a_loss("gone")
     node.has.add(id_of_hex(there.guard))
     for loss in (there, gone):
-        losses.report(loss, certain=True)
-    recovery.give_up([there, gone], "for a test")
+        loss_reports.report(loss, certain=True)
+    rebuilder.give_up([there, gone], "for a test")
     assert node.deleted == {id_of_hex(gone.guard)}
-    assert losses.reason_of(id_of_hex(there.guard)) is None
-    assert losses.losses() == {}
+    assert loss_reports.reason_of(id_of_hex(there.guard)) is None
+    assert loss_reports.losses() == {}
 
 
 def test_what_nobody_wants_is_not_deleted_if_it_cannot_be_made_again(node: Node, recovering: Any) -> None:
     """Its node may be silent for a while only."""
     unwanted, wanted = a_loss("unwanted"), a_loss("wanted")
     for loss in (unwanted, wanted):
-        losses.report(loss, certain=False)
+        loss_reports.report(loss, certain=False)
     recovering._unwanted = {unwanted, wanted}
-    losses.report(wanted, certain=True)
+    loss_reports.report(wanted, certain=True)
     recovering._make_again()
     recovering._give_up(ValueError("no luck"), [unwanted, wanted])
     assert node.deleted == {id_of_hex(wanted.guard)}
-    assert losses.losses() == {}
+    assert loss_reports.losses() == {}
     for loss in (unwanted, wanted):
-        assert losses.reason_of(id_of_hex(loss.guard)) == ("OBJECT_LOST", "no luck")
+        assert loss_reports.reason_of(id_of_hex(loss.guard)) == ("OBJECT_LOST", "no luck")
 
 
 def test_an_error_of_the_second_run_is_kept_as_it_is() -> None:
@@ -167,11 +168,11 @@ def test_the_supervisor_deletes_nothing_that_has_come_back(
     node: Node, supervising: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loss = a_loss()
-    losses.report(loss, certain=False)
+    loss_reports.report(loss, certain=False)
     node.has.add(id_of_hex(loss.guard))
     seconds_go_by(monkeypatch, supervising, 2 * supervisor.CLAIM_TIMEOUT)
     assert node.deleted == set()
-    assert losses.losses() == {}
+    assert loss_reports.losses() == {}
 
 
 def test_the_callers_reason_stands_when_the_supervisor_gives_up(
@@ -180,24 +181,24 @@ def test_the_callers_reason_stands_when_the_supervisor_gives_up(
     loss = a_loss()
     disabled = "OBJECT_UNRECONSTRUCTABLE_RETRIES_DISABLED"
     recovering.known["task"] = Task(CannotRunAgain("not to be retried", disabled))
-    losses.report(loss, certain=False)
+    loss_reports.report(loss, certain=False)
     recovering._make_again()
     assert node.deleted == set()
     seconds_go_by(monkeypatch, supervising, 2 * supervisor.CLAIM_TIMEOUT)
     assert node.deleted == {id_of_hex(loss.guard)}
-    assert losses.reason_of(id_of_hex(loss.guard)) == (disabled, "not to be retried")
+    assert loss_reports.reason_of(id_of_hex(loss.guard)) == (disabled, "not to be retried")
 
 
 def test_a_deletion_that_fails_holds_up_no_claim(
     node: Node, recovering: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recovering.known.update(hopeless=Task(CannotRunAgain("no")), other=Task(None))
-    losses.report(a_loss("hopeless"), certain=True)
-    losses.report(a_loss("other"), certain=True)
+    loss_reports.report(a_loss("hopeless"), certain=True)
+    loss_reports.report(a_loss("other"), certain=True)
     monkeypatch.setattr(node, "delete", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         recovering._make_again()
-    assert losses.losses()[a_loss("other")].claimed == b"caller 1"
+    assert loss_reports.losses()[a_loss("other")].claimed == b"caller 1"
     assert recovering.known["other"].calls == [{0: ("other0", "<f8(3,)")}]
 
 
@@ -224,21 +225,21 @@ def test_only_the_guard_of_the_last_run_deletes(
     node: Node, monkeypatch: pytest.MonkeyPatch, last: Any, is_lost: bool, deletes: bool
 ) -> None:
     first = a_loss().guard
-    monkeypatch.setattr(names, "internal_kv", losses.internal_kv)
+    monkeypatch.setattr(lookup, "internal_kv", loss_reports.internal_kv)
     alive = [{"NodeID": name, "Alive": name != "gone"} for name in ("here", "there", "gone")]
-    monkeypatch.setattr(lifetime.ray, "nodes", lambda: alive)
+    monkeypatch.setattr(guards.ray, "nodes", lambda: alive)
     for name in ("here", "there", "gone"):
-        names.announce(name, f"{name}:1", "socket")
+        lookup.announce(name, f"{name}:1", "socket")
     if last is not None:
         guard, *place = last
-        losses.note_guard(losses.Guard(bytes(guard, "ascii").hex(), *place), instead_of=first)
+        loss_reports.note_guard(loss_reports.Guard(bytes(guard, "ascii").hex(), *place), instead_of=first)
     if is_lost:
-        losses.report(a_loss(), certain=True)
-    guards = object.__new__(lifetime.Guards)
-    guards._replaced = {b"mine": first}
+        loss_reports.report(a_loss(), certain=True)
+    made = object.__new__(guards.Guards)
+    made._replaced = {b"mine": first}
     expected = [b"mine", b"plain"] if deletes else [b"plain"]
-    assert guards._witnesses([b"mine", b"plain"]) == expected
-    assert guards._replaced == ({b"mine": first} if deletes else {})
+    assert made._witnesses([b"mine", b"plain"]) == expected
+    assert made._replaced == ({b"mine": first} if deletes else {})
 
 
 def test_what_is_given_up_while_others_run_again_is_not_claimed_again(
@@ -248,19 +249,19 @@ def test_what_is_given_up_while_others_run_again_is_not_claimed_again(
     monkeypatch.setattr(cannot, "run_again", lambda *_: 1 / 0)
     recovering.known.update(a=cannot, b=can)
     for name in ("a", "b"):
-        losses.report(a_loss(name), certain=True)
-    seconds = itertools.count(step=2 * recovery.CLAIM_INTERVAL)
-    monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+        loss_reports.report(a_loss(name), certain=True)
+    seconds = itertools.count(step=2 * rebuilder.CLAIM_INTERVAL)
+    monkeypatch.setattr(rebuilder, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     recovering._make_again()
     assert node.deleted == {id_of_hex(a_loss("a").guard)}
-    assert set(losses.losses()) == {a_loss("b")}
+    assert set(loss_reports.losses()) == {a_loss("b")}
     assert can.calls
 
 
 def test_a_long_reason_of_any_letters_is_said_shortly(node: Node) -> None:
     id = ObjectId.random()
-    losses.say_why(id, "OBJECT_LOST", "x" * 1_000_000 + " \udcff: the end")
-    kind, reason = losses.reason_of(id)
+    loss_reports.say_why(id, "OBJECT_LOST", "x" * 1_000_000 + " \udcff: the end")
+    kind, reason = loss_reports.reason_of(id)
     assert kind == "OBJECT_LOST"
     assert reason.endswith("x \\udcff: the end")
-    assert len(reason) < 2 * losses.REASON_CHARS_MAX
+    assert len(reason) < 2 * loss_reports.REASON_CHARS_MAX

@@ -12,7 +12,7 @@ from ray_cluster import IGNORED, STORE_BYTES, TIMEOUT, goes_back_to, is_deleted,
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
-handles = pytest.importorskip("hoplite.ray.handles")
+handles = pytest.importorskip("hoplite.ray.values.handles")
 
 pytestmark = IGNORED
 

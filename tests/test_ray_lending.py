@@ -9,11 +9,11 @@ from ray_cluster import IGNORED, RayCluster, driver
 from test_ray_giving_up import Store, a_loss
 
 ray = pytest.importorskip("ray")
-losses = pytest.importorskip("hoplite.ray.losses")
-recovery = pytest.importorskip("hoplite.ray.recovery")
+loss_reports = pytest.importorskip("hoplite.ray.recovery.loss_reports")
+rebuilder = pytest.importorskip("hoplite.ray.recovery.rebuilder")
 
-from hoplite.ray import called  # noqa: E402
-from hoplite.ray.lending import Lender, lender_here, lent  # noqa: E402
+from hoplite.ray.recovery import calls  # noqa: E402
+from hoplite.ray.recovery.resource_lending import Lender, lender_here, lent  # noqa: E402
 from ray.util.scheduling_strategies import (  # noqa: E402
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
@@ -107,25 +107,25 @@ class Call(str):
 @pytest.fixture
 def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     found: list[Call] = []
-    monkeypatch.setattr(recovery.ray, "cancel", lambda call, recursive: found.append(call))
+    monkeypatch.setattr(rebuilder.ray, "cancel", lambda call, recursive: found.append(call))
     return found
 
 
 @pytest.fixture
 def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The thread's part of a process that has called the tasks "first" and "second"."""
-    monkeypatch.setattr(losses, "internal_kv", Store())
-    found = object.__new__(recovery._Recovery)
+    monkeypatch.setattr(loss_reports, "internal_kv", Store())
+    found = object.__new__(rebuilder._Recovery)
     found._name, found._claims, found._making = "caller", 0, {}
     found._unwanted = set()
     found._lent_in_vain = set()
     found.known = {"first": Task(), "second": Task()}
-    monkeypatch.setattr(recovery.lineage, "known", found.known.get)
+    monkeypatch.setattr(rebuilder.lineage, "known", found.known.get)
     return found
 
 
 def test_who_waits_when_a_task_runs_again_lends_to_it(recovering: Any, cancelled: list[Call]) -> None:
-    losses.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
+    loss_reports.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
     for _ in range(3):
         recovering._make_again()
     assert recovering.known["first"].lenders == [a_lender(disk=1)]
@@ -134,10 +134,10 @@ def test_who_waits_when_a_task_runs_again_lends_to_it(recovering: Any, cancelled
 
 def test_who_comes_to_wait_lends_to_what_has_not_begun(recovering: Any, cancelled: list[Call]) -> None:
     task = recovering.known["first"]
-    losses.report(a_loss("first"), certain=True)
+    loss_reports.report(a_loss("first"), certain=True)
     recovering._make_again()
     for lender in (a_lender(memory=1), a_lender(disk=1), a_lender("another", disk=1)):
-        losses.report(a_loss("first"), certain=True, lender=lender)
+        loss_reports.report(a_loss("first"), certain=True, lender=lender)
         recovering._make_again()
     assert task.lenders == [None, a_lender(disk=1)]
     assert cancelled == task.taken_back == ["call 1"]
@@ -145,20 +145,20 @@ def test_who_comes_to_wait_lends_to_what_has_not_begun(recovering: Any, cancelle
 
 
 def test_what_has_begun_needs_no_lender(recovering: Any, cancelled: list[Call]) -> None:
-    losses.report(a_loss("first"), certain=True)
+    loss_reports.report(a_loss("first"), certain=True)
     recovering._make_again()
-    losses.note_guard(losses.Guard("new", "node", "address"), instead_of=a_loss("first").guard)
-    losses.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
+    loss_reports.note_guard(loss_reports.Guard("new", "node", "address"), instead_of=a_loss("first").guard)
+    loss_reports.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
     recovering._make_again()
     assert (recovering.known["first"].lenders, cancelled) == ([None], [])
 
 
 @pytest.mark.usefixtures("cancelled")
 def test_who_was_lent_to_lends_it_on(recovering: Any) -> None:
-    losses.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
+    loss_reports.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
     recovering._make_again()
     # It holds nothing by itself.
-    losses.report(a_loss("second"), certain=True, lender=a_lender("call 1"))
+    loss_reports.report(a_loss("second"), certain=True, lender=a_lender("call 1"))
     recovering._make_again()
     assert recovering.known["second"].lenders == [a_lender(disk=1)]
 
@@ -166,19 +166,19 @@ def test_who_was_lent_to_lends_it_on(recovering: Any) -> None:
 @pytest.mark.usefixtures("cancelled")
 def test_a_lender_whose_node_has_gone_is_forgotten(recovering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     task = recovering.known["first"]
-    losses.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
+    loss_reports.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
     recovering._make_again()
 
     def fail(call: Call) -> None:
         raise ray.exceptions.TaskUnschedulableError("no such node")
 
-    monkeypatch.setattr(recovery.ray, "get", fail)
-    monkeypatch.setattr(recovery.ray, "wait", lambda calls, **_: (calls, []))
+    monkeypatch.setattr(rebuilder.ray, "get", fail)
+    monkeypatch.setattr(rebuilder.ray, "wait", lambda calls, **_: (calls, []))
     recovering._see_to_failures()
     recovering._make_again()
     assert task.taken_back == ["call 1"]
     assert task.lenders == [a_lender(disk=1), None]
-    assert a_loss("first") in losses.losses()
+    assert a_loss("first") in loss_reports.losses()
 
 
 class Probe:
@@ -217,15 +217,15 @@ def test_only_what_waits_to_begin_lends(ray_cluster: RayCluster, transparent: bo
 
 def test_what_runs_again_says_so_before_its_function_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    monkeypatch.setattr(called, "_new_guards", lambda *_: done.append("guards"))
-    monkeypatch.setattr(called, "_put_parts", lambda *_: done.append("put"))
+    monkeypatch.setattr(calls, "_new_guards", lambda *_: done.append("guards"))
+    monkeypatch.setattr(calls, "_put_parts", lambda *_: done.append("put"))
 
     def function(**named: int) -> None:
         done.append(f"function of {', '.join(named)}")
 
     theirs = {"function": 1, "environment": 2, "outputs": 3, "parts": 4}
-    called._again(function, {}, 1, {}, **theirs)
+    calls._again(function, {}, 1, {}, **theirs)
     assert done == ["guards", "function of function, environment, outputs, parts", "put"]
     actor = type("Actor", (), {"method": staticmethod(function)})
-    called._method_again(actor, "method", 1, {}, actor=1, name=2)
+    calls._method_again(actor, "method", 1, {}, actor=1, name=2)
     assert done[3:] == ["guards", "function of actor, name", "put"]

@@ -14,8 +14,8 @@ from ray_cluster import IGNORED, copies, goes_back_to, on
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
-connection = pytest.importorskip("hoplite.ray.connection")
-lingering = pytest.importorskip("hoplite.ray.lingering")
+connection = pytest.importorskip("hoplite.ray.nodes.connection")
+generator_guards = pytest.importorskip("hoplite.ray.values.generator_guards")
 
 pytestmark = [*IGNORED, pytest.mark.usefixtures("explicit")]
 
@@ -128,7 +128,7 @@ class Recycling:
         return int(array[0])
 
     def lingering(self) -> int:
-        return len(lingering._held)
+        return len(generator_guards._held)
 
 
 def test_what_its_maker_is_given_back() -> None:
@@ -160,7 +160,7 @@ class Concurrent:
         return np.full(LENGTH, 8, np.uint8)
 
     def lingering(self) -> int:
-        return len(lingering._held)
+        return len(generator_guards._held)
 
     def end(self) -> None:
         self._end.set()

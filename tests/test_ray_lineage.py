@@ -14,10 +14,10 @@ from conftest import eventually
 from ray_cluster import IGNORED, RayCluster, driver
 
 ray = pytest.importorskip("ray")
-lineage = pytest.importorskip("hoplite.ray.lineage")
-recovery = pytest.importorskip("hoplite.ray.recovery")
+lineage = pytest.importorskip("hoplite.ray.recovery.lineage")
+rebuilder = pytest.importorskip("hoplite.ray.recovery.rebuilder")
 
-from hoplite.ray.arguments import BYTES_MAX, CannotRunAgain, Keeping, Reference, revived  # noqa: E402
+from hoplite.ray.recovery.arguments import BYTES_MAX, CannotRunAgain, Keeping, Reference, revived  # noqa: E402
 from hoplite.ray.settings import LineageSettings, lineage_settings_of  # noqa: E402
 
 pytestmark = IGNORED
@@ -122,7 +122,7 @@ def test_nothing_is_made_again_for_a_task_that_may_not_run_again() -> None:
 
 @pytest.mark.usefixtures("nothing_known")
 def test_an_argument_is_made_again_once_for_all_that_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hoplite.ray.arguments.reference_counts", dict)
+    monkeypatch.setattr("hoplite.ray.recovery.arguments.reference_counts", dict)
     make, use, argument, results = Function(), Function(), a_reference(), [a_reference(), a_reference()]
     lineage.record(make, -1, (), {}, {}, argument)
     for result in results:
@@ -271,7 +271,7 @@ def what_stays_beside_a_small_result() -> bool:
         return value, 1
 
     def slow(value: Any) -> None:
-        time.sleep(2.5 * recovery.LOOK_INTERVAL)
+        time.sleep(2.5 * rebuilder.LOOK_INTERVAL)
 
     large, small = ray.remote(num_cpus=0, num_returns=2)(two).remote(ray.put(np.zeros(1 << 20)))
     taker = ray.remote(num_cpus=0)(slow).remote(large)

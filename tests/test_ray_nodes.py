@@ -15,8 +15,8 @@ from ray_cluster import IGNORED, NODES, SETTINGS, TIMEOUT, RayCluster, daemon_of
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
-handles = pytest.importorskip("hoplite.ray.handles")
-names = pytest.importorskip("hoplite.ray.names")
+handles = pytest.importorskip("hoplite.ray.values.handles")
+lookup = pytest.importorskip("hoplite.ray.nodes.lookup")
 
 pytestmark = [*IGNORED, pytest.mark.usefixtures("explicit")]
 
@@ -48,7 +48,7 @@ print(hoplite.ray.client().socket)
 
 
 def test_the_supervisor_dies_with_the_cluster_alone() -> None:
-    supervisor = ray.get_actor(names.SUPERVISOR, namespace=names.NAMESPACE)
+    supervisor = ray.get_actor(lookup.SUPERVISOR, namespace=lookup.NAMESPACE)
     (head,) = (node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"])
     where = supervisor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
     assert ray.get(where, timeout=TIMEOUT) == head

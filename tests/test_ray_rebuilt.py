@@ -16,8 +16,9 @@ from test_ray_misuse import printed_by
 CLUSTER = """
 import os, re, signal, tempfile, threading, time
 import numpy as np, pytest, ray, hoplite.ray
-from hoplite.ray import called, handles, lineage
-from hoplite.ray.losses import Loss, losses, report
+from hoplite.ray.recovery import calls, lineage
+from hoplite.ray.values import handles
+from hoplite.ray.recovery.loss_reports import Loss, losses, report
 from ray.cluster_utils import Cluster
 
 cluster = Cluster()
@@ -189,13 +190,13 @@ def of_what_a_worker_has_put_again_that_dies_before_it_says_so():
         runs = os.listdir(folder)
         open(f"{folder}/{len(runs)}", "w").close()
         if len(runs) == 1:
-            put = called._put
+            put = calls._put
 
             def put_and_die(value, id):
                 put(value, id)
                 os._exit(1)
 
-            called._put = put_and_die
+            calls._put = put_and_die
         return np.full(10_000_000, 5, np.uint8)
 
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ from ray_cluster import IGNORED, NODES, TIMEOUT, RayCluster, daemon_of, goes_bac
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
-handles = pytest.importorskip("hoplite.ray.handles")
+handles = pytest.importorskip("hoplite.ray.values.handles")
 
 pytestmark = IGNORED
 

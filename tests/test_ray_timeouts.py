@@ -14,9 +14,12 @@ hoplite_ray = pytest.importorskip("hoplite.ray")
 
 from hoplite.errors import NodeUnreachable, TimedOut  # noqa: E402
 from hoplite.ids import ObjectId  # noqa: E402
-from hoplite.ray import blocked, connection, handles, hooks  # noqa: E402
+from hoplite.ray import hooks  # noqa: E402
 from hoplite.ray.errors import ObjectFetchTimedOutError  # noqa: E402
-from hoplite.ray.forms import Form  # noqa: E402
+from hoplite.ray.nodes import connection  # noqa: E402
+from hoplite.ray.recovery import cpu_release  # noqa: E402
+from hoplite.ray.values import handles  # noqa: E402
+from hoplite.ray.values.forms import Form  # noqa: E402
 from hoplite.timeouts import Deadline  # noqa: E402
 
 pytestmark = IGNORED
@@ -67,6 +70,6 @@ def test_a_deadline_bounds_the_wait_for_a_keeper(monkeypatch: pytest.MonkeyPatch
     def keeper_of(node: str, timeout: float) -> None:
         raise NodeUnreachable(f"none within {timeout} s")
 
-    monkeypatch.setattr(blocked, "keeper_of", keeper_of)
+    monkeypatch.setattr(cpu_release, "keeper_of", keeper_of)
     with pytest.raises(NodeUnreachable, match=r"none within 0\.0 s"):
-        blocked.until_there(ObjectId.random(), Deadline(0))
+        cpu_release.until_there(ObjectId.random(), Deadline(0))

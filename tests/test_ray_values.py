@@ -13,7 +13,7 @@ from ray_cluster import IGNORED, TIMEOUT, copies, goes_back_to, is_deleted, on
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
-handles = pytest.importorskip("hoplite.ray.handles")
+handles = pytest.importorskip("hoplite.ray.values.handles")
 
 pytestmark = IGNORED
 

@@ -15,16 +15,16 @@ Needs the package ray: `pip install hoplite[ray]`.
 """
 
 # Before all that needs Ray: it says what is missing.
-from hoplite.ray.needed import RAY_MIN as RAY_MIN
+from hoplite.ray.ray_version import RAY_MIN as RAY_MIN
 
 # isort: split
 
 from hoplite.ray.collectives import allreduce, broadcast, prefetch, reduce
 from hoplite.ray.errors import ObjectFetchTimedOutError, ObjectLostError
 from hoplite.ray.hooks import runtime_env
-from hoplite.ray.in_place import empty
-from hoplite.ray.references import get, put, remote, wait
 from hoplite.ray.session import client, init, nodes, shutdown
+from hoplite.ray.values.in_place import empty
+from hoplite.ray.values.references import get, put, remote, wait
 
 __all__ = [
     "ObjectFetchTimedOutError",

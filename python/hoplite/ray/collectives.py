@@ -9,8 +9,8 @@ import ray
 import ray.exceptions
 
 from hoplite.errors import BadArgument, NodeUnreachable
-from hoplite.ray.handles import kept_as_handles
-from hoplite.ray.names import keeper_of, require_connection
+from hoplite.ray.nodes.lookup import keeper_of, require_connection
+from hoplite.ray.values.handles import kept_as_handles
 from hoplite.reduction import Op, Order
 from hoplite.timeouts import DEFAULT, Deadline, Timeout, in_seconds
 

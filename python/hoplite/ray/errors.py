@@ -10,7 +10,7 @@ from ray import cloudpickle
 from ray.core.generated.common_pb2 import ErrorType
 
 from hoplite.errors import HopliteError, ObjectDeleted, ObjectLost, TimedOut
-from hoplite.ray.losses import RAISED, reason_of
+from hoplite.ray.recovery.loss_reports import RAISED, reason_of
 
 __all__ = ["ObjectFetchTimedOutError", "ObjectLostError", "pickled", "unavailable"]
 

@@ -21,14 +21,14 @@ from ray.cloudpickle import CloudPickler
 from ray.remote_function import RemoteFunction
 
 from hoplite.errors import HopliteError
-from hoplite.ray.ahead import bringing, parts_noted
 from hoplite.ray.errors import ObjectFetchTimedOutError
-from hoplite.ray.forms import kinds
-from hoplite.ray.handles import held, loading_until, unavailable_here
-from hoplite.ray.lingering import see_ends_of_tasks
-from hoplite.ray.recovery import record, record_actor, record_method
-from hoplite.ray.reducers import Reducer, reducer_of
+from hoplite.ray.recovery.rebuilder import record, record_actor, record_method
 from hoplite.ray.settings import THRESHOLD_VARIABLE, TRANSPARENT_VARIABLE
+from hoplite.ray.values.batched_fetch import bringing, parts_noted
+from hoplite.ray.values.forms import kinds
+from hoplite.ray.values.generator_guards import see_ends_of_tasks
+from hoplite.ray.values.handles import held, loading_until, unavailable_here
+from hoplite.ray.values.reducers import Reducer, reducer_of
 from hoplite.timeouts import Deadline
 
 __all__ = ["install", "is_in_runtime_env", "runtime_env", "uninstall"]

@@ -13,10 +13,12 @@ from ray._private.worker import global_worker
 
 from hoplite.client import Client
 from hoplite.errors import BadArgument
-from hoplite.ray import connection, hooks, recovery
-from hoplite.ray.names import NAMESPACE, SUPERVISOR, supervisor
+from hoplite.ray import hooks
+from hoplite.ray.nodes import connection
+from hoplite.ray.nodes.lookup import NAMESPACE, SUPERVISOR, supervisor
+from hoplite.ray.nodes.supervisor import KEEPER_TIMEOUT, Supervisor
+from hoplite.ray.recovery import rebuilder
 from hoplite.ray.settings import THRESHOLD_VARIABLE
-from hoplite.ray.supervisor import KEEPER_TIMEOUT, Supervisor
 
 __all__ = ["client", "init", "nodes", "shutdown"]
 
@@ -108,7 +110,7 @@ def shutdown(*, stop_nodes: bool = False) -> None:
     global _started_ray
     hooks.uninstall()
     os.environ.pop(THRESHOLD_VARIABLE, None)
-    recovery.stop()
+    rebuilder.stop()
     connection.disconnect()
     try:
         if stop_nodes and ray.is_initialized():

@@ -12,6 +12,7 @@ from hoplite.errors import BadArgument
 
 __all__ = [
     "LINEAGE_BYTES_MAX",
+    "PACKAGE_PREFIX",
     "ROOM_TIMEOUT",
     "THRESHOLD_DEFAULT",
     "THRESHOLD_VARIABLE",
@@ -21,6 +22,9 @@ __all__ = [
     "lineage_settings_of",
     "threshold",
 ]
+
+PACKAGE_PREFIX = f"{__package__}."
+"""How the names of this package's modules begin."""
 
 THRESHOLD_DEFAULT = 1 << 20
 """Bytes from which on a value goes through Hoplite; why, says docs/decisions/0012-hoplite-on-ray.md."""

@@ -9,26 +9,28 @@ import pytest
 from ray_cluster import IGNORED
 
 ray = pytest.importorskip("ray")
-blocked = pytest.importorskip("hoplite.ray.blocked")
+cpu_release = pytest.importorskip("hoplite.ray.recovery.cpu_release")
 
 pytestmark = IGNORED
 
 
 def in_a_worker(monkeypatch: pytest.MonkeyPatch, actor_id: ray.ActorID) -> None:
-    monkeypatch.setattr(blocked, "global_worker", SimpleNamespace(mode=ray.WORKER_MODE, actor_id=actor_id))
+    monkeypatch.setattr(
+        cpu_release, "global_worker", SimpleNamespace(mode=ray.WORKER_MODE, actor_id=actor_id)
+    )
 
 
 def test_a_task_waits_in_ray_on_its_own_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     # Of `ObjectRef.future()`: what it brings is unpickled on the thread that would have to hear the answer.
     in_a_worker(monkeypatch, ray.ActorID.nil())
     found = []
-    other = threading.Thread(target=lambda: found.append(blocked.keeps_processors()))
+    other = threading.Thread(target=lambda: found.append(cpu_release.keeps_processors()))
     other.start()
     other.join()
     assert found == [False]
-    assert blocked.keeps_processors()
+    assert cpu_release.keeps_processors()
 
 
 def test_an_actor_keeps_its_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     in_a_worker(monkeypatch, ray.ActorID.from_random())
-    assert not blocked.keeps_processors()
+    assert not cpu_release.keeps_processors()

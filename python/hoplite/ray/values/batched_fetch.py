@@ -10,11 +10,12 @@ import pickle
 import threading
 
 from hoplite.ids import ObjectId
+from hoplite.ray.values.pickled_names import HANDLES_MARK
 
 __all__ = ["bringing", "note_part", "parts_noted"]
 
 # Without the pickler: it numbers what it remembers, and would change the numbers of all that follows.
-_CALL = pickle.GLOBAL + b"hoplite.ray.handles\nbring\n"
+_CALL = pickle.GLOBAL + HANDLES_MARK + b"\nbring\n"
 _DROPPED = pickle.TUPLE1 + pickle.REDUCE + pickle.POP
 
 

@@ -14,13 +14,16 @@ from typing import Any
 from ray.cloudpickle import CloudPickler
 
 from hoplite.errors import HopliteError
-from hoplite.ray.ahead import bringing, parts_noted
-from hoplite.ray.apart import unpickled
-from hoplite.ray.forms import kinds
-from hoplite.ray.handles import unavailable_here
-from hoplite.ray.reducers import PROTOCOL, reducer_of
+from hoplite.ray.values.batched_fetch import bringing, parts_noted
+from hoplite.ray.values.forms import kinds
+from hoplite.ray.values.handle_unpickler import unpickled
+from hoplite.ray.values.handles import unavailable_here
+from hoplite.ray.values.pickled_names import PACKING_MODULE
+from hoplite.ray.values.reducers import PROTOCOL, reducer_of
 
 __all__ = ["Packed", "packing", "packing_actor"]
+
+assert __name__ == PACKING_MODULE, "pickles name this module"
 
 
 class _Pickler(CloudPickler):  # type: ignore[misc]

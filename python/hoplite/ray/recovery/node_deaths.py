@@ -16,10 +16,11 @@ from ray._private.ray_constants import OBJECT_METADATA_TYPE_PYTHON
 from ray._private.worker import global_worker
 
 from hoplite.errors import HopliteError, NodeUnreachable, TimedOut
-from hoplite.ray import connection, lineage
-from hoplite.ray.apart import handles_in
-from hoplite.ray.lifetime import id_of_hex
-from hoplite.ray.losses import Loss
+from hoplite.ray.nodes import connection
+from hoplite.ray.nodes.guards import id_of_hex
+from hoplite.ray.recovery import lineage
+from hoplite.ray.recovery.loss_reports import Loss
+from hoplite.ray.values.handle_unpickler import handles_in
 from hoplite.timeouts import Deadline
 
 __all__ = ["Deaths"]

@@ -21,8 +21,8 @@ from ray._private.worker import global_worker
 from hoplite.client import Client
 from hoplite.errors import Aborted, NodeUnreachable
 from hoplite.ids import ObjectId
-from hoplite.ray import losses
-from hoplite.ray.names import address_of_node
+from hoplite.ray.nodes.lookup import address_of_node
+from hoplite.ray.recovery import loss_reports
 
 __all__ = ["Guards", "id_of", "id_of_hex"]
 
@@ -80,7 +80,7 @@ class Guards:
         for guard, before in zip(guards, ended, strict=True):
             if before is not None:
                 self._replaced[guard.binary()] = before
-                losses.note_guard(losses.Guard(guard.hex(), *self._place), instead_of=before)
+                loss_reports.note_guard(loss_reports.Guard(guard.hex(), *self._place), instead_of=before)
             # Called on a thread of Ray's that must not be held up.
             global_worker.core_worker.add_object_out_of_scope_callback(guard, self._ended.put)
         # All come together. Who is given one that has not come asks for it.
@@ -118,11 +118,11 @@ class Guards:
         replaced = self._replaced.keys() & ended
         if not replaced:
             return ended
-        lost = {loss.guard for loss in losses.losses()}
+        lost = {loss.guard for loss in loss_reports.losses()}
         stale = set()
         for guard in replaced:
             first = self._replaced[guard]
-            last = losses.last_guard(first)
+            last = loss_reports.last_guard(first)
             if first in lost or (last is not None and last.hex != guard.hex() and _is_kept(last)):
                 stale.add(guard)
         for guard in stale:
@@ -130,7 +130,7 @@ class Guards:
         return [guard for guard in ended if guard not in stale]
 
 
-def _is_kept(guard: losses.Guard) -> bool:
+def _is_kept(guard: loss_reports.Guard) -> bool:
     """Whether the keeper that owns it lives: else it says nothing any more."""
     alive = any(node["Alive"] and node["NodeID"] == guard.node for node in ray.nodes())
     return alive and address_of_node(guard.node) == guard.address

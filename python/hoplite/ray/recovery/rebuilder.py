@@ -19,14 +19,13 @@ from ray.remote_function import RemoteFunction
 
 from hoplite.errors import HopliteError
 from hoplite.ids import ObjectId
-from hoplite.ray import connection, lineage
-from hoplite.ray.arguments import Actor, CannotRunAgain
-from hoplite.ray.called import Function, Method, Part, is_again
-from hoplite.ray.deaths import Deaths
 from hoplite.ray.errors import pickled
-from hoplite.ray.lending import Lender
-from hoplite.ray.lifetime import id_of_hex
-from hoplite.ray.losses import (
+from hoplite.ray.nodes import connection
+from hoplite.ray.nodes.guards import id_of_hex
+from hoplite.ray.recovery import lineage
+from hoplite.ray.recovery.arguments import Actor, CannotRunAgain
+from hoplite.ray.recovery.calls import Function, Method, Part, is_again
+from hoplite.ray.recovery.loss_reports import (
     Guard,
     Loss,
     claim,
@@ -40,7 +39,9 @@ from hoplite.ray.losses import (
     say_why,
     settle,
 )
-from hoplite.ray.settings import lineage_settings
+from hoplite.ray.recovery.node_deaths import Deaths
+from hoplite.ray.recovery.resource_lending import Lender
+from hoplite.ray.settings import PACKAGE_PREFIX, lineage_settings
 from hoplite.timeouts import Deadline
 
 __all__ = ["Recorded", "give_up", "record", "record_actor", "record_method", "stop"]
@@ -318,7 +319,7 @@ def record_method(
 
 def _is_ours(actor: ActorHandle) -> bool:
     """Whether it is a keeper, or the supervisor: nothing that they return is made again."""
-    return str(actor._ray_actor_creation_function_descriptor.module_name).startswith("hoplite.ray.")
+    return str(actor._ray_actor_creation_function_descriptor.module_name).startswith(PACKAGE_PREFIX)
 
 
 def record_actor(actor: ActorHandle, args: Any, kwargs: Any) -> None:

@@ -13,7 +13,7 @@ from ray._private.worker import global_worker
 
 from hoplite.errors import NodeUnreachable, TimedOut
 from hoplite.ids import ObjectId
-from hoplite.ray.names import keeper_of
+from hoplite.ray.nodes.lookup import keeper_of
 from hoplite.timeouts import Deadline
 
 __all__ = ["PATIENCE", "keeps_processors", "until_there"]

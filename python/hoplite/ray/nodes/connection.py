@@ -13,8 +13,8 @@ from ray._private.worker import global_worker
 
 from hoplite.client import Client, connect
 from hoplite.errors import NodeUnreachable
-from hoplite.ray.names import require_connection, socket_of_node, supervisor
-from hoplite.ray.stock import GuardStock
+from hoplite.ray.nodes.guard_pool import GuardStock
+from hoplite.ray.nodes.lookup import require_connection, socket_of_node, supervisor
 from hoplite.timeouts import Deadline
 
 __all__ = ["Connection", "call", "disconnect", "expect", "here", "is_expected", "require", "this_process"]

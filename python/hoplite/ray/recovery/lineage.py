@@ -19,10 +19,11 @@ import ray
 from ray._private.worker import global_worker
 from ray.actor import ActorHandle
 
-from hoplite.ray.arguments import CannotRunAgain, Keeping, Reference, reference_counts, revived
-from hoplite.ray.called import Function, Method, Parts
-from hoplite.ray.lending import Lender, lent
+from hoplite.ray.recovery.arguments import CannotRunAgain, Keeping, Reference, reference_counts, revived
+from hoplite.ray.recovery.calls import Function, Method, Parts
+from hoplite.ray.recovery.resource_lending import Lender, lent
 from hoplite.ray.settings import LINEAGE_BYTES_MAX, LineageSettings
+from hoplite.ray.values.pickled_names import HANDLES_MARK
 
 __all__ = [
     "Task",
@@ -65,9 +66,6 @@ RETURNS_MAX = 100_000_000
 
 MESSAGE_BYTES_MAX = 100 << 10
 """Of a result that Ray sends in a message, and not by its object store."""
-
-LOADED = b"hoplite.ray.handles"
-"""In every value with a handle: the module of what unpickles it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -522,7 +520,7 @@ def _are_large(results: list[ray.ObjectRef]) -> bool:
 
 
 def _is_large(data: memoryview) -> bool:
-    return data.nbytes > MESSAGE_BYTES_MAX or LOADED in bytes(data)
+    return data.nbytes > MESSAGE_BYTES_MAX or HANDLES_MARK in bytes(data)
 
 
 def _index_of(reference: bytes) -> int:

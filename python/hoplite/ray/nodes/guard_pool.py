@@ -9,7 +9,7 @@ import threading
 import ray
 
 from hoplite.errors import NodeUnreachable
-from hoplite.ray.names import keeper_of
+from hoplite.ray.nodes.lookup import keeper_of
 from hoplite.timeouts import Deadline
 
 __all__ = ["GuardStock"]

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from ray.experimental import internal_kv
 
 from hoplite.ids import ObjectId
-from hoplite.ray.lending import Lender
-from hoplite.ray.names import NAMESPACE
-from hoplite.ray.origins import Origin
+from hoplite.ray.nodes.lookup import NAMESPACE
+from hoplite.ray.recovery.origins import Origin
+from hoplite.ray.recovery.resource_lending import Lender
 
 __all__ = [
     "RAISED",

@@ -19,13 +19,13 @@ from hoplite.client import connect
 from hoplite.errors import BadArgument, HopliteError, NodeUnreachable, ObjectDeleted, ObjectLost, TimedOut
 from hoplite.ids import ObjectId
 from hoplite.launching import Launcher
-from hoplite.ray.apart import keep_handles
 from hoplite.ray.errors import unavailable
-from hoplite.ray.forms import Form
-from hoplite.ray.handles import Handle, kept_as_handles
-from hoplite.ray.lifetime import Guards, id_of
-from hoplite.ray.names import address_of_node, announce
-from hoplite.ray.watch import watching
+from hoplite.ray.nodes.guards import Guards, id_of
+from hoplite.ray.nodes.lookup import address_of_node, announce
+from hoplite.ray.recovery.loss_poller import watching
+from hoplite.ray.values.forms import Form
+from hoplite.ray.values.handle_unpickler import keep_handles
+from hoplite.ray.values.handles import Handle, kept_as_handles
 from hoplite.reduction import Op, Order
 from hoplite.tempdirs import OwnedTempdir
 from hoplite.values import is_torch_tensor

@@ -10,10 +10,10 @@ import ray
 from ray.actor import ActorClass
 from ray.remote_function import RemoteFunction
 
-from hoplite.ray import connection
-from hoplite.ray.handles import held, loading_until
-from hoplite.ray.packing import Packed, packing, packing_actor
-from hoplite.ray.recovery import Recorded
+from hoplite.ray.nodes import connection
+from hoplite.ray.recovery.rebuilder import Recorded
+from hoplite.ray.values.handles import held, loading_until
+from hoplite.ray.values.packing import Packed, packing, packing_actor
 from hoplite.timeouts import Deadline
 
 __all__ = ["get", "put", "remote", "wait"]

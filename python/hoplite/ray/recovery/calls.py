@@ -12,14 +12,14 @@ from ray.remote_function import RemoteFunction
 
 from hoplite.errors import HopliteError
 from hoplite.ids import ObjectId
-from hoplite.ray import connection
-from hoplite.ray.arguments import Actor, CannotRunAgain
-from hoplite.ray.forms import likeness, sent
-from hoplite.ray.lending import Lender, lent
-from hoplite.ray.lifetime import id_of_hex
-from hoplite.ray.names import keeper_of
-from hoplite.ray.origins import parts_of
-from hoplite.ray.packing import Packed
+from hoplite.ray.nodes import connection
+from hoplite.ray.nodes.guards import id_of_hex
+from hoplite.ray.nodes.lookup import keeper_of
+from hoplite.ray.recovery.arguments import Actor, CannotRunAgain
+from hoplite.ray.recovery.origins import parts_of
+from hoplite.ray.recovery.resource_lending import Lender, lent
+from hoplite.ray.values.forms import likeness, sent
+from hoplite.ray.values.packing import Packed
 
 __all__ = ["Function", "Method", "is_again"]
 

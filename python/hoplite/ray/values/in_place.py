@@ -14,11 +14,11 @@ import ray
 from hoplite.client import Client
 from hoplite.creation import Creation, Draft
 from hoplite.errors import NodeUnreachable, StoreFull, TimedOut
-from hoplite.ray import connection
-from hoplite.ray.forms import Form, form_of
-from hoplite.ray.lifetime import id_of
-from hoplite.ray.names import require_connection
+from hoplite.ray.nodes import connection
+from hoplite.ray.nodes.guards import id_of
+from hoplite.ray.nodes.lookup import require_connection
 from hoplite.ray.settings import ROOM_TIMEOUT, threshold
+from hoplite.ray.values.forms import Form, form_of
 
 __all__ = ["empty", "sent_in_place"]
 

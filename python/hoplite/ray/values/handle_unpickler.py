@@ -15,19 +15,23 @@ from typing import Any
 
 from ray._private.serialization import SerializationContext, split_buffer, unpack_pickle5_buffers
 
-from hoplite.ray.origins import Origin
+from hoplite.ray.recovery import origins
+from hoplite.ray.recovery.origins import Origin
+from hoplite.ray.settings import PACKAGE_PREFIX
+from hoplite.ray.values import forms
+from hoplite.ray.values.pickled_names import HANDLES_MARK, HANDLES_MODULE, PACKING_MODULE
 
 __all__ = ["are_handles_kept", "handles_in", "keep_handles", "unpickled"]
 
-MADE = ("hoplite.ray.", "ray._private.serialization")
+MADE = (PACKAGE_PREFIX, "ray._private.serialization")
 """How the names of modules begin whose functions and classes are what they are: handles and references."""
 
-HANDLE = ("hoplite.ray.handles", "load")
-PACKED = ("hoplite.ray.packing", "_unpacked")
+HANDLE = (HANDLES_MODULE, "load")
+PACKED = (PACKING_MODULE, "_unpacked")
 REFERENCE = ("ray._private.serialization", "_object_ref_deserializer")
 """Functions that unpickling calls: for a handle, for a value that was packed, and for a reference."""
 
-KEPT = ("hoplite.ray.forms", "hoplite.ray.origins")
+KEPT = (forms.__name__, origins.__name__)
 """Modules of what is in a handle besides."""
 
 _keeps_handles = False
@@ -63,7 +67,7 @@ def handles_in(data: Any) -> list[tuple[str, Origin | None]]:
 
     Nothing of the value is made, and no reference is counted. Where it cannot be read on, those before count.
     """
-    if HANDLE[0].encode() not in bytes(data):
+    if HANDLES_MARK not in bytes(data):
         return []
     found: list[tuple[str, Origin | None]] = []
     with contextlib.suppress(Exception):

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hoplite.errors import HopliteError
-from hoplite.ray import connection
-from hoplite.ray.lending import Lender, Waiter
-from hoplite.ray.losses import Loss, no_lender_for, report, say_why
+from hoplite.ray.nodes import connection
+from hoplite.ray.recovery.loss_reports import Loss, no_lender_for, report, say_why
+from hoplite.ray.recovery.resource_lending import Lender, Waiter
 
 if TYPE_CHECKING:
-    from hoplite.ray.handles import Handle
+    from hoplite.ray.values.handles import Handle
 
 __all__ = ["missed", "watching"]
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import ray
 from ray._private.worker import global_worker
 
-from hoplite.ray.forms import Form, likeness
 from hoplite.ray.settings import TRANSPARENT_VARIABLE
+from hoplite.ray.values.forms import Form, likeness
 
 __all__ = ["Origin", "next_origin", "parts_of", "taken_apart"]
 

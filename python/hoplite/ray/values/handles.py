@@ -16,19 +16,20 @@ from hoplite.client import Client
 from hoplite.errors import HopliteError, NodeUnreachable, ObjectLost, StoreFull, TimedOut
 from hoplite.ids import ObjectId
 from hoplite.on_lost import OnLost
-from hoplite.ray import connection
-from hoplite.ray.ahead import note_part
-from hoplite.ray.apart import are_handles_kept
-from hoplite.ray.blocked import PATIENCE, keeps_processors, until_there
 from hoplite.ray.errors import unavailable
-from hoplite.ray.forms import Form, received, sent, size_of
-from hoplite.ray.in_place import sent_in_place
-from hoplite.ray.lending import lender_here
-from hoplite.ray.lifetime import id_of
-from hoplite.ray.lingering import hold_what_is_yielded, is_yielded_beside_others
-from hoplite.ray.origins import Origin, next_origin, taken_apart
+from hoplite.ray.nodes import connection
+from hoplite.ray.nodes.guards import id_of
+from hoplite.ray.recovery.cpu_release import PATIENCE, keeps_processors, until_there
+from hoplite.ray.recovery.loss_poller import missed, watching
+from hoplite.ray.recovery.origins import Origin, next_origin, taken_apart
+from hoplite.ray.recovery.resource_lending import lender_here
 from hoplite.ray.settings import ROOM_TIMEOUT
-from hoplite.ray.watch import missed, watching
+from hoplite.ray.values.batched_fetch import note_part
+from hoplite.ray.values.forms import Form, received, sent, size_of
+from hoplite.ray.values.generator_guards import hold_what_is_yielded, is_yielded_beside_others
+from hoplite.ray.values.handle_unpickler import are_handles_kept
+from hoplite.ray.values.in_place import sent_in_place
+from hoplite.ray.values.pickled_names import HANDLES_MODULE
 from hoplite.timeouts import Deadline
 
 __all__ = [
@@ -41,6 +42,8 @@ __all__ = [
     "share",
     "unavailable_here",
 ]
+
+assert __name__ == HANDLES_MODULE, "pickles name this module"
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hoplite.errors import NodeUnreachable
-from hoplite.ray.keeper import CONCURRENCY_MAX, Keeper
-from hoplite.ray.losses import Loss, aging_words, forget_word, losses
-from hoplite.ray.names import NAMESPACE, keeper_name
-from hoplite.ray.recovery import give_up
+from hoplite.ray.nodes.lookup import NAMESPACE, keeper_name
+from hoplite.ray.nodes.node_actor import CONCURRENCY_MAX, Keeper
+from hoplite.ray.recovery.loss_reports import Loss, aging_words, forget_word, losses
+from hoplite.ray.recovery.rebuilder import give_up
 from hoplite.timeouts import Deadline
 
 __all__ = ["Supervisor"]

@@ -12,13 +12,13 @@ import pytest
 from ray_cluster import IGNORED
 
 ray = pytest.importorskip("ray")
-deaths = pytest.importorskip("hoplite.ray.deaths")
+node_deaths = pytest.importorskip("hoplite.ray.recovery.node_deaths")
 
 from hoplite.errors import NodeUnreachable, ObjectDeleted, TimedOut  # noqa: E402
 from hoplite.ids import ObjectId  # noqa: E402
-from hoplite.ray.lifetime import id_of_hex  # noqa: E402
-from hoplite.ray.losses import Loss  # noqa: E402
-from hoplite.ray.origins import Origin  # noqa: E402
+from hoplite.ray.nodes.guards import id_of_hex  # noqa: E402
+from hoplite.ray.recovery.loss_reports import Loss  # noqa: E402
+from hoplite.ray.recovery.origins import Origin  # noqa: E402
 
 pytestmark = IGNORED
 
@@ -52,17 +52,17 @@ class Node:
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
     node = Node()
     way = SimpleNamespace(client=node)
-    monkeypatch.setattr(deaths.connection, "call", lambda use, *_: use(way))
-    monkeypatch.setattr(deaths, "time", SimpleNamespace(monotonic=lambda: node.seconds))
+    monkeypatch.setattr(node_deaths.connection, "call", lambda use, *_: use(way))
+    monkeypatch.setattr(node_deaths, "time", SimpleNamespace(monotonic=lambda: node.seconds))
     return node
 
 
 def values(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[Loss]:
     """What this process's tasks have made."""
     found = [Loss(Origin("task", part, "|u1(1,)"), name) for part, name in enumerate(names)]
-    monkeypatch.setattr(deaths.lineage, "known", lambda task: task)
-    monkeypatch.setattr(deaths.lineage, "needed_for", set)
-    monkeypatch.setattr(deaths, "_values", lambda: iter(found))
+    monkeypatch.setattr(node_deaths.lineage, "known", lambda task: task)
+    monkeypatch.setattr(node_deaths.lineage, "needed_for", set)
+    monkeypatch.setattr(node_deaths, "_values", lambda: iter(found))
     return found
 
 
@@ -76,7 +76,7 @@ def all_told(node: Node, looks: Any, most: int = MANY) -> list[Loss]:
     told = []
     for _ in range(5):
         told += look(looks, most)
-        node.seconds += deaths.RETRY_PAUSE
+        node.seconds += node_deaths.RETRY_PAUSE
     return told
 
 
@@ -87,7 +87,7 @@ def test_what_went_with_a_node_is_told_once(node: Node, monkeypatch: pytest.Monk
         id_of_hex(there.guard): True,
         id_of_hex(deleted.guard): ObjectDeleted("it was"),
     }
-    looks = deaths.Deaths()
+    looks = node_deaths.Deaths()
     assert all_told(node, looks) == []
     assert node.asked == 0, "nobody has died"
     node.members = ("here",)
@@ -97,7 +97,7 @@ def test_what_went_with_a_node_is_told_once(node: Node, monkeypatch: pytest.Monk
 
 def test_what_turns_up_again_is_not_lost(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (value,) = values(monkeypatch, "value")
-    looks = deaths.Deaths()
+    looks = node_deaths.Deaths()
     look(looks)
     node.members, node.found = ("here",), {id_of_hex(value.guard): False}
     look(looks)
@@ -108,32 +108,32 @@ def test_what_turns_up_again_is_not_lost(node: Node, monkeypatch: pytest.MonkeyP
 def test_what_somebody_will_want_is_told_sooner(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     other, value = values(monkeypatch, "other", "value")
     wanted = value._replace(origin=value.origin._replace(task="wanted"))
-    monkeypatch.setattr(deaths, "_values", lambda: iter([other, wanted]))
-    monkeypatch.setattr(deaths.lineage, "needed_for", lambda tasks: {*tasks, "wanted"})
-    looks = deaths.Deaths()
+    monkeypatch.setattr(node_deaths, "_values", lambda: iter([other, wanted]))
+    monkeypatch.setattr(node_deaths.lineage, "needed_for", lambda tasks: {*tasks, "wanted"})
+    looks = node_deaths.Deaths()
     look(looks)
     node.members, node.found = ("here",), {id_of_hex(other.guard): False, id_of_hex(wanted.guard): False}
     look(looks)
     assert look(looks) == []
-    node.seconds += deaths.WANTED_PAUSE
+    node.seconds += node_deaths.WANTED_PAUSE
     assert look(looks) == [wanted]
-    node.seconds += deaths.PAUSE
+    node.seconds += node_deaths.PAUSE
     assert look(looks) == [other]
 
 
 def test_a_death_is_of_late_for_some_seconds(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     values(monkeypatch)
-    looks = deaths.Deaths()
+    looks = node_deaths.Deaths()
     assert not looks.died_lately()
     node.members = ("here",)
     assert looks.died_lately()
-    node.seconds += deaths.LATELY
+    node.seconds += node_deaths.LATELY
     assert not looks.died_lately()
 
 
 def test_who_cannot_be_told_yet_asks_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (value,) = values(monkeypatch, "value")
-    looks = deaths.Deaths()
+    looks = node_deaths.Deaths()
     look(looks)
     node.members, node.found = ("here",), {id_of_hex(value.guard): TimedOut("not yet")}
     assert all_told(node, looks) == []
@@ -143,11 +143,11 @@ def test_who_cannot_be_told_yet_asks_again(node: Node, monkeypatch: pytest.Monke
 
 def test_one_that_cannot_be_told_keeps_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = values(monkeypatch, "first", "second", "third")
-    looks = deaths.Deaths()
+    looks = node_deaths.Deaths()
     look(looks)
     node.members, node.found = ("here",), {id_of_hex(loss.guard): False for loss in (first, second, third)}
     look(looks)
-    node.seconds += deaths.RETRY_PAUSE
+    node.seconds += node_deaths.RETRY_PAUSE
     node.found[id_of_hex(second.guard)] = TimedOut("not yet")
     assert look(looks) == [first, third]
     node.found[id_of_hex(second.guard)] = False
@@ -156,21 +156,21 @@ def test_one_that_cannot_be_told_keeps_no_other(node: Node, monkeypatch: pytest.
 
 def test_a_copy_on_a_node_that_has_gone_does_not_count(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (value,) = values(monkeypatch, "value")
-    looks = deaths.Deaths()
+    looks = node_deaths.Deaths()
     look(looks)
     node.members, node.owner, node.found = ("here",), "there", {id_of_hex(value.guard): True}
     assert all_told(node, looks) == [value]
 
 
 def test_a_death_is_not_forgotten_if_looking_fails(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = deaths.Deaths()
+    looks = node_deaths.Deaths()
     look(looks)
     node.members = ("here",)
 
     def fails() -> None:
         raise ValueError("of Ray's")
 
-    monkeypatch.setattr(deaths, "_values", fails)
+    monkeypatch.setattr(node_deaths, "_values", fails)
     with pytest.raises(ValueError, match="of Ray's"):
         look(looks)
     (value,) = values(monkeypatch, "value")
@@ -180,7 +180,7 @@ def test_a_death_is_not_forgotten_if_looking_fails(node: Node, monkeypatch: pyte
 
 def test_no_more_are_told_than_are_asked_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = values(monkeypatch, *map(str, range(10)))
-    looks = deaths.Deaths()
+    looks = node_deaths.Deaths()
     look(looks)
     node.members, node.found = ("here",), {id_of_hex(loss.guard): False for loss in lost}
     assert all_told(node, looks, most=0) == []
@@ -192,7 +192,7 @@ def test_a_node_of_ones_own_that_is_back_has_lost_what_it_had(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (value,) = values(monkeypatch, "value")
-    looks = deaths.Deaths()
+    looks = node_deaths.Deaths()
     look(looks)
     node.found = {id_of_hex(value.guard): False}
     another = SimpleNamespace(client=node)
@@ -200,9 +200,9 @@ def test_a_node_of_ones_own_that_is_back_has_lost_what_it_had(
     def unreachable(use: Callable[[Any], Any], *_: object) -> Any:
         raise NodeUnreachable("it is being started anew")
 
-    monkeypatch.setattr(deaths.connection, "call", unreachable)
+    monkeypatch.setattr(node_deaths.connection, "call", unreachable)
     assert look(looks) == []
-    monkeypatch.setattr(deaths.connection, "call", lambda use, *_: use(another))
+    monkeypatch.setattr(node_deaths.connection, "call", lambda use, *_: use(another))
     assert all_told(node, looks) == [value]
 
 
@@ -224,10 +224,10 @@ class Unknown:
 
 
 def test_handles_are_found_in_values_that_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hoplite.ray import apart
-    from hoplite.ray.forms import Form
-    from hoplite.ray.handles import Handle
-    from hoplite.ray.packing import _unpacked
+    from hoplite.ray.values import handle_unpickler
+    from hoplite.ray.values.forms import Form
+    from hoplite.ray.values.handles import Handle
+    from hoplite.ray.values.packing import _unpacked
     from ray._private.serialization import _object_ref_deserializer
     from ray.cloudpickle import dumps
 
@@ -262,8 +262,8 @@ def test_handles_are_found_in_values_that_are_not_made(monkeypatch: pytest.Monke
         "broken": Packed(b"no pickle"),
     }
     # Ray's own cut its buffers, which are made nowhere else.
-    monkeypatch.setattr(apart, "split_buffer", lambda data: (b"", data))
-    monkeypatch.setattr(apart, "unpack_pickle5_buffers", lambda data: (data, []))
+    monkeypatch.setattr(handle_unpickler, "split_buffer", lambda data: (b"", data))
+    monkeypatch.setattr(handle_unpickler, "unpack_pickle5_buffers", lambda data: (data, []))
     data = dumps(value)
-    assert apart.handles_in(data) == [("01" * 28, origin), ("02" * 28, None), ("03" * 28, None)]
+    assert handle_unpickler.handles_in(data) == [("01" * 28, origin), ("02" * 28, None), ("03" * 28, None)]
     assert Unknown.made == 0

@@ -12,10 +12,10 @@ from ray._private.serialization import SerializationContext
 from ray._private.worker import global_worker
 from ray.cloudpickle import CloudPickler
 
-from hoplite.ray import connection
-from hoplite.ray.forms import form_of, size_of
-from hoplite.ray.handles import share
+from hoplite.ray.nodes import connection
 from hoplite.ray.settings import threshold
+from hoplite.ray.values.forms import form_of, size_of
+from hoplite.ray.values.handles import share
 
 __all__ = ["Reducer", "reducer_of"]
 
