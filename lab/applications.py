@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import processes, systems, turns
+from lab import interleave, processes, systems
 from lab.hosts import Host, Hosts
 from lab.memory import settle
 from lab.network import Network
@@ -115,7 +115,7 @@ class Cluster:
 
     def seconds_of(self, application: Application, system: str, workers: int, rounds: int) -> list[float]:
         """The seconds of each round that counts, of one run of the program; its driver is on host 0."""
-        self.use_hoplite(system == turns.OURS)
+        self.use_hoplite(system == interleave.OURS)
         settle()
         with tempfile.TemporaryDirectory() as folder, all_taking_part(self._hosts, application.size):
             left = Path(folder, "seconds.json")
@@ -163,7 +163,7 @@ def groups(names: Sequence[str], workers: int, network: Network, store: str) -> 
     with ExitStack() as stack:
         running: Sequence[object] = ()
         if found:
-            _, running = stack.enter_context(turns.opened(found, workers, network, store))
+            _, running = stack.enter_context(interleave.opened(found, workers, network, store))
         yield [system for system in running if isinstance(system, Trains)]
 
 

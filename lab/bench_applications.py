@@ -20,7 +20,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from lab import turns
+from lab import interleave
 from lab.applications import (
     APPLICATIONS,
     ProgramFailed,
@@ -65,7 +65,7 @@ def main() -> None:
     options.add_argument(
         "--ray-runs", type=int, default=RAY_RUNS, help="of Ray alone, after all others; may be none"
     )
-    turns.add_run_options(options)
+    interleave.add_run_options(options)
     options.set_defaults(runs=RUNS, warm_up=0)
     arguments = options.parse_args()
     network = Network(arguments.rate)
@@ -75,19 +75,19 @@ def main() -> None:
         ("application", "workers", "link", "system", "a round", "x S/B", "x ray", "must reach"),
     )
     store = str(ROOM_OBJECTS * max(APPLICATIONS[name].size for name in arguments.only))
-    with turns.hosts_like_all(arguments.workers + 1, network) as hosts, cluster(hosts, store) as on_ray:
+    with interleave.hosts_like_all(arguments.workers + 1, network) as hosts, cluster(hosts, store) as on_ray:
         # Before any program: one that has just ended still has a link to itself for a moment.
-        goodput = turns.goodput(hosts)
+        goodput = interleave.goodput(hosts)
         runs: dict[str, Runs] = {}
         for name in arguments.only:
             application = APPLICATIONS[name]
-            ours = partial(on_ray.seconds_of, application, turns.OURS, arguments.workers)
+            ours = partial(on_ray.seconds_of, application, interleave.OURS, arguments.workers)
             with groups(application.peers, arguments.workers, network, store) as running:
                 theirs = {
                     group.name: partial(seconds_of_group, application, group, on_ray.processes)
                     for group in running
                 }
-                runs[name] = _measured(name, {turns.OURS: ours, **theirs}, arguments.runs, arguments)
+                runs[name] = _measured(name, {interleave.OURS: ours, **theirs}, arguments.runs, arguments)
         for name in arguments.only:
             alone = partial(on_ray.seconds_of, APPLICATIONS[name], ALONE, arguments.workers)
             try:
@@ -135,7 +135,7 @@ def _add_rows(
             f"{taken:.2f} s",
             f"{taken / limit:.2f}",
             f"{medians[ALONE] / taken:.2f}" if ALONE in medians else "",
-            goal if system == turns.OURS else "",
+            goal if system == interleave.OURS else "",
         )
         for system, taken in medians.items()
     ]

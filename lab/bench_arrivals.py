@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 
-from lab import turns
+from lab import interleave
 from lab.hosts import Hosts
 from lab.network import network_asked_for
 from lab.plots import arrivals as figure
@@ -37,34 +37,34 @@ def main() -> None:
     options.add_argument("--size", type=size_of, default=SIZE, help="as 1MiB")
     options.add_argument("--intervals", type=float, nargs="+", default=INTERVALS, help="seconds")
     options.add_argument("--cases", nargs="+", choices=STAGGERED_CASES, default=STAGGERED_CASES)
-    turns.add_options(options)
+    interleave.add_options(options)
     arguments = options.parse_args()
-    names = turns.systems_asked_for(options, arguments)
+    names = interleave.systems_asked_for(options, arguments)
     network = network_asked_for(options, arguments)
     report = Report(
-        turns.report_name("arrivals", network),
+        interleave.report_name("arrivals", network),
         f"{arguments.hosts} hosts one after the other, {size_text(arguments.size)}, {network} each way",
-        ("case", "interval", *turns.COLUMNS),
+        ("case", "interval", *interleave.COLUMNS),
     )
-    store = arguments.store or turns.store_for(ROOM_OBJECTS * arguments.size)
-    with turns.opened(names, arguments.hosts, network, store) as (hosts, running):
+    store = arguments.store or interleave.store_for(ROOM_OBJECTS * arguments.size)
+    with interleave.opened(names, arguments.hosts, network, store) as (hosts, running):
         for case in arguments.cases:
             for interval in arguments.intervals:
                 cell = _cell(case, arguments.size, interval, hosts)
-                turns.measure(cell, running, arguments.runs, arguments.warm_up, report)
+                interleave.measure(cell, running, arguments.runs, arguments.warm_up, report)
     report.finish()
     figure.draw(joined("arrivals"), arguments.figures)
 
 
-def _cell(case: str, size: int, interval: float, hosts: Hosts) -> turns.Cell:
+def _cell(case: str, size: int, interval: float, hosts: Hosts) -> interleave.Cell:
     last = max(delays(case, len(hosts), interval))
 
     def limit() -> float:
-        goodput = turns.goodput(hosts)
+        goodput = interleave.goodput(hosts)
         return max(last + size / goodput, bytes_of_limit(case, size, len(hosts)) / goodput)
 
     told = f"{interval * 1e3:g} ms"
-    return turns.Cell(
+    return interleave.Cell(
         label=f"{case} {size_text(size)}, {len(hosts)} hosts {told} apart x {hosts.network}",
         columns=(case, told),
         facts={

@@ -28,12 +28,12 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from lab.interleave import OURS
 from lab.plots import calls as figure
 from lab.report import RESULTS, Report, median, progress, size_of, size_text
 from lab.results import joined
 from lab.systems import peers
 from lab.systems.ray import SETTINGS
-from lab.turns import OURS
 from lab.worker import Process, WorkerFailed
 
 PARTS = ("calls", "arrays")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 
-from lab import turns
+from lab import interleave
 from lab.hosts import Hosts
 from lab.network import network_asked_for
 from lab.plots import collective as figure
@@ -40,34 +40,34 @@ def main() -> None:
     options.add_argument("--hosts", type=int, nargs="+", default=HOSTS)
     options.add_argument("--sizes", type=size_of, nargs="+", default=SIZES, help="as 32KiB or 1MiB")
     options.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
-    turns.add_options(options)
+    interleave.add_options(options)
     arguments = options.parse_args()
-    names = turns.systems_asked_for(options, arguments)
+    names = interleave.systems_asked_for(options, arguments)
     network = network_asked_for(options, arguments)
     report = Report(
-        turns.report_name("collective", network),
+        interleave.report_name("collective", network),
         f"Collectives, all hosts at once, {network} each way",
-        ("hosts", "case", "size", *turns.COLUMNS),
+        ("hosts", "case", "size", *interleave.COLUMNS),
     )
     for count in arguments.hosts:
-        store = arguments.store or turns.store_for((count + 1) * max(arguments.sizes))
-        with turns.opened(names, count, network, store) as (hosts, running):
+        store = arguments.store or interleave.store_for((count + 1) * max(arguments.sizes))
+        with interleave.opened(names, count, network, store) as (hosts, running):
             for case in arguments.cases:
                 for size in arguments.sizes:
                     cell = _cell(case, size, hosts)
-                    turns.measure(cell, running, arguments.runs, arguments.warm_up, report)
+                    interleave.measure(cell, running, arguments.runs, arguments.warm_up, report)
     report.finish()
     figure.draw(joined("collective"), arguments.figures)
 
 
-def _cell(case: str, size: int, hosts: Hosts) -> turns.Cell:
+def _cell(case: str, size: int, hosts: Hosts) -> interleave.Cell:
     crossing = bytes_of_limit(case, size, len(hosts))
-    return turns.Cell(
+    return interleave.Cell(
         label=f"{case} {size_text(size)}, {len(hosts)} hosts x {hosts.network}",
         columns=(str(len(hosts)), case, size_text(size)),
         facts={"case": case, "size": size, "hosts": len(hosts), "rate_mbit": hosts.network.rate_mbit},
         run=lambda system, name: system.run(case, size, name),
-        limit=lambda: crossing / turns.goodput(hosts),
+        limit=lambda: crossing / interleave.goodput(hosts),
         target=next((times for least, times in sorted(TARGETS[case].items())[::-1] if size >= least), None),
     )
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 
-from lab import turns
+from lab import interleave
 from lab.daemons import on_hosts
 from lab.hosts import Hosts
+from lab.interleave import OURS
 from lab.network import Network
 from lab.plots import degree as figure
 from lab.report import Report, size_of, size_text
@@ -20,7 +21,6 @@ from lab.results import joined
 from lab.systems import System
 from lab.systems.hoplite import Hoplite
 from lab.traffic import connections, edges
-from lab.turns import OURS
 from lab.worker import Worker
 
 HOSTS = (4, 8, 16)
@@ -65,14 +65,14 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--hosts", type=int, nargs="+", default=HOSTS)
     options.add_argument("--sizes", type=size_of, nargs="+", default=SIZES, help="as 128KiB or 1MiB")
-    turns.add_run_options(options)
+    interleave.add_run_options(options)
     arguments = options.parse_args()
     if min(arguments.hosts) <= len(DEGREES):
         options.error(f"one host for each tree and one for the model: {len(DEGREES) + 1} at least")
     report = Report(
         "degree",
         f"Reduce by the degree of the tree, {Network(arguments.rate)} each way",
-        ("hosts", "size", *turns.COLUMNS),
+        ("hosts", "size", *interleave.COLUMNS),
     )
     for count in arguments.hosts:
         _measure(count, arguments, report)
@@ -81,10 +81,10 @@ def main() -> None:
 
 
 def _measure(count: int, arguments: argparse.Namespace, report: Report) -> None:
-    store = turns.store_for(ROOM_OBJECTS * max(arguments.sizes))
+    store = interleave.store_for(ROOM_OBJECTS * max(arguments.sizes))
     told = {host: ["--reduce-degree", degree] for host, degree in enumerate(DEGREES, 1)}
     with ExitStack() as stack:
-        hosts = stack.enter_context(turns.hosts_like_all(count, Network(arguments.rate)))
+        hosts = stack.enter_context(interleave.hosts_like_all(count, Network(arguments.rate)))
         daemons = stack.enter_context(on_hosts(hosts, store, own=told))
         workers = []
         for daemon, host in zip(daemons, hosts, strict=True):
@@ -95,16 +95,16 @@ def _measure(count: int, arguments: argparse.Namespace, report: Report) -> None:
         running += [Hoplite(workers[host:] + workers[:host], hosts.memory, told[host][-1]) for host in told]
         for size in arguments.sizes:
             cell = _cell(size, hosts)
-            turns.measure(cell, running, arguments.runs, arguments.warm_up, report)
+            interleave.measure(cell, running, arguments.runs, arguments.warm_up, report)
 
 
-def _cell(size: int, hosts: Hosts) -> turns.Cell:
-    return turns.Cell(
+def _cell(size: int, hosts: Hosts) -> interleave.Cell:
+    return interleave.Cell(
         label=f"degree {size_text(size)}, {len(hosts)} hosts x {hosts.network}",
         columns=(str(len(hosts)), size_text(size)),
         facts={"case": "reduce", "size": size, "hosts": len(hosts), "rate_mbit": hosts.network.rate_mbit},
         run=lambda system, name: system.run("reduce", size, name),
-        limit=lambda: size / turns.goodput(hosts),
+        limit=lambda: size / interleave.goodput(hosts),
         target=TARGET,
         rival="the best tree",
     )

@@ -26,8 +26,8 @@ import hoplite
 
 from lab.daemons import on_hosts
 from lab.hosts import Hosts
+from lab.node_host import NodeHost
 from lab.report import RUNS_MIN, Report, median, progress
-from lab.site import Site
 
 #: Longest to wait for everyone to notice, and for everyone to know everyone again.
 NOTICE_SECONDS = 20.0
@@ -50,44 +50,46 @@ class Case:
     """One way to lose a node, how to bring it back, and within what time it must be noticed."""
 
     name: str
-    strike: Callable[[Site], None]
-    mend: Callable[[Site, str], None]
+    strike: Callable[[NodeHost], None]
+    mend: Callable[[NodeHost, str], None]
     limit: float
 
 
-def _terminate(site: Site) -> None:
-    site.daemon.process.terminate()
+def _terminate(node_host: NodeHost) -> None:
+    node_host.daemon.process.terminate()
 
 
-def _restart(site: Site, seed: str) -> None:
-    site.daemon.process.wait()
-    site.restart_daemon(seed)
+def _restart(node_host: NodeHost, seed: str) -> None:
+    node_host.daemon.process.wait()
+    node_host.restart_daemon(seed)
 
 
 CASES = (
-    Case("crash (SIGKILL)", Site.kill_daemon, _restart, 0.05),
+    Case("crash (SIGKILL)", NodeHost.kill_daemon, _restart, 0.05),
     Case("leaving (SIGTERM)", _terminate, _restart, 0.1),
-    Case("silent host (link cut)", Site.cut, lambda site, _: site.heal(), 1.0),
-    Case("paused process (SIGSTOP)", Site.pause, lambda site, _: site.resume(), 2.0),
+    Case("silent host (link cut)", NodeHost.cut, lambda node_host, _: node_host.heal(), 1.0),
+    Case("paused process (SIGSTOP)", NodeHost.pause, lambda node_host, _: node_host.resume(), 2.0),
 )
 
 
 class Watch:
     """What daemons write to their logs from now on about members that went down."""
 
-    def __init__(self, sites: Sequence[Site]) -> None:
-        self._logs = [(site, site.daemon.log, site.daemon.log.stat().st_size) for site in sites]
+    def __init__(self, node_hosts: Sequence[NodeHost]) -> None:
+        self._logs = [
+            (node_host, node_host.daemon.log, node_host.daemon.log.stat().st_size) for node_host in node_hosts
+        ]
 
     def downs(self) -> list[tuple[str, str, float]]:
         """Who said of whom, and when, in seconds since the epoch."""
         found = []
-        for site, log, start in self._logs:
+        for node_host, log, start in self._logs:
             with log.open() as lines:
                 lines.seek(start)
                 for line in lines:
                     if match := DOWN.match(line):
                         when = datetime.fromisoformat(match["when"]).timestamp()
-                        found.append((site.address, match["address"], when))
+                        found.append((node_host.address, match["address"], when))
         return found
 
 
@@ -102,27 +104,29 @@ def main() -> None:
     timed: dict[str, list[dict[str, Any]]] = {case.name: [] for case in CASES}
     busy: list[dict[str, Any]] = []
     with Hosts(arguments.hosts) as hosts, on_hosts(hosts, arguments.store) as daemons:
-        sites = [Site(host, daemon, arguments.store) for host, daemon in zip(hosts, daemons, strict=True)]
+        node_hosts = [
+            NodeHost(host, daemon, arguments.store) for host, daemon in zip(hosts, daemons, strict=True)
+        ]
         time.sleep(SETTLE_SECONDS)
         for number in range(arguments.runs):
             for case in CASES:
-                run = _play(case, sites, 1 + number % (len(sites) - 1))
+                run = _play(case, node_hosts, 1 + number % (len(node_hosts) - 1))
                 timed[case.name].append(run)
                 progress(_told(case.name, run))
-        load = _false_alarms(sites, arguments.spinners, arguments.load_seconds)
+        load = _false_alarms(node_hosts, arguments.spinners, arguments.load_seconds)
         progress(f"all cores busy: {load['false_alarms']} false alarms")
         with _spinning(arguments.spinners):
             for number in range(arguments.runs):
-                busy.append(_play(CASES[0], sites, 1 + number % (len(sites) - 1)))
+                busy.append(_play(CASES[0], node_hosts, 1 + number % (len(node_hosts) - 1)))
                 progress(_told("crash, all cores busy", busy[-1]))
-        for site in sites:
-            site.close()
+        for node_host in node_hosts:
+            node_host.close()
     _report(arguments, timed, busy, load)
 
 
-def _play(case: Case, sites: Sequence[Site], victim: int) -> dict[str, Any]:
+def _play(case: Case, node_hosts: Sequence[NodeHost], victim: int) -> dict[str, Any]:
     """Strikes one node; gives the seconds until each of the others noticed, and false alarms meanwhile."""
-    struck, others = sites[victim], [*sites[:victim], *sites[victim + 1 :]]
+    struck, others = node_hosts[victim], [*node_hosts[:victim], *node_hosts[victim + 1 :]]
     watch = Watch(others)
     began = time.time()
     case.strike(struck)
@@ -130,7 +134,7 @@ def _play(case: Case, sites: Sequence[Site], victim: int) -> dict[str, Any]:
     deadline = time.monotonic() + NOTICE_SECONDS
     while len(noticed) < len(others):
         if time.monotonic() > deadline:
-            missing = [site.address for site in others if site.address not in noticed]
+            missing = [node_host.address for node_host in others if node_host.address not in noticed]
             raise RuntimeError(f"{case.name}: not noticed after {NOTICE_SECONDS} s by {', '.join(missing)}")
         time.sleep(POLL_SECONDS)
         for observer, dead, when in watch.downs():
@@ -138,21 +142,21 @@ def _play(case: Case, sites: Sequence[Site], victim: int) -> dict[str, Any]:
                 noticed.setdefault(observer, when - began)
     case.mend(struck, others[0].address)
     healed = time.monotonic()
-    _wait_until_joined(sites)
+    _wait_until_joined(node_hosts)
     whole = time.monotonic() - healed
     time.sleep(SETTLE_SECONDS)
     alarms = sum(dead != struck.address for _, dead, _ in watch.downs())
     return {"noticed": sorted(noticed.values()), "whole_again": whole, "false_alarms": alarms}
 
 
-def _wait_until_joined(sites: Sequence[Site]) -> None:
+def _wait_until_joined(node_hosts: Sequence[NodeHost]) -> None:
     deadline = time.monotonic() + JOIN_SECONDS
-    for site in sites:
-        with hoplite.connect(site.daemon.socket) as client:
-            while len(members := client.status().members) < len(sites):
+    for node_host in node_hosts:
+        with hoplite.connect(node_host.daemon.socket) as client:
+            while len(members := client.status().members) < len(node_hosts):
                 if time.monotonic() > deadline:
                     raise RuntimeError(
-                        f"{site.address} knows only {', '.join(members)} after {JOIN_SECONDS} s"
+                        f"{node_host.address} knows only {', '.join(members)} after {JOIN_SECONDS} s"
                     )
                 time.sleep(POLL_SECONDS)
 
@@ -169,13 +173,13 @@ def _spinning(per_core: int) -> Iterator[None]:
             spinner.wait()
 
 
-def _false_alarms(sites: Sequence[Site], per_core: int, seconds: float) -> dict[str, Any]:
-    watch = Watch(sites)
+def _false_alarms(node_hosts: Sequence[NodeHost], per_core: int, seconds: float) -> dict[str, Any]:
+    watch = Watch(node_hosts)
     progress(f"all cores busy for {seconds:g} s")
     with _spinning(per_core):
         time.sleep(seconds)
     downs = watch.downs()
-    return {"false_alarms": len(downs), "downs": downs, "node_seconds": seconds * len(sites)}
+    return {"false_alarms": len(downs), "downs": downs, "node_seconds": seconds * len(node_hosts)}
 
 
 def _told(name: str, run: dict[str, Any]) -> str:

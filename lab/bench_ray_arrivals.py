@@ -10,7 +10,7 @@ import argparse
 import sys
 from functools import reduce
 
-from lab import turns
+from lab import interleave
 from lab.applications import cluster
 from lab.hosts import Hosts
 from lab.network import Network
@@ -34,7 +34,7 @@ def main() -> None:
     options.add_argument("--tasks", type=int, default=TASKS, help="each on a host; the driver has one too")
     options.add_argument("--size", type=size_of, default=SIZE, help="as 1MiB")
     options.add_argument("--intervals", type=float, nargs="+", default=INTERVALS, help="seconds")
-    turns.add_run_options(options)
+    interleave.add_run_options(options)
     arguments = options.parse_args()
     network = Network(arguments.rate)
     report = Report(
@@ -43,8 +43,8 @@ def main() -> None:
         f"{size_text(arguments.size)}, {network} each way",
         ("interval", "last end", "the sum", "after the last end", "S/B", "x limit", "spread", "must reach"),
     )
-    store = turns.store_for(ROOM_OBJECTS * arguments.size)
-    with turns.hosts_like_all(arguments.tasks + 1, network) as hosts, cluster(hosts, store) as on_ray:
+    store = interleave.store_for(ROOM_OBJECTS * arguments.size)
+    with interleave.hosts_like_all(arguments.tasks + 1, network) as hosts, cluster(hosts, store) as on_ray:
         on_ray.use_hoplite()
         command = [sys.executable, "-m", "lab.ray_arrivals", on_ray.head]
         driver = Process(command, hosts[0], peers.START_SECONDS, ray.SETTINGS)
@@ -67,7 +67,7 @@ def _measure(
         seconds = _run(driver, arguments.tasks, arguments.size, interval)
         if number < 0:
             continue
-        least.append(arguments.size / turns.goodput(hosts))
+        least.append(arguments.size / interleave.goodput(hosts))
         taken.append(seconds)
         progress(f"{interval:g} s apart: {seconds - last:.3f} s after the last end; S/B {least[-1]:.3f} s")
     # The best of them: a disturbed measurement of the limit must not make the ratio look better.

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab import turns
+from lab import interleave
 from lab.failure import ray_figure
 from lab.hosts import Host, Hosts
 from lab.network import Network
@@ -90,7 +90,7 @@ def main() -> None:
         for _ in range(arguments.runs):
             for system in arguments.systems:
                 # A cluster of its own: what one run leaves behind is nobody else's.
-                with turns.hosts_like_all(arguments.participants + 1, network) as hosts:
+                with interleave.hosts_like_all(arguments.participants + 1, network) as hosts:
                     runs[system].append(_run(name, system, hosts))
         for system in arguments.systems:
             _add_row(report, name, system, runs[system], hosts[VICTIM].address)

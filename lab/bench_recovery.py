@@ -22,10 +22,10 @@ from typing import Any
 
 from lab.daemons import on_hosts
 from lab.hosts import Hosts
+from lab.node_host import ClientHost
 from lab.recovery import figure
 from lab.recovery.play import CASES, Case, Stage
 from lab.report import RESULTS, RUNS_MIN, Report, median, progress, size_text
-from lab.site import Station
 
 #: What a broadcast may take longer than without a failure, besides the detection.
 SLACK = 0.05
@@ -48,16 +48,18 @@ def main() -> None:
         Hosts(arguments.hosts, rate_mbit=arguments.rate) as hosts,
         on_hosts(hosts, arguments.store) as daemons,
     ):
-        sites = [Station(host, daemon, arguments.store) for host, daemon in zip(hosts, daemons, strict=True)]
-        stage = Stage(hosts, sites, size)
-        stage.warm(sites)
+        node_hosts = [
+            ClientHost(host, daemon, arguments.store) for host, daemon in zip(hosts, daemons, strict=True)
+        ]
+        stage = Stage(hosts, node_hosts, size)
+        stage.warm(node_hosts)
         for number in range(arguments.runs):
             for case in wanted:
                 run = stage.play(case, number)
                 runs[case.name].append(run)
                 progress(_told(case, run))
-        for site in sites:
-            site.close()
+        for node_host in node_hosts:
+            node_host.close()
     report = Report(
         f"recovery-{arguments.hosts}x{arguments.rate:g}",
         f"{size_text(size)} over {arguments.hosts} hosts, {arguments.rate:g} Mbit/s each way; "

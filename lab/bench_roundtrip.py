@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from lab import turns
+from lab import interleave
 from lab.hosts import Hosts
 from lab.limits import bare_round_trip
 from lab.network import network_asked_for
@@ -31,26 +31,26 @@ ROOM_OBJECTS = 4
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--sizes", type=size_of, nargs="+", default=SIZES, help="as 1KiB or 1MiB")
-    turns.add_options(options)
+    interleave.add_options(options)
     arguments = options.parse_args()
-    names = turns.systems_asked_for(options, arguments)
+    names = interleave.systems_asked_for(options, arguments)
     network = network_asked_for(options, arguments)
     report = Report(
-        turns.report_name("roundtrip", network),
+        interleave.report_name("roundtrip", network),
         f"Round trips between two hosts, {network} each way",
-        ("size", *turns.COLUMNS),
+        ("size", *interleave.COLUMNS),
     )
-    store = arguments.store or turns.store_for(ROOM_OBJECTS * max(arguments.sizes))
-    with turns.opened(names, 2, network, store) as (hosts, running):
+    store = arguments.store or interleave.store_for(ROOM_OBJECTS * max(arguments.sizes))
+    with interleave.opened(names, 2, network, store) as (hosts, running):
         for size in arguments.sizes:
             cell = _cell(size, hosts)
-            turns.measure(cell, running, arguments.runs, arguments.warm_up, report)
+            interleave.measure(cell, running, arguments.runs, arguments.warm_up, report)
     report.finish()
     figure.draw(joined("roundtrip"), arguments.figures)
 
 
-def _cell(size: int, hosts: Hosts) -> turns.Cell:
-    return turns.Cell(
+def _cell(size: int, hosts: Hosts) -> interleave.Cell:
+    return interleave.Cell(
         label=f"round trip {size_text(size)} x {hosts.network}",
         columns=(size_text(size),),
         facts={"case": ROUND_TRIP, "size": size, "hosts": 2, "rate_mbit": hosts.network.rate_mbit},

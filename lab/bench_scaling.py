@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import hoplite
 
-from lab import turns
+from lab import interleave
 from lab.daemons import Daemon, on_hosts
 from lab.network import Network
 from lab.plots import scaling as figure
@@ -46,7 +46,7 @@ def main() -> None:
     options.add_argument("--nodes", type=int, nargs="+", default=NODES, help="to simulate, 2 to 64")
     options.add_argument("--hosts", type=int, nargs="+", default=HOSTS, help="to check it against")
     options.add_argument("--size", type=size_of, default=SIZE, help="as 8MiB")
-    turns.add_run_options(options)
+    interleave.add_run_options(options)
     arguments = options.parse_args()
     lab = {count: _in_lab(count, arguments) for count in arguments.hosts}
     goodput = max(measured.goodput for measured in lab.values())
@@ -69,9 +69,9 @@ def main() -> None:
 def _in_lab(count: int, arguments: argparse.Namespace) -> Measured:
     seconds: dict[str, list[float]] = {case: [] for case in CASES}
     goodputs = []
-    store = turns.store_for(ROOM_OBJECTS * arguments.size)
+    store = interleave.store_for(ROOM_OBJECTS * arguments.size)
     with ExitStack() as stack:
-        hosts = stack.enter_context(turns.hosts_like_all(count, Network(arguments.rate)))
+        hosts = stack.enter_context(interleave.hosts_like_all(count, Network(arguments.rate)))
         daemons = stack.enter_context(on_hosts(hosts, store))
         workers = [Worker(daemon.socket, host) for daemon, host in zip(daemons, hosts, strict=True)]
         system = Hoplite(workers, hosts.memory)
@@ -80,7 +80,7 @@ def _in_lab(count: int, arguments: argparse.Namespace) -> Measured:
             taken = {case: system.run(case, arguments.size, f"{case}-{run}") for case in CASES}
             if run < 0:
                 continue
-            goodputs.append(turns.goodput(hosts))
+            goodputs.append(interleave.goodput(hosts))
             progress(f"{count} hosts: " + ", ".join(f"{case} {taken[case]:.4f} s" for case in CASES))
             for case in CASES:
                 seconds[case].append(taken[case])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from lab import turns
+from lab import interleave
 from lab.hosts import Hosts
 from lab.network import Network
 from lab.plots import unlimited as figure
@@ -33,26 +33,30 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--hosts", type=int, nargs="+", default=HOSTS)
     options.add_argument("--size", type=size_of, default=SIZE, help="as 1GiB")
-    turns.add_turn_options(options)
-    turns.add_system_options(options)
+    interleave.add_interleave_options(options)
+    interleave.add_system_options(options)
     arguments = options.parse_args()
-    names = turns.systems_asked_for(options, arguments)
-    report = Report("unlimited", "Broadcast over links without limits", ("hosts", "size", *turns.COLUMNS))
-    store = arguments.store or turns.store_for(ROOM_OBJECTS * arguments.size)
+    names = interleave.systems_asked_for(options, arguments)
+    report = Report(
+        "unlimited", "Broadcast over links without limits", ("hosts", "size", *interleave.COLUMNS)
+    )
+    store = arguments.store or interleave.store_for(ROOM_OBJECTS * arguments.size)
     for count in arguments.hosts:
-        with turns.opened(names, count, Network(), store) as (hosts, running):
-            turns.measure(_cell(arguments.size, hosts), running, arguments.runs, arguments.warm_up, report)
+        with interleave.opened(names, count, Network(), store) as (hosts, running):
+            interleave.measure(
+                _cell(arguments.size, hosts), running, arguments.runs, arguments.warm_up, report
+            )
     report.finish()
     figure.draw(joined("unlimited"), arguments.figures)
 
 
-def _cell(size: int, hosts: Hosts) -> turns.Cell:
-    return turns.Cell(
+def _cell(size: int, hosts: Hosts) -> interleave.Cell:
+    return interleave.Cell(
         label=f"{CASE} {size_text(size)}, {len(hosts)} hosts",
         columns=(str(len(hosts)), size_text(size)),
         facts={"case": CASE, "size": size, "hosts": len(hosts), "rate_mbit": None},
         run=lambda system, name: system.run(CASE, size, name),
-        limit=lambda: size / turns.goodput(hosts),
+        limit=lambda: size / interleave.goodput(hosts),
         target=TARGET,
         rival=chain.NAME,
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 from lab.failure import figure as failure
 from lab.failure import ray_figure
+from lab.interleave import COLUMNS, OURS
 from lab.plots import (
     applications,
     arrivals,
@@ -32,7 +33,6 @@ from lab.plots.lines import LOOKS
 from lab.recovery import figure as recovery
 from lab.report import RESULTS, ROOT, progress
 from lab.results import Case, joined, newest
-from lab.turns import COLUMNS, OURS
 
 Draw = Callable[[Sequence[Case], Path], list[str]]
 

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("numpy")
 
 from lab.chaos.contents import Folded, Leaf, WrongContent, check
-from lab.chaos.draw import Drawer
 from lab.chaos.faults import History
+from lab.chaos.generator import Generator
 from lab.chaos.judge import Attempt, Judge, Known
 from lab.chaos.plan import Operation, Thing
 from lab.hosts import HostsUnavailable, require
@@ -38,10 +38,10 @@ def test_a_minute_of_chaos_ends_well() -> None:
 
 
 def test_a_seed_and_a_round_make_one_plan() -> None:
-    plan = str(Drawer(7, 3, 6, 20.0).round())
-    assert plan == str(Drawer(7, 3, 6, 20.0).round())
-    assert plan != str(Drawer(7, 4, 6, 20.0).round())
-    assert plan != str(Drawer(8, 3, 6, 20.0).round())
+    plan = str(Generator(7, 3, 6, 20.0).round())
+    assert plan == str(Generator(7, 3, 6, 20.0).round())
+    assert plan != str(Generator(7, 4, 6, 20.0).round())
+    assert plan != str(Generator(8, 3, 6, 20.0).round())
 
 
 def test_a_result_tells_which_sources_went_in_and_any_wrong_element_is_seen() -> None:

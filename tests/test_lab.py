@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from lab import bench_applications, bench_scale, memory, page, report, results, soak, systems, turns
+from lab import bench_applications, bench_scale, interleave, memory, page, report, results, soak, systems
 from lab import scale as operations
 from lab.applications import Application, ProgramFailed
 from lab.bench_degree import shape
@@ -62,8 +62,8 @@ class Fake:
 
 def measured(running: list[systems.System], size: int = MIB, **facts: Any) -> report.Report:
     """A report of one cell, which took 2 s at least."""
-    kept = report.Report("collective", "a title", ("hosts", "case", "size", *turns.COLUMNS))
-    cell = turns.Cell(
+    kept = report.Report("collective", "a title", ("hosts", "case", "size", *interleave.COLUMNS))
+    cell = interleave.Cell(
         label=f"broadcast {size}",
         columns=("4", "broadcast", report.size_text(size)),
         facts={"case": "broadcast", "size": size, "hosts": 4, "rate_mbit": 500.0, **facts},
@@ -71,7 +71,7 @@ def measured(running: list[systems.System], size: int = MIB, **facts: Any) -> re
         limit=lambda: 2.0,
         target=1.03,
     )
-    turns.measure(cell, running, runs=2, warm_up=1, report=kept)
+    interleave.measure(cell, running, runs=2, warm_up=1, report=kept)
     return kept
 
 
@@ -111,9 +111,9 @@ def test_a_peer_that_does_not_come_up_is_left_out(monkeypatch: pytest.MonkeyPatc
         "ray": FakeModule("ray", fails=True),
         "dask": FakeModule("dask"),
     }
-    monkeypatch.setattr(turns, "hosts_like_all", lambda *_: nullcontext())
+    monkeypatch.setattr(interleave, "hosts_like_all", lambda *_: nullcontext())
     monkeypatch.setattr(systems, "module", modules.__getitem__)
-    with turns.opened(list(modules), 16, Network(500.0), "1GiB") as (_, running):
+    with interleave.opened(list(modules), 16, Network(500.0), "1GiB") as (_, running):
         assert [system.name for system in running] == ["hoplite", "dask"]
 
 
@@ -202,8 +202,8 @@ class FakeGroup:
 
 
 def test_applications_beside_ray_alone_and_groups(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "hosts_like_all", lambda *_: nullcontext())
-    monkeypatch.setattr(turns, "goodput", lambda _: 51e6)
+    monkeypatch.setattr(interleave, "hosts_like_all", lambda *_: nullcontext())
+    monkeypatch.setattr(interleave, "goodput", lambda _: 51e6)
     monkeypatch.setattr(bench_applications, "cluster", lambda *_: nullcontext(FakeCluster()))
     monkeypatch.setattr(
         bench_applications, "groups", lambda names, *_: nullcontext([FakeGroup()] if names else [])

@@ -2,10 +2,10 @@
 
 ``make chaos MINUTES=5`` (as root). The modules, in the order of a run:
 
-- ``plan``, ``draw``, ``draw_faults``, ``contents``: draw a round from a seed, and the content of its objects
-- ``nodes``, ``crew``, ``client``: the daemons, and the client processes with their calls
+- ``plan``, ``generator``, ``fault_generator``, ``contents``: a round from a seed, its objects' content
+- ``nodes``, ``members``, ``client``: the daemons, and the client processes with their calls
 - ``workload``, ``faults``: start and retry operations; inject faults and heal them
 - ``judge``: decides which outcomes the faults explain
-- ``reckoning``: checks what must hold after the healing
-- ``run``, ``story``: the main loop, and its reports
+- ``final_checks``: checks what must hold after the healing
+- ``run``, ``diagnostics``: the main loop, and its reports
 """

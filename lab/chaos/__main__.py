@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import hoplite
 
-from lab.chaos.draw import Drawer
+from lab.chaos.diagnostics import ChaosFailed, Folder, around, tail
+from lab.chaos.generator import Generator
 from lab.chaos.nodes import STATUS_SECONDS, Life, Node
 from lab.chaos.plan import Round
 from lab.chaos.run import RATE_MBIT, Run
-from lab.chaos.story import ChaosFailed, Folder, around, tail
 from lab.hosts import Hosts, HostsUnavailable
 
 #: Chaos of one round, and what it takes with all that comes after.
@@ -52,7 +52,7 @@ def main() -> int:
 
 def rounds(seed: int, hosts: int, minutes: float, only: int | None) -> Iterator[Round]:
     numbers = range(max(1, round(minutes * 60 / ROUND_SECONDS))) if only is None else [only]
-    return (Drawer(seed, number, hosts, CHAOS_SECONDS).round() for number in numbers)
+    return (Generator(seed, number, hosts, CHAOS_SECONDS).round() for number in numbers)
 
 
 def play(seed: int, count: int, plans: list[Round]) -> int:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lab.chaos.draw_faults import DAEMON_FAULTS
+from lab.chaos.diagnostics import Journal
+from lab.chaos.fault_generator import DAEMON_FAULTS
 from lab.chaos.nodes import DRAIN_SECONDS, Life, Node
 from lab.chaos.plan import Fault
-from lab.chaos.story import Journal
 from lab.hosts import Hosts
 
 #: A daemon may be taken for dead if it does not run, or is not reached, for this long: a suspicion lasts

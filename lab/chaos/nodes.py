@@ -16,11 +16,11 @@ from pathlib import Path
 
 import hoplite
 
-from lab.chaos.crew import Events
+from lab.chaos.members import Events
 from lab.daemons import PORT, READY, binary
 from lab.hosts import Host
 
-#: Shared memory of each node: twice what all operations of a round may move together (see ``draw``), so
+#: Shared memory of each node: twice what all operations of a round may move together (see ``generator``), so
 #: that every object fits into every node, gaps included, and nothing but time makes a call wait. Of a
 #: store full of what clients hold pinned, a call waits for those clients; that is tested elsewhere.
 STORE = "2GiB"

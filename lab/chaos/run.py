@@ -10,14 +10,14 @@ from collections.abc import Callable
 from queue import Empty
 from typing import Any
 
-from lab.chaos.crew import Events, Member
-from lab.chaos.draw import CLIENTS_PER_HOST
+from lab.chaos.diagnostics import ChaosFailed, Folder, Journal, Progress, Tally
 from lab.chaos.faults import Breaker, History
+from lab.chaos.final_checks import LOOK_SECONDS, FinalChecks
+from lab.chaos.generator import CLIENTS_PER_HOST
 from lab.chaos.judge import Judge
+from lab.chaos.members import Events, Member
 from lab.chaos.nodes import Life, Node
 from lab.chaos.plan import Round
-from lab.chaos.reckoning import LOOK_SECONDS, Reckoning
-from lab.chaos.story import ChaosFailed, Folder, Journal, Progress, Tally
 from lab.chaos.workload import Workload
 from lab.daemons import PORT
 from lab.hosts import Hosts
@@ -27,7 +27,7 @@ from lab.hosts import Hosts
 RATE_MBIT = 200
 
 #: Longest that all client processes may take to start: Python, sixteen times, on two cores.
-CREW_SECONDS = 60.0
+MEMBERS_SECONDS = 60.0
 
 #: After a failure client processes get so long to say where their threads are.
 DUMP_SECONDS = 0.5
@@ -56,26 +56,26 @@ class Run:
         self._stage = ""
         addresses = [f"{host.address}:{PORT}" for host in hosts]
         self.nodes = [Node(host, folder.path, addresses, self._events) for host in hosts]
-        self._crew: dict[tuple[int, int], Member] = {}
-        self._reckoning = Reckoning(self.nodes, self._crew, self.tally, self.until, self.show)
+        self._members: dict[tuple[int, int], Member] = {}
+        self._final_checks = FinalChecks(self.nodes, self._members, self.tally, self.until, self.show)
 
     def begin(self) -> None:
         """All daemons up and acquainted, all clients started."""
         for node in self.nodes:
             node.start()
-        self._reckoning.meet()
+        self._final_checks.meet()
         for host in self._hosts:
             for slot in range(CLIENTS_PER_HOST):
                 self._enlist(host.index, slot)
-        if not self.until(lambda: all(member.ready_at for member in self._crew.values()), CREW_SECONDS):
-            raise ChaosFailed([f"the client processes did not start in {CREW_SECONDS:g} s"])
+        if not self.until(lambda: all(member.ready_at for member in self._members.values()), MEMBERS_SECONDS):
+            raise ChaosFailed([f"the client processes did not start in {MEMBERS_SECONDS:g} s"])
 
     def play(self, plan: Round) -> None:
-        """One round: chaos, healing, reckoning."""
+        """One round: chaos, healing, final checks."""
         self.round, self.round_began = plan, time.monotonic()
         self._journal.head(str(plan))
         judge = Judge(self._history, len(self.nodes))
-        workload = Workload(plan, self.nodes, self._crew, judge, self._journal, self.tally, self.later)
+        workload = Workload(plan, self.nodes, self._members, judge, self._journal, self.tally, self.later)
         breaker = Breaker(self._hosts, self.nodes, self._history, self._journal, self.later)
         breaker.kill_client, breaker.on_death = self._kill_client, workload.on_death
         self._workload, self._breaker = workload, breaker
@@ -86,11 +86,11 @@ class Run:
         self.until(lambda: False, plan.seconds)
         self._journal.write("healing")
         breaker.heal()
-        self._reckoning.meet(breaker)
-        self._reckoning.finish(workload)
-        self._reckoning.read(workload)
-        self._reckoning.delete(workload)
-        self._reckoning.empty()
+        self._final_checks.meet(breaker)
+        self._final_checks.finish(workload)
+        self._final_checks.read(workload)
+        self._final_checks.delete(workload)
+        self._final_checks.empty()
         self.faults += breaker.counts
         # What is still due is for what is over: late mends, looks after the dead.
         self._due.clear()
@@ -99,8 +99,8 @@ class Run:
 
     def end(self) -> None:
         """All daemons are quiet, and obey SIGTERM."""
-        self._reckoning.quiet()
-        self._reckoning.stop()
+        self._final_checks.quiet()
+        self._final_checks.stop()
         self._progress.clear()
 
     def waited_for(self) -> list[str]:
@@ -115,7 +115,7 @@ class Run:
             if node.life in (Life.UP, Life.PAUSED):
                 told = [*node.files(), node.sockets()]
                 (self._folder.path / f"node-{node.index}-files.txt").write_text("\n".join(told))
-        for member in self._crew.values():
+        for member in self._members.values():
             if member.ready_at is not None and not member.was_killed:
                 member.dump()
         time.sleep(DUMP_SECONDS)
@@ -123,7 +123,7 @@ class Run:
     def close(self) -> None:
         """Ends every process for certain."""
         self._progress.clear()
-        for member in self._crew.values():
+        for member in self._members.values():
             member.close()
         for node in self.nodes:
             node.close()
@@ -192,7 +192,7 @@ class Run:
         )
 
     def show(self, stage: str) -> None:
-        """What the reckoning waits for, if anything."""
+        """What the final checks wait for, if anything."""
         self._stage = f"; {stage}" if stage else ""
         self._journal.write(stage)
 
@@ -201,7 +201,7 @@ class Run:
     def _enlist(self, host: int, slot: int) -> None:
         log = self._folder.path / f"client-{host}-{slot}.log"
         member = Member(self._hosts[host], slot, self.nodes[host].socket, log, self._events)
-        self._crew[host, slot] = member
+        self._members[host, slot] = member
 
     def _kill_client(self, operation: int) -> bool:
         """Kills the process that is at an operation; false if it is over."""

@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from lab.chaos.contents import to_json
-from lab.chaos.crew import Member
+from lab.chaos.diagnostics import ChaosFailed, Journal, Tally
 from lab.chaos.judge import VANISHED, Attempt, Judge, Known
+from lab.chaos.members import Member
 from lab.chaos.nodes import Life, Node
 from lab.chaos.plan import GETS, PRODUCERS, PUTS, Operation, Round
-from lab.chaos.story import ChaosFailed, Journal, Tally
 
 #: Before the framework tries again what failed.
 RETRY_SECONDS = 0.3
@@ -40,13 +40,13 @@ class Workload:
         self,
         plan: Round,
         nodes: Sequence[Node],
-        crew: Mapping[tuple[int, int], Member],
+        members: Mapping[tuple[int, int], Member],
         judge: Judge,
         journal: Journal,
         tally: Tally,
         later: Later,
     ) -> None:
-        self._nodes, self._crew, self._judge = nodes, crew, judge
+        self._nodes, self._members, self._judge = nodes, members, judge
         self._journal, self._tally, self._later = journal, tally, later
         self.known = {name: Known(thing) for name, thing in plan.things.items()}
         self._producers: dict[str, Operation] = {}
@@ -81,7 +81,7 @@ class Workload:
         if operation.call == "delete":
             self._note_deletion(operation.things, now)
         attempt = Attempt(number, operation, operation.host, ids, now, must_be_deleted)
-        member = self._crew[operation.host, operation.slot]
+        member = self._members[operation.host, operation.slot]
         self._running[operation.number, number] = (attempt, member)
         self._journal.write(f"{attempt} begins, by {member}")
         call = {

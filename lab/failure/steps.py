@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from lab.daemons import Daemon
 from lab.hosts import Host, Hosts
+from lab.node_host import NodeHost
 from lab.report import ROOT, median
-from lab.site import Site
 from lab.traffic import connections, edges, middle_relay
 
 #: When in the step that fails, in parts of what a step takes: by the first the trees have formed.
@@ -52,7 +52,7 @@ class ParticipantDied(RuntimeError):
     """A participant ended although nobody killed it; what it wrote is on standard error."""
 
 
-class Participant(Site):
+class Participant(NodeHost):
     """A host with a daemon and one process that works on its own until it is killed."""
 
     process: subprocess.Popen[bytes]

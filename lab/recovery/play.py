@@ -11,7 +11,7 @@ import hoplite
 import numpy as np
 
 from lab.hosts import Hosts
-from lab.site import Site, Station, wait_until_empty, wait_until_whole
+from lab.node_host import ClientHost, NodeHost, wait_until_empty, wait_until_whole
 from lab.traffic import (
     SAMPLE_SECONDS,
     Connections,
@@ -48,15 +48,15 @@ class WrongContent(RuntimeError):
 class Fault:
     """A way to fail, and the time in which it must be noticed by default."""
 
-    strike: Callable[[Site], None]
+    strike: Callable[[NodeHost], None]
     detection_seconds: float
-    mend: Callable[[Site], None] | None
+    mend: Callable[[NodeHost], None] | None
     """Brings the same process back; ``None``: it is dead, a new one takes its place."""
 
 
-KILLED = Fault(Site.kill_daemon, 0.05, None)
-PAUSED = Fault(Site.pause, 2.0, Site.resume)
-CUT_OFF = Fault(Site.cut, 1.0, Site.heal)
+KILLED = Fault(NodeHost.kill_daemon, 0.05, None)
+PAUSED = Fault(NodeHost.pause, 2.0, NodeHost.resume)
+CUT_OFF = Fault(NodeHost.cut, 1.0, NodeHost.heal)
 
 
 @dataclass(frozen=True)
@@ -101,18 +101,20 @@ class Struck:
 class Stage:
     """A cluster on which the cases are played, whole and empty before and after each."""
 
-    def __init__(self, hosts: Hosts, sites: Sequence[Station], size: int) -> None:
-        self._hosts, self._sites, self._size = hosts, sites, size
+    def __init__(self, hosts: Hosts, node_hosts: Sequence[ClientHost], size: int) -> None:
+        self._hosts, self._node_hosts, self._size = hosts, node_hosts, size
         self._sums: dict[frozenset[int], int] = {}
 
-    def warm(self, sites: Sequence[Station]) -> None:
+    def warm(self, node_hosts: Sequence[ClientHost]) -> None:
         """Faults the arenas in, as a node that has run for a while has: fresh pages are slow."""
-        for site in sites:
-            ids = [f"warm-{site.address}-{time.monotonic_ns()}-{number}" for number in range(WARM_OBJECTS)]
-            site.worker.ask("fill", size=self._size, seed=0)
+        for node_host in node_hosts:
+            ids = [
+                f"warm-{node_host.address}-{time.monotonic_ns()}-{number}" for number in range(WARM_OBJECTS)
+            ]
+            node_host.worker.ask("fill", size=self._size, seed=0)
             for id in ids:
-                site.worker.ask("put", id=id)
-            site.worker.ask("delete", ids=ids)
+                node_host.worker.ask("put", id=id)
+            node_host.worker.ask("delete", ids=ids)
 
     def play(self, case: Case, number: int) -> dict[str, Any]:
         name = f"{case.name}-{number}"
@@ -120,22 +122,22 @@ class Stage:
 
     def _broadcast(self, case: Case, name: str) -> dict[str, Any]:
         """One put on the first host, then a get on every other from one instant."""
-        first, *receivers = self._sites
-        expected = first.worker.ask("fill", size=self._size, seed=len(self._sites))["checksum"]
+        first, *receivers = self._node_hosts
+        expected = first.worker.ask("fill", size=self._size, seed=len(self._node_hosts))["checksum"]
         first.worker.ask("put", id=name)
         before = connections(self._hosts)
-        with Sampler([site.worker.pid for site in self._sites]) as sampler:
+        with Sampler([node_host.worker.pid for node_host in self._node_hosts]) as sampler:
             at = time.monotonic() + START_AHEAD_SECONDS
-            for site in receivers:
-                site.worker.send("get", at=at, id=name)
+            for node_host in receivers:
+                node_host.worker.send("get", at=at, id=name)
             struck = self._half_way(case.fault, sampler, before, at)
-            alive = [site for site in receivers if not _is_struck(case, struck, site)]
-            seconds = max([site.worker.receive()["ended"] for site in alive]) - at
+            alive = [node_host for node_host in receivers if not _is_struck(case, struck, node_host)]
+            seconds = max([node_host.worker.receive()["ended"] for node_host in alive]) - at
         run = self._account(case, sampler, struck, at, seconds)
         if case.fault is not None:
-            victim = self._sites[struck.victim]
+            victim = self._node_hosts[struck.victim]
             alive += self._mend(case.fault, victim, name)
-        if any(site.worker.ask("check")["checksums"] != [expected] for site in alive):
+        if any(node_host.worker.ask("check")["checksums"] != [expected] for node_host in alive):
             raise WrongContent(f"{name}: a receiver holds other bytes than were put")
         self._clear([name])
         return run
@@ -145,16 +147,16 @@ class Stage:
 
         With a source that is to be put again there is none to spare: the last host has none.
         """
-        first, *_, spare = self._sites
-        count = len(self._sites) - 1
-        sources = [f"{name}-source-{index}" for index in range(len(self._sites))]
+        first, *_, spare = self._node_hosts
+        count = len(self._node_hosts) - 1
+        sources = [f"{name}-source-{index}" for index in range(len(self._node_hosts))]
         if case.put_again:
             sources.pop()
-        for index, (site, source) in enumerate(zip(self._sites, sources, strict=False)):
-            site.worker.ask("fill", size=self._size, seed=index)
-            site.worker.ask("put", id=source)
+        for index, (node_host, source) in enumerate(zip(self._node_hosts, sources, strict=False)):
+            node_host.worker.ask("fill", size=self._size, seed=index)
+            node_host.worker.ask("put", id=source)
         before = connections(self._hosts)
-        with Sampler([site.worker.pid for site in self._sites]) as sampler:
+        with Sampler([node_host.worker.pid for node_host in self._node_hosts]) as sampler:
             at = time.monotonic() + START_AHEAD_SECONDS
             first.worker.send("reduce", at=at, id=name, sources=sources, count=count)
             struck = self._half_way(case.fault, sampler, before, at)
@@ -168,7 +170,7 @@ class Stage:
         if first.worker.ask("check")["checksums"] != [self._sum(run["sources"])]:
             raise WrongContent(f"{name}: the result is not the sum of the sources it names")
         if case.fault is not None and case.put_again != "restarted":
-            self._mend(case.fault, self._sites[struck.victim])
+            self._mend(case.fault, self._node_hosts[struck.victim])
         self._clear([name, *sources])
         return run
 
@@ -176,12 +178,12 @@ class Stage:
         """Finds a relay in the middle and, where there is to be a failure, strikes it half-way."""
         deadline = at + STRIKE_SECONDS
         look = self._size * LOOK_AT_SHARE
-        _await(lambda: sum(down >= look for down in sampler.last.down) >= len(self._sites) - 2, deadline)
+        _await(lambda: sum(down >= look for down in sampler.last.down) >= len(self._node_hosts) - 2, deadline)
         tree = edges(self._hosts, before, connections(self._hosts))
         victim = middle_relay(tree)
         _await(lambda: sampler.last.down[victim] >= self._size * STRIKE_AT_SHARE, deadline)
         if fault is not None:
-            fault.strike(self._sites[victim])
+            fault.strike(self._node_hosts[victim])
         struck_at, seen = time.monotonic(), sampler.last
         receivers = {receiver for _, receiver in tree}
         roots = receivers - {sender for sender, _ in tree}
@@ -209,11 +211,11 @@ class Stage:
         run["progress"] = [[round(sample.at - at, 4), *sample.down] for sample in kept]
         return run
 
-    def _mend(self, fault: Fault, victim: Station, getting: str | None = None) -> list[Station]:
+    def _mend(self, fault: Fault, victim: ClientHost, getting: str | None = None) -> list[ClientHost]:
         """Makes the cluster whole again; returns the victim if it has what it is ``getting``."""
         if fault.mend is not None:
             fault.mend(victim)
-            wait_until_whole(self._sites)
+            wait_until_whole(self._node_hosts)
             if getting is None:
                 return []
             _get_after_all(victim, getting)
@@ -224,14 +226,14 @@ class Stage:
         self.warm([victim])
         return []
 
-    def _restart(self, victim: Station) -> None:
-        victim.restart(self._sites[0].address)
-        wait_until_whole(self._sites)
+    def _restart(self, victim: ClientHost) -> None:
+        victim.restart(self._node_hosts[0].address)
+        wait_until_whole(self._node_hosts)
 
-    def _put_again(self, how: str, victim: int, source: str, spare: Station) -> float:
+    def _put_again(self, how: str, victim: int, source: str, spare: ClientHost) -> float:
         """The lost source is produced again, as a task framework would; returns when its put began."""
         with hoplite.connect(spare.daemon.socket) as client:
-            lost = self._sites[victim].address
+            lost = self._node_hosts[victim].address
             deadline = time.monotonic() + STRIKE_SECONDS
             _await(
                 lambda: all(copy.node != lost for copy in client.locations(source).copies),
@@ -239,8 +241,8 @@ class Stage:
                 ASK_SECONDS,
             )
         if how == "restarted":
-            self._restart(self._sites[victim])
-            spare = self._sites[victim]
+            self._restart(self._node_hosts[victim])
+            spare = self._node_hosts[victim]
         spare.worker.ask("fill", size=self._size, seed=victim)
         return float(spare.worker.ask("put", id=source)["began"])
 
@@ -255,33 +257,33 @@ class Stage:
 
     def _clear(self, ids: list[str]) -> None:
         """Deletes what a run made; nothing of it may stay anywhere."""
-        self._sites[0].worker.ask("delete", ids=ids)
-        wait_until_empty(self._sites)
+        self._node_hosts[0].worker.ask("delete", ids=ids)
+        wait_until_empty(self._node_hosts)
 
 
-def _is_struck(case: Case, struck: Struck, site: Station) -> bool:
-    return case.fault is not None and site.host.index == struck.victim
+def _is_struck(case: Case, struck: Struck, node_host: ClientHost) -> bool:
+    return case.fault is not None and node_host.host.index == struck.victim
 
 
-def _get_after_all(site: Station, id: str) -> None:
+def _get_after_all(node_host: ClientHost, id: str) -> None:
     """The end of a get at a node that was paused or cut off, and is back."""
     try:
-        site.worker.receive()
+        node_host.worker.receive()
     except WorkerFailed as error:
         # Alone, it could not know that the others live: to it, every complete copy was gone.
         if "ObjectLost" not in str(error):
             raise
-        site.worker.ask("get", id=id)
+        node_host.worker.ask("get", id=id)
 
 
-def _expect_failure(site: Station, kind: str) -> None:
+def _expect_failure(node_host: ClientHost, kind: str) -> None:
     try:
-        site.worker.receive()
+        node_host.worker.receive()
     except WorkerFailed as error:
         if kind in str(error):
             return
         raise
-    raise WrongContent(f"{site.address} is dead, and yet its client got the object")
+    raise WrongContent(f"{node_host.address} is dead, and yet its client got the object")
 
 
 def _await(condition: Callable[[], bool], deadline: float, every: float = SAMPLE_SECONDS) -> None:

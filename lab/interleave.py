@@ -36,7 +36,7 @@ COLUMNS = ("system", "median", "limit", "x limit", "spread", "x hoplite", "must 
 OURS = "hoplite"
 
 
-def add_turn_options(options: argparse.ArgumentParser) -> None:
+def add_interleave_options(options: argparse.ArgumentParser) -> None:
     """What every benchmark in which systems take turns can be told."""
     options.add_argument("--runs", type=int, default=RUNS_MIN)
     options.add_argument("--warm-up", type=int, default=WARM_UP_RUNS, help="runs before those that count")
@@ -45,7 +45,7 @@ def add_turn_options(options: argparse.ArgumentParser) -> None:
 
 def add_run_options(options: argparse.ArgumentParser) -> None:
     """What every benchmark over hosts with limited links can be told besides."""
-    add_turn_options(options)
+    add_interleave_options(options)
     options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
 
 
@@ -141,7 +141,7 @@ def measure(cell: Cell, running: list[System], runs: int, warm_up: int, report: 
     timed: dict[str, list[float]] = {system.name: [] for system in running}
     limits: list[float] = []
     for number in range(-warm_up, runs):
-        seconds = _turn(cell, running, f"{cell.label}-{number}")
+        seconds = _run_each(cell, running, f"{cell.label}-{number}")
         if number < 0:
             continue
         limits.append(cell.limit())
@@ -172,7 +172,7 @@ def measure(cell: Cell, running: list[System], runs: int, warm_up: int, report: 
     )
 
 
-def _turn(cell: Cell, running: list[System], name: str) -> dict[str, float]:
+def _run_each(cell: Cell, running: list[System], name: str) -> dict[str, float]:
     seconds = {}
     for system in list(running):
         if cell.facts["case"] not in system.cases:

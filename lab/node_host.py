@@ -23,7 +23,7 @@ class NotSettled(RuntimeError):
     """After a fault was mended, something stayed behind; the message says what."""
 
 
-class Site:
+class NodeHost:
     """Where a fault can strike."""
 
     def __init__(self, host: Host, daemon: Daemon, store: str) -> None:
@@ -60,8 +60,8 @@ class Site:
         self.daemon.stop()
 
 
-class Station(Site):
-    """A site with one client process that does what it is told."""
+class ClientHost(NodeHost):
+    """A host with one client process that does what it is told."""
 
     def __init__(self, host: Host, daemon: Daemon, store: str) -> None:
         super().__init__(host, daemon, store)
@@ -78,18 +78,18 @@ class Station(Site):
         super().close()
 
 
-def wait_until_whole(sites: Sequence[Site]) -> None:
+def wait_until_whole(node_hosts: Sequence[NodeHost]) -> None:
     """Returns once every daemon knows all others."""
-    everyone = sorted(site.address for site in sites)
+    everyone = sorted(node_host.address for node_host in node_hosts)
 
     def missing(status: hoplite.Status) -> str | None:
         known = sorted(status.members)
         return None if known == everyone else f"knows {', '.join(known)} and not all {len(everyone)}"
 
-    _wait(sites, missing)
+    _wait(node_hosts, missing)
 
 
-def wait_until_empty(sites: Sequence[Site]) -> None:
+def wait_until_empty(node_hosts: Sequence[NodeHost]) -> None:
     """Returns once no daemon holds a copy or takes part in a transfer or reduction."""
 
     def left(status: hoplite.Status) -> str | None:
@@ -97,14 +97,14 @@ def wait_until_empty(sites: Sequence[Site]) -> None:
             return None
         return f"{status.copies} copies, {status.transfers} transfers, {status.reductions} reductions left"
 
-    _wait(sites, left)
+    _wait(node_hosts, left)
 
 
-def _wait(sites: Sequence[Site], trouble: Callable[[hoplite.Status], str | None]) -> None:
+def _wait(node_hosts: Sequence[NodeHost], trouble: Callable[[hoplite.Status], str | None]) -> None:
     deadline = time.monotonic() + SETTLE_SECONDS
-    for site in sites:
-        with hoplite.connect(site.daemon.socket) as client:
+    for node_host in node_hosts:
+        with hoplite.connect(node_host.daemon.socket) as client:
             while (what := trouble(client.status(timeout=SETTLE_SECONDS))) is not None:
                 if time.monotonic() > deadline:
-                    raise NotSettled(f"{site.address} after {SETTLE_SECONDS:g} s: {what}")
+                    raise NotSettled(f"{node_host.address} after {SETTLE_SECONDS:g} s: {what}")
                 time.sleep(POLL_SECONDS)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import hoplite
 
-from lab.chaos.crew import Member
+from lab.chaos.diagnostics import ChaosFailed, Tally, tail
 from lab.chaos.faults import Breaker
+from lab.chaos.members import Member
 from lab.chaos.nodes import START_SECONDS, STOP_SECONDS, Life, Node
-from lab.chaos.story import ChaosFailed, Tally, tail
 from lab.chaos.workload import Workload
 
 #: Longest that healed nodes may take to see each other again.
@@ -53,16 +53,16 @@ FILES_MAX_EACH = 2 * (1 + 2 * 4)
 Until = Callable[[Callable[[], bool], float], bool]
 
 
-class Reckoning:
+class FinalChecks:
     def __init__(
         self,
         nodes: Sequence[Node],
-        crew: Mapping[tuple[int, int], Member],
+        members: Mapping[tuple[int, int], Member],
         tally: Tally,
         until: Until,
         show: Callable[[str], None],
     ) -> None:
-        self._nodes, self._crew, self._tally = nodes, crew, tally
+        self._nodes, self._members, self._tally = nodes, members, tally
         self._until, self._show = until, show
 
     def meet(self, breaker: Breaker | None = None) -> None:
@@ -177,7 +177,7 @@ class Reckoning:
 
     def _left_behind(self) -> list[str]:
         problems = []
-        clients = len(self._crew) // len(self._nodes)
+        clients = len(self._members) // len(self._nodes)
         for node, status in zip(self._nodes, self._statuses(), strict=True):
             counts = {
                 "bytes used": status.used_bytes,

@@ -42,7 +42,7 @@ GONE_FOR_GOOD = 0.1
 FIRST_AT = 0.5
 
 
-def draw_faults(
+def generate_faults(
     random: Random,
     hosts: int,
     seconds: float,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 
 from lab.chaos.contents import BITS_MAX, Content, Folded, Leaf
-from lab.chaos.draw_faults import draw_faults
+from lab.chaos.fault_generator import generate_faults
 from lab.chaos.plan import Operation, Round, Thing
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -37,7 +37,7 @@ LAST_SECONDS = 1.5
 DTYPES = ("float32", "float64", "int32", "int64")
 
 
-class Drawer:
+class Generator:
     def __init__(self, seed: int, number: int, hosts: int, seconds: float) -> None:
         self.random = Random(f"{seed}/{number}")
         self._seed, self._number, self._hosts, self._seconds = seed, number, hosts, seconds
@@ -52,7 +52,7 @@ class Drawer:
             at = self.random.uniform(0.0, self._seconds - LAST_SECONDS)
             self.random.choices(kinds, weights)[0](at)
         operations = tuple(sorted(self._operations, key=lambda operation: operation.at))
-        weights_of_faults, faults = draw_faults(
+        weights_of_faults, faults = generate_faults(
             self.random, self._hosts, self._seconds, operations, self._things
         )
         return Round(
