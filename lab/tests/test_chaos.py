@@ -19,7 +19,7 @@ from lab.chaos.judge import Attempt, Judge, Known
 from lab.chaos.plan import Operation, Thing
 from lab.hosts import HostsUnavailable, require
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 #: The run itself, its start and its end; pytest's own limit would not show what the run says.
 LIMIT_SECONDS = 240

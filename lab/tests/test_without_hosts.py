@@ -366,7 +366,7 @@ def test_the_next_turn_waits_until_memory_holds_still(monkeypatch: pytest.Monkey
 
 class FakeHosts(list[Any]):
     class memory:
-        of = staticmethod(lambda host: {})
+        of: Any = staticmethod(lambda host: {})
 
 
 class FakeRank:
