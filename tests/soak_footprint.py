@@ -108,7 +108,7 @@ def tables() -> dict[str, int]:
 
     making = 0 if rebuilder._recovery is None else len(rebuilder._recovery._making)
     return {
-        "tasks": len(lineage._tasks.by_id),
+        "tasks": len(lineage._table.by_id),
         "yielded": len(generator_guards._held),
         "waited for": len(loss_poller._awaited),
         "made again": making,

@@ -21,6 +21,7 @@ from hoplite.ray.nodes import guards, lookup, supervisor  # noqa: E402
 from hoplite.ray.nodes.guards import id_of_hex  # noqa: E402
 from hoplite.ray.recovery.arguments import CannotRunAgain  # noqa: E402
 from hoplite.ray.recovery.origins import Origin  # noqa: E402
+from hoplite.ray.recovery.task_record import Rerun  # noqa: E402
 
 pytestmark = IGNORED
 
@@ -105,10 +106,10 @@ class Task:
     def next_attempt(self, part: int) -> str:
         return "it runs again"
 
-    def run_again(self, parts: dict[int, str], lender: object) -> object:
+    def run_again(self, parts: dict[int, str], lender: object, remake: object) -> Rerun:
         assert lender is None
         self.calls.append(parts)
-        return object()
+        return Rerun(object(), [])
 
 
 @pytest.fixture

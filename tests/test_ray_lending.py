@@ -14,6 +14,7 @@ rebuilder = pytest.importorskip("hoplite.ray.recovery.rebuilder")
 
 from hoplite.ray.recovery import calls  # noqa: E402
 from hoplite.ray.recovery.resource_lending import Lender, lender_here, lent  # noqa: E402
+from hoplite.ray.recovery.task_record import Rerun  # noqa: E402
 from ray.util.scheduling_strategies import (  # noqa: E402
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
@@ -88,9 +89,9 @@ class Task:
     def can_use(self, lender: Lender) -> bool:
         return "disk" in lender.resources
 
-    def run_again(self, parts: dict[int, str], lender: Lender | None) -> Call:
+    def run_again(self, parts: dict[int, str], lender: Lender | None, remake: object) -> Rerun:
         self.lenders.append(lender)
-        return Call(f"call {len(self.lenders)}")
+        return Rerun(Call(f"call {len(self.lenders)}"), [])
 
     def take_back(self, call: Call) -> None:
         self.taken_back.append(call)

@@ -67,7 +67,7 @@ def test_arguments_are_kept_as_they_were() -> None:
     args[4]["four"].append(0)
     args[5].add(0)
     args[6].append(0)
-    lineage.known(name_of(result)).results()
+    lineage.known(name_of(result)).call_again(lineage.remade)
     assert function.called == [(list(kept), {"six": [6]})]
 
 
@@ -87,7 +87,7 @@ def test_a_task_that_cannot_run_again_says_so(args: tuple[Any, ...], retries: in
     function, result = Function(), a_reference()
     lineage.record(function, retries, args, {}, {}, result)
     with pytest.raises(CannotRunAgain, match=r"not to be retried|argument has more than 102400 bytes"):
-        lineage.known(name_of(result)).run_again({0: "guard"})
+        lineage.run_again(lineage.known(name_of(result)), {0: "guard"})
     assert function.called == []
 
 
@@ -97,14 +97,14 @@ def test_each_large_value_of_a_result_may_be_made_again_as_often_as_the_task_may
     lineage.record(function, 2, (1,), {}, {}, result)
     task = lineage.known(name_of(result))
     # As one reader finds them lost, one after the other, twice.
-    calls = [task.run_again({part: "guard"}) for _ in range(2) for part in range(5)]
+    calls = [lineage.run_again(task, {part: "guard"}) for _ in range(2) for part in range(5)]
     assert function.retries == [1] * 5 + [0] * 5
     # With a guard of an earlier time its keeper would delete what was made again later.
     assert task.again == {part: [calls[part], calls[5 + part]] for part in range(5)}
     with pytest.raises(CannotRunAgain) as refused:
-        task.run_again({5: "guard", 0: "guard"})
+        lineage.run_again(task, {5: "guard", 0: "guard"})
     assert refused.value.kind == "OBJECT_UNRECONSTRUCTABLE_MAX_ATTEMPTS_EXCEEDED"
-    task.run_again({5: "guard"})
+    lineage.run_again(task, {5: "guard"})
 
 
 @pytest.mark.usefixtures("nothing_known")
@@ -116,7 +116,7 @@ def test_nothing_is_made_again_for_a_task_that_may_not_run_again() -> None:
     task = lineage.known(name_of(result))
     task.again = {0: [result]}
     with pytest.raises(CannotRunAgain):
-        task.run_again({0: "guard"})
+        lineage.run_again(task, {0: "guard"})
     assert maker.called == []
 
 
@@ -129,7 +129,7 @@ def test_an_argument_is_made_again_once_for_all_that_take_it(monkeypatch: pytest
         lineage.record(use, -1, (argument,), {}, {}, result)
     for times in (1, 2):
         for result in results:
-            lineage.known(name_of(result)).run_again({0: "a guard"})
+            lineage.run_again(lineage.known(name_of(result)), {0: "a guard"})
         taken = [args[-1] for args, _ in use.called[-2:]]
         assert (len(make.called), taken[0]) == (times, taken[1])
         lineage.drop_remade()
@@ -146,7 +146,7 @@ def test_what_is_remembered_is_bounded() -> None:
     evicted = [lineage.known(name_of(result)).refused is not None for result in results]
     assert evicted == [False] + [True] * 20 + [False] * 9
     with pytest.raises(CannotRunAgain) as refused:
-        lineage.known(name_of(results[1])).results()
+        lineage.known(name_of(results[1])).call_again(lineage.remade)
     assert refused.value.kind == "OBJECT_UNRECONSTRUCTABLE_LINEAGE_EVICTED"
 
 
@@ -158,7 +158,7 @@ def test_nothing_is_remembered_where_ray_remembers_nothing() -> None:
     lineage.record(Function(), -1, (bytes(100),), {}, {}, after)
     for result in (before, after):
         with pytest.raises(CannotRunAgain) as refused:
-            lineage.known(name_of(result)).results()
+            lineage.known(name_of(result)).call_again(lineage.remade)
         assert refused.value.kind == "OBJECT_UNRECONSTRUCTABLE_LINEAGE_DISABLED"
 
 
@@ -172,7 +172,7 @@ def test_the_clusters_settings_of_lineage_count() -> None:
 
 
 def forget(name: str) -> None:
-    lineage._tasks._refuse(name, CannotRunAgain("forgotten"))
+    lineage._table._refuse(name, CannotRunAgain("forgotten"))
 
 
 class Forgetting:
@@ -189,7 +189,7 @@ class Forgetting:
 def test_a_task_that_is_forgotten_meanwhile_runs_with_all_its_arguments() -> None:
     function, result = Function(), a_reference()
     lineage.record(function, -1, (Forgetting(name_of(result)),), {"six": 6}, {}, result)
-    lineage.known(name_of(result)).results()
+    lineage.known(name_of(result)).call_again(lineage.remade)
     assert function.called == [([None], {"six": 6})]
 
 

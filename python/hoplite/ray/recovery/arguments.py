@@ -15,7 +15,7 @@ from ray.cloudpickle import CloudPickler
 
 from hoplite.errors import HopliteError
 
-__all__ = ["Actor", "CannotRunAgain", "Keeping", "Reference", "reference_counts", "revived"]
+__all__ = ["Actor", "CannotRunAgain", "Keeping", "Reference", "Remake", "reference_counts", "revived"]
 
 BYTES_MAX = 100 << 10
 """Of one argument, as of what Ray copies into its message. Larger ones are the caller's to put."""

@@ -11,22 +11,22 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import ray
 from ray._private.worker import global_worker
 from ray.actor import ActorHandle
 
-from hoplite.ray.recovery.arguments import CannotRunAgain, Keeping, Reference, reference_counts, revived
+from hoplite.ray.recovery.arguments import CannotRunAgain, Keeping, Reference, reference_counts
 from hoplite.ray.recovery.calls import Function, Method, Parts
-from hoplite.ray.recovery.resource_lending import Lender, lent
+from hoplite.ray.recovery.reference_ids import index_of, is_of_actor, is_put, task_id_of, task_of
+from hoplite.ray.recovery.resource_lending import Lender
+from hoplite.ray.recovery.task_record import TASK_BYTES, TaskRecord, tasks_among
 from hoplite.ray.settings import LINEAGE_BYTES_MAX, LineageSettings
 from hoplite.ray.values.pickled_names import HANDLES_MARK
 
 __all__ = [
-    "Task",
     "depth",
     "drop_ended",
     "drop_remade",
@@ -37,15 +37,14 @@ __all__ = [
     "needed_for",
     "record",
     "record_actor",
+    "remade",
     "results",
+    "run_again",
     "takes_results",
 ]
 
 DEPTH_MAX = 100
 """Tasks in a row, each an argument's of the next, that are remembered when their results have gone."""
-
-TASK_BYTES = 1 << 10
-"""About what one takes besides the bytes of its arguments."""
 
 REMADE_MAX = 64
 """Tasks whose results are kept as arguments while others are made again, that may take the same."""
@@ -53,127 +52,15 @@ REMADE_MAX = 64
 LOOKS_SHARE = 0.01
 """Of a processor's time that looking at Ray's references may take: where there are many, looks are rare."""
 
-INDEX_BYTES = 4
-"""At the end of a reference's id; before them is the task's."""
-
-ACTOR_AT = slice(8, 20)
-"""In a reference's id: whose method returned it. Of methods that are not retried, no more is known."""
-
-NO_ACTOR = b"\xff" * 12
-
-RETURNS_MAX = 100_000_000
-"""Of one task, to Ray: higher indices are those of what a task has put."""
-
 MESSAGE_BYTES_MAX = 100 << 10
 """Of a result that Ray sends in a message, and not by its object store."""
 
 
-@dataclass(slots=True, eq=False)
-class Task:
-    """A call of a remote function, or of an actor's method."""
-
-    called: Function | Method | None
-    """None: it makes an actor, or what another has made again, and is known for what it `needs`."""
-    args: Sequence[Any]
-    kwargs: dict[str, Any]
-    options: dict[str, Any]
-    outputs: int
-    depth: int = 1
-    bytes: int = TASK_BYTES
-    refused: CannotRunAgain | None = None
-    """Why it cannot be made again, if so."""
-    retries: int = 0
-    """How often each of its large values may be made again; below 0: always."""
-    pinned: Sequence[ray.ObjectRef | ActorHandle] = ()
-    """Of its arguments what no task makes again: it stays, as in Ray, if `is_large`."""
-    taken_back: Sequence[ray.ObjectRef] = ()
-    """Calls that do not count among those."""
-    parent: ray.TaskID | None = None
-    """The task, or driver, that has called it."""
-    needs: Sequence[str] = ()
-    """The tasks (ids in hex) whose results are among its arguments."""
-    is_large: bool | None = None
-    """Whether its results are of the kind that may be lost, and not in messages; None: not known yet."""
-    again: dict[int, list[ray.ObjectRef]] | None = None
-    """By part, the calls that made it again. None: nothing was.
-
-    They hold its new guards, all of them: with an earlier one that goes, its keeper deletes the object, also
-    where a later call has made it."""
-
-    def refusal(self, part: int) -> CannotRunAgain | None:
-        """Why this large value is not made again, if so.
-
-        The values are reported one by one, as somebody comes to wait for them, so one loss may take as many
-        runs as there are values: what `max_retries` allows is counted for each.
-        """
-        if self.refused is None and 0 <= self.retries <= self._times_made(part):
-            return CannotRunAgain(
-                "its task has run as often as max_retries allows",
-                "OBJECT_UNRECONSTRUCTABLE_MAX_ATTEMPTS_EXCEEDED",
-            )
-        return self.refused
-
-    def can_use(self, lender: Lender) -> bool:
-        """Whether it needs, besides processors, only what `lender` holds."""
-        return isinstance(self.called, Function) and lent(self.options, lender) is not None
-
-    def run_again(self, parts: Parts, lender: Lender | None = None) -> ray.ObjectRef:
-        """Make `parts` again; the call that does. Raises `CannotRunAgain`.
-
-        `lender`: runs on what this one holds, which it `can_use`.
-        """
-        for part in parts:
-            # Before arguments that have gone are made again, for nothing.
-            if (refusal := self.refusal(part)) is not None:
-                raise refusal
-        args, kwargs = self._arguments()
-        left = self.retries if self.retries < 0 else self.retries - 1 - max(map(self._times_made, parts))
-        call = self._callable.call_again([self.outputs, parts, *args], kwargs, self.options, left, lender)
-        _tasks.add_needs(_task_of(call.hex()), _taken(args, kwargs))
-        made = self.again or {}
-        self.again = {**made, **{part: [*made.get(part, ()), call] for part in parts}}
-        return call
-
-    def take_back(self, call: ray.ObjectRef) -> None:
-        """It has made nothing, as far as is known: it does not count. What it may make yet stays."""
-        self.taken_back = [*self.taken_back, call]
-        self.again = {
-            part: [other for other in calls if other != call] for part, calls in (self.again or {}).items()
-        }
-
-    def next_attempt(self, part: int) -> str:
-        """What is going to be done about this large value, in words."""
-        times = "any number of" if self.retries < 0 else str(self.retries)
-        return f"{self._callable.name} runs again, attempt {self._times_made(part) + 1} of {times}"
-
-    @property
-    def _callable(self) -> Function | Method:
-        assert self.called is not None, "it is refused"
-        return self.called
-
-    def _times_made(self, part: int) -> int:
-        return len((self.again or {}).get(part, ()))
-
-    def results(self) -> list[ray.ObjectRef]:
-        """Those of another call like this one. Raises `CannotRunAgain`."""
-        args, kwargs = self._arguments()
-        return _listed(self._callable.call(args, kwargs, self.options))
-
-    def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        # In this order, the other way round than in `_refuse`: on another thread, or while they are revived.
-        args, kwargs = self.args, self.kwargs
-        if self.refused is not None:
-            raise self.refused
-        return [revived(value, _remade) for value in args], {
-            name: revived(value, _remade) for name, value in kwargs.items()
-        }
-
-
-class _Tasks:
+class _TaskTable:
     """Those that are remembered, by their ids in hex, the oldest first."""
 
     def __init__(self) -> None:
-        self.by_id: collections.OrderedDict[str, Task] = collections.OrderedDict()
+        self.by_id: collections.OrderedDict[str, TaskRecord] = collections.OrderedDict()
         self.is_enabled = True
         self.remade: dict[bytes, list[ray.ObjectRef]] = {}
         """By task, what another call like it has returned as arguments of what is being made again."""
@@ -183,7 +70,7 @@ class _Tasks:
         # What is freed inside may, by the garbage collector, call tasks.
         self._lock = threading.RLock()
 
-    def add(self, id: str, task: Task) -> None:
+    def add(self, id: str, task: TaskRecord) -> None:
         with self._lock:
             self.by_id[id] = task
             self._bytes += task.bytes
@@ -195,7 +82,7 @@ class _Tasks:
         refused = CannotRunAgain("it makes no result")
         parent = global_worker.current_task_id
         if needs and id not in self.by_id:
-            self.add(id, Task(None, (), {}, {}, 0, refused=refused, parent=parent, needs=needs))
+            self.add(id, TaskRecord(None, (), {}, {}, 0, refused=refused, parent=parent, needs=needs))
 
     def limit(self, settings: LineageSettings) -> None:
         with self._lock:
@@ -231,7 +118,7 @@ class _Tasks:
         with self._lock:
             known = list(self.by_id)
         references = [reference.decode() for reference in reference_counts()]
-        counted = {_task_of(reference) for reference in references}
+        counted = {task_of(reference) for reference in references}
         # What begins an actor is of no use once it has begun, though somebody refers to the actor.
         ended = [id for id in known if id not in counted or self._begins(id)]
         needed = self._needed_still() if ended else set()
@@ -274,11 +161,11 @@ class _Tasks:
         """For tasks that have ended and returned nothing large: nobody asks them to make that again."""
         results: dict[str, list[ray.ObjectRef]] = {}
         for reference in references:
-            task = self.by_id.get(_task_of(reference))
+            task = self.by_id.get(task_of(reference))
             if task is not None and task.pinned and task.is_large is None:
                 result = bytes.fromhex(reference)
-                if _index_of(result) <= RETURNS_MAX:
-                    results.setdefault(_task_of(reference), []).append(ray.ObjectRef(result))
+                if not is_put(result):
+                    results.setdefault(task_of(reference), []).append(ray.ObjectRef(result))
         if not results:
             return
         waiting = [result for of_task in results.values() for result in of_task]
@@ -295,7 +182,7 @@ class _Tasks:
         counts = reference_counts()
         counted = [reference.decode() for reference, count in counts.items() if any(count.values())]
         # Arguments first, as they are to be made.
-        counted.sort(key=lambda reference: depth(_task_of(reference)))
+        counted.sort(key=lambda reference: depth(task_of(reference)))
         waiting = [
             ray.ObjectRef(bytes.fromhex(reference)) for reference in counted if self._may_be_lost(reference)
         ]
@@ -307,9 +194,9 @@ class _Tasks:
         return ready
 
     def _may_be_lost(self, reference: str) -> bool:
-        task = self.by_id.get(_task_of(reference))
+        task = self.by_id.get(task_of(reference))
         may_run = task is not None and task.refused is None and task.is_large is not False
-        return may_run and _index_of(bytes.fromhex(reference)) <= RETURNS_MAX
+        return may_run and not is_put(bytes.fromhex(reference))
 
     def _refuse(self, id: str, why: CannotRunAgain) -> None:
         """Remember of a task no more than why it is not run again."""
@@ -332,7 +219,7 @@ class _Tasks:
                     task.pinned = ()
 
 
-_tasks = _Tasks()
+_table = _TaskTable()
 
 
 def record(
@@ -351,9 +238,9 @@ def record(
         first, count = results._generator_ref, 0
     else:
         return
-    id = _task_of(first.hex())
-    if id not in _tasks.by_id:
-        _tasks.add(id, _noted(called, retries, args, kwargs, options, count))
+    id = task_of(first.hex())
+    if id not in _table.by_id:
+        _table.add(id, _noted(called, retries, args, kwargs, options, count))
 
 
 def takes_results(args: Any, kwargs: Any) -> bool:
@@ -364,33 +251,33 @@ def takes_results(args: Any, kwargs: Any) -> bool:
 def record_actor(actor: ActorHandle, args: Any, kwargs: Any) -> None:
     """Remember what an actor begins with until it has begun."""
     id = ray.TaskID.for_actor_creation_task(actor._actor_id).hex()
-    _tasks.add_needs(id, _taken(args, kwargs))
+    _table.add_needs(id, tasks_among(args, kwargs))
 
 
 def _noted(
     called: Function | Method, retries: int, args: Any, kwargs: Any, options: dict[str, Any], outputs: int
-) -> Task:
+) -> TaskRecord:
     parent = global_worker.current_task_id
     if retries == 0:
         not_retried = CannotRunAgain(
             "its task is not to be retried", "OBJECT_UNRECONSTRUCTABLE_RETRIES_DISABLED"
         )
-        taken = _taken(args, kwargs)
-        return Task(called, (), {}, options, outputs, refused=not_retried, parent=parent, needs=taken)
-    if not _tasks.is_enabled:
-        return Task(called, (), {}, options, outputs, refused=_disabled(), parent=parent)
+        taken = tasks_among(args, kwargs)
+        return TaskRecord(called, (), {}, options, outputs, refused=not_retried, parent=parent, needs=taken)
+    if not _table.is_enabled:
+        return TaskRecord(called, (), {}, options, outputs, refused=_disabled(), parent=parent)
     if not args and not kwargs:
-        return Task(called, (), {}, options, outputs, retries=retries, parent=parent)
-    tasks: list[Task] = []
+        return TaskRecord(called, (), {}, options, outputs, retries=retries, parent=parent)
+    tasks: list[TaskRecord] = []
     needs: list[str] = []
     pinned: list[ray.ObjectRef | ActorHandle] = []
 
     def reference(of: ray.ObjectRef) -> Reference:
-        task = _tasks.by_id.get(_task_of(of.hex()))
+        task = _table.by_id.get(task_of(of.hex()))
         if _is_made_once(of.binary(), task):
             pinned.append(of)
         if task is not None:
-            needs.append(_task_of(of.hex()))
+            needs.append(task_of(of.hex()))
             if task.depth == DEPTH_MAX:
                 task = _too_deep(task)
             tasks.append(task)
@@ -402,10 +289,10 @@ def _noted(
         kept_kwargs = {name: keeping.kept(value) for name, value in kwargs.items()} if kwargs else {}
     except Exception as error:
         # Too large, or not to be pickled like this: the caller has heard from Ray what it needs to hear.
-        refused, taken = CannotRunAgain(str(error)), _taken(args, kwargs)
-        return Task(called, (), {}, options, outputs, refused=refused, parent=parent, needs=taken)
+        refused, taken = CannotRunAgain(str(error)), tasks_among(args, kwargs)
+        return TaskRecord(called, (), {}, options, outputs, refused=refused, parent=parent, needs=taken)
     depth = 1 + max(task.depth for task in tasks) if tasks else 1
-    return Task(
+    return TaskRecord(
         called,
         kept_args,
         kept_kwargs,
@@ -420,19 +307,13 @@ def _noted(
     )
 
 
-def _taken(args: Any, kwargs: Any) -> list[str]:
-    """The tasks (ids in hex) of results among the arguments of a call."""
-    values = (*(args or ()), *(kwargs or {}).values())
-    return [_task_of(value.hex()) for value in values if isinstance(value, ray.ObjectRef)]
-
-
-def _too_deep(task: Task) -> Task:
+def _too_deep(task: TaskRecord) -> TaskRecord:
     """What is remembered of it instead."""
     forgotten = CannotRunAgain(
         f"more than {DEPTH_MAX} tasks in a row were to be remembered",
         "OBJECT_UNRECONSTRUCTABLE_LINEAGE_EVICTED",
     )
-    return Task(task.called, (), {}, {}, task.outputs, refused=forgotten)
+    return TaskRecord(task.called, (), {}, {}, task.outputs, refused=forgotten)
 
 
 def _disabled() -> CannotRunAgain:
@@ -441,73 +322,84 @@ def _disabled() -> CannotRunAgain:
     )
 
 
-def known(task: str) -> Task | None:
+def known(task: str) -> TaskRecord | None:
     """The task with this id (in hex), if this process has called it."""
-    return _tasks.by_id.get(task)
+    return _table.by_id.get(task)
 
 
 def depth(task: str) -> int:
     """Of a task (its id in hex): tasks in a row, each an argument's of the next; 0: it is not known."""
-    found = _tasks.by_id.get(task)
+    found = _table.by_id.get(task)
     return 0 if found is None else found.depth
 
 
 def knows_any() -> bool:
     """Whether this process remembers tasks."""
-    return bool(_tasks.by_id)
+    return bool(_table.by_id)
 
 
 def results() -> list[ray.ObjectRef]:
     """Of tasks that may run again: those that this process refers to, that have come and may be lost."""
-    return _tasks.results()
+    return _table.results()
 
 
 def needed_for(tasks: Iterable[str]) -> set[str]:
     """These and all pending tasks, with all tasks whose results they need, directly or not (ids in hex)."""
-    return _tasks.needed_for(tasks)
+    return _table.needed_for(tasks)
 
 
 def drop_ended() -> None:
     """Forget the tasks whose results nobody refers to any more; sooner or later, if called often."""
-    _tasks.drop_ended()
+    _table.drop_ended()
 
 
 def limit(settings: LineageSettings) -> None:
     """Remember no more than the Ray cluster that this process is connected to would."""
-    _tasks.limit(settings)
+    _table.limit(settings)
 
 
 def forget_all() -> None:
     """Those of a Ray cluster that this process has left."""
-    global _tasks
-    _tasks = _Tasks()
+    global _table
+    _table = _TaskTable()
 
 
 def drop_remade() -> None:
     """Nothing is being made again: arguments that were made again for it are of no use any more."""
-    _tasks.remade.clear()
+    _table.remade.clear()
 
 
-def _remade(reference: Reference) -> ray.ObjectRef:
+def run_again(task: TaskRecord, parts: Parts, lender: Lender | None = None) -> ray.ObjectRef:
+    """Make `parts` again; the call that does. Raises `CannotRunAgain`.
+
+    `lender`: runs on what this one holds, which the task `can_use`.
+    """
+    rerun = task.run_again(parts, lender, remade)
+    if rerun.takes:
+        _table.add_needs(task_of(rerun.call.hex()), rerun.takes)
+    return rerun.call
+
+
+def remade(reference: Reference) -> ray.ObjectRef:
     if reference.task is None:
         raise CannotRunAgain(f"the argument {reference.binary.hex()} is gone, and no task can make it")
-    index = _index_of(reference.binary)
+    index = index_of(reference.binary)
     # What a generator yields comes behind its results.
     if index > reference.task.outputs:
         raise CannotRunAgain(f"the argument {reference.binary.hex()} was yielded, and is gone")
-    task = reference.binary[:-INDEX_BYTES]
-    if (made := _tasks.remade.get(task)) is None:
-        made = _tasks.remade[task] = reference.task.results()
-        if len(_tasks.remade) > REMADE_MAX:
-            del _tasks.remade[next(iter(_tasks.remade))]
+    task = task_id_of(reference.binary)
+    if (made := _table.remade.get(task)) is None:
+        made = _table.remade[task] = reference.task.call_again(remade)
+        if len(_table.remade) > REMADE_MAX:
+            del _table.remade[next(iter(_table.remade))]
     return made[index - 1]
 
 
-def _is_made_once(reference: bytes, task: Task | None) -> bool:
+def _is_made_once(reference: bytes, task: TaskRecord | None) -> bool:
     """Whether no task makes it again: it was put, or what returned it is not retried."""
-    if _index_of(reference) > RETURNS_MAX:
+    if is_put(reference):
         return True
-    return task.retries == 0 if task is not None else reference[ACTOR_AT] != NO_ACTOR
+    return task.retries == 0 if task is not None else is_of_actor(reference)
 
 
 def _are_large(results: list[ray.ObjectRef]) -> bool:
@@ -521,17 +413,3 @@ def _are_large(results: list[ray.ObjectRef]) -> bool:
 
 def _is_large(data: memoryview) -> bool:
     return data.nbytes > MESSAGE_BYTES_MAX or HANDLES_MARK in bytes(data)
-
-
-def _index_of(reference: bytes) -> int:
-    """From 1 on, among the results of its task, or what that has put."""
-    return int.from_bytes(reference[-INDEX_BYTES:], "little")
-
-
-def _task_of(reference: str) -> str:
-    """In hex, as `reference` is."""
-    return reference[: -2 * INDEX_BYTES]
-
-
-def _listed(results: Any) -> list[ray.ObjectRef]:
-    return list(results) if isinstance(results, list) else [results]

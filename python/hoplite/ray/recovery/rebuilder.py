@@ -41,6 +41,7 @@ from hoplite.ray.recovery.loss_reports import (
 )
 from hoplite.ray.recovery.node_deaths import Deaths
 from hoplite.ray.recovery.resource_lending import Lender
+from hoplite.ray.recovery.task_record import TaskRecord
 from hoplite.ray.settings import PACKAGE_PREFIX, lineage_settings
 from hoplite.timeouts import Deadline
 
@@ -197,12 +198,12 @@ class _Recovery:
             claim(loss, self._name, self._claims)
         return time.monotonic()
 
-    def _run_again(self, task: lineage.Task, lost: list[Loss], lender: Lender | None) -> bool:
+    def _run_again(self, task: TaskRecord, lost: list[Loss], lender: Lender | None) -> bool:
         """Whether it does: else these are given up."""
         guards_before = [last_guard(loss.guard) for loss in lost]
         parts = {loss.origin.part: Part(loss.guard, loss.origin.like) for loss in lost}
         try:
-            call = task.run_again(parts, lender)
+            call = lineage.run_again(task, parts, lender)
             if lender is not None:
                 note_lent(call.task_id().hex(), lender)
         except Exception as error:
@@ -224,7 +225,7 @@ class _Recovery:
                 task.take_back(call)
                 self._run_again(task, lost, lender)
 
-    def _lender(self, task: lineage.Task, lost: list[Loss]) -> Lender | None:
+    def _lender(self, task: TaskRecord, lost: list[Loss]) -> Lender | None:
         """Who has what `task` needs, and waits for one of these."""
         for loss in lost:
             lender = lender_for(loss)
