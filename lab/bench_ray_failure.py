@@ -7,10 +7,10 @@ There are two applications:
 
 Each participant has a host with a limited link of its own, and so has the driver.
 
-All processes on a participant's host are killed at once: Ray's node, its workers, Hoplite's node and its
-keeper. Later a new node of Ray's starts there; Ray and Hoplite do the rest. The participant takes part again
-when an answer of its model, even a late one, or a gradient of its worker has come. Ray's health checks have
-their default settings and declare a node dead after some 14 s. A short sleep stands for computing.
+All processes on a participant's host are killed at once: Ray's node, its workers, Hoplite's node and the
+node's actor. Later a new node of Ray's starts there; Ray and Hoplite do the rest. The participant takes part
+again when an answer of its model, even a late one, or a gradient of its worker has come. Ray's health checks
+have their default settings and declare a node dead after some 14 s. A short sleep stands for computing.
 """
 
 from __future__ import annotations

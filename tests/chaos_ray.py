@@ -1,8 +1,8 @@
 """Breaks a Ray cluster under graphs of tasks and actors whose every value is checked, for some minutes.
 
 ``make chaos-ray`` runs it. Nodes die and others come, and at drawn moments single processes are killed:
-workers, keepers, Hoplite nodes, the supervisor. All tasks may run again as often as they need, so every value
-must come in the end, and be right; afterwards nothing may be left.
+workers, node actors, Hoplite nodes, the supervisor. All tasks may run again as often as they need, so every
+value must come in the end, and be right; afterwards nothing may be left.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Breaker:
         self.did: Counter[str] = Counter()
 
     def break_something(self) -> None:
-        what = self._dice.choice(["node", "node", "worker", "worker", "keeper", "hoplited", "supervisor"])
+        what = self._dice.choice(["node", "node", "worker", "worker", "node actor", "hoplited", "supervisor"])
         if what == "node":
             self._lose_a_node()
         elif (process := self._process(what)) is not None:
@@ -193,7 +193,7 @@ class Breaker:
 
 def is_of(kind: str, name: str) -> bool:
     """Whether a process that calls itself so is a task's or an actor's, or one of Hoplite's."""
-    ours = {"keeper": "ray::Keeper", "supervisor": "ray::Supervisor"}
+    ours = {"node actor": "ray::NodeActor", "supervisor": "ray::Supervisor"}
     if kind == "worker":
         # A node of Ray's ends with its agents.
         others = (*ours.values(), "ray::DashboardAgent", "ray::RuntimeEnvAgent")

@@ -11,7 +11,7 @@ from typing import Any
 import hoplite
 import hoplite.ray as hoplite_ray
 import ray
-from hoplite.ray.nodes.lookup import keeper_of
+from hoplite.ray.nodes.lookup import node_actor_of
 from ray_cluster import TIMEOUT, RayCluster, children_of, parent_of, pid_of, sockets
 
 
@@ -40,7 +40,7 @@ def of_cluster(cluster: RayCluster, actors: list[Any], *, plain: bool) -> dict[s
     }
     if not plain:
         kinds["hoplited"] = [pid_of(socket) for socket in sockets()]
-        kinds["keeper"] = [parent_of(pid) for pid in kinds["hoplited"]]
+        kinds["node actor"] = [parent_of(pid) for pid in kinds["hoplited"]]
     return {name: most_of(pids) for name, pids in kinds.items()}
 
 
@@ -68,14 +68,15 @@ def left_in_nodes() -> list[str]:
 
 
 def left_in_tables(actors: list[Any]) -> list[str]:
-    """What is in Hoplite's tables, of this process, of these actors and of the keepers."""
+    """What is in Hoplite's tables, of this process, of these actors and of the node actors."""
     found = [("driver", tables())]
     found += [("actor", one) for one in ray.get([actor.tables.remote() for actor in actors], timeout=TIMEOUT)]
-    keepers = [keeper_of(node, TIMEOUT) for node in hoplite_ray.nodes()]
+    node_actors = [node_actor_of(node, TIMEOUT) for node in hoplite_ray.nodes()]
     found += [
-        ("keeper", one)
+        ("node actor", one)
         for one in ray.get(
-            [keeper.__ray_call__.remote(_tables_of_keeper) for keeper in keepers], timeout=TIMEOUT
+            [node_actor.__ray_call__.remote(_tables_of_node_actor) for node_actor in node_actors],
+            timeout=TIMEOUT,
         )
     ]
     return [f"{who}: {count} {name}" for who, of in found for name, count in of.items() if count]
@@ -106,7 +107,7 @@ def tables() -> dict[str, int]:
     from hoplite.ray.recovery import lineage, loss_poller, rebuilder
     from hoplite.ray.values import generator_guards
 
-    making = 0 if rebuilder._recovery is None else len(rebuilder._recovery._making)
+    making = 0 if rebuilder._rebuilder is None else len(rebuilder._rebuilder._rebuilds)
     return {
         "tasks": len(lineage._table.by_id),
         "yielded": len(generator_guards._held),
@@ -115,11 +116,11 @@ def tables() -> dict[str, int]:
     }
 
 
-def _tables_of_keeper(keeper: Any) -> dict[str, int]:
+def _tables_of_node_actor(node_actor: Any) -> dict[str, int]:
     return {
         **tables(),
-        "replaced guards": len(keeper._guards._replaced),
-        "ended guards": keeper._guards._ended.qsize(),
+        "replaced guards": len(node_actor._guards._replaced),
+        "ended guards": node_actor._guards._ended.qsize(),
     }
 
 

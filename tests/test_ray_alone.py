@@ -17,7 +17,7 @@ supervisors = pytest.importorskip("hoplite.ray.nodes.supervisor")
 
 
 class Nobody:
-    """In place of a keeper, and of how one is made."""
+    """In place of a node actor, and of how one is made."""
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -36,7 +36,7 @@ def test_failures_are_remembered_as_often_as_they_are_told(monkeypatch: pytest.M
     monkeypatch.setattr(supervisors, "NodeAffinitySchedulingStrategy", Nobody())
     supervisor = supervisors.Supervisor.__new__(supervisors.Supervisor)
     supervisor._store_size, supervisor._changed = None, threading.Condition()
-    supervisor._kept, supervisor._failures = {}, {}
+    supervisor._started, supervisor._failures = {}, {}
     for node in ["alive"] * 10 + ["gone"]:
         supervisor._start(node)
     assert len(supervisor._failures["alive"]) == supervisors.FAILURES_MAX
@@ -57,10 +57,10 @@ def test_a_node_that_does_not_start_is_not_waited_for_when_all_are_to_stop(
 
 
 def test_nobody_waits_for_guards_that_are_fetched_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard_pool, "keeper_of", fails)
+    monkeypatch.setattr(guard_pool, "node_actor_of", fails)
     began = time.monotonic()
     with pytest.raises(NodeUnreachable, match="gives no guards"):
-        guard_pool.GuardStock("some node").take()
+        guard_pool.GuardPool("some node").take()
     assert time.monotonic() - began < guard_pool.TIMEOUT / 2
 
 

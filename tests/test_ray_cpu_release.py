@@ -24,13 +24,13 @@ def test_a_task_waits_in_ray_on_its_own_thread_alone(monkeypatch: pytest.MonkeyP
     # Of `ObjectRef.future()`: what it brings is unpickled on the thread that would have to hear the answer.
     in_a_worker(monkeypatch, ray.ActorID.nil())
     found = []
-    other = threading.Thread(target=lambda: found.append(cpu_release.keeps_processors()))
+    other = threading.Thread(target=lambda: found.append(cpu_release.holds_cpus()))
     other.start()
     other.join()
     assert found == [False]
-    assert cpu_release.keeps_processors()
+    assert cpu_release.holds_cpus()
 
 
 def test_an_actor_keeps_its_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     in_a_worker(monkeypatch, ray.ActorID.from_random())
-    assert not cpu_release.keeps_processors()
+    assert not cpu_release.holds_cpus()

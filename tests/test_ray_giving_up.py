@@ -89,7 +89,7 @@ def seconds_go_by(monkeypatch: pytest.MonkeyPatch, supervising: Any, seconds: fl
 @pytest.fixture
 def supervising() -> Any:
     found = object.__new__(supervisor.Supervisor)
-    found._losses, found._words = {}, {}
+    found._losses, found._entries = {}, {}
     return found
 
 
@@ -115,8 +115,8 @@ class Task:
 @pytest.fixture
 def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The thread's part of a process that has called the tasks in `known`."""
-    found = object.__new__(rebuilder._Recovery)
-    found._name, found._claims, found._making = "caller", 0, {}
+    found = object.__new__(rebuilder._Rebuilder)
+    found._name, found._claims, found._rebuilds = "caller", 0, {}
     found._unwanted = set()
     found.known = {}
     monkeypatch.setattr(rebuilder.lineage, "known", found.known.get)
@@ -132,7 +132,7 @@ def test_what_is_there_is_not_deleted(node: Node) -> None:
     rebuilder.give_up([there, gone], "for a test")
     assert node.deleted == {id_of_hex(gone.guard)}
     assert loss_reports.reason_of(id_of_hex(there.guard)) is None
-    assert loss_reports.losses() == {}
+    assert loss_reports.open_losses() == {}
 
 
 def test_what_nobody_wants_is_not_deleted_if_it_cannot_be_made_again(node: Node, recovering: Any) -> None:
@@ -142,10 +142,10 @@ def test_what_nobody_wants_is_not_deleted_if_it_cannot_be_made_again(node: Node,
         loss_reports.report(loss, certain=False)
     recovering._unwanted = {unwanted, wanted}
     loss_reports.report(wanted, certain=True)
-    recovering._make_again()
+    recovering._rebuild_reported()
     recovering._give_up(ValueError("no luck"), [unwanted, wanted])
     assert node.deleted == {id_of_hex(wanted.guard)}
-    assert loss_reports.losses() == {}
+    assert loss_reports.open_losses() == {}
     for loss in (unwanted, wanted):
         assert loss_reports.reason_of(id_of_hex(loss.guard)) == ("OBJECT_LOST", "no luck")
 
@@ -173,7 +173,7 @@ def test_the_supervisor_deletes_nothing_that_has_come_back(
     node.has.add(id_of_hex(loss.guard))
     seconds_go_by(monkeypatch, supervising, 2 * supervisor.CLAIM_TIMEOUT)
     assert node.deleted == set()
-    assert loss_reports.losses() == {}
+    assert loss_reports.open_losses() == {}
 
 
 def test_the_callers_reason_stands_when_the_supervisor_gives_up(
@@ -183,7 +183,7 @@ def test_the_callers_reason_stands_when_the_supervisor_gives_up(
     disabled = "OBJECT_UNRECONSTRUCTABLE_RETRIES_DISABLED"
     recovering.known["task"] = Task(CannotRunAgain("not to be retried", disabled))
     loss_reports.report(loss, certain=False)
-    recovering._make_again()
+    recovering._rebuild_reported()
     assert node.deleted == set()
     seconds_go_by(monkeypatch, supervising, 2 * supervisor.CLAIM_TIMEOUT)
     assert node.deleted == {id_of_hex(loss.guard)}
@@ -198,8 +198,8 @@ def test_a_deletion_that_fails_holds_up_no_claim(
     loss_reports.report(a_loss("other"), certain=True)
     monkeypatch.setattr(node, "delete", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        recovering._make_again()
-    assert loss_reports.losses()[a_loss("other")].claimed == b"caller 1"
+        recovering._rebuild_reported()
+    assert loss_reports.open_losses()[a_loss("other")].claimed == b"caller 1"
     assert recovering.known["other"].calls == [{0: ("other0", "<f8(3,)")}]
 
 
@@ -216,7 +216,7 @@ def test_a_deletion_that_fails_holds_up_no_claim(
     ids=[
         "the last",
         "an earlier one",
-        "its keeper began anew",
+        "its node actor began anew",
         "its node has gone",
         "lost still",
         "long ago",
@@ -233,13 +233,13 @@ def test_only_the_guard_of_the_last_run_deletes(
         lookup.announce(name, f"{name}:1", "socket")
     if last is not None:
         guard, *place = last
-        loss_reports.note_guard(loss_reports.Guard(bytes(guard, "ascii").hex(), *place), instead_of=first)
+        loss_reports.record_guard(loss_reports.Guard(bytes(guard, "ascii").hex(), *place), instead_of=first)
     if is_lost:
         loss_reports.report(a_loss(), certain=True)
     made = object.__new__(guards.Guards)
     made._replaced = {b"mine": first}
     expected = [b"mine", b"plain"] if deletes else [b"plain"]
-    assert made._witnesses([b"mine", b"plain"]) == expected
+    assert made._unreferenced([b"mine", b"plain"]) == expected
     assert made._replaced == ({b"mine": first} if deletes else {})
 
 
@@ -253,15 +253,15 @@ def test_what_is_given_up_while_others_run_again_is_not_claimed_again(
         loss_reports.report(a_loss(name), certain=True)
     seconds = itertools.count(step=2 * rebuilder.CLAIM_INTERVAL)
     monkeypatch.setattr(rebuilder, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    recovering._make_again()
+    recovering._rebuild_reported()
     assert node.deleted == {id_of_hex(a_loss("a").guard)}
-    assert set(loss_reports.losses()) == {a_loss("b")}
+    assert set(loss_reports.open_losses()) == {a_loss("b")}
     assert can.calls
 
 
 def test_a_long_reason_of_any_letters_is_said_shortly(node: Node) -> None:
     id = ObjectId.random()
-    loss_reports.say_why(id, "OBJECT_LOST", "x" * 1_000_000 + " \udcff: the end")
+    loss_reports.record_reason(id, "OBJECT_LOST", "x" * 1_000_000 + " \udcff: the end")
     kind, reason = loss_reports.reason_of(id)
     assert kind == "OBJECT_LOST"
     assert reason.endswith("x \\udcff: the end")

@@ -13,7 +13,7 @@ loss_reports = pytest.importorskip("hoplite.ray.recovery.loss_reports")
 rebuilder = pytest.importorskip("hoplite.ray.recovery.rebuilder")
 
 from hoplite.ray.recovery import calls  # noqa: E402
-from hoplite.ray.recovery.resource_lending import Lender, lender_here, lent  # noqa: E402
+from hoplite.ray.recovery.resource_lending import Lender, lender_here, lent_options  # noqa: E402
 from hoplite.ray.recovery.task_record import Rerun  # noqa: E402
 from ray.util.scheduling_strategies import (  # noqa: E402
     NodeAffinitySchedulingStrategy,
@@ -42,7 +42,7 @@ def a_lender(task: str = "waits", **resources: float) -> Lender:
 )
 def test_what_needs_what_a_waiting_task_holds_runs_beside_it(options: dict[str, Any]) -> None:
     lender = a_lender(disk=1, GPU=2, memory=1000, **{"accelerator_type:A100": 0.001})
-    found, environment = lent({**options, "max_retries": 3}, lender)
+    found, environment = lent_options({**options, "max_retries": 3}, lender)
     assert found["scheduling_strategy"].node_id == NODE
     assert not found["scheduling_strategy"].soft
     assert not any(found[name] for name in ("resources", "num_gpus", "memory", "accelerator_type"))
@@ -51,7 +51,7 @@ def test_what_needs_what_a_waiting_task_holds_runs_beside_it(options: dict[str, 
 
 
 def test_an_actor_that_waits_to_begin_lends_its_processors_too() -> None:
-    found, _ = lent({"resources": {"disk": 1}, "num_cpus": 1}, a_lender(disk=1, CPU=1))
+    found, _ = lent_options({"resources": {"disk": 1}, "num_cpus": 1}, a_lender(disk=1, CPU=1))
     assert found["num_cpus"] == 0
 
 
@@ -68,7 +68,7 @@ def test_an_actor_that_waits_to_begin_lends_its_processors_too() -> None:
     ids=["processors", "more", "others", "elsewhere", "group", "labels"],
 )
 def test_what_needs_anything_else_is_not_lent_to(options: dict[str, Any]) -> None:
-    assert lent(options, a_lender(disk=1, GPU=1)) is None
+    assert lent_options(options, a_lender(disk=1, GPU=1)) is None
 
 
 class Task:
@@ -116,10 +116,10 @@ def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
 def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The thread's part of a process that has called the tasks "first" and "second"."""
     monkeypatch.setattr(loss_reports, "internal_kv", Store())
-    found = object.__new__(rebuilder._Recovery)
-    found._name, found._claims, found._making = "caller", 0, {}
+    found = object.__new__(rebuilder._Rebuilder)
+    found._name, found._claims, found._rebuilds = "caller", 0, {}
     found._unwanted = set()
-    found._lent_in_vain = set()
+    found._failed_lenders = set()
     found.known = {"first": Task(), "second": Task()}
     monkeypatch.setattr(rebuilder.lineage, "known", found.known.get)
     return found
@@ -128,7 +128,7 @@ def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_who_waits_when_a_task_runs_again_lends_to_it(recovering: Any, cancelled: list[Call]) -> None:
     loss_reports.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
     for _ in range(3):
-        recovering._make_again()
+        recovering._rebuild_reported()
     assert recovering.known["first"].lenders == [a_lender(disk=1)]
     assert cancelled == []
 
@@ -136,31 +136,31 @@ def test_who_waits_when_a_task_runs_again_lends_to_it(recovering: Any, cancelled
 def test_who_comes_to_wait_lends_to_what_has_not_begun(recovering: Any, cancelled: list[Call]) -> None:
     task = recovering.known["first"]
     loss_reports.report(a_loss("first"), certain=True)
-    recovering._make_again()
+    recovering._rebuild_reported()
     for lender in (a_lender(memory=1), a_lender(disk=1), a_lender("another", disk=1)):
         loss_reports.report(a_loss("first"), certain=True, lender=lender)
-        recovering._make_again()
+        recovering._rebuild_reported()
     assert task.lenders == [None, a_lender(disk=1)]
     assert cancelled == task.taken_back == ["call 1"]
-    assert list(recovering._making) == ["call 2"]
+    assert list(recovering._rebuilds) == ["call 2"]
 
 
 def test_what_has_begun_needs_no_lender(recovering: Any, cancelled: list[Call]) -> None:
     loss_reports.report(a_loss("first"), certain=True)
-    recovering._make_again()
-    loss_reports.note_guard(loss_reports.Guard("new", "node", "address"), instead_of=a_loss("first").guard)
+    recovering._rebuild_reported()
+    loss_reports.record_guard(loss_reports.Guard("new", "node", "address"), instead_of=a_loss("first").guard)
     loss_reports.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
-    recovering._make_again()
+    recovering._rebuild_reported()
     assert (recovering.known["first"].lenders, cancelled) == ([None], [])
 
 
 @pytest.mark.usefixtures("cancelled")
 def test_who_was_lent_to_lends_it_on(recovering: Any) -> None:
     loss_reports.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
-    recovering._make_again()
+    recovering._rebuild_reported()
     # It holds nothing by itself.
     loss_reports.report(a_loss("second"), certain=True, lender=a_lender("call 1"))
-    recovering._make_again()
+    recovering._rebuild_reported()
     assert recovering.known["second"].lenders == [a_lender(disk=1)]
 
 
@@ -168,18 +168,18 @@ def test_who_was_lent_to_lends_it_on(recovering: Any) -> None:
 def test_a_lender_whose_node_has_gone_is_forgotten(recovering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     task = recovering.known["first"]
     loss_reports.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
-    recovering._make_again()
+    recovering._rebuild_reported()
 
     def fail(call: Call) -> None:
         raise ray.exceptions.TaskUnschedulableError("no such node")
 
     monkeypatch.setattr(rebuilder.ray, "get", fail)
     monkeypatch.setattr(rebuilder.ray, "wait", lambda calls, **_: (calls, []))
-    recovering._see_to_failures()
-    recovering._make_again()
+    recovering._collect_finished()
+    recovering._rebuild_reported()
     assert task.taken_back == ["call 1"]
     assert task.lenders == [a_lender(disk=1), None]
-    assert a_loss("first") in loss_reports.losses()
+    assert a_loss("first") in loss_reports.open_losses()
 
 
 class Probe:
@@ -225,8 +225,8 @@ def test_what_runs_again_says_so_before_its_function_begins(monkeypatch: pytest.
         done.append(f"function of {', '.join(named)}")
 
     theirs = {"function": 1, "environment": 2, "outputs": 3, "parts": 4}
-    calls._again(function, {}, 1, {}, **theirs)
+    calls._rebuild(function, {}, 1, {}, **theirs)
     assert done == ["guards", "function of function, environment, outputs, parts", "put"]
     actor = type("Actor", (), {"method": staticmethod(function)})
-    calls._method_again(actor, "method", 1, {}, actor=1, name=2)
+    calls._rebuild_method(actor, "method", 1, {}, actor=1, name=2)
     assert done[3:] == ["guards", "function of actor, name", "put"]

@@ -17,7 +17,7 @@ ray = pytest.importorskip("ray")
 lineage = pytest.importorskip("hoplite.ray.recovery.lineage")
 rebuilder = pytest.importorskip("hoplite.ray.recovery.rebuilder")
 
-from hoplite.ray.recovery.arguments import BYTES_MAX, CannotRunAgain, Keeping, Reference, revived  # noqa: E402
+from hoplite.ray.recovery.arguments import BYTES_MAX, ArgumentSaver, CannotRunAgain, Reference, restored  # noqa: E402
 from hoplite.ray.settings import LineageSettings, lineage_settings_of  # noqa: E402
 
 pytestmark = IGNORED
@@ -34,7 +34,9 @@ class Function:
         self.called.append((args, kwargs))
         return a_reference()
 
-    def call_again(self, args: Any, kwargs: Any, options: Any, retries: int, lender: object) -> ray.ObjectRef:
+    def call_to_rebuild(
+        self, args: Any, kwargs: Any, options: Any, retries: int, lender: object
+    ) -> ray.ObjectRef:
         self.retries.append(retries)
         return self.call(args, kwargs, options)
 
@@ -61,14 +63,14 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_arguments_are_kept_as_they_were() -> None:
     function, result = Function(), a_reference()
     args = (1, "text", b"bytes", [2, [3]], {"four": [4]}, {5}, list(range(100)))
-    kept = (1, "text", b"bytes", [2, [3]], {"four": [4]}, {5}, list(range(100)))
+    saved = (1, "text", b"bytes", [2, [3]], {"four": [4]}, {5}, list(range(100)))
     lineage.record(function, -1, args, {"six": [6]}, {}, result)
     args[3].append(0)
     args[4]["four"].append(0)
     args[5].add(0)
     args[6].append(0)
     lineage.known(name_of(result)).call_again(lineage.remade)
-    assert function.called == [(list(kept), {"six": [6]})]
+    assert function.called == [(list(saved), {"six": [6]})]
 
 
 @pytest.mark.usefixtures("nothing_known")
@@ -99,7 +101,7 @@ def test_each_large_value_of_a_result_may_be_made_again_as_often_as_the_task_may
     # As one reader finds them lost, one after the other, twice.
     calls = [lineage.run_again(task, {part: "guard"}) for _ in range(2) for part in range(5)]
     assert function.retries == [1] * 5 + [0] * 5
-    # With a guard of an earlier time its keeper would delete what was made again later.
+    # With a guard of an earlier time its node actor would delete what was made again later.
     assert task.again == {part: [calls[part], calls[5 + part]] for part in range(5)}
     with pytest.raises(CannotRunAgain) as refused:
         lineage.run_again(task, {5: "guard", 0: "guard"})
@@ -302,9 +304,11 @@ def test_an_argument_that_is_there_is_not_made_again(ray_cluster: RayCluster) ->
 
     with driver(ray_cluster, transparent=False):
         there, gone = ray.put("there"), ray.put("gone")
-        kept = Keeping(lambda reference: Reference(reference.binary(), None), print).kept([there, [gone]])
+        saved = ArgumentSaver(lambda reference: Reference(reference.binary(), None), print).saved(
+            [there, [gone]]
+        )
         lost = gone.binary()
         del gone
-        first, (second,) = revived(kept, remake)
+        first, (second,) = restored(saved, remake)
         assert ray.get([first, second]) == ["there", "made"]
         assert [reference.binary for reference in made] == [lost]

@@ -67,7 +67,7 @@ def values(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[Loss]:
 
 
 def look(looks: Any, most: int = MANY) -> list[Loss]:
-    found: list[Loss] = looks.losses(most, [])
+    found: list[Loss] = looks.lost_values(most, [])
     return found
 
 
@@ -87,7 +87,7 @@ def test_what_went_with_a_node_is_told_once(node: Node, monkeypatch: pytest.Monk
         id_of_hex(there.guard): True,
         id_of_hex(deleted.guard): ObjectDeleted("it was"),
     }
-    looks = node_deaths.Deaths()
+    looks = node_deaths.NodeDeaths()
     assert all_told(node, looks) == []
     assert node.asked == 0, "nobody has died"
     node.members = ("here",)
@@ -97,7 +97,7 @@ def test_what_went_with_a_node_is_told_once(node: Node, monkeypatch: pytest.Monk
 
 def test_what_turns_up_again_is_not_lost(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (value,) = values(monkeypatch, "value")
-    looks = node_deaths.Deaths()
+    looks = node_deaths.NodeDeaths()
     look(looks)
     node.members, node.found = ("here",), {id_of_hex(value.guard): False}
     look(looks)
@@ -110,7 +110,7 @@ def test_what_somebody_will_want_is_told_sooner(node: Node, monkeypatch: pytest.
     wanted = value._replace(origin=value.origin._replace(task="wanted"))
     monkeypatch.setattr(node_deaths, "_values", lambda: iter([other, wanted]))
     monkeypatch.setattr(node_deaths.lineage, "needed_for", lambda tasks: {*tasks, "wanted"})
-    looks = node_deaths.Deaths()
+    looks = node_deaths.NodeDeaths()
     look(looks)
     node.members, node.found = ("here",), {id_of_hex(other.guard): False, id_of_hex(wanted.guard): False}
     look(looks)
@@ -123,17 +123,17 @@ def test_what_somebody_will_want_is_told_sooner(node: Node, monkeypatch: pytest.
 
 def test_a_death_is_of_late_for_some_seconds(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     values(monkeypatch)
-    looks = node_deaths.Deaths()
-    assert not looks.died_lately()
+    looks = node_deaths.NodeDeaths()
+    assert not looks.node_died_recently()
     node.members = ("here",)
-    assert looks.died_lately()
-    node.seconds += node_deaths.LATELY
-    assert not looks.died_lately()
+    assert looks.node_died_recently()
+    node.seconds += node_deaths.RECENT_SECONDS
+    assert not looks.node_died_recently()
 
 
 def test_who_cannot_be_told_yet_asks_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (value,) = values(monkeypatch, "value")
-    looks = node_deaths.Deaths()
+    looks = node_deaths.NodeDeaths()
     look(looks)
     node.members, node.found = ("here",), {id_of_hex(value.guard): TimedOut("not yet")}
     assert all_told(node, looks) == []
@@ -143,7 +143,7 @@ def test_who_cannot_be_told_yet_asks_again(node: Node, monkeypatch: pytest.Monke
 
 def test_one_that_cannot_be_told_keeps_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = values(monkeypatch, "first", "second", "third")
-    looks = node_deaths.Deaths()
+    looks = node_deaths.NodeDeaths()
     look(looks)
     node.members, node.found = ("here",), {id_of_hex(loss.guard): False for loss in (first, second, third)}
     look(looks)
@@ -156,14 +156,14 @@ def test_one_that_cannot_be_told_keeps_no_other(node: Node, monkeypatch: pytest.
 
 def test_a_copy_on_a_node_that_has_gone_does_not_count(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (value,) = values(monkeypatch, "value")
-    looks = node_deaths.Deaths()
+    looks = node_deaths.NodeDeaths()
     look(looks)
     node.members, node.owner, node.found = ("here",), "there", {id_of_hex(value.guard): True}
     assert all_told(node, looks) == [value]
 
 
 def test_a_death_is_not_forgotten_if_looking_fails(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = node_deaths.Deaths()
+    looks = node_deaths.NodeDeaths()
     look(looks)
     node.members = ("here",)
 
@@ -180,7 +180,7 @@ def test_a_death_is_not_forgotten_if_looking_fails(node: Node, monkeypatch: pyte
 
 def test_no_more_are_told_than_are_asked_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = values(monkeypatch, *map(str, range(10)))
-    looks = node_deaths.Deaths()
+    looks = node_deaths.NodeDeaths()
     look(looks)
     node.members, node.found = ("here",), {id_of_hex(loss.guard): False for loss in lost}
     assert all_told(node, looks, most=0) == []
@@ -192,7 +192,7 @@ def test_a_node_of_ones_own_that_is_back_has_lost_what_it_had(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (value,) = values(monkeypatch, "value")
-    looks = node_deaths.Deaths()
+    looks = node_deaths.NodeDeaths()
     look(looks)
     node.found = {id_of_hex(value.guard): False}
     another = SimpleNamespace(client=node)

@@ -18,7 +18,7 @@ import os, re, signal, tempfile, threading, time
 import numpy as np, pytest, ray, hoplite.ray
 from hoplite.ray.recovery import calls, lineage
 from hoplite.ray.values import handles
-from hoplite.ray.recovery.loss_reports import Loss, losses, report
+from hoplite.ray.recovery.loss_reports import Loss, open_losses, report
 from ray.cluster_utils import Cluster
 
 cluster = Cluster()
@@ -204,7 +204,7 @@ def of_what_a_worker_has_put_again_that_dies_before_it_says_so():
         assert read(result) == [5]
         lose_the_node()
         assert read(result) == [5]
-        while len(os.listdir(folder)) < 3 or losses():
+        while len(os.listdir(folder)) < 3 or open_losses():
             time.sleep(0.1)
         # Ray tells the owner of a guard late that the process has died.
         time.sleep(3)
@@ -314,7 +314,7 @@ def of_what_is_made_again_and_reported_late():
     for _ in range(2):
         # The task may run again once more: then it is asked whether the object is there.
         report(Loss(found[0].origin, found[0].guard.hex()), certain=True)
-        while losses():
+        while open_losses():
             time.sleep(0.1)
     assert read(result) == [0]
 

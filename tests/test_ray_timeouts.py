@@ -51,7 +51,7 @@ def test_a_task_that_failed_by_a_timeout_is_not_waited_for(
 
 @pytest.fixture
 def no_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This Ray node's Hoplite node has ended, and its keeper is not back."""
+    """This Ray node's Hoplite node has ended, and its node actor is not back."""
     monkeypatch.setattr(connection, "require_connection", lambda: None)
     monkeypatch.setattr(connection, "this_process", lambda: ("session", b"process"))
     monkeypatch.setattr(connection, "socket_of_node", lambda _: None)
@@ -67,9 +67,9 @@ def test_a_deadline_bounds_the_wait_for_a_node() -> None:
 
 @pytest.mark.usefixtures("no_node")
 def test_a_deadline_bounds_the_wait_for_a_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keeper_of(node: str, timeout: float) -> None:
+    def node_actor_of(node: str, timeout: float) -> None:
         raise NodeUnreachable(f"none within {timeout} s")
 
-    monkeypatch.setattr(cpu_release, "keeper_of", keeper_of)
+    monkeypatch.setattr(cpu_release, "node_actor_of", node_actor_of)
     with pytest.raises(NodeUnreachable, match=r"none within 0\.0 s"):
-        cpu_release.until_there(ObjectId.random(), Deadline(0))
+        cpu_release.wait_until_available(ObjectId.random(), Deadline(0))

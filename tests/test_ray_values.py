@@ -205,7 +205,7 @@ def test_several_results_and_generators(api: Any) -> None:
     goes_back_to(0)
 
 
-class Keeping:
+class ArgumentSaver:
     """An actor that calls its own methods."""
 
     def __init__(self, seed: int, *, offset: float = 0.0) -> None:
@@ -233,8 +233,8 @@ class Concurrent:
 
 
 def test_actors(api: Any) -> None:
-    one = api.remote(**on(1))(Keeping).remote(1)
-    other = api.remote(**on(2))(Keeping).remote(2, offset=1.0)
+    one = api.remote(**on(1))(ArgumentSaver).remote(1)
+    other = api.remote(**on(2))(ArgumentSaver).remote(2, offset=1.0)
     np.testing.assert_array_equal(ray.get(one.twice.remote()), 2 * large(1))
     total = ray.get(one.add.remote(other.array.remote()))
     np.testing.assert_array_equal(total, large(1) + (large(2) + np.float32(1)))

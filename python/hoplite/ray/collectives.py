@@ -9,15 +9,15 @@ import ray
 import ray.exceptions
 
 from hoplite.errors import BadArgument, NodeUnreachable
-from hoplite.ray.nodes.lookup import keeper_of, require_connection
+from hoplite.ray.nodes.lookup import node_actor_of, require_connection
 from hoplite.ray.values.handles import kept_as_handles
 from hoplite.reduction import Op, Order
 from hoplite.timeouts import DEFAULT, Deadline, Timeout, in_seconds
 
 __all__ = ["allreduce", "broadcast", "prefetch", "reduce"]
 
-KEEPER_TIMEOUT = 30.0
-"""Seconds to wait for a node's keeper, which on a Ray node that has just joined has only begun to start."""
+NODE_ACTOR_TIMEOUT = 30.0
+"""Seconds to wait for a node actor. On a Ray node that has just joined, it has only begun to start."""
 
 
 def reduce(
@@ -75,8 +75,8 @@ def broadcast(
     seconds = in_seconds(timeout)
     for node in set(chosen).difference(alive):
         raise NodeUnreachable(f"no Ray node that is alive has the id {node!r}")
-    keepers = [keeper_of(node, KEEPER_TIMEOUT) for node in chosen]
-    return [keeper.fetch.remote([reference], seconds) for keeper in keepers]
+    node_actors = [node_actor_of(node, NODE_ACTOR_TIMEOUT) for node in chosen]
+    return [node_actor.fetch.remote([reference], seconds) for node_actor in node_actors]
 
 
 def prefetch(
@@ -84,7 +84,7 @@ def prefetch(
 ) -> ray.ObjectRef:
     """Bring values to this process's node. Returns at once, a reference that is ready when they are here."""
     chosen = [references] if isinstance(references, ray.ObjectRef) else list(references)
-    return _keeper_here().fetch.remote(chosen, in_seconds(timeout))
+    return _node_actor_here().fetch.remote(chosen, in_seconds(timeout))
 
 
 def _check(references: Sequence[ray.ObjectRef], num_returns: int | None, op: Op, order: Order) -> None:
@@ -107,12 +107,12 @@ def _reduced(
     chosen: list[ray.ObjectRef], op: Op, order: Order, to_sources: bool, timeout: float | None
 ) -> ray.ObjectRef:
     # In a list: by themselves, Ray would wait for their values before it makes the call.
-    return _keeper_here().reduce.remote(chosen, op, order, to_sources, timeout)
+    return _node_actor_here().reduce.remote(chosen, op, order, to_sources, timeout)
 
 
-def _keeper_here() -> Any:
+def _node_actor_here() -> Any:
     require_connection()
-    return keeper_of(ray.get_runtime_context().get_node_id(), KEEPER_TIMEOUT)
+    return node_actor_of(ray.get_runtime_context().get_node_id(), NODE_ACTOR_TIMEOUT)
 
 
 def _first(references: list[ray.ObjectRef], count: int, deadline: Deadline) -> list[ray.ObjectRef]:

@@ -1,6 +1,6 @@
 """Transparent mode: Ray's own serialisation hands large values to Hoplite, in every process of a job.
 
-`install` adds reducers to Ray's pickler and wraps some methods and a class of Ray's: see `_SURROUNDED`.
+`install` adds reducers to Ray's pickler and wraps some methods and a class of Ray's: see `_WRAPPERS`.
 The driver calls it. Workers call it in a setup hook of the job's runtime environment.
 """
 
@@ -24,10 +24,10 @@ from hoplite.errors import HopliteError
 from hoplite.ray.errors import ObjectFetchTimedOutError
 from hoplite.ray.recovery.rebuilder import record, record_actor, record_method
 from hoplite.ray.settings import THRESHOLD_VARIABLE, TRANSPARENT_VARIABLE
-from hoplite.ray.values.batched_fetch import bringing, parts_noted
+from hoplite.ray.values.batched_fetch import parts_noted, with_prefetch
 from hoplite.ray.values.forms import kinds
-from hoplite.ray.values.generator_guards import see_ends_of_tasks
-from hoplite.ray.values.handles import held, loading_until, unavailable_here
+from hoplite.ray.values.generator_guards import observe_task_ends
+from hoplite.ray.values.handles import guards_held, loading_until, unavailable_here
 from hoplite.ray.values.reducers import Reducer, reducer_of
 from hoplite.timeouts import Deadline
 
@@ -45,12 +45,12 @@ _before: dict[type, Reducer | None] = {}
 
 def install() -> None:
     """Large values that this process serialises go through Hoplite from now on. May be called twice."""
-    for (owner, name), surrounding in _SURROUNDED.items():
+    for (owner, name), wrapper in _WRAPPERS.items():
         if (owner, name) not in _originals:
             _originals[owner, name] = original = getattr(owner, name)
-            setattr(owner, name, functools.wraps(original)(surrounding(original)))
+            setattr(owner, name, functools.wraps(original)(wrapper(original)))
     _register_kinds()
-    see_ends_of_tasks()
+    observe_task_ends()
 
 
 def uninstall() -> None:
@@ -125,14 +125,14 @@ def _with_kinds(serialize: Method) -> Method:
     return method
 
 
-def _bringing(serialized: Method) -> Method:
+def _with_prefetch(serialized: Method) -> Method:
     def method(metadata: bytes, stream: bytes, *rest: Any) -> Any:
-        return serialized(metadata, bringing(stream), *rest)
+        return serialized(metadata, with_prefetch(stream), *rest)
 
     return method
 
 
-def _or_lost(deserialize: Method) -> Method:
+def _with_lost_error(deserialize: Method) -> Method:
     def method(*args: Any, **kwargs: Any) -> Any:
         try:
             return deserialize(*args, **kwargs)
@@ -161,17 +161,17 @@ def _in_time(get_objects: Method) -> Method:
     return method
 
 
-def _holding(submit: Method) -> Method:
+def _with_guards_held(submit: Method) -> Method:
     def method(*args: Any, **kwargs: Any) -> Any:
-        with held():
+        with guards_held():
             return submit(*args, **kwargs)
 
     return method
 
 
-def _holding_and_recorded(submit: Method) -> Method:
+def _with_function_recorded(submit: Method) -> Method:
     def method(function: RemoteFunction, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        with held():
+        with guards_held():
             results = submit(function, args, kwargs, **options)
         record(function, args, kwargs, options, results)
         return results
@@ -179,9 +179,9 @@ def _holding_and_recorded(submit: Method) -> Method:
     return method
 
 
-def _holding_and_recorded_actor(create: Method) -> Method:
+def _with_actor_recorded(create: Method) -> Method:
     def method(actor_class: ActorClass, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        with held():
+        with guards_held():
             actor = create(actor_class, args, kwargs, **options)
         record_actor(actor, args, kwargs)
         return actor
@@ -189,11 +189,11 @@ def _holding_and_recorded_actor(create: Method) -> Method:
     return method
 
 
-def _holding_and_recorded_method(submit: Method) -> Method:
+def _with_method_recorded(submit: Method) -> Method:
     def method(
         actor: ActorHandle, method_name: str, args: Any = None, kwargs: Any = None, **options: Any
     ) -> Any:
-        with held():
+        with guards_held():
             results = submit(actor, method_name, args, kwargs, **options)
         record_method(actor, method_name, args, kwargs, options, results)
         return results
@@ -201,14 +201,14 @@ def _holding_and_recorded_method(submit: Method) -> Method:
     return method
 
 
-_SURROUNDED: dict[tuple[object, str], Callable[[Method], Method]] = {
+_WRAPPERS: dict[tuple[object, str], Callable[[Method], Method]] = {
     (SerializationContext, "_serialize_to_pickle5"): _with_kinds,
-    (serialization, "Pickle5SerializedObject"): _bringing,
-    (SerializationContext, "_deserialize_object"): _or_lost,
+    (serialization, "Pickle5SerializedObject"): _with_prefetch,
+    (SerializationContext, "_deserialize_object"): _with_lost_error,
     (Worker, "get_objects"): _in_time,
-    (Worker, "put_object"): _holding,
-    (RemoteFunction, "_remote"): _holding_and_recorded,
-    (ActorClass, "_remote"): _holding_and_recorded_actor,
-    (ActorHandle, "_actor_method_call"): _holding_and_recorded_method,
+    (Worker, "put_object"): _with_guards_held,
+    (RemoteFunction, "_remote"): _with_function_recorded,
+    (ActorClass, "_remote"): _with_actor_recorded,
+    (ActorHandle, "_actor_method_call"): _with_method_recorded,
 }
 """What is surrounded of Ray's, each with what makes of it the one that is called in its place."""

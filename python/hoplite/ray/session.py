@@ -16,7 +16,7 @@ from hoplite.errors import BadArgument
 from hoplite.ray import hooks
 from hoplite.ray.nodes import connection
 from hoplite.ray.nodes.lookup import NAMESPACE, SUPERVISOR, supervisor
-from hoplite.ray.nodes.supervisor import KEEPER_TIMEOUT, Supervisor
+from hoplite.ray.nodes.supervisor import NODE_ACTOR_TIMEOUT, Supervisor
 from hoplite.ray.recovery import rebuilder
 from hoplite.ray.settings import THRESHOLD_VARIABLE
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 CLIENT = "ray://"
 """How addresses begin of drivers that are not on a node of the cluster."""
 
-START_TIMEOUT = 2 * KEEPER_TIMEOUT
+START_TIMEOUT = 2 * NODE_ACTOR_TIMEOUT
 """Seconds for all nodes to start: the first, and then the others together."""
 
 STOP_TIMEOUT = 30.0
@@ -129,7 +129,7 @@ def nodes() -> dict[str, str]:
     Waits until every live Ray node has one. Raises `NodeUnreachable`.
     """
     addresses = supervisor().addresses.remote(START_TIMEOUT)
-    found: dict[str, str] = ray.get(addresses, timeout=START_TIMEOUT + KEEPER_TIMEOUT)
+    found: dict[str, str] = ray.get(addresses, timeout=START_TIMEOUT + NODE_ACTOR_TIMEOUT)
     return found
 
 

@@ -13,7 +13,7 @@ from hoplite.errors import BadArgument
 __all__ = [
     "LINEAGE_BYTES_MAX",
     "PACKAGE_PREFIX",
-    "ROOM_TIMEOUT",
+    "SPACE_TIMEOUT",
     "THRESHOLD_DEFAULT",
     "THRESHOLD_VARIABLE",
     "TRANSPARENT_VARIABLE",
@@ -29,7 +29,7 @@ PACKAGE_PREFIX = f"{__package__}."
 THRESHOLD_DEFAULT = 1 << 20
 """Bytes from which on a value goes through Hoplite; why, says docs/decisions/0012-hoplite-on-ray.md."""
 
-ROOM_TIMEOUT = 1.0
+SPACE_TIMEOUT = 1.0
 """Seconds that a put waits for room in the store. Then the value goes Ray's way, which can spill to disk."""
 
 THRESHOLD_VARIABLE = "HOPLITE_RAY_THRESHOLD"

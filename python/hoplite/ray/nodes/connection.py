@@ -13,7 +13,7 @@ from ray._private.worker import global_worker
 
 from hoplite.client import Client, connect
 from hoplite.errors import NodeUnreachable
-from hoplite.ray.nodes.guard_pool import GuardStock
+from hoplite.ray.nodes.guard_pool import GuardPool
 from hoplite.ray.nodes.lookup import require_connection, socket_of_node, supervisor
 from hoplite.timeouts import Deadline
 
@@ -42,7 +42,7 @@ class Connection:
         self.process = process
         """What this one was to Ray when it connected; another one after `ray.shutdown`."""
         self.client: Client = _connected(node_id, deadline.left_at_most(ATTACH_TIMEOUT))
-        self.guards = GuardStock(node_id)
+        self.guards = GuardPool(node_id)
 
     def close(self) -> None:
         """Disconnect."""

@@ -9,19 +9,19 @@ import threading
 import ray
 
 from hoplite.errors import NodeUnreachable
-from hoplite.ray.nodes.lookup import keeper_of
+from hoplite.ray.nodes.lookup import node_actor_of
 from hoplite.timeouts import Deadline
 
-__all__ = ["GuardStock"]
+__all__ = ["GuardPool"]
 
 TIMEOUT = 30.0
-"""Seconds to wait for guards from the keeper: a round trip, behind whatever else the machine does."""
+"""Seconds to wait for guards from the node actor: a round trip, behind whatever else the machine does."""
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at whether the thread that fetches them still does."""
 
 CLOSE_TIMEOUT = 1.0
-"""Seconds to wait, at the end, for guards that are being fetched: longer than a keeper that lives takes."""
+"""Seconds to wait, at the end, for guards that are being fetched: a live node actor takes less."""
 
 FETCHED = 16
 """Guards fetched at once, so that their round trip is not on every object's way."""
@@ -30,8 +30,8 @@ LOW = 8
 """Guards left when more are fetched."""
 
 
-class GuardStock:
-    """Fetches guards ahead, from the node's keeper.
+class GuardPool:
+    """Fetches guards ahead, from the node actor.
 
     On a thread of its own: who needs a guard is serialising, and Ray keeps what that has found so far in
     variables of the thread, which a call would lose.
@@ -46,7 +46,7 @@ class GuardStock:
         self._starting = threading.Lock()
 
     def take(self) -> ray.ObjectRef:
-        """A guard nobody else has. `NodeUnreachable` if the keeper gives none."""
+        """A guard nobody else has. `NodeUnreachable` if the node actor gives none."""
         with self._starting:
             if self._thread is None:
                 self._low.set()
@@ -61,7 +61,7 @@ class GuardStock:
                 with contextlib.suppress(queue.Empty):
                     return self._guards.get(timeout=0 if is_over else LOOK_INTERVAL)
                 if is_over:
-                    raise NodeUnreachable("this node's keeper gives no guards")
+                    raise NodeUnreachable("the actor of this node gives no guards")
         finally:
             if self._guards.qsize() < LOW:
                 self._low.set()
@@ -83,16 +83,16 @@ class GuardStock:
 
     def _supply(self) -> None:
         try:
-            keeper = keeper_of(self._node_id, TIMEOUT)
+            node_actor = node_actor_of(self._node_id, TIMEOUT)
             while True:
                 self._low.wait()
                 self._low.clear()
                 if self._closed:
                     return
-                for guard in ray.get(keeper.guards.remote(FETCHED), timeout=TIMEOUT):
+                for guard in ray.get(node_actor.guards.remote(FETCHED), timeout=TIMEOUT):
                     self._guards.put(guard)
                 # Held no longer than by its taker.
                 del guard
         except Exception:
-            # Ray or the keeper has gone: who finds the stock empty will say so.
+            # Ray or the node actor has gone: who finds the stock empty will say so.
             self._closed = True

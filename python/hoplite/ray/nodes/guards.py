@@ -1,8 +1,8 @@
 """An object lives as long as any Ray reference to its guard.
 
 A guard is an empty Ray object inside the value that stands for the Hoplite object. Ray counts its
-references, nested and borrowed ones too, and tells its owner when none is left. The owner is the keeper of
-the node where the object was put. So an object outlives the worker that made it, and ends with the node, as
+references, nested and borrowed ones too, and tells its owner when none is left. The owner is the actor of the
+node where the object was put. So an object outlives the worker that made it, and ends with the node, as
 its pinned copy does. The object's id follows from the guard, so nothing needs to be registered.
 """
 
@@ -51,17 +51,17 @@ def id_of_hex(guard: str) -> ObjectId:
 class Guards:
     """Makes guards, and deletes each one's object when nobody refers to it any more."""
 
-    def __init__(self, client: Client, blanks: Any, node: str, address: str) -> None:
-        """Of the keeper of this Ray `node` (in hex), whose Hoplite node listens at `address`.
+    def __init__(self, client: Client, empty_values: Any, node: str, address: str) -> None:
+        """Of the node actor of this Ray `node` (in hex), whose Hoplite node listens at `address`.
 
-        `blanks`: a method of this actor's own that returns so many empty values as it is given.
+        `empty_values`: a method of this actor's own that returns so many empty values as it is given.
         """
         self._client = client
         self._place = node, address
-        self._blanks = blanks
+        self._empty_values = empty_values
         self._ended: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._replaced: dict[bytes, str] = {}
-        """By guard: the one that its object had before, where that ended with its keeper."""
+        """By guard: the one that its object had before, where that ended with its node actor."""
         threading.Thread(target=self._delete_ended, name="hoplite-delete", daemon=True).start()
 
     async def make(self, count: int) -> list[ray.ObjectRef]:
@@ -75,12 +75,12 @@ class Guards:
     async def _new(self, ended: Sequence[str | None]) -> list[ray.ObjectRef]:
         # Results of a call, which Ray keeps in this process. What is put lies in its object store, where each
         # guard took a millisecond of two processes' time.
-        results = self._blanks.options(num_returns=len(ended)).remote(len(ended))
+        results = self._empty_values.options(num_returns=len(ended)).remote(len(ended))
         guards: list[ray.ObjectRef] = results if isinstance(results, list) else [results]
         for guard, before in zip(guards, ended, strict=True):
             if before is not None:
                 self._replaced[guard.binary()] = before
-                loss_reports.note_guard(loss_reports.Guard(guard.hex(), *self._place), instead_of=before)
+                loss_reports.record_guard(loss_reports.Guard(guard.hex(), *self._place), instead_of=before)
             # Called on a thread of Ray's that must not be held up.
             global_worker.core_worker.add_object_out_of_scope_callback(guard, self._ended.put)
         # All come together. Who is given one that has not come asks for it.
@@ -93,11 +93,11 @@ class Guards:
             while len(ended) < BATCH_MAX and not self._ended.empty():
                 ended.append(self._ended.get())
             try:
-                ended = self._witnesses(ended)
+                ended = self._unreferenced(ended)
                 ids = [id_of_hex(self._replaced.get(guard, guard.hex())) for guard in ended]
                 self._client.delete(ids, timeout=DELETE_TIMEOUT)
             except (NodeUnreachable, Aborted):
-                # The node has ended, its objects with it; so will this keeper.
+                # The node has ended, its objects with it; so will this node actor.
                 return
             except Exception:
                 # Of the node's, or of Ray's store of words.
@@ -109,7 +109,7 @@ class Guards:
                 for guard in ended:
                     self._replaced.pop(guard, None)
 
-    def _witnesses(self, ended: list[bytes]) -> list[bytes]:
+    def _unreferenced(self, ended: list[bytes]) -> list[bytes]:
         """Those whose end says that nobody refers to their objects any more.
 
         A process that dies while it makes an object again takes a guard with it; then the object is lost
@@ -118,7 +118,7 @@ class Guards:
         replaced = self._replaced.keys() & ended
         if not replaced:
             return ended
-        lost = {loss.guard for loss in loss_reports.losses()}
+        lost = {loss.guard for loss in loss_reports.open_losses()}
         stale = set()
         for guard in replaced:
             first = self._replaced[guard]
@@ -131,6 +131,6 @@ class Guards:
 
 
 def _is_kept(guard: loss_reports.Guard) -> bool:
-    """Whether the keeper that owns it lives: else it says nothing any more."""
+    """Whether the node actor that owns it lives: else it says nothing any more."""
     alive = any(node["Alive"] and node["NodeID"] == guard.node for node in ray.nodes())
     return alive and address_of_node(guard.node) == guard.address

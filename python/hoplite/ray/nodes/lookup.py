@@ -16,8 +16,8 @@ __all__ = [
     "SUPERVISOR",
     "address_of_node",
     "announce",
-    "keeper_name",
-    "keeper_of",
+    "node_actor_name",
+    "node_actor_of",
     "require_connection",
     "socket_of_node",
     "supervisor",
@@ -27,7 +27,7 @@ NAMESPACE = "_hoplite"
 SUPERVISOR = "supervisor"
 
 RETRY_INTERVAL = 0.1
-"""Seconds between two looks for a keeper that is not there yet."""
+"""Seconds between two looks for a node actor that is not there yet."""
 
 
 def require_connection() -> None:
@@ -47,9 +47,9 @@ def supervisor() -> Any:
         ) from None
 
 
-def keeper_name(node_id: str) -> str:
-    """The name of the keeper of a Ray node, given by its id in hex."""
-    return f"keeper-{node_id}"
+def node_actor_name(node_id: str) -> str:
+    """The name of the node actor of a Ray node, given by its id in hex."""
+    return f"node-actor-{node_id}"
 
 
 def announce(node_id: str, address: str, socket: str) -> None:
@@ -66,7 +66,7 @@ def address_of_node(node_id: str) -> str | None:
 def socket_of_node(node_id: str) -> str | None:
     """Where a Ray node's Hoplite node serves its clients, or did at last; None if there was none.
 
-    Not asked from its keeper: who needs it may be unpickling an argument, and then Ray lets no other
+    Not asked from its node actor: who needs it may be unpickling an argument, and then Ray lets no other
     thread of this process unpickle anything.
     """
     found = _announced(node_id)
@@ -81,12 +81,12 @@ def _announced(node_id: str) -> tuple[str, str] | None:
     return address, socket
 
 
-def keeper_of(node_id: str, timeout: float) -> Any:
-    """The handle of a Ray node's keeper; waits up to `timeout` seconds for it, then `NodeUnreachable`."""
+def node_actor_of(node_id: str, timeout: float) -> Any:
+    """The handle of a Ray node's node actor; waits up to `timeout` seconds for it, then `NodeUnreachable`."""
     deadline = Deadline(timeout)
     while True:
         try:
-            return ray.get_actor(keeper_name(node_id), namespace=NAMESPACE)
+            return ray.get_actor(node_actor_name(node_id), namespace=NAMESPACE)
         except ValueError:
             supervisor()
             if deadline.is_over():

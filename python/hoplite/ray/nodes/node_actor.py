@@ -22,7 +22,7 @@ from hoplite.launching import Launcher
 from hoplite.ray.errors import unavailable
 from hoplite.ray.nodes.guards import Guards, id_of
 from hoplite.ray.nodes.lookup import address_of_node, announce
-from hoplite.ray.recovery.loss_poller import watching
+from hoplite.ray.recovery.loss_poller import awaiting
 from hoplite.ray.values.forms import Form
 from hoplite.ray.values.handle_unpickler import keep_handles
 from hoplite.ray.values.handles import Handle, kept_as_handles
@@ -30,7 +30,7 @@ from hoplite.reduction import Op, Order
 from hoplite.tempdirs import OwnedTempdir
 from hoplite.values import is_torch_tensor
 
-__all__ = ["CONCURRENCY_MAX", "Keeper"]
+__all__ = ["CONCURRENCY_MAX", "NodeActor"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +51,11 @@ END_TIMEOUT = 5.0
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 _made_again: Callable[[Method], Method] = ray.method(max_task_retries=-1)
-"""Calls that Ray makes again when a keeper has ended with its node, and was restarted."""
+"""Calls that Ray makes again when a node actor has ended with its node, and was restarted."""
 
 
-class Keeper:
-    """Keeper and node end together: then the guards are lost as the store is, and Ray starts both anew."""
+class NodeActor:
+    """Actor and node end together. Then the guards are lost as the store is, and Ray starts both anew."""
 
     def __init__(self, store_size: str | None) -> None:
         """Start the node, which joins the others. Raises `NodeUnreachable`."""
@@ -75,7 +75,7 @@ class Keeper:
         )
         self._client = connect(self._socket)
         me = ray.get_runtime_context().current_actor
-        self._guards = Guards(self._client, me.blanks, node_id, self._address)
+        self._guards = Guards(self._client, me.empty_values, node_id, self._address)
         announce(node_id, self._address, self._socket)
         self._stopping = False
 
@@ -90,11 +90,11 @@ class Keeper:
         return await self._guards.make(count)
 
     @_made_again
-    async def guards_of(self, ended: Sequence[str]) -> list[ray.ObjectRef]:
-        """New guards for the objects of some (in hex) that have ended with their keeper."""
+    async def replacement_guards(self, ended: Sequence[str]) -> list[ray.ObjectRef]:
+        """New guards for the objects of some (in hex) that have ended with their node actor."""
         return await self._guards.replace(ended)
 
-    async def blanks(self, count: int) -> list[bytes]:
+    async def empty_values(self, count: int) -> list[bytes]:
         """So many empty values; for this actor itself."""
         return [b""] * count
 
@@ -124,7 +124,7 @@ class Keeper:
         return self._address
 
     @_made_again
-    async def is_there(self, id: ObjectId, timeout: float) -> bool:
+    async def wait_available(self, id: ObjectId, timeout: float) -> bool:
         """Whether some node has the object, as soon as one has, or after `timeout` seconds."""
         there, _ = await self._client.aio.wait([id], timeout=timeout)
         return bool(there)
@@ -152,7 +152,7 @@ class Keeper:
                 await self._client.aio.prefetch(id_of(target), timeout=timeout)
             ids = [source.id for source in sources]
             try:
-                with watching(*sources):
+                with awaiting(*sources):
                     await self._unless_lost(
                         sources, reduce(ids, target=id_of(target), op=op, order=order, timeout=timeout)
                     )
@@ -199,7 +199,7 @@ class Keeper:
 
     async def _get(self, reference: ray.ObjectRef, handle: Handle, timeout: float | None) -> None:
         try:
-            with watching(handle):
+            with awaiting(handle):
                 await self._client.aio.get(handle.id, timeout=timeout, on_lost=handle.on_lost)
         except HopliteError as error:
             raise unavailable(reference, error) from error
@@ -217,7 +217,7 @@ async def _reducing() -> AsyncIterator[None]:
     try:
         yield
     except NodeUnreachable:
-        # `Keeper.run` ends this process, and the call is made again.
+        # `NodeActor.run` ends this process, and the call is made again.
         await asyncio.sleep(END_TIMEOUT)
         raise
     except BaseException:

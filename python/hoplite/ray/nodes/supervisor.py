@@ -15,9 +15,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hoplite.errors import NodeUnreachable
-from hoplite.ray.nodes.lookup import NAMESPACE, keeper_name
-from hoplite.ray.nodes.node_actor import CONCURRENCY_MAX, Keeper
-from hoplite.ray.recovery.loss_reports import Loss, aging_words, forget_word, losses
+from hoplite.ray.nodes.lookup import NAMESPACE, node_actor_name
+from hoplite.ray.nodes.node_actor import CONCURRENCY_MAX, NodeActor
+from hoplite.ray.recovery.loss_reports import Loss, expiring_entries, open_losses, remove_entry
 from hoplite.ray.recovery.rebuilder import give_up
 from hoplite.timeouts import Deadline
 
@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at the cluster: a node that joins waits that long for its Hoplite node."""
 
-KEEPER_TIMEOUT = 60.0
-"""Seconds for a keeper's process and node to start, on a machine that starts a dozen of them."""
+NODE_ACTOR_TIMEOUT = 60.0
+"""Seconds for a node actor's process and node to start, on a machine that starts a dozen of them."""
 
 STOP_TIMEOUT = 5.0
 """Seconds for a node to end in good order."""
@@ -46,13 +46,13 @@ CLAIM_TIMEOUT = 10.0
 """Seconds for the process that called a task to say that it will make its lost results again."""
 
 
-WORD_SECONDS = 600.0
+ENTRY_SECONDS = 600.0
 """For which it is said why an object is lost for good: as long as nodes remember that it was deleted. Also by
 which guard it was made last: Ray sees far sooner that a process has died."""
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Started:
     actor: Any
     address: str
     end: ray.ObjectRef
@@ -60,17 +60,17 @@ class _Kept:
 
 
 class Supervisor:
-    """Keeps one keeper on each live Ray node; begins anew, with the keepers it finds, if it is restarted."""
+    """Keeps one node actor on each live Ray node. Once restarted, it uses the node actors it finds."""
 
     def __init__(self, store_size: str | None) -> None:
         self._store_size = store_size
         self._changed = threading.Condition()
-        self._kept: dict[str, _Kept] = {}
+        self._started: dict[str, _Started] = {}
         self._failures: dict[str, list[str]] = {}
         """Of each live node that does not start: why not, the last times."""
         self._losses: dict[Loss, tuple[bytes, float]] = {}
         """What is lost, the last claim to make it again, and since when that stands (`time.monotonic`)."""
-        self._words: dict[tuple[bytes, bytes | None], float] = {}
+        self._entries: dict[tuple[bytes, bytes | None], float] = {}
         """What is said for a while, by key, and since when (`time.monotonic`)."""
         self._stopping = False
         self._watching = threading.Thread(target=self._watch, name="hoplite-supervisor", daemon=True)
@@ -85,25 +85,25 @@ class Supervisor:
         """
         deadline = Deadline(timeout)
         with self._changed:
-            while missing := _alive() - self._kept.keys():
+            while missing := _alive() - self._started.keys():
                 failures = {node: self._failures.get(node, []) for node in missing}
                 if deadline.is_over() or max(map(len, failures.values())) >= FAILURES_MAX:
                     whys = [f"{node}: {[*why, 'no answer yet'][0]}" for node, why in failures.items()]
                     raise NodeUnreachable(f"no Hoplite node starts on Ray node {'; '.join(whys)}")
                 self._changed.wait(LOOK_INTERVAL)
             alive = _alive()
-            return {node: kept.address for node, kept in self._kept.items() if node in alive}
+            return {node: started.address for node, started in self._started.items() if node in alive}
 
     def stop(self) -> None:
         """End all nodes, and start no more."""
         self._stopping = True
         # It looks this often at whether it is to stop.
         self._watching.join(2 * LOOK_INTERVAL + STOP_TIMEOUT)
-        stopping = [kept.actor.stop.remote(STOP_TIMEOUT) for kept in self._kept.values()]
+        stopping = [started.actor.stop.remote(STOP_TIMEOUT) for started in self._started.values()]
         if stopping:
             ray.wait(stopping, num_returns=len(stopping), timeout=2 * STOP_TIMEOUT)
-        for kept in self._kept.values():
-            ray.kill(kept.actor)
+        for started in self._started.values():
+            ray.kill(started.actor)
 
     def _watch(self) -> None:
         next_losses = 0.0
@@ -121,50 +121,50 @@ class Supervisor:
     def _look(self, threads: ThreadPoolExecutor) -> None:
         alive = _alive()
         self._forget(alive)
-        new = sorted(alive - self._kept.keys())
-        if new and not self._kept:
+        new = sorted(alive - self._started.keys())
+        if new and not self._started:
             # The first is the one that the others join.
             self._start(new.pop(0))
-        if self._kept:
+        if self._started:
             list(threads.map(self._start, new))
 
     def _forget(self, alive: Collection[str]) -> None:
         """Those that have ended, or whose Ray node has."""
         with self._changed:
             self._failures = {node: why for node, why in self._failures.items() if node in alive}
-        ends = {kept.end: node for node, kept in self._kept.items()}
+        ends = {started.end: node for node, started in self._started.items()}
         ended, _ = ray.wait(list(ends), num_returns=len(ends), timeout=0) if ends else ([], [])
-        for node in {ends[end] for end in ended} | (self._kept.keys() - set(alive)):
+        for node in {ends[end] for end in ended} | (self._started.keys() - set(alive)):
             logger.warning("the Hoplite node of Ray node %s has ended", node)
             with self._changed:
-                kept = self._kept.pop(node)
+                started = self._started.pop(node)
             if node not in alive:
                 # Else Ray starts it again, and `_start` finds it.
-                ray.kill(kept.actor)
+                ray.kill(started.actor)
 
     def _give_up_losses(self) -> None:
         """Those that nobody has claimed for long: the process that could make them again has ended."""
         now, before = time.monotonic(), self._losses
         self._losses = {}
-        for loss, word in losses().items():
+        for loss, word in open_losses().items():
             claimed, since = before.get(loss, (b"", now))
             self._losses[loss] = (word.claimed, now if word.claimed != claimed else since)
         old = [loss for loss, (_, since) in self._losses.items() if now - since > CLAIM_TIMEOUT]
         if old:
             give_up(old, f"no process has answered for them for {CLAIM_TIMEOUT} s", "OWNER_DIED")
-        self._forget_words(now)
+        self._expire_entries(now)
 
-    def _forget_words(self, now: float) -> None:
-        self._words = {word: self._words.get(word, now) for word in aging_words().items()}
-        for (key, _), since in self._words.items():
-            if now - since > WORD_SECONDS:
-                forget_word(key)
+    def _expire_entries(self, now: float) -> None:
+        self._entries = {word: self._entries.get(word, now) for word in expiring_entries().items()}
+        for (key, _), since in self._entries.items():
+            if now - since > ENTRY_SECONDS:
+                remove_entry(key)
 
     def _start(self, node: str) -> None:
         actor = (
-            ray.remote(Keeper)
+            ray.remote(NodeActor)
             .options(
-                name=keeper_name(node),
+                name=node_actor_name(node),
                 namespace=NAMESPACE,
                 lifetime="detached",
                 get_if_exists=True,
@@ -186,19 +186,19 @@ class Supervisor:
                 self._changed.notify_all()
             return
         with self._changed:
-            self._kept[node] = _Kept(actor, address, actor.run.remote())
+            self._started[node] = _Started(actor, address, actor.run.remote())
             self._failures.pop(node, None)
             self._changed.notify_all()
 
-    def _address_of(self, keeper: Any) -> str:
+    def _address_of(self, node_actor: Any) -> str:
         """Waits for it to start; no longer than until this is to stop."""
-        address = keeper.address.remote()
-        deadline = Deadline(KEEPER_TIMEOUT)
+        address = node_actor.address.remote()
+        deadline = Deadline(NODE_ACTOR_TIMEOUT)
         while not ray.wait([address], timeout=LOOK_INTERVAL)[0]:
             if self._stopping:
                 raise NodeUnreachable("all nodes are being stopped")
             if deadline.is_over():
-                raise NodeUnreachable(f"it did not start within {KEEPER_TIMEOUT} s")
+                raise NodeUnreachable(f"it did not start within {NODE_ACTOR_TIMEOUT} s")
         started: str = ray.get(address)
         return started
 

@@ -15,7 +15,7 @@ from ray.cloudpickle import CloudPickler
 
 from hoplite.errors import HopliteError
 
-__all__ = ["Actor", "CannotRunAgain", "Keeping", "Reference", "Remake", "reference_counts", "revived"]
+__all__ = ["Actor", "ArgumentSaver", "CannotRunAgain", "Reference", "Remake", "reference_counts", "restored"]
 
 BYTES_MAX = 100 << 10
 """Of one argument, as of what Ray copies into its message. Larger ones are the caller's to put."""
@@ -67,7 +67,7 @@ class _Pickled:
     references: list[Reference | Actor]
 
 
-class Keeping:
+class ArgumentSaver:
     """Keeps the arguments of one call."""
 
     __slots__ = ("bytes", "hold", "reference")
@@ -83,7 +83,7 @@ class Keeping:
         self.bytes = 0
         """What is kept, so far, besides references and scalars."""
 
-    def kept(self, argument: Any) -> Any:
+    def saved(self, argument: Any) -> Any:
         """In a form that changes no lifetimes, and which the caller's changes do not reach.
 
         Raises `CannotRunAgain`, and what pickling raises.
@@ -99,9 +99,9 @@ class Keeping:
             self._take(len(argument))
             return argument
         if (kind is list or kind is tuple) and len(argument) <= FEW:
-            return kind([self.kept(item) for item in argument])
+            return kind([self.saved(item) for item in argument])
         if kind is dict and len(argument) <= FEW:
-            return {self.kept(key): self.kept(item) for key, item in argument.items()}
+            return {self.saved(key): self.saved(item) for key, item in argument.items()}
         pickler = _Pickler(self)
         pickler.dump(argument)
         stream = pickler.stream.getvalue()
@@ -119,22 +119,22 @@ class Keeping:
         self.bytes += count
 
 
-def revived(argument: Any, remake: Remake) -> Any:
+def restored(argument: Any, remake: Remake) -> Any:
     """The argument that was kept."""
     if isinstance(argument, (Reference, Actor)):
-        return _revived(argument, remake)
+        return _restored(argument, remake)
     if isinstance(argument, _Pickled):
         unpickler = pickle.Unpickler(io.BytesIO(argument.stream))
-        unpickler.persistent_load = lambda index: _revived(argument.references[index], remake)  # type: ignore[method-assign]
+        unpickler.persistent_load = lambda index: _restored(argument.references[index], remake)  # type: ignore[method-assign]
         return unpickler.load()
     if type(argument) in (list, tuple):
-        return type(argument)([revived(item, remake) for item in argument])
+        return type(argument)([restored(item, remake) for item in argument])
     if type(argument) is dict:
-        return {revived(key, remake): revived(item, remake) for key, item in argument.items()}
+        return {restored(key, remake): restored(item, remake) for key, item in argument.items()}
     return argument
 
 
-def _revived(reference: Reference | Actor, remake: Remake) -> ray.ObjectRef | ActorHandle:
+def _restored(reference: Reference | Actor, remake: Remake) -> ray.ObjectRef | ActorHandle:
     if isinstance(reference, Actor):
         return reference.handle()
     counts = reference_counts().get(reference.binary.hex().encode(), {})
@@ -157,17 +157,17 @@ class _Stream(io.BytesIO):
 
 
 class _Pickler(CloudPickler):  # type: ignore[misc]
-    def __init__(self, keeping: Keeping) -> None:
+    def __init__(self, saver: ArgumentSaver) -> None:
         self.stream = _Stream()
         self.references: list[Reference | Actor] = []
-        self._keeping = keeping
+        self._saver = saver
         super().__init__(self.stream)
 
     def persistent_id(self, value: Any) -> int | None:
         if isinstance(value, ray.ObjectRef):
-            self.references.append(self._keeping.reference(value))
+            self.references.append(self._saver.reference(value))
         elif isinstance(value, ActorHandle):
-            self.references.append(self._keeping.actor(value))
+            self.references.append(self._saver.actor(value))
         else:
             return None
         return len(self.references) - 1

@@ -14,17 +14,17 @@ from hoplite.errors import HopliteError
 from hoplite.ids import ObjectId
 from hoplite.ray.nodes import connection
 from hoplite.ray.nodes.guards import id_of_hex
-from hoplite.ray.nodes.lookup import keeper_of
+from hoplite.ray.nodes.lookup import node_actor_of
 from hoplite.ray.recovery.arguments import Actor, CannotRunAgain
 from hoplite.ray.recovery.origins import parts_of
-from hoplite.ray.recovery.resource_lending import Lender, lent
-from hoplite.ray.values.forms import likeness, sent
+from hoplite.ray.recovery.resource_lending import Lender, lent_options
+from hoplite.ray.values.forms import sent, spec_of
 from hoplite.ray.values.packing import Packed
 
-__all__ = ["Function", "Method", "is_again"]
+__all__ = ["Function", "Method", "is_rebuild"]
 
 GUARDS_TIMEOUT = 30.0
-"""Seconds to wait for guards from the keeper of the node where a task runs again."""
+"""Seconds to wait for guards from the node actor of the node where a task runs again."""
 
 BACKPRESSURE = "_generator_backpressure_num_objects"
 """An option of Ray's for what yields its results, which a call that makes them again does not."""
@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
     guard: str
     """In hex."""
-    like: str
+    spec: str
     """Its type and shape."""
 
 
@@ -60,7 +60,7 @@ class Function(NamedTuple):
         """The references of another call."""
         return self.function._remote(args=args, kwargs=kwargs, **options)
 
-    def call_again(
+    def call_to_rebuild(
         self, args: Args, kwargs: Kwargs, options: Kwargs, retries: int, lender: Lender | None
     ) -> ray.ObjectRef:
         """A call that makes parts of the result again, and returns their new guards.
@@ -69,14 +69,14 @@ class Function(NamedTuple):
         resources it runs.
         """
         environment: dict[str, str] = {}
-        if lender is not None and (on_theirs := lent(options, lender)) is not None:
+        if lender is not None and (on_theirs := lent_options(options, lender)) is not None:
             options, environment = on_theirs
         # To Ray, and who asks it, this is the same function.
         options = {"name": self.name, **options, "num_returns": 1, "max_retries": retries}
         options.pop(BACKPRESSURE, None)
         args = [self.function._function, environment, *args]
         # As of Ray's own tasks with GPUs, the process ends: it would keep the devices that it has opened.
-        again = _AGAIN_ONCE if options.get("num_gpus") or environment else _AGAIN
+        again = _REBUILD_AND_EXIT if options.get("num_gpus") or environment else _REBUILD
         return again._remote(args=args, kwargs=kwargs, **options)
 
 
@@ -90,22 +90,22 @@ class Method(NamedTuple):
         """As of `Function`. Raises `CannotRunAgain`."""
         return self.actor.handle()._actor_method_call(self.name, args=args, kwargs=kwargs, **options)
 
-    def call_again(
+    def call_to_rebuild(
         self, args: Args, kwargs: Kwargs, options: Kwargs, retries: int, lender: Lender | None
     ) -> ray.ObjectRef:
         """As of `Function`, on the actor's own resources. Raises `CannotRunAgain`."""
         call = self.actor.handle().__ray_call__.options(
             max_task_retries=retries, concurrency_group=options.get("concurrency_group_name")
         )
-        return call.remote(_method_again, self.name, *args, **kwargs)
+        return call.remote(_rebuild_method, self.name, *args, **kwargs)
 
 
-def is_again(function: RemoteFunction) -> bool:
+def is_rebuild(function: RemoteFunction) -> bool:
     """Whether it only makes again what another has made."""
-    return function is _AGAIN or function is _AGAIN_ONCE
+    return function is _REBUILD or function is _REBUILD_AND_EXIT
 
 
-def _again(
+def _rebuild(
     function: Callable[..., Any],
     environment: dict[str, str],
     outputs: int,
@@ -122,7 +122,7 @@ def _again(
     return guards if refusal is None else refusal
 
 
-def _method_again(
+def _rebuild_method(
     actor: Any, name: str, outputs: int, parts: Parts, /, *args: Any, **kwargs: Any
 ) -> list[ray.ObjectRef] | CannotRunAgain:
     guards = _new_guards(name, parts)
@@ -135,8 +135,8 @@ def _method_again(
 def _new_guards(name: str, parts: Parts) -> list[ray.ObjectRef] | CannotRunAgain:
     """Asked for before the function begins: by them its caller knows that it has."""
     try:
-        keeper = keeper_of(ray.get_runtime_context().get_node_id(), GUARDS_TIMEOUT)
-        request = keeper.guards_of.remote([part.guard for part in parts.values()])
+        node_actor = node_actor_of(ray.get_runtime_context().get_node_id(), GUARDS_TIMEOUT)
+        request = node_actor.replacement_guards.remote([part.guard for part in parts.values()])
         guards: list[ray.ObjectRef] = ray.get(request, timeout=GUARDS_TIMEOUT)
     except (HopliteError, ray.exceptions.RayError) as error:
         # No error of the function's.
@@ -153,9 +153,9 @@ def _put_parts(result: Any, name: str, outputs: int, parts: Parts) -> CannotRunA
     for output in result if outputs > 1 or inspect.isgenerator(result) else [result]:
         for value, form in parts_of(Packed(output)):
             if (part := missing.pop(at, None)) is not None:
-                if (like := likeness(value, form)) != part.like:
+                if (spec := spec_of(value, form)) != part.spec:
                     return CannotRunAgain(
-                        f"{name} has run again, and returned {like} in place of {part.like}"
+                        f"{name} has run again, and returned {spec} in place of {part.spec}"
                     )
                 try:
                     _put(sent(value, form), id_of_hex(part.guard))
@@ -173,5 +173,5 @@ def _put(value: Any, id: ObjectId) -> None:
     connection.call(lambda way: way.client.put(value, id))
 
 
-_AGAIN = ray.remote(_again)
-_AGAIN_ONCE = ray.remote(max_calls=1)(_again)
+_REBUILD = ray.remote(_rebuild)
+_REBUILD_AND_EXIT = ray.remote(max_calls=1)(_rebuild)

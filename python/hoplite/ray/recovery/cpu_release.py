@@ -13,22 +13,22 @@ from ray._private.worker import global_worker
 
 from hoplite.errors import NodeUnreachable, TimedOut
 from hoplite.ids import ObjectId
-from hoplite.ray.nodes.lookup import keeper_of
+from hoplite.ray.nodes.lookup import node_actor_of
 from hoplite.timeouts import Deadline
 
-__all__ = ["PATIENCE", "keeps_processors", "until_there"]
+__all__ = ["HOLD_CPUS_SECONDS", "holds_cpus", "wait_until_available"]
 
-PATIENCE = 1.0
+HOLD_CPUS_SECONDS = 1.0
 """Seconds for which a task may keep its processors while it waits for bytes: most come sooner."""
 
 LOOK_SECONDS = 5.0
-"""For which the keeper looks at a time: for longer it would look for a task that has been killed."""
+"""For which the node actor looks at a time: for longer it would look for a task that has been killed."""
 
-KEEPER_TIMEOUT = 30.0
-"""Seconds to wait for this node's keeper, which may be starting anew."""
+NODE_ACTOR_TIMEOUT = 30.0
+"""Seconds to wait for this node's node actor, which may be starting anew."""
 
 
-def keeps_processors() -> bool:
+def holds_cpus() -> bool:
     """Whether this is a task, which has processors that Ray counts; actors keep theirs in any case.
 
     Ray runs tasks on the main thread. Another may be Ray's own, which unpickles what `ObjectRef.future` and
@@ -41,13 +41,13 @@ def keeps_processors() -> bool:
     )
 
 
-def until_there(id: ObjectId, deadline: Deadline) -> None:
+def wait_until_available(id: ObjectId, deadline: Deadline) -> None:
     """Wait until some node has the object, or `TimedOut`. Raises `NodeUnreachable`, `ObjectDeleted`."""
     node = ray.get_runtime_context().get_node_id()
-    keeper = keeper_of(node, deadline.left_at_most(KEEPER_TIMEOUT))
+    node_actor = node_actor_of(node, deadline.left_at_most(NODE_ACTOR_TIMEOUT))
     try:
         while not ray.get(
-            keeper.is_there.remote(id, deadline.left_at_most(LOOK_SECONDS)), timeout=deadline.left()
+            node_actor.wait_available.remote(id, deadline.left_at_most(LOOK_SECONDS)), timeout=deadline.left()
         ):
             if deadline.is_over():
                 raise TimedOut(f"no node has {id!r}")

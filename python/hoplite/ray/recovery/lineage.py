@@ -18,7 +18,7 @@ import ray
 from ray._private.worker import global_worker
 from ray.actor import ActorHandle
 
-from hoplite.ray.recovery.arguments import CannotRunAgain, Keeping, Reference, reference_counts
+from hoplite.ray.recovery.arguments import ArgumentSaver, CannotRunAgain, Reference, reference_counts
 from hoplite.ray.recovery.calls import Function, Method, Parts
 from hoplite.ray.recovery.reference_ids import index_of, is_of_actor, is_put, task_id_of, task_of
 from hoplite.ray.recovery.resource_lending import Lender
@@ -130,7 +130,7 @@ class _TaskTable:
 
     def _begins(self, id: str) -> bool:
         task = self.by_id.get(id)
-        return task is not None and task.called is None
+        return task is not None and task.target is None
 
     def _needed_still(self) -> set[str]:
         """Tasks that have not ended, though nobody refers to their results, and those they take results of.
@@ -223,7 +223,7 @@ _table = _TaskTable()
 
 
 def record(
-    called: Function | Method, retries: int, args: Any, kwargs: Any, options: dict[str, Any], results: Any
+    target: Function | Method, retries: int, args: Any, kwargs: Any, options: dict[str, Any], results: Any
 ) -> None:
     """Remember a call as long as its `results` are referred to.
 
@@ -240,7 +240,7 @@ def record(
         return
     id = task_of(first.hex())
     if id not in _table.by_id:
-        _table.add(id, _noted(called, retries, args, kwargs, options, count))
+        _table.add(id, _noted(target, retries, args, kwargs, options, count))
 
 
 def takes_results(args: Any, kwargs: Any) -> bool:
@@ -255,7 +255,7 @@ def record_actor(actor: ActorHandle, args: Any, kwargs: Any) -> None:
 
 
 def _noted(
-    called: Function | Method, retries: int, args: Any, kwargs: Any, options: dict[str, Any], outputs: int
+    target: Function | Method, retries: int, args: Any, kwargs: Any, options: dict[str, Any], outputs: int
 ) -> TaskRecord:
     parent = global_worker.current_task_id
     if retries == 0:
@@ -263,11 +263,11 @@ def _noted(
             "its task is not to be retried", "OBJECT_UNRECONSTRUCTABLE_RETRIES_DISABLED"
         )
         taken = tasks_among(args, kwargs)
-        return TaskRecord(called, (), {}, options, outputs, refused=not_retried, parent=parent, needs=taken)
+        return TaskRecord(target, (), {}, options, outputs, refused=not_retried, parent=parent, needs=taken)
     if not _table.is_enabled:
-        return TaskRecord(called, (), {}, options, outputs, refused=_disabled(), parent=parent)
+        return TaskRecord(target, (), {}, options, outputs, refused=_disabled(), parent=parent)
     if not args and not kwargs:
-        return TaskRecord(called, (), {}, options, outputs, retries=retries, parent=parent)
+        return TaskRecord(target, (), {}, options, outputs, retries=retries, parent=parent)
     tasks: list[TaskRecord] = []
     needs: list[str] = []
     pinned: list[ray.ObjectRef | ActorHandle] = []
@@ -283,23 +283,23 @@ def _noted(
             tasks.append(task)
         return Reference(of.binary(), task)
 
-    keeping = Keeping(reference, pinned.append)
+    saver = ArgumentSaver(reference, pinned.append)
     try:
-        kept_args = [keeping.kept(value) for value in args] if args else ()
-        kept_kwargs = {name: keeping.kept(value) for name, value in kwargs.items()} if kwargs else {}
+        saved_args = [saver.saved(value) for value in args] if args else ()
+        saved_kwargs = {name: saver.saved(value) for name, value in kwargs.items()} if kwargs else {}
     except Exception as error:
         # Too large, or not to be pickled like this: the caller has heard from Ray what it needs to hear.
         refused, taken = CannotRunAgain(str(error)), tasks_among(args, kwargs)
-        return TaskRecord(called, (), {}, options, outputs, refused=refused, parent=parent, needs=taken)
+        return TaskRecord(target, (), {}, options, outputs, refused=refused, parent=parent, needs=taken)
     depth = 1 + max(task.depth for task in tasks) if tasks else 1
     return TaskRecord(
-        called,
-        kept_args,
-        kept_kwargs,
+        target,
+        saved_args,
+        saved_kwargs,
         options,
         outputs,
         depth,
-        TASK_BYTES + keeping.bytes,
+        TASK_BYTES + saver.bytes,
         retries=retries,
         pinned=pinned,
         needs=needs,
@@ -313,7 +313,7 @@ def _too_deep(task: TaskRecord) -> TaskRecord:
         f"more than {DEPTH_MAX} tasks in a row were to be remembered",
         "OBJECT_UNRECONSTRUCTABLE_LINEAGE_EVICTED",
     )
-    return TaskRecord(task.called, (), {}, {}, task.outputs, refused=forgotten)
+    return TaskRecord(task.target, (), {}, {}, task.outputs, refused=forgotten)
 
 
 def _disabled() -> CannotRunAgain:

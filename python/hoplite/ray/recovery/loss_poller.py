@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from hoplite.errors import HopliteError
 from hoplite.ray.nodes import connection
-from hoplite.ray.recovery.loss_reports import Loss, no_lender_for, report, say_why
+from hoplite.ray.recovery.loss_reports import Loss, record_reason, remove_lender, report
 from hoplite.ray.recovery.resource_lending import Lender, Waiter
 
 if TYPE_CHECKING:
     from hoplite.ray.values.handles import Handle
 
-__all__ = ["missed", "watching"]
+__all__ = ["awaiting", "report_missing"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class _Awaited:
     waiter: Waiter
     is_reported: bool = False
     since: float = field(default_factory=time.monotonic)
-    in_vain: int = 0
+    failed_looks: int = 0
 
 
 _awaited: set[_Awaited] = set()
@@ -53,7 +53,7 @@ _thread: threading.Thread | None = None
 
 
 @contextlib.contextmanager
-def watching(*handles: Handle) -> Iterator[None]:
+def awaiting(*handles: Handle) -> Iterator[None]:
     """Inside, this thread waits for the objects of `handles`."""
     waiter = Waiter.here()
     awaited = [_Awaited(handle, waiter) for handle in handles]
@@ -63,10 +63,10 @@ def watching(*handles: Handle) -> Iterator[None]:
         yield
     finally:
         _awaited.difference_update(awaited)
-        _lend_no_more(awaited)
+        _remove_lenders(awaited)
 
 
-def missed(handle: Handle, *, certain: bool, lender: Lender | None = None) -> None:
+def report_missing(handle: Handle, *, certain: bool, lender: Lender | None = None) -> None:
     """Nobody has the object, or nobody who is seen from here: ask its maker for it.
 
     `lender`: the task that waits for it, if it is one that lends what it holds.
@@ -77,11 +77,11 @@ def missed(handle: Handle, *, certain: bool, lender: Lender | None = None) -> No
         report(Loss(handle.origin, handle.guard.hex()), certain=certain, lender=lender)
 
 
-def _lend_no_more(awaited: list[_Awaited]) -> None:
+def _remove_lenders(awaited: list[_Awaited]) -> None:
     for ended in awaited:
         if ended.is_reported and ended.handle.origin is not None:
             with contextlib.suppress(Exception):
-                no_lender_for(Loss(ended.handle.origin, ended.handle.guard.hex()))
+                remove_lender(Loss(ended.handle.origin, ended.handle.guard.hex()))
 
 
 def _start() -> None:
@@ -115,13 +115,13 @@ def _look_around() -> None:
 def _look(awaited: _Awaited) -> None:
     client = connection.here().client
     if any(copy.complete for copy in client.locations(awaited.handle.id, timeout=LOOK_INTERVAL).copies):
-        awaited.in_vain = 0
+        awaited.failed_looks = 0
         return
-    awaited.in_vain += 1
+    awaited.failed_looks += 1
     if awaited.handle.origin is not None:
-        if awaited.in_vain >= LOOKS_MIN:
-            missed(awaited.handle, certain=False, lender=awaited.waiter.lender())
-    elif awaited.in_vain >= LOOKS_MAX:
+        if awaited.failed_looks >= LOOKS_MIN:
+            report_missing(awaited.handle, certain=False, lender=awaited.waiter.lender())
+    elif awaited.failed_looks >= LOOKS_MAX:
         logger.warning("nobody has %s, and no task can make it", awaited.handle.id)
-        say_why(awaited.handle.id, "OBJECT_LOST", "no node has it, and no task makes it")
+        record_reason(awaited.handle.id, "OBJECT_LOST", "no node has it, and no task makes it")
         client.delete(awaited.handle.id, timeout=LOOK_INTERVAL)

@@ -21,25 +21,25 @@ __all__ = [
     "RAISED",
     "Guard",
     "Loss",
-    "Word",
-    "aging_words",
+    "Report",
     "claim",
-    "forget_word",
+    "expiring_entries",
     "last_guard",
     "lender_for",
-    "losses",
-    "no_lender_for",
-    "note_guard",
-    "note_lent",
+    "open_losses",
     "reason_of",
+    "record_error",
+    "record_guard",
+    "record_lending",
+    "record_reason",
+    "remove_entry",
+    "remove_lender",
     "report",
-    "say_error",
-    "say_why",
     "settle",
 ]
 
 PREFIX = b"lost/"
-WHY_PREFIX = b"why/"
+REASON_PREFIX = b"why/"
 GUARD_PREFIX = b"guard/"
 LENDER_PREFIX = b"lender/"
 LENT_PREFIX = b"lent/"
@@ -61,7 +61,7 @@ class Loss(NamedTuple):
     """In hex: the object's id follows from it."""
 
 
-class Word(NamedTuple):
+class Report(NamedTuple):
     """The latest word of a loss."""
 
     certain: bool
@@ -93,14 +93,14 @@ def lender_for(loss: Loss) -> Lender | None:
     return None if lender is None else _lender(_lent_key(lender.task)) or lender
 
 
-def note_lent(task: str, lender: Lender) -> None:
+def record_lending(task: str, lender: Lender) -> None:
     """A call, given by its task's id in hex, runs on what `lender` holds."""
     internal_kv._internal_kv_put(
         _lent_key(task), json.dumps(lender).encode(), overwrite=True, namespace=NAMESPACE
     )
 
 
-def no_lender_for(loss: Loss) -> None:
+def remove_lender(loss: Loss) -> None:
     """That task has ended."""
     internal_kv._internal_kv_del(_lender_key(loss), namespace=NAMESPACE)
 
@@ -111,37 +111,37 @@ def claim(loss: Loss, by: str, times: int) -> None:
     internal_kv._internal_kv_put(_key(loss), word, overwrite=True, namespace=NAMESPACE)
 
 
-def losses() -> dict[Loss, Word]:
+def open_losses() -> dict[Loss, Report]:
     """All that were reported and not settled."""
     found = {}
     for key in internal_kv._internal_kv_list(PREFIX, namespace=NAMESPACE):
         value = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
         if value is not None:
             claimed = value.removeprefix(CLAIMED) if value.startswith(CLAIMED) else b""
-            found[_loss(key)] = Word(value == CERTAIN, claimed)
+            found[_loss(key)] = Report(value == CERTAIN, claimed)
     return found
 
 
 def settle(loss: Loss) -> None:
     """Take the report away: somebody has made the object again, or nobody can."""
     internal_kv._internal_kv_del(_key(loss), namespace=NAMESPACE)
-    no_lender_for(loss)
+    remove_lender(loss)
 
 
-def say_why(id: ObjectId, kind: str, reason: str) -> None:
+def record_reason(id: ObjectId, kind: str, reason: str) -> None:
     """Nobody will make the object again: `kind` is the name of one of Ray's `ErrorType`s.
 
     What was said first stays: by the process that called the task, before others give it up in its place.
     """
     # Of a traceback, which it may be, the end says most.
     word = f"{kind} {reason[-REASON_CHARS_MAX:]}".encode(errors="backslashreplace")
-    internal_kv._internal_kv_put(_why_key(id), word, overwrite=False, namespace=NAMESPACE)
+    internal_kv._internal_kv_put(_reason_key(id), word, overwrite=False, namespace=NAMESPACE)
 
 
-def say_error(id: ObjectId, error: bytes) -> None:
+def record_error(id: ObjectId, error: bytes) -> None:
     """The same, of an object whose second run has ended with `error`, which is pickled."""
     word = b" ".join((RAISED.encode(), base64.b64encode(error)))
-    internal_kv._internal_kv_put(_why_key(id), word, overwrite=False, namespace=NAMESPACE)
+    internal_kv._internal_kv_put(_reason_key(id), word, overwrite=False, namespace=NAMESPACE)
 
 
 def reason_of(id: ObjectId) -> tuple[str, str] | None:
@@ -149,7 +149,7 @@ def reason_of(id: ObjectId) -> tuple[str, str] | None:
 
     Of the kind `RAISED` the reason is an error, pickled, in base 64.
     """
-    word = internal_kv._internal_kv_get(_why_key(id), namespace=NAMESPACE)
+    word = internal_kv._internal_kv_get(_reason_key(id), namespace=NAMESPACE)
     if word is None:
         return None
     kind, _, reason = bytes(word).decode().partition(" ")
@@ -161,19 +161,19 @@ class Guard(NamedTuple):
 
     hex: str
     node: str
-    """The Ray node (in hex) of the keeper that owns it,"""
+    """The Ray node (in hex) of the node actor that owns it,"""
     address: str
-    """and where that keeper's Hoplite node listens."""
+    """and where that node actor's Hoplite node listens."""
 
 
-def note_guard(guard: Guard | None, instead_of: str) -> None:
+def record_guard(guard: Guard | None, instead_of: str) -> None:
     """An object is about to be made again, with this guard; its first was `instead_of` (in hex).
 
     None: what was to be made was not, and there is none but the first.
     """
     key = GUARD_PREFIX + instead_of.encode()
     if guard is None:
-        forget_word(key)
+        remove_entry(key)
     else:
         internal_kv._internal_kv_put(key, " ".join(guard).encode(), overwrite=True, namespace=NAMESPACE)
 
@@ -184,22 +184,22 @@ def last_guard(first: str) -> Guard | None:
     return None if word is None else Guard(*word.decode().split(" "))
 
 
-def aging_words() -> dict[bytes, bytes | None]:
+def expiring_entries() -> dict[bytes, bytes | None]:
     """All reasons, guards, lenders and what they lent, that were said and not forgotten, by their keys."""
     return {
         key: internal_kv._internal_kv_get(key, namespace=NAMESPACE)
-        for prefix in (WHY_PREFIX, GUARD_PREFIX, LENDER_PREFIX, LENT_PREFIX)
+        for prefix in (REASON_PREFIX, GUARD_PREFIX, LENDER_PREFIX, LENT_PREFIX)
         for key in internal_kv._internal_kv_list(prefix, namespace=NAMESPACE)
     }
 
 
-def forget_word(key: bytes) -> None:
+def remove_entry(key: bytes) -> None:
     """Nobody needs it any more."""
     internal_kv._internal_kv_del(key, namespace=NAMESPACE)
 
 
-def _why_key(id: ObjectId) -> bytes:
-    return WHY_PREFIX + bytes(id).hex().encode()
+def _reason_key(id: ObjectId) -> bytes:
+    return REASON_PREFIX + bytes(id).hex().encode()
 
 
 def _lender(key: bytes) -> Lender | None:
@@ -216,10 +216,10 @@ def _lent_key(task: str) -> bytes:
 
 
 def _key(loss: Loss) -> bytes:
-    task, part, like = loss.origin
-    return PREFIX + f"{task}/{part}/{loss.guard}/{like}".encode()
+    task, part, spec = loss.origin
+    return PREFIX + f"{task}/{part}/{loss.guard}/{spec}".encode()
 
 
 def _loss(key: bytes) -> Loss:
-    task, part, guard, like = key.removeprefix(PREFIX).decode().split("/", maxsplit=3)
-    return Loss(Origin(task, int(part), like), guard)
+    task, part, guard, spec = key.removeprefix(PREFIX).decode().split("/", maxsplit=3)
+    return Loss(Origin(task, int(part), spec), guard)

@@ -23,7 +23,7 @@ from hoplite.ray.recovery.loss_reports import Loss
 from hoplite.ray.values.handle_unpickler import handles_in
 from hoplite.timeouts import Deadline
 
-__all__ = ["Deaths"]
+__all__ = ["NodeDeaths"]
 
 PAUSE = 2.0
 """Seconds between two looks for a value, both in vain, after which it counts as lost: after the end of a node
@@ -32,7 +32,7 @@ the others need a moment to tell each other what they have, and a node may be si
 WANTED_PAUSE = 0.25
 """The same, for what somebody waits for, or will."""
 
-LATELY = 5.0
+RECENT_SECONDS = 5.0
 """Seconds after the end of a node in which what went with it is looked for often."""
 
 LOOK_TIME = 0.5
@@ -45,7 +45,7 @@ RETRY_PAUSE = 5.0
 """Seconds until a node of Hoplite's is looked for again that was not to be had."""
 
 
-class Deaths:
+class NodeDeaths:
     """The nodes of Hoplite's, and what may have gone with those that have gone."""
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ class Deaths:
         self._not_before = 0.0
         self._died_at = -math.inf
 
-    def died_lately(self) -> bool:
+    def node_died_recently(self) -> bool:
         """Whether a node of Hoplite's has gone in the last seconds. To be called often: it costs little."""
         self._watch()
-        return time.monotonic() < self._died_at + LATELY
+        return time.monotonic() < self._died_at + RECENT_SECONDS
 
-    def losses(self, most: int, reported: Iterable[str]) -> list[Loss]:
+    def lost_values(self, most: int, reported: Iterable[str]) -> list[Loss]:
         """Values that no node has any more and that this process can have made again; each is returned once.
 
         Returns at most `most`. `reported`: the tasks (ids in hex) of losses that somebody waits for.

@@ -11,9 +11,9 @@ import ray
 from ray._private.worker import global_worker
 
 from hoplite.ray.settings import TRANSPARENT_VARIABLE
-from hoplite.ray.values.forms import Form, likeness
+from hoplite.ray.values.forms import Form, spec_of
 
-__all__ = ["Origin", "next_origin", "parts_of", "taken_apart"]
+__all__ = ["Origin", "is_listing_only", "next_origin", "parts_of"]
 
 
 class Origin(NamedTuple):
@@ -22,7 +22,7 @@ class Origin(NamedTuple):
     task: str
     """The task's id in hex."""
     part: int
-    like: str
+    spec: str
     """Its type and shape."""
 
 
@@ -48,7 +48,7 @@ def next_origin(value: Any, form: Form) -> Origin | None:
     if _thread.attempt != attempt:
         _thread.attempt, _thread.next_part = attempt, 0
     _thread.next_part += 1
-    return Origin(task.hex(), _thread.next_part - 1, likeness(value, form))
+    return Origin(task.hex(), _thread.next_part - 1, spec_of(value, form))
 
 
 def _is_retried() -> bool:
@@ -79,7 +79,7 @@ def parts_of(output: Any) -> list[tuple[Any, Form]]:
         _thread.parts = None
 
 
-def taken_apart(value: Any, form: Form) -> bool:
+def is_listing_only(value: Any, form: Form) -> bool:
     """Whether `value` is pickled only to be found by `parts_of`; then it is noted."""
     if _thread.parts is None:
         return False

@@ -24,22 +24,22 @@ from hoplite.ray.nodes import connection
 from hoplite.ray.nodes.guards import id_of_hex
 from hoplite.ray.recovery import lineage
 from hoplite.ray.recovery.arguments import Actor, CannotRunAgain
-from hoplite.ray.recovery.calls import Function, Method, Part, is_again
+from hoplite.ray.recovery.calls import Function, Method, Part, is_rebuild
 from hoplite.ray.recovery.loss_reports import (
     Guard,
     Loss,
     claim,
     last_guard,
     lender_for,
-    losses,
-    note_guard,
-    note_lent,
+    open_losses,
+    record_error,
+    record_guard,
+    record_lending,
+    record_reason,
     report,
-    say_error,
-    say_why,
     settle,
 )
-from hoplite.ray.recovery.node_deaths import Deaths
+from hoplite.ray.recovery.node_deaths import NodeDeaths
 from hoplite.ray.recovery.resource_lending import Lender
 from hoplite.ray.recovery.task_record import TaskRecord
 from hoplite.ray.settings import PACKAGE_PREFIX, lineage_settings
@@ -75,7 +75,7 @@ DELETE_TIMEOUT = 5.0
 """Seconds for a deletion, which the end of this process waits for; whoever still waits reports it again."""
 
 
-class _Making(NamedTuple):
+class _Rebuild(NamedTuple):
     """A call that makes lost objects of one task again."""
 
     lost: list[Loss]
@@ -85,7 +85,7 @@ class _Making(NamedTuple):
     """The last guards of these, when the call was made: others say that it has begun."""
 
 
-class _Recovery:
+class _Rebuilder:
     """A thread of a process that calls tasks; ends with its connection to Ray."""
 
     def __init__(self) -> None:
@@ -94,13 +94,13 @@ class _Recovery:
         self._name = global_worker.worker_id.hex()
         self._claims = 0
         self._next_look = 0.0
-        self._deaths = Deaths()
+        self._node_deaths = NodeDeaths()
         self._reported: set[Loss] = set()
         """All at the last look, of whomever."""
         self._unwanted: set[Loss] = set()
         """Those that nobody has reported but this process."""
-        self._making: dict[ray.ObjectRef, _Making] = {}
-        self._lent_in_vain: set[tuple[str, str]] = set()
+        self._rebuilds: dict[ray.ObjectRef, _Rebuild] = {}
+        self._failed_lenders: set[tuple[str, str]] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hoplite-recovery", daemon=True)
         self._thread.start()
@@ -118,7 +118,7 @@ class _Recovery:
             lineage.limit(lineage_settings())
         except Exception:
             logger.exception("Ray does not say how it remembers tasks: as by default")
-        while not self._stopping.wait(BUSY_INTERVAL if self._making else WATCH_INTERVAL):
+        while not self._stopping.wait(BUSY_INTERVAL if self._rebuilds else WATCH_INTERVAL):
             if not global_worker.connected or worker._global_node is not self.node:
                 return
             try:
@@ -130,26 +130,26 @@ class _Recovery:
                     self._stopping.wait(LOOK_INTERVAL)
 
     def _is_time(self) -> bool:
-        if self._making or time.monotonic() >= self._next_look:
+        if self._rebuilds or time.monotonic() >= self._next_look:
             return True
-        return lineage.knows_any() and self._deaths.died_lately()
+        return lineage.knows_any() and self._node_deaths.node_died_recently()
 
     def _look(self) -> None:
         self._next_look = time.monotonic() + LOOK_INTERVAL
         lineage.drop_ended()
         if lineage.knows_any():
-            self._make_again()
-        self._see_to_failures()
+            self._rebuild_reported()
+        self._collect_finished()
         if lineage.knows_any() and self._report_missed():
-            self._make_again()
+            self._rebuild_reported()
 
-    def _make_again(self) -> None:
-        self._lend_to_who_waits()
-        making = {loss for making in self._making.values() for loss in making.lost}
+    def _rebuild_reported(self) -> None:
+        self._restart_on_lenders()
+        making = {loss for making in self._rebuilds.values() for loss in making.lost}
         under_way: list[Loss] = []
         wanted: dict[str, list[Loss]] = {}
         hopeless: list[tuple[CannotRunAgain, list[Loss]]] = []
-        words = losses()
+        words = open_losses()
         self._reported = set(words)
         self._unwanted = {loss for loss in self._unwanted & words.keys() if not words[loss].certain}
         for loss, word in words.items():
@@ -163,7 +163,7 @@ class _Recovery:
                 if word.certain:
                     hopeless.append((refusal, [loss]))
                 else:
-                    say_why(id_of_hex(loss.guard), refusal.kind, str(refusal))
+                    record_reason(id_of_hex(loss.guard), refusal.kind, str(refusal))
             else:
                 wanted.setdefault(loss.origin.task, []).append(loss)
         claimed = self._claim(under_way, wanted)
@@ -185,7 +185,7 @@ class _Recovery:
     def _report_missed(self) -> bool:
         """Reports what a dead node has taken, though nobody waits for it; whether there was any."""
         wanted = {loss.origin.task for loss in self._reported - self._unwanted}
-        missed = self._deaths.losses(MISSED_AT_ONCE - len(self._reported), wanted)
+        missed = self._node_deaths.lost_values(MISSED_AT_ONCE - len(self._reported), wanted)
         for loss in missed:
             self._unwanted.add(loss)
             report(loss, certain=False)
@@ -201,25 +201,25 @@ class _Recovery:
     def _run_again(self, task: TaskRecord, lost: list[Loss], lender: Lender | None) -> bool:
         """Whether it does: else these are given up."""
         guards_before = [last_guard(loss.guard) for loss in lost]
-        parts = {loss.origin.part: Part(loss.guard, loss.origin.like) for loss in lost}
+        parts = {loss.origin.part: Part(loss.guard, loss.origin.spec) for loss in lost}
         try:
             call = lineage.run_again(task, parts, lender)
             if lender is not None:
-                note_lent(call.task_id().hex(), lender)
+                record_lending(call.task_id().hex(), lender)
         except Exception as error:
             self._give_up(error, lost)
             return False
-        self._making[call] = _Making(lost, lender, guards_before)
+        self._rebuilds[call] = _Rebuild(lost, lender, guards_before)
         return True
 
-    def _lend_to_who_waits(self) -> None:
+    def _restart_on_lenders(self) -> None:
         """What has not begun may wait for what is held by a task that has come to wait for it."""
-        for call, (lost, before, guards_before) in list(self._making.items()):
+        for call, (lost, before, guards_before) in list(self._rebuilds.items()):
             task = lineage.known(lost[0].origin.task)
             if before is not None or task is None or (lender := self._lender(task, lost)) is None:
                 continue
             if last_guard(lost[0].guard) == guards_before[0]:
-                del self._making[call]
+                del self._rebuilds[call]
                 # This ends a call that begins just now; or both make the same.
                 ray.cancel(call, recursive=False)
                 task.take_back(call)
@@ -229,19 +229,19 @@ class _Recovery:
         """Who has what `task` needs, and waits for one of these."""
         for loss in lost:
             lender = lender_for(loss)
-            if lender is not None and task.can_use(lender) and _place(lender) not in self._lent_in_vain:
+            if lender is not None and task.can_use(lender) and _place(lender) not in self._failed_lenders:
                 return lender
         return None
 
-    def _see_to_failures(self) -> None:
-        calls = list(self._making)
+    def _collect_finished(self) -> None:
+        calls = list(self._rebuilds)
         if not calls:
-            self._lent_in_vain.clear()
+            self._failed_lenders.clear()
             lineage.drop_remade()
             return
         done, _ = ray.wait(calls, num_returns=len(calls), timeout=0, fetch_local=False)
         for call in done:
-            lost, lender, guards_before = self._making.pop(call)
+            lost, lender, guards_before = self._rebuilds.pop(call)
             try:
                 made = ray.get(call)
             except Exception as error:
@@ -252,9 +252,9 @@ class _Recovery:
                 continue
             # Its guards are nobody's.
             for loss, guard in zip(lost, guards_before, strict=True):
-                note_guard(guard, instead_of=loss.guard)
+                record_guard(guard, instead_of=loss.guard)
             if lender is not None and _could_not_begin(made):
-                self._lent_in_vain.add(_place(lender))
+                self._failed_lenders.add(_place(lender))
                 # The next look begins anew.
                 if (task := lineage.known(lost[0].origin.task)) is not None:
                     task.take_back(call)
@@ -269,7 +269,7 @@ class _Recovery:
             # What nobody wants may be on a node that is silent for a while: it is not deleted. Who comes to
             # want it reports it, and hears what was said here if it cannot be made again.
             if loss in self._unwanted:
-                _say_why(id_of_hex(loss.guard), error, raised)
+                _record_reason(id_of_hex(loss.guard), error, raised)
                 settle(loss)
 
 
@@ -284,7 +284,7 @@ def _place(lender: Lender) -> tuple[str, str]:
 
 
 _lock = threading.Lock()
-_recovery: _Recovery | None = None
+_rebuilder: _Rebuilder | None = None
 
 
 class Recorded(RemoteFunction):  # type: ignore[misc]
@@ -298,7 +298,7 @@ class Recorded(RemoteFunction):  # type: ignore[misc]
 
 def record(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, Any], results: Any) -> None:
     """See from now on to what a call of `function` has returned."""
-    if is_again(function):
+    if is_rebuild(function):
         return
     retries = options.get("max_retries")
     if retries is None:
@@ -319,7 +319,7 @@ def record_method(
 
 
 def _is_ours(actor: ActorHandle) -> bool:
-    """Whether it is a keeper, or the supervisor: nothing that they return is made again."""
+    """Whether it is a node actor, or the supervisor: nothing that they return is made again."""
     return str(actor._ray_actor_creation_function_descriptor.module_name).startswith(PACKAGE_PREFIX)
 
 
@@ -332,29 +332,29 @@ def record_actor(actor: ActorHandle, args: Any, kwargs: Any) -> None:
 
 def _start() -> None:
     """Once for each connection to Ray."""
-    global _recovery
-    if _recovery is None or _recovery.node is not worker._global_node:
+    global _rebuilder
+    if _rebuilder is None or _rebuilder.node is not worker._global_node:
         with _lock:
-            if _recovery is None or _recovery.node is not worker._global_node:
+            if _rebuilder is None or _rebuilder.node is not worker._global_node:
                 lineage.forget_all()
-                _recovery = _Recovery()
+                _rebuilder = _Rebuilder()
 
 
 def stop() -> None:
     """Before this process leaves Ray: its tasks' results are nobody's then."""
-    global _recovery
+    global _rebuilder
     with _lock:
-        if _recovery is not None:
-            _recovery.stop()
-            _recovery = None
+        if _rebuilder is not None:
+            _rebuilder.stop()
+            _rebuilder = None
         lineage.forget_all()
 
 
-def _say_why(id: ObjectId, error: Exception, raised: bytes | None) -> None:
+def _record_reason(id: ObjectId, error: Exception, raised: bytes | None) -> None:
     if raised is None:
-        say_why(id, error.kind if isinstance(error, CannotRunAgain) else "OBJECT_LOST", str(error))
+        record_reason(id, error.kind if isinstance(error, CannotRunAgain) else "OBJECT_LOST", str(error))
     else:
-        say_error(id, raised)
+        record_error(id, raised)
 
 
 def _give_up_as(error: Exception, lost: list[Loss], raised: bytes | None = None) -> None:
@@ -364,13 +364,13 @@ def _give_up_as(error: Exception, lost: list[Loss], raised: bytes | None = None)
 
     What some node has after all stays. A report may come late, or from who was cut off for a while.
     """
-    lost = _settled_unless_there(lost)
+    lost = _still_lost(lost)
     if not lost:
         return
     logger.warning("%d objects are lost for good: %s", len(lost), error)
     ids = [id_of_hex(loss.guard) for loss in lost]
     for id in ids:
-        _say_why(id, error, raised)
+        _record_reason(id, error, raised)
     connection.call(lambda way: way.client.delete(ids, timeout=DELETE_TIMEOUT))
     for loss in lost:
         settle(loss)
@@ -384,7 +384,7 @@ def give_up(lost: list[Loss], reason: str, kind: str = "OBJECT_LOST") -> None:
     _give_up_as(CannotRunAgain(reason, kind), lost)
 
 
-def _settled_unless_there(lost: list[Loss]) -> list[Loss]:
+def _still_lost(lost: list[Loss]) -> list[Loss]:
     """Those that no node has; the others' reports are taken away."""
     deadline = Deadline(LOCATE_TIMEOUT)
     gone = []

@@ -18,7 +18,7 @@ from ray._private import worker
 from ray._private.worker import Worker, global_worker
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-__all__ = ["Lender", "Waiter", "lender_here", "lent"]
+__all__ = ["Lender", "Waiter", "lender_here", "lent_options"]
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 """Where Ray says which GPUs a task has."""
@@ -81,7 +81,7 @@ def lender_here() -> Lender | None:
     return Waiter.here().lender()
 
 
-def lent(options: Mapping[str, Any], lender: Lender) -> tuple[dict[str, Any], dict[str, str]] | None:
+def lent_options(options: Mapping[str, Any], lender: Lender) -> tuple[dict[str, Any], dict[str, str]] | None:
     """The options, and the environment, of a task that runs on what `lender` holds instead of what it needs.
 
     None if it needs nothing that is held, or cannot run there.

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import ray
 from ray.actor import ActorHandle
 
-from hoplite.ray.recovery.arguments import CannotRunAgain, Remake, revived
+from hoplite.ray.recovery.arguments import CannotRunAgain, Remake, restored
 from hoplite.ray.recovery.calls import Function, Method, Parts
 from hoplite.ray.recovery.reference_ids import task_of
-from hoplite.ray.recovery.resource_lending import Lender, lent
+from hoplite.ray.recovery.resource_lending import Lender, lent_options
 
 __all__ = ["TASK_BYTES", "Rerun", "TaskRecord", "tasks_among"]
 
@@ -32,7 +32,7 @@ class Rerun(NamedTuple):
 class TaskRecord:
     """A call of a remote function, or of an actor's method."""
 
-    called: Function | Method | None
+    target: Function | Method | None
     """None: it makes an actor, or what another has made again, and is known for what it `needs`."""
     args: Sequence[Any]
     kwargs: dict[str, Any]
@@ -57,8 +57,8 @@ class TaskRecord:
     again: dict[int, list[ray.ObjectRef]] | None = None
     """By part, the calls that made it again. None: nothing was.
 
-    They hold its new guards, all of them: with an earlier one that goes, its keeper deletes the object, also
-    where a later call has made it."""
+    The calls hold all its new guards: when an earlier guard goes, its node actor deletes the object, also one
+    that a later call has made."""
 
     def refusal(self, part: int) -> CannotRunAgain | None:
         """Why this large value is not made again, if so.
@@ -75,7 +75,7 @@ class TaskRecord:
 
     def can_use(self, lender: Lender) -> bool:
         """Whether it needs, besides processors, only what `lender` holds."""
-        return isinstance(self.called, Function) and lent(self.options, lender) is not None
+        return isinstance(self.target, Function) and lent_options(self.options, lender) is not None
 
     def run_again(self, parts: Parts, lender: Lender | None, remake: Remake) -> Rerun:
         """Make `parts` again. Raises `CannotRunAgain`.
@@ -88,7 +88,9 @@ class TaskRecord:
                 raise refusal
         args, kwargs = self._arguments(remake)
         left = self.retries if self.retries < 0 else self.retries - 1 - max(map(self._times_made, parts))
-        call = self._callable.call_again([self.outputs, parts, *args], kwargs, self.options, left, lender)
+        call = self._callable.call_to_rebuild(
+            [self.outputs, parts, *args], kwargs, self.options, left, lender
+        )
         made = self.again or {}
         self.again = {**made, **{part: [*made.get(part, ()), call] for part in parts}}
         return Rerun(call, tasks_among(args, kwargs))
@@ -107,8 +109,8 @@ class TaskRecord:
 
     @property
     def _callable(self) -> Function | Method:
-        assert self.called is not None, "it is refused"
-        return self.called
+        assert self.target is not None, "it is refused"
+        return self.target
 
     def _times_made(self, part: int) -> int:
         return len((self.again or {}).get(part, ()))
@@ -123,8 +125,8 @@ class TaskRecord:
         args, kwargs = self.args, self.kwargs
         if self.refused is not None:
             raise self.refused
-        return [revived(value, remake) for value in args], {
-            name: revived(value, remake) for name, value in kwargs.items()
+        return [restored(value, remake) for value in args], {
+            name: restored(value, remake) for name, value in kwargs.items()
         }
 
 

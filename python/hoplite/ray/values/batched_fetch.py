@@ -1,7 +1,7 @@
 """Requests all large parts of a value before the first is awaited.
 
 Unpickling waits for one part after the other. So a pickle with several handles begins with a call of
-`hoplite.ray.handles.bring`, which has the node fetch all parts at once. The result of the call is dropped.
+`handles.prefetch_parts`, which has the node fetch all parts at once. The result of the call is dropped.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import threading
 from hoplite.ids import ObjectId
 from hoplite.ray.values.pickled_names import HANDLES_MARK
 
-__all__ = ["bringing", "note_part", "parts_noted"]
+__all__ = ["note_part", "parts_noted", "with_prefetch"]
 
 # Without the pickler: it numbers what it remembers, and would change the numbers of all that follows.
-_CALL = pickle.GLOBAL + HANDLES_MARK + b"\nbring\n"
+_CALL = pickle.GLOBAL + HANDLES_MARK + b"\nprefetch_parts\n"
 _DROPPED = pickle.TUPLE1 + pickle.REDUCE + pickle.POP
 
 
@@ -44,7 +44,7 @@ def note_part(id: ObjectId) -> None:
         _thread.parts.append(id)
 
 
-def bringing(stream: bytes) -> bytes:
+def with_prefetch(stream: bytes) -> bytes:
     """`stream`, as this thread has pickled the value; of several objects, it asks for all at first."""
     parts = _thread.parts
     if parts is None or len(parts) < 2:

@@ -11,7 +11,7 @@ import numpy as np
 from hoplite.client import Client
 from hoplite.on_lost import OnLost
 
-__all__ = ["Form", "form_of", "kinds", "likeness", "received", "sent", "size_of"]
+__all__ = ["Form", "form_of", "kinds", "received", "sent", "size_of", "spec_of"]
 
 
 class Form(enum.IntEnum):
@@ -63,7 +63,7 @@ def form_of(value: Any) -> Form | None:
     return Form.TENSOR if plain else None
 
 
-def likeness(value: Any, form: Form) -> str:
+def spec_of(value: Any, form: Form) -> str:
     """The form, type and shape of a value of one of `kinds`, in a word."""
     if form is Form.BUFFER:
         return f"buffer({value.size})"

@@ -19,7 +19,7 @@ from typing import Any
 import ray
 from ray._private.worker import Worker, global_worker
 
-__all__ = ["hold_what_is_yielded", "is_yielded_beside_others", "see_ends_of_tasks"]
+__all__ = ["hold_yielded", "observe_task_ends", "yields_concurrently"]
 
 SECONDS = 2.0
 """Held so long at most, of tasks that yield for long: far more than the caller takes to hear of an item, even
@@ -50,14 +50,14 @@ class _Running(threading.local):
 _running = _Running()
 
 
-def hold_what_is_yielded(guard: ray.ObjectRef) -> None:
+def hold_yielded(guard: ray.ObjectRef) -> None:
     """Hold `guard` for a while, if it may be a generator's.
 
     What is pickled here does not say whose it is: before its task ends, that is any value of a worker with a
     generator among its functions; after it, where other functions' results are pickled, a generator's own.
     """
     global _thread
-    see_ends_of_tasks()
+    observe_task_ends()
     attempt = (global_worker.current_task_id, global_worker.core_worker.get_current_task_attempt_number())
     if not _may_yield(has_ended=attempt == _running.ended):
         return
@@ -69,7 +69,7 @@ def hold_what_is_yielded(guard: ray.ObjectRef) -> None:
             _thread.start()
 
 
-def is_yielded_beside_others() -> bool:
+def yields_concurrently() -> bool:
     """Whether what this thread of a worker pickles may be yielded while the worker runs other tasks, too."""
     if threading.current_thread() is threading.main_thread():
         # Here Ray runs one task after the other, and those of threads and event loops elsewhere.
@@ -103,7 +103,7 @@ def _is_generator(function: Any) -> bool:
     return inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method)
 
 
-def see_ends_of_tasks() -> None:
+def observe_task_ends() -> None:
     """Best called before the first task. May be called twice."""
     global _original
     with _lock:

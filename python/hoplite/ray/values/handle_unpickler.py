@@ -23,25 +23,25 @@ from hoplite.ray.values.pickled_names import HANDLES_MARK, HANDLES_MODULE, PACKI
 
 __all__ = ["are_handles_kept", "handles_in", "keep_handles", "unpickled"]
 
-MADE = (PACKAGE_PREFIX, "ray._private.serialization")
+REAL_MODULES = (PACKAGE_PREFIX, "ray._private.serialization")
 """How the names of modules begin whose functions and classes are what they are: handles and references."""
 
-HANDLE = (HANDLES_MODULE, "load")
-PACKED = (PACKING_MODULE, "_unpacked")
-REFERENCE = ("ray._private.serialization", "_object_ref_deserializer")
+LOAD_HANDLE = (HANDLES_MODULE, "load")
+UNPACK = (PACKING_MODULE, "_unpacked")
+LOAD_REFERENCE = ("ray._private.serialization", "_object_ref_deserializer")
 """Functions that unpickling calls: for a handle, for a value that was packed, and for a reference."""
 
-KEPT = (forms.__name__, origins.__name__)
+FIELD_MODULES = (forms.__name__, origins.__name__)
 """Modules of what is in a handle besides."""
 
 _keeps_handles = False
 
 
 def keep_handles() -> None:
-    """From now on handles stay handles in this process, which wants no bytes: a keeper's."""
+    """From now on handles stay handles in this process, which wants no bytes: a node actor's."""
     global _keeps_handles
     _keeps_handles = True
-    SerializationContext._deserialize_pickle5_data = _or_taken_apart(
+    SerializationContext._deserialize_pickle5_data = _with_dummies(
         SerializationContext._deserialize_pickle5_data
     )
 
@@ -77,7 +77,7 @@ def handles_in(data: Any) -> list[tuple[str, Origin | None]]:
     return found
 
 
-def _or_taken_apart(deserialize: Callable[..., Any]) -> Callable[..., Any]:
+def _with_dummies(deserialize: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: SerializationContext, data: Any, *tensors: Any) -> Any:
         try:
             return deserialize(self, data, *tensors)
@@ -88,8 +88,8 @@ def _or_taken_apart(deserialize: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-class _Ignoring(type):
-    def __call__(cls, *_: object, **__: object) -> _Ignoring:
+class _DummyType(type):
+    def __call__(cls, *_: object, **__: object) -> _DummyType:
         return cls
 
     def _ignore(cls, *_: object) -> None: ...
@@ -97,7 +97,7 @@ class _Ignoring(type):
     __setstate__ = __setitem__ = append = extend = add = _ignore
 
 
-class _Anything(metaclass=_Ignoring):
+class _Dummy(metaclass=_DummyType):
     """In place of all classes, functions, and what they make: may be called, and filled, in every way.
 
     Itself, as what is called may make a class, as of those that are pickled with their code.
@@ -109,7 +109,7 @@ class _Anything(metaclass=_Ignoring):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        return super().find_class(module, name) if module.startswith(MADE) else _Anything
+        return super().find_class(module, name) if module.startswith(REAL_MODULES) else _Dummy
 
 
 class _Finder(pickle.Unpickler):
@@ -119,21 +119,21 @@ class _Finder(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         what = (module, name)
-        if what == HANDLE:
+        if what == LOAD_HANDLE:
             return self._note
-        if what == PACKED:
+        if what == UNPACK:
             return self._look_inside
-        if what == REFERENCE:
+        if what == LOAD_REFERENCE:
             return _binary
-        return super().find_class(module, name) if module in KEPT else _Anything
+        return super().find_class(module, name) if module in FIELD_MODULES else _Dummy
 
     def _note(self, guard: bytes, _form: object, origin: Origin | None) -> Any:
         self._found.append((guard.hex(), origin))
-        return _Anything
+        return _Dummy
 
     def _look_inside(self, stream: bytes, *buffers: Any) -> Any:
         _Finder(stream, buffers, self._found).load()
-        return _Anything
+        return _Dummy
 
 
 def _binary(binary: bytes, *_: object) -> bytes:

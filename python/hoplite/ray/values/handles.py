@@ -1,4 +1,4 @@
-"""The handle that travels through Ray in place of a large value: `share` makes it, `load` unpickles it."""
+"""Handles travel through Ray in place of large values. `put_as_handle` makes one, `load` unpickles it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from hoplite.on_lost import OnLost
 from hoplite.ray.errors import unavailable
 from hoplite.ray.nodes import connection
 from hoplite.ray.nodes.guards import id_of
-from hoplite.ray.recovery.cpu_release import PATIENCE, keeps_processors, until_there
-from hoplite.ray.recovery.loss_poller import missed, watching
-from hoplite.ray.recovery.origins import Origin, next_origin, taken_apart
+from hoplite.ray.recovery.cpu_release import HOLD_CPUS_SECONDS, holds_cpus, wait_until_available
+from hoplite.ray.recovery.loss_poller import awaiting, report_missing
+from hoplite.ray.recovery.origins import Origin, is_listing_only, next_origin
 from hoplite.ray.recovery.resource_lending import lender_here
-from hoplite.ray.settings import ROOM_TIMEOUT
+from hoplite.ray.settings import SPACE_TIMEOUT
 from hoplite.ray.values.batched_fetch import note_part
 from hoplite.ray.values.forms import Form, received, sent, size_of
-from hoplite.ray.values.generator_guards import hold_what_is_yielded, is_yielded_beside_others
+from hoplite.ray.values.generator_guards import hold_yielded, yields_concurrently
 from hoplite.ray.values.handle_unpickler import are_handles_kept
-from hoplite.ray.values.in_place import sent_in_place
+from hoplite.ray.values.in_place import seal_in_place
 from hoplite.ray.values.pickled_names import HANDLES_MODULE
 from hoplite.timeouts import Deadline
 
 __all__ = [
     "Handle",
-    "bring",
-    "held",
+    "guards_held",
     "kept_as_handles",
     "load",
     "loading_until",
-    "share",
+    "prefetch_parts",
+    "put_as_handle",
     "unavailable_here",
 ]
 
@@ -90,23 +90,23 @@ class Handle:
 
     def _value(self, way: connection.Connection) -> Any:
         patience = _patience(way)
-        with watching(self), _unlocked():
-            if not keeps_processors():
+        with awaiting(self), _unlocked():
+            if not holds_cpus():
                 return received(way.client, self.id, self.form, patience, self.on_lost)
             return self._value_in_task(way.client, Deadline(patience))
 
     def _value_in_task(self, client: Client, deadline: Deadline) -> Any:
         # A transfer that has begun goes on when this get of it ends.
         try:
-            return received(client, self.id, self.form, deadline.left_at_most(PATIENCE), "raise")
+            return received(client, self.id, self.form, deadline.left_at_most(HOLD_CPUS_SECONDS), "raise")
         except ObjectLost:
             if self.origin is None:
                 raise
-            missed(self, certain=True, lender=lender_here())
+            report_missing(self, certain=True, lender=lender_here())
         except TimedOut:
             if deadline.is_over():
                 raise
-        until_there(self.id, deadline)
+        wait_until_available(self.id, deadline)
         return received(client, self.id, self.form, deadline.left(), self.on_lost)
 
     @property
@@ -114,7 +114,7 @@ class Handle:
         """What a get of it does when it is lost."""
         if self.origin is None:
             return "raise"
-        return lambda id: missed(self, certain=True, lender=lender_here())
+        return lambda id: report_missing(self, certain=True, lender=lender_here())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return load, (self.guard, self.form, self.origin)
@@ -129,7 +129,7 @@ def load(guard: ray.ObjectRef, form: Form, origin: Origin | None) -> Any:
     return handle if are_handles_kept() else handle.value()
 
 
-def bring(ids: bytes) -> None:
+def prefetch_parts(ids: bytes) -> None:
     """Have the node bring the objects of a value that is being unpickled, given their ids in one."""
     if are_handles_kept() or _thread.kept is not None:
         return
@@ -144,14 +144,14 @@ def _patience(way: connection.Connection) -> float | None:
     return way.client.default_timeout if _thread.deadline is None else _thread.deadline.left()
 
 
-def share(value: Any, form: Form) -> Handle | None:
+def put_as_handle(value: Any, form: Form) -> Handle | None:
     """Put `value` under a new guard; None, with a warning in the log, if Hoplite cannot take it now.
 
     None, too, for what must not be a handle.
     """
-    if taken_apart(value, form):
+    if is_listing_only(value, form):
         return None
-    if _thread.held is None and global_worker.mode == ray.WORKER_MODE and is_yielded_beside_others():
+    if _thread.held is None and global_worker.mode == ray.WORKER_MODE and yields_concurrently():
         return None
     # What is shared for a call, or put, is no part of the task's result.
     origin = next_origin(value, form) if _thread.held is None else None
@@ -164,21 +164,21 @@ def share(value: Any, form: Form) -> Handle | None:
     if _thread.held is not None:
         _thread.held.append(handle)
     elif global_worker.mode == ray.WORKER_MODE:
-        hold_what_is_yielded(handle.guard)
+        hold_yielded(handle.guard)
     return handle
 
 
 def _put(way: connection.Connection, value: Any, form: Form, origin: Origin | None) -> Handle:
-    guard = sent_in_place(value)
+    guard = seal_in_place(value)
     if guard is not None:
         return Handle(guard, form, origin)
     handle = Handle(way.guards.take(), form, origin)
-    timeout = ROOM_TIMEOUT + size_of(value) / SLOWEST_BYTES_PER_SECOND
+    timeout = SPACE_TIMEOUT + size_of(value) / SLOWEST_BYTES_PER_SECOND
     way.client.put(sent(value, form), handle.id, timeout=timeout)
     return handle
 
 
-class held:
+class guards_held:
     """Inside, what this thread shares stays at least until the end, and is no part of a task's result.
 
     Around puts, and around calls, which may have large arguments: Ray counts the references inside of an

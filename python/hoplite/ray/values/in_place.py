@@ -17,14 +17,14 @@ from hoplite.errors import NodeUnreachable, StoreFull, TimedOut
 from hoplite.ray.nodes import connection
 from hoplite.ray.nodes.guards import id_of
 from hoplite.ray.nodes.lookup import require_connection
-from hoplite.ray.settings import ROOM_TIMEOUT, threshold
+from hoplite.ray.settings import SPACE_TIMEOUT, threshold
 from hoplite.ray.values.forms import Form, form_of
 
-__all__ = ["empty", "sent_in_place"]
+__all__ = ["empty", "seal_in_place"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class _StoreArray:
     """Where an array lies that was not sent yet. It refers to the guard, and not to the array."""
 
     guard: ray.ObjectRef
@@ -37,7 +37,7 @@ class _Room:
         return array.shape == self.shape and array.dtype == self.dtype and array.flags.c_contiguous
 
 
-_rooms: dict[int, _Room] = {}
+_unsent: dict[int, _StoreArray] = {}
 """By the `id` of their arrays, all of which are alive."""
 
 
@@ -62,20 +62,20 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> npt.
 
 def _in_store(way: connection.Connection, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
     guard = way.guards.take()
-    array = way.client.create(id_of(guard), like.shape, like.dtype, timeout=ROOM_TIMEOUT).array
-    _rooms[id(array)] = _Room(guard, way.client, array.shape, array.dtype)
+    array = way.client.create(id_of(guard), like.shape, like.dtype, timeout=SPACE_TIMEOUT).array
+    _unsent[id(array)] = _StoreArray(guard, way.client, array.shape, array.dtype)
     # Its memory is given back with the array, to which all views of it refer: it lies on no other array.
-    weakref.finalize(array, _rooms.pop, id(array), None).atexit = False
+    weakref.finalize(array, _unsent.pop, id(array), None).atexit = False
     return array
 
 
-def sent_in_place(array: Any) -> ray.ObjectRef | None:
+def seal_in_place(array: Any) -> ray.ObjectRef | None:
     """If `array` is of `empty` and was not sent yet, this sends it; gives its guard.
 
     Raises what `Creation.seal` raises: then it is an array as any other, whose bytes are still there.
     """
-    room = _rooms.pop(id(array), None)
-    if room is None or not room.is_as_made(array):
+    made = _unsent.pop(id(array), None)
+    if made is None or not made.is_as_made(array):
         return None
-    Creation(Draft(id_of(room.guard), array, array.base), room.client).seal()
-    return room.guard
+    Creation(Draft(id_of(made.guard), array, array.base), made.client).seal()
+    return made.guard

@@ -14,7 +14,7 @@ from typing import Any
 from ray.cloudpickle import CloudPickler
 
 from hoplite.errors import HopliteError
-from hoplite.ray.values.batched_fetch import bringing, parts_noted
+from hoplite.ray.values.batched_fetch import parts_noted, with_prefetch
 from hoplite.ray.values.forms import kinds
 from hoplite.ray.values.handle_unpickler import unpickled
 from hoplite.ray.values.handles import unavailable_here
@@ -48,7 +48,7 @@ class Packed:
         stream = io.BytesIO()
         with parts_noted():
             _Pickler(stream, buffers.append).dump(self.value)
-            return _unpacked, (bringing(stream.getvalue()), *buffers)
+            return _unpacked, (with_prefetch(stream.getvalue()), *buffers)
 
 
 class PackedSeveral(Packed):

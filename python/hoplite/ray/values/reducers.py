@@ -15,7 +15,7 @@ from ray.cloudpickle import CloudPickler
 from hoplite.ray.nodes import connection
 from hoplite.ray.settings import threshold
 from hoplite.ray.values.forms import form_of, size_of
-from hoplite.ray.values.handles import share
+from hoplite.ray.values.handles import put_as_handle
 
 __all__ = ["Reducer", "reducer_of"]
 
@@ -54,7 +54,7 @@ def reducer_of(kind: type) -> Reducer:
         if size_of(value) < least or not _is_counted():
             return before(value)
         form = form_of(value)
-        handle = None if form is None else share(value, form)
+        handle = None if form is None else put_as_handle(value, form)
         return before(value) if handle is None else handle.__reduce__()
 
     _reducers.add(reduce)

@@ -12,7 +12,7 @@ from ray.remote_function import RemoteFunction
 
 from hoplite.ray.nodes import connection
 from hoplite.ray.recovery.rebuilder import Recorded
-from hoplite.ray.values.handles import held, loading_until
+from hoplite.ray.values.handles import guards_held, loading_until
 from hoplite.ray.values.packing import Packed, packing, packing_actor
 from hoplite.timeouts import Deadline
 
@@ -28,7 +28,7 @@ def put(value: Any) -> ray.ObjectRef:
     Raises `NodeUnreachable` where nobody has called `init`.
     """
     connection.require()
-    with held():
+    with guards_held():
         return ray.put(Packed(value))
 
 
