@@ -14,7 +14,7 @@ puts of an otherwise unchanged program. With `transparent=False` only the calls 
 Needs the package ray: `pip install hoplite[ray]`.
 """
 
-# Before all that needs Ray: it says what is missing.
+# Imported before all modules that need Ray: it reports a missing Ray.
 from hoplite.ray.ray_version import RAY_MIN as RAY_MIN
 
 # isort: split

@@ -30,14 +30,14 @@ def reduce(
 ) -> tuple[ray.ObjectRef, list[ray.ObjectRef]]:
     """Reduce the first `num_returns` (default: all) of `references` that become ready.
 
-    Their values are arrays (or CPU tensors) of one shape and dtype; the references may be of tasks that
-    still run. Returns the reference of the result, of the same shape and dtype, and those that are
-    not in it. With all of them it returns at once; otherwise when enough are ready to know which: those whose
-    tasks failed are passed over, and are among the unreduced.
+    Their values are arrays (or CPU tensors) of one shape and dtype. The references may be of tasks that still
+    run. Returns the reference of the result, which has the same shape and dtype, and the references that are
+    not in it. With all references, it returns at once. With fewer, it returns when enough are ready to
+    choose. Those whose tasks failed are passed over, and are among the unreduced.
 
     `timeout` (seconds, None for ever; default: `$HOPLITE_TIMEOUT`, or else half an hour) bounds the waiting
-    here and then the reduction. Raises `ray.exceptions.GetTimeoutError`, `BadArgument`, and the
-    first failure if too many have failed; the reference of the result raises the others.
+    here, and then the reduction. Raises `ray.exceptions.GetTimeoutError`, `BadArgument`, and the first
+    failure if too many have failed. The reference of the result raises other errors.
     """
     _check(references, num_returns, op, order)
     seconds = in_seconds(timeout)
@@ -56,7 +56,7 @@ def allreduce(
     order: Order = "arrival",
     timeout: Timeout = DEFAULT,
 ) -> ray.ObjectRef:
-    """As `reduce` of all; besides, the result is brought to every node that has one of the sources."""
+    """As `reduce` of all references. The result is also brought to every node that has one of the sources."""
     _check(references, None, op, order)
     return _reduced(list(references), op, order, True, in_seconds(timeout))
 
@@ -64,10 +64,10 @@ def allreduce(
 def broadcast(
     reference: ray.ObjectRef, nodes: Iterable[str] | None = None, *, timeout: Timeout = DEFAULT
 ) -> list[ray.ObjectRef]:
-    """Bring a value to Ray nodes (ids in hex; default: all that are alive), before tasks there ask for it.
+    """Bring a value to Ray nodes (ids in hex; default: all live ones), before tasks there ask for it.
 
-    Returns at once, a reference for each node that is ready when the value is there. `timeout`, as for
-    `reduce`, bounds that. Raises `NodeUnreachable` for a node without a Hoplite node.
+    Returns at once: a reference for each node, which is ready when the value is there. `timeout` bounds that,
+    as for `reduce`. Raises `NodeUnreachable` for a node without a Hoplite node.
     """
     require_connection()
     alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
@@ -82,7 +82,8 @@ def broadcast(
 def prefetch(
     references: ray.ObjectRef | Iterable[ray.ObjectRef], *, timeout: Timeout = DEFAULT
 ) -> ray.ObjectRef:
-    """Bring values to this process's node. Returns at once, a reference that is ready when they are here."""
+    """Bring values to this process's node. Returns a reference at once. It is ready when the values are
+    here."""
     chosen = [references] if isinstance(references, ray.ObjectRef) else list(references)
     return _node_actor_here().fetch.remote(chosen, in_seconds(timeout))
 
@@ -106,7 +107,8 @@ def _check(references: Sequence[ray.ObjectRef], num_returns: int | None, op: Op,
 def _reduced(
     chosen: list[ray.ObjectRef], op: Op, order: Order, to_sources: bool, timeout: float | None
 ) -> ray.ObjectRef:
-    # In a list: by themselves, Ray would wait for their values before it makes the call.
+    # Ray would wait for the values of bare references before it makes the call. It does not for those in a
+    # list.
     return _node_actor_here().reduce.remote(chosen, op, order, to_sources, timeout)
 
 
@@ -116,7 +118,7 @@ def _node_actor_here() -> Any:
 
 
 def _first(references: list[ray.ObjectRef], count: int, deadline: Deadline) -> list[ray.ObjectRef]:
-    """The first `count` that are ready and have not failed, in the order of the call."""
+    """The first `count` references that are ready and have not failed, in the order of the call."""
     good: set[ray.ObjectRef] = set()
     pending = references
     failures: list[Exception] = []

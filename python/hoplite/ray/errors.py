@@ -1,4 +1,4 @@
-"""Ray's error classes for objects that cannot be had."""
+"""Ray's error classes for objects that are unavailable."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from hoplite.ray.recovery.loss_reports import RAISED, reason_of
 __all__ = ["ObjectFetchTimedOutError", "ObjectLostError", "pickled", "unavailable"]
 
 ERROR_BYTES_MAX = 10_000
-"""Of an error that a task has ended with, pickled: longer ones are told in words. Each value has one."""
+"""Most bytes of a pickled error of a task. Longer ones are told in words. One error is stored for each
+value."""
 
 UNRECONSTRUCTABLE = "OBJECT_UNRECONSTRUCTABLE_"
-"""How the names of Ray's `ErrorType`s begin that say why an object cannot be made again."""
+"""Prefix of those of Ray's `ErrorType`s that say why an object cannot be rebuilt."""
 
 
 class _Unavailable(ray.exceptions.ObjectLostError):  # type: ignore[misc]
-    """What Ray's error lacks: Hoplite's words for why."""
+    """Adds the reason, in Hoplite's words, to Ray's error."""
 
     def __init__(self, object_ref_hex: str, why: str) -> None:
         ray.exceptions.ObjectLostError.__init__(self, object_ref_hex, None, "")
@@ -40,7 +41,7 @@ class ObjectLostError(_Unavailable):
 
 
 class ObjectFetchTimedOutError(_Unavailable, ray.exceptions.ObjectFetchTimedOutError):  # type: ignore[misc]
-    """`ray.exceptions.ObjectFetchTimedOutError`: it did not come in time."""
+    """`ray.exceptions.ObjectFetchTimedOutError`: the value did not come in time."""
 
 
 class OwnerDiedError(_Unavailable, ray.exceptions.OwnerDiedError):  # type: ignore[misc]
@@ -48,7 +49,7 @@ class OwnerDiedError(_Unavailable, ray.exceptions.OwnerDiedError):  # type: igno
 
 
 class ReferenceCountingAssertionError(_Unavailable, ray.exceptions.ReferenceCountingAssertionError):  # type: ignore[misc]
-    """`ray.exceptions.ReferenceCountingAssertionError`: deleted, as nobody was known to refer to it."""
+    """`ray.exceptions.ReferenceCountingAssertionError`: deleted, because no reference to it was known."""
 
 
 class ObjectReconstructionFailedError(_Unavailable, ray.exceptions.ObjectReconstructionFailedError):  # type: ignore[misc]
@@ -68,10 +69,10 @@ class ObjectReconstructionFailedError(_Unavailable, ray.exceptions.ObjectReconst
 
 
 def pickled(error: ray.exceptions.RayError) -> bytes | None:
-    """What a task has ended with, for whoever needs its result; None: that takes too much."""
+    """The error of a task, for consumers of its result. None if it is too large, or cannot be pickled."""
     try:
         if isinstance(error, ray.exceptions.RayTaskError):
-            # As it was raised it is of the class of its cause as well, and cannot be pickled everywhere.
+            # The raised error is also of its cause's class, which cannot be pickled everywhere.
             error = ray.exceptions.RayTaskError("", str(error), error.cause)
         found: bytes = cloudpickle.dumps(error)
     except Exception:
@@ -80,7 +81,7 @@ def pickled(error: ray.exceptions.RayError) -> bytes | None:
 
 
 def unavailable(object_ref: ray.ObjectRef | None, error: HopliteError) -> ray.exceptions.RayError:
-    """The error for whoever needs the value of `object_ref` (None: it is not known, as in arguments)."""
+    """The error for a consumer of `object_ref`. None: its id is not known, as in arguments."""
     hex = "of unknown id" if object_ref is None else object_ref.hex()
     why = f"{type(error).__name__}: {error}"
     if isinstance(error, TimedOut):

@@ -1,6 +1,6 @@
 """Transparent mode: Ray's own serialisation hands large values to Hoplite, in every process of a job.
 
-`install` adds reducers to Ray's pickler and wraps some methods and a class of Ray's: see `_WRAPPERS`.
+`install` adds reducers to Ray's pickler. It also wraps some of Ray's methods and one class: see `_WRAPPERS`.
 The driver calls it. Workers call it in a setup hook of the job's runtime environment.
 """
 
@@ -40,11 +40,11 @@ Method = Callable[..., Any]
 _originals: dict[tuple[object, str], Method] = {}
 
 _before: dict[type, Reducer | None] = {}
-"""What reduced each kind before; None: its own `__reduce_ex__`."""
+"""The reducer of each type before `install`. None: its own `__reduce_ex__`."""
 
 
 def install() -> None:
-    """Large values that this process serialises go through Hoplite from now on. May be called twice."""
+    """From now on, large values that this process serialises go through Hoplite. May be called twice."""
     for (owner, name), wrapper in _WRAPPERS.items():
         if (owner, name) not in _originals:
             _originals[owner, name] = original = getattr(owner, name)
@@ -54,7 +54,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install`; values that travel already can still be got."""
+    """Undo `install`. Values that were sent before can still be got."""
     global _modules_seen
     for (owner, name), original in _originals.items():
         setattr(owner, name, original)
@@ -68,13 +68,13 @@ def uninstall() -> None:
 
 
 def runtime_env(env: Any = None, *, threshold: int | None = None) -> dict[str, Any]:
-    """`env`, a runtime environment of Ray's (default: none), with the transparent mode added to it.
+    """`env`, a runtime environment of Ray's (default: none), with the transparent mode added.
 
-    A setup hook that is in it already still runs, after Hoplite's.
+    A setup hook in `env` still runs, after Hoplite's.
     """
     merged = dict(env or {})
     hook = merged.get(HOOK)
-    # By its name, where that is all: then workers of several jobs can be the same.
+    # A single hook is given by its name, so that jobs with equal environments can share workers.
     merged[HOOK] = f"{__name__}.install" if hook is None else _followed_by(hook)
     variables = {TRANSPARENT_VARIABLE: "1"}
     if threshold is not None:
@@ -84,7 +84,7 @@ def runtime_env(env: Any = None, *, threshold: int | None = None) -> dict[str, A
 
 
 def is_in_runtime_env(env: Any) -> bool:
-    """Whether `runtime_env` made `env`."""
+    """Whether `runtime_env` made this environment."""
     return TRANSPARENT_VARIABLE in (env or {}).get("env_vars", {})
 
 
@@ -98,13 +98,13 @@ def _followed_by(hook: str | Callable[[], None]) -> Callable[[], None]:
 
 
 _modules_seen = 0
-"""How many modules there were when the kinds were last looked at."""
+"""The number of loaded modules when the types were last registered."""
 
 
 def _register_kinds() -> None:
-    """Libraries are imported at any time, so this is looked at with each value."""
+    """Register the types of libraries imported since the last call. Called for each value."""
     global _modules_seen
-    # Before a library's first value there is its import's last module.
+    # A library's import adds its last module before its first value exists.
     modules = len(sys.modules)
     if modules == _modules_seen:
         return
@@ -137,7 +137,7 @@ def _with_lost_error(deserialize: Method) -> Method:
         try:
             return deserialize(*args, **kwargs)
         except HopliteError as error:
-            # An error as the value: Ray raises it wherever this value is needed.
+            # The error becomes the value: Ray raises it wherever this value is needed.
             return unavailable_here(error)
 
     return method
@@ -145,7 +145,7 @@ def _with_lost_error(deserialize: Method) -> Method:
 
 def _in_time(get_objects: Method) -> Method:
     def method(self: Worker, references: Any, timeout: float | None = None, *args: Any, **kwargs: Any) -> Any:
-        # Below 0 it is none, to Ray.
+        # To Ray, a negative time-out means none.
         if timeout is None or timeout < 0:
             return get_objects(self, references, timeout, *args, **kwargs)
         deadline = Deadline(timeout)
@@ -153,7 +153,7 @@ def _in_time(get_objects: Method) -> Method:
             with loading_until(deadline):
                 return get_objects(self, references, timeout, *args, **kwargs)
         except ObjectFetchTimedOutError as error:
-            # A task's own error is its result, however late it is got.
+            # An error of the task itself is its result, even after the deadline.
             if not deadline.is_over() or isinstance(error, ray.exceptions.RayTaskError):
                 raise
             raise ray.exceptions.GetTimeoutError(str(error)) from error
@@ -211,4 +211,4 @@ _WRAPPERS: dict[tuple[object, str], Callable[[Method], Method]] = {
     (ActorClass, "_remote"): _with_actor_recorded,
     (ActorHandle, "_actor_method_call"): _with_method_recorded,
 }
-"""What is surrounded of Ray's, each with what makes of it the one that is called in its place."""
+"""The wrapped methods and the wrapped class of Ray's, each with the function that wraps it."""

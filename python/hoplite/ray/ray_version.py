@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["RAY_MIN"]
 
 RAY_MIN = (2, 60)
-"""The oldest Ray that has what is hooked, and the one that was tried."""
+"""The oldest Ray that has all hooked internals. It is the version that was tried."""
 
 try:
     import ray

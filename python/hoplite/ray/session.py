@@ -25,16 +25,16 @@ __all__ = ["client", "init", "nodes", "shutdown"]
 logger = logging.getLogger(__name__)
 
 CLIENT = "ray://"
-"""How addresses begin of drivers that are not on a node of the cluster."""
+"""Prefix of the addresses of drivers that are not on a node of the cluster."""
 
 START_TIMEOUT = 2 * NODE_ACTOR_TIMEOUT
-"""Seconds for all nodes to start: the first, and then the others together."""
+"""Seconds for all nodes to start: first one, and then the others together."""
 
 STOP_TIMEOUT = 30.0
 """Seconds for all nodes to end."""
 
 SHARE = 0.001
-"""Of the resource that says where the supervisor is to be; others may want it too."""
+"""Amount of the resource that places the supervisor on the head node. Other programs may want the rest."""
 
 _started_ray = False
 
@@ -46,21 +46,20 @@ def init(
     store_size: int | str | None = None,
     **ray_init: Any,
 ) -> Any:
-    """Start a Hoplite node beside every node of the Ray cluster, now and of those that join later.
+    """Start a Hoplite node beside every node of the Ray cluster, now and whenever one joins.
 
-    Called instead of `ray.init`, whose arguments it takes and whose result it returns; or after it,
-    without these arguments. Where another driver has started Hoplite's nodes, they are used.
+    Call it instead of `ray.init`: it takes the same arguments and returns the same result. Or call it after
+    `ray.init`, without these arguments. If another driver has started Hoplite's nodes, they are used.
 
-    `transparent`: arrays, tensors and Arrow buffers of `threshold` bytes or more (default: 1 MiB), anywhere
-    in what tasks and actors are given and return and in what is put, go through Hoplite. Workers learn
-    that from the job's runtime environment, so it needs `init` instead of `ray.init`, or
-    `ray.init(runtime_env=hoplite.ray.runtime_env())`; default: wherever it can be. Without it only
-    `hoplite.ray`'s own calls use Hoplite.
+    `transparent`: arrays, tensors and Arrow buffers of `threshold` bytes or more (default: 1 MiB) go through
+    Hoplite, anywhere in arguments, results and puts. Workers learn this from the job's runtime environment.
+    So it needs `init` instead of `ray.init`, or `ray.init(runtime_env=hoplite.ray.runtime_env())`. Default:
+    transparent wherever possible. Otherwise only the calls of `hoplite.ray` use Hoplite.
 
-    `store_size` is each node's store, an int of bytes or a str such as "8GiB" (default: a quarter of the
-    host's memory, taken as it is used); who starts the nodes decides it.
+    `store_size`: each node's store, an int of bytes or a str such as "8GiB" (default: a quarter of the host's
+    memory, taken as it is used). The driver that starts the nodes decides it.
 
-    Raises what `ray.init` raises, `NodeUnreachable` (a node does not start; it is tried again) and
+    Raises the errors of `ray.init`, `NodeUnreachable` (a node does not start; it is tried again) and
     `BadArgument`.
     """
     global _started_ray
@@ -102,10 +101,10 @@ def init(
 
 
 def shutdown(*, stop_nodes: bool = False) -> None:
-    """Leave Hoplite; `ray.shutdown()` besides, if `init` initialised Ray.
+    """Leave Hoplite. Also calls `ray.shutdown()` if `init` initialised Ray.
 
-    The nodes stay for other drivers, until the Ray cluster ends. `stop_nodes` ends them for all: what they
-    hold is lost.
+    The nodes stay for other drivers until the Ray cluster ends. `stop_nodes` ends them for all drivers, and
+    their objects are lost.
     """
     global _started_ray
     hooks.uninstall()
@@ -134,9 +133,9 @@ def nodes() -> dict[str, str]:
 
 
 def client() -> Client:
-    """This process's client of the Hoplite node on its Ray node: for objects with names of their own.
+    """This process's client of the Hoplite node on its Ray node, for objects with names of their own.
 
-    Once the node has died: a client of the one that took its place. Raises `NodeUnreachable`.
+    If the node has died, this is a client of the node that replaced it. Raises `NodeUnreachable`.
     """
     connection.require()
     return connection.call(_answering)
@@ -154,7 +153,8 @@ def _start_supervisor(store_size: str | None) -> None:
         lifetime="detached",
         get_if_exists=True,
         num_cpus=0,
-        # Ray takes a node at random for what needs nothing; with any but this one it could die alone.
+        # Without a resource, Ray places an actor at random. On another node than the head, the supervisor
+        # could die while the cluster lives.
         resources={HEAD_NODE_RESOURCE_NAME: SHARE},
         max_concurrency=64,
         max_restarts=-1,

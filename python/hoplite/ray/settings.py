@@ -1,4 +1,4 @@
-"""Settings that all processes of a Ray job share. Hoplite's travel in the job's runtime environment."""
+"""Settings that all processes of a Ray job share. Hoplite's own are part of the job's runtime environment."""
 
 from __future__ import annotations
 
@@ -24,35 +24,37 @@ __all__ = [
 ]
 
 PACKAGE_PREFIX = f"{__package__}."
-"""How the names of this package's modules begin."""
+"""Prefix of the names of this package's modules."""
 
 THRESHOLD_DEFAULT = 1 << 20
-"""Bytes from which on a value goes through Hoplite; why, says docs/decisions/0012-hoplite-on-ray.md."""
+"""Least bytes of a value that goes through Hoplite. docs/decisions/0012-hoplite-on-ray.md explains the
+number."""
 
 SPACE_TIMEOUT = 1.0
-"""Seconds that a put waits for room in the store. Then the value goes Ray's way, which can spill to disk."""
+"""Seconds that a put waits for space in the store. Then the value goes through Ray, which can spill to
+disk."""
 
 THRESHOLD_VARIABLE = "HOPLITE_RAY_THRESHOLD"
 TRANSPARENT_VARIABLE = "HOPLITE_RAY_TRANSPARENT"
 
 LINEAGE_BYTES_MAX = 1 << 30
-"""Remembering tasks takes as much by default, as in Ray. Beyond, the oldest are forgotten."""
+"""Most bytes of remembered tasks: Ray's default. Beyond that, the oldest are forgotten."""
 
 
 class LineageSettings(NamedTuple):
-    """Ray's, of how it remembers tasks."""
+    """Ray's settings of how it remembers tasks."""
 
     is_enabled: bool
     bytes_max: int
 
 
 def lineage_settings() -> LineageSettings:
-    """Those of the Ray cluster that this process is connected to."""
+    """The lineage settings of the Ray cluster that this process is connected to."""
     return lineage_settings_of(state.get_system_config(), os.environ)
 
 
 def lineage_settings_of(config: Mapping[str, Any], environment: Mapping[str, str]) -> LineageSettings:
-    """The cluster's `config` goes before this process's `environment`, as for Ray itself."""
+    """The lineage settings. The cluster's `config` overrides this process's `environment`, as in Ray."""
 
     def setting(name: str, default: str) -> str:
         return str(config.get(name, environment.get(f"RAY_{name}", default))).lower()
@@ -62,7 +64,7 @@ def lineage_settings_of(config: Mapping[str, Any], environment: Mapping[str, str
 
 
 def threshold() -> int:
-    """Bytes from which on a value goes through Hoplite."""
+    """Least bytes of a value that goes through Hoplite."""
     text = os.environ.get(THRESHOLD_VARIABLE, "")
     if not text:
         return THRESHOLD_DEFAULT

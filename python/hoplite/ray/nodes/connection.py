@@ -1,4 +1,4 @@
-"""The connection of a process to the Hoplite node of its Ray node, one for all its threads."""
+"""A process's connection to the Hoplite node of its Ray node. All its threads share it."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ __all__ = ["Connection", "call", "disconnect", "expect", "here", "is_expected", 
 Result = TypeVar("Result")
 
 Process = tuple[str, bytes]
-"""A process of a Ray cluster: the cluster's session, and a worker id (first drivers have the same)."""
+"""A process of a Ray cluster: the cluster's session and a worker id. All first drivers have the same worker
+id."""
 
 ATTACH_TIMEOUT = 30.0
-"""Seconds to wait for this node, which on a Ray node that has just joined has only begun to start."""
+"""Seconds to wait for the local node. On a Ray node that has just joined, it has only begun to start."""
 
 RETRY_INTERVAL = 0.1
-"""Seconds between two tries."""
+"""Seconds between two attempts to connect."""
 
 
 FOR_EVER = Deadline(None)
 
 
 class Connection:
-    """A client of the node, and a stock of guards for what this process puts."""
+    """A client of the local node, and a pool of guards for the puts of this process."""
 
     def __init__(self, process: Process, node_id: str, deadline: Deadline) -> None:
-        """Use `here`. Raises `NodeUnreachable`."""
+        """Called by `here` only. Raises `NodeUnreachable`."""
         self.process = process
-        """What this one was to Ray when it connected; another one after `ray.shutdown`."""
+        """What this process was to Ray when it connected. It is another one after `ray.shutdown`."""
         self.client: Client = _connected(node_id, deadline.left_at_most(ATTACH_TIMEOUT))
         self.guards = GuardPool(node_id)
 
@@ -53,7 +54,7 @@ class Connection:
 def _connected(node_id: str, timeout: float) -> Client:
     deadline = Deadline(timeout)
     while True:
-        # Of a node that has died and was not started anew yet, the socket is there, and nobody at it.
+        # When a node has died and was not restarted yet, its socket exists but nobody listens.
         why = f"Ray node {node_id} has none (has anybody called hoplite.ray.init on this cluster?)"
         socket = socket_of_node(node_id)
         if socket is not None:
@@ -69,33 +70,34 @@ def _connected(node_id: str, timeout: float) -> Client:
 _lock = threading.Lock()
 _here: Connection | None = None
 _driver: Process | None = None
-"""The driver that called `init`; None: nobody did in this process, which may be a worker."""
+"""The driver that called `init`. None: no driver did in this process, which may be a worker."""
 
 
 def this_process() -> Process:
-    """What this process, which is connected to Ray, is to it."""
+    """What this process is to Ray. It must be connected to Ray."""
     return worker._global_node.session_name, global_worker.worker_id
 
 
 def expect() -> None:
-    """Hoplite was started for this driver, until it leaves Ray, with or without a word to Hoplite."""
+    """Note that Hoplite was started for this driver. That holds until the driver leaves Ray, by whatever
+    call."""
     global _driver
     _driver = this_process()
 
 
 def is_expected() -> bool:
-    """Whether this process, which is connected to Ray, is that driver still, or a worker."""
+    """Whether this process is still that driver, or a worker. It must be connected to Ray."""
     return _driver is None or _driver == this_process()
 
 
 def require() -> None:
-    """Raises `NodeUnreachable`, at once, where nobody has started Hoplite."""
+    """Raises `NodeUnreachable`, at once, if nobody has started Hoplite on this cluster."""
     if _here is None or not global_worker.connected or _here.process != this_process():
         supervisor()
 
 
 def here(deadline: Deadline = FOR_EVER) -> Connection:
-    """This process's connection, made by its first call, until `deadline`. Raises `NodeUnreachable`."""
+    """This process's connection. The first call makes it, until `deadline`. Raises `NodeUnreachable`."""
     global _here
     require_connection()
     found = _here
@@ -109,10 +111,10 @@ def here(deadline: Deadline = FOR_EVER) -> Connection:
 
 
 def call(use: Callable[[Connection], Result], deadline: Deadline = FOR_EVER) -> Result:
-    """What `use` returns, given this process's connection, or a new one if the node was started anew since.
+    """The result of `use`, given this process's connection, or a new one if the node was restarted since.
 
-    Until `deadline` a node is waited for that is being started, `ATTACH_TIMEOUT` at most.
-    Raises `NodeUnreachable`, and what `use` raises.
+    A node that is being started is awaited until `deadline`, for `ATTACH_TIMEOUT` at most. Raises
+    `NodeUnreachable`, and the errors of `use`.
     """
     connection = here(deadline)
     try:
@@ -123,7 +125,7 @@ def call(use: Callable[[Connection], Result], deadline: Deadline = FOR_EVER) -> 
 
 
 def disconnect(connection: Connection | None = None) -> None:
-    """Close the connection (only if it is this one): the next call of `here` finds the node anew."""
+    """Close the connection, if it is this one. The next call of `here` connects anew."""
     with _lock:
         if connection is None or connection is _here:
             _close()

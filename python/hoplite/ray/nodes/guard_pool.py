@@ -1,4 +1,4 @@
-"""A stock of guards for the next puts of this process."""
+"""A pool of guards for the next puts of this process."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from hoplite.timeouts import Deadline
 __all__ = ["GuardPool"]
 
 TIMEOUT = 30.0
-"""Seconds to wait for guards from the node actor: a round trip, behind whatever else the machine does."""
+"""Seconds to wait for guards from the node actor: a round trip, behind all other work of the machine."""
 
 LOOK_INTERVAL = 1.0
-"""Seconds between two looks at whether the thread that fetches them still does."""
+"""Seconds between two checks that the fetching thread still lives."""
 
 CLOSE_TIMEOUT = 1.0
-"""Seconds to wait, at the end, for guards that are being fetched: a live node actor takes less."""
+"""Seconds to wait, at the end, for guards that are being fetched. A live node actor takes less."""
 
 FETCHED = 16
-"""Guards fetched at once, so that their round trip is not on every object's way."""
+"""Guards fetched at once, so that most puts wait for no round trip."""
 
 LOW = 8
-"""Guards left when more are fetched."""
+"""Guards left in the pool when more are fetched."""
 
 
 class GuardPool:
-    """Fetches guards ahead, from the node actor.
+    """Fetches guards ahead of their use, from the node actor.
 
-    On a thread of its own: who needs a guard is serialising, and Ray keeps what that has found so far in
-    variables of the thread, which a call would lose.
+    It has a thread of its own. A thread that needs a guard is serialising a value, and Ray keeps the
+    references found so far in variables of that thread. A call on the same thread would lose them.
     """
 
     def __init__(self, node_id: str) -> None:
@@ -46,7 +46,7 @@ class GuardPool:
         self._starting = threading.Lock()
 
     def take(self) -> ray.ObjectRef:
-        """A guard nobody else has. `NodeUnreachable` if the node actor gives none."""
+        """A guard that nobody else has. Raises `NodeUnreachable` if the node actor gives none."""
         with self._starting:
             if self._thread is None:
                 self._low.set()
@@ -56,7 +56,7 @@ class GuardPool:
         deadline = Deadline(TIMEOUT)
         try:
             while True:
-                # Looked at first: what its last call brought is here then.
+                # Checked before the queue: the guards of the thread's last call are in it by then.
                 is_over = deadline.is_over() or not thread.is_alive()
                 with contextlib.suppress(queue.Empty):
                     return self._guards.get(timeout=0 if is_over else LOOK_INTERVAL)
@@ -67,10 +67,10 @@ class GuardPool:
                 self._low.set()
 
     def close(self) -> None:
-        """Fetch no more, and let go of those that are left.
+        """Fetch no more guards, and drop those that are left.
 
-        Here, and not on the thread when it ends: Ray ends a process in which a reference goes on one thread
-        while Ray is shut down on another.
+        The fetching thread does not drop them when it ends: Ray ends a process in which a reference is
+        dropped on one thread while another shuts Ray down.
         """
         self._closed = True
         self._low.set()
@@ -91,8 +91,8 @@ class GuardPool:
                     return
                 for guard in ray.get(node_actor.guards.remote(FETCHED), timeout=TIMEOUT):
                     self._guards.put(guard)
-                # Held no longer than by its taker.
+                # Only the taker may keep the guard alive.
                 del guard
         except Exception:
-            # Ray or the node actor has gone: who finds the stock empty will say so.
+            # Ray or the node actor has gone. A caller that finds the pool empty raises an error.
             self._closed = True

@@ -1,9 +1,9 @@
 """An object lives as long as any Ray reference to its guard.
 
-A guard is an empty Ray object inside the value that stands for the Hoplite object. Ray counts its
-references, nested and borrowed ones too, and tells its owner when none is left. The owner is the actor of the
-node where the object was put. So an object outlives the worker that made it, and ends with the node, as
-its pinned copy does. The object's id follows from the guard, so nothing needs to be registered.
+A guard is an empty Ray object inside the value that stands for the Hoplite object. Ray counts its references,
+nested and borrowed ones too, and tells its owner when none is left. The owner is the actor of the node where
+the object was put. So an object outlives the worker that made it, and ends with the node, as its pinned copy
+does. The object's id follows from the guard, so nothing needs to be registered.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["Guards", "id_of", "id_of_hex"]
 logger = logging.getLogger(__name__)
 
 DELETE_TIMEOUT = 30.0
-"""Seconds until a delete that is not answered is asked for again."""
+"""Seconds after which a delete without an answer is sent again."""
 
 RETRY_INTERVAL = 1.0
-"""Seconds until what could not be deleted is tried again, whatever was in the way."""
+"""Seconds until a failed delete is tried again, for whatever reason it failed."""
 
 BATCH_MAX = 1000
-"""Objects deleted by one call."""
+"""Objects deleted by one call at most."""
 
 
 def id_of(guard: ray.ObjectRef) -> ObjectId:
@@ -44,46 +44,46 @@ def id_of(guard: ray.ObjectRef) -> ObjectId:
 
 
 def id_of_hex(guard: str) -> ObjectId:
-    """The Hoplite object that this guard, given in hex, kept alive at first."""
+    """The Hoplite object whose first guard this is, given in hex."""
     return ObjectId.from_name(f"ray {guard}")
 
 
 class Guards:
-    """Makes guards, and deletes each one's object when nobody refers to it any more."""
+    """Makes guards. Deletes an object when nobody refers to its guard any more."""
 
     def __init__(self, client: Client, empty_values: Any, node: str, address: str) -> None:
-        """Of the node actor of this Ray `node` (in hex), whose Hoplite node listens at `address`.
+        """Guards of the actor of this Ray `node` (in hex), whose Hoplite node listens at `address`.
 
-        `empty_values`: a method of this actor's own that returns so many empty values as it is given.
+        `empty_values`: a method of this actor itself that returns a given number of empty values.
         """
         self._client = client
         self._place = node, address
         self._empty_values = empty_values
         self._ended: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._replaced: dict[bytes, str] = {}
-        """By guard: the one that its object had before, where that ended with its node actor."""
+        """The object's first guard, by the guard that replaced it after its node actor had ended."""
         threading.Thread(target=self._delete_ended, name="hoplite-delete", daemon=True).start()
 
     async def make(self, count: int) -> list[ray.ObjectRef]:
-        """New guards; whoever gets none of them put still may just drop them."""
+        """New guards. A caller may drop guards for which nothing was put."""
         return await self._new([None] * count)
 
     async def replace(self, ended: Sequence[str]) -> list[ray.ObjectRef]:
-        """New guards, one for the object of each that has `ended` (in hex)."""
+        """New guards, one for the object of each guard that has `ended` (in hex)."""
         return await self._new(ended)
 
     async def _new(self, ended: Sequence[str | None]) -> list[ray.ObjectRef]:
-        # Results of a call, which Ray keeps in this process. What is put lies in its object store, where each
-        # guard took a millisecond of two processes' time.
+        # They are results of a call, which Ray keeps in this process. A put would use Ray's object store: for
+        # each guard a millisecond of two processes' time.
         results = self._empty_values.options(num_returns=len(ended)).remote(len(ended))
         guards: list[ray.ObjectRef] = results if isinstance(results, list) else [results]
         for guard, before in zip(guards, ended, strict=True):
             if before is not None:
                 self._replaced[guard.binary()] = before
                 loss_reports.record_guard(loss_reports.Guard(guard.hex(), *self._place), instead_of=before)
-            # Called on a thread of Ray's that must not be held up.
+            # Called on a thread of Ray's that must not be blocked.
             global_worker.core_worker.add_object_out_of_scope_callback(guard, self._ended.put)
-        # All come together. Who is given one that has not come asks for it.
+        # All come with one answer. A process that has a guard before that asks this one for it.
         await guards[-1]
         return guards
 
@@ -97,10 +97,10 @@ class Guards:
                 ids = [id_of_hex(self._replaced.get(guard, guard.hex())) for guard in ended]
                 self._client.delete(ids, timeout=DELETE_TIMEOUT)
             except (NodeUnreachable, Aborted):
-                # The node has ended, its objects with it; so will this node actor.
+                # The node has ended with its objects, and this actor will end too.
                 return
             except Exception:
-                # Of the node's, or of Ray's store of words.
+                # An error of the node, or of Ray's key-value store.
                 logger.warning("deleting %d objects: trying again", len(ended), exc_info=True)
                 for guard in ended:
                     self._ended.put(guard)
@@ -110,10 +110,10 @@ class Guards:
                     self._replaced.pop(guard, None)
 
     def _unreferenced(self, ended: list[bytes]) -> list[bytes]:
-        """Those whose end says that nobody refers to their objects any more.
+        """The guards among `ended` whose end means that nobody refers to their objects any more.
 
-        A process that dies while it makes an object again takes a guard with it; then the object is lost
-        still, or another run's. Ray tells of that end late, or early.
+        The others replaced an earlier guard and ended with the process that rebuilt the object. Then the
+        object is still lost, or another run has rebuilt it. Ray may report such an end late or early.
         """
         replaced = self._replaced.keys() & ended
         if not replaced:
@@ -131,6 +131,6 @@ class Guards:
 
 
 def _is_kept(guard: loss_reports.Guard) -> bool:
-    """Whether the node actor that owns it lives: else it says nothing any more."""
+    """Whether the node actor that owns the guard lives. A guard of a dead actor means nothing any more."""
     alive = any(node["Alive"] and node["NodeID"] == guard.node for node in ray.nodes())
     return alive and address_of_node(guard.node) == guard.address

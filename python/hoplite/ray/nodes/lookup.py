@@ -27,17 +27,18 @@ NAMESPACE = "_hoplite"
 SUPERVISOR = "supervisor"
 
 RETRY_INTERVAL = 0.1
-"""Seconds between two looks for a node actor that is not there yet."""
+"""Seconds between two look-ups of a node actor that does not exist yet."""
 
 
 def require_connection() -> None:
-    """`NodeUnreachable` without a connection to Ray: most of Ray's calls would make one, to a new cluster."""
+    """Raises `NodeUnreachable` without a connection to Ray. Most of Ray's calls would start a new cluster
+    instead."""
     if not ray.is_initialized():
         raise NodeUnreachable("this process is not connected to Ray: call hoplite.ray.init() first")
 
 
 def supervisor() -> Any:
-    """The handle of the cluster's supervisor. `NodeUnreachable`, at once, where nobody has started it."""
+    """The handle of the cluster's supervisor. Raises `NodeUnreachable`, at once, if nobody has started it."""
     require_connection()
     try:
         return ray.get_actor(SUPERVISOR, namespace=NAMESPACE)
@@ -53,21 +54,24 @@ def node_actor_name(node_id: str) -> str:
 
 
 def announce(node_id: str, address: str, socket: str) -> None:
-    """Let others know where a Ray node's Hoplite node listens, and its own processes where it serves them."""
+    """Publish where a Ray node's Hoplite node listens: the address for others, the socket for local
+    processes."""
     internal_kv._internal_kv_put(node_id, f"{address} {socket}", overwrite=True, namespace=NAMESPACE)
 
 
 def address_of_node(node_id: str) -> str | None:
-    """Where ("host:port") a Ray node's Hoplite node listens, or did at last; None if there was none."""
+    """The address ("host:port") of a Ray node's Hoplite node, or its last one. None if it never had a
+    node."""
     found = _announced(node_id)
     return None if found is None else found[0]
 
 
 def socket_of_node(node_id: str) -> str | None:
-    """Where a Ray node's Hoplite node serves its clients, or did at last; None if there was none.
+    """The socket of a Ray node's Hoplite node for local clients, or its last one. None if it never had a
+    node.
 
-    Not asked from its node actor: who needs it may be unpickling an argument, and then Ray lets no other
-    thread of this process unpickle anything.
+    The node actor is not asked: the caller may be unpickling an argument, and then Ray lets no other thread
+    of this process unpickle anything.
     """
     found = _announced(node_id)
     return None if found is None else found[1]
@@ -82,7 +86,8 @@ def _announced(node_id: str) -> tuple[str, str] | None:
 
 
 def node_actor_of(node_id: str, timeout: float) -> Any:
-    """The handle of a Ray node's node actor; waits up to `timeout` seconds for it, then `NodeUnreachable`."""
+    """The handle of a Ray node's actor. Waits for it up to `timeout` seconds, then raises
+    `NodeUnreachable`."""
     deadline = Deadline(timeout)
     while True:
         try:

@@ -1,4 +1,5 @@
-"""The actor beside each Hoplite node: runs it, owns its objects' guards, and uses it for other processes."""
+"""The actor beside each Hoplite node. It runs the node, owns its objects' guards, and serves other
+processes."""
 
 from __future__ import annotations
 
@@ -35,14 +36,14 @@ __all__ = ["CONCURRENCY_MAX", "NodeActor"]
 logger = logging.getLogger(__name__)
 
 CONCURRENCY_MAX = 10_000
-"""Calls that wait at once: reductions wait for each other's results, so none may wait in a queue."""
+"""Calls that wait at once. Reductions wait for each other's results, so none may wait in a queue."""
 
 COLLECT_DELAY = 0.1
-"""Seconds until the garbage of a failed reduction is collected: its error must have been answered first."""
+"""Seconds until the garbage of a failed reduction is collected. Its error must have been answered before."""
 
 LOSS_INTERVAL = 0.5
-"""Seconds between two looks whether sources of a reduction are lost: most reductions take less. Where a loss
-has been noticed, the reduction may take so long to end nevertheless."""
+"""Seconds between two checks for lost sources of a reduction. Most reductions take less. After a loss was
+found, the reduction may still end within this time."""
 
 END_TIMEOUT = 5.0
 """Seconds for this process to end after its node has."""
@@ -51,11 +52,11 @@ END_TIMEOUT = 5.0
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 _made_again: Callable[[Method], Method] = ray.method(max_task_retries=-1)
-"""Calls that Ray makes again when a node actor has ended with its node, and was restarted."""
+"""Marks calls that Ray repeats when a node actor has ended with its node and was restarted."""
 
 
 class NodeActor:
-    """Actor and node end together. Then the guards are lost as the store is, and Ray starts both anew."""
+    """Actor and node end together. The guards are lost with the store, and Ray starts both again."""
 
     def __init__(self, store_size: str | None) -> None:
         """Start the node, which joins the others. Raises `NodeUnreachable`."""
@@ -86,28 +87,28 @@ class NodeActor:
 
     @_made_again
     async def guards(self, count: int) -> list[ray.ObjectRef]:
-        """New guards, for the objects that a process of this Ray node is going to put."""
+        """New guards for objects that a process of this Ray node is going to put."""
         return await self._guards.make(count)
 
     @_made_again
     async def replacement_guards(self, ended: Sequence[str]) -> list[ray.ObjectRef]:
-        """New guards for the objects of some (in hex) that have ended with their node actor."""
+        """New guards for objects whose guards (in hex) have ended with their node actor."""
         return await self._guards.replace(ended)
 
     async def empty_values(self, count: int) -> list[bytes]:
-        """So many empty values; for this actor itself."""
+        """A number of empty values. Only this actor itself calls it."""
         return [b""] * count
 
     async def run(self) -> None:
-        """Waits until the node ends, which it should not, and ends this process with it."""
+        """Wait until the node ends, which is unexpected, and then end this process."""
         status = await asyncio.to_thread(self._process.wait)
         logger.warning("the node %s ended with status %s", self._address, status)
         if not self._stopping:
-            # Not by an exception: Ray is to start this actor anew, and make the calls again that wait.
+            # An exception would not do: Ray must restart this actor and repeat the calls that wait.
             os._exit(1)
 
     async def stop(self, timeout: float) -> None:
-        """End the node, within `timeout` seconds or by force."""
+        """End the node within `timeout` seconds, or by force."""
         self._stopping = True
         self._client.close()
         self._process.terminate()
@@ -119,13 +120,13 @@ class NodeActor:
 
     @_made_again
     async def fetch(self, references: Sequence[ray.ObjectRef], timeout: float | None) -> str:
-        """Bring the values here, within `timeout` seconds; returns the node's address."""
+        """Bring the values to this node within `timeout` seconds. Returns the node's address."""
         await asyncio.gather(*(self._fetch(reference, timeout) for reference in references))
         return self._address
 
     @_made_again
     async def wait_available(self, id: ObjectId, timeout: float) -> bool:
-        """Whether some node has the object, as soon as one has, or after `timeout` seconds."""
+        """Whether some node has the object. Answers when one has, or after `timeout` seconds."""
         there, _ = await self._client.aio.wait([id], timeout=timeout)
         return bool(there)
 
@@ -138,17 +139,18 @@ class NodeActor:
         to_sources: bool,
         timeout: float | None,
     ) -> Handle:
-        """Reduce the values of all `references`, which may not exist yet, in `timeout` seconds."""
+        """Reduce the values of all `references`, which may not exist yet, within `timeout` seconds."""
         async with _reducing():
             (target,) = await self._guards.make(1)
-            # Kept to the end: a handle keeps its object.
+            # Kept until the end: a handle keeps its object alive.
             sources = [await self._handle(value) for value in await _got(references, timeout)]
             forms = {source.form for source in sources}
             if len(forms) > 1:
                 raise BadArgument(f"sources of different kinds: {', '.join(form.name for form in forms)}")
             reduce = self._client.aio.allreduce if to_sources else self._client.aio.reduce
             if not to_sources:
-                # Wanted where it is asked for: it comes here behind the reduction, and not when that is done.
+                # The result is wanted on the caller's node. With the prefetch it streams here while the
+                # reduction runs.
                 await self._client.aio.prefetch(id_of(target), timeout=timeout)
             ids = [source.id for source in sources]
             try:
@@ -162,10 +164,10 @@ class NodeActor:
             return Handle(target, forms.pop(), None)
 
     async def _unless_lost(self, sources: Sequence[Handle], reduction: Awaitable[object]) -> None:
-        """Await `reduction`, which by itself waits on for what is lost, until somebody puts it again.
+        """Await `reduction`. By itself, it waits for a lost source until somebody puts it again.
 
-        Raises `ObjectLost` if that is a source that no task makes again. The others are made by who called
-        their tasks, or deleted.
+        Raises `ObjectLost` if the lost source has no task that rebuilds it. Other lost sources are rebuilt by
+        the callers of their tasks, or deleted.
         """
         ids = [source.id for source in sources if source.origin is None]
         reducing = asyncio.ensure_future(reduction)
@@ -174,7 +176,7 @@ class NodeActor:
                 try:
                     await self._client.aio.wait(ids, timeout=LOSS_INTERVAL, on_lost="raise")
                 except ObjectLost:
-                    # Its bytes may all have come before, and the end be on its way.
+                    # All bytes may have come before the loss, and the end may be on its way.
                     if not await _is_over(reducing):
                         raise
             await reducing
@@ -184,13 +186,13 @@ class NodeActor:
     async def _fetch(self, reference: ray.ObjectRef, timeout: float | None) -> None:
         await _got([reference], timeout)
         parts = await asyncio.to_thread(_parts_of, reference)
-        # All are on their way before the first is waited for.
+        # All parts are requested before the first is awaited.
         await self._client.aio.prefetch([part.id for part in parts], timeout=timeout)
         for part in parts:
             await self._get(reference, part, timeout)
 
     async def _handle(self, value: Any) -> Handle:
-        """`value` if it is one; else it is a value that Ray carried, and is put here."""
+        """`value` if it is a handle. Other values came through Ray, and are put here."""
         if isinstance(value, Handle):
             return value
         (guard,) = await self._guards.make(1)
@@ -206,23 +208,23 @@ class NodeActor:
 
 
 async def _is_over(reducing: asyncio.Future[object]) -> bool:
-    """Now, or in a moment."""
+    """Whether it ends now or within `LOSS_INTERVAL`."""
     done, _ = await asyncio.wait([reducing], timeout=LOSS_INTERVAL)
     return bool(done)
 
 
 @contextlib.asynccontextmanager
 async def _reducing() -> AsyncIterator[None]:
-    """What is done about the failures of a reduction inside."""
+    """Handles the failure of a reduction inside."""
     try:
         yield
     except NodeUnreachable:
-        # `NodeActor.run` ends this process, and the call is made again.
+        # `NodeActor.run` ends this process, and Ray repeats the call.
         await asyncio.sleep(END_TIMEOUT)
         raise
     except BaseException:
-        # The error and the frames it came through refer to each other, and hold the sources. Nothing
-        # else collects such garbage in a process that is idle.
+        # The error and the frames it came through refer to each other, and hold the sources. In an idle
+        # process nothing else collects such garbage.
         asyncio.get_running_loop().call_later(COLLECT_DELAY, gc.collect)
         raise
 
@@ -237,24 +239,24 @@ async def _got(references: Sequence[ray.ObjectRef], timeout: float | None) -> li
 
 
 def _parts_of(reference: ray.ObjectRef) -> list[Handle]:
-    """What a value that is ready has in place of its large parts, however deep."""
+    """The handles in a value that is ready, however deep."""
     with kept_as_handles() as parts:
         ray.get(reference)
-    # Those of a value that was begun, and then taken apart, are there twice.
+    # If unpickling failed and the value was read with dummies instead, its handles are listed twice.
     return list(dict.fromkeys(parts))
 
 
 def _others(node_id: str) -> list[str]:
-    """Where the nodes beside the other live Ray nodes listen."""
+    """The addresses of the Hoplite nodes beside the other live Ray nodes."""
     alive = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != node_id]
     return [address for other in alive if (address := address_of_node(other))]
 
 
 def _niceness_of_ray() -> int:
-    """That of Ray's own node, which started this process, and gave it a lower priority than its own."""
+    """The niceness of Ray's own node, which started this process at a lower priority than its own."""
     return os.getpriority(os.PRIO_PROCESS, os.getppid())
 
 
 def _log_path(node_id: str) -> Path:
-    """Among Ray's own logs, where people look."""
+    """In the folder of Ray's own logs, where people look."""
     return Path(worker._global_node.get_logs_dir_path()) / f"hoplited-{node_id}.log"

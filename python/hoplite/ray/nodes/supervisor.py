@@ -1,4 +1,4 @@
-"""The actor that keeps a Hoplite node beside every Ray node, and gives up losses that nobody claims."""
+"""The actor that keeps a Hoplite node beside every Ray node. It gives up losses that no process claims."""
 
 from __future__ import annotations
 
@@ -26,29 +26,30 @@ __all__ = ["Supervisor"]
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
-"""Seconds between two looks at the cluster: a node that joins waits that long for its Hoplite node."""
+"""Seconds between two looks at the cluster. A Ray node that joins waits that long for its Hoplite node."""
 
 NODE_ACTOR_TIMEOUT = 60.0
-"""Seconds for a node actor's process and node to start, on a machine that starts a dozen of them."""
+"""Seconds for a node actor's process and its node to start, on a machine that starts a dozen of them."""
 
 STOP_TIMEOUT = 5.0
-"""Seconds for a node to end in good order."""
+"""Seconds for a node to end gracefully."""
 
 STARTS_AT_ONCE = 16
 
 FAILURES_MAX = 3
-"""In a row, until those who wait for a node are told; so many seconds pass, where it fails for good."""
+"""Failures in a row after which waiting callers get an error. A node that fails at once gets there in as many
+seconds."""
 
 LOSSES_INTERVAL = 2.5
-"""Seconds between two looks at what has been reported lost, which the head of the cluster must answer."""
+"""Seconds between two reads of the loss reports. The head of the cluster must answer each."""
 
 CLAIM_TIMEOUT = 10.0
-"""Seconds for the process that called a task to say that it will make its lost results again."""
+"""Seconds for the process that called a task to claim its lost results."""
 
 
 ENTRY_SECONDS = 600.0
-"""For which it is said why an object is lost for good: as long as nodes remember that it was deleted. Also by
-which guard it was made last: Ray sees far sooner that a process has died."""
+"""Seconds for which the reason of a final loss is stored: as long as nodes remember a deletion. The last
+guard of a rebuilt object is stored as long, because Ray notices the death of a process far sooner."""
 
 
 @dataclass(slots=True)
@@ -56,22 +57,24 @@ class _Started:
     actor: Any
     address: str
     end: ray.ObjectRef
-    """Of the call that ends with the node."""
+    """The result of the call `run`, which ends with the node."""
 
 
 class Supervisor:
-    """Keeps one node actor on each live Ray node. Once restarted, it uses the node actors it finds."""
+    """Keeps one node actor on each live Ray node. After a restart it uses the node actors that it finds."""
 
     def __init__(self, store_size: str | None) -> None:
         self._store_size = store_size
         self._changed = threading.Condition()
         self._started: dict[str, _Started] = {}
         self._failures: dict[str, list[str]] = {}
-        """Of each live node that does not start: why not, the last times."""
+        """The last failures of each live Ray node whose Hoplite node does not start."""
         self._losses: dict[Loss, tuple[bytes, float]] = {}
-        """What is lost, the last claim to make it again, and since when that stands (`time.monotonic`)."""
+        """Open losses: the last claim to rebuild each, and the time (`time.monotonic`) since when it
+        stands."""
         self._entries: dict[tuple[bytes, bytes | None], float] = {}
-        """What is said for a while, by key, and since when (`time.monotonic`)."""
+        """Entries of the key-value store that expire, by key and value, and when each was first seen
+        (`time.monotonic`)."""
         self._stopping = False
         self._watching = threading.Thread(target=self._watch, name="hoplite-supervisor", daemon=True)
         self._watching.start()
@@ -80,8 +83,8 @@ class Supervisor:
     def addresses(self, timeout: float) -> dict[str, str]:
         """The address ("host:port") of each live Ray node's Hoplite node, by the Ray node's id in hex.
 
-        Waits until each has one. `NodeUnreachable` if some have none after `timeout` seconds, or fail to
-        start again and again.
+        Waits until each has one. Raises `NodeUnreachable` if some have none after `timeout` seconds, or fail
+        to start again and again.
         """
         deadline = Deadline(timeout)
         with self._changed:
@@ -95,9 +98,9 @@ class Supervisor:
             return {node: started.address for node, started in self._started.items() if node in alive}
 
     def stop(self) -> None:
-        """End all nodes, and start no more."""
+        """End all nodes, and start none any more."""
         self._stopping = True
-        # It looks this often at whether it is to stop.
+        # The thread checks `_stopping` this often.
         self._watching.join(2 * LOOK_INTERVAL + STOP_TIMEOUT)
         stopping = [started.actor.stop.remote(STOP_TIMEOUT) for started in self._started.values()]
         if stopping:
@@ -123,13 +126,13 @@ class Supervisor:
         self._forget(alive)
         new = sorted(alive - self._started.keys())
         if new and not self._started:
-            # The first is the one that the others join.
+            # The first node starts alone, and the others join it.
             self._start(new.pop(0))
         if self._started:
             list(threads.map(self._start, new))
 
     def _forget(self, alive: Collection[str]) -> None:
-        """Those that have ended, or whose Ray node has."""
+        """Drop the nodes that have ended, or whose Ray node has."""
         with self._changed:
             self._failures = {node: why for node, why in self._failures.items() if node in alive}
         ends = {started.end: node for node, started in self._started.items()}
@@ -139,11 +142,12 @@ class Supervisor:
             with self._changed:
                 started = self._started.pop(node)
             if node not in alive:
-                # Else Ray starts it again, and `_start` finds it.
+                # While its Ray node lives, Ray restarts the actor, and `_start` finds it.
                 ray.kill(started.actor)
 
     def _give_up_losses(self) -> None:
-        """Those that nobody has claimed for long: the process that could make them again has ended."""
+        """Give up losses without a claim for `CLAIM_TIMEOUT`: the process that could rebuild them has
+        ended."""
         now, before = time.monotonic(), self._losses
         self._losses = {}
         for loss, word in open_losses().items():
@@ -191,7 +195,7 @@ class Supervisor:
             self._changed.notify_all()
 
     def _address_of(self, node_actor: Any) -> str:
-        """Waits for it to start; no longer than until this is to stop."""
+        """The node's address. Waits until it has started, or until the supervisor stops."""
         address = node_actor.address.remote()
         deadline = Deadline(NODE_ACTOR_TIMEOUT)
         while not ray.wait([address], timeout=LOOK_INTERVAL)[0]:
@@ -204,7 +208,7 @@ class Supervisor:
 
 
 def _without_traceback(said: str) -> str:
-    """What an actor's error says behind the lines of where it was raised: its class and words."""
+    """The class and message of an actor's error, without the traceback before them."""
     found = re.search(r"^(\w+\.)*\w+: .*", said, re.MULTILINE | re.DOTALL)
     return found[0] if found else said
 
