@@ -1,7 +1,7 @@
 """Requests all large parts of a value before the first is awaited.
 
 Unpickling waits for one part after the other. So a pickle with several handles begins with a call of
-`handles.prefetch_parts`, which has the node fetch all parts at once. The result of the call is dropped.
+`handles.prefetch_parts`, which has the node fetch all parts at once. The call's result is dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hoplite.ray.values.pickled_names import HANDLES_MARK
 
 __all__ = ["note_part", "parts_noted", "with_prefetch"]
 
-# Without the pickler: it numbers what it remembers, and would change the numbers of all that follows.
+# Written without the pickler, which numbers what it memoises: the numbers of all that follows would change.
 _CALL = pickle.GLOBAL + HANDLES_MARK + b"\nprefetch_parts\n"
 _DROPPED = pickle.TUPLE1 + pickle.REDUCE + pickle.POP
 
@@ -27,7 +27,8 @@ _thread = _Thread()
 
 
 class parts_noted:
-    """Inside, this thread pickles one value. A class, since it is around every value."""
+    """Inside, this thread pickles one value. A class and no generator, for speed: it surrounds every
+    value."""
 
     __slots__ = ("_before",)
 
@@ -39,13 +40,14 @@ class parts_noted:
 
 
 def note_part(id: ObjectId) -> None:
-    """The value that this thread is pickling has this object in it."""
+    """Note that the value which this thread is pickling contains this object."""
     if _thread.parts is not None:
         _thread.parts.append(id)
 
 
 def with_prefetch(stream: bytes) -> bytes:
-    """`stream`, as this thread has pickled the value; of several objects, it asks for all at first."""
+    """The pickle `stream` that this thread has just made. With several objects in it, it begins with their
+    prefetch."""
     parts = _thread.parts
     if parts is None or len(parts) < 2:
         return stream

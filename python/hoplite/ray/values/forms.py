@@ -1,4 +1,4 @@
-"""The kinds of values that travel through Hoplite, and what their consumers get: see `Form`."""
+"""The types of values that travel through Hoplite, and the `Form` in which consumers get them."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ __all__ = ["Form", "form_of", "kinds", "received", "sent", "size_of", "spec_of"]
 
 
 class Form(enum.IntEnum):
-    """What a consumer sees."""
+    """The form in which a consumer gets a value."""
 
     ARRAY = 0
     """A read-only NumPy array in shared memory."""
     FORTRAN = 1
-    """The same in column-major order, which travels as its transpose."""
+    """A read-only NumPy array in column-major order. It travels as its transpose."""
     TENSOR = 2
-    """A PyTorch tensor in private memory: PyTorch knows no read-only ones."""
+    """A PyTorch tensor in private memory: PyTorch has no read-only tensors."""
     BUFFER = 3
     """An Arrow buffer in shared memory."""
 
 
 ARRAY_KINDS = frozenset("biufcmMSUV")
-"""NumPy's letters for what an object's header can say; `_is_plain` looks closer at V."""
+"""NumPy's letters of the dtypes that an object's header can describe. `_is_plain` looks closer at V."""
 
 
 def kinds() -> list[type]:
-    """The types that have forms, of the libraries imported by now."""
+    """The types that have forms, of the libraries imported so far."""
     found: list[type] = [np.ndarray]
-    # Imported for nobody: a value of theirs can only exist if someone has.
+    # The libraries are not imported here: a value of theirs exists only if the program has imported them.
     if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "Tensor"):
         found.append(torch.Tensor)
     if (pyarrow := sys.modules.get("pyarrow")) is not None and hasattr(pyarrow, "Buffer"):
@@ -48,7 +48,7 @@ def size_of(value: Any) -> int:
 
 
 def form_of(value: Any) -> Form | None:
-    """The form of a value of one of `kinds`; None if its kind of content must stay with Ray."""
+    """The form of a value of one of `kinds`. None if its content must stay with Ray."""
     if isinstance(value, np.ndarray):
         if not _is_plain(value.dtype):
             return None
@@ -58,13 +58,13 @@ def form_of(value: Any) -> Form | None:
     import torch
 
     dense = value.layout is torch.strided and value.device.type == "cpu" and not value.is_quantized
-    # What autograd knows of a tensor is Ray's to carry, as are complex ones' lazy conjugates.
+    # Ray must carry a tensor's autograd state, and the lazy conjugation and negation of complex tensors.
     plain = dense and not value.requires_grad and not value.is_conj() and not value.is_neg()
     return Form.TENSOR if plain else None
 
 
 def spec_of(value: Any, form: Form) -> str:
-    """The form, type and shape of a value of one of `kinds`, in a word."""
+    """The form, type and shape of a value of one of `kinds`, in one word."""
     if form is Form.BUFFER:
         return f"buffer({value.size})"
     kind = str(value.dtype) if form is Form.TENSOR else value.dtype.str
@@ -73,12 +73,12 @@ def spec_of(value: Any, form: Form) -> str:
 
 
 def sent(value: Any, form: Form) -> Any:
-    """What to put."""
+    """The array to put for `value`."""
     return value.T if form is Form.FORTRAN else value
 
 
 def received(client: Client, id: Any, form: Form, timeout: float | None, on_lost: OnLost) -> Any:
-    """The object as `form` shows it; arguments and errors as of `Client.get`."""
+    """The object in `form`. Arguments and errors as of `Client.get`."""
     if form is Form.TENSOR:
         return client.get_torch(id, timeout=timeout, on_lost=on_lost)
     array = client.get(id, timeout=timeout, on_lost=on_lost)
@@ -92,7 +92,7 @@ def received(client: Client, id: Any, form: Form, timeout: float | None, on_lost
 
 
 def _is_plain(dtype: np.dtype[Any]) -> bool:
-    # Records, and V with fields, may hold alignment and titles that a header does not.
+    # Records, and V with fields, may have alignment and titles, which a header does not describe.
     return (
         dtype.kind in ARRAY_KINDS
         and not dtype.hasobject

@@ -1,9 +1,9 @@
 """Holds the guards of yielded items for a while, in the worker that made them.
 
-Ray may ask a generator's caller whether it holds a guard before the caller has heard of the item. The
-caller says no, and the object is deleted. So the worker holds the guard until the task ends, and no longer:
-it may get the item back as an argument. An actor that runs several tasks at once may get it back earlier,
-so its items stay with Ray. See docs/decisions/0012-hoplite-on-ray.md.
+Ray may ask a generator's caller whether it holds a guard before the caller has heard of the item. The caller
+says no, and the object is deleted. So the worker holds the guard until the task ends. It does not hold it
+longer, because it may get the item back as an argument. An actor that runs several tasks at once may get it
+back earlier, so its items stay with Ray. See docs/decisions/0012-hoplite-on-ray.md.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ray._private.worker import Worker, global_worker
 __all__ = ["hold_yielded", "observe_task_ends", "yields_concurrently"]
 
 SECONDS = 2.0
-"""Held so long at most, of tasks that yield for long: far more than the caller takes to hear of an item, even
-on a busy machine."""
+"""Longest time for which the guard of an item is held while its task goes on. A caller hears of an item far
+sooner, even on a busy machine."""
 
 Attempt = tuple[ray.TaskID, int]
-"""A task, and which attempt at running it."""
+"""A task, and the number of the attempt at running it."""
 
 
 @dataclass(slots=True)
@@ -44,17 +44,18 @@ _original: Any = None
 
 class _Running(threading.local):
     ended: Attempt | None = None
-    """What this thread has run last."""
+    """The attempt that this thread has run last."""
 
 
 _running = _Running()
 
 
 def hold_yielded(guard: ray.ObjectRef) -> None:
-    """Hold `guard` for a while, if it may be a generator's.
+    """Hold `guard` for a while, if it may belong to a yielded item.
 
-    What is pickled here does not say whose it is: before its task ends, that is any value of a worker with a
-    generator among its functions; after it, where other functions' results are pickled, a generator's own.
+    Pickling does not tell to which result a value belongs. Before the task ends, any value of a worker with a
+    generator among its functions may be yielded. After it ends, only results of the generator itself may be:
+    other functions' results are pickled then, too.
     """
     global _thread
     observe_task_ends()
@@ -70,9 +71,10 @@ def hold_yielded(guard: ray.ObjectRef) -> None:
 
 
 def yields_concurrently() -> bool:
-    """Whether what this thread of a worker pickles may be yielded while the worker runs other tasks, too."""
+    """Whether a value that this thread pickles may be yielded while the worker runs other tasks."""
     if threading.current_thread() is threading.main_thread():
-        # Here Ray runs one task after the other, and those of threads and event loops elsewhere.
+        # On the main thread Ray runs one task after the other. Tasks of threads and event loops run
+        # elsewhere.
         return False
     generators = _generators()
     # Items of asynchronous generators are pickled on a thread that does not know the task.
@@ -81,30 +83,31 @@ def yields_concurrently() -> bool:
 
 def _may_yield(*, has_ended: bool) -> bool:
     generators = _generators()
-    # With `num_returns="dynamic"`: the caller hears of all items with the end.
+    # With `num_returns="dynamic"`, the caller hears of all items when the task ends.
     return bool(generators) and (not has_ended or _name_now() in generators)
 
 
 def _generators() -> list[str]:
-    """The names of those among the functions of this worker."""
+    """The names of this worker's functions that are generators."""
     functions = global_worker.function_actor_manager._function_execution_info.copy().values()
     return [info.function_name.rpartition(".")[2] for info in functions if _is_generator(info.function)]
 
 
 def _name_now() -> str:
-    """Of the function that this thread runs or has just run."""
+    """The name of the function that this thread runs or has just run."""
     name: str = global_worker.current_task_function_name
     return name.rpartition(".")[2]
 
 
 def _is_generator(function: Any) -> bool:
-    # Of an actor's method it is what calls the method.
+    # For an actor's method, Ray keeps a wrapper that calls the method.
     method = getattr(function, "method", function)
     return inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method)
 
 
 def observe_task_ends() -> None:
-    """Best called before the first task. May be called twice."""
+    """Have Ray's ends of tasks reported to this module. Best called before the first task. May be called
+    twice."""
     global _original
     with _lock:
         if _original is not None:
@@ -113,7 +116,7 @@ def observe_task_ends() -> None:
 
     @functools.wraps(_original)
     def record_task_log_end(self: Worker, task_id: ray.TaskID, attempt_number: int) -> None:
-        # Called when the caller of the task has heard of all items, and not yet of the end.
+        # Ray calls it when the task's caller has heard of all items, and not yet of the end.
         _end((task_id, attempt_number))
         _original(self, task_id, attempt_number)
 
@@ -137,5 +140,5 @@ def _let_go() -> None:
             late = _held.popleft() if _held and wait <= 0 else None
         if late is None:
             time.sleep(wait)
-        # Nor held by this frame while it sleeps.
+        # This frame must not hold the guard while it sleeps.
         del late

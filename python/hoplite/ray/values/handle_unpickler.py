@@ -1,8 +1,8 @@
 """Unpickling for processes that want only the handles in a value.
 
-Handles stay handles. Some values cannot be made with handles inside: Arrow tables, classes that compute
-with an array while they are unpickled, and classes that are not known here. Such a value is taken apart,
-with a dummy in place of all classes, and its handles are found.
+Handles stay handles. Some values cannot be built with handles inside: Arrow tables, classes that compute with
+an array while they are unpickled, and classes that cannot be imported here. Such a value is unpickled with a
+dummy in place of all classes, and its handles are found.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from hoplite.ray.values.pickled_names import HANDLES_MARK, HANDLES_MODULE, PACKI
 __all__ = ["are_handles_kept", "handles_in", "keep_handles", "unpickled"]
 
 REAL_MODULES = (PACKAGE_PREFIX, "ray._private.serialization")
-"""How the names of modules begin whose functions and classes are what they are: handles and references."""
+"""Prefixes of modules whose functions and classes are not replaced by dummies: those of handles and
+references."""
 
 LOAD_HANDLE = (HANDLES_MODULE, "load")
 UNPACK = (PACKING_MODULE, "_unpacked")
 LOAD_REFERENCE = ("ray._private.serialization", "_object_ref_deserializer")
-"""Functions that unpickling calls: for a handle, for a value that was packed, and for a reference."""
+"""Functions that a pickle calls to load a handle, a packed value, and a reference."""
 
 FIELD_MODULES = (forms.__name__, origins.__name__)
-"""Modules of what is in a handle besides."""
+"""Modules of the other fields of a handle."""
 
 _keeps_handles = False
 
 
 def keep_handles() -> None:
-    """From now on handles stay handles in this process, which wants no bytes: a node actor's."""
+    """From now on, handles stay handles in this process. Node actors call it: they need no bytes."""
     global _keeps_handles
     _keeps_handles = True
     SerializationContext._deserialize_pickle5_data = _with_dummies(
@@ -52,7 +53,7 @@ def are_handles_kept() -> bool:
 
 
 def unpickled(stream: bytes, buffers: Iterable[Any]) -> Any:
-    """`pickle.loads`; where handles are kept, of a value that cannot be made only its handles are."""
+    """As `pickle.loads`. Where handles are kept, a value that cannot be built is replaced by its handles."""
     buffers = list(buffers)
     try:
         return pickle.loads(stream, buffers=buffers)
@@ -65,7 +66,8 @@ def unpickled(stream: bytes, buffers: Iterable[Any]) -> Any:
 def handles_in(data: Any) -> list[tuple[str, Origin | None]]:
     """The guards (in hex) and origins of the handles in a value, given as Ray keeps it.
 
-    Nothing of the value is made, and no reference is counted. Where it cannot be read on, those before count.
+    The value is not built, and no reference is counted. If reading fails, the handles found before are
+    returned.
     """
     if HANDLES_MARK not in bytes(data):
         return []
@@ -98,9 +100,11 @@ class _DummyType(type):
 
 
 class _Dummy(metaclass=_DummyType):
-    """In place of all classes, functions, and what they make: may be called, and filled, in every way.
+    """Stands for all classes and functions, and for their results: it can be called, and filled, in every
+    way.
 
-    Itself, as what is called may make a class, as of those that are pickled with their code.
+    A call returns the dummy class itself. The callable may build a class, as for classes pickled with their
+    code.
     """
 
     def __new__(cls, *_: object, **__: object) -> Any:

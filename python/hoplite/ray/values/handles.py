@@ -48,7 +48,7 @@ assert __name__ == HANDLES_MODULE, "pickles name this module"
 logger = logging.getLogger(__name__)
 
 SLOWEST_BYTES_PER_SECOND = 100e6
-"""Slowest copying into the store that is waited for, on a machine that swaps."""
+"""Slowest rate of copying into the store that a put waits for: that of a machine that swaps."""
 
 
 class _Thread(threading.local):
@@ -62,12 +62,12 @@ _thread = _Thread()
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Stands for an object of Hoplite's: unpickling it, anywhere in the cluster, gives the value."""
+    """Stands for an object of Hoplite's. Unpickling it, anywhere in the cluster, gives the value."""
 
     guard: ray.ObjectRef
     form: Form
     origin: Origin | None
-    """How to make it again; None: it cannot be."""
+    """How to rebuild the object. None: it cannot be rebuilt."""
 
     @property
     def id(self) -> ObjectId:
@@ -75,7 +75,7 @@ class Handle:
         return id_of(self.guard)
 
     def value(self) -> Any:
-        """The value. Raises what `Client.get` raises."""
+        """The value. Raises the errors of `Client.get`."""
         deadline = connection.FOR_EVER if _thread.deadline is None else _thread.deadline
         try:
             return connection.call(self._value, deadline)
@@ -84,7 +84,7 @@ class Handle:
                 raise TimedOut(str(error)) from error
             raise
         except HopliteError as error:
-            # By it is known why the object cannot be had, if anybody said so.
+            # The id finds the reported reason why the object is unavailable.
             error.object_id = self.id
             raise
 
@@ -96,7 +96,7 @@ class Handle:
             return self._value_in_task(way.client, Deadline(patience))
 
     def _value_in_task(self, client: Client, deadline: Deadline) -> Any:
-        # A transfer that has begun goes on when this get of it ends.
+        # A transfer that has begun goes on when this get ends.
         try:
             return received(client, self.id, self.form, deadline.left_at_most(HOLD_CPUS_SECONDS), "raise")
         except ObjectLost:
@@ -111,7 +111,7 @@ class Handle:
 
     @property
     def on_lost(self) -> OnLost:
-        """What a get of it does when it is lost."""
+        """The `on_lost` for a get of this object."""
         if self.origin is None:
             return "raise"
         return lambda id: report_missing(self, certain=True, lender=lender_here())
@@ -121,7 +121,7 @@ class Handle:
 
 
 def load(guard: ray.ObjectRef, form: Form, origin: Origin | None) -> Any:
-    """Unpickle a handle."""
+    """Unpickle a handle: pickles call this function."""
     handle = Handle(guard, Form(form), origin)
     if _thread.kept is not None:
         _thread.kept.append(handle)
@@ -130,30 +130,30 @@ def load(guard: ray.ObjectRef, form: Form, origin: Origin | None) -> Any:
 
 
 def prefetch_parts(ids: bytes) -> None:
-    """Have the node bring the objects of a value that is being unpickled, given their ids in one."""
+    """Have the node fetch the objects of a value that is being unpickled. `ids`: their ids, concatenated."""
     if are_handles_kept() or _thread.kept is not None:
         return
     wanted = [ObjectId(ids[at : at + ObjectId.LENGTH]) for at in range(0, len(ids), ObjectId.LENGTH)]
-    # What cannot be had is told by the get of it.
+    # The later get of an unavailable object raises the error.
     with contextlib.suppress(HopliteError):
         connection.call(lambda way: way.client.prefetch(wanted, timeout=_patience(way)))
 
 
 def _patience(way: connection.Connection) -> float | None:
-    """Seconds to wait for bytes. The client's default; a caller's own deadline may be nearer."""
+    """Seconds to wait for bytes: the client's default, or until the thread's own deadline."""
     return way.client.default_timeout if _thread.deadline is None else _thread.deadline.left()
 
 
 def put_as_handle(value: Any, form: Form) -> Handle | None:
-    """Put `value` under a new guard; None, with a warning in the log, if Hoplite cannot take it now.
+    """Put `value` under a new guard. None, with a warning in the log, if Hoplite cannot take it now.
 
-    None, too, for what must not be a handle.
+    Also None for values that must not become handles.
     """
     if is_listing_only(value, form):
         return None
     if _thread.held is None and global_worker.mode == ray.WORKER_MODE and yields_concurrently():
         return None
-    # What is shared for a call, or put, is no part of the task's result.
+    # Values put for a call's arguments, or by `put`, are no part of the task's result.
     origin = next_origin(value, form) if _thread.held is None else None
     try:
         handle = connection.call(lambda way: _put(way, value, form, origin))
@@ -179,11 +179,12 @@ def _put(way: connection.Connection, value: Any, form: Form, origin: Origin | No
 
 
 class guards_held:
-    """Inside, what this thread shares stays at least until the end, and is no part of a task's result.
+    """Inside, this thread holds the guards of its puts until the end. The values are no part of a task's
+    result.
 
-    Around puts, and around calls, which may have large arguments: Ray counts the references inside of an
-    argument when it sends the call, and takes for granted that until then the caller holds what it pickled.
-    A class, since it is around every call: a generator takes twice as long.
+    It surrounds puts, and calls, which may have large arguments. Ray counts the references inside of an
+    argument when it sends the call. Until then, it assumes that the caller holds the pickled references. A
+    class, because it surrounds every call: a generator takes twice as long.
     """
 
     __slots__ = ("_before",)
@@ -197,7 +198,8 @@ class guards_held:
 
 @contextlib.contextmanager
 def kept_as_handles() -> Iterator[list[Handle]]:
-    """Inside, what this thread gets from Ray has handles in place of large values; gives a list of them."""
+    """Inside, values that this thread gets from Ray have handles in place of large parts. Gives a list of
+    them."""
     _thread.kept = []
     try:
         yield _thread.kept
@@ -207,7 +209,7 @@ def kept_as_handles() -> Iterator[list[Handle]]:
 
 @contextlib.contextmanager
 def loading_until(deadline: Deadline) -> Iterator[None]:
-    """Inside, this thread waits for the bytes of values until then at the latest."""
+    """Inside, this thread waits for the bytes of values until `deadline` at the latest."""
     before, _thread.deadline = _thread.deadline, deadline
     try:
         yield
@@ -217,10 +219,10 @@ def loading_until(deadline: Deadline) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unlocked() -> Iterator[None]:
-    """Inside, other threads can unpickle what they get from Ray, though this one has not done so yet.
+    """Inside, other threads can unpickle what they get from Ray while this thread waits.
 
-    Ray unpickles under a lock, against imports on several threads at once; a value that is made again may
-    need other threads of this process.
+    Ray unpickles under a lock, against imports on several threads at once. Rebuilding a value may need other
+    threads of this process.
     """
     lock = global_worker.function_actor_manager.lock
     if not lock._is_owned():
@@ -235,6 +237,6 @@ def _unlocked() -> Iterator[None]:
 
 
 def unavailable_here(error: HopliteError) -> ray.exceptions.RayError:
-    """The error for a value that is being unpickled on this thread, and cannot be had."""
+    """The error for an unavailable value that is being unpickled on this thread."""
     context = global_worker.get_serialization_context()
     return unavailable(context.get_outer_object_ref(), error)

@@ -1,4 +1,4 @@
-"""Arrays that are made in the node's store, so that sending them copies nothing."""
+"""Arrays made in the node's store, so that sending them needs no copy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["empty", "seal_in_place"]
 
 @dataclass(frozen=True, slots=True)
 class _StoreArray:
-    """Where an array lies that was not sent yet. It refers to the guard, and not to the array."""
+    """The object under an array that was not sent yet. It refers to the guard, and not to the array."""
 
     guard: ray.ObjectRef
     client: Client
@@ -33,22 +33,22 @@ class _StoreArray:
     dtype: np.dtype[Any]
 
     def is_as_made(self, array: npt.NDArray[Any]) -> bool:
-        """Whether `array` is what the object's header says: one may set an array's shape and dtype."""
+        """Whether `array` still matches the object's header. Users may set an array's shape and dtype."""
         return array.shape == self.shape and array.dtype == self.dtype and array.flags.c_contiguous
 
 
 _unsent: dict[int, _StoreArray] = {}
-"""By the `id` of their arrays, all of which are alive."""
+"""Arrays that were not sent yet, by their `id`. All are alive."""
 
 
 def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
-    """As `numpy.empty`, in this node's store: returned by a task, passed or put, it is not copied.
+    """As `numpy.empty`, in this node's store. Returned by a task, passed or put, the array is not copied.
 
-    That holds for the array itself; views of it are copied when they are sent, as all other arrays. Once
-    sent, it is read-only, and views made before must not be written to any more.
+    That holds for the array itself. Views of it are copied when they are sent, like all other arrays. Once
+    sent, the array is read-only, and earlier views must not be written to any more.
 
-    Arrays below the threshold are NumPy's own, as are those of a kind that Hoplite does not send, and
-    those for which the store has no room within a second.
+    Arrays below the threshold are NumPy's own. So are arrays that Hoplite does not send, and those for which
+    the store has no space within a second.
     """
     require_connection()
     private = np.empty(shape, dtype)
@@ -64,15 +64,15 @@ def _in_store(way: connection.Connection, like: npt.NDArray[Any]) -> npt.NDArray
     guard = way.guards.take()
     array = way.client.create(id_of(guard), like.shape, like.dtype, timeout=SPACE_TIMEOUT).array
     _unsent[id(array)] = _StoreArray(guard, way.client, array.shape, array.dtype)
-    # Its memory is given back with the array, to which all views of it refer: it lies on no other array.
+    # All views refer to this array, as it lies on no other array. So its memory can go when it is collected.
     weakref.finalize(array, _unsent.pop, id(array), None).atexit = False
     return array
 
 
 def seal_in_place(array: Any) -> ray.ObjectRef | None:
-    """If `array` is of `empty` and was not sent yet, this sends it; gives its guard.
+    """Send `array` if it was made by `empty` and not sent before. Returns its guard, or None.
 
-    Raises what `Creation.seal` raises: then it is an array as any other, whose bytes are still there.
+    Raises the errors of `Creation.seal`. After an error it is an ordinary array, whose bytes are still there.
     """
     made = _unsent.pop(id(array), None)
     if made is None or not made.is_as_made(array):

@@ -27,10 +27,10 @@ assert __name__ == PACKING_MODULE, "pickles name this module"
 
 
 class _Pickler(CloudPickler):  # type: ignore[misc]
-    """Ray's pickler, with reducers of Hoplite's besides."""
+    """Ray's pickler with Hoplite's reducers added."""
 
     def __init__(self, stream: io.BytesIO, take: Callable[[pickle.PickleBuffer], None]) -> None:
-        # Before the base's: that looks at it, once.
+        # Set before the base's `__init__`, which reads it once.
         self.dispatch_table = ChainMap(
             {kind: reducer_of(kind) for kind in kinds()}, CloudPickler.dispatch_table
         )
@@ -38,7 +38,7 @@ class _Pickler(CloudPickler):  # type: ignore[misc]
 
 
 class Packed:
-    """Pickles as `value` does, with handles in place of large parts; unpickles as `value` itself."""
+    """Pickles as `value` does, with handles in place of large parts. Unpickles as `value` itself."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -52,7 +52,7 @@ class Packed:
 
 
 class PackedSeveral(Packed):
-    """A tuple or list, whose items Ray may take for results of their own (`num_returns`)."""
+    """A packed tuple or list. Ray may take its items as separate results (`num_returns`)."""
 
     def __len__(self) -> int:
         return len(self.value)
@@ -65,7 +65,7 @@ def _unpacked(stream: bytes, *buffers: Any) -> Any:
     try:
         return unpickled(stream, buffers)
     except HopliteError as error:
-        # An error as the value: Ray raises it wherever this value is needed.
+        # The error becomes the value: Ray raises it wherever this value is needed.
         return unavailable_here(error)
 
 
@@ -74,7 +74,7 @@ def _packed(value: Any) -> Packed:
 
 
 def packing(function: Callable[..., Any], call: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Like `function`, of any kind, with its results (or what it yields) packed.
+    """A function like `function`, of any kind, whose results or yielded items are packed.
 
     `call` (default: `function`) is called in its place.
     """
@@ -106,9 +106,9 @@ def packing(function: Callable[..., Any], call: Callable[..., Any] | None = None
 
 
 def packing_actor(actor: type) -> type:
-    """A class with the public methods of `actor`, their results packed.
+    """A class with the public methods of `actor`, whose results are packed.
 
-    A shell around it and no subclass: an actor that calls its own methods gets what they return.
+    It wraps the class and is no subclass: an actor that calls its own methods gets unpacked results.
     """
 
     def start(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -116,7 +116,7 @@ def packing_actor(actor: type) -> type:
 
     own = inspect.getattr_static(actor, "__init__")
     if isinstance(own, FunctionType):
-        # Ray checks arguments against it; that of `object` tells nothing.
+        # Ray checks arguments against this signature. That of `object.__init__` says nothing.
         functools.update_wrapper(start, own)
 
     methods = {

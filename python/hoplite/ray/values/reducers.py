@@ -1,4 +1,4 @@
-"""Reducers that hand large values to Hoplite during pickling, one for each kind of value."""
+"""Reducers that hand large values to Hoplite during pickling, one for each type."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from hoplite.ray.values.handles import put_as_handle
 __all__ = ["Reducer", "reducer_of"]
 
 Reducer = Callable[[Any], Any]
-"""What `pickle` calls a reducer: from a value to its `__reduce__` tuple."""
+"""A reducer in the sense of `pickle`: from a value to its `__reduce__` tuple."""
 
 PROTOCOL = 5
-"""Ray's: with buffers out of band."""
+"""Ray's pickle protocol: 5 has buffers out of band."""
 
 UNCOUNTED = (
     # The channels of compiled graphs.
     "ray.experimental.channel.",
-    # Wants to know how many bytes a row of Ray Data's has.
+    # It measures the bytes of a row of Ray Data's.
     "ray.data._internal.size_estimator",
-    # Messages of Ray Serve's own.
+    # Ray Serve's own messages.
     "ray.serve._private.",
 )
-"""How the names of modules begin that serialise as Ray does for objects and calls, but make none of it."""
+"""Prefixes of modules that use Ray's serialisation for something else than objects and calls."""
 
 _SERIALIZE = SerializationContext.serialize.__code__
 
 _DUMPS = cloudpickle.dumps.__code__
 
 _reducers: weakref.WeakSet[Reducer] = weakref.WeakSet()
-"""Those of Hoplite's, of which one is enough."""
+"""Hoplite's own reducers, which must not wrap each other."""
 
 
 def reducer_of(kind: type) -> Reducer:
-    """Reduces values of `kind` to handles, and those that stay with Ray as was done before."""
+    """A reducer of `kind`: large values become handles, and the others are reduced as before."""
     before: Reducer = CloudPickler.dispatch.get(kind) or _reduced
     if before in _reducers:
         return before
@@ -66,22 +66,23 @@ def _reduced(value: Any) -> Any:
 
 
 def _is_counted() -> bool:
-    """Whether Ray counts references in what this thread pickles; not in closures and exceptions, say."""
+    """Whether Ray counts references in the pickle that this thread makes. It does not in closures and
+    exceptions."""
     if not global_worker.connected or not connection.is_expected():
         return False
     context = global_worker.get_serialization_context()
     if not context.is_in_band_serialization():
         return False
-    # Ray Direct Transport takes the tensors out, and serialises what is left.
+    # Ray Direct Transport takes the tensors out, and serialises the rest.
     if getattr(context._thread_local, "use_external_transport", False):
         return False
     return _is_ones_own()
 
 
 def _is_ones_own() -> bool:
-    """Whether what is being pickled is an object or a call of Ray's: no message, and no bytes inside of one.
+    """Whether Ray is pickling an object or a call itself: no message, and no bytes inside of an object.
 
-    Those outlive what they were in, and with it the references that Ray has found in them.
+    Such bytes may outlive the object they were in, and with it the references that Ray has found in them.
     """
     frame, dumps = sys._getframe(), 0
     while frame.f_code is not _SERIALIZE:

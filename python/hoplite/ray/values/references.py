@@ -19,13 +19,13 @@ from hoplite.timeouts import Deadline
 __all__ = ["get", "put", "remote", "wait"]
 
 wait = ray.wait
-"""`ray.wait`: Hoplite's objects are ready when they can be got from some node."""
+"""`ray.wait`. Hoplite's objects are ready when some node can send them."""
 
 
 def put(value: Any) -> ray.ObjectRef:
-    """`ray.put`, by way of Hoplite: of arrays, tensors and Arrow buffers above the threshold in `value`.
+    """`ray.put`, where arrays, tensors and Arrow buffers above the threshold in `value` go through Hoplite.
 
-    Raises `NodeUnreachable` where nobody has called `init`.
+    Raises `NodeUnreachable` if nobody has called `init`.
     """
     connection.require()
     with guards_held():
@@ -35,8 +35,8 @@ def put(value: Any) -> ray.ObjectRef:
 def get(references: ray.ObjectRef | Sequence[ray.ObjectRef], *, timeout: float | None = None) -> Any:
     """`ray.get`, where `timeout` (seconds) bounds Hoplite's part too.
 
-    Arrays are read-only views of shared memory. Raises `ray.exceptions.GetTimeoutError`, an error of
-    `ray.exceptions.ObjectLostError`'s family for what cannot be had, and what tasks raised.
+    Arrays are read-only views of shared memory. Raises `ray.exceptions.GetTimeoutError`, errors derived from
+    `ray.exceptions.ObjectLostError` for unavailable values, and the errors of tasks.
     """
     if timeout is None:
         return ray.get(references)
@@ -45,16 +45,16 @@ def get(references: ray.ObjectRef | Sequence[ray.ObjectRef], *, timeout: float |
         try:
             return ray.get(references, timeout=timeout)
         except ray.exceptions.ObjectFetchTimedOutError as error:
-            # A task's own error is its result, however late it is got.
+            # An error of the task itself is its result, even after the deadline.
             if not deadline.is_over() or isinstance(error, ray.exceptions.RayTaskError):
                 raise
             raise ray.exceptions.GetTimeoutError(str(error)) from error
 
 
 def remote(*args: Any, **options: Any) -> Any:
-    """`ray.remote`, for functions and classes whose results go through Hoplite.
+    """`ray.remote` for functions and classes whose results go through Hoplite.
 
-    As a decorator, with options of Ray's or without.
+    Used as a decorator, with or without Ray's options.
     """
     if len(args) == 1 and not options and callable(args[0]):
         return _packing(args[0], ray.remote)
