@@ -1,4 +1,5 @@
-"""Keeps a task's arguments so that it can run again: small ones copied, references without their values."""
+"""Saves a task's arguments so that it can run again: small ones as copies, references without their
+values."""
 
 from __future__ import annotations
 
@@ -18,44 +19,45 @@ from hoplite.errors import HopliteError
 __all__ = ["Actor", "ArgumentSaver", "CannotRunAgain", "Reference", "Remake", "reference_counts", "restored"]
 
 BYTES_MAX = 100 << 10
-"""Of one argument, as of what Ray copies into its message. Larger ones are the caller's to put."""
+"""Most bytes of one saved argument. It is also the most that Ray copies into its message. Callers should put
+larger arguments."""
 
 TOO_LARGE = f"an argument has more than {BYTES_MAX} bytes"
 
 FEW = 8
-"""Items of a list, tuple or dict that is cheaper to keep item by item than to pickle."""
+"""Most items of a list, tuple or dict that is saved item by item, which is cheaper than pickling it."""
 
 SCALARS = frozenset([bool, complex, float, int, type(None)])
 
 Remake = Callable[["Reference"], ray.ObjectRef]
-"""Gives a reference whose value is as that of one that is out of scope; else raises `CannotRunAgain`."""
+"""Gives a new reference to the same value, for one that is out of scope. Raises `CannotRunAgain`."""
 
 
 class CannotRunAgain(HopliteError):
-    """A task may not run again, or its arguments are large, or have gone."""
+    """A task may not run again, or its arguments are too large, or have gone."""
 
     def __init__(self, message: str, kind: str = "OBJECT_LOST") -> None:
-        """`kind`: the name of the one of Ray's `ErrorType`s that says this best."""
+        """`kind`: the name of the member of Ray's `ErrorType` that fits best."""
         super().__init__(message)
         self.kind = kind
 
 
 class Reference(NamedTuple):
-    """What is left of a reference in an argument: it does not keep the value alive."""
+    """A saved reference. It does not keep the value alive."""
 
     binary: bytes
     task: Any
-    """What is known of the task whose result it is; None: nothing."""
+    """The record of the task that returned it. None: no task is known."""
 
 
 class Actor(NamedTuple):
-    """What is left of an actor's handle."""
+    """A saved handle of an actor."""
 
     id: ray.ActorID
 
     def handle(self) -> ActorHandle:
-        """A handle of it. Raises `CannotRunAgain`."""
-        # Asked first: Ray ends a process that asks it for the handle of an actor it does not know.
+        """A handle of the actor. Raises `CannotRunAgain`."""
+        # Checked first: Ray ends a process that asks for the handle of an actor it does not know.
         if global_worker.core_worker.get_local_actor_state(self.id) is None:
             raise CannotRunAgain(f"this process knows the actor {self.id.hex()} no more")
         return global_worker.core_worker.get_actor_handle(self.id)
@@ -68,7 +70,7 @@ class _Pickled:
 
 
 class ArgumentSaver:
-    """Keeps the arguments of one call."""
+    """Saves the arguments of one call."""
 
     __slots__ = ("bytes", "hold", "reference")
 
@@ -77,16 +79,16 @@ class ArgumentSaver:
         reference: Callable[[ray.ObjectRef], Reference],
         hold: Callable[[ActorHandle], None],
     ) -> None:
-        """`hold`: what is kept of an actor does not keep it alive; this does."""
+        """`hold`: keeps an actor alive, which the saved handle does not."""
         self.reference = reference
         self.hold = hold
         self.bytes = 0
-        """What is kept, so far, besides references and scalars."""
+        """Bytes saved so far, besides references and scalars."""
 
     def saved(self, argument: Any) -> Any:
-        """In a form that changes no lifetimes, and which the caller's changes do not reach.
+        """The argument in a form that changes no lifetimes and that later changes by the caller do not reach.
 
-        Raises `CannotRunAgain`, and what pickling raises.
+        Raises `CannotRunAgain`, and the errors of pickling.
         """
         kind = type(argument)
         if kind in SCALARS:
@@ -109,7 +111,7 @@ class ArgumentSaver:
         return _Pickled(stream, pickler.references)
 
     def actor(self, handle: ActorHandle) -> Actor:
-        """What is kept of an actor's handle."""
+        """The saved form of an actor's handle."""
         self.hold(handle)
         return Actor(handle._actor_id)
 
@@ -120,7 +122,7 @@ class ArgumentSaver:
 
 
 def restored(argument: Any, remake: Remake) -> Any:
-    """The argument that was kept."""
+    """The argument from its saved form."""
     if isinstance(argument, (Reference, Actor)):
         return _restored(argument, remake)
     if isinstance(argument, _Pickled):
@@ -142,7 +144,7 @@ def _restored(reference: Reference | Actor, remake: Remake) -> ray.ObjectRef | A
 
 
 def reference_counts() -> dict[bytes, dict[str, int]]:
-    """Ray's counts of all references that this process has or owns, by id: in hex, as bytes."""
+    """Ray's counts of all references that this process has or owns, by id (in hex, as bytes)."""
     found: dict[bytes, dict[str, int]] = global_worker.core_worker.get_all_reference_counts()
     return found
 
@@ -151,7 +153,7 @@ class _Stream(io.BytesIO):
     def write(self, data: Any) -> int:
         # Large parts come as `pickle.PickleBuffer`s.
         if self.tell() + memoryview(data).nbytes > BYTES_MAX:
-            # Before all of it is there.
+            # Raised before all bytes are copied.
             raise CannotRunAgain(TOO_LARGE)
         return super().write(data)
 

@@ -24,26 +24,26 @@ from hoplite.ray.values.packing import Packed
 __all__ = ["Function", "Method", "is_rebuild"]
 
 GUARDS_TIMEOUT = 30.0
-"""Seconds to wait for guards from the node actor of the node where a task runs again."""
+"""Seconds to wait for new guards from the actor of the node where a task runs again."""
 
 BACKPRESSURE = "_generator_backpressure_num_objects"
-"""An option of Ray's for what yields its results, which a call that makes them again does not."""
+"""An option of Ray's for generators. The call that rebuilds their items is no generator."""
 
 Args = list[Any]
 Kwargs = dict[str, Any]
 
 
 class Part(NamedTuple):
-    """A large value of a result."""
+    """A large value in a result."""
 
     guard: str
-    """In hex."""
+    """The guard's id in hex."""
     spec: str
-    """Its type and shape."""
+    """The value's type and shape."""
 
 
 Parts = dict[int, Part]
-"""Values to make again, by their places among the large ones of a result."""
+"""The values to rebuild, by their index among the large values of a result."""
 
 
 class Function(NamedTuple):
@@ -53,35 +53,36 @@ class Function(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As in its definition."""
+        """The function's name, as in its definition."""
         return str(self.function._function.__name__)
 
     def call(self, args: Args, kwargs: Kwargs, options: Kwargs) -> Any:
-        """The references of another call."""
+        """The references that another call returns."""
         return self.function._remote(args=args, kwargs=kwargs, **options)
 
     def call_to_rebuild(
         self, args: Args, kwargs: Kwargs, options: Kwargs, retries: int, lender: Lender | None
     ) -> ray.ObjectRef:
-        """A call that makes parts of the result again, and returns their new guards.
+        """A call that rebuilds parts of the result, and returns their new guards.
 
-        `args`: how many results there are, the parts, and the arguments of the first call. `lender`: on whose
-        resources it runs.
+        `args`: the number of results, the parts, and the arguments of the first call. `lender`: the task on
+        whose resources it runs.
         """
         environment: dict[str, str] = {}
         if lender is not None and (on_theirs := lent_options(options, lender)) is not None:
             options, environment = on_theirs
-        # To Ray, and who asks it, this is the same function.
+        # Ray, and users who look at its state, see the same function.
         options = {"name": self.name, **options, "num_returns": 1, "max_retries": retries}
         options.pop(BACKPRESSURE, None)
         args = [self.function._function, environment, *args]
-        # As of Ray's own tasks with GPUs, the process ends: it would keep the devices that it has opened.
+        # A process with GPUs exits after the task, as for Ray's own tasks. Otherwise it would keep the
+        # devices open.
         again = _REBUILD_AND_EXIT if options.get("num_gpus") or environment else _REBUILD
         return again._remote(args=args, kwargs=kwargs, **options)
 
 
 class Method(NamedTuple):
-    """A method of an actor, which may end when nobody else refers to it."""
+    """A method of an actor. The actor may end when nobody else refers to it."""
 
     actor: Actor
     name: str
@@ -101,7 +102,7 @@ class Method(NamedTuple):
 
 
 def is_rebuild(function: RemoteFunction) -> bool:
-    """Whether it only makes again what another has made."""
+    """Whether this function only rebuilds what another has made."""
     return function is _REBUILD or function is _REBUILD_AND_EXIT
 
 
@@ -133,21 +134,21 @@ def _rebuild_method(
 
 
 def _new_guards(name: str, parts: Parts) -> list[ray.ObjectRef] | CannotRunAgain:
-    """Asked for before the function begins: by them its caller knows that it has."""
+    """New guards, requested before the function begins: by them its caller knows that it has begun."""
     try:
         node_actor = node_actor_of(ray.get_runtime_context().get_node_id(), GUARDS_TIMEOUT)
         request = node_actor.replacement_guards.remote([part.guard for part in parts.values()])
         guards: list[ray.ObjectRef] = ray.get(request, timeout=GUARDS_TIMEOUT)
     except (HopliteError, ray.exceptions.RayError) as error:
-        # No error of the function's.
+        # This is no error of the function.
         return CannotRunAgain(f"{name} could not run again: {type(error).__name__}: {error}")
     return guards
 
 
 def _put_parts(result: Any, name: str, outputs: int, parts: Parts) -> CannotRunAgain | None:
-    """In a task: put `parts` of what the function `name` has returned, or yields.
+    """In a task: put `parts` of the values that the function `name` has returned, or yields.
 
-    If it is not what it was, gives the reason. An exception Ray would answer with another run.
+    Returns the reason if they differ from the first run. Ray would answer an exception with another run.
     """
     missing, at = dict(parts), 0
     for output in result if outputs > 1 or inspect.isgenerator(result) else [result]:

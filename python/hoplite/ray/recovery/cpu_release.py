@@ -1,7 +1,7 @@
-"""Waits for an object as `ray.get` waits: a task's processors are free for others meanwhile.
+"""Waits for an object as `ray.get` waits: meanwhile, the task's CPUs are free for other tasks.
 
-A task that waits inside Hoplite keeps its processors. If the object must be rebuilt and the cluster has no
-other processor left, both tasks would wait for ever.
+A task that waits inside Hoplite keeps its CPUs. If the object must be rebuilt and the cluster has no other
+CPU left, both tasks would wait for ever.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from hoplite.timeouts import Deadline
 __all__ = ["HOLD_CPUS_SECONDS", "holds_cpus", "wait_until_available"]
 
 HOLD_CPUS_SECONDS = 1.0
-"""Seconds for which a task may keep its processors while it waits for bytes: most come sooner."""
+"""Seconds for which a task may keep its CPUs while it waits for bytes. Most come sooner."""
 
 LOOK_SECONDS = 5.0
-"""For which the node actor looks at a time: for longer it would look for a task that has been killed."""
+"""Longest time in seconds that the node actor waits in one call. It may wait for a task that has been
+killed."""
 
 NODE_ACTOR_TIMEOUT = 30.0
-"""Seconds to wait for this node's node actor, which may be starting anew."""
+"""Seconds to wait for the local node actor, which may be restarting."""
 
 
 def holds_cpus() -> bool:
-    """Whether this is a task, which has processors that Ray counts; actors keep theirs in any case.
+    """Whether this thread runs a task that has CPUs counted by Ray. Actors keep their CPUs in any case.
 
-    Ray runs tasks on the main thread. Another may be Ray's own, which unpickles what `ObjectRef.future` and
-    `await` bring, and on which the answers of calls come: there nobody may wait for one.
+    Ray runs tasks on the main thread. Other threads may be Ray's own: they unpickle values for
+    `ObjectRef.future` and `await`, and receive the answers of calls. No such thread may wait for an answer.
     """
     return (
         threading.current_thread() is threading.main_thread()
@@ -42,7 +43,7 @@ def holds_cpus() -> bool:
 
 
 def wait_until_available(id: ObjectId, deadline: Deadline) -> None:
-    """Wait until some node has the object, or `TimedOut`. Raises `NodeUnreachable`, `ObjectDeleted`."""
+    """Wait until some node has the object. Raises `TimedOut`, `NodeUnreachable`, `ObjectDeleted`."""
     node = ray.get_runtime_context().get_node_id()
     node_actor = node_actor_of(node, deadline.left_at_most(NODE_ACTOR_TIMEOUT))
     try:

@@ -1,9 +1,9 @@
-"""Remembers the tasks that this process has called, so that they can make lost results again.
+"""The table of the tasks that this process has called and can run again to rebuild lost results.
 
-Ray runs a task again only for results in its object store, and handles lie in messages. So the caller
-records function, arguments and options while any result is referred to. Most tasks have nothing large, so
-recording costs little. Records are dropped by a look now and then: a callback of Ray's would take Python's
-lock for each task.
+Ray runs a task again only for results in its object store, and handles lie in messages. So the caller records
+function, arguments and options while any result is referred to. Most tasks have nothing large, so recording
+costs little. Records are dropped by a look now and then: a callback of Ray's would take Python's lock for
+each task.
 """
 
 from __future__ import annotations
@@ -44,30 +44,32 @@ __all__ = [
 ]
 
 DEPTH_MAX = 100
-"""Tasks in a row, each an argument's of the next, that are remembered when their results have gone."""
+"""Most tasks in a chain, each an argument of the next, that stay recorded after their results have gone."""
 
 REMADE_MAX = 64
-"""Tasks whose results are kept as arguments while others are made again, that may take the same."""
+"""Tasks whose results are kept while others are rebuilt, which may take the same results as arguments."""
 
 LOOKS_SHARE = 0.01
-"""Of a processor's time that looking at Ray's references may take: where there are many, looks are rare."""
+"""Share of a processor's time that looks at Ray's references may take. With many references, looks are
+rare."""
 
 MESSAGE_BYTES_MAX = 100 << 10
-"""Of a result that Ray sends in a message, and not by its object store."""
+"""Most bytes of a result that Ray sends in a message. Larger results lie in its object store."""
 
 
 class _TaskTable:
-    """Those that are remembered, by their ids in hex, the oldest first."""
+    """The recorded tasks by their ids in hex, the oldest first."""
 
     def __init__(self) -> None:
         self.by_id: collections.OrderedDict[str, TaskRecord] = collections.OrderedDict()
         self.is_enabled = True
         self.remade: dict[bytes, list[ray.ObjectRef]] = {}
-        """By task, what another call like it has returned as arguments of what is being made again."""
+        """Results of tasks that were called again to get arguments of a rebuild, by the id of the first
+        call's task."""
         self._bytes_max = LINEAGE_BYTES_MAX
         self._bytes = 0
         self._next_look = 0.0
-        # What is freed inside may, by the garbage collector, call tasks.
+        # Reentrant: under it, the garbage collector may free objects whose ends call tasks.
         self._lock = threading.RLock()
 
     def add(self, id: str, task: TaskRecord) -> None:
@@ -78,7 +80,7 @@ class _TaskTable:
                 self._make_room()
 
     def add_needs(self, id: str, needs: list[str]) -> None:
-        """Of a call whose results are nobody's, but that must find what it takes."""
+        """Record what a call `needs`, though nobody refers to its results."""
         refused = CannotRunAgain("it makes no result")
         parent = global_worker.current_task_id
         if needs and id not in self.by_id:
@@ -98,7 +100,7 @@ class _TaskTable:
                 break
             oldest = next(iter(self.by_id))
             if self.by_id[oldest].again:
-                # It holds what was made again.
+                # The record holds guards of rebuilt values.
                 self.by_id.move_to_end(oldest)
             else:
                 self._refuse(
@@ -110,16 +112,18 @@ class _TaskTable:
                 )
 
     def drop_ended(self) -> None:
-        """All, unless it is too soon after the last time."""
+        """Drop the records of all tasks without references, unless the last look was too recent."""
         if not self.by_id or time.monotonic() < self._next_look:
             return
         before = time.thread_time()
-        # In this order: a task that is added now has its results' references already.
+        # The tasks are listed before the references: a task that is added now has references to its results
+        # already.
         with self._lock:
             known = list(self.by_id)
         references = [reference.decode() for reference in reference_counts()]
         counted = {task_of(reference) for reference in references}
-        # What begins an actor is of no use once it has begun, though somebody refers to the actor.
+        # The record of an actor's creation is of no use once the actor has begun, even if somebody refers to
+        # it.
         ended = [id for id in known if id not in counted or self._begins(id)]
         needed = self._needed_still() if ended else set()
         for id in ended:
@@ -133,9 +137,10 @@ class _TaskTable:
         return task is not None and task.target is None
 
     def _needed_still(self) -> set[str]:
-        """Tasks that have not ended, though nobody refers to their results, and those they take results of.
+        """Pending tasks, though nobody refers to their results, and the tasks whose results they take.
 
-        Small results, as handles are, go along with a call: Ray counts them no more, and may run it again.
+        Small results, and so handles, are copied into a call. Ray does not count them any more, and may
+        repeat the call.
         """
         pending = self._pending()
         return pending | self._taken_by(pending)
@@ -158,7 +163,8 @@ class _TaskTable:
         return {need for id in ids if (task := self.by_id.get(id)) is not None for need in task.needs}
 
     def _unpin_arguments(self, references: list[str]) -> None:
-        """For tasks that have ended and returned nothing large: nobody asks them to make that again."""
+        """Unpin the arguments of finished tasks that returned nothing large: nobody will ask for a
+        rebuild."""
         results: dict[str, list[ray.ObjectRef]] = {}
         for reference in references:
             task = self.by_id.get(task_of(reference))
@@ -181,12 +187,12 @@ class _TaskTable:
     def results(self) -> list[ray.ObjectRef]:
         counts = reference_counts()
         counted = [reference.decode() for reference, count in counts.items() if any(count.values())]
-        # Arguments first, as they are to be made.
+        # Arguments come first, as they must be rebuilt first.
         counted.sort(key=lambda reference: depth(task_of(reference)))
         waiting = [
             ray.ObjectRef(bytes.fromhex(reference)) for reference in counted if self._may_be_lost(reference)
         ]
-        # Where this process has left Ray meanwhile, to wait would begin anew.
+        # If this process has left Ray meanwhile, `ray.wait` would connect again.
         if not waiting or not global_worker.connected:
             return []
         ready: list[ray.ObjectRef]
@@ -199,11 +205,11 @@ class _TaskTable:
         return may_run and not is_put(bytes.fromhex(reference))
 
     def _refuse(self, id: str, why: CannotRunAgain) -> None:
-        """Remember of a task no more than why it is not run again."""
+        """Reduce a record to the reason why its task is not run again."""
         task = self.by_id[id]
         self.by_id.move_to_end(id)
         self._bytes -= task.bytes
-        # First: it is never to run with arguments that are not its own.
+        # Set first: the task must never run with arguments that are not its own.
         task.refused = why
         task.args, task.kwargs, task.bytes, task.pinned = (), {}, 0, ()
 
@@ -212,8 +218,8 @@ class _TaskTable:
             task = self.by_id.pop(id, None)
             if task is not None:
                 self._bytes -= task.bytes
-                # Later tasks may know of it still, and have it make their arguments again; its results' new
-                # guards end here.
+                # Records of later tasks may still refer to this one, to rebuild their arguments. The new
+                # guards of its own results end here.
                 task.again, task.taken_back = None, ()
                 if task.is_large is False:
                     task.pinned = ()
@@ -225,16 +231,16 @@ _table = _TaskTable()
 def record(
     target: Function | Method, retries: int, args: Any, kwargs: Any, options: dict[str, Any], results: Any
 ) -> None:
-    """Remember a call as long as its `results` are referred to.
+    """Record a call for as long as its `results` are referred to.
 
-    `retries`: how often Ray would run it again.
+    `retries`: how often Ray would repeat it; below 0: always.
     """
     if isinstance(results, ray.ObjectRef):
         first, count = results, 1
     elif isinstance(results, list) and results:
         first, count = results[0], len(results)
     elif isinstance(results, ray.ObjectRefGenerator):
-        # Of the same task are those that come; none is a result of its own.
+        # The references that it yields are of the same task. The first reference is no result.
         first, count = results._generator_ref, 0
     else:
         return
@@ -249,7 +255,7 @@ def takes_results(args: Any, kwargs: Any) -> bool:
 
 
 def record_actor(actor: ActorHandle, args: Any, kwargs: Any) -> None:
-    """Remember what an actor begins with until it has begun."""
+    """Record what an actor's creation needs, until the actor has begun."""
     id = ray.TaskID.for_actor_creation_task(actor._actor_id).hex()
     _table.add_needs(id, tasks_among(args, kwargs))
 
@@ -288,7 +294,7 @@ def _noted(
         saved_args = [saver.saved(value) for value in args] if args else ()
         saved_kwargs = {name: saver.saved(value) for name, value in kwargs.items()} if kwargs else {}
     except Exception as error:
-        # Too large, or not to be pickled like this: the caller has heard from Ray what it needs to hear.
+        # An argument is too large, or cannot be pickled like this. Ray has told the caller what it must know.
         refused, taken = CannotRunAgain(str(error)), tasks_among(args, kwargs)
         return TaskRecord(target, (), {}, options, outputs, refused=refused, parent=parent, needs=taken)
     depth = 1 + max(task.depth for task in tasks) if tasks else 1
@@ -308,7 +314,7 @@ def _noted(
 
 
 def _too_deep(task: TaskRecord) -> TaskRecord:
-    """What is remembered of it instead."""
+    """The record that replaces one at the end of a too long chain."""
     forgotten = CannotRunAgain(
         f"more than {DEPTH_MAX} tasks in a row were to be remembered",
         "OBJECT_UNRECONSTRUCTABLE_LINEAGE_EVICTED",
@@ -323,56 +329,59 @@ def _disabled() -> CannotRunAgain:
 
 
 def known(task: str) -> TaskRecord | None:
-    """The task with this id (in hex), if this process has called it."""
+    """The record of the task with this id (in hex), if this process has called it."""
     return _table.by_id.get(task)
 
 
 def depth(task: str) -> int:
-    """Of a task (its id in hex): tasks in a row, each an argument's of the next; 0: it is not known."""
+    """The length of the longest chain of recorded tasks up to this one (id in hex). 0: the task is not
+    known."""
     found = _table.by_id.get(task)
     return 0 if found is None else found.depth
 
 
 def knows_any() -> bool:
-    """Whether this process remembers tasks."""
+    """Whether this process has recorded tasks."""
     return bool(_table.by_id)
 
 
 def results() -> list[ray.ObjectRef]:
-    """Of tasks that may run again: those that this process refers to, that have come and may be lost."""
+    """References that this process has to results that are ready and may be lost, of tasks that may run
+    again."""
     return _table.results()
 
 
 def needed_for(tasks: Iterable[str]) -> set[str]:
-    """These and all pending tasks, with all tasks whose results they need, directly or not (ids in hex)."""
+    """The ids (in hex) of these tasks, all pending tasks, and all tasks whose results those need, even
+    indirectly."""
     return _table.needed_for(tasks)
 
 
 def drop_ended() -> None:
-    """Forget the tasks whose results nobody refers to any more; sooner or later, if called often."""
+    """Forget the tasks whose results nobody refers to any more. Call it often: most calls do nothing."""
     _table.drop_ended()
 
 
 def limit(settings: LineageSettings) -> None:
-    """Remember no more than the Ray cluster that this process is connected to would."""
+    """Record no more than the Ray cluster that this process is connected to would."""
     _table.limit(settings)
 
 
 def forget_all() -> None:
-    """Those of a Ray cluster that this process has left."""
+    """Forget all tasks, which were of a Ray cluster that this process has left."""
     global _table
     _table = _TaskTable()
 
 
 def drop_remade() -> None:
-    """Nothing is being made again: arguments that were made again for it are of no use any more."""
+    """Drop the results that were made again as arguments. Called when no rebuild is in progress."""
     _table.remade.clear()
 
 
 def run_again(task: TaskRecord, parts: Parts, lender: Lender | None = None) -> ray.ObjectRef:
-    """Make `parts` again; the call that does. Raises `CannotRunAgain`.
+    """Rebuild `parts`. Returns the call that does. Raises `CannotRunAgain`.
 
-    `lender`: runs on what this one holds, which the task `can_use`.
+    `lender`: runs on the resources that it holds, and that the task `can_use`.
     """
     rerun = task.run_again(parts, lender, remade)
     if rerun.takes:
@@ -384,7 +393,7 @@ def remade(reference: Reference) -> ray.ObjectRef:
     if reference.task is None:
         raise CannotRunAgain(f"the argument {reference.binary.hex()} is gone, and no task can make it")
     index = index_of(reference.binary)
-    # What a generator yields comes behind its results.
+    # Items of a generator have higher indices than its results.
     if index > reference.task.outputs:
         raise CannotRunAgain(f"the argument {reference.binary.hex()} was yielded, and is gone")
     task = task_id_of(reference.binary)
@@ -396,14 +405,14 @@ def remade(reference: Reference) -> ray.ObjectRef:
 
 
 def _is_made_once(reference: bytes, task: TaskRecord | None) -> bool:
-    """Whether no task makes it again: it was put, or what returned it is not retried."""
+    """Whether no task can rebuild it: it was put, or its task is not retried."""
     if is_put(reference):
         return True
     return task.retries == 0 if task is not None else is_of_actor(reference)
 
 
 def _are_large(results: list[ray.ObjectRef]) -> bool:
-    """Whether some of these, which are ready, are elsewhere than in this process, or hold handles."""
+    """Whether some of these ready results lie outside this process's memory, or hold handles."""
     try:
         found = global_worker.core_worker.get_objects(results, 0)
     except ray.exceptions.GetTimeoutError:

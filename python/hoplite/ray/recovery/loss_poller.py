@@ -1,7 +1,7 @@
 """Checks now and then whether any node still has the objects that this process waits for.
 
 Hoplite tells a waiting get that its object is lost, unless all nodes that knew of the object died too. Then
-the object seems never to have existed, and the get waits for it. Here it is known that it existed.
+the object seems never to have existed, and the get waits on. This module knows that it existed.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ __all__ = ["awaiting", "report_missing"]
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
-"""Seconds between two looks at an object that is waited for."""
+"""Seconds between two looks for an awaited object."""
 
 LOOKS_MIN = 2
-"""In a row that found nothing, until an object's maker is asked for it: after the end of a node the others
-need a moment to tell each other what they have."""
+"""Looks in a row that find no copy, until the object's task is asked to rebuild it. After the end of a node,
+the others need a moment to tell each other what they have."""
 
 LOOKS_MAX = 20
-"""In a row that found nothing, until an object that no task can make is given up. That deletes it, also where
-it may be cut off from here: so only after the 14 s in which Ray, by default, counts a silent node as dead."""
+"""Looks in a row that find no copy, until an object without a task is given up. Giving up deletes it, even if
+it is only cut off from here. So it takes longer than the 14 s after which Ray, by default, declares a silent
+node dead."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,9 +68,9 @@ def awaiting(*handles: Handle) -> Iterator[None]:
 
 
 def report_missing(handle: Handle, *, certain: bool, lender: Lender | None = None) -> None:
-    """Nobody has the object, or nobody who is seen from here: ask its maker for it.
+    """Report that no node has the object, or none that is reachable from here: its task shall rebuild it.
 
-    `lender`: the task that waits for it, if it is one that lends what it holds.
+    `lender`: the task that waits for the object, if it lends its resources.
     """
     if handle.origin is not None:
         for awaited in _awaited.copy():
@@ -96,7 +97,7 @@ def _start() -> None:
 def _watch() -> None:
     while True:
         time.sleep(LOOK_INTERVAL)
-        # Not here: what this frame named last, it would hold until it names another.
+        # Called, not inlined: this frame would hold the last awaited object until the next look.
         _look_around()
 
 
@@ -106,7 +107,7 @@ def _look_around() -> None:
         try:
             _look(awaited)
         except HopliteError as error:
-            # Deleted, or this node is being started anew: the waiting one hears of it too.
+            # Deleted, or the node is being restarted: the waiting get gets the same error.
             logger.debug("looking for %s again: %s", awaited.handle.id, error)
         except Exception:
             logger.exception("looking for %s again", awaited.handle.id)

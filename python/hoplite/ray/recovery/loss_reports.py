@@ -1,7 +1,7 @@
 """Reports of lost objects, in Ray's key-value store.
 
-A process that misses an object writes one, and the process that can rebuild the object reads it. Reports
-are not calls: the writer may be unpickling, and calls would wait for that.
+A process that misses an object writes a report. The process that can rebuild the object reads it. Reports are
+no calls: the writer may be unpickling, and calls would wait for that.
 """
 
 from __future__ import annotations
@@ -47,33 +47,34 @@ CERTAIN = b"certain"
 CLAIMED = b"claimed "
 
 RAISED = "TASK_EXECUTION_EXCEPTION"
-"""Of the kinds of Ray's `ErrorType`, the one that has no reason but an error."""
+"""The member of Ray's `ErrorType` whose reason is an error itself."""
 
 REASON_CHARS_MAX = 10_000
-"""Of why an object is lost: what users' errors say may be long, and is kept for each object for minutes."""
+"""Most characters of a stored reason. Messages of users' errors may be long, and each is stored for
+minutes."""
 
 
 class Loss(NamedTuple):
-    """An object that nobody has."""
+    """An object that no node has."""
 
     origin: Origin
     guard: str
-    """In hex: the object's id follows from it."""
+    """The guard in hex. The object's id follows from it."""
 
 
 class Report(NamedTuple):
-    """The latest word of a loss."""
+    """The state of a loss report."""
 
     certain: bool
-    """Who reported it knew that no node has it."""
+    """Whether the reporter knew that no node has the object."""
     claimed: bytes
-    """By whom it is being made again, and how often that was said so far; empty: by nobody."""
+    """The process that claims to rebuild it, and its number of claims so far. Empty: no process does."""
 
 
 def report(loss: Loss, *, certain: bool, lender: Lender | None = None) -> None:
-    """Ask for the object; `certain`: it is not only cut off from here. Twice is as once.
+    """Ask for the object. `certain`: no node has it, and it is not only cut off from here. Idempotent.
 
-    `lender`: a task that waits for it, and lends what it holds. What was said before stays, unless this says
+    `lender`: a task that waits for it and lends its resources. An earlier report stays unless this one says
     more.
     """
     if lender is not None:
@@ -85,34 +86,34 @@ def report(loss: Loss, *, certain: bool, lender: Lender | None = None) -> None:
 
 
 def lender_for(loss: Loss) -> Lender | None:
-    """A task that waits for the object, and has started; the last one that said so.
+    """The last task that reported waiting for the object as a lender, which has started.
 
-    Or who has lent to that one, which holds nothing itself then.
+    If that task runs on borrowed resources, it is the lender of those.
     """
     lender = _lender(_lender_key(loss))
     return None if lender is None else _lender(_lent_key(lender.task)) or lender
 
 
 def record_lending(task: str, lender: Lender) -> None:
-    """A call, given by its task's id in hex, runs on what `lender` holds."""
+    """Record that a call, given by its task's id in hex, runs on the resources of `lender`."""
     internal_kv._internal_kv_put(
         _lent_key(task), json.dumps(lender).encode(), overwrite=True, namespace=NAMESPACE
     )
 
 
 def remove_lender(loss: Loss) -> None:
-    """That task has ended."""
+    """Remove the lender: that task has ended."""
     internal_kv._internal_kv_del(_lender_key(loss), namespace=NAMESPACE)
 
 
 def claim(loss: Loss, by: str, times: int) -> None:
-    """Say that the object is being made again. Who stops saying so has ended."""
+    """Claim to rebuild the object. A process that stops claiming has ended."""
     word = CLAIMED + f"{by} {times}".encode()
     internal_kv._internal_kv_put(_key(loss), word, overwrite=True, namespace=NAMESPACE)
 
 
 def open_losses() -> dict[Loss, Report]:
-    """All that were reported and not settled."""
+    """All losses that were reported and not settled."""
     found = {}
     for key in internal_kv._internal_kv_list(PREFIX, namespace=NAMESPACE):
         value = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
@@ -123,31 +124,32 @@ def open_losses() -> dict[Loss, Report]:
 
 
 def settle(loss: Loss) -> None:
-    """Take the report away: somebody has made the object again, or nobody can."""
+    """Remove the report: the object is rebuilt, or nobody can rebuild it."""
     internal_kv._internal_kv_del(_key(loss), namespace=NAMESPACE)
     remove_lender(loss)
 
 
 def record_reason(id: ObjectId, kind: str, reason: str) -> None:
-    """Nobody will make the object again: `kind` is the name of one of Ray's `ErrorType`s.
+    """Record why nobody will rebuild the object. `kind`: the name of a member of Ray's `ErrorType`.
 
-    What was said first stays: by the process that called the task, before others give it up in its place.
+    The first reason stays. It is that of the process that called the task, before others give up in its
+    place.
     """
-    # Of a traceback, which it may be, the end says most.
+    # The reason may be a traceback, whose end says most.
     word = f"{kind} {reason[-REASON_CHARS_MAX:]}".encode(errors="backslashreplace")
     internal_kv._internal_kv_put(_reason_key(id), word, overwrite=False, namespace=NAMESPACE)
 
 
 def record_error(id: ObjectId, error: bytes) -> None:
-    """The same, of an object whose second run has ended with `error`, which is pickled."""
+    """Record that the object's rebuild has ended with `error`, which is pickled."""
     word = b" ".join((RAISED.encode(), base64.b64encode(error)))
     internal_kv._internal_kv_put(_reason_key(id), word, overwrite=False, namespace=NAMESPACE)
 
 
 def reason_of(id: ObjectId) -> tuple[str, str] | None:
-    """The kind and the reason that were said of an object; None: nothing was.
+    """The recorded kind and reason for an object. None: nothing was recorded.
 
-    Of the kind `RAISED` the reason is an error, pickled, in base 64.
+    For the kind `RAISED`, the reason is a pickled error in base 64.
     """
     word = internal_kv._internal_kv_get(_reason_key(id), namespace=NAMESPACE)
     if word is None:
@@ -157,19 +159,19 @@ def reason_of(id: ObjectId) -> tuple[str, str] | None:
 
 
 class Guard(NamedTuple):
-    """What keeps an object alive that was made again."""
+    """The guard that keeps a rebuilt object alive."""
 
     hex: str
     node: str
-    """The Ray node (in hex) of the node actor that owns it,"""
+    """The Ray node (in hex) of the node actor that owns it."""
     address: str
-    """and where that node actor's Hoplite node listens."""
+    """The address of that node actor's Hoplite node."""
 
 
 def record_guard(guard: Guard | None, instead_of: str) -> None:
-    """An object is about to be made again, with this guard; its first was `instead_of` (in hex).
+    """Record the guard of an object that is about to be rebuilt. `instead_of`: its first guard (in hex).
 
-    None: what was to be made was not, and there is none but the first.
+    None: the rebuild failed, and only the first guard remains.
     """
     key = GUARD_PREFIX + instead_of.encode()
     if guard is None:
@@ -179,13 +181,14 @@ def record_guard(guard: Guard | None, instead_of: str) -> None:
 
 
 def last_guard(first: str) -> Guard | None:
-    """That of the last run for an object, given its first; None: it was made once, or long ago."""
+    """The guard of the object's last rebuild, given its first guard. None: no rebuild is recorded any
+    more."""
     word = internal_kv._internal_kv_get(GUARD_PREFIX + first.encode(), namespace=NAMESPACE)
     return None if word is None else Guard(*word.decode().split(" "))
 
 
 def expiring_entries() -> dict[bytes, bytes | None]:
-    """All reasons, guards, lenders and what they lent, that were said and not forgotten, by their keys."""
+    """All recorded reasons, guards, lenders and loans, by their keys."""
     return {
         key: internal_kv._internal_kv_get(key, namespace=NAMESPACE)
         for prefix in (REASON_PREFIX, GUARD_PREFIX, LENDER_PREFIX, LENT_PREFIX)
@@ -194,7 +197,7 @@ def expiring_entries() -> dict[bytes, bytes | None]:
 
 
 def remove_entry(key: bytes) -> None:
-    """Nobody needs it any more."""
+    """Remove an entry that nobody needs any more."""
     internal_kv._internal_kv_del(key, namespace=NAMESPACE)
 
 

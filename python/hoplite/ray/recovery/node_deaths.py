@@ -1,7 +1,7 @@
 """Finds values that were lost with a node and that nobody waits for, as Ray does.
 
-A process that waits for a lost object reports it (`losses`). This module finds the others: when a Hoplite
-node has gone, it looks for the values that this process's tasks have made.
+A process that waits for a lost object reports it (`loss_reports`). This module finds the others: when a
+Hoplite node has gone, it looks for the values that this process's tasks have made.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ from hoplite.timeouts import Deadline
 __all__ = ["NodeDeaths"]
 
 PAUSE = 2.0
-"""Seconds between two looks for a value, both in vain, after which it counts as lost: after the end of a node
-the others need a moment to tell each other what they have, and a node may be silent for a moment only."""
+"""Seconds between two failed looks for a value, after which it counts as lost. After the end of a node, the
+others need a moment to tell each other what they have. A node may also be silent for a moment only."""
 
 WANTED_PAUSE = 0.25
-"""The same, for what somebody waits for, or will."""
+"""The same pause, for a value that somebody waits for, or will."""
 
 RECENT_SECONDS = 5.0
-"""Seconds after the end of a node in which what went with it is looked for often."""
+"""Seconds after the end of a node in which looks for its values are frequent."""
 
 LOOK_TIME = 0.5
-"""Seconds that one look takes about, however many values there are."""
+"""About the most seconds of one look, however many values there are."""
 
 LOCATE_TIMEOUT = 1.0
-"""Seconds to ask who has a value."""
+"""Seconds to ask which nodes have a value."""
 
 RETRY_PAUSE = 5.0
-"""Seconds until a node of Hoplite's is looked for again that was not to be had."""
+"""Seconds until an unreachable Hoplite node is tried again."""
 
 
 class NodeDeaths:
-    """The nodes of Hoplite's, and what may have gone with those that have gone."""
+    """Watches Hoplite's nodes, and looks for the values of those that have gone."""
 
     def __init__(self) -> None:
         self._way: connection.Connection | None = None
         self._members: frozenset[str] = frozenset()
         self._to_look_for: collections.deque[Loss] = collections.deque()
         self._missed: collections.deque[tuple[Loss, float]] = collections.deque()
-        """Not found, and since when (`time.monotonic`)."""
+        """Values that were not found, and since when (`time.monotonic`)."""
         self._not_before = 0.0
         self._died_at = -math.inf
 
     def node_died_recently(self) -> bool:
-        """Whether a node of Hoplite's has gone in the last seconds. To be called often: it costs little."""
+        """Whether a Hoplite node has gone in the last seconds. Cheap: to be called often."""
         self._watch()
         return time.monotonic() < self._died_at + RECENT_SECONDS
 
     def lost_values(self, most: int, reported: Iterable[str]) -> list[Loss]:
-        """Values that no node has any more and that this process can have made again; each is returned once.
+        """Values that no node has any more and that this process can have rebuilt. Each is returned once.
 
         Returns at most `most`. `reported`: the tasks (ids in hex) of losses that somebody waits for.
         """
@@ -73,20 +73,20 @@ class NodeDeaths:
         return self._look(most, wanted, Deadline(LOOK_TIME))
 
     def _watch(self) -> bool:
-        """See which nodes there are; whether that was to be seen."""
+        """Look which nodes there are. Returns whether the local node told."""
         if time.monotonic() < self._not_before:
             return False
         try:
             connection.call(self._see_who_is_there, Deadline(LOCATE_TIMEOUT))
         except HopliteError:
-            # Our own node is being started anew, or there is none.
+            # The local node is being restarted, or there is none.
             self._not_before = time.monotonic() + RETRY_PAUSE
             return False
         return True
 
     def _see_who_is_there(self, way: connection.Connection) -> None:
         members = frozenset(way.client.status(timeout=LOCATE_TIMEOUT).members)
-        # Our own node has gone, too, though it is back.
+        # The local node had gone, too, though it is back.
         is_another = self._way is not None and self._way is not way
         if is_another or not self._members <= members:
             self._to_look_for = collections.deque(_values())
@@ -122,20 +122,20 @@ class NodeDeaths:
         return lost
 
     def _is_gone(self, loss: Loss) -> bool | None:
-        """Whether no member has it; None: that is not to be told now."""
+        """Whether no member has it. None: unknown for now."""
         assert self._way is not None, "the look began with it"
         if lineage.known(loss.origin.task) is None:
-            # Nobody can make it again, or wants it.
+            # Nobody can rebuild it, or wants it.
             return False
         try:
             found = self._way.client.locations(id_of_hex(loss.guard), timeout=LOCATE_TIMEOUT)
         except (TimedOut, NodeUnreachable):
-            # Those who know are telling each other.
+            # The nodes that know are telling each other.
             return None
         except HopliteError:
             # It was deleted.
             return False
-        # Others may not have heard yet who has gone.
+        # Other nodes may not have heard yet which nodes have gone.
         return not any(copy.complete and copy.node in self._members for copy in found.copies)
 
 
@@ -144,14 +144,14 @@ def _values() -> Iterator[Loss]:
     results = lineage.results()
     places = global_worker.core_worker.get_local_object_locations(results)
     for result in results:
-        # What Ray has in its store, it makes again itself; and to read it might mean to bring it.
+        # Ray rebuilds the contents of its own store. To read such a result might mean to transfer it.
         if places.get(result, {}).get("node_ids"):
             continue
         try:
             [(data, metadata, *_)] = global_worker.core_worker.get_objects([result], 0)
         except ray.exceptions.GetTimeoutError:
             continue
-        # Of other kinds, as bytes are, Ray's functions that cut a value into parts make nonsense, or worse.
+        # Results of other kinds, such as bytes, are not what Ray's functions that split a value expect.
         if data is None or metadata != OBJECT_METADATA_TYPE_PYTHON:
             continue
         for guard, origin in handles_in(data):

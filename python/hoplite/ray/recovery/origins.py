@@ -1,4 +1,4 @@
-"""The origin of an object: which large value of which task's result it is. Its task can rebuild it."""
+"""The origin of an object: the large value of a task's result that it is. Its task can rebuild it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Origin", "is_listing_only", "next_origin", "parts_of"]
 
 
 class Origin(NamedTuple):
-    """The `part`-th large value, in the order of pickling, of what a task returned."""
+    """The `part`-th large value, in the order of pickling, of a task's result."""
 
     task: str
     """The task's id in hex."""
     part: int
     spec: str
-    """Its type and shape."""
+    """The value's type and shape."""
 
 
 class _Thread(threading.local):
@@ -36,10 +36,11 @@ _thread = _Thread()
 
 
 def next_origin(value: Any, form: Form) -> Origin | None:
-    """Of `value`, which this thread pickles next as part of a result; None if no task can remake it.
+    """The origin of `value`, which this thread pickles next as part of a result. None if no task can rebuild
+    it.
 
-    Those of actors can where their methods are retried, as in Ray. But not what actors return that run
-    several tasks at once: this thread does not know of which it is.
+    Results of actors have an origin if their methods are retried, as in Ray. If an actor runs several tasks
+    at once, they have none: this thread does not know the task.
     """
     if global_worker.mode != ray.WORKER_MODE or not _is_retried():
         return None
@@ -52,10 +53,10 @@ def next_origin(value: Any, form: Form) -> Origin | None:
 
 
 def _is_retried() -> bool:
-    """Whether Ray runs what this thread of a worker runs again, as far as is known here."""
+    """Whether Ray would repeat the task that this thread of a worker runs, as far as is known here."""
     if global_worker.actor_id.is_nil():
         return True
-    # Without hooks nobody notes the calls of methods.
+    # Without hooks, nobody records the calls of methods.
     if threading.current_thread() is not threading.main_thread() or not os.environ.get(TRANSPARENT_VARIABLE):
         return False
     me = _me()
@@ -72,7 +73,7 @@ def parts_of(output: Any) -> list[tuple[Any, Form]]:
     """The large values in what a task returned, in order, with their forms."""
     _thread.parts = []
     try:
-        # As Ray would, but for what becomes of it.
+        # Pickled as Ray would, but the pickle is dropped.
         global_worker.get_serialization_context().serialize(output)
         return _thread.parts
     finally:
@@ -80,7 +81,7 @@ def parts_of(output: Any) -> list[tuple[Any, Form]]:
 
 
 def is_listing_only(value: Any, form: Form) -> bool:
-    """Whether `value` is pickled only to be found by `parts_of`; then it is noted."""
+    """Whether `value` is pickled only because `parts_of` lists large values. If so, it is listed."""
     if _thread.parts is None:
         return False
     _thread.parts.append((value, form))

@@ -50,65 +50,67 @@ __all__ = ["Recorded", "give_up", "record", "record_actor", "record_method", "st
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
-"""Seconds between two looks at what has been reported."""
+"""Seconds between two reads of the loss reports."""
 
 WATCH_INTERVAL = 0.25
-"""Seconds between two looks at the nodes that there are, and at what is reported when one has gone."""
+"""Seconds between two looks at the nodes, and between two reads of the reports when a node has gone."""
 
 BUSY_INTERVAL = 0.1
-"""Seconds between two looks at both while something is made again: what that needs may be lost too."""
+"""Seconds between two of either while something is rebuilt: its arguments may be lost too."""
 
 LOCATE_TIMEOUT = 1.0
-"""Seconds to ask whether any node has what would be given up, all of it together."""
+"""Seconds to ask whether any node has the objects that would be given up, all together."""
 
 RETRIES_VARIABLE = "RAY_TASK_MAX_RETRIES"
-"""Ray's: how often tasks are run again that do not say it themselves."""
+"""Ray's variable: how often tasks are retried that do not say it themselves."""
 
 CLAIM_INTERVAL = 3.0
-"""Seconds at most between two claims, however much is to be made again; others give up what nobody claims."""
+"""Most seconds between two claims, however much is to be rebuilt. Other processes give up unclaimed
+losses."""
 
 MISSED_AT_ONCE = 64
-"""Losses in the whole cluster, while there are fewer of which those are reported that nobody waits for: each
-report is read by all processes that have called tasks, time and again."""
+"""Most open losses in the cluster at which losses are reported that nobody waits for. Each report is read
+again and again by all processes that have called tasks."""
 
 DELETE_TIMEOUT = 5.0
-"""Seconds for a deletion, which the end of this process waits for; whoever still waits reports it again."""
+"""Seconds for a deletion. The end of this process waits for it. Consumers that still wait report it again."""
 
 
 class _Rebuild(NamedTuple):
-    """A call that makes lost objects of one task again."""
+    """A call that rebuilds lost objects of one task."""
 
     lost: list[Loss]
     lender: Lender | None
-    """On whose resources it runs."""
+    """The task on whose resources it runs."""
     guards_before: list[Guard | None]
-    """The last guards of these, when the call was made: others say that it has begun."""
+    """The objects' last guards before the call. Newer guards show that the call has begun."""
 
 
 class _Rebuilder:
-    """A thread of a process that calls tasks; ends with its connection to Ray."""
+    """The recovery thread of a process that calls tasks. It ends with the connection to Ray."""
 
     def __init__(self) -> None:
         self.node = worker._global_node
-        """Of Ray's, made anew whenever this process connects; its worker id may be the same as before."""
+        """Ray's object for this connection. Each connection has a new one, though its worker id may be the
+        same."""
         self._name = global_worker.worker_id.hex()
         self._claims = 0
         self._next_look = 0.0
         self._node_deaths = NodeDeaths()
         self._reported: set[Loss] = set()
-        """All at the last look, of whomever."""
+        """All losses at the last look, of all processes."""
         self._unwanted: set[Loss] = set()
-        """Those that nobody has reported but this process."""
+        """Losses that only this process has reported."""
         self._rebuilds: dict[ray.ObjectRef, _Rebuild] = {}
         self._failed_lenders: set[tuple[str, str]] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hoplite-recovery", daemon=True)
         self._thread.start()
-        # Registered after Ray's own end, which must come after this one's.
+        # `atexit` calls in reverse order: this thread ends before Ray, which has registered earlier.
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         atexit.unregister(self.stop)
         self._stopping.set()
         self._thread.join()
@@ -159,7 +161,7 @@ class _Rebuilder:
             if loss in making:
                 under_way.append(loss)
             elif (refusal := task.refusal(loss.origin.part)) is not None:
-                # To give up deletes. What may be cut off only, the supervisor gives up, in its time.
+                # Giving up deletes the object. If it may only be cut off, the supervisor gives it up later.
                 if word.certain:
                     hopeless.append((refusal, [loss]))
                 else:
@@ -167,7 +169,7 @@ class _Rebuilder:
             else:
                 wanted.setdefault(loss.origin.task, []).append(loss)
         claimed = self._claim(under_way, wanted)
-        # Arguments first: who waits for one takes the place of the task that makes it.
+        # Arguments first: a task that waits for one takes the place of the task that rebuilds it.
         for name in sorted(wanted, key=lineage.depth):
             if time.monotonic() > claimed + CLAIM_INTERVAL:
                 claimed = self._claim(under_way, wanted)
@@ -178,12 +180,13 @@ class _Rebuilder:
                 )
                 if self._run_again(task, lost, self._lender(task, lost)):
                     under_way += lost
-        # At last: a deletion that is not answered holds up no claim.
+        # Last, so that a deletion without an answer delays no claim.
         for refusal, lost in hopeless:
             _give_up_as(refusal, lost)
 
     def _report_missed(self) -> bool:
-        """Reports what a dead node has taken, though nobody waits for it; whether there was any."""
+        """Report values that a dead node has taken and that nobody waits for. Returns whether there were
+        any."""
         wanted = {loss.origin.task for loss in self._reported - self._unwanted}
         missed = self._node_deaths.lost_values(MISSED_AT_ONCE - len(self._reported), wanted)
         for loss in missed:
@@ -192,14 +195,14 @@ class _Rebuilder:
         return bool(missed)
 
     def _claim(self, under_way: list[Loss], wanted: dict[str, list[Loss]]) -> float:
-        """So that nobody gives them up meanwhile; when that was (`time.monotonic`)."""
+        """Claim these losses so that nobody gives them up. Returns the time (`time.monotonic`)."""
         self._claims += 1
         for loss in itertools.chain(under_way, *wanted.values()):
             claim(loss, self._name, self._claims)
         return time.monotonic()
 
     def _run_again(self, task: TaskRecord, lost: list[Loss], lender: Lender | None) -> bool:
-        """Whether it does: else these are given up."""
+        """Returns whether the task runs again. If not, the losses are given up."""
         guards_before = [last_guard(loss.guard) for loss in lost]
         parts = {loss.origin.part: Part(loss.guard, loss.origin.spec) for loss in lost}
         try:
@@ -213,20 +216,21 @@ class _Rebuilder:
         return True
 
     def _restart_on_lenders(self) -> None:
-        """What has not begun may wait for what is held by a task that has come to wait for it."""
+        """Start calls again on a lender's resources: they may be waiting for what the lender holds."""
         for call, (lost, before, guards_before) in list(self._rebuilds.items()):
             task = lineage.known(lost[0].origin.task)
             if before is not None or task is None or (lender := self._lender(task, lost)) is None:
                 continue
             if last_guard(lost[0].guard) == guards_before[0]:
                 del self._rebuilds[call]
-                # This ends a call that begins just now; or both make the same.
+                # The cancellation also ends a call that begins just now. Otherwise both would make the same
+                # objects.
                 ray.cancel(call, recursive=False)
                 task.take_back(call)
                 self._run_again(task, lost, lender)
 
     def _lender(self, task: TaskRecord, lost: list[Loss]) -> Lender | None:
-        """Who has what `task` needs, and waits for one of these."""
+        """A task that holds the resources `task` needs, and waits for one of these losses."""
         for loss in lost:
             lender = lender_for(loss)
             if lender is not None and task.can_use(lender) and _place(lender) not in self._failed_lenders:
@@ -250,31 +254,31 @@ class _Rebuilder:
                 for loss in lost:
                     settle(loss)
                 continue
-            # Its guards are nobody's.
+            # The guards of the failed call belong to nobody.
             for loss, guard in zip(lost, guards_before, strict=True):
                 record_guard(guard, instead_of=loss.guard)
             if lender is not None and _could_not_begin(made):
                 self._failed_lenders.add(_place(lender))
-                # The next look begins anew.
+                # The next look starts another call.
                 if (task := lineage.known(lost[0].origin.task)) is not None:
                     task.take_back(call)
             else:
-                # On Ray, too, what the second run has raised is the result.
+                # As on Ray, the error of the repeated run is the result.
                 raised = pickled(made) if isinstance(made, ray.exceptions.RayError) else None
                 self._give_up(made, lost, raised)
 
     def _give_up(self, error: Exception, lost: list[Loss], raised: bytes | None = None) -> None:
         _give_up_as(error, [loss for loss in lost if loss not in self._unwanted], raised)
         for loss in lost:
-            # What nobody wants may be on a node that is silent for a while: it is not deleted. Who comes to
-            # want it reports it, and hears what was said here if it cannot be made again.
+            # An unwanted value may be on a node that is silent for a while, so it is not deleted. A later
+            # consumer reports it, and gets the reason recorded here if it cannot be rebuilt.
             if loss in self._unwanted:
                 _record_reason(id_of_hex(loss.guard), error, raised)
                 settle(loss)
 
 
 def _could_not_begin(error: Exception) -> bool:
-    """For want of its node; and no function has raised the same."""
+    """Whether the call found no node, and the function itself has not raised the same error."""
     unschedulable = isinstance(error, ray.exceptions.TaskUnschedulableError)
     return unschedulable and not isinstance(error, ray.exceptions.RayTaskError)
 
@@ -288,7 +292,7 @@ _rebuilder: _Rebuilder | None = None
 
 
 class Recorded(RemoteFunction):  # type: ignore[misc]
-    """A remote function whose results can be made again."""
+    """A remote function whose results can be rebuilt."""
 
     def _remote(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         results = super()._remote(args, kwargs, **options)
@@ -297,7 +301,7 @@ class Recorded(RemoteFunction):  # type: ignore[misc]
 
 
 def record(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, Any], results: Any) -> None:
-    """See from now on to what a call of `function` has returned."""
+    """Record a call of `function`, so that its results can be rebuilt."""
     if is_rebuild(function):
         return
     retries = options.get("max_retries")
@@ -310,7 +314,7 @@ def record(function: RemoteFunction, args: Any, kwargs: Any, options: dict[str, 
 def record_method(
     actor: ActorHandle, name: str, args: Any, kwargs: Any, options: dict[str, Any], results: Any
 ) -> None:
-    """The same of a call of an actor's method; without retries, its result is not made again."""
+    """Record a call of an actor's method. Without retries, its result is not rebuilt."""
     retries = options.get("max_task_retries") or 0
     if (retries or lineage.takes_results(args, kwargs)) and not _is_ours(actor):
         _start()
@@ -319,19 +323,19 @@ def record_method(
 
 
 def _is_ours(actor: ActorHandle) -> bool:
-    """Whether it is a node actor, or the supervisor: nothing that they return is made again."""
+    """Whether it is a node actor or the supervisor. Their results are never rebuilt."""
     return str(actor._ray_actor_creation_function_descriptor.module_name).startswith(PACKAGE_PREFIX)
 
 
 def record_actor(actor: ActorHandle, args: Any, kwargs: Any) -> None:
-    """See to what an actor begins with."""
+    """Record the arguments of an actor's creation."""
     if lineage.takes_results(args, kwargs):
         _start()
         lineage.record_actor(actor, args, kwargs)
 
 
 def _start() -> None:
-    """Once for each connection to Ray."""
+    """Start the thread, once for each connection to Ray."""
     global _rebuilder
     if _rebuilder is None or _rebuilder.node is not worker._global_node:
         with _lock:
@@ -341,7 +345,7 @@ def _start() -> None:
 
 
 def stop() -> None:
-    """Before this process leaves Ray: its tasks' results are nobody's then."""
+    """Stop the thread before this process leaves Ray. Its tasks' results then belong to nobody."""
     global _rebuilder
     with _lock:
         if _rebuilder is not None:
@@ -358,11 +362,12 @@ def _record_reason(id: ObjectId, error: Exception, raised: bytes | None) -> None
 
 
 def _give_up_as(error: Exception, lost: list[Loss], raised: bytes | None = None) -> None:
-    """Nobody can make these again: whoever waits for them is told so, by their deletion.
+    """Give up losses that nobody can rebuild. Deleting the objects tells all that wait for them.
 
-    `raised`: an error, pickled, that is their value now.
+    `raised`: a pickled error that is their value now.
 
-    What some node has after all stays. A report may come late, or from who was cut off for a while.
+    Objects that some node has after all stay: the report may be late, or from a node that was cut off for a
+    while.
     """
     lost = _still_lost(lost)
     if not lost:
@@ -377,15 +382,15 @@ def _give_up_as(error: Exception, lost: list[Loss], raised: bytes | None = None)
 
 
 def give_up(lost: list[Loss], reason: str, kind: str = "OBJECT_LOST") -> None:
-    """The same, for others.
+    """Give up losses for a `reason`. The supervisor calls it.
 
-    `kind`: the name of the one of Ray's `ErrorType`s that says the `reason` best.
+    `kind`: the name of the member of Ray's `ErrorType` that fits the `reason` best.
     """
     _give_up_as(CannotRunAgain(reason, kind), lost)
 
 
 def _still_lost(lost: list[Loss]) -> list[Loss]:
-    """Those that no node has; the others' reports are taken away."""
+    """The losses that no node has. The reports of the others are removed."""
     deadline = Deadline(LOCATE_TIMEOUT)
     gone = []
     for loss in lost:
@@ -404,6 +409,6 @@ def _is_there(loss: Loss, deadline: Deadline) -> bool:
     try:
         found = connection.call(lambda way: way.client.locations(id, timeout=deadline.left()), deadline)
     except HopliteError:
-        # Deleted already, or not to be told now.
+        # Deleted already, or unknown for now.
         return False
     return any(copy.complete for copy in found.copies)

@@ -1,8 +1,8 @@
 """A task that waits for a lost argument lends its resources to the task that rebuilds the argument.
 
 Ray starts a task when its arguments are there, and Hoplite's arguments are handles. So a task may have
-started when bytes are lost. While it waits, Ray frees only its processors. The other task may need the same
-GPU or custom resource, and both would wait for ever. The waiting function has not begun, and needs none yet.
+started when bytes are lost. While it waits, Ray frees only its CPUs. The other task may need the same GPU or
+custom resource, and both would wait for ever. The waiting function has not begun, and needs none yet.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 __all__ = ["Lender", "Waiter", "lender_here", "lent_options"]
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
-"""Where Ray says which GPUs a task has."""
+"""The variable in which Ray says which GPUs a task has."""
 
 TOGETHER = ("label_selector", "_labels", "fallback_strategy")
-"""Options that choose among nodes, and go with no other choice."""
+"""Options that choose among nodes, and that exclude other choices."""
 
 
 class Lender(NamedTuple):
     """A task that waits for an argument."""
 
     task: str
-    """Its id, in hex."""
+    """Its task id, in hex."""
     node: str
-    """Of Ray's, where it runs, in hex."""
+    """The Ray node where it runs, in hex."""
     resources: Mapping[str, float]
-    """What it holds, by Ray's names."""
+    """The resources it holds, by Ray's names."""
     devices: str | None
-    """The GPUs among them, if Ray says which."""
+    """The GPUs among them, if Ray tells."""
 
 
 class Waiter(NamedTuple):
@@ -48,11 +48,11 @@ class Waiter(NamedTuple):
 
     @classmethod
     def here(cls) -> Waiter:
-        """This one. On others it is not known which task it runs."""
+        """The calling thread. Of other threads, the current task is not known."""
         return cls(threading.get_ident(), global_worker.current_task_id)
 
     def lender(self) -> Lender | None:
-        """What it runs, if that is a task or an actor that waits to begin."""
+        """The task or actor that this thread runs, if it waits to begin."""
         actor = global_worker.actor_id
         begins = actor.is_nil() or self.task == ray.TaskID.for_actor_creation_task(actor)
         if global_worker.mode != ray.WORKER_MODE or not begins or not self._unpickles_arguments():
@@ -60,12 +60,13 @@ class Waiter(NamedTuple):
         context = ray.get_runtime_context()
         resources = context.get_assigned_resources()
         if actor.is_nil():
-            # Given back while it waits.
+            # Ray has taken the CPUs back while it waits.
             resources.pop("CPU", None)
         return Lender(self.task.hex(), context.get_node_id(), resources, os.environ.get(DEVICES))
 
     def _unpickles_arguments(self) -> bool:
-        """And not what a function gets that has begun. Ray does both on the main thread."""
+        """Whether the thread unpickles arguments, and no value for a function that has begun. Ray does both
+        on the main thread."""
         if self.thread != threading.main_thread().ident:
             return False
         frame = sys._current_frames().get(self.thread)
@@ -77,14 +78,14 @@ class Waiter(NamedTuple):
 
 
 def lender_here() -> Lender | None:
-    """What this thread runs, if that is a task or an actor that waits to begin."""
+    """The task or actor that the calling thread runs, if it waits to begin."""
     return Waiter.here().lender()
 
 
 def lent_options(options: Mapping[str, Any], lender: Lender) -> tuple[dict[str, Any], dict[str, str]] | None:
-    """The options, and the environment, of a task that runs on what `lender` holds instead of what it needs.
+    """The options and environment of a task that runs on resources of `lender` instead of its own.
 
-    None if it needs nothing that is held, or cannot run there.
+    None if the task needs nothing that the lender holds, or cannot run there.
     """
     needed = {**(options.get("resources") or {}), "GPU": options.get("num_gpus")}
     needed["memory"] = options.get("memory")
@@ -103,7 +104,7 @@ def lent_options(options: Mapping[str, Any], lender: Lender) -> tuple[dict[str, 
 
 
 def _runs_elsewhere(options: Mapping[str, Any], lender: Lender) -> bool:
-    """Whether where it runs is said already, other than by what it needs."""
+    """Whether the options choose another place already, besides the resources."""
     strategy = options.get("scheduling_strategy")
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
         return bool(strategy.node_id != lender.node)

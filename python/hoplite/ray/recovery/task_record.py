@@ -1,4 +1,4 @@
-"""What is remembered of one task, so that it can run again."""
+"""The record of one task, so that it can run again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hoplite.ray.recovery.resource_lending import Lender, lent_options
 __all__ = ["TASK_BYTES", "Rerun", "TaskRecord", "tasks_among"]
 
 TASK_BYTES = 1 << 10
-"""About what one takes besides the bytes of its arguments."""
+"""About the bytes of a record, besides those of its arguments."""
 
 
 class Rerun(NamedTuple):
-    """A call that makes parts of a result again."""
+    """A call that rebuilds parts of a result."""
 
     call: ray.ObjectRef
     takes: list[str]
@@ -30,10 +30,10 @@ class Rerun(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class TaskRecord:
-    """A call of a remote function, or of an actor's method."""
+    """A recorded call of a remote function, or of an actor's method."""
 
     target: Function | Method | None
-    """None: it makes an actor, or what another has made again, and is known for what it `needs`."""
+    """None: an actor's creation, or the rebuild of another task. It is recorded for what it `needs`."""
     args: Sequence[Any]
     kwargs: dict[str, Any]
     options: dict[str, Any]
@@ -41,30 +41,31 @@ class TaskRecord:
     depth: int = 1
     bytes: int = TASK_BYTES
     refused: CannotRunAgain | None = None
-    """Why it cannot be made again, if so."""
+    """Why it cannot run again, if so."""
     retries: int = 0
-    """How often each of its large values may be made again; below 0: always."""
+    """How often each of its large values may be rebuilt; below 0: always."""
     pinned: Sequence[ray.ObjectRef | ActorHandle] = ()
-    """Of its arguments what no task makes again: it stays, as in Ray, if `is_large`."""
+    """Arguments that no task rebuilds. As in Ray, they stay if the task `is_large`."""
     taken_back: Sequence[ray.ObjectRef] = ()
-    """Calls that do not count among those."""
+    """Rebuilds that do not count."""
     parent: ray.TaskID | None = None
     """The task, or driver, that has called it."""
     needs: Sequence[str] = ()
     """The tasks (ids in hex) whose results are among its arguments."""
     is_large: bool | None = None
-    """Whether its results are of the kind that may be lost, and not in messages; None: not known yet."""
+    """Whether its results may be lost: they are large, or hold handles. None: not known yet."""
     again: dict[int, list[ray.ObjectRef]] | None = None
-    """By part, the calls that made it again. None: nothing was.
+    """The calls that have rebuilt each part. None: nothing was rebuilt.
 
     The calls hold all its new guards: when an earlier guard goes, its node actor deletes the object, also one
-    that a later call has made."""
+    that a later call has made.
+    """
 
     def refusal(self, part: int) -> CannotRunAgain | None:
-        """Why this large value is not made again, if so.
+        """Why this large value may not be rebuilt, if so.
 
-        The values are reported one by one, as somebody comes to wait for them, so one loss may take as many
-        runs as there are values: what `max_retries` allows is counted for each.
+        Values are reported one by one, as consumers come to wait for them. So one loss may take as many runs
+        as there are values, and `max_retries` counts for each value.
         """
         if self.refused is None and 0 <= self.retries <= self._times_made(part):
             return CannotRunAgain(
@@ -74,16 +75,17 @@ class TaskRecord:
         return self.refused
 
     def can_use(self, lender: Lender) -> bool:
-        """Whether it needs, besides processors, only what `lender` holds."""
+        """Whether it needs, besides CPUs, only resources that `lender` holds."""
         return isinstance(self.target, Function) and lent_options(self.options, lender) is not None
 
     def run_again(self, parts: Parts, lender: Lender | None, remake: Remake) -> Rerun:
-        """Make `parts` again. Raises `CannotRunAgain`.
+        """Rebuild `parts`. Raises `CannotRunAgain`.
 
-        `lender`: runs on what this one holds, which it `can_use`. `remake`: makes arguments that have gone.
+        `lender`: runs on the resources that it holds, and that the task `can_use`. `remake`: gives arguments
+        that have gone.
         """
         for part in parts:
-            # Before arguments that have gone are made again, for nothing.
+            # Checked before arguments that have gone are rebuilt in vain.
             if (refusal := self.refusal(part)) is not None:
                 raise refusal
         args, kwargs = self._arguments(remake)
@@ -96,14 +98,15 @@ class TaskRecord:
         return Rerun(call, tasks_among(args, kwargs))
 
     def take_back(self, call: ray.ObjectRef) -> None:
-        """It has made nothing, as far as is known: it does not count. What it may make yet stays."""
+        """Do not count the call: as far as is known, it has made nothing. Values that it may still make
+        stay."""
         self.taken_back = [*self.taken_back, call]
         self.again = {
             part: [other for other in calls if other != call] for part, calls in (self.again or {}).items()
         }
 
     def next_attempt(self, part: int) -> str:
-        """What is going to be done about this large value, in words."""
+        """What happens next to this large value, in words."""
         times = "any number of" if self.retries < 0 else str(self.retries)
         return f"{self._callable.name} runs again, attempt {self._times_made(part) + 1} of {times}"
 
@@ -121,7 +124,8 @@ class TaskRecord:
         return _listed(self._callable.call(args, kwargs, self.options))
 
     def _arguments(self, remake: Remake) -> tuple[list[Any], dict[str, Any]]:
-        # In this order, the other way round than in `_refuse`: on another thread, or while they are revived.
+        # The arguments are read before `refused`. `_refuse` writes in the other order, on another thread or
+        # while arguments are restored.
         args, kwargs = self.args, self.kwargs
         if self.refused is not None:
             raise self.refused
