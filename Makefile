@@ -118,7 +118,9 @@ $(VENV)/tools: pyproject.toml | system
 	$(BIN)/python -m pip install --quiet --requirement $(VENV)/requirements.txt
 	touch $@
 
+# setuptools' folder goes first: it keeps modules that were renamed or removed, and installs them again.
 $(VENV)/installed: $(VENV)/tools $(SOURCES) | system
+	rm -rf build
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --force-reinstall .
 	touch $@
 
