@@ -1,4 +1,4 @@
-"""The Unix socket of a node, from what a user calls the node."""
+"""The Unix socket of a node, from the user's name for the node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_PORT = 7420
 PORT_MAX = 65_535
 
 NodeLike = str | int | os.PathLike[str] | None
-"""What names a node to `connect`: see there."""
+"""A node for `connect`, which explains the forms."""
 
 
 def default_socket(port: int) -> str:
@@ -59,7 +59,7 @@ def _port(text: str, whole: object) -> int:
 
 
 def _is_of_this_host(host: str) -> bool:
-    """Whether a name or IP address is one of this host's: exactly those can be bound."""
+    """Whether a name or IP address belongs to this host: exactly those can be bound."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
     except OSError as error:

@@ -202,11 +202,11 @@ class AsyncClient:
         if aio is not None and aio.loop is not loop and aio.loop.is_running():
             raise BadArgument("another event loop uses client.aio: give each loop a client of its own")
         if aio is not None and (aio.loop is not loop or aio.is_of_no_use() or self._beside is not beside):
-            # The loop it belonged to is over (asyncio.run, called again), or the node it went to: so
-            # is that connection.
+            # The connection's loop is over (asyncio.run, called again), or the client was reconnected: this
+            # connection is of no use.
             self.close()
         if self._aio is None:
-            # That the node has died is told here too, until somebody reconnects.
+            # Raises if the node has died, until somebody reconnects.
             beside.pump()
             self._aio, self._beside = AioConnection(self._client.socket, loop), beside
         return self._aio, await self._aio.opened(timeout)

@@ -1,4 +1,4 @@
-"""A connection to a node that one event loop reads."""
+"""A connection to a node, read by one event loop."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hoplite.timeouts import CONNECT_TIMEOUT, checked
 __all__ = ["AioConnection"]
 
 OPEN_TIMEOUT_MIN = 1.0
-"""Seconds the first call may spend on connecting, however short its own time-out is: that is meant
-for the answer, and a node that runs needs a millisecond."""
+"""Seconds that the first call may spend on connecting, however short its own time-out is. That is meant for
+the answer, and a running node accepts within a millisecond."""
 
 
 class AioConnection:
@@ -30,11 +30,12 @@ class AioConnection:
         self._gone = False
         self._stop = _hoplite.Stop()
         self._opening = loop.create_task(self._open())
-        # Whoever waits for it learns of its failure; perhaps nobody does any more.
+        # Retrieves the exception: asyncio warns of one that nobody retrieves, and the waiting call may be
+        # gone.
         self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _open(self) -> _hoplite.Connection:
-        # Off the loop: a node that is stopped lets its callers wait.
+        # Off the loop: connecting to a stopped node blocks.
         try:
             connection = await asyncio.to_thread(open_connection, self._socket, CONNECT_TIMEOUT, self._stop)
         except asyncio.CancelledError:
@@ -61,7 +62,7 @@ class AioConnection:
         return self._opening.result()
 
     def is_of_no_use(self) -> bool:
-        """Whether connecting came to nothing, or the node is gone since."""
+        """Whether connecting has failed, or the node has gone since."""
         return self._gone or (self._opening.done() and self._connection() is None)
 
     def _connection(self) -> _hoplite.Connection | None:
@@ -114,7 +115,7 @@ class AioConnection:
         self._closed = True
         self._stop.set()
         if self.loop.is_running() and self.loop is not _running_loop():
-            # It may end before it gets to that; then nothing waits here any more either.
+            # The loop may end before it runs this. Then nothing waits here any more either.
             with contextlib.suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._end)
         else:

@@ -36,7 +36,7 @@ class Work:
 
     def __init__(self, size: int, do: Callable[[], Any], stop: Callable[[], None]) -> None:
         self.size = size
-        """Bytes, so that a driver can tell what is not worth a thread."""
+        """In bytes. Drivers use it to see which copies are not worth a thread."""
         self.wait = do
         """Does it, here and now."""
         self.stop = stop
@@ -44,18 +44,18 @@ class Work:
 
 
 class Tell:
-    """The caller's function, to be told of an object that is lost."""
+    """A call of the caller's function, with an object that is lost."""
 
     def __init__(self, told: Callable[[ObjectId], object], id: ObjectId) -> None:
         self._told = told
         self._id = id
 
     def do(self) -> object:
-        """What the function returns: nothing of interest, unless it is to be awaited."""
+        """The function's result: an awaitable, or of no interest."""
         return self._told(self._id)
 
     def wait(self) -> None:
-        """Tells it, here and now. Raises `BadArgument` if it is to be awaited."""
+        """Calls the function, here and now. Raises `BadArgument` if its result is an awaitable."""
         told = self.do()
         if inspect.iscoroutine(told):
             told.close()
@@ -193,7 +193,7 @@ def get_copy(
                 result, memory = destination(Header(*arriving.header), arriving.size)
                 if (yield _copy_out(arriving, memory, deadline)):
                     return result
-                # That writing of it was abandoned half-way; the next one begins from its start.
+                # The writer has abandoned this edition half-way. The next one begins from its start.
                 continue
             finally:
                 arriving.release()
@@ -215,7 +215,7 @@ def reduce(
 
 
 def answer(ticket: _hoplite.Ticket) -> Steps[Any]:
-    """What a call brings that was sent before."""
+    """The answer to a call that was sent before."""
     return (yield ticket)
 
 

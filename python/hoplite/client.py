@@ -110,7 +110,7 @@ class Client:
         `NodeUnreachable`. Does nothing while the connection is well, so that several threads which
         all see the node die may all call this.
 
-        The node comes back empty. What was put here before is gone, unless another node holds a
+        The node comes back empty. Objects put here before are gone, unless another node holds a
         copy; reductions started here and objects not yet sealed have ended. So no call reconnects
         by itself: the program that put them must know. Put again what is missing, under the same
         ids; gets elsewhere that wait for it are completed so.
@@ -324,11 +324,11 @@ class Client:
         self._run(calls.prefetch(self._connection, chosen, nodes, self._seconds(timeout)), chosen)
 
     def locations(self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT) -> Locations:
-        """Who has the object, and how far. Raises `ObjectDeleted`."""
+        """The copies of the object, and how far each is. Raises `ObjectDeleted`."""
         return self._run(calls.locations(self._connection, id, self._seconds(timeout)), (id,))
 
     def status(self, *, timeout: Timeout = DEFAULT) -> Status:
-        """What the node says of itself: members, store use, traffic."""
+        """The node's account of itself: members, store use, traffic."""
         return self._run(calls.status(self._connection, self._seconds(timeout)), ())
 
     def close(self) -> None:

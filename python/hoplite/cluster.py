@@ -161,7 +161,7 @@ class LocalCluster:
         self._start(node, Deadline(self._start_timeout))
 
     def log(self, node: int) -> str:
-        """What the node has written to its standard error so far."""
+        """The node's standard error so far."""
         return self._log_path(node).read_text(errors="replace")
 
     def wait_members(self, count: int, timeout: float | None = START_TIMEOUT) -> None:

@@ -20,7 +20,7 @@ __all__ = ["AsyncCreation", "Creation"]
 
 
 class Draft:
-    """An object being written in place; what both forms of `Creation` share."""
+    """An object being written in place: the common part of both forms of `Creation`."""
 
     def __init__(self, id: ObjectId, array: npt.NDArray[Any], writing: _hoplite.Writing | None) -> None:
         self._id = id
@@ -81,10 +81,10 @@ class Draft:
 
 
 class Creation(Draft):
-    """A new object's writable memory in the store: what `Client.create` returns.
+    """A new object's writable memory in the store. `Client.create` returns it.
 
-    A context manager: leaving the with-block seals the object, an exception aborts it. If this
-    process dies before that, the object is withdrawn.
+    A context manager: leaving the with-block seals the object, an exception aborts it. If this process dies
+    before that, the object is withdrawn.
     """
 
     def __init__(self, draft: Draft, client: Client) -> None:
@@ -92,9 +92,9 @@ class Creation(Draft):
         self._client = client
 
     def seal(self, *, timeout: Timeout = DEFAULT) -> ObjectId:
-        """All bytes are written: make it a complete object.
+        """Declare all bytes written, and the object complete.
 
-        Raises what `put` raises; the object is withdrawn then.
+        Raises the errors of `put`. After an error the object is withdrawn.
         """
         writing = self._close()
         if writing is not None:

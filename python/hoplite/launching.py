@@ -56,7 +56,7 @@ class Launcher:
         for seed in seeds:
             command += ["--seed", seed]
         command += args
-        # What is set for the user's own nodes must not leak into these.
+        # Settings of the user's own nodes must not leak into these.
         clean = {k: v for k, v in os.environ.items() if not k.startswith("HOPLITE_")}
         with log.open("ab") as stderr:
             starting = self._starter.submit(

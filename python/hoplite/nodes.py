@@ -31,7 +31,7 @@ class Locations:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What has been measured of the way to a peer."""
+    """Measurements of the way to a peer."""
 
     peer: str
     latency: float | None

@@ -11,10 +11,10 @@ from hoplite.ids import ObjectId
 __all__ = ["OnLost", "checked_on_lost"]
 
 OnLost = Literal["raise", "wait"] | Callable[[ObjectId], object]
-"""`"raise"` ends the call with `ObjectLost`, `"wait"` waits for a new put of the object, and a
-function is called with its id, once, before the call waits on. The function runs where the call was
-made, inside it: it may put the object itself, or ask somebody to. What it raises ends the call; the
-time it takes counts, but is not cut short. For asyncio it may be a coroutine function."""
+"""`"raise"` ends the call with `ObjectLost`. `"wait"` waits for a new put of the object. A function is called
+once with the object's id before the call waits on. It runs where the call was made, inside the call: it may
+put the object itself, or ask somebody to. Its exceptions end the call. Its time counts, but is not cut short.
+For asyncio it may be a coroutine function."""
 
 
 def checked_on_lost(on_lost: OnLost) -> OnLost:

@@ -59,7 +59,7 @@ class Pickled:
         """Bytes of the whole object."""
 
     def pieces(self) -> list[tuple[int, memoryview]]:
-        """What to write where, in rising order and without gaps; the table first."""
+        """The parts and their offsets, in rising order and without gaps. The table comes first."""
         table = bytearray(_HEAD.pack(MAGIC, len(self._parts)))
         for offset, part in zip(self._offsets, self._parts, strict=True):
             table += _ENTRY.pack(offset, part.nbytes)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Op", "Order", "ReduceResult", "Reduction"]
 
 Op = Literal["sum", "prod", "min", "max", "mean"]
-"""What two elements become. Integers wrap and NaN spreads as in NumPy; mean is for floats."""
+"""How two elements are combined. Integers wrap and NaN spreads as in NumPy; mean is for floats."""
 
 Order = Literal["arrival", "fixed"]
 """In which order sources are folded: as they arrive (fastest), or by their place in the list, which
@@ -90,10 +90,10 @@ class ReduceRequest:
 
 
 class Reduction:
-    """A reduction under way: what `Client.reduce` returns at once.
+    """A running reduction. `Client.reduce` returns it at once.
 
-    It goes on whether or not anyone asks for its result, as long as the client that called it
-    stays open; deleting the target ends it. The target can be got, and reduced further, at any time.
+    It goes on whether or not anyone asks for its result, as long as the client that called it stays open;
+    deleting the target ends it. The target can be got, and reduced further, at any time.
     """
 
     def __init__(self, request: ReduceRequest, ticket: _hoplite.Ticket, client: Client) -> None:
@@ -126,7 +126,8 @@ class Reduction:
         if self._error is not None:
             raise self._error
         if self._result is None:
-            # Not taken before it is there: what ends the waiting, Ctrl-C too, must leave the call as it is.
+            # The answer is taken only when it is there: an interrupted wait, by Ctrl-C too, must leave the
+            # call as it is.
             limit = self._ticket.limit
             if timeout is None or (limit is not None and limit < timeout):
                 self._ready_within(limit)

@@ -11,8 +11,8 @@ from hoplite.errors import BadArgument
 __all__ = ["CONNECT_TIMEOUT", "DEFAULT", "DEFAULT_TIMEOUT", "Deadline", "Default", "Timeout", "in_seconds"]
 
 DEFAULT_TIMEOUT = 1800.0
-"""Seconds a call may take when nobody has said anything: longer than a task usually lets the next
-one wait, and soon enough to learn on the same day why a program stands still."""
+"""Default seconds of a call: longer than a task usually lets the next one wait, and short enough to learn on
+the same day why a program stands still."""
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to wait for a node's welcome unless told otherwise; it needs milliseconds."""

@@ -38,7 +38,7 @@ _ML_DTYPES = "ml_dtypes:"
 
 
 class Header(NamedTuple):
-    """What travels with the bytes; equal for all copies of an object."""
+    """The header of an object. It travels with the bytes, and is equal for all copies."""
 
     encoding: int = BYTES
     dtype: str | None = None
