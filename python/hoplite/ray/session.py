@@ -138,12 +138,12 @@ def client() -> Client:
     If the node has died, this is a client of the node that replaced it. Raises `NodeUnreachable`.
     """
     connection.require()
-    return connection.call(_answering)
+    return connection.call(_answering_client)
 
 
-def _answering(way: connection.Connection) -> Client:
-    way.client.status()
-    return way.client
+def _answering_client(conn: connection.Connection) -> Client:
+    conn.client.status()
+    return conn.client
 
 
 def _start_supervisor(store_size: str | None) -> None:

@@ -171,7 +171,7 @@ def _put_parts(result: Any, name: str, outputs: int, parts: Parts) -> CannotRunA
 
 
 def _put(value: Any, id: ObjectId) -> None:
-    connection.call(lambda way: way.client.put(value, id))
+    connection.call(lambda conn: conn.client.put(value, id))
 
 
 _REBUILD = ray.remote(_rebuild)

@@ -49,7 +49,7 @@ class NodeDeaths:
     """Watches Hoplite's nodes, and looks for the values of those that have gone."""
 
     def __init__(self) -> None:
-        self._way: connection.Connection | None = None
+        self._conn: connection.Connection | None = None
         self._members: frozenset[str] = frozenset()
         self._to_look_for: collections.deque[Loss] = collections.deque()
         self._missed: collections.deque[tuple[Loss, float]] = collections.deque()
@@ -77,22 +77,22 @@ class NodeDeaths:
         if time.monotonic() < self._not_before:
             return False
         try:
-            connection.call(self._see_who_is_there, Deadline(LOCATE_TIMEOUT))
+            connection.call(self._update_members, Deadline(LOCATE_TIMEOUT))
         except HopliteError:
             # The local node is being restarted, or there is none.
             self._not_before = time.monotonic() + RETRY_PAUSE
             return False
         return True
 
-    def _see_who_is_there(self, way: connection.Connection) -> None:
-        members = frozenset(way.client.status(timeout=LOCATE_TIMEOUT).members)
+    def _update_members(self, conn: connection.Connection) -> None:
+        members = frozenset(conn.client.status(timeout=LOCATE_TIMEOUT).members)
         # The local node had gone, too, though it is back.
-        is_another = self._way is not None and self._way is not way
+        is_another = self._conn is not None and self._conn is not conn
         if is_another or not self._members <= members:
             self._to_look_for = collections.deque(_values())
             self._missed.clear()
             self._died_at = time.monotonic()
-        self._members, self._way = members, way
+        self._members, self._conn = members, conn
 
     def _look(self, most: int, wanted: set[str], deadline: Deadline) -> list[Loss]:
         lost: list[Loss] = []
@@ -123,12 +123,12 @@ class NodeDeaths:
 
     def _is_gone(self, loss: Loss) -> bool | None:
         """Whether no member has it. None: unknown for now."""
-        assert self._way is not None, "the look began with it"
+        assert self._conn is not None, "the look began with it"
         if lineage.known(loss.origin.task) is None:
             # Nobody can rebuild it, or wants it.
             return False
         try:
-            found = self._way.client.locations(id_of_hex(loss.guard), timeout=LOCATE_TIMEOUT)
+            found = self._conn.client.locations(id_of_hex(loss.guard), timeout=LOCATE_TIMEOUT)
         except (TimedOut, NodeUnreachable):
             # The nodes that know are telling each other.
             return None

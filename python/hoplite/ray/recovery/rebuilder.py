@@ -376,7 +376,7 @@ def _give_up_as(error: Exception, lost: list[Loss], raised: bytes | None = None)
     ids = [id_of_hex(loss.guard) for loss in lost]
     for id in ids:
         _record_reason(id, error, raised)
-    connection.call(lambda way: way.client.delete(ids, timeout=DELETE_TIMEOUT))
+    connection.call(lambda conn: conn.client.delete(ids, timeout=DELETE_TIMEOUT))
     for loss in lost:
         settle(loss)
 
@@ -407,7 +407,7 @@ def _is_there(loss: Loss, deadline: Deadline) -> bool:
         return False
     id = id_of_hex(loss.guard)
     try:
-        found = connection.call(lambda way: way.client.locations(id, timeout=deadline.left()), deadline)
+        found = connection.call(lambda conn: conn.client.locations(id, timeout=deadline.left()), deadline)
     except HopliteError:
         # Deleted already, or unknown for now.
         return False

@@ -88,12 +88,12 @@ class Handle:
             error.object_id = self.id
             raise
 
-    def _value(self, way: connection.Connection) -> Any:
-        patience = _patience(way)
+    def _value(self, conn: connection.Connection) -> Any:
+        seconds = _wait_seconds(conn)
         with awaiting(self), _unlocked():
             if not holds_cpus():
-                return received(way.client, self.id, self.form, patience, self.on_lost)
-            return self._value_in_task(way.client, Deadline(patience))
+                return received(conn.client, self.id, self.form, seconds, self.on_lost)
+            return self._value_in_task(conn.client, Deadline(seconds))
 
     def _value_in_task(self, client: Client, deadline: Deadline) -> Any:
         # A transfer that has begun goes on when this get ends.
@@ -136,12 +136,12 @@ def prefetch_parts(ids: bytes) -> None:
     wanted = [ObjectId(ids[at : at + ObjectId.LENGTH]) for at in range(0, len(ids), ObjectId.LENGTH)]
     # The later get of an unavailable object raises the error.
     with contextlib.suppress(HopliteError):
-        connection.call(lambda way: way.client.prefetch(wanted, timeout=_patience(way)))
+        connection.call(lambda conn: conn.client.prefetch(wanted, timeout=_wait_seconds(conn)))
 
 
-def _patience(way: connection.Connection) -> float | None:
+def _wait_seconds(conn: connection.Connection) -> float | None:
     """Seconds to wait for bytes: the client's default, or until the thread's own deadline."""
-    return way.client.default_timeout if _thread.deadline is None else _thread.deadline.left()
+    return conn.client.default_timeout if _thread.deadline is None else _thread.deadline.left()
 
 
 def put_as_handle(value: Any, form: Form) -> Handle | None:
@@ -156,7 +156,7 @@ def put_as_handle(value: Any, form: Form) -> Handle | None:
     # Values put for a call's arguments, or by `put`, are no part of the task's result.
     origin = next_origin(value, form) if _thread.held is None else None
     try:
-        handle = connection.call(lambda way: _put(way, value, form, origin))
+        handle = connection.call(lambda conn: _put(conn, value, form, origin))
     except (NodeUnreachable, StoreFull, TimedOut) as error:
         logger.warning("%d bytes go through Ray's own object store: %s", size_of(value), error)
         return None
@@ -168,13 +168,13 @@ def put_as_handle(value: Any, form: Form) -> Handle | None:
     return handle
 
 
-def _put(way: connection.Connection, value: Any, form: Form, origin: Origin | None) -> Handle:
+def _put(conn: connection.Connection, value: Any, form: Form, origin: Origin | None) -> Handle:
     guard = seal_in_place(value)
     if guard is not None:
         return Handle(guard, form, origin)
-    handle = Handle(way.guards.take(), form, origin)
+    handle = Handle(conn.guards.take(), form, origin)
     timeout = SPACE_TIMEOUT + size_of(value) / SLOWEST_BYTES_PER_SECOND
-    way.client.put(sent(value, form), handle.id, timeout=timeout)
+    conn.client.put(sent(value, form), handle.id, timeout=timeout)
     return handle
 
 

@@ -55,15 +55,15 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> npt.
     if private.nbytes < threshold() or form_of(private) is not Form.ARRAY:
         return private
     try:
-        return connection.call(lambda way: _in_store(way, private))
+        return connection.call(lambda conn: _in_store(conn, private))
     except (NodeUnreachable, StoreFull, TimedOut):
         return private
 
 
-def _in_store(way: connection.Connection, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    guard = way.guards.take()
-    array = way.client.create(id_of(guard), like.shape, like.dtype, timeout=SPACE_TIMEOUT).array
-    _unsent[id(array)] = _StoreArray(guard, way.client, array.shape, array.dtype)
+def _in_store(conn: connection.Connection, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    guard = conn.guards.take()
+    array = conn.client.create(id_of(guard), like.shape, like.dtype, timeout=SPACE_TIMEOUT).array
+    _unsent[id(array)] = _StoreArray(guard, conn.client, array.shape, array.dtype)
     # All views refer to this array, as it lies on no other array. So its memory can go when it is collected.
     weakref.finalize(array, _unsent.pop, id(array), None).atexit = False
     return array
