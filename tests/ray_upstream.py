@@ -1,8 +1,9 @@
 """Runs Ray's own tests, unchanged, on Ray alone and with the transparent mode, and compares.
 
 ``PYTHONPATH=tests python -m ray_upstream FOLDER``, where FOLDER is ``python/ray/tests`` of the Ray that is
-installed. Each test has a process of its own. A test that passes alone and not with Hoplite must stand in
-``ray_upstream.toml`` with the reason; else this ends with 1.
+installed. Each file runs in one process in each mode. A test that passes alone and not with Hoplite runs
+again in a process of its own. If it fails again, it must stand in ``ray_upstream.toml`` with the reason; else
+this ends with 1.
 """
 
 from __future__ import annotations
@@ -14,24 +15,28 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 from lab.systems.ray import ALONE
 
 TESTS = Path(__file__).parent
 LIST = TESTS / "ray_upstream.toml"
 
-TIMEOUT = 300.0
-"""Seconds for a test, as in Ray's own settings of pytest."""
+TIMEOUT = 180.0
+"""Seconds for a test."""
 
 EXCUSED_SHARE_MAX = 0.1
 """Of the tests that pass on Ray alone."""
 
-MODES = {"alone": [], "hoplite": ["-p", "ray_unchanged"]}
+ALONE_MODE, HOPLITE_MODE = "alone", "hoplite"
+
+MODES: dict[str, list[str]] = {ALONE_MODE: [], HOPLITE_MODE: ["-p", "ray_unchanged"]}
+"""Each with pytest's arguments for it."""
 
 PASSED, FAILED, SKIPPED, ENDLESS = "passed", "failed", "skipped", "not ended"
 
@@ -51,9 +56,9 @@ def main() -> int:
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     outcomes = {} if arguments.again else read(arguments.results)
     files = [path for name in chosen["files"] for path in sorted(folder.glob(name))]
-    for test in (test for file in files for test in collected(file)):
-        if fnmatch.fnmatchcase(test, arguments.only):
-            run_both(folder, test, outcomes, arguments.results)
+    for file in files:
+        tests = [test for test in collected(file) if fnmatch.fnmatchcase(test, arguments.only)]
+        run_file(folder, tests, outcomes, arguments.results)
     return report(outcomes, arguments.only, chosen["excused"])
 
 
@@ -62,7 +67,7 @@ def read(results: Path) -> Outcomes:
     return {(line["test"], line["mode"]): line["outcome"] for line in map(json.loads, lines)}
 
 
-def collected(file: Path) -> Iterator[str]:
+def collected(file: Path) -> list[str]:
     found = subprocess.run(
         [*PYTEST, "--collect-only", file.name],
         cwd=file.parent,
@@ -73,10 +78,15 @@ def collected(file: Path) -> Iterator[str]:
     tests = [line for line in found.stdout.splitlines() if line.startswith(f"{file.name}::")]
     if not tests:
         print(f"{file.name}: nothing to run: {found.stdout.strip().splitlines()[-1:]}", flush=True)
-    yield from tests
+    return tests
 
 
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", "--rootdir=."]
+PYTEST = [
+    *(sys.executable, "-m", "pytest", "-q", "--tb=short"),
+    *("-c", os.devnull, "-p", "no:cacheprovider", "--rootdir=."),
+    # Of each test, by a signal: the next one runs in the same process.
+    *(f"--timeout={TIMEOUT:.0f}", "--timeout-method=signal"),
+]
 
 
 def environment() -> dict[str, str]:
@@ -84,60 +94,72 @@ def environment() -> dict[str, str]:
     return {**os.environ, **ALONE, "PYTHONPATH": path}
 
 
-def run_both(folder: Path, test: str, outcomes: Outcomes, results: Path) -> None:
-    """With Hoplite only what passes alone."""
-    for mode, plugin in MODES.items():
-        if (test, mode) not in outcomes:
-            begun = time.monotonic()
-            outcome, why = run(folder, [*plugin, test])
-            outcomes[test, mode] = outcome
-            line = {
-                "test": test,
-                "mode": mode,
-                "outcome": outcome,
-                "seconds": round(time.monotonic() - begun, 1),
-            }
-            with results.open("a") as lines:
-                lines.write(json.dumps({**line, "why": why}) + "\n")
-            print(f"{mode:8}{outcome:10}{line['seconds']:6.1f} s  {test}  {why}", flush=True)
-        if outcomes[test, "alone"] != PASSED:
-            return
+def run_file(folder: Path, tests: list[str], outcomes: Outcomes, results: Path) -> None:
+    """All in one process in each mode; then those that fail only with Hoplite, each on its own."""
+    for mode in MODES:
+        missing = [test for test in tests if (test, mode) not in outcomes]
+        if missing:
+            note(run(folder, mode, missing), outcomes, results)
+    for test in tests:
+        if outcomes.get((test, ALONE_MODE)) == PASSED and outcomes.get((test, HOPLITE_MODE)) != PASSED:
+            note(run(folder, HOPLITE_MODE, [test]), outcomes, results)
 
 
-def run(folder: Path, arguments: list[str]) -> tuple[str, str]:
-    """How it ended, and the last error."""
-    with subprocess.Popen(
-        [*PYTEST, "-rs", "--tb=short", *arguments],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        # In a shell's background it is ignored, and Ray cancels tasks by it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
-    ) as process:
-        try:
-            printed, _ = process.communicate(timeout=TIMEOUT)
-        except subprocess.TimeoutExpired:
-            # What it has started ends with it: Ray's processes, and ours, watch their parents.
-            process.kill()
-            printed, _ = process.communicate()
-            return ENDLESS, ""
-    if process.returncode == 0:
-        return (PASSED if " passed" in printed.splitlines()[-1] else SKIPPED), ""
-    errors = [line for line in printed.splitlines() if line.startswith("E  ")]
-    return FAILED, errors[-1][1:].strip()[:200] if errors else printed.strip()[-200:]
+def note(lines: list[dict[str, str]], outcomes: Outcomes, results: Path) -> None:
+    with results.open("a") as file:
+        for line in lines:
+            outcomes[line["test"], line["mode"]] = line["outcome"]
+            file.write(json.dumps(line) + "\n")
+            print(f"{line['mode']:8}{line['outcome']:10}{line['test']}  {line['why']}", flush=True)
+
+
+def run(folder: Path, mode: str, tests: list[str]) -> list[dict[str, str]]:
+    """Each test's outcome and last error."""
+    with tempfile.TemporaryDirectory() as reports:
+        report = Path(reports) / "report.xml"
+        with subprocess.Popen(
+            [*PYTEST, f"--junit-xml={report}", *MODES[mode], *tests],
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # In a shell's background it is ignored, and Ray cancels tasks by it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+        ) as process:
+            try:
+                process.wait(TIMEOUT * len(tests))
+            except subprocess.TimeoutExpired:
+                # What it has started ends with it: Ray's processes, and ours, watch their parents.
+                process.kill()
+        found = dict(outcomes_in(report)) if report.exists() else {}
+    missing = (ENDLESS, "the process of all of these did not end well")
+    return [
+        {"test": test, "mode": mode, "outcome": outcome, "why": why}
+        for test in tests
+        for outcome, why in [found.get(test.partition("::")[2], missing)]
+    ]
+
+
+def outcomes_in(report: Path) -> Iterator[tuple[str, tuple[str, str]]]:
+    """By the test's name in its file."""
+    for case in ElementTree.parse(report).iter("testcase"):
+        failures = [found for kind in ("failure", "error") if (found := case.find(kind)) is not None]
+        name = "::".join(filter(None, [*case.get("classname", "").split(".")[1:], case.get("name")]))
+        if failures:
+            yield name, (FAILED, (failures[0].get("message") or "").strip()[-200:])
+        else:
+            yield name, (PASSED if case.find("skipped") is None else SKIPPED, "")
 
 
 def report(outcomes: Outcomes, only: str, excused: dict[str, str]) -> int:
     passed: Counter[str] = Counter()
     failing: dict[str, list[str]] = {}
     for (test, mode), outcome in outcomes.items():
-        if mode != "alone" or outcome != PASSED or not fnmatch.fnmatchcase(test, only):
+        if mode != ALONE_MODE or outcome != PASSED or not fnmatch.fnmatchcase(test, only):
             continue
         file = test.split("::")[0]
         passed[file] += 1
-        if outcomes.get((test, "hoplite")) != PASSED:
+        if outcomes.get((test, HOPLITE_MODE)) != PASSED:
             failing.setdefault(file, []).append(test)
     print("\n| file | pass on Ray alone | with Hoplite | excused |\n|---|---|---|---|")
     unexcused = []
