@@ -82,19 +82,21 @@ NOT_REACHED = Path(__file__).with_name("not_reached.md")
 
 HEAD = """# Benchmarks
 
-Made by `python -m lab.page` from lab/results and lab/not_reached.md; do not edit. Each section
-names the command that measured it, the commit it measured, and the machine. S is an object's size, B the
-goodput of a link as iperf3 finds it, n the number of hosts.
+Made by `python -m lab.page` from lab/results and lab/not_reached.md; do not edit. Each section names the
+command that measured it, the commit, and the machine. S is an object's size, B the goodput of a link as
+iperf3 finds it, and n the number of hosts.
 
-Hosts are network namespaces of one machine, their links token buckets on virtual cables: ratios to the limit
-and to each other hold elsewhere, absolute times need not. Peers run at their best: MPI as it comes and with
-its settings searched for each case, size and number of hosts, Ray and Dask by the fastest of the ways their
-users do these things. All systems of a row took turns in one run, after runs that do not count; what
-collectives and round trips left was checked byte by byte, and a system that cannot do something, or was not
-run, has no number there. Since 2026-11-22 Hoplite's stores, like the memory of Gloo's receivers, are written
-to once before: in earlier runs the first use of memory, a second for each GiB here, is in some numbers. Since
-2026-11-23 04:30 Hoplite, MPI and Gloo have sources and results in memory that they share: before, what one
-freed was given back to the machine's host in the turns of the next, at a third of both processors.
+- **Hosts** are network namespaces of one machine. Their links are token buckets on virtual cables. Ratios to
+  the limit and to other systems hold elsewhere; absolute times may not.
+- **Peers** run at their best. MPI runs with its defaults, and with settings searched for each case, size and
+  number of hosts. Ray and Dask do each case in the fastest of the ways that their users have.
+- **Runs.** All systems of a row alternate in one run, after runs that do not count. The results of
+  collectives and round trips were checked byte by byte. A system without a number cannot do the case, or was
+  not run.
+- **Memory.** Since 2026-11-22, Hoplite's stores and the memory of Gloo's receivers are written once
+  beforehand. Earlier runs may include the first use of memory, a second for each GiB here. Since 2026-11-23
+  04:30, Hoplite, MPI and Gloo share the memory of sources and results. Before that, memory that one system
+  freed was given back to the machine's host during the next one's run. This took a third of both processors.
 """
 
 
