@@ -1,4 +1,4 @@
-//! What a ticket brings: the node's reply as Python sees it.
+//! The answer of a ticket: the node's reply as Python sees it.
 
 use std::sync::Arc;
 

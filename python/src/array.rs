@@ -1,5 +1,5 @@
-//! NumPy arrays from and to an object's bytes, of the element types that NumPy has natively. All others, and
-//! everything that is no array, are the business of `hoplite.values`.
+//! NumPy arrays from and to an object's bytes, for the element types that NumPy has natively. `hoplite.values` handles
+//! all other types, and everything that is not an array.
 
 use hoplite_types::{Dtype, Encoding, Header};
 use pyo3::buffer::PyUntypedBuffer;

@@ -1,4 +1,4 @@
-//! Between Python's plain values and Hoplite's words.
+//! Converts between Python's plain values and Hoplite's types.
 
 use std::str::FromStr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `hoplite.ObjectId`. Native, since every call reads one: its bytes are at hand here, and a name becomes an id
+//! `hoplite.ObjectId`. It is native because every call reads one: its bytes are at hand here, and a name becomes an id
 //! without a step in Python.
 
 use std::fmt::Write;

@@ -1,8 +1,8 @@
 //! The private half of the Python package `hoplite`: tickets and memory.
 //!
-//! A `Connection` sends requests and returns a `Ticket` for each; what a ticket brings is a plain
-//! value, a `View` (read-only memory), an `Arriving` (to be copied) or a `Writing` (writable memory).
-//! What users see, and every sequence of these steps, is Python (`python/hoplite`).
+//! A `Connection` sends requests and returns a `Ticket` for each. A ticket's answer is a plain value, a `View`
+//! (read-only memory), an `Arriving` (to be copied) or a `Writing` (writable memory). The public API, and every
+//! sequence of these steps, is Python (`python/hoplite`).
 //!
 //! Every wait is made detached from the interpreter, and ends at once when a signal handler raises.
 

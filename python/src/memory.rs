@@ -1,4 +1,4 @@
-//! Other people's buffers as slices, and ours as buffers.
+//! Python buffers as slices, and our memory as Python buffers.
 
 use std::ffi::c_int;
 

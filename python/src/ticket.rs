@@ -1,4 +1,4 @@
-//! The right to the answer of one call.
+//! A ticket: the right to the answer of one call.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A complete object's bytes, where they lie.
+//! A complete object's bytes, in the arena.
 
 use std::ffi::c_int;
 

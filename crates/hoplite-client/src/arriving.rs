@@ -1,4 +1,4 @@
-//! An object on its way here, to be copied behind its arrival.
+//! An object that is arriving at the node: its bytes are copied as they come in.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Small objects that were got before, kept in private memory: getting one again needs no word from the node,
-//! as long as no copy of it has gone from there.
+//! Cache of small objects that this client has got before, in private memory. A hit needs no request to the node; it
+//! is valid as long as no copy of the object has gone from the node.
 //!
-//! Calling order: [`Client::look_up`]; what it misses is asked for *after* that, and the answer adopted with
-//! the [`Miss`] ([`crate::View::adopt`]).
+//! Calling order: [`Client::look_up`] first. After a miss, send the request to the node *then*, and pass the answer
+//! with the [`Miss`] to [`crate::View::adopt`].
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! The calls under way: who waits for which answer, and who reads the socket for all.
+//! The table of calls under way: it wakes the thread that waits for an answer, and lets one thread read the socket
+//! for all.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

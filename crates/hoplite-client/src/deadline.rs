@@ -1,4 +1,4 @@
-//! Until when a caller waits, and what it looks at meanwhile.
+//! A caller's deadline, and its interrupt, which is polled while it waits.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Getting objects: as a view, or copied behind their arrival.
+//! Getting objects: as a view, or copied while they arrive.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

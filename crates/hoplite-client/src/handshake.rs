@@ -1,4 +1,4 @@
-//! From a path to a connection: greet, check versions, map the arena.
+//! Connects to the node at a path: exchanges hellos, checks versions, maps the arena.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;

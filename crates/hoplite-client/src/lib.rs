@@ -1,24 +1,20 @@
-//! put, get, reduce, delete over the local socket and mapped memory.
+//! Put, get, reduce and delete over the local socket and mapped memory.
 //!
-//! A [`Client`] is one connection to this host's node and one mapping of its arena. Any number of
-//! threads share it: each call gets a number, whichever waiting thread comes first reads the socket
-//! for all. Nothing runs in the background.
+//! A [`Client`] is one connection to this host's node and one mapping of its arena. Any number of threads share it:
+//! each call has a number, and the first thread that waits reads the socket for all. Nothing runs in the background.
 //!
-//! Calling order: [`Client::connect`]; then either the calls that wait ([`Client::put`],
-//! [`Client::get`], …), or [`Client::submit`] and the [`Ticket`] it returns. An event loop watches
-//! [`Client::fd`], calls [`Client::pump`] when it is readable and [`Ticket::try_take`] after that;
-//! such a connection should have no other thread waiting on it, which would read its answers first.
+//! Calling order: [`Client::connect`]; then either the calls that wait ([`Client::put`], [`Client::get`], …), or
+//! [`Client::submit`] and the [`Ticket`] it returns. An event loop watches [`Client::fd`], calls [`Client::pump`]
+//! when it is readable, then [`Ticket::try_take`]. No other thread should wait on such a connection: it would read
+//! the event loop's answers first.
 //!
-//! Objects of up to `INLINE_BYTES_MAX` bytes are copied when they are got, and kept: getting them again asks
-//! nobody, as long as they exist on the node ([`Client::look_up`]).
-//!
-//! Every wait takes an `interrupt`, called at once when a signal arrives and every
-//! [`INTERRUPT_EVERY`] otherwise; the error it returns ends the wait (Python raises
-//! KeyboardInterrupt so). A call given up that way is cancelled, and what its answer would have
-//! brought (a view, a created copy) goes back to the node.
-//!
-//! A process forked from the one that connected must connect anew; in it every call fails, and
-//! memory taken before the fork, of views and of what is created, is the object's as long as the parent holds it.
+//! - Small objects: those of up to `INLINE_BYTES_MAX` bytes are copied and cached by a get. Another get needs no
+//!   request, as long as they exist on the node ([`Client::look_up`]).
+//! - Interrupts: every wait takes an `interrupt`, called at once when a signal arrives and otherwise every
+//!   [`INTERRUPT_EVERY`]. An error that it returns ends the wait; this is how Python raises KeyboardInterrupt. The
+//!   interrupted call is cancelled, and a view or created copy that its answer brings goes back to the node.
+//! - Forks: a forked process must connect again; every call on the inherited connection fails in it. Memory taken
+//!   before the fork (of views and created objects) stays the object's as long as the parent holds it.
 #![forbid(unsafe_code)]
 
 mod arriving;

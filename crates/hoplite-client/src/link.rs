@@ -1,4 +1,4 @@
-//! The socket: frames out, frames in, blocking only where it says so.
+//! The socket: sends and receives frames. It blocks only where a method's documentation says so.
 
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};

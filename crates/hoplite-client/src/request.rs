@@ -1,4 +1,4 @@
-//! What a request is about, in words.
+//! Names requests in error messages.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
-//! Where in the arena each copy lies: offsets only, never a byte of memory.
+//! Places copies in the arena: it knows offsets only, and touches no byte of memory.
 //!
-//! Best fit with coalescing. Small blocks are cut from the top end of the hole they land in, large
-//! ones from the bottom, so that the last big hole is not peppered from both sides and memory that
-//! was touched once is used again.
+//! Best fit with coalescing. Small blocks are cut from the top end of the hole that they land in, large ones from the
+//! bottom. So small blocks do not fragment the last big hole from both sides, and memory that was touched once is used
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +16,11 @@ pub(crate) struct Arena {
     bytes: u64,
     used: u64,
     free: Holes,
-    /// What would be free if all that is loose were given back.
+    /// The holes that there would be if all loose parts were free.
     within_reach: Holes,
 }
 
-/// Parts of an arena, none right behind another.
+/// Parts of an arena; no two of them adjoin.
 #[derive(Default, Debug)]
 struct Holes {
     /// Start -> length.
@@ -107,7 +107,7 @@ impl Arena {
         size <= self.bytes && footprint(size) <= self.bytes
     }
 
-    /// What an object of `size` bytes takes, unless that is more than the whole arena, or than a number can say.
+    /// The space that an object of `size` bytes takes. `None` if it exceeds the whole arena, or the range of numbers.
     fn need(&self, size: u64) -> Option<u64> {
         self.could_hold(size).then(|| footprint(size))
     }
@@ -136,17 +136,17 @@ impl Arena {
         }
     }
 
-    /// It can be given back without asking anybody.
+    /// Marks a part as loose: it can be freed at any time.
     pub fn loosen(&mut self, extent: Extent) {
         self.within_reach.add(extent.block, footprint(extent.size));
     }
 
-    /// It cannot any more.
+    /// Marks a part as no longer loose.
     pub fn tighten(&mut self, extent: Extent) {
         self.within_reach.cut(extent.block, footprint(extent.size));
     }
 
-    /// Whether there would be space if all that is loose were given back.
+    /// Whether there would be space if all loose parts were free.
     pub fn has_space_within_reach(&self, size: u64) -> bool {
         self.need(size).is_some_and(|need| self.within_reach.best(need).is_some())
     }

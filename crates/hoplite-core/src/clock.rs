@@ -1,13 +1,13 @@
-//! The cluster's clock: what orders the decisions of owners that know nothing of each other.
+//! The cluster's clock. Its stamps order the decisions of owners that know nothing of each other.
 //!
-//! Each node counts on from its own wall clock at its start, and jumps forward whenever it hears of a later
-//! time. So all members soon agree on the fastest clock among them, and a step back of one does no harm.
+//! Each node counts on from its own wall clock at its start, and jumps forward whenever it receives a later time. So
+//! all members soon agree on the fastest clock among them, and a step back of one does no harm.
 
 use std::time::Duration;
 
 use hoplite_types::Stamp;
 
-/// A stamp further ahead than this is nobody's clock: a year.
+/// A stamp further ahead than this, a year, is not credible.
 const AHEAD_MAX_MS: u64 = 366 * 24 * 3600 * 1000;
 
 #[derive(Debug)]
@@ -26,18 +26,18 @@ impl Clock {
         self.base_ms + now.as_millis() as u64
     }
 
-    /// Later than every stamp that was taken or heard of here.
+    /// A stamp later than every other that was taken or received here.
     pub fn tick(&mut self, now: Duration) -> Stamp {
         self.last = Stamp(self.last.0 + 1).max(Stamp::from_ms(self.now_ms(now)));
         self.last
     }
 
-    /// The time, without taking it.
+    /// The current time, without taking a stamp.
     pub fn read(&self, now: Duration) -> Stamp {
         self.last.max(Stamp::from_ms(self.now_ms(now)))
     }
 
-    /// Somebody's stamp.
+    /// Takes note of a stamp received from another node.
     pub fn observe(&mut self, now: Duration, stamp: Stamp) {
         let ahead = stamp.ms().saturating_sub(self.now_ms(now));
         if ahead <= AHEAD_MAX_MS {

@@ -1,4 +1,4 @@
-//! What a core must be told at its birth.
+//! The configuration of a core.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::cost::Degree;
 /// Settings of one node's core. Start from [`Config::new`].
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Who we are.
+    /// This node.
     pub node: NodeId,
     /// Members to join through, tried until one answers; our own address among them is ignored.
     pub seeds: Vec<SocketAddr>,
@@ -18,20 +18,20 @@ pub struct Config {
     pub store_bytes: u64,
     /// Seeds every random choice: same seed and inputs, same outputs.
     pub seed: u64,
-    /// Between two probes of a random member. Default 100 ms.
+    /// Time between two probes of a random member. Default 100 ms.
     pub probe_period: Duration,
-    /// How long a member may leave a probe unanswered before others are asked to try. Default 50 ms.
+    /// How long a member may leave a probe unanswered before others are asked to probe it. Default 50 ms.
     pub probe_timeout: Duration,
-    /// How long a suspect has to show it is alive. Default 450 ms.
+    /// How long a suspect has to show that it is alive. Default 450 ms.
     pub suspicion: Duration,
-    /// How long an incoming stream may bring nothing before its sender is asked what it has, and again
-    /// before it is given up. Default 1 s. For the driver, which sees the bytes; see `ReceiveStalled`.
+    /// How long an incoming stream may bring nothing before its sender is asked how much it has, and again
+    /// before the sender is given up. Default 1 s. For the driver, which sees the bytes; see `ReceiveStalled`.
     pub stall_after: Duration,
-    /// How many connections every transfer from here goes by, instead of as many as proved to be faster (see
+    /// How many connections carry every transfer from here, instead of as many as proved to be faster (see
     /// `connections`). Default: none.
     pub connections: Option<Connections>,
-    /// The tree of every reduction asked for here, instead of the one the cost model chooses, which may be
-    /// stripes. Default: none; there to measure how good the model's choices are.
+    /// The tree of every reduction called here, instead of the cost model's choice, which may be stripes. For measuring
+    /// how good the model's choices are. Default: none.
     pub reduce_degree: Option<Degree>,
     /// Allreduces from this size on, in bytes, are striped where their shape allows it. Default: those for
     /// which the cost model says that it pays (see `cost`).
@@ -39,7 +39,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Defaults: no seeds, the gossip times above.
+    /// Defaults: no seeds, and the gossip times above.
     pub fn new(node: NodeId, store_bytes: u64, seed: u64) -> Self {
         Config {
             node,

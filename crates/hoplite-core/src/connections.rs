@@ -1,7 +1,7 @@
-//! How many connections a transfer goes by: in many networks a single flow gets only a part of the link.
+//! How many connections carry a transfer: in many networks a single flow gets only a part of the link.
 //!
-//! Learnt by the sender, of each receiver, from transfers that are large, alone here, and set in their pace by
-//! the network:
+//! The sender learns the number for each receiver from its transfers that are large, alone here, and limited by the
+//! network:
 //!
 //! ```text
 //!           ┌──────────────────── still faster: 2m ────────────────────┐
@@ -11,38 +11,40 @@
 //!           └─────── not: m, no trial for a while ◀── not any more ────┘
 //! ```
 //!
-//! To be sure, because the transfers before a trial may have been slow for reasons of their own: memory touched
-//! for the first time, others on the link. A trial that says nothing (its transfer waited for its own upstream,
-//! or broke) is made again with the next large transfer. Transfers that go the same way side by side share the
-//! connections. There is no way back to fewer: more than needed cost nothing that shows on a link.
+//! - A faster trial is checked with m again, because the transfers before it may have been slow for other reasons:
+//!   memory touched for the first time, other traffic on the link.
+//! - A trial without a result (its transfer waited for its own upstream, or broke) is repeated with the next large
+//!   transfer.
+//! - Transfers to the same receiver at the same time share the connections.
+//! - The number never decreases: more connections than needed have no cost that shows on a link.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hoplite_types::{Connections, NodeId};
 
-/// Smaller transfers go by one connection: there is little to win, and others may have to be made first.
+/// Smaller transfers go by one connection: there is little to gain, and further ones may have to be made first.
 pub(crate) const LARGE_BYTES_MIN: u64 = 1 << 20;
 
-/// Smaller transfers prove nothing: what fits into the sockets' buffers counts as sent.
+/// Smaller transfers are no measurement: bytes that fit into the sockets' buffers count as sent.
 const MEASURED_BYTES_MIN: u64 = 8 << 20;
 
-/// So many times as fast as with half as many connections they must be, or it is chance.
+/// Twice as many connections must be so many times as fast; a smaller gain may be chance.
 const FASTER: f64 = 1.25;
 
-/// After a trial that brought nothing, how long until the next: others may just have used the receiver's link.
-/// Twice as long after each further one, as links themselves seldom change.
+/// Pause after a trial without gain: others may just have used the receiver's link. Doubled after each further one,
+/// since links seldom change.
 const TRIAL_PERIOD: Duration = Duration::from_secs(10);
 const TRIAL_DOUBLINGS_MAX: u32 = 5;
 
-/// For a group of transfers where nothing is known. All that a node sends goes by these: one would be dear where
-/// flows are capped, and four cost little where they are not (measured in decision 8).
+/// For a group of transfers to a receiver without measurements. All bytes that a node sends go by these connections.
+/// One would be costly where flows are capped, and four cost little where they are not (measured in decision 8).
 const UNTAUGHT_GROUP: Connections = Connections::new(4).expect("it is allowed");
 
-/// What is known of the ways to receivers.
+/// The choices for all receivers.
 #[derive(Debug, Default)]
 pub(crate) struct Choices {
-    /// What somebody who knows better decided.
+    /// The setting that overrides all choices.
     fixed: Option<Connections>,
     peers: BTreeMap<NodeId, Choice>,
 }
@@ -50,11 +52,11 @@ pub(crate) struct Choices {
 #[derive(Debug, Clone, Copy)]
 struct Choice {
     connections: Connections,
-    /// The best that was seen with them: others on the link only ever take some of it.
+    /// The best rate measured with them: other traffic on the link only ever reduces it.
     bytes_per_s: u64,
-    /// What twice as many brought, if that was faster: to be compared with what these bring once more.
+    /// The rate of twice as many, if that was faster: to be compared with another measurement of these.
     doubled_bytes_per_s: Option<u64>,
-    /// Trials of more, in a row, that were not faster.
+    /// The number of trials in a row that were not faster.
     failed_trials: u32,
     no_trial_before: Duration,
 }
@@ -70,7 +72,7 @@ impl Choice {
         }
     }
 
-    /// More were tried, and brought nothing.
+    /// Whether twice as many were tried, without gain.
     fn is_taught(&self) -> bool {
         self.failed_trials > 0
     }
@@ -79,7 +81,7 @@ impl Choice {
         doubled_bytes_per_s as f64 >= FASTER * self.bytes_per_s as f64
     }
 
-    /// Ends a trial, in which twice as many brought so much.
+    /// Ends a trial, in which twice as many had this rate.
     fn decide(&mut self, now: Duration, doubled_bytes_per_s: u64) {
         match self.connections.doubled() {
             Some(doubled) if self.is_beaten_by(doubled_bytes_per_s) => {
@@ -99,12 +101,12 @@ impl Choices {
         Choices { fixed, peers: BTreeMap::new() }
     }
 
-    /// For a transfer of `bytes` to `peer`, one of `sharers` large ones that go there side by side.
+    /// The choice for a transfer of `bytes` to `peer`, one of `sharers` large ones that go there at the same time.
     pub fn choose(&self, now: Duration, peer: NodeId, bytes: u64, sharers: usize) -> Connections {
         if let Some(fixed) = self.fixed {
             return fixed;
         }
-        // Over loopback there is no link to fill, only memory: a trial costs, and cannot win but by chance.
+        // Over loopback there is no link to fill, only memory: a trial costs, and can win only by chance.
         if bytes < LARGE_BYTES_MIN || peer.addr.ip().is_loopback() {
             return Connections::ONE;
         }
@@ -115,8 +117,8 @@ impl Choices {
         tried.unwrap_or(choice.connections.shared_by(sharers))
     }
 
-    /// For all transfers of a group to `peer`, which share them. They prove nothing of the link: until single
-    /// transfers have shown anywhere how many are enough, it is [`UNTAUGHT_GROUP`] at least.
+    /// The choice for all transfers of a group to `peer`, which share the connections. They do not measure the link:
+    /// until single transfers have shown for some receiver how many are enough, it is [`UNTAUGHT_GROUP`] at least.
     pub fn for_group(&self, peer: NodeId) -> Connections {
         if let Some(fixed) = self.fixed {
             return fixed;
@@ -135,7 +137,7 @@ impl Choices {
         }
     }
 
-    /// A transfer of `bytes` to `peer`, the only large one from here, went at this rate by `used` connections.
+    /// A transfer of `bytes` to `peer`, the only large one from here, had this rate with `used` connections.
     pub fn on_measured(
         &mut self,
         now: Duration,
@@ -160,14 +162,14 @@ impl Choices {
                 choice.decide(now, bytes_per_s);
             }
         }
-        // Otherwise an older trial, or it shared its connections with another transfer.
+        // Otherwise it was an older trial, or shared its connections with another transfer.
     }
 
     pub fn forget(&mut self, peer: NodeId) {
         self.peers.remove(&peer);
     }
 
-    /// What others have come to, the median of them: mostly all links of a network are alike.
+    /// The median of the choices for all receivers: mostly all links of a network are alike.
     fn usual(&self) -> Connections {
         let mut known: Vec<_> = self.peers.values().map(|choice| choice.connections).collect();
         known.sort_unstable();
@@ -190,7 +192,7 @@ mod tests {
         Connections::new(count).unwrap()
     }
 
-    /// Sends one large object after the other over a link of 800 where one flow gets 200; tells what they went by.
+    /// Sends large objects one after the other over a link of 800 where one flow gets 200; returns the choices.
     fn send(choices: &mut Choices, now: Duration, to: NodeId, times: usize) -> Vec<u8> {
         let mut chosen = Vec::new();
         for _ in 0..times {

@@ -1,5 +1,4 @@
-//! This node's copies: space for them, their life from open to close, and who is thrown out when
-//! space is short.
+//! This node's copies: space for them, their life from open to close, and eviction when space is short.
 //!
 //! ```text
 //!            open                    seal
@@ -7,8 +6,8 @@
 //!                   Received ├──────┤                                            ├─▶ free, once
 //!                   Folded   ┘      └─────▶ doom (aborted, superseded) ──────────┘   unused
 //! ```
-//! A doomed copy serves nobody new; its space comes back when the last view, send, fold, receive or
-//! writing client has let go.
+//! A doomed copy serves no new reader. Its space is freed when the last view, send, fold, receive or writing client has
+//! released it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +21,7 @@ use crate::shard_table::ShardCounts;
 use crate::Core;
 use hoplite_types::TransferId;
 
-/// How the bytes of a copy come, or that they all have.
+/// How the bytes of a copy arrive, or that it is sealed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     /// By a local client.
@@ -43,29 +42,29 @@ pub(crate) struct Copy {
     pub extent: Extent,
     pub header: Header,
     pub phase: Phase,
-    /// Stays until deleted: it was put, or reduced, here.
+    /// Not evictable, because it was put or reduced here: it stays until it is deleted.
     pub pinned: bool,
     /// Known to the directory; partial sums are not.
     pub public: bool,
     pub doomed: bool,
     /// Views that clients hold. The writer of a copy may hold one from the start.
     pub views: u32,
-    /// Sends, folds, receives and writing clients that touch the bytes.
+    /// Sends, folds, receives and writing clients that use the bytes.
     pub users: u32,
     pub seal: Seal,
-    /// Bytes known to be there: exact when nobody is writing.
+    /// Number of bytes known to be present: exact when nobody is writing.
     pub watermark: u64,
     last_used: u64,
-    /// The shard owner that was last told of it.
+    /// The shard owner that it was last reported to.
     pub told: Option<NodeId>,
-    /// That owner knows it is complete.
+    /// That owner knows that it is complete.
     told_complete: bool,
     pub upstream: Option<NodeId>,
-    /// When an owner accepted its content.
+    /// The time at which an owner accepted its content.
     pub stamp: Option<Stamp>,
-    /// The right by which it may be sealed, of a copy that is written or reduced here and is not sealed yet.
+    /// The claim under which it may be sealed. Only for a copy that is written or reduced here and not sealed yet.
     pub claim: Option<Claim>,
-    /// Its windows, in order; and for a window, the copy that it is part of.
+    /// Its windows, in order.
     pub windows: Vec<CopyId>,
     pub within: Option<CopyId>,
 }
@@ -79,14 +78,14 @@ impl Copy {
         self.is_sealed() && !self.pinned && !self.doomed && self.views == 0 && self.users == 0
     }
 
-    /// Its space is about to be free, or will be when space is looked for.
+    /// Whether its space is about to be free, or can be evicted.
     fn is_loose(&self) -> bool {
         let is_going = self.doomed && self.views == 0;
         (is_going || self.is_evictable()) && self.within.is_none()
     }
 }
 
-/// All copies here, and the arena they lie in.
+/// All copies here, and the arena that they lie in.
 #[derive(Debug)]
 pub(crate) struct Copies {
     pub arena: Arena,
@@ -98,14 +97,14 @@ pub(crate) struct Copies {
     lru: BTreeSet<(u64, CopyId)>,
     evictable_bytes: u64,
     pub evicted: u64,
-    /// How many copies more may make space for others in this turn.
+    /// How many more copies may be evicted in this turn.
     evictions_left: usize,
 }
 
-/// So many copies make space for others in one turn: some milliseconds' work.
+/// Limit of evictions in one turn: some milliseconds' work.
 const EVICTIONS_PER_TURN: usize = 512;
 
-/// What a new copy is to be.
+/// The properties of a new copy.
 pub(crate) struct NewCopy {
     pub object: ObjectId,
     pub edition: Edition,
@@ -145,12 +144,12 @@ impl Copies {
         self.live(object).filter(|copy| self.table[copy].is_sealed())
     }
 
-    /// A sealed copy of a small object, whose bytes fit into an answer.
+    /// A sealed copy of an object that is small enough for an answer.
     pub fn small_sealed(&self, object: ObjectId) -> Option<CopyId> {
         self.sealed(object).filter(|copy| self.table[copy].extent.size <= limits::INLINE_BYTES_MAX)
     }
 
-    /// Live copies of a shard's objects behind `after` that the directory may know, in order.
+    /// The public live copies of a shard's objects after `after`, in order.
     pub fn public_in(&self, shard: Shard, after: Option<ObjectId>) -> impl Iterator<Item = (CopyId, &Copy)> {
         let first = after.unwrap_or(ObjectId([0; ObjectId::LEN]));
         let end = (shard, ObjectId([u8::MAX; ObjectId::LEN]));
@@ -158,7 +157,7 @@ impl Copies {
         live.filter(move |(_, copy)| copy.public && Some(copy.object) != after)
     }
 
-    /// Changes a copy and keeps the eviction order, and what space is within reach, in step.
+    /// Changes a copy, and updates the eviction order and the count of evictable bytes.
     pub fn with<T>(&mut self, id: CopyId, change: impl FnOnce(&mut Copy) -> T) -> T {
         let copy = self.table.get_mut(&id).expect("a live copy id");
         let (before, was_loose) = (copy.is_evictable(), copy.is_loose());
@@ -182,7 +181,7 @@ impl Copies {
         result
     }
 
-    /// The copy goes by no id any more.
+    /// Takes the copy's object id away from it.
     pub fn forget_object_of(&mut self, id: CopyId) {
         self.unname(self.table[&id].object);
     }
@@ -204,7 +203,7 @@ impl Copies {
         self.counts.of(shard)
     }
 
-    /// The copy goes by another id from now on.
+    /// Gives the copy another object id.
     pub fn rename(&mut self, id: CopyId, object: ObjectId) {
         let copy = self.table.get_mut(&id).expect("a live copy id");
         debug_assert!(!copy.is_sealed(), "clients may keep what is sealed, by its id");
@@ -213,18 +212,18 @@ impl Copies {
         self.name(object, id);
     }
 
-    /// The owner counts the copy as complete without being told.
+    /// The owner counts the copy as complete without a report.
     pub fn note_told(&mut self, id: CopyId, owner: NodeId) {
         let copy = self.table.get_mut(&id).expect("a live copy id");
         (copy.told, copy.told_complete) = (Some(owner), true);
     }
 
-    /// Its owner may not count it as complete: when it is sealed, that is said.
+    /// The owner may not count the copy as complete: its seal will be reported.
     pub fn not_told_complete(&mut self, id: CopyId) {
         self.table.get_mut(&id).expect("a live copy id").told_complete = false;
     }
 
-    /// It is of use now: it goes to the end of the eviction order.
+    /// Marks it as just used: it moves to the end of the eviction order.
     pub fn touch(&mut self, id: CopyId, number: u64) {
         let copy = self.table.get_mut(&id).expect("a live copy id");
         if self.lru.remove(&(copy.last_used, id)) {
@@ -233,12 +232,12 @@ impl Copies {
         copy.last_used = number;
     }
 
-    /// Whether copies may make space in this turn.
+    /// Begins a turn, in which copies may or may not be evicted.
     pub fn begin_turn(&mut self, may_evict: bool) {
         self.evictions_left = if may_evict { EVICTIONS_PER_TURN } else { 0 };
     }
 
-    /// Whether no more copies may make space for others in this turn.
+    /// Whether no more copies may be evicted in this turn.
     pub fn has_evicted_enough(&self) -> bool {
         self.evictions_left == 0
     }
@@ -251,7 +250,7 @@ impl Copies {
 }
 
 impl Core {
-    /// Finds space (evicting if it must) and opens a copy there, or returns `None`: no space now.
+    /// Finds space (evicting if necessary) and opens a copy there. `None` if there is no space now.
     pub(crate) fn open_copy(&mut self, new: NewCopy) -> Option<CopyId> {
         debug_assert!(self.copies.live(new.object).is_none(), "one live copy per object");
         let extent = self.make_space(new.size)?;
@@ -265,8 +264,8 @@ impl Core {
         id
     }
 
-    /// A doomed copy that has all its bytes becomes another writing. Nobody may touch it but the call that wrote it,
-    /// and only its writer may view it. It keeps its number, because the writer releases its view by that.
+    /// Reuses a doomed copy that has all its bytes as another writing. Only the call that wrote it may use it, and only
+    /// its writer may view it. It keeps its number, by which the writer releases its view.
     pub(crate) fn reopen(&mut self, id: CopyId, new: NewCopy) {
         self.copies.with(id, |copy| copy.doomed = false);
         let Copy { extent, views, .. } = self.copies.table.remove(&id).expect("it is doomed, not closed");
@@ -310,8 +309,8 @@ impl Core {
         self.copies.arena.allocate(size)
     }
 
-    /// Makes space for `size` bytes, if it can. Where many copies must go for that, some go now, and those who wait for
-    /// space are looked at again in the next turn.
+    /// Makes space for `size` bytes, if it can. If many copies must be evicted for that, some go now, and the waiters
+    /// for space are retried in the next turn.
     pub(crate) fn clear_space(&mut self, size: u64) -> bool {
         while !self.copies.arena.has_space(size) {
             let victim = self.copies.lru.first().filter(|_| self.copies.could_make_space(size));
@@ -362,19 +361,19 @@ impl Core {
             if self.copies.table[&id].pinned {
                 self.hand_over(id, object);
             }
-            // First, while it is surely here: a slot that starts now may evict it again.
+            // Answered first, while the copy is surely here: a slot that starts now may evict it again.
             self.satisfy_wants(object);
             self.on_opened(object);
             self.drop_fetch(object);
         }
     }
 
-    /// The copy is no more for anyone new; its space comes back once nobody touches it.
-    /// Does not tell the directory (see `withdraw`).
+    /// Closes the copy to new readers; its space is freed once it is unused.
+    /// Does not notify the directory (see `withdraw`).
     pub(crate) fn doom(&mut self, id: CopyId) {
         let Some(copy) = self.copies.table.get(&id).filter(|copy| !copy.doomed) else { return };
         if let Some(whole) = copy.within.filter(|whole| self.copies.table[whole].windows.contains(&id)) {
-            // A whole that lacks a part never comes to be.
+            // A whole copy that lacks a part will never be complete.
             return self.doom(whole);
         }
         let (object, phase, public) = (copy.object, copy.phase, copy.public);
@@ -400,13 +399,13 @@ impl Core {
         self.stop_sends(id);
         self.doom_windows(id);
         if public {
-            // Not here: whoever dooms a copy may be about to open the next one.
+            // Deferred: the caller may be about to open the next copy itself.
             self.vacated.insert(object);
             self.on_handed_over(object);
         }
     }
 
-    /// Tells the directory that the copy is gone from here.
+    /// Reports to the directory that the copy is gone from here.
     pub(crate) fn withdraw(&mut self, id: CopyId) {
         let copy = &self.copies.table[&id];
         if copy.public && copy.told.is_some() {
@@ -431,7 +430,7 @@ impl Core {
         self.try_free(id);
     }
 
-    /// Frees a doomed copy nobody touches; space of evictable copies may also help who waits for it.
+    /// Frees a doomed copy that is unused. The space of evictable copies may also help the waiters for space.
     pub(crate) fn try_free(&mut self, id: CopyId) {
         let copy = &self.copies.table[&id];
         if copy.doomed && copy.views == 0 && copy.users == 0 {
@@ -452,19 +451,20 @@ impl Core {
         let copy = &self.copies.table[&id];
         let owner = self.ctx.shards.owner(copy.object);
         if copy.stamp.is_none() && !self.ctx.may_ask(owner) {
-            // It is not told yet, and must not be taken for told.
+            // It is not sent yet, so it must not count as reported.
             return;
         }
         let knows = owner == self.ctx.me || (copy.told == Some(owner) && copy.told_complete);
         let (object, report) = self.report(id, owner, complete);
-        // Not what came from the directory: each of many receivers would send it back. Nor what it has had.
+        // Not bytes that came from the directory, since each of many receivers would send them back; nor bytes that the
+        // owner has had.
         let inline = !knows && complete && report.pinned && report.size <= limits::INLINE_BYTES_MAX;
         let attach = inline.then_some(id);
         let request = DirectoryRequest::Announce { report, payload: None, wants_verdict };
         self.ask_owner(object, request, attach);
     }
 
-    /// The report of a copy to `owner`, with a new number; it is noted as told.
+    /// Builds the report of a copy to `owner`, with a new number, and notes it as reported.
     pub(crate) fn report(&mut self, id: CopyId, owner: NodeId, complete: bool) -> (ObjectId, CopyReport) {
         let (seq, leaving) = (self.next_number(), self.leaving.is_some());
         self.copies.with(id, |copy| {
@@ -486,7 +486,7 @@ impl Core {
         })
     }
 
-    /// Reports a copy of which the owner seems to think otherwise.
+    /// Reports a copy again, because the owner seems to have a different view of it.
     pub(crate) fn announce_again(&mut self, id: CopyId) {
         match self.copies.table[&id].stamp {
             Some(_) => self.announce(id, self.is_whole(id), false),
@@ -517,7 +517,7 @@ impl Core {
         });
     }
 
-    /// Somebody is given bytes of a copy that came from elsewhere.
+    /// Notifies the directory that a client was given bytes of a copy that came from elsewhere.
     fn note_shown(&mut self, id: CopyId) {
         let copy = &self.copies.table[&id];
         if copy.is_sealed() && !copy.pinned && !copy.doomed {
@@ -525,7 +525,7 @@ impl Core {
         }
     }
 
-    /// A client lets go of a view; a release of something it does not hold is ignored.
+    /// Releases a client's view. A release of a view that it does not hold is ignored.
     pub(crate) fn release_view(&mut self, client: ClientId, id: CopyId) {
         let Some(views) = self.clients.get_mut(&client).map(|client| &mut client.views) else { return };
         let Some(count) = views.get_mut(&id) else { return };

@@ -1,4 +1,4 @@
-//! What a schedule costs, and the choices that follow [design §6, paper 3.4.2].
+//! The cost of schedules, and the choices that follow from it [design §6, paper 3.4.2].
 //!
 //! With n nodes, S bytes, one-way latency L (seconds, software included) and bandwidth B (bytes per
 //! second and direction), a pipelined reduction tree of degree d takes about
@@ -22,7 +22,7 @@ pub enum Degree {
     Star,
 }
 
-/// Assumed of links nothing is known of yet. The bandwidth is a low one: a chain where a tree were
+/// Assumed for links without measurements. The bandwidth is a low one: a chain where a tree were
 /// better costs a few latencies, a tree where a chain were better costs the whole object's time.
 const LATENCY_ASSUMED_S: f64 = 100e-6;
 const BANDWIDTH_ASSUMED: f64 = 125e6;
@@ -43,22 +43,22 @@ pub fn best_degree(nodes: usize, bytes: u64, latency_s: f64, bytes_per_s: f64) -
     best.expect("three candidates").1
 }
 
-/// What a tree of small objects costs more than to send them all to one node, the wire aside: slots are assigned,
-/// connections woken, partial sums reported.
+/// The extra cost of a tree of small objects, compared with sending them all to one node, without the time on the wire:
+/// slots are assigned, connections woken, partial sums reported.
 const SMALL_TREE_S: f64 = 2e-3;
 
-/// Up to how many bytes each of `sources` objects is sent to one node that sums them up: as long as its link
-/// has them before a tree is set up.
+/// The size up to which each of `sources` objects is sent to one node that sums them up: so small that its link has
+/// carried them before a tree is set up.
 pub fn small_sum_bytes_max(sources: usize, bytes_per_s: f64) -> u64 {
     let others = sources.max(2) - 1;
     limits::INLINE_BYTES_MAX.min((SMALL_TREE_S * bytes_per_s / others as f64) as u64)
 }
 
-/// What a slot costs its coordinator and its node, by measurement a few of these; stripes need n·(n+1).
+/// The cost of a slot at its coordinator and its node: a few of these, as measured. Stripes need n·(n+1) slots.
 const SLOT_S: f64 = 20e-6;
 
-/// Whether an allreduce on `nodes` nodes ends earlier in stripes, begun `waited_s` after a chain could have
-/// been: the last stripe's last byte takes 2·(n-1) hops.
+/// Whether an allreduce on `nodes` nodes ends earlier in stripes, when it starts `waited_s` after a chain could have
+/// started. The last stripe's last byte takes 2·(n-1) hops.
 pub fn stripes_pay(nodes: usize, bytes: u64, waited_s: f64, latency_s: f64, bytes_per_s: f64) -> bool {
     let n = nodes.max(1) as f64;
     let saved = 2.0 / n * bytes as f64 / bytes_per_s;
@@ -71,29 +71,29 @@ pub fn fanout(bytes: u64, latency_s: f64, bytes_per_s: f64) -> usize {
     per_hop.clamp(1, FANOUT_MAX) as usize
 }
 
-/// What our link is believed to have to carry at most: nobody waits for long because a bandwidth was measured
-/// at a bad moment.
+/// Limit on the answers that our link is believed to have to carry, so that a bandwidth measured at a bad moment makes
+/// nobody wait for long.
 const ANSWERS_AHEAD_MAX: Duration = Duration::from_millis(100);
 
-/// What has been measured of the ways to our peers.
+/// Measurements of the links to our peers.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     peers: BTreeMap<NodeId, Measured>,
     latencies: Sorted,
     bandwidths: Sorted,
-    /// When our link will have carried all small objects that were sent for answers.
+    /// When our link will have carried all small objects that were sent with answers.
     pub answers_until: Duration,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Measured {
-    /// The least one-way latency seen: queues only ever add to it.
+    /// The least one-way latency measured: queues only ever add to it.
     latency_s: Option<f64>,
     round_trips: u32,
     bytes_per_s: Option<f64>,
 }
 
-/// One measure of every peer, in order: the median is there whenever it is asked for, as it is for every small put.
+/// One measurement of every peer, sorted, so that the median is at hand: it is needed for every small put.
 #[derive(Debug, Default)]
 struct Sorted(Vec<f64>);
 
@@ -117,11 +117,11 @@ impl Sorted {
     }
 }
 
-/// Weight of the newest bandwidth sample: three or four of them turn the estimate.
+/// Weight of the newest bandwidth sample: three or four samples change the estimate fully.
 const BANDWIDTH_GAIN: f64 = 0.3;
 
 impl Links {
-    /// Returns how many round trips to `peer` have been measured, this one among them.
+    /// Returns how many round trips to `peer` have been measured, including this one.
     pub fn on_round_trip(&mut self, peer: NodeId, seconds: f64) -> u32 {
         let link = self.peers.entry(peer).or_default();
         let known = link.latency_s;
@@ -141,7 +141,7 @@ impl Links {
         self.bandwidths.replace(old, *known);
     }
 
-    /// A small object was sent for an answer.
+    /// A small object was sent with an answer.
     pub fn on_answer(&mut self, now: Duration, bytes: u64) {
         let (_, bytes_per_s) = self.typical();
         let carried = self.answers_until.max(now) + Duration::from_secs_f64(bytes as f64 / bytes_per_s);

@@ -1,4 +1,5 @@
-//! What every part of the core is lent: who and when we are, what is due, who owns what, and the way out.
+//! State that every part of the core shares: this node's identity, the time, timers, the owners of shards, and the
+//! output queue.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub(crate) struct Ctx {
     pub clock: Clock,
     pub timers: Timers,
     pub shards: Shards,
-    /// We know all members, and they know us: until then nobody else is asked for anything.
+    /// We know all members, and they know us. Until then no question is sent to another owner.
     pub has_joined: bool,
     pub links: Links,
     pub out: VecDeque<Output>,
@@ -29,7 +30,7 @@ pub(crate) struct Ctx {
 }
 
 impl Ctx {
-    /// Of a node that knows nobody. Its incarnation says when it started.
+    /// The state of a node that knows no other. Its incarnation is the time of its start.
     pub fn new(me: NodeId) -> Self {
         Ctx {
             me,
@@ -50,7 +51,7 @@ impl Ctx {
         self.last_number
     }
 
-    /// Sends a message; to ourselves, it is handled before `handle` returns.
+    /// Sends a message. A message to ourselves is handled before `handle` returns.
     pub fn send(&mut self, to: NodeId, message: PeerMessage, attach: Option<CopyId>) {
         if to == self.me {
             self.loopback.push_back(message);
@@ -59,13 +60,13 @@ impl Ctx {
         }
     }
 
-    /// Whether questions to this owner are asked by now.
+    /// Whether questions may be sent to this owner yet.
     pub fn may_ask(&self, owner: NodeId) -> bool {
         self.has_joined || owner == self.me
     }
 
-    /// Sends a request to the owner of `id` as we see it; says who that is. Before we have joined, questions to
-    /// others wait: they are open, and are asked when we have.
+    /// Sends a request to the owner of `id` as we see it, and returns that owner. Before we have joined, questions to
+    /// others are not sent: they stay open, and are asked after we have joined.
     pub fn ask_owner(&mut self, id: ObjectId, request: DirectoryRequest, attach: Option<CopyId>) -> NodeId {
         let owner = self.shards.owner(id);
         if self.may_ask(owner) || !is_question(&request) {
@@ -76,7 +77,7 @@ impl Ctx {
     }
 }
 
-/// Whether it waits for a decision of the owner, rather than tells it something.
+/// Whether it waits for a decision of the owner, as opposed to a report or notification.
 fn is_question(request: &DirectoryRequest) -> bool {
     match request {
         DirectoryRequest::Announce { report, .. } => report.stamp.is_none(),

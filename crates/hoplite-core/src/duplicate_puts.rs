@@ -1,7 +1,7 @@
-//! A put of an object that somebody put before: the first content stays, and this put ends well once it is here.
+//! A put of an object that was put before: the first content stays, and this put succeeds once that is here.
 //!
-//! Until then the bytes of the second put are kept as a *spare*, as long as nobody else needs their space: if the
-//! first content dies before it has come, they are offered as the object's.
+//! Until then the bytes of the second put are kept as a *spare*, unless their space is needed. If the first content is
+//! lost before it has arrived, the spare is offered as the object's content.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ use crate::Core;
 #[derive(Debug, Default)]
 pub(crate) struct Spares {
     by_call: BTreeMap<(ClientId, u64), CopyId>,
-    /// In the order in which they were put.
+    /// The same calls, in the order of their puts.
     by_copy: BTreeMap<CopyId, (ClientId, u64)>,
-    /// Given up for space.
+    /// Count of spares dropped for space.
     given_up: u64,
 }
 
@@ -42,24 +42,24 @@ impl Spares {
 
     pub fn gauge(&self, gauges: &mut Vec<Gauge>) {
         let (name, value) = ("spare copies of puts".to_owned(), self.by_call.len() as u64);
-        // As many as there is space for.
+        // No limit: as many as there is space for.
         gauges.push(Gauge { name, value, limit: 0, met: self.given_up });
     }
 }
 
 impl Core {
-    /// All bytes of `copy` are written, and somebody else's content was accepted before: waits until that is here.
+    /// All bytes of `copy` are written, and another content was accepted before: the call waits until that is here.
     pub(crate) fn wait_for_first(&mut self, client: ClientId, call: u64, copy: CopyId) {
         let spare = &self.copies.table[&copy];
         let (id, size, header) = (spare.object, spare.extent.size, spare.header.clone());
-        // Somebody who needs its space may wait for that already.
+        // Waiters for space may use that of the spare.
         self.space_changed |= spare.views == 0;
         self.spares.insert((client, call), copy);
         self.replace_pending(client, call, Pending::DuplicatePut { id, size, header });
         self.want(id, Want::Call(client, call));
     }
 
-    /// A complete copy of the object is here: it stays, if it is what this call put.
+    /// A complete copy of the object is here: pins it, if it has the size and header that this call put.
     pub(crate) fn keep_first(
         &mut self,
         client: ClientId,
@@ -81,13 +81,13 @@ impl Core {
             let object = copy.object;
             self.copies.with(first, |copy| copy.pinned = true);
             self.announce(first, true, false);
-            // If we are about to go, it is to stay elsewhere.
+            // If we are leaving, it is to be pinned elsewhere.
             self.hand_over(first, object);
         }
         self.finish_call(client, call, Reply::Done);
     }
 
-    /// The first content cannot be had: what this call put takes its place, if it is still here.
+    /// The first content is lost: this call's spare replaces it, if it is still here.
     pub(crate) fn offer_spare(&mut self, client: ClientId, call: u64, id: ObjectId) {
         let Some(&spare) = self.spares.by_call.get(&(client, call)) else {
             let message = format!(
@@ -97,13 +97,13 @@ impl Core {
             return self.fail_call(client, call, ErrorKind::StoreFull, &message);
         };
         let copy = &self.copies.table[&spare];
-        // The one view that may stay is the writer's own.
+        // Only the writer may hold a view of it.
         let own = self.clients.get(&client).and_then(|client| client.views.get(&spare)).map_or(0, |_| 1);
         let read_by_others = copy.users > 1 || copy.views > own;
         let (size, header) = (copy.extent.size, copy.header.clone());
         let live = self.copies.live_copy(id).map(|copy| copy.phase);
         if read_by_others || !matches!(live, None | Some(Phase::Received(None))) {
-            // Whoever is told that the object is lost is told again.
+            // The loss will be reported again; then the spare may be offered.
             return;
         }
         self.unwant(id, Want::Call(client, call));
@@ -118,21 +118,21 @@ impl Core {
         self.begin_write(client, spare, Some(call));
     }
 
-    /// The call is over: its bytes are not needed any more.
+    /// The call is over: its spare is not needed any more.
     pub(crate) fn drop_spare(&mut self, client: ClientId, call: u64) {
         if let Some(copy) = self.spares.remove((client, call)) {
             self.remove_user(copy);
         }
     }
 
-    /// The oldest call whose bytes can be given up for space. Not those that a client views: their space would not
-    /// come back.
+    /// The oldest call whose spare can be dropped for space. A spare that a client views is left out, because its space
+    /// would not be freed.
     pub(crate) fn droppable_spare(&self) -> Option<(ClientId, u64)> {
         let unseen = |copy: &CopyId| self.copies.table[copy].views == 0;
         self.spares.by_copy.iter().find(|(copy, _)| unseen(copy)).map(|(_, &call)| call)
     }
 
-    /// Gives up the bytes of such a call.
+    /// Drops the spare of such a call.
     pub(crate) fn drop_a_spare(&mut self) {
         if let Some((client, call)) = self.droppable_spare() {
             self.spares.given_up += 1;

@@ -1,4 +1,4 @@
-//! What tests and the simulation may know of a core besides what it says. A driver needs none of it.
+//! Inspection of a core by tests and the simulation. A driver needs none of it.
 
 use std::fmt::Debug;
 
@@ -7,12 +7,12 @@ use hoplite_types::{CopyId, Edition, ObjectId, Stamp};
 use crate::Core;
 
 impl Core {
-    /// Which object a copy is of, and which writing of it, until it is closed.
+    /// The object and the writing that a copy is of, until it is closed.
     pub fn identity_of(&self, copy: CopyId) -> Option<(ObjectId, Edition)> {
         self.copies.table.get(&copy).map(|copy| (copy.object, copy.edition))
     }
 
-    /// When the content of a copy was accepted, as far as this node knows.
+    /// The time at which the content of a copy was accepted, as far as this node knows.
     pub fn accepted_at(&self, copy: CopyId) -> Option<Stamp> {
         self.copies.table.get(&copy).and_then(|copy| copy.stamp)
     }
@@ -27,15 +27,15 @@ impl Core {
         self.directory.is_deleted(id)
     }
 
-    /// What contradicts itself here, in words. For builds with assertions: it looks at everything.
+    /// Describes contradictions in the state, in words. For builds with assertions: it checks everything.
     #[cfg(debug_assertions)]
     pub fn contradictions(&self) -> Option<String> {
         let shard = self.directory.wrong_index()?;
         Some(format!("the index of {shard:?} does not say what its entries do"))
     }
 
-    /// What is remembered besides members and links, in words. A core at rest, whose objects are deleted
-    /// and whose tombstones are past their time, remembers nothing.
+    /// Describes the state that is left besides members and links, in words. None is left at a core at rest, once its
+    /// objects are deleted and its tombstones have expired.
     pub fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
         look(&mut left, "copies", &self.copies.table);
@@ -64,7 +64,7 @@ impl Core {
     }
 }
 
-/// Whatever a table of this kind holds besides nothing, whichever fields it has.
+/// Reports a table of this kind unless it equals its default, whichever fields it has.
 fn look<T: Default + Debug>(left: &mut Vec<String>, what: &str, table: &T) {
     let (now, never_used) = (format!("{table:?}"), format!("{:?}", T::default()));
     if now != never_used {

@@ -1,7 +1,7 @@
-//! What this node knows of some shards, told to their owner page by page.
+//! A node's inventory of some shards, sent to their owner page by page.
 //!
-//! Copies first, then claims of reductions called here, then deletions and losses; each in the order of shards
-//! and ids, so that a page can go on where the one before ended.
+//! Copies come first, then claims of reductions called here, then deletions and losses; each in the order of shards and
+//! ids, so that a page can continue where the one before ended.
 
 use hoplite_types::peer::{Cursor, InventoryPage, PeerMessage, Scope, ShardQuery};
 use hoplite_types::{Claim, CopyId, NodeId, ObjectId, Shard, Stamp};
@@ -16,7 +16,7 @@ const ITEMS_PER_PAGE: usize = 512;
 /// Bytes of one page, about: headers may be long.
 const BYTES_PER_PAGE: usize = 256 << 10;
 
-/// What an item takes besides its header.
+/// Size of an item besides its header.
 const ITEM_BYTES: usize = 100;
 
 const COPIES: u8 = 0;
@@ -24,10 +24,10 @@ const CLAIMS: u8 = 1;
 const TOMBSTONES: u8 = 2;
 const LOSSES: u8 = 3;
 
-/// No id comes behind it.
+/// The greatest id.
 const LAST: ObjectId = ObjectId([u8::MAX; ObjectId::LEN]);
 
-/// A page in the making.
+/// A page that is being filled.
 struct Filling {
     page: InventoryPage,
     items: usize,
@@ -48,7 +48,7 @@ impl Filling {
 }
 
 impl Core {
-    /// Another node asks, who owns these shards or is their backup.
+    /// Answers another node, which owns these shards or is their backup.
     #[expect(clippy::too_many_arguments, reason = "what the question consists of")]
     pub(crate) fn on_inventory_request(
         &mut self,
@@ -81,7 +81,7 @@ impl Core {
         self.send(from, PeerMessage::Inventory { round, since, page, unchanged, next, clock }, None);
     }
 
-    /// What is here of our own shards.
+    /// Applies our own inventory of our own shards.
     pub(crate) fn take_own_inventory(&mut self) {
         let Some((round, shards, cursor)) = self.directory.own_pull(&self.ctx) else { return };
         let shards: Vec<_> = shards.into_iter().map(|shard| ShardQuery { shard, digest: None }).collect();
@@ -92,7 +92,7 @@ impl Core {
         self.take_page(me, answer);
     }
 
-    /// A page from `cursor` on, the shards that need none, and where the next page begins.
+    /// A page from `cursor` on, the shards that need none, and the start of the next page.
     fn inventory_page(
         &mut self,
         to: NodeId,
@@ -113,13 +113,13 @@ impl Core {
             if let Some(known) = query.digest.filter(|_| at.is_none()) {
                 let (digest, count) = self.digest(query.shard);
                 digested += count;
-                // A digest does not say that its copies go with it, and the owner may not have heard it otherwise.
+                // A digest does not contain that we are leaving, and the owner may not know it otherwise.
                 is_known = digest == known && self.leaving.is_none();
             }
             let first = match (scope, is_known) {
                 (Scope::Past, _) => TOMBSTONES,
                 (Scope::All, true) => {
-                    // Claims are in no digest.
+                    // Digests do not cover claims.
                     unchanged.push(query.shard);
                     CLAIMS
                 }
@@ -180,7 +180,7 @@ impl Core {
             if filling.is_full() {
                 return;
             }
-            // Those beyond ask by themselves, as all do that have no verdict.
+            // Further claims are repeated by their reductions, like all that have no verdict.
             for &(id, claim, stamp) in of_id.iter().take(ITEMS_PER_PAGE) {
                 filling.note(shard, CLAIMS, id, 0);
                 filling.page.claims.push((id, claim, stamp));
@@ -199,9 +199,9 @@ impl Core {
             let complete = self.is_whole(id);
             let (object, report) = self.report(id, to, complete);
             if !self.copies.table[&id].is_sealed() {
-                // Of two answers to one question, asked twice, the asker takes in the first alone.
+                // If one ask was sent and answered twice, the receiver uses only the first answer.
                 self.copies.not_told_complete(id);
-                // A new owner must know that the rest is asked for before it decides about this part: both together
+                // A new owner must know that we ask for the rest before it decides about this part: both together
                 // may prove that the object is lost.
                 self.repeat_ask(object);
             }
@@ -212,12 +212,12 @@ impl Core {
         }
     }
 
-    /// All bytes of the copy are here, so that the directory may count it as complete.
+    /// Whether all bytes of the copy are here, so that the directory may count it as complete.
     pub(crate) fn is_whole(&self, id: CopyId) -> bool {
         self.copies.table[&id].is_sealed() || self.writes.is_written(id)
     }
 
-    /// Stands for the copies in a shard, as its owner should know them; and how many there are.
+    /// A digest of the copies in a shard, as its owner should know them; and their number.
     fn digest(&self, shard: Shard) -> (u64, usize) {
         if self.copies.count_in(shard) == 0 {
             return (0, 0);
@@ -230,7 +230,7 @@ impl Core {
         })
     }
 
-    /// Targets that reductions called here want to make, and when their claims were accepted.
+    /// Targets of reductions called here, with the times at which their claims were accepted.
     fn claims_in(&self, shard: Shard) -> Vec<(ObjectId, Claim, Option<Stamp>)> {
         let first = (shard, ObjectId([0; ObjectId::LEN]), 0);
         let of_shard = self.targets.range(first..=(shard, LAST, u64::MAX));
@@ -238,7 +238,7 @@ impl Core {
             (target, self.claim_of(number), self.reductions.get(&number).and_then(|known| known.stamp()))
         };
         let mut claims: Vec<_> = of_shard.map(claim).collect();
-        // Of one id's, first the one that was accepted.
+        // For each id, the accepted claim comes first.
         claims.sort_by_key(|&(id, claim, stamp)| (id, stamp.is_none(), claim));
         claims
     }
@@ -252,7 +252,7 @@ impl Core {
         self.directory.on_inventory(&mut self.ctx, &self.copies, from, answer);
     }
 
-    /// A turn of long work of the directory.
+    /// One turn of the directory's long work.
     pub(crate) fn work_on_directory(&mut self) {
         for (id, edition) in self.directory.work(&mut self.ctx, &self.copies) {
             self.drop_kept(id, edition);

@@ -5,14 +5,13 @@
 //! inputs. Nothing in here blocks, reads a clock, or touches object bytes.
 //!
 //! # Copies and their bytes
-//! The core decides where in the arena each copy lies. Between `Open` and `Close` the driver keeps,
-//! per copy, a watermark (contiguous bytes present), the seal once there is one, and wakes whoever
-//! follows it. One writer advances it: a client (`Advance`), a `Receive`, a `Fold` or a `Write`; a copy
-//! that is written through windows stays at 0 until it is `Filled`.
-//! Any number of `Send`s and `Fold`s read behind it.
+//! The core decides where in the arena each copy lies. Between `Open` and `Close` the driver keeps, per copy, a
+//! watermark (contiguous bytes present) and the seal once there is one, and wakes the copy's followers. One writer
+//! advances the watermark: a client (`Advance`), a `Receive`, a `Fold` or a `Write`. A copy that is written through
+//! windows stays at 0 until it is `Filled`. Any number of `Send`s and `Fold`s read behind the watermark.
 //!
-//! A `Receive`, `Send` or `Fold` that was started always ends in exactly one `*Ended` input, also
-//! when it was told to stop; until then the core keeps the arena space of every copy it touches.
+//! A `Receive`, `Send` or `Fold` that was started always ends in exactly one `*Ended` input, even
+//! when it was stopped; until then the core keeps the arena space of every copy it touches.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -54,33 +53,33 @@ impl Extent {
     }
 }
 
-/// Something happened.
+/// An event for the core.
 #[derive(Clone, PartialEq, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all inputs are messages; boxing each costs more")]
 pub enum Input {
-    /// A client asks (never `Hello`, which the driver answers itself).
+    /// A client sent a request (never `Hello`, which the driver answers itself).
     Client { client: ClientId, call: u64, request: Request },
     /// Its connection is gone.
     ClientGone { client: ClientId },
     /// A control message arrived.
     Peer { from: NodeId, message: PeerMessage },
-    /// The control connection to `node` broke or could not be made; messages to it may be lost.
-    /// The driver dials again: at once if the connection had been made before, so that a peer that is gone is
-    /// noticed without anything to say to it; else when there is something to send.
+    /// The control connection to `node` broke or could not be made; messages to it may be lost. The driver redials: at
+    /// once if the connection had been made before, so that a dead peer is noticed even without messages for it;
+    /// otherwise when there is something to send.
     PeerBroken { node: NodeId },
-    /// Its host answers, but refuses connections there, or says that another process has the address
-    /// now: the process is gone. Not for silence, which may pass.
+    /// The host of `node` answers, but refuses connections there, or reports that another process has the address now:
+    /// the process is gone. Not used for silence, which may pass.
     PeerGone { node: NodeId },
-    /// This process did not run for `time`, or got no processor: what peers have said meanwhile comes next, and may
-    /// be old.
+    /// This process did not run for `time`, or got no processor. Messages that peers sent meanwhile come next, and may
+    /// be out of date.
     StoodStill { time: Duration },
     /// A gossip datagram arrived.
     Datagram { bytes: Vec<u8> },
     /// A `Receive` is over after `watermark` bytes of the copy; `Ok` if the trailer came.
     ReceiveEnded { transfer: TransferId, watermark: u64, outcome: Result<Seal, Broken> },
-    /// Nothing has come on a `Receive` or a fold's stream for [`crate::Config::stall_after`] (nor has its
-    /// connection broken). Told again each time that long has passed without a byte; `watermark` is what
-    /// the stream has brought so far, counted from the object's start.
+    /// A `Receive` or a fold's stream has brought nothing for [`crate::Config::stall_after`], and its connection has
+    /// not broken. Repeated each time that long has passed without a byte; `watermark` is the number of bytes that the
+    /// stream has brought so far, counted from the object's start.
     ReceiveStalled { transfer: TransferId, watermark: u64 },
     /// A `Send` is over.
     SendEnded { send: SendId, outcome: Result<(), Broken> },
@@ -90,12 +89,12 @@ pub enum Input {
     FoldStreamBroken { fold: FoldId, transfer: TransferId },
     /// A fold is over: `Ok` when every input was folded to its end and sealed.
     FoldEnded { fold: FoldId, outcome: Result<(), Broken> },
-    /// A transfer from `peer` moved at this rate, while it was not waiting for its own upstream.
+    /// The rate of a transfer from `peer`, without the time it waited for its own upstream.
     Measured { peer: NodeId, bytes_per_s: u64 },
     /// All `bytes` of a `Send` were taken by the kernel at this rate, and it hardly waited for its own upstream.
     /// Comes before its end.
     SendMeasured { send: SendId, bytes: u64, bytes_per_s: u64 },
-    /// The daemon is to end: hand over what only this node holds, for at most `within`, then say
+    /// The daemon is about to end: hand over copies that only this node holds, for at most `within`, then say
     /// goodbye. Answered by [`Output::Left`].
     Leave { within: Duration },
     /// `Core::next_deadline` has come.
@@ -106,7 +105,7 @@ pub enum Input {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Broken;
 
-/// Something must be done.
+/// An effect for the driver to carry out.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Output {
     Reply {
@@ -127,12 +126,12 @@ pub enum Output {
         bytes: Vec<u8>,
     },
 
-    /// A copy comes to be, with nothing written.
+    /// A new copy, with nothing written.
     Open {
         copy: CopyId,
         extent: Extent,
     },
-    /// A client wrote up to here.
+    /// The client that writes this copy has written up to here.
     Advance {
         copy: CopyId,
         watermark: u64,
@@ -157,16 +156,16 @@ pub enum Output {
         copy: CopyId,
         seal: Seal,
     },
-    /// This writing is abandoned: whoever follows it must break off. `Close` comes later.
+    /// This writing is abandoned: all readers that follow it must break off. `Close` comes later.
     Abort {
         copy: CopyId,
     },
-    /// A complete copy of this object, which gets here were answered with, serves nobody new: what clients
-    /// have kept of it does not hold any longer. `Close` comes later.
+    /// A complete copy of this object, which was given to gets here, serves no new reader: the copies that clients
+    /// cached of it are no longer valid. `Close` comes later.
     Removed {
         object: ObjectId,
     },
-    /// Nobody touches it any more; forget it.
+    /// The copy is unused; forget it.
     Close {
         copy: CopyId,
     },
@@ -181,8 +180,8 @@ pub enum Output {
     StopReceive {
         transfer: TransferId,
     },
-    /// Stream `copy` from `offset` to `to` as the watermark moves, then the trailer once sealed; by so many
-    /// connections side by side, which it shares with all other sends of its `group` to that node, if it has one.
+    /// Stream `copy` from `offset` to `to` as the watermark moves, then the trailer once sealed. It uses so many
+    /// connections at once, shared with all other sends of its `group` to that node, if it has one.
     Send {
         send: SendId,
         to: NodeId,
@@ -202,7 +201,7 @@ pub enum Output {
         rule: FoldRule,
         inputs: FoldInputs,
     },
-    /// More inputs for a fold nobody has read from yet; replaces `open`. One that broke meanwhile is left alone.
+    /// More inputs for a fold without readers yet; replaces `open`. A fold that broke meanwhile is left alone.
     AmendFold {
         fold: FoldId,
         rule: FoldRule,
@@ -213,24 +212,24 @@ pub enum Output {
     },
     /// The answer to [`Input::Leave`]: once the outputs before it are sent, the daemon may end.
     Left,
-    /// Nothing to do: something to log or count.
+    /// Nothing to carry out: an event to log or count.
     Event(Event),
 }
 
-/// What a fold computes.
+/// The computation of a fold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FoldRule {
     pub op: Op,
     pub dtype: Dtype,
-    /// Where in the `sources` the part begins that is folded; the output's size says how long it is.
+    /// The offset in the `sources` of the part that is folded; its length is the output's size.
     pub offset: u64,
     /// For a mean, at its root: divide the finished sum by this.
     pub divide_by: Option<u32>,
-    /// Inputs are still missing: publish nothing, end never.
+    /// Inputs are still missing: publish nothing, and do not end.
     pub open: bool,
 }
 
-/// What goes into a fold. Fold order per element: streams as they come, then `sources` in order;
+/// The inputs of a fold. Fold order per element: streams as they come, then `sources` in order;
 /// with a single stream that is `((stream ∘ s0) ∘ s1) ∘ …`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FoldInputs {
@@ -240,7 +239,7 @@ pub struct FoldInputs {
     pub streams: Vec<(TransferId, NodeId)>,
 }
 
-/// Typed account of what the core did; the source of logs, metrics and test assertions.
+/// Typed event about something the core did; the source of logs, metrics and test assertions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     MemberUp {
@@ -259,14 +258,14 @@ pub enum Event {
         bytes: u64,
         size: u64,
     },
-    /// A peer said what cannot be right; nothing came of it.
+    /// A peer sent an invalid message; it was dropped.
     BadMessage {
         from: NodeId,
         error: Error,
     },
 }
 
-/// Puts the bytes of an attached copy where its message carries them.
+/// Puts the bytes of an attached copy into its message.
 pub fn attach(message: &mut PeerMessage, bytes: Vec<u8>) {
     use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest};
     match message {

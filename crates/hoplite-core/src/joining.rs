@@ -1,14 +1,15 @@
-//! A node that starts beside others asks no owner for anything before it knows all members, and what they know
-//! of the shards that it owns from now on.
+//! A node that starts beside others sends no request to an owner before it knows all members, and their knowledge of
+//! the shards that it now owns.
 //!
 //! ```text
 //!  seeds ──first member──▶ MembersRequest ──Members──▶ shards recovered ──▶ joined: open questions are asked
 //!    └── nobody for START_ALONE ──────────────────────────────────────────────▲
 //! ```
-//! So what it accepts as an owner contradicts nobody, and all members know a node that writes something. Two that
-//! join at the same time may hear of each other first: who does not know all members says so, and the other asks on.
-//! Both ask every member for what it knows; so one of them is told of the other before it owns anything, and asks it,
-//! too.
+//! So its decisions as an owner contradict nobody, and all members know a node that writes something.
+//!
+//! Two nodes that join at the same time may meet each other first. A node that does not know all members says so, and
+//! the other asks another member. Both ask every member for its inventory. So one of the two learns of the other before
+//! it owns anything, and asks it as well.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -21,21 +22,21 @@ use crate::shards::ShardSet;
 use crate::timers::Timer;
 use crate::Core;
 
-/// How long a node that reaches none of its seeds waits until it goes on by itself. Members that it finds later
-/// are met like those of the other side of a split.
+/// How long a node that reaches none of its seeds waits until it starts alone. It joins members that it finds later
+/// like those on the other side of a partition.
 const START_ALONE: Duration = Duration::from_secs(2);
 
-/// How long the answer with all members may take; then another one is asked.
+/// How long a member may take to answer with all members; then another one is asked.
 const MEMBERS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Members that are asked before those that are known count as all.
+/// Limit of members that are asked; after that the known members count as all.
 const TRIES_MAX: u32 = 8;
 
-/// For how long members are newcomers, and how many are remembered as such: by then all others know them by gossip.
+/// How long members count as newcomers, and the limit on how many are kept. By then gossip has told all others of them.
 const NEWCOMERS_FOR: Duration = Duration::from_secs(10);
 const NEWCOMERS_MAX: usize = 64;
 
-/// Members that came up lately.
+/// Members that came up recently.
 #[derive(Debug, Default)]
 pub(crate) struct Newcomers(VecDeque<(NodeId, Duration)>);
 
@@ -56,32 +57,32 @@ impl Newcomers {
     }
 }
 
-/// Members that are taken in in one turn, and the pause before the next.
+/// Limit of members that are added in one turn, and the pause before the next turn.
 const TAKEN_IN_PER_TURN: usize = 64;
 const TAKEN_IN_PAUSE: Duration = Duration::from_micros(100);
 
-/// Members of whom others told us, and who are not taken in yet: at most as many as there may be members.
+/// Members that other members reported, and that are not added yet: at most as many as there may be members.
 #[derive(Debug, Default)]
 pub(crate) struct MembersHeard(VecDeque<(NodeId, u32)>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Joining {
-    /// The first timer is set.
+    /// The first timer has been set.
     has_begun: bool,
     /// A member was asked for all members, and has not answered.
     is_asking: bool,
-    /// One that knows them has.
+    /// A member that knows them all has answered.
     is_answered: bool,
     tries: u32,
-    /// When it goes on, if nobody who is known knows more than it.
+    /// When it starts alone, if no known member knows more than it.
     alone_at: Duration,
-    /// Members that know no more themselves.
+    /// Members that are joining, too, and know no more than we do.
     partial: BTreeSet<NodeId>,
     knows_members: bool,
 }
 
 impl Core {
-    /// Somebody came up: perhaps the first member that we hear of.
+    /// A member came up; it may be the first that we know.
     pub(crate) fn ask_for_members(&mut self, node: NodeId) {
         let Some(joining) = &mut self.joining else { return };
         if !joining.knows_members && !joining.is_asking {
@@ -92,7 +93,7 @@ impl Core {
         }
     }
 
-    /// A newcomer asks, who is a member from now on.
+    /// A newcomer asks for all members; it is a member from now on.
     pub(crate) fn on_members_request(&mut self, from: NodeId) {
         self.note_member(from);
         let mut members = self.members.with_lives();
@@ -109,13 +110,13 @@ impl Core {
             }
             joining.is_answered |= !partial;
         }
-        // Gossip tells of who is left out here.
+        // Members that are left out here are learnt through gossip.
         let left = limits::MEMBERS_MAX - self.members_heard.0.len();
         self.members_heard.0.extend(members.into_iter().take(left));
         self.take_in_members();
     }
 
-    /// Takes in the next few; when there are no more, all members are known.
+    /// Adds the next few members; when there are no more, all members are known.
     pub(crate) fn take_in_members(&mut self) {
         let some = self.members_heard.0.len().min(TAKEN_IN_PER_TURN);
         let members = self.members_heard.0.drain(..some).collect();
@@ -127,8 +128,8 @@ impl Core {
         }
     }
 
-    /// Who joins beside us knows no more than we do: somebody else may. Where all members join, and all seeds are
-    /// among them, nobody does.
+    /// A node that joins at the same time knows no more than we do; another member may. If all members are joining, and
+    /// all seeds are among them, then no member knows more.
     fn go_on_joining(&mut self) {
         let Some(joining) = self.joining.as_mut().filter(|joining| !joining.knows_members) else { return };
         if joining.is_answered {
@@ -146,7 +147,7 @@ impl Core {
         }
     }
 
-    /// The node lives, and asks us for something.
+    /// The node sent us a request, so it is alive and a member.
     pub(crate) fn note_member(&mut self, node: NodeId) {
         if !self.ctx.shards.contains(node) && !self.departed.contains(&node) {
             let changes = self.members.on_heard(self.ctx.now, vec![(node, 0)]);
@@ -154,7 +155,7 @@ impl Core {
         }
     }
 
-    /// A newcomer asks for what is known here: it may not have heard of others that join beside it.
+    /// A newcomer asks for our inventory: it may not know of others that join at the same time.
     pub(crate) fn tell_of_newcomers(&mut self, to: NodeId) {
         let members = self.newcomers.beside(self.ctx.now, to);
         if !members.is_empty() {
@@ -186,7 +187,7 @@ impl Core {
         self.directory.start(&mut self.ctx);
     }
 
-    /// Takes part, once what others know of our shards is known here.
+    /// Starts to serve, once all inventories of our shards have arrived.
     pub(crate) fn take_part_when_joined(&mut self) {
         let Some(joining) = &mut self.joining else { return };
         if !std::mem::replace(&mut joining.has_begun, true) {

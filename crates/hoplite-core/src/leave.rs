@@ -1,4 +1,4 @@
-//! Ending in good order: what only this node holds is brought elsewhere, then the others are told.
+//! Leaving in good order: copies that only this node holds are handed over to others, then the members are notified.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -12,23 +12,23 @@ use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 
-/// Copies that are looked at in one turn.
+/// Limit of copies that are looked at in one turn.
 const COPIES_PER_TURN: usize = 256;
 const PAUSE: Duration = Duration::from_micros(100);
 
 #[derive(Debug)]
 pub(crate) struct Leaving {
     until: Duration,
-    /// The copies behind this one are still to be looked at; none, if all were.
+    /// The copies after this one have yet to be looked at. `None` once all were.
     behind: Option<CopyId>,
-    /// Objects that only we keep, as far as we know: others are to have them before we go.
+    /// Objects that only we keep, as far as we know: they must be pinned elsewhere before we go.
     kept_here: BTreeSet<ObjectId>,
-    /// The others were told.
+    /// The other members were notified.
     is_gone: bool,
 }
 
 impl Core {
-    /// The daemon is to end, within this time at the latest.
+    /// The daemon is about to end, within this time at the latest.
     pub(crate) fn on_leave(&mut self, within: Duration) {
         if self.leaving.is_some() {
             return;
@@ -46,8 +46,8 @@ impl Core {
         self.leaving.as_ref().is_some_and(|leaving| leaving.until > self.ctx.now)
     }
 
-    /// Tells owners of the next few copies that these go: they see to it that another node gets what only this
-    /// one has, and we watch them do it.
+    /// Reports the next few copies to their owners as leaving. The owners have another node pin the objects that only
+    /// this one has; we watch for that.
     pub(crate) fn hand_over_some(&mut self) {
         if !self.is_handing_over() {
             return;
@@ -69,13 +69,13 @@ impl Core {
         }
     }
 
-    /// There is a sealed copy that is to stay here.
+    /// Whether there is a sealed copy here that is pinned and public.
     fn stays_here(&self, object: ObjectId) -> bool {
         self.copies.live_copy(object).is_some_and(|copy| copy.public && copy.pinned && copy.is_sealed())
     }
 
-    /// A copy that is to stay here while we are about to go: others are to have it. Its owner may have been told of
-    /// it before we knew that.
+    /// Hands over a copy that becomes pinned while we are leaving. It may have been reported to its owner before we
+    /// knew that we leave.
     pub(crate) fn hand_over(&mut self, copy: CopyId, object: ObjectId) {
         if self.is_handing_over() {
             self.announce(copy, true, false);
@@ -84,7 +84,7 @@ impl Core {
         }
     }
 
-    /// Something changed about an object of ours: others may have it by now, or it is gone from here.
+    /// The copies of an object of ours changed: it may be pinned elsewhere by now, or gone from here.
     pub(crate) fn on_handed_over(&mut self, object: ObjectId) {
         let elsewhere = |(node, report): (NodeId, &CopyReport)| {
             let stays = report.complete && report.pinned && !report.leaving;
@@ -97,7 +97,7 @@ impl Core {
         let Some(leaving) = &mut self.leaving else { return };
         match done {
             true => leaving.kept_here.remove(&object),
-            // Again perhaps: who had it may be gone.
+            // Perhaps it was handed over before, to a node that is gone.
             false => leaving.kept_here.insert(object),
         };
         if done {
@@ -105,13 +105,13 @@ impl Core {
         }
     }
 
-    /// Something changed that may let us go.
+    /// Leaves, if nothing more is to be handed over.
     pub(crate) fn leave_if_nothing_is_left(&mut self) {
         if !self.is_handing_over() {
             return;
         }
         let handed_over = |leaving: &Leaving| leaving.behind.is_none() && leaving.kept_here.is_empty();
-        // Whoever is lost may be found again in time, unless there never was anybody.
+        // Members that were lost may be found again in time, unless there never were any.
         let alone = self.ctx.shards.len() == 1 && self.members.expects_nobody();
         let busy = !self.writes.is_empty() || !self.reductions.is_empty() || self.slots.await_commits();
         if alone || (!busy && self.leaving.as_ref().is_some_and(handed_over)) {
@@ -119,7 +119,7 @@ impl Core {
         }
     }
 
-    /// From then on it decides nothing: what it accepted nobody would hear of.
+    /// From then on it decides nothing, because it could not notify anybody.
     pub(crate) fn has_left(&self) -> bool {
         self.leaving.as_ref().is_some_and(|leaving| leaving.is_gone)
     }
@@ -128,7 +128,7 @@ impl Core {
         if let Some(leaving) = &mut self.leaving {
             leaving.is_gone = true;
         }
-        // Owners forget what a node watches that is gone: nothing is said of each object.
+        // Owners remove the subscriptions of a departed node by themselves: no unsubscriptions are sent.
         let changes = self.members.leave(self.ctx.now);
         self.on_member_changes(changes);
         self.ctx.out.push_back(Output::Left);

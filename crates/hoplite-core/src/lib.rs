@@ -1,11 +1,11 @@
-//! Every decision of a Hoplite node, and no I/O.
+//! All decisions of a Hoplite node, and no I/O.
 //!
-//! A [`Core`] is one node's mind. It is driven through one function and one queue (see [`io`]); it
-//! owns no clock, socket, thread or file, and the same inputs make the same outputs.
+//! A [`Core`] makes the decisions of one node. It is driven through one function and one queue (see [`io`]). It owns no
+//! clock, socket, thread or file, and the same inputs produce the same outputs.
 //!
-//! The journey of a put: `calls` → `puts` (space from `copies`) → announced to the shard owner's
-//! `directory`. Of a get: `calls` → `fetch` asks the owner, which lends a sender → `sends` there.
-//! Of a reduce: `reduce`.
+//! - A put: `calls` → `puts` (space from `copies`) → announced to the shard owner's `directory`.
+//! - A get: `calls` → `fetch` asks the owner, which lends a sender → `sends` there.
+//! - A reduce: `reduce`.
 #![forbid(unsafe_code)]
 
 mod arena;
@@ -69,45 +69,46 @@ use space_waiters::SpaceWaiters;
 use subscriptions::Subscriptions;
 use timers::Timer;
 
-/// After one input, the waiters for space are looked at so many times; space that changes once more waits for the next.
+/// Limit on how often the waiters for space are retried after one input. Space that changes once more waits for the
+/// next input.
 const SPACE_LOOKS_MAX: u32 = 10_000;
 
-/// One node's decisions. Drive it: `handle`, then `poll_output` until `None`, then sleep until an
+/// One node's decisions. To drive it: call `handle`, then `poll_output` until `None`, then sleep until an
 /// input comes or `next_deadline`.
 pub struct Core {
     ctx: Ctx,
     members: Members,
-    /// Until we know the other members, and what they have in our shards.
+    /// Set until we know the other members and their inventories of our shards.
     joining: Option<Joining>,
     newcomers: Newcomers,
     members_heard: MembersHeard,
-    /// How long open questions rest before they are asked again.
+    /// Time after which open questions are asked again.
     refresh_period: Duration,
-    /// The number from which on the last inventory of what is here was told to somebody.
+    /// The number of the last inventory of our copies that was sent to another node.
     last_inventory: u64,
-    /// The daemon is to end by then, and hands over what only it holds.
+    /// Set while the daemon is about to end: copies that only this node holds are handed over.
     leaving: Option<Leaving>,
-    /// Messages that could not be right.
+    /// Count of invalid messages.
     bad_messages: u64,
-    /// Members that went down: what is still on its way from them is out of date.
+    /// Members that went down; messages from them that still arrive are out of date.
     departed: BTreeSet<NodeId>,
     sent: Sent,
     long_work: LongWork,
-    /// Members of whose words some may have been taken for out of date: they are to be asked for them again.
+    /// Members some of whose messages may have been dropped as out of date: they are to be asked to resync.
     needs_resync: BTreeSet<NodeId>,
-    /// Members that may have reported what did not arrive: they are to be asked for their inventories.
+    /// Members whose reports to us may have been lost: they are to be asked for their inventories.
     needs_inventory_pull: BTreeSet<NodeId>,
-    /// Shards whose new owner has not asked yet for what is here.
+    /// Shards whose new owner has not yet pulled our inventory.
     not_pulled: ShardSet,
     connections: Choices,
-    /// Instead of the degree that would cost least.
+    /// Overrides the degree with the lowest cost.
     reduce_degree: Option<Degree>,
     directory: Directory,
     copies: Copies,
-    /// Who waits for space in the store.
+    /// Calls, fetches and slots that wait for space in the store.
     space_waiters: SpaceWaiters,
     space_changed: bool,
-    /// Objects whose copy here was doomed: those who want them look again.
+    /// Objects whose copy here was doomed: waiting puts and fetches of them are retried.
     vacated: BTreeSet<ObjectId>,
     clients: BTreeMap<ClientId, Client>,
     calls: Calls,
@@ -118,16 +119,16 @@ pub struct Core {
     subscriptions: Subscriptions,
     slots: Slots,
     reductions: BTreeMap<u64, Reduction>,
-    /// The same by their targets.
+    /// The same reductions, by their targets.
     targets: BTreeSet<(Shard, ObjectId, u64)>,
-    /// Questions that mark the start of a reduction, by token.
+    /// Questions that mark the start of a reduction, by token. The value is the reduction's number.
     barriers: BTreeMap<u64, u64>,
     /// See [`Config::striped_bytes_min`].
     striped_bytes_min: Option<u64>,
 }
 
 impl Core {
-    /// A node that has not started yet; the first `handle` starts it (a `Tick` will do).
+    /// A node that has not started yet; the first call of `handle` starts it (a `Tick` will do).
     pub fn new(config: Config) -> Self {
         let members = Members::new(&config);
         let alone = members.expects_nobody();
@@ -169,14 +170,14 @@ impl Core {
         }
     }
 
-    /// Takes in what happened at `now` (time since any fixed moment; never goes back).
+    /// Handles an event that happened at `now`: time since any fixed moment, which never goes back.
     pub fn handle(&mut self, now: Duration, input: Input) {
         debug_assert!(now >= self.ctx.now, "time went back");
         self.ctx.now = now;
         if self.has_left() {
             return;
         }
-        // Space that is made in turns goes to those who wait for it already.
+        // Space that is made in turns goes first to those who already wait for it.
         self.copies.begin_turn(!self.space_waiters.has_more());
         match input {
             Input::Client { client, call, request } => self.on_request(client, call, request),
@@ -187,7 +188,7 @@ impl Core {
                 let changes = self.members.on_gone(now, node);
                 self.on_member_changes(changes);
                 if !self.departed.contains(&node) {
-                    // It died before we knew it as a member, but it may have asked and been lent things.
+                    // It died before we knew it as a member, but it may have sent asks and been lent senders.
                     self.on_node_down(node, None);
                 }
             }
@@ -207,7 +208,7 @@ impl Core {
             Input::FoldStreamBroken { fold, transfer } => self.on_fold_stream_broken(fold, transfer),
             Input::FoldEnded { fold, outcome } => self.on_fold_ended(fold, outcome),
             Input::Measured { peer, bytes_per_s } => {
-                // A node that is gone has no link any more.
+                // Links of departed nodes have been forgotten already.
                 if self.fetches.has_link_to_itself(peer) && !self.departed.contains(&peer) {
                     self.ctx.links.on_bandwidth(peer, bytes_per_s);
                 }
@@ -229,19 +230,18 @@ impl Core {
         }
     }
 
-    /// What must be done next, in order.
+    /// The next output to carry out; outputs are in order.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.ctx.out.pop_front()
     }
 
-    /// When to call `handle` with `Tick` at the latest.
+    /// The latest time at which `handle` must be called with `Tick`.
     pub fn next_deadline(&self) -> Option<Duration> {
         let next = [self.ctx.timers.next(), self.members.next_deadline()].into_iter().flatten().min();
         next.filter(|_| !self.has_left())
     }
 
-    /// Handles messages to ourselves, and gives space and ids that became free to those who wait for
-    /// them, until nothing of that is left.
+    /// Handles messages to ourselves, and gives free space and ids to those who wait for them, until none are left.
     fn settle(&mut self) {
         let mut looked = 0;
         loop {
@@ -324,7 +324,7 @@ impl Core {
         self.ctx.ask_owner(id, request, attach);
     }
 
-    /// Our own account; the driver adds the bytes it moved.
+    /// This core's part of the status; the driver adds the bytes that it moved.
     fn status(&self) -> Status {
         let (entries, tombstones) = self.directory.counts();
         Status {

@@ -1,4 +1,4 @@
-//! Messages from other nodes, and their comings and goings.
+//! Messages from other nodes, and members that come and go.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use crate::shards::Moved;
 use crate::timers::Timer;
 use crate::Core;
 
-/// Members whose links are kept in use, whatever the size of the cluster: each is watched by as many others.
+/// Members whose links are kept in use, whatever the size of the cluster. Each member is watched by as many others.
 const NEIGHBOURS: usize = 16;
 
 /// How often round trips to them are measured.
 const PING_PERIOD: Duration = Duration::from_secs(10);
 
-/// The first few follow each other soon: a new peer is busy, and so is whoever welcomes it.
+/// The first few measurements follow each other soon: a new peer is busy at first, and so are the nodes it joins.
 const PINGS_SOON: u32 = 5;
 const PING_SOON: Duration = Duration::from_millis(200);
 
-/// Departed members that are remembered. Forgetting one costs its askers some vain tries at worst.
+/// Limit of departed members that are remembered. Forgetting one costs at worst some useless attempts to reach it.
 const DEPARTED_MAX: usize = 1024;
 
 impl Core {
-    /// A message from outside. One that cannot be right is not listened to: it may be anything.
+    /// Handles a message from outside. An invalid one is dropped.
     pub(crate) fn on_peer_said(&mut self, from: NodeId, message: PeerMessage) {
         match message.validate() {
             Ok(()) => self.on_message(from, message),
@@ -44,14 +44,14 @@ impl Core {
 
     pub(crate) fn on_message(&mut self, from: NodeId, message: PeerMessage) {
         if self.departed.contains(&from) {
-            // News of its death was faster, or it lives and will be asked to say it again.
+            // Either the report of its death was faster, or it lives and will be asked to resync.
             return;
         }
         match message {
             PeerMessage::Directory { origin, hops, id, request } => {
                 if hops > 0 && self.ctx.shards.has_claimed() {
-                    // Who passes it on here no longer owns what it may have said it did. And what goes round among
-                    // several, nobody owns who said so.
+                    // A node that forwards here no longer owns the shard, if it claimed that before. And if a request
+                    // goes round among several nodes, none of those that claimed the shard owns it.
                     let by = (hops < 2).then_some(from);
                     let moved = self.ctx.shards.forget_claim(id.shard(), by);
                     self.on_owners_moved(&moved);
@@ -99,9 +99,9 @@ impl Core {
             PeerMessage::ReleaseSlots { reduction } => self.on_release_slots(reduction),
             PeerMessage::Prefetch { id } => self.want(id, Want::Prefetch),
             PeerMessage::Ping { sent_ns } => self.send(from, PeerMessage::Pong { sent_ns }, None),
-            // Of the connection, not of the node.
+            // It concerns the connection, not the node.
             PeerMessage::Goodbye => {}
-            // A stranger's word is heard when it is a member.
+            // A node that is not a member is resynced when it becomes one.
             PeerMessage::ResyncRequest { .. } if !self.ctx.shards.contains(from) => {}
             PeerMessage::ResyncRequest { epoch } => {
                 self.on_epoch(from, epoch);
@@ -162,10 +162,10 @@ impl Core {
         }
     }
 
-    /// A directory request arrived: serves it if we own the id, passes it on if another does.
+    /// A directory request arrived: serves it if we own the id, and forwards it otherwise.
     pub(crate) fn on_directory(&mut self, origin: NodeId, hops: u8, id: ObjectId, request: DirectoryRequest) {
         if self.departed.contains(&origin) || self.ctx.shards.is_replaced(origin) {
-            // It came by way of others, and news of the death was faster.
+            // The request was forwarded, and the report of the death was faster.
             return;
         }
         let owner = self.ctx.shards.owner(id);
@@ -184,19 +184,20 @@ impl Core {
             self.directory.on_kept(&mut self.ctx, &self.copies, id, origin, &report);
         }
         if hops > 0 && origin != self.ctx.me {
-            // It takes another node for the owner, and may wait for that one's word: being asked, it knows.
+            // The origin takes another node for the owner, and may wait for its answer. Our pull corrects that.
             self.directory.pull_shard(&mut self.ctx, origin, id.shard());
         }
     }
 
-    /// Our own word comes back from others, who took each other for the owner, and the copy it is about is gone.
+    /// Whether it is our own report, which came back through nodes that took each other for the owner, about a copy
+    /// that is gone.
     fn is_out_of_date(&self, id: ObjectId, request: &DirectoryRequest) -> bool {
         let DirectoryRequest::Announce { report, .. } = request else { return false };
         self.copies.live_copy(id).is_none_or(|copy| copy.edition != report.edition)
     }
 
     /// Keeps an evictable copy of a small object beside its entry, so that asks are answered with
-    /// the bytes at once. Without space it is left out: asks then lead to its holder.
+    /// the bytes at once. Without space there is no such copy: asks then lead to its holder.
     fn keep(&mut self, id: ObjectId, report: &CopyReport, payload: Blob) {
         let new = NewCopy {
             object: id,
@@ -215,7 +216,7 @@ impl Core {
         }
     }
 
-    /// A put was given up after its bytes had come with its announcement: they go at once.
+    /// A put was withdrawn after its bytes had come with its announcement: they are dropped at once.
     pub(crate) fn drop_kept(&mut self, id: ObjectId, edition: Edition) {
         let Some(copy) = self.copies.live(id) else { return };
         let known = &self.copies.table[&copy];
@@ -228,8 +229,8 @@ impl Core {
         }
     }
 
-    /// The object was deleted then: nothing of it stays here, and nobody waits for it any longer. What was
-    /// accepted later is another one.
+    /// The object was deleted at that time: its copy here is dropped, and calls that wait for it fail. A content that
+    /// was accepted later is another object.
     fn on_deleted(&mut self, owner: NodeId, id: ObjectId, deletion: Deletion) {
         let accepted = self.copies.live_copy(id).and_then(|copy| copy.stamp);
         let later = accepted.is_some_and(|accepted| accepted > deletion.stamp);
@@ -282,7 +283,7 @@ impl Core {
         }
     }
 
-    /// Others held us for dead, and may have decided meanwhile what is ours to decide.
+    /// Others believed us dead, and may have made decisions about our shards meanwhile.
     fn on_rejoined(&mut self) {
         self.directory.recover_everything(&mut self.ctx);
         self.ask_for_all_verdicts_again();
@@ -290,7 +291,7 @@ impl Core {
         others.into_iter().for_each(|node| self.resync_soon(node));
     }
 
-    /// A member died; or somebody who never was one, of whom others may have told us.
+    /// A member died; or a node that never was a member, but that others reported to us.
     pub(crate) fn on_node_down(&mut self, node: NodeId, moved: Option<Moved>) {
         self.departed.insert(node);
         if self.departed.len() > DEPARTED_MAX {
@@ -323,8 +324,8 @@ impl Core {
         self.watch_neighbours();
     }
 
-    /// Links to a few members are kept in use, so that whoever of them dies is noticed at once. The others are
-    /// noticed by their own neighbours.
+    /// Keeps links to a few members in use, so that their deaths are noticed at once. Other members are watched by
+    /// their own neighbours.
     fn watch_neighbours(&mut self) {
         let neighbours: Vec<_> = self.ctx.shards.neighbours(NEIGHBOURS).collect();
         for node in neighbours {

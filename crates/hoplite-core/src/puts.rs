@@ -1,7 +1,7 @@
 //! Objects being written by local clients [design §3 put, create].
 //!
-//! The object is announced before its bytes are copied, so that receivers stream behind the copy;
-//! it is sealed when the client has said so **and** the directory has accepted it.
+//! The object is announced before its bytes are copied, so that receivers stream behind the copy.
+//! It is sealed when the client has sealed it **and** the directory has accepted it.
 //!
 //! ```text
 //!   Pending ───Accepted──▶ Accepted ──client seals──▶ sealed
@@ -22,12 +22,12 @@ use crate::io::{ClientId, Output};
 use crate::space_waiters::SpaceWaiter;
 use crate::Core;
 
-/// What the directory has said of a writing.
+/// The directory's verdict on a writing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Acceptance {
     Pending,
     Accepted,
-    /// Somebody else's content was accepted first, which is as good.
+    /// Another content was accepted first, which is as good.
     Superseded,
     Refused(Verdict),
 }
@@ -38,14 +38,14 @@ struct Write {
     acceptance: Acceptance,
     /// The owner whose verdict counts.
     asked: Option<NodeId>,
-    /// When an owner before that one accepted it: its word came after another had been asked.
+    /// The time at which a former owner accepted it, if its verdict came after another owner was asked.
     accepted_before: Option<Stamp>,
     /// The call that waits for the seal.
     sealing: Option<u64>,
     edition: Edition,
 }
 
-/// Copies that clients write, whether live or doomed.
+/// Copies that clients write, live or doomed.
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
     table: BTreeMap<CopyId, Write>,
@@ -56,7 +56,7 @@ pub(crate) struct Writes {
 }
 
 impl Writes {
-    /// The first few that this client is at.
+    /// The first few copies that this client writes.
     pub fn of_client(&self, client: ClientId, most: usize) -> Vec<CopyId> {
         let of_client = self.by_client.range((client, CopyId(0))..=(client, CopyId(u64::MAX)));
         of_client.map(|&(_, copy)| copy).take(most).collect()
@@ -71,7 +71,7 @@ impl Writes {
         self.by_call.get(&(client, call)).copied()
     }
 
-    /// Copies whose acceptance the directory still owes us.
+    /// Copies whose verdict is still missing.
     pub fn awaiting_verdict(&self) -> Vec<CopyId> {
         let awaiting_verdict = |(_, write): &(&CopyId, &Write)| write.acceptance == Acceptance::Pending;
         self.table.iter().filter(awaiting_verdict).map(|(&copy, _)| copy).collect()
@@ -97,7 +97,7 @@ impl Writes {
         self.table.get(&copy).is_some_and(|write| write.sealing.is_some())
     }
 
-    /// A former owner has accepted it, and may have told others so.
+    /// A former owner has accepted it, and may have notified others of that.
     pub fn note_accepted_before(&mut self, copy: CopyId, stamp: Stamp) {
         if let Some(write) = self.table.get_mut(&copy).filter(|write| write.acceptance == Acceptance::Pending)
         {
@@ -116,7 +116,7 @@ impl Writes {
         }
     }
 
-    /// Nothing of what was accepted and is not sealed yet counts any more.
+    /// Verdicts on copies that were accepted and are not sealed yet are void.
     pub fn forget_verdicts(&mut self) -> Vec<CopyId> {
         let accepted = self.table.iter_mut().filter(|(_, write)| write.acceptance == Acceptance::Accepted);
         let forget = |(&copy, write): (&CopyId, &mut Write)| {
@@ -137,7 +137,7 @@ impl Writes {
     }
 }
 
-/// What a client wants to create.
+/// The arguments of a client's create.
 #[derive(Debug, Clone)]
 pub(crate) struct Creation {
     pub id: ObjectId,
@@ -173,16 +173,16 @@ impl Core {
         self.refuse_payload_if_too_many(client, call);
     }
 
-    /// Creates the copy a pending call asks for, or leaves the call waiting for what is in the way.
+    /// Creates the copy that a pending call asks for, or lets the call wait for the obstacle.
     pub(crate) fn try_create(&mut self, client: ClientId, call: u64) {
         let Some(Pending::Create(creation)) = self.pending(client, call) else { return };
-        // Not its bytes: it may be tried as often as space comes back.
+        // The payload is not cloned: this may be tried as often as space comes back.
         let Creation { id, size, keep, .. } = *creation;
         let (header, inline) = (creation.header.clone(), creation.payload.is_some());
         if let Some(copy) = self.copies.live(id) {
             match self.copies.table[&copy].phase {
                 Phase::Sealed => return self.keep_first(client, call, copy, size, &header),
-                // Nobody sends us the rest: the writer here is faster.
+                // No sender brings the rest: the writer here is faster.
                 Phase::Received(None) => self.doom(copy),
                 _ => return self.want(id, Want::Call(client, call)),
             }
@@ -205,7 +205,7 @@ impl Core {
         self.begin_write(client, copy, sealing);
     }
 
-    /// What a client is to write, as a copy. Its number tells this writing from any other.
+    /// The properties of a copy that a client writes. The copy's number distinguishes this writing from any other.
     pub(crate) fn new_writing(
         &mut self,
         client: ClientId,
@@ -219,7 +219,7 @@ impl Core {
         NewCopy { object, edition, size, header, phase, pinned: true, public: true, stamp: None, claim }
     }
 
-    /// A copy that `client` writes is open: its owner is asked whether it may be the object's.
+    /// A copy that `client` writes is open: its owner is asked for a verdict.
     pub(crate) fn begin_write(&mut self, client: ClientId, copy: CopyId, sealing: Option<u64>) {
         self.add_user(copy);
         let (object, edition) = (self.copies.table[&copy].object, self.copies.table[&copy].edition);
@@ -240,8 +240,8 @@ impl Core {
         self.ask_for_verdict(copy);
     }
 
-    /// The copy that was in the way of puts is gone: they go on, the first of many at once, until one of them is in
-    /// the way of the others.
+    /// The copy in the way of puts is gone: they continue, the first of many at once, until one of them is in the way
+    /// of the others.
     pub(crate) fn retry_puts(&mut self, object: ObjectId) {
         let puts = self.fetches.early(object, Early::Put, STEPS_PER_TURN);
         for &(client, call) in &puts {
@@ -249,7 +249,7 @@ impl Core {
                 return;
             }
             let want = Want::Call(client, call);
-            // It may only wait to be told that the object is deleted.
+            // It may be waiting only for the error that the object is deleted.
             if !self.fail_at_once(object, want) {
                 self.unwant(object, want);
                 self.try_create(client, call);
@@ -260,7 +260,7 @@ impl Core {
         }
     }
 
-    /// Whether puts wait for what becomes of the copy that is here.
+    /// Whether puts must wait until the copy that is here is sealed or gone.
     fn is_in_the_way(&self, object: ObjectId) -> bool {
         let phase = self.copies.live_copy(object).map(|copy| copy.phase);
         !matches!(phase, None | Some(Phase::Sealed | Phase::Received(None)))
@@ -298,7 +298,7 @@ impl Core {
         self.reply(client, call, Reply::Done);
     }
 
-    /// The writer gave up or died: the object is withdrawn everywhere.
+    /// The writer aborted or died: the object is withdrawn everywhere.
     pub(crate) fn abandon_write(&mut self, copy: CopyId) {
         if let Some(write) = self.writes.remove(copy) {
             if let Some(call) = write.sealing {
@@ -314,7 +314,7 @@ impl Core {
         }
     }
 
-    /// The directory's word on a put.
+    /// The directory's verdict on a put.
     pub(crate) fn on_write_verdict(&mut self, copy: CopyId, verdict: Verdict) {
         let Some(write) = self.writes.table.get_mut(&copy) else { return };
         let acceptance = match verdict {
@@ -326,25 +326,25 @@ impl Core {
             return;
         }
         if let Some(stamp) = write.accepted_before.take().filter(|_| verdict == Verdict::Deleted) {
-            // It may have been accepted since it was deleted: those who heard of that are to stand by it.
+            // It may have been accepted after the deletion; nodes that were notified of that are to confirm it.
             self.copies.with(copy, |copy| copy.stamp = Some(stamp));
             return self.ask_for_verdict(copy);
         }
         write.acceptance = acceptance;
         match verdict {
             Verdict::Accepted(stamp) => self.copies.with(copy, |copy| copy.stamp = Some(stamp)),
-            // The client may still be writing: its space is kept until it lets go.
+            // The client may still be writing: the space is kept until it lets go.
             _ => self.doom(copy),
         }
         self.finish_write(copy);
     }
 
-    /// The live write of `object`, if a client is at it.
+    /// The live copy of `object`, if a client writes it.
     pub(crate) fn write_of(&self, object: ObjectId) -> Option<CopyId> {
         self.copies.live(object).filter(|copy| self.writes.table.contains_key(copy))
     }
 
-    /// Seals (or refuses) once both the client and the directory have spoken.
+    /// Seals (or refuses) the copy, once both the client's seal and the directory's verdict are there.
     fn finish_write(&mut self, id: CopyId) {
         let Some(write) = self.writes.table.get(&id) else { return };
         let (Some(call), acceptance, client) = (write.sealing, write.acceptance, write.client) else {
@@ -382,7 +382,7 @@ impl Core {
         self.leave_if_nothing_is_left();
     }
 
-    /// 64 bits no other writing anywhere uses.
+    /// 64 bits that no other writing anywhere uses.
     pub(crate) fn unique(&mut self) -> u64 {
         let number = self.next_number();
         mix64(self.ctx.me.hash64() ^ mix64(number))

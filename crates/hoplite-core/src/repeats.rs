@@ -7,11 +7,10 @@ use hoplite_types::ObjectId;
 
 use crate::shards::ShardSet;
 
-/// Objects that one turn looks at to find the next few.
+/// Limit of objects that one turn looks at to find the next few.
 pub(crate) const LOOKED_AT_MAX: usize = 4096;
 
-/// Shards of whose objects something is to be repeated: in the pass over all objects that is under way, and in the
-/// next.
+/// Shards whose objects are to be repeated: in the current pass over all objects, and in the next.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
     now: ShardSet,
@@ -31,7 +30,7 @@ impl Repeats {
         !self.now.is_empty()
     }
 
-    /// The next few objects of `table`, of those that are open.
+    /// The next few open objects of `table`.
     pub fn next<T>(
         &mut self,
         table: &BTreeMap<ObjectId, T>,

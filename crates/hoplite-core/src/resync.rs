@@ -1,12 +1,11 @@
-//! Anti-entropy: sending again what a broken connection, a death that was none or a change of owners may have
-//! swallowed.
+//! Anti-entropy: resends state that a broken connection, a false death or a change of owners may have lost.
 //!
 //! | when | what |
 //! |---|---|
 //! | a shard has a new owner | that owner pulls inventories (`directory::recovery`), or is asked to; we ask it our open questions |
 //! | a connection broke, a node came back | both sides pull each other's inventory, and repeat questions, deletions, pins and slot assignments |
-//! | a node was held for dead | it is asked to do the same |
-//! | a question stays open | that question, ever more rarely |
+//! | a node was believed dead | it is asked to do the same |
+//! | a question stays open | that question is repeated, at growing intervals |
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,19 +17,19 @@ use crate::shards::{Moved, ShardSet};
 use crate::timers::Timer;
 use crate::Core;
 
-/// How soon open questions are asked again. Answers normally come in a round trip; this only mends
-/// what was lost without anyone noticing, so it doubles each time up to the longest.
+/// The first interval after which open questions are repeated; it doubles up to the longest. Answers normally come in
+/// a round trip: repeating only repairs losses that no node noticed.
 pub(crate) const REFRESH_MIN: Duration = Duration::from_secs(1);
 const REFRESH_MAX: Duration = Duration::from_secs(8);
 
-/// Subscriptions that are repeated in one turn. There may be many, and hardly ever is one lost unnoticed.
+/// Limit of subscriptions that are repeated in one turn. There may be many, and hardly ever is one lost unnoticed.
 const WATCHED_PER_TURN: usize = 256;
 const WATCHED_PAUSE: Duration = Duration::from_millis(5);
 
-/// How soon after its connection broke a peer is told again what it may have missed.
+/// How soon after its connection broke a peer is resynced.
 const RESYNC_AFTER: Duration = Duration::from_millis(50);
 
-/// How long a new owner of a shard has to ask for our inventory by itself: it may hear of the change of members
+/// How long a new owner of a shard has to pull our inventory by itself: it may learn of the change of members
 /// later than we.
 const PULL_WITHIN: Duration = Duration::from_secs(3);
 
@@ -51,7 +50,7 @@ impl Core {
         }
     }
 
-    /// Another node says that it owns these shards: it has heard of a change of members before us.
+    /// Another node claims to own these shards: it has learnt of a change of members before us.
     pub(crate) fn note_owner(&mut self, node: NodeId, queries: &[ShardQuery]) {
         self.note_member(node);
         let mut owners = ShardSet::default();
@@ -71,7 +70,7 @@ impl Core {
         }
     }
 
-    /// The new owners of these shards are to ask for what is here.
+    /// Waits for the new owners of these shards to pull our inventory.
     fn expect_pulls(&mut self, moved: &ShardSet) {
         for shard in moved.iter().filter(|&shard| self.copies.count_in(shard) > 0) {
             self.not_pulled.set(shard, !self.ctx.shards.is_mine(shard));
@@ -81,8 +80,8 @@ impl Core {
         }
     }
 
-    /// Owners that have not asked may have owned these shards all along, while we took a dead node for alive: what
-    /// we reported went to that one.
+    /// Asks owners to resync that have not pulled. They may have owned these shards all along, while we believed a dead
+    /// node alive, and our reports went to that node.
     pub(crate) fn ask_for_pulls(&mut self) {
         let not_pulled = std::mem::take(&mut self.not_pulled);
         let holding = not_pulled.iter().filter(|&shard| self.copies.count_in(shard) > 0);
@@ -93,8 +92,7 @@ impl Core {
         }
     }
 
-    /// Asks everything again that is unanswered, of the objects in these shards; owners take repetitions as what
-    /// they are.
+    /// Repeats all unanswered questions about the objects in these shards; owners recognise repetitions.
     pub(crate) fn repeat_questions(&mut self, shards: &ShardSet) {
         let of = |id: ObjectId| shards.contains(id.shard());
         self.repeat_asks(shards);
@@ -137,7 +135,7 @@ impl Core {
             || self.ctx.shards.has_claimed()
     }
 
-    /// Subscribes again to what is watched, a few at a time.
+    /// Repeats subscriptions, a few at a time.
     pub(crate) fn refresh_watched(&mut self) {
         for object in self.subscriptions.next_to_repeat(WATCHED_PER_TURN) {
             self.subscribe(object);
@@ -147,41 +145,41 @@ impl Core {
         }
     }
 
-    /// Who said that it owns shards was right by now, or it was not.
+    /// Drops old claims of nodes to shards: by now they have either turned out true, or were false.
     fn forget_old_claims(&mut self) {
         let moved = self.ctx.shards.forget_old_claims(self.ctx.now);
         self.on_owners_moved(&moved);
     }
 
-    /// Something was lost, or may have been: open questions do not wait as long as they last did. Nor longer: that
-    /// may happen again and again.
+    /// A message was lost, or may have been: the next repetition of open questions comes early. It is never put off
+    /// by this, because losses may happen again and again.
     fn hasten_refresh(&mut self) {
         let Some(due) = self.ctx.timers.due(Timer::Refresh) else { return };
         self.refresh_period = REFRESH_MIN;
         self.ctx.timers.set(due.min(self.ctx.now + REFRESH_MIN), Timer::Refresh);
     }
 
-    /// The control connection to a peer broke: what we said last may not have arrived.
+    /// The control connection to a peer broke: the last messages to it may not have arrived.
     pub(crate) fn on_peer_broken(&mut self, node: NodeId) {
-        // A sender we were lent may be no member any more, or not yet.
+        // A sender that we were lent may be no member any more, or not yet.
         if self.ctx.shards.contains(node) {
-            // That we asked it to say everything again may be lost with the rest.
+            // Our request to resync may have been lost as well.
             self.needs_resync.insert(node);
             self.needs_inventory_pull.insert(node);
             if !self.ctx.timers.is_set(Timer::Resync(node)) {
                 self.resync_soon(node);
-                // So that the driver dials at once: whoever refuses is gone, not only cut off.
+                // This makes the driver dial at once. A refusal shows that the process is gone, not only cut off.
                 self.ping(node);
             }
         }
         self.slots_peer_broken(node);
         for transfer in self.fetches.transfers_from(node) {
-            // Our pull may be lost; the directory names the same sender again if it is well.
+            // Our pull may be lost; the directory lends the same sender again if it is well.
             self.on_pull_refused(transfer);
         }
     }
 
-    /// Tells a node again what it may have missed, once the connection to it has settled.
+    /// Schedules a resync of the node, once the connection to it has settled.
     pub(crate) fn resync_soon(&mut self, node: NodeId) {
         self.ctx.timers.set(self.ctx.now + RESYNC_AFTER, Timer::Resync(node));
         self.hasten_refresh();
@@ -204,7 +202,7 @@ impl Core {
         self.repeat_slot_reports(Some(node));
     }
 
-    /// Who is involved in objects here and never became a member died before we knew it.
+    /// Nodes that are involved in objects here, and never became members, died before we knew them.
     pub(crate) fn forget_strangers(&mut self) {
         for node in self.directory.strangers(&self.ctx) {
             self.on_node_down(node, None);

@@ -1,5 +1,5 @@
-//! Sending to those who pull [design §5]. What is asked for must be here in that very edition; a
-//! pull that is merely early is parked until the copy opens.
+//! Sends copies to the nodes that pull them [design §5]. A pull names an edition, and no other edition is sent for it.
+//! A pull that is merely early is parked until the copy opens.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::io::{Broken, Output, SendId};
 use crate::timers::Timer;
 use crate::Core;
 
-/// A stream somebody asked of us: the receiver's node and its number for it.
+/// Identifies a stream that was requested from us: the receiver's node, and its number for the transfer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct PullKey {
     pub to: NodeId,
@@ -23,13 +23,13 @@ pub(crate) struct PullKey {
 /// How long an early pull waits for its copy: several round trips and a busy scheduler.
 const PARK_TIME: Duration = Duration::from_secs(2);
 
-/// Early pulls that wait here at most; more are refused, and their receivers ask their owners again.
+/// Limit of early pulls that wait here. Further ones are refused, and their receivers ask their owners again.
 const PARKED_MAX: usize = 1 << 16;
 
-/// How often a pull that only this node can serve is tried again when no connection can be made for it.
+/// How often a pull that only this node can serve is retried when no connection can be made for it.
 const DIALS_AGAIN_MAX: u32 = 3;
 
-/// How long such a pull rests first; doubled with each further one.
+/// The pause before the first such retry; doubled with each further one.
 const DIAL_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +37,7 @@ struct Pull {
     id: ObjectId,
     edition: Edition,
     offset: u64,
-    /// Only this node can serve it.
+    /// Whether only this node can serve it.
     patient: bool,
     /// How often no connection could be made for it.
     in_vain: u32,
@@ -51,14 +51,14 @@ struct Sending {
     connections: Connections,
     /// It takes a good part of the link for a while.
     is_large: bool,
-    /// The receiver has said that it wants no more.
+    /// The receiver has cancelled it.
     is_cancelled: bool,
 }
 
-/// Sends that have ended and are remembered: of those before, a receiver that sees nothing coming asks another.
+/// Limit of ended sends that are remembered. For an older one, a receiver whose stream stalls asks another sender.
 const SENT_MAX: usize = 1024;
 
-/// The last sends whose bytes were handed to the network in full: they may be under way still.
+/// The last sends whose bytes were handed to the network in full: the bytes may still be under way.
 #[derive(Debug, Default)]
 pub(crate) struct Sent(VecDeque<PullKey>);
 
@@ -77,13 +77,13 @@ pub(crate) struct Sends {
     running: BTreeMap<SendId, Sending>,
     by_key: BTreeMap<PullKey, SendId>,
     by_copy: BTreeMap<CopyId, BTreeSet<SendId>>,
-    /// How many large ones run to each receiver.
+    /// The number of large sends that run to each receiver.
     large: BTreeMap<NodeId, usize>,
     parked: BTreeMap<PullKey, Pull>,
     parked_by_object: BTreeMap<ObjectId, BTreeSet<PullKey>>,
-    /// Several large ones run, or did until a moment ago: how fast each was says little of the link.
+    /// Several large sends run, or did until a moment ago: the rate of each says little of the link.
     sharing: bool,
-    /// Early pulls that were not parked, for too many were.
+    /// Count of early pulls that were refused because too many were parked.
     refused: u64,
 }
 
@@ -164,7 +164,7 @@ impl Core {
         patient: bool,
     ) {
         if self.sends.by_key.contains_key(&key) || self.sends.parked.contains_key(&key) {
-            // The receiver numbers its transfers, each once.
+            // A repetition: the receiver uses each number once.
             return;
         }
         let pull = Pull { id, edition, offset, patient, in_vain: 0 };
@@ -212,7 +212,7 @@ impl Core {
         self.send(key.to, PeerMessage::PullRefused { transfer: key.transfer }, None);
         let here = self.copies.live_copy(pull.id).map(|copy| copy.edition);
         if here != Some(pull.edition) {
-            // Whoever sent them to us takes us for a holder: our withdrawal was lost on the way.
+            // The node that lent us as a sender counts us as a holder: our withdrawal was lost.
             self.withdraw_edition(pull.id, pull.edition);
         }
     }
@@ -228,8 +228,8 @@ impl Core {
         }
     }
 
-    /// A receiver sees nothing coming. What has been sent in full may be in the network still: that is not refused,
-    /// or a slow line would be filled again and again with what nobody waits for any more.
+    /// A receiver's stream stalls. A send whose bytes were handed over in full is not refused, because they may still
+    /// be in the network. Otherwise a slow line would be filled again and again with bytes that are no longer awaited.
     pub(crate) fn on_check(&mut self, key: PullKey) {
         let sending = self.sends.by_key.get(&key).map(|send| self.sends.running[send].copy);
         let watermark = match sending.map(|copy| &self.copies.table[&copy]) {
@@ -248,7 +248,7 @@ impl Core {
     pub(crate) fn on_parked_timer(&mut self, key: PullKey) {
         let Some(pull) = self.sends.unpark(key) else { return };
         match self.copy_for(pull) {
-            // It rested because no connection could be made.
+            // It was retried because no connection could be made.
             Some(copy) => self.start_send(key, copy, pull),
             None => self.refuse(key, pull),
         }
@@ -265,7 +265,7 @@ impl Core {
     pub(crate) fn on_send_ended(&mut self, send: SendId, outcome: Result<(), Broken>) {
         if let Some(Sending { copy, key, is_cancelled, .. }) = self.sends.end(send) {
             if outcome.is_err() && !is_cancelled && self.ctx.shards.contains(key.to) {
-                // Its connection may never have been made, so that the receiver cannot know.
+                // Its connection may never have been made; then the receiver cannot know.
                 self.send(key.to, PeerMessage::PullRefused { transfer: key.transfer }, None);
             }
             if outcome.is_ok() {
@@ -277,8 +277,8 @@ impl Core {
         }
     }
 
-    /// No connection could be made. Who can ask another sender is told at once; for the others it is tried again,
-    /// or a slot with many streams would begin anew for each that fails.
+    /// No connection could be made. A receiver that can ask for another sender is refused at once. For the others the
+    /// send is retried: otherwise a slot with many streams would start over for each that fails.
     pub(crate) fn on_send_not_begun(&mut self, send: SendId) {
         let Some(&Sending { copy, key, pull, is_cancelled, .. }) = self.sends.running.get(&send) else {
             return;
@@ -300,7 +300,7 @@ impl Core {
         self.remove_user(copy);
     }
 
-    /// Everyone who streams from this copy must look elsewhere.
+    /// All receivers that stream from this copy must ask for another sender.
     pub(crate) fn stop_sends(&mut self, copy: CopyId) {
         for send in self.sends.of(copy) {
             self.ctx.out.push_back(Output::StopSend { send });
@@ -320,7 +320,7 @@ impl Core {
         }
     }
 
-    /// No copy of `id` will come here after all.
+    /// No copy of `id` will come here: early pulls for it are refused.
     pub(crate) fn refuse_parked(&mut self, id: ObjectId) {
         for key in self.sends.parked_for(id) {
             self.ctx.timers.clear(Timer::Parked(key));

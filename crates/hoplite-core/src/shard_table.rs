@@ -1,9 +1,9 @@
-//! Tables by shard: looked at for all shards whenever a member comes or goes, so that each look costs one step.
+//! Tables by shard. All shards are visited whenever a member comes or goes, so each lookup takes one step.
 
 use hoplite_types::limits::SHARDS;
 use hoplite_types::Shard;
 
-/// Something for some of all shards.
+/// A value for some of the shards.
 #[derive(Debug)]
 pub(crate) struct ShardTable<T> {
     slots: Vec<Option<Box<T>>>,
@@ -48,7 +48,7 @@ impl<T> ShardTable<T> {
         self.from(0)
     }
 
-    /// Those from there on.
+    /// The entries from that shard on.
     pub fn from(&self, first: usize) -> impl Iterator<Item = (Shard, &T)> {
         let slots = self.slots.iter().enumerate().skip(first);
         slots.filter_map(|(index, item)| Some((Shard(index as u16), item.as_deref()?)))
@@ -67,7 +67,7 @@ impl<T> ShardTable<T> {
     }
 }
 
-/// How many of something there are in each shard.
+/// A count for each shard.
 #[derive(Debug)]
 pub(crate) struct ShardCounts(Vec<u32>);
 

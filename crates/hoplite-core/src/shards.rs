@@ -1,8 +1,8 @@
-//! Which live node owns which shard of all ids, and which is its backup: of all members the two with the highest
-//! weights for it (rendezvous hashing), kept in a table.
+//! The live node that owns each shard of the ids, and its backup: the two members with the highest weights for the
+//! shard (rendezvous hashing), kept in a table.
 //!
-//! When a node joins or leaves, only the shards it wins or held move; no coordination. What a change costs:
-//! one weight for each of the [`SHARDS`] and, for those that a leaver held, one for each member.
+//! When a node joins or leaves, only the shards that it wins or held move, without coordination. A change costs one
+//! weight for each of the [`SHARDS`] and, for those that a leaver held, one for each member.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use hoplite_types::{mix64, NodeId, ObjectId, Shard};
 
 use crate::shard_table::ShardTable;
 
-/// Some of all shards.
+/// A set of shards.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ShardSet(Box<[u64; SHARDS / 64]>);
 
@@ -31,12 +31,12 @@ impl ShardSet {
         self.0.iter_mut().zip(other.0.iter()).for_each(|(word, more)| *word |= more);
     }
 
-    /// False if it was in already.
+    /// Returns false if it was in the set already.
     pub fn insert(&mut self, shard: Shard) -> bool {
         self.set(shard, true)
     }
 
-    /// False if it was not in.
+    /// Returns false if it was not in the set.
     pub fn remove(&mut self, shard: Shard) -> bool {
         self.set(shard, false)
     }
@@ -45,7 +45,7 @@ impl ShardSet {
         self.0.iter_mut().zip(other.0.iter()).for_each(|(word, gone)| *word &= !gone);
     }
 
-    /// Returns whether that changed anything.
+    /// Returns whether the set has changed.
     pub fn set(&mut self, shard: Shard, to: bool) -> bool {
         let bit = 1 << (shard.index() % 64);
         let word = &mut self.0[shard.index() / 64];
@@ -82,29 +82,29 @@ impl ShardSet {
     }
 }
 
-/// What a change of members moved.
+/// The effect of a change of members.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Moved {
     /// Shards that have another owner.
     pub owners: ShardSet,
     /// Shards that have another backup owner.
     pub backups: ShardSet,
-    /// Shards that another node said it owned for a while. Their owner has not heard what it was told.
+    /// Shards that another node claimed to own for a while. Their owner has not received the reports that went there.
     pub claims_over: ShardSet,
 }
 
-/// A member's place in the table of members; of one that left it is used again.
+/// The index of a member in the table of members; the index of one that left is used again.
 type Slot = u32;
 const NOBODY: Slot = Slot::MAX;
 
 #[derive(Debug, Clone, Copy)]
 struct Member {
     node: NodeId,
-    /// Well-mixed bits that weigh it.
+    /// Well-mixed bits for the member's weights.
     salt: u64,
 }
 
-/// The live members, and what each of them owns.
+/// The live members, and the shards that each of them owns.
 #[derive(Debug)]
 pub(crate) struct Shards {
     me: NodeId,
@@ -112,17 +112,17 @@ pub(crate) struct Shards {
     by_node: BTreeMap<NodeId, Slot>,
     owners: Vec<Slot>,
     backups: Vec<Slot>,
-    /// Shards of which another node has said that it owns them, although we know of nothing that gave them to
-    /// it: it has heard of a change of members before us.
+    /// Shards that another node has claimed to own, although by our membership it does not: it has learnt of a change
+    /// of members before us.
     claimed: ShardTable<(NodeId, Duration)>,
     claims: usize,
 }
 
-/// How long that is believed: by then we have heard of the change, or it was none.
+/// How long a claim is believed: by then we know of the change, or there was none.
 const CLAIMED_FOR: Duration = Duration::from_secs(3);
 
 impl Shards {
-    /// We alone.
+    /// We are the only member.
     pub fn new(me: NodeId) -> Self {
         let member = Member { node: me, salt: me.hash64() };
         Shards {
@@ -136,7 +136,7 @@ impl Shards {
         }
     }
 
-    /// `None` if it was a member before.
+    /// Returns `None` if it was a member before.
     pub fn insert(&mut self, node: NodeId) -> Option<Moved> {
         if self.contains(node) {
             return None;
@@ -167,7 +167,7 @@ impl Shards {
         Some(moved)
     }
 
-    /// `None` if it was no member, or is ourselves.
+    /// Returns `None` if it was not a member, or is ourselves.
     pub fn remove(&mut self, node: NodeId) -> Option<Moved> {
         let slot = *self.by_node.get(&node).filter(|_| node != self.me)?;
         self.by_node.remove(&node);
@@ -192,13 +192,13 @@ impl Shards {
         Some(moved)
     }
 
-    /// The node is gone, that said it owned some shards.
+    /// The node is gone that claimed some shards.
     pub fn forget_claims_of(&mut self, node: NodeId) -> Moved {
         let claims_over = self.forget_claims(|_, by, _| by == node);
         Moved { owners: claims_over.clone(), claims_over, ..Moved::default() }
     }
 
-    /// What a node said of the shard counts no longer: `node` said so, or anybody.
+    /// Drops a claim to the shard: only that of `node`, or that of any node.
     pub fn forget_claim(&mut self, shard: Shard, node: Option<NodeId>) -> Moved {
         let mut claims_over = ShardSet::default();
         if self.claimed.get(shard).is_some_and(|&(by, _)| node.is_none_or(|node| node == by)) {
@@ -209,7 +209,7 @@ impl Shards {
         Moved { owners: claims_over.clone(), claims_over, ..Moved::default() }
     }
 
-    /// What nodes said long ago they owned.
+    /// Drops claims that are too old.
     pub fn forget_old_claims(&mut self, now: Duration) -> Moved {
         let claims_over = self.forget_claims(|_, _, until| until <= now);
         Moved { owners: claims_over.clone(), claims_over, ..Moved::default() }
@@ -255,7 +255,7 @@ impl Shards {
         self.by_node.len()
     }
 
-    /// Whether another, newer process lives at its address: also who came after its death knows by that.
+    /// Whether a newer process is known at its address, even one that joined after the node's death.
     pub fn is_replaced(&self, node: NodeId) -> bool {
         let newer = NodeId { incarnation: node.incarnation.saturating_add(1), ..node };
         self.by_node.range(newer..).next().is_some_and(|(member, _)| member.addr == node.addr)
@@ -265,7 +265,7 @@ impl Shards {
         self.by_node.keys().copied()
     }
 
-    /// The next few members behind ourselves in the ring of all of them, each the neighbour of as many.
+    /// The next few members after ourselves in the ring of all members; each member is the neighbour of as many.
     pub fn neighbours(&self, count: usize) -> impl Iterator<Item = NodeId> + '_ {
         let behind = self.by_node.range(self.me..).chain(self.by_node.range(..self.me));
         behind.map(|(&node, _)| node).filter(|&node| node != self.me).take(count)
@@ -282,7 +282,7 @@ impl Shards {
         }
     }
 
-    /// What the node owns.
+    /// The shards that the node owns.
     pub fn owned_by(&self, node: NodeId) -> ShardSet {
         let mut owned = ShardSet::default();
         if let Some(&slot) = self.by_node.get(&node) {
@@ -303,13 +303,13 @@ impl Shards {
         self.owner_of(shard) == self.me
     }
 
-    /// Who would own it without its owner.
+    /// The member that would own it without its owner.
     pub fn backup_of(&self, shard: Shard) -> Option<NodeId> {
         self.node(self.backups[shard.index()])
     }
 
-    /// Another node says that it owns the shard. False if we knew; or know better: a member that asks us knows us,
-    /// and if the shard is ours by all we know, it said so before it did.
+    /// Another node claims to own the shard. Returns false if we knew that, or know better: a member that asks us knows
+    /// us. If the shard is ours by all we know, it made the claim before it knew us.
     pub fn note_claimed(&mut self, now: Duration, shard: Shard, by: NodeId) -> bool {
         let is_ours = self.node(self.owners[shard.index()]) == Some(self.me) && self.contains(by);
         if self.owner_of(shard) == by || is_ours {
@@ -323,7 +323,7 @@ impl Shards {
         true
     }
 
-    /// Which of those members comes first for `id`.
+    /// The eligible member with the highest weight for `id`.
     pub fn first_for(&self, id: ObjectId, eligible: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let slot = self.heaviest(id.shard(), |slot| self.node(slot).is_some_and(&eligible));
         self.node(slot)

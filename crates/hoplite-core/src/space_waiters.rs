@@ -1,5 +1,5 @@
-//! Calls, fetches and slots that wait for space in a full store, in order of arrival. Whoever fits goes first: a large
-//! object at the head must not hold up a small one whose reader would free the space it waits for.
+//! Calls, fetches and slots that wait for space in a full store, in order of arrival. The first that fits goes first: a
+//! large object at the head must not hold up a small one whose reader would free the space it waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::calls::STEPS_PER_TURN;
 use crate::io::ClientId;
 use crate::Core;
 
-/// What waits for space, and for what.
+/// A call, fetch or slot that waits for space, and for which object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum SpaceWaiter {
     Create { object: ObjectId, client: ClientId, call: u64 },
@@ -24,21 +24,21 @@ struct Place {
     size: u64,
 }
 
-/// A look at all who wait, in turns: those who came from `next` on, and before `end`.
+/// A pass over the waiters, in turns: those that arrived from `next` on, and before `end`.
 #[derive(Clone, Copy, Debug)]
 struct Pass {
     next: u64,
     end: u64,
 }
 
-/// All that wait for space.
+/// All waiters for space.
 #[derive(Default, Debug)]
 pub(crate) struct SpaceWaiters {
     places: BTreeMap<SpaceWaiter, Place>,
     by_arrival: BTreeMap<u64, SpaceWaiter>,
     by_size: BTreeSet<(u64, u64)>,
     pass: Option<Pass>,
-    /// Space came back while that was under way, or more is to be made in the next turn.
+    /// Space came back during the pass, or more will be made in the next turn.
     again: bool,
 }
 
@@ -47,7 +47,7 @@ impl SpaceWaiters {
         self.places.is_empty()
     }
 
-    /// Whether more may fit than could be tried at once.
+    /// Whether more waiters may fit than could be tried at once.
     pub fn has_more(&self) -> bool {
         self.pass.is_some() || self.again
     }
@@ -56,7 +56,7 @@ impl SpaceWaiters {
         self.places.contains_key(&what)
     }
 
-    /// The end of the queue, for a waiter for so many bytes that is not in it yet.
+    /// Puts a waiter for so many bytes at the end of the queue.
     fn enter(&mut self, what: SpaceWaiter, size: u64, arrival: u64) {
         self.leave(what);
         self.places.insert(what, Place { arrival, size });
@@ -102,7 +102,7 @@ impl Core {
         }
     }
 
-    /// A copy of `object` is here, or on its way: puts of it wait for that, and need no space of their own.
+    /// A copy of `object` is here or arriving: puts of it wait for that copy, and need no space of their own.
     pub(crate) fn end_puts_wait_for_space(&mut self, object: ObjectId) {
         let puts = self.space_waiters.puts_of(object, STEPS_PER_TURN);
         for &(client, call) in &puts {
@@ -114,8 +114,8 @@ impl Core {
         }
     }
 
-    /// Space came back: everyone who waits and may fit tries again, once. It costs what fits, not what waits: where
-    /// nothing is left for even the smallest, nobody else is looked at.
+    /// Space came back: each waiter that may fit tries again, once. The cost depends on the waiters that fit, not on
+    /// all that wait: if nothing is left for even the smallest, no other is looked at.
     pub(crate) fn retry_space_waiters(&mut self) {
         match self.space_waiters.pass {
             Some(_) => self.space_waiters.again = true,
@@ -126,7 +126,7 @@ impl Core {
         }
     }
 
-    /// The next of many who wait for space that came back.
+    /// Continues a pass over many waiters.
     pub(crate) fn continue_space_waiters(&mut self) {
         self.copies.begin_turn(true);
         if let Some(pass) = self.space_waiters.pass.take() {
@@ -137,7 +137,7 @@ impl Core {
         }
     }
 
-    /// More space can be made than in this turn.
+    /// More space can be made, but not in this turn.
     pub(crate) fn continue_space_waiters_soon(&mut self) {
         self.space_waiters.again = true;
         self.work_on_calls_soon();
@@ -158,7 +158,7 @@ impl Core {
                 self.retry_space_waiter(what, place);
             }
             if self.copies.has_evicted_enough() && self.space_waiters.has(what) {
-                // It is next when more may go.
+                // It is the next to be tried when more copies may be evicted.
                 next = place.arrival;
             }
         }
@@ -166,12 +166,12 @@ impl Core {
         self.work_on_calls_soon();
     }
 
-    /// Who does not fit after all keeps its place.
+    /// Tries a waiter again; one that does not fit after all keeps its place.
     fn retry_space_waiter(&mut self, what: SpaceWaiter, place: Place) {
         self.space_waiters.leave(what);
         match what {
             SpaceWaiter::Create { client, call, .. } => self.try_create(client, call),
-            // It asks for a sender only when space is made, however many turns that takes.
+            // It asks for a sender only once space has been made, however many turns that takes.
             SpaceWaiter::Fetch { .. }
                 if !self.clear_space(place.size) && self.copies.has_evicted_enough() =>
             {

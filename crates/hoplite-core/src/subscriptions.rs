@@ -1,4 +1,4 @@
-//! Objects whose copies we watch through the directory: for `wait`, for reductions, and for want of space.
+//! Objects whose copies are watched through the directory: for `wait`, for reductions, and for want of space.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -11,33 +11,33 @@ use crate::repeats::Repeats;
 use crate::shards::ShardSet;
 use crate::Core;
 
-/// Who watches.
+/// A reason to watch an object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Watcher {
     /// A wait, and the object's place in its list.
     Call(ClientId, u64, usize),
     Reduction(u64),
-    /// We are leaving, and wait for the object to be kept elsewhere.
+    /// We are leaving, and wait for the object to be handed over.
     Leave,
-    /// A fetch that waits for space here has no question open with the owner: this is how it hears that
-    /// the object is deleted.
+    /// A fetch that waits for space here has no open ask at the owner; through its subscription it is notified if the
+    /// object is deleted.
     Fetch,
 }
 
-/// Of many who watch one object, so many are told in one turn: a millisecond's work or two.
+/// Limit of watchers of one object that are notified in one turn: a millisecond's work or two.
 const WATCHERS_PER_TURN: usize = 1024;
 
-/// What those who watch an object are told of it.
+/// The kinds of notification about a watched object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum News {
-    /// Its copies are others now.
+    /// Its set of copies has changed.
     Change,
     Lost,
     Deleted,
 }
 
-/// Who was told last of more than could be told at once, and how many come behind. What they are told is how things
-/// stand then.
+/// A notification of more watchers than could be notified at once: the last one notified, and the number left. They
+/// are notified of the state at that time.
 #[derive(Clone, Copy, Debug)]
 struct Telling {
     last: Watcher,
@@ -48,9 +48,9 @@ struct Telling {
 struct Subscription {
     watchers: BTreeSet<Watcher>,
     copies: BTreeMap<NodeId, CopyReport>,
-    /// The owner said so, and nothing complete has come since.
+    /// The owner reported it lost, and no complete copy was reported since.
     lost: bool,
-    /// The object itself came, for which alone it was watched: its owner says nothing more.
+    /// It was watched only for its bytes, and they came: its owner sends no more notifications.
     over: bool,
 }
 
@@ -58,22 +58,22 @@ struct Subscription {
 pub(crate) struct Subscriptions {
     table: BTreeMap<ObjectId, Subscription>,
     repeats: Repeats,
-    /// Pairs of an object and a watcher.
+    /// The number of pairs of an object and a watcher.
     pairs: usize,
-    /// Objects of which a node has a copy.
+    /// Objects of which a node has a copy, by node.
     by_node: BTreeMap<NodeId, BTreeSet<ObjectId>>,
-    /// Objects of which a node had a copy before it died. These copies no longer count; they are forgotten, and
-    /// watchers are told, in turns.
+    /// Objects of which a node had a copy before it died. These copies no longer count; in turns they are removed, and
+    /// watchers notified.
     gone: BTreeMap<NodeId, BTreeSet<ObjectId>>,
-    /// Reductions whose sources were among them.
+    /// Reductions that have sources among them.
     reductions_hit: BTreeSet<u64>,
-    /// Objects of which some watchers are still to be told something.
+    /// Notifications that some watchers have yet to get.
     telling: BTreeMap<(ObjectId, News), Telling>,
-    /// Of which of them some were told last.
+    /// The notification that was continued last.
     told: Option<(ObjectId, News)>,
 }
 
-/// Takes an object off the list of a node.
+/// Removes an object from the list of a node.
 fn unlist(lists: &mut BTreeMap<NodeId, BTreeSet<ObjectId>>, node: NodeId, object: ObjectId) {
     if let Some(objects) = lists.get_mut(&node) {
         objects.remove(&object);
@@ -88,7 +88,7 @@ impl Subscriptions {
         self.pairs
     }
 
-    /// The subscriptions to objects in these shards are to be repeated.
+    /// Schedules the subscriptions to objects in these shards to be repeated.
     pub fn repeat(&mut self, shards: &ShardSet) {
         self.repeats.begin(shards);
     }
@@ -102,12 +102,12 @@ impl Subscriptions {
         self.repeats.next(&self.table, most, |known| !known.over)
     }
 
-    /// Whether there are some of which their owners are to tell us more.
+    /// Whether there are subscriptions on which owners may still send notifications.
     pub fn has_open(&self) -> bool {
         self.table.values().any(|known| !known.over)
     }
 
-    /// Objects take turns, also where one changes all the time.
+    /// Takes the next notification. Objects take turns, even if one changes all the time.
     fn take_telling(&mut self) -> Option<((ObjectId, News), Telling)> {
         let behind = (self.told.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let next = self.telling.range(behind).next().or_else(|| self.telling.first_key_value());
@@ -120,8 +120,8 @@ impl Subscriptions {
         Some((key, telling))
     }
 
-    /// Somebody began to watch while others are still to be told something: it may stand between those. That the
-    /// object is deleted it must hear with them, for its owner is not asked once more.
+    /// A watcher was added while others have yet to be notified: it may stand among those. It must be notified of a
+    /// deletion with them, because the owner is not asked again.
     fn tell_one_more(&mut self, object: ObjectId) {
         for news in [News::Change, News::Lost, News::Deleted] {
             if let Some(telling) = self.telling.get_mut(&(object, news)) {
@@ -138,7 +138,7 @@ impl Subscriptions {
         }
     }
 
-    /// Returns whether it was known.
+    /// Returns whether the copy was known.
     fn forget_copy(&mut self, object: ObjectId, node: NodeId) -> bool {
         let known = self.table.get_mut(&object).is_some_and(|known| known.copies.remove(&node).is_some());
         unlist(&mut self.by_node, node, object);
@@ -146,7 +146,7 @@ impl Subscriptions {
         known
     }
 
-    /// The node is dead, and none of its copies counts from now on.
+    /// The node is dead: none of its copies counts from now on.
     fn disregard_copies_of(&mut self, node: NodeId) {
         if let Some(mut objects) = self.by_node.remove(&node) {
             self.gone.entry(node).or_default().append(&mut objects);
@@ -157,23 +157,24 @@ impl Subscriptions {
         self.gone.get(&node).is_some_and(|objects| objects.contains(&object))
     }
 
-    /// The next copy that is to be forgotten.
+    /// The next copy of a dead node to be removed.
     fn next_gone(&self) -> Option<(ObjectId, NodeId)> {
         let (&node, objects) = self.gone.first_key_value()?;
         objects.first().map(|&object| (object, node))
     }
 
-    /// Whether watchers are still to be told of the deaths of nodes.
+    /// Whether watchers have yet to be notified of the deaths of nodes.
     pub fn has_gone(&self) -> bool {
         !self.gone.is_empty() || !self.reductions_hit.is_empty()
     }
 
-    /// Whether more watch some object than could be told at once.
+    /// Whether some watchers have yet to be notified.
     pub fn is_telling(&self) -> bool {
         !self.telling.is_empty()
     }
 
-    /// Nobody is known any more to have what came once: whether its owner is to be asked again.
+    /// Clears the state of an object whose bytes came once, if no copy of it is known any more. Returns whether its
+    /// owner is to be asked again.
     fn begin_again(&mut self, object: ObjectId) -> bool {
         let Some(known) = self.table.get_mut(&object) else { return false };
         known.copies.is_empty() && std::mem::take(&mut known.over)
@@ -201,7 +202,7 @@ impl Subscriptions {
         self.copies(object).any(|(_, report)| report.complete)
     }
 
-    /// Whether the node has said something later about its copy.
+    /// Whether a later report of the node's copy is known.
     fn knows_later(&self, object: ObjectId, node: NodeId, seq: u64) -> bool {
         let known = self.table.get(&object).and_then(|known| known.copies.get(&node));
         known.is_some_and(|known| known.seq > seq) && !self.is_disregarded(object, node)
@@ -215,7 +216,7 @@ impl Subscriptions {
         self.table.get(&object).map_or(0, |known| known.watchers.len())
     }
 
-    /// The next few watchers of an object; behind the last one comes the first.
+    /// The next few watchers of an object after `last`, wrapping around at the end.
     fn watchers_behind(&self, object: ObjectId, last: Option<Watcher>, most: usize) -> Vec<Watcher> {
         let Some(Subscription { watchers, .. }) = self.table.get(&object) else { return Vec::new() };
         let behind = watchers.range((last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
@@ -236,7 +237,7 @@ impl Subscriptions {
 }
 
 impl Core {
-    /// Starts watching. What is known already is there to be read at once; the rest is pushed.
+    /// Starts watching. Copies that are known already can be read at once; further ones are pushed.
     pub(crate) fn watch(&mut self, object: ObjectId, watcher: Watcher) {
         let known = self.subscriptions.table.entry(object).or_default();
         let first = known.watchers.is_empty() || std::mem::take(&mut known.over);
@@ -254,14 +255,14 @@ impl Core {
         }
     }
 
-    /// Asks the owner to tell us of its copies.
+    /// Subscribes to the object's copies at its owner.
     pub(crate) fn subscribe(&mut self, object: ObjectId) {
         let bytes_max = self.wanted_with_news(object);
         self.ask_owner(object, DirectoryRequest::Subscribe { bytes_max }, None);
     }
 
-    /// Up to how many bytes an object is wanted with the news of it, after which there need be no more: where
-    /// sums are made in one place, and nobody else watches.
+    /// The size up to which an object's bytes are wanted with the notification, which then ends the subscription. For
+    /// sums that are made in one place, if there is no other watcher.
     fn wanted_with_news(&self, object: ObjectId) -> Option<u64> {
         let limit = |watcher| match watcher {
             Watcher::Reduction(number) => Some(self.reductions.get(&number)?.small_bytes_max),
@@ -294,14 +295,14 @@ impl Core {
         let is_old =
             self.departed.contains(&node) || self.subscriptions.knows_later(object, node, report.seq);
         let Some(known) = self.subscriptions.table.get_mut(&object) else {
-            // Our word that we watch it no more was lost.
+            // Our unsubscription was lost.
             return self.ask_owner(object, DirectoryRequest::Unsubscribe, None);
         };
         if is_old {
             return;
         }
         known.lost &= !report.complete;
-        // Who speaks of copies takes us for a watcher.
+        // A node that reports copies to us counts us as a watcher.
         known.over = false;
         self.subscriptions.note_copy(object, node, report.clone());
         if let Some(payload) = payload {
@@ -313,7 +314,7 @@ impl Core {
         self.tell_watchers(object, News::Change);
     }
 
-    /// The owner has sent the bytes, and ended our subscription with them. Others here may watch on.
+    /// The owner has sent the bytes, and ended our subscription with them. Other watchers here may remain.
     fn on_subscription_over(&mut self, object: ObjectId, size: u64) {
         if self.wanted_with_news(object).is_none_or(|most| size > most) {
             return self.subscribe(object);
@@ -323,10 +324,10 @@ impl Core {
         }
     }
 
-    /// All who have a copy, says the owner: what others have told is out of date.
+    /// The owner sends all nodes that have a copy: copies of others that we know are out of date.
     pub(crate) fn on_holders(&mut self, object: ObjectId, nodes: &[NodeId]) {
         if !self.subscriptions.table.contains_key(&object) {
-            // Our word that we watch it no more was lost.
+            // Our unsubscription was lost.
             return self.ask_owner(object, DirectoryRequest::Unsubscribe, None);
         }
         let nodes: BTreeSet<_> = nodes.iter().copied().collect();
@@ -346,7 +347,7 @@ impl Core {
         }
     }
 
-    /// Returns whether it was known.
+    /// Returns whether the copy was known.
     fn forget_gone_copy(&mut self, object: ObjectId, node: NodeId) -> bool {
         let was_known = self.subscriptions.forget_copy(object, node);
         if was_known && self.subscriptions.begin_again(object) {
@@ -356,8 +357,8 @@ impl Core {
         was_known
     }
 
-    /// All who watch the object are told, the first of many at once. Who was told before, and others not yet, is told
-    /// again behind those.
+    /// Notifies all watchers of the object, the first of many at once. If an earlier notification is still under way,
+    /// watchers that had it are notified again after the others.
     fn tell_watchers(&mut self, object: ObjectId, news: News) {
         let left = self.subscriptions.watchers_count(object);
         match self.subscriptions.telling.get_mut(&(object, news)) {
@@ -366,7 +367,7 @@ impl Core {
         }
     }
 
-    /// The next of many watchers that are still to be told something.
+    /// Continues with the next of many watchers.
     pub(crate) fn tell_next_watchers(&mut self) {
         if let Some(((object, news), Telling { last, left })) = self.subscriptions.take_telling() {
             self.tell_some_watchers(object, news, Some(last), left);
@@ -386,7 +387,7 @@ impl Core {
                 let complete = self.subscriptions.is_complete(object);
                 some.into_iter().for_each(|watcher| self.tell_change(watcher, object, complete));
             }
-            // It may have come once more.
+            // It may exist again by now.
             News::Lost if self.subscriptions.table.get(&object).is_some_and(|known| known.lost) => {
                 some.into_iter().for_each(|watcher| self.tell_lost(watcher, object));
             }
@@ -417,7 +418,7 @@ impl Core {
     fn tell_lost(&mut self, watcher: Watcher, object: ObjectId) {
         match watcher {
             Watcher::Call(client, call, place) => self.on_waited_lost(client, call, place, object),
-            // A source may be put again, or come elsewhere; its time-out tells how it stands.
+            // A source may be put again, or appear elsewhere; the reduction's time-out reports its state.
             Watcher::Reduction(_) | Watcher::Leave | Watcher::Fetch => {}
         }
     }
@@ -430,9 +431,9 @@ impl Core {
         match watcher {
             Watcher::Call(client, call, place) => self.on_waited_deleted(client, call, place, object),
             Watcher::Reduction(number) => self.on_reduction_deleted(number, object),
-            // It goes from here in a moment, and says so itself.
+            // Our copy is removed in a moment, which reports that itself.
             Watcher::Leave => {}
-            // Whoever wanted it has been told.
+            // Calls that want the object are notified through `fail_wants`.
             Watcher::Fetch => {}
         }
     }
@@ -442,7 +443,7 @@ impl Core {
         self.work_on_the_gone();
     }
 
-    /// Forgets the next copies of dead nodes, and tells their watchers. Takes about `most` steps.
+    /// Removes the next copies of dead nodes, and notifies their watchers. Takes about `most` steps.
     pub(crate) fn forget_gone_copies(&mut self, most: usize) {
         let mut left = most;
         while left > 0 {
@@ -464,7 +465,7 @@ impl Core {
                     }
                 }
             } else if let Some(number) = self.subscriptions.reductions_hit.pop_first() {
-                // Many sources may have been there: each reduction looks once at what is left.
+                // Many sources may have been there: each reduction is advanced once.
                 left = left.saturating_sub(1 + self.on_sources_gone(number));
             } else {
                 return;
@@ -528,7 +529,7 @@ mod tests {
         assert!(subscriptions.forget_copy(objects[0], node));
         assert_eq!(subscriptions.next_gone(), None);
         assert_eq!(subscriptions.copies(objects[1]).count(), 1);
-        // It dies once more, and nobody watches any longer.
+        // It dies once more, and there is no watcher any more.
         subscriptions.disregard_copies_of(node);
         assert!(subscriptions.has_gone());
         objects.into_iter().for_each(|object| drop(subscriptions.remove(object)));

@@ -1,4 +1,4 @@
-//! Everything the core must wake up for, in one ordered set.
+//! All timers of the core, in one ordered set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,74 +8,74 @@ use hoplite_types::{NodeId, ObjectId, ReductionId};
 use crate::io::ClientId;
 use crate::sends::PullKey;
 
-/// What is due.
+/// The kinds of timer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Timer {
     /// A client's call has run out of time.
     Call(ClientId, u64),
-    /// Asks that could not be served by a distrusted sender may be now.
+    /// Asks that had to avoid a distrusted sender may be served now.
     Asks(ObjectId),
     /// A parked pull has waited long enough.
     Parked(PullKey),
-    /// A prefetch nobody else waits for has waited long enough.
+    /// A prefetch that no call waits for has waited long enough.
     Prefetch(ObjectId),
-    /// A prefetch has kept others waiting long enough.
+    /// A prefetch has delayed others long enough.
     PrefetchStalled(ObjectId),
-    /// Say again what has not been answered.
+    /// Repeat questions that are not answered.
     Refresh,
     /// Ask owners the next few questions.
     Questions,
-    /// Go on with long work for clients.
+    /// Continue long work for clients.
     LongWork,
-    /// Subscribe again to the next few objects.
+    /// Repeat the next few subscriptions.
     RefreshWatched,
-    /// Tell a peer whose connection broke what it may have missed.
+    /// Resync a peer whose connection broke.
     Resync(NodeId),
-    /// New owners have not asked for what is here.
+    /// New owners have not pulled our inventory.
     NotPulled,
-    /// Nobody let us in, or told us of all members.
+    /// No member has answered with all members.
     Join,
-    /// Take in the next few members that we heard of.
+    /// Add the next few members that others reported.
     TakeIn,
-    /// Assign a reduction's slots anew that failed before.
+    /// Assign slots of a reduction that failed before.
     AdvanceReduction(u64),
     /// A slot here has waited long enough for space.
     SlotNeedsSpace(ReductionId, u32),
     /// The root of a committed reduction has been dead for a while.
     RootLost(u64),
-    /// A reduction has waited long enough to hear what exists already.
+    /// A reduction has waited long enough for the owners' reports.
     Barrier(u64),
     /// Measure the round trip to a peer.
     Ping(NodeId),
-    /// An inventory was asked for and did not come; or a node that did not answer is asked again.
+    /// An inventory was requested and did not come; or a node that did not answer is asked again.
     InventoryPull(NodeId),
-    /// Take in what is here of our own shards.
+    /// Apply our own inventory of our own shards.
     OwnInventory,
-    /// A fetch whose senders have brought nothing has rested.
+    /// A fetch whose senders brought nothing ends its pause.
     AskAgain(ObjectId),
-    /// Long work goes on.
+    /// Continue the directory's long work.
     Work,
-    /// Forget those who are involved in objects here and never became members.
+    /// Forget nodes that are involved in objects here and never became members.
     Strangers,
-    /// Nodes that had no space to keep an object may have some.
+    /// Nodes that had no space to pin an object may have some.
     Pin(ObjectId),
     /// Forget the oldest tombstones.
     Tombstones,
-    /// Forget the oldest of what was lost.
+    /// Forget the oldest losses.
     LostIds,
-    /// Tell backups of what only their owner knows.
+    /// Send backup owners the ids that only the owner could report.
     Backups,
-    /// Tell them again.
+    /// Send them again.
     BackupRenewal,
-    /// Forget the oldest of what owners told us of.
+    /// Forget the oldest ids that owners sent us as their backup.
     ForgetBackups,
-    /// Hand over the next few of what only this node has.
+    /// Hand over the next few copies that only this node has.
     HandOver,
-    /// The time to hand over what only this node has is up, or it is done.
+    /// The time for handing over is up, or all is handed over.
     Leave,
 }
 
-/// The set; at most one due time per timer.
+/// The set of timers; at most one due time for each.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     due: BTreeSet<(Duration, Timer)>,

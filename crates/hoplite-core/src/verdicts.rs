@@ -1,4 +1,4 @@
-//! The owners' words on what is written and reduced here: whose bytes are the object's.
+//! Verdicts of owners on objects written and reduced here: whether our content is accepted as the object's.
 
 use hoplite_types::peer::{DirectoryRequest, PeerMessage, Verdict};
 use hoplite_types::{Claim, CopyId, Edition, NodeId, ObjectId, Stamp};
@@ -8,11 +8,11 @@ use crate::reduce::Reduction;
 use crate::Core;
 
 impl Core {
-    /// The directory's word on a copy of ours.
+    /// The directory's verdict on a copy of ours.
     pub(crate) fn on_verdict(&mut self, from: NodeId, id: ObjectId, edition: Edition, verdict: Verdict) {
         if let Some(copy) = self.writes.of_edition(edition) {
-            // Only from whom we asked last: an owner that took over decides anew, if it has not heard of the
-            // verdict of the one before from us.
+            // Only from the owner asked last: an owner that took over decides anew, unless we have reported
+            // the former owner's verdict to it.
             match verdict {
                 _ if self.writes.asked(copy) == Some(from) => self.on_write_verdict(copy, verdict),
                 Verdict::Accepted(stamp) => self.writes.note_accepted_before(copy, stamp),
@@ -21,14 +21,14 @@ impl Core {
         } else if !self.on_target_verdict(from, edition, verdict) {
             match verdict {
                 Verdict::Accepted(stamp) => self.on_late_acceptance(from, id, edition, stamp),
-                // A former owner may know less than we do, also one that does not know that it is one.
+                // A former owner may know less than we do, even one that does not know that it is no owner any more.
                 _ if from == self.ctx.shards.owner(id) => self.drop_rejected(id, edition, verdict),
                 _ => {}
             }
         }
     }
 
-    /// An owner has accepted what is complete here already, or what was given up before it heard of it.
+    /// An owner has accepted a copy that is complete here already, or that was given up before the verdict arrived.
     fn on_late_acceptance(&mut self, from: NodeId, id: ObjectId, edition: Edition, stamp: Stamp) {
         match self.copies.live(id).filter(|copy| self.copies.table[copy].edition == edition) {
             Some(copy) if self.copies.table[&copy].is_sealed() => {
@@ -45,8 +45,8 @@ impl Core {
         }
     }
 
-    /// A copy that cannot stand: part of a writing that was given up, or another content than the one that its
-    /// owner takes for the object's. What is complete is never given up for the first.
+    /// Drops a copy that cannot stand: part of a writing that was abandoned, or a content other than the one that its
+    /// owner counts as the object's. A complete copy is never dropped for the first reason.
     fn drop_rejected(&mut self, id: ObjectId, edition: Edition, verdict: Verdict) {
         let stands = |copy: &Copy| match verdict {
             Verdict::Accepted(_) => true,
@@ -57,9 +57,9 @@ impl Core {
         let Some(copy) = self.copies.live(id) else { return };
         let known = &self.copies.table[&copy];
         if known.public && known.edition == edition && !stands(known) {
-            // Who put it here was promised that the object stays here, whatever its bytes turn out to be.
+            // The client that put it here was promised that the object stays here, whichever content it has in the end.
             let stays = known.is_sealed() && known.pinned && matches!(verdict, Verdict::Exists(_));
-            // Whoever wants the object asks anew, for any edition.
+            // If the object is still wanted here, it is asked for anew, in any edition.
             self.drop_fetch(id);
             self.withdraw(copy);
             self.doom(copy);
@@ -69,7 +69,7 @@ impl Core {
         }
     }
 
-    /// This copy was told to `node` as one that it is to decide about: it is the owner by now.
+    /// This copy was reported to `node` for a decision: it is the owner by now.
     pub(crate) fn expect_verdict_from(&mut self, copy: CopyId, node: NodeId) {
         self.writes.expect_verdict_from(copy, node);
         self.slots.expect_verdict_from(copy, node);
@@ -81,7 +81,7 @@ impl Core {
             || self.reductions.values().any(|reduction| reduction.stamp().is_none())
     }
 
-    /// Asks again for every verdict on these objects that is still to come.
+    /// Asks again for every missing verdict on these objects.
     pub(crate) fn repeat_verdict_requests(&mut self, of: impl Fn(ObjectId) -> bool) {
         let mut copies = self.writes.awaiting_verdict();
         copies.extend(self.slots.awaiting_verdict());
@@ -94,8 +94,8 @@ impl Core {
         self.claim_targets(|reduction| reduction.stamp().is_none() && of(reduction.target()));
     }
 
-    /// Asks again for the verdict on every running reduction onto these targets, also where there is one: that the
-    /// target was deleted since may have been said while there was no connection.
+    /// Asks again for the verdict on every running reduction onto these targets, even where there is one: a deletion of
+    /// the target may have been reported while there was no connection.
     pub(crate) fn repeat_claims(&mut self, of: impl Fn(ObjectId) -> bool) {
         self.claim_targets(|reduction| reduction.stamp().is_some() && of(reduction.target()));
     }
@@ -107,7 +107,7 @@ impl Core {
         }
     }
 
-    /// Others held us for dead: what owners had accepted of us, and is not sealed yet, they may have given away.
+    /// Others believed us dead: owners may have given away what they had accepted of ours and is not sealed yet.
     pub(crate) fn ask_for_all_verdicts_again(&mut self) {
         for copy in self.writes.forget_verdicts() {
             self.copies.with(copy, |copy| copy.stamp = None);
@@ -116,7 +116,7 @@ impl Core {
         self.repeat_verdict_requests(|_| true);
     }
 
-    /// Announces a copy whose content no owner has accepted yet, and wants to hear.
+    /// Announces a copy whose content no owner has accepted yet, and asks for a verdict.
     pub(crate) fn ask_for_verdict(&mut self, copy: CopyId) {
         // Our own directory answers with our sealed copy; another owner needs the bytes right away.
         let owner = self.ctx.shards.owner(self.copies.table[&copy].object);
@@ -139,7 +139,7 @@ impl Core {
         self.arm_refresh();
     }
 
-    /// `node` was told of our claims to this target: it is the owner by now.
+    /// Our claims to this target were reported to `node`: it is the owner by now.
     pub(crate) fn ask_for_verdict_of(&mut self, target: ObjectId, node: NodeId) {
         for number in self.reductions_onto(target).collect::<Vec<_>>() {
             if let Some(reduction) = self.reductions.get_mut(&number) {
@@ -148,11 +148,11 @@ impl Core {
         }
     }
 
-    /// The owner's word on a reduction's claim to its target.
+    /// The owner's verdict on a reduction's claim to its target.
     pub(crate) fn on_claim_verdict(&mut self, from: NodeId, id: ObjectId, claim: Claim, verdict: Verdict) {
         let found = self.reductions_onto(id).find(|&number| self.claim_of(number) == claim);
         let Some(number) = found else {
-            // It is over; the owner need not keep the right for us.
+            // The reduction is over; the owner need not reserve the target for it.
             if matches!(verdict, Verdict::Accepted(_)) {
                 self.ask_owner(id, DirectoryRequest::ReleaseClaim { claim, made: false }, None);
             }

@@ -1,9 +1,9 @@
-//! Windows: parts of a copy's bytes that come each by its own way, with a watermark of its own, so that
-//! they can be passed on while they come and need no second memory.
+//! Windows: parts of a copy that arrive separately. Each has its own watermark, so that it can be passed on while it
+//! arrives, without a second buffer.
 //!
-//! A window is a copy of its own object, whose data is a range of another copy's and whose progress block
-//! lies by itself. The whole is there once every window is sealed; until then nothing of it is read under
-//! its own name, and its space is kept as long as somebody touches a window.
+//! A window is a copy of its own object. Its data is a range of another copy's, and its progress block is separate. The
+//! whole copy is complete once every window is sealed. Until then it is not read under its own name, and its space is
+//! kept as long as any window is in use.
 
 use hoplite_types::peer::Seal;
 use hoplite_types::{CopyId, Edition, Header, ObjectId};
@@ -36,7 +36,7 @@ impl Core {
                     size: part_size,
                     header: Header::default(),
                     phase: Phase::Received(None),
-                    // It cannot go without the whole.
+                    // It is freed only together with the whole copy.
                     pinned: true,
                     public: false,
                     stamp: None,
@@ -50,7 +50,7 @@ impl Core {
         true
     }
 
-    /// Every window is sealed, and so is the whole now; whoever streams from a window may finish that.
+    /// Every window is sealed, and now so is the whole copy; readers of a window may finish.
     pub(crate) fn seal_whole(&mut self, whole: CopyId, pinned: bool, seal: Seal) {
         self.ctx.out.push_back(Output::Filled { copy: whole });
         let windows = self.copies.with(whole, |whole| {
@@ -61,7 +61,7 @@ impl Core {
         self.seal_copy(whole, seal);
     }
 
-    /// A sealed copy that the directory does not know serves nobody new.
+    /// Closes a sealed copy that the directory does not know to new readers.
     pub(crate) fn retire(&mut self, id: CopyId) {
         debug_assert!(!self.copies.table[&id].public);
         self.copies.forget_object_of(id);
@@ -69,12 +69,12 @@ impl Core {
         self.try_free(id);
     }
 
-    /// The rest of dooming a copy: its windows go with it.
+    /// Dooms the windows of a copy together with it.
     pub(crate) fn doom_windows(&mut self, whole: CopyId) {
         if self.copies.table[&whole].windows.is_empty() {
             return self.try_free(whole);
         }
-        // With its last window it would be gone before we are done with it.
+        // Otherwise it would be freed with its last window, before this is done with it.
         self.add_user(whole);
         let windows = self.copies.with(whole, |whole| std::mem::take(&mut whole.windows));
         windows.into_iter().for_each(|window| self.doom(window));

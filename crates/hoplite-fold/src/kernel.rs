@@ -1,4 +1,4 @@
-//! The loops. Each is a struct because `pulp` compiles its `call` once per instruction set.
+//! The loops. Each is a struct, because `pulp` compiles its `call` once per instruction set.
 
 use std::marker::PhantomData;
 use std::ops::Div;

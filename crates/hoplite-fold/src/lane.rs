@@ -1,7 +1,7 @@
-//! What a dtype is to the loops: bytes in memory, a value to compute with, four ways to combine two.
+//! A dtype as the loops see it: its bytes in memory, a value to compute with, four operations on two values.
 //!
-//! Every method is `#[inline(always)]` wherever it is implemented: only what is inlined into a
-//! vectorised loop is compiled with that loop's instructions.
+//! Implementations mark every method `#[inline(always)]`: only code inlined into a vectorised loop is compiled with
+//! that loop's instructions.
 
 use bytemuck::Pod;
 use pulp::Arch;

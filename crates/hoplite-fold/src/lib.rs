@@ -1,11 +1,11 @@
 //! Reduction arithmetic on slices: every dtype, every op.
 //!
-//! What the elements become is what NumPy makes of them (for bfloat16: what ml_dtypes makes of
-//! them), bit for bit: integers wrap, minimum and maximum spread NaN, and half types are rounded
-//! to nearest even at every fold. `tests/numpy.txt` holds NumPy's own answers.
+//! The results equal NumPy's bit for bit (for bfloat16: those of ml_dtypes). Integers wrap, minimum and maximum
+//! propagate NaN, and half types are rounded to nearest even at every fold. `tests/numpy.txt` holds NumPy's own
+//! answers.
 //!
-//! The loops are plain and compiled once per level of the CPU's vector instructions; `pulp` picks
-//! the level at run time. No result depends on the level.
+//! The loops are plain, and compiled once per level of the CPU's vector instructions; `pulp` picks the level at run
+//! time. No result depends on the level.
 #![forbid(unsafe_code)]
 
 mod float;

@@ -1,4 +1,4 @@
-//! Every answer NumPy gave (`tests/numpy.txt`, recorded by `tests/record_numpy.py`) is given here too.
+//! Compares results with NumPy's own (`tests/numpy.txt`, recorded by `tests/record_numpy.py`).
 
 use hoplite_fold::{fold, fold_into};
 use hoplite_types::{Dtype, Op};

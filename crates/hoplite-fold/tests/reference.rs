@@ -1,5 +1,5 @@
-//! Against a scalar reference, written another way (the `half` crate, `std`'s own methods): random
-//! bit patterns of every dtype, any length, any address.
+//! Compares results with a scalar reference that is written another way (the `half` crate, `std`'s own methods):
+//! random bit patterns of every dtype, any length, any address.
 
 use half::{bf16, f16};
 use hoplite_fold::{divide, fold, fold_into};

@@ -1,11 +1,14 @@
-//! Which address a node tells the others.
+//! Chooses the address that a node announces to the others. The first that applies:
 //!
-//! An explicit one wins; a specific listening address is announced as it is. A wildcard
-//! (`0.0.0.0`) is no address one could dial, so the kernel is asked: a UDP socket "connected" to
-//! the first seed (or, without seeds, to a far-away address, which takes the default route) has the
-//! source address that packets to the others will carry. Nothing is sent. A host without a default
-//! route (a cluster's own network, a lab) is asked the same for the networks it is directly on
-//! ([`crate::networks`]). Without any route: loopback.
+//! 1. an explicit address
+//! 2. a specific address that it listens on
+//! 3. for a wildcard (`0.0.0.0`), which cannot be dialled: the source address of packets to a seed
+//! 4. the source address of packets along the default route
+//! 5. the same for the networks that this host is directly on ([`crate::networks`]): a cluster's own network or a
+//!    lab may have no default route
+//! 6. loopback, where there is no route at all
+//!
+//! To find a source address, a UDP socket is "connected" and the kernel is asked for it. No packet is sent.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

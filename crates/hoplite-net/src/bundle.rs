@@ -1,9 +1,8 @@
-//! Connections that carry one stream of bytes together.
+//! A bundle: connections that carry one stream of bytes together.
 //!
-//! The stream is cut into chunks, which take turns on the connections: chunk *k* of a bundle of *m* goes by
-//! connection *k* mod *m*. Both ends count the same bytes from the first one on, so nothing says on the wire which
-//! chunk is which; whose turn it is has to wait, and the sockets' buffers keep the others going meanwhile.
-//! One connection alone is a bundle without chunks.
+//! The stream is cut into chunks: chunk *k* of a bundle of *m* goes by connection *k* mod *m*. Both ends count the
+//! same bytes from the first one on, so chunks need no numbers on the wire. While one connection's chunk has to wait,
+//! the sockets' buffers keep the others busy. A single connection is a bundle without chunks.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

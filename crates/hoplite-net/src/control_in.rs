@@ -1,4 +1,4 @@
-//! Control connections that peers dialled: one per peer, read on a task each.
+//! Control connections dialled by peers: one per peer, each read by a task of its own.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};

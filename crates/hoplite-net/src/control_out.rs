@@ -1,4 +1,4 @@
-//! Control connections dialled here, one per peer there is something to say to.
+//! Control connections dialled here, one for each peer that there are messages for.
 //!
 //! ```text
 //!                      ┌────────────────────────send──────────────────────────┐
@@ -9,10 +9,11 @@
 //!     │    of too many ▼ │                                                    │
 //!     └─nothing waits── Closing: goodbye, until the peer has read all ──broke─┘
 //! ```
-//! A link that breaks loses what was queued; the owner hears of it and decides what to say again. One that
-//! had been made is dialled again at once, with or without anything to say: so the owner learns whether the
-//! process is gone. One that is closed because nobody needs it loses nothing, and the owner hears nothing of it:
-//! what is said meanwhile waits until the peer has closed it too, so that nothing overtakes what was said before.
+//! - A link that breaks loses its queue. Its owner gets an event, and decides what to send again.
+//! - A link that was up is redialled at once, even with nothing to send: so the owner learns whether the process is
+//!   gone.
+//! - A link that is closed because it is idle loses nothing, and causes no event. Messages queued meanwhile wait until
+//!   the peer has closed it too, so that they do not overtake earlier ones.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;

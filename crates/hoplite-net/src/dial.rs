@@ -1,4 +1,4 @@
-//! Connections out.
+//! Outgoing connections.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

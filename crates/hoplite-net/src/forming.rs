@@ -1,4 +1,4 @@
-//! Bundles of which not every connection is here yet.
+//! Bundles some of whose connections have not arrived yet.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! One frame from and to a stream, and no byte more: raw bytes may follow it.
+//! Reads and writes exactly one frame on a stream, because raw bytes may follow it.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! The first frame of a connection between nodes, and who is refused, and with what message.
+//! The first frame of a connection between nodes; which callers are refused, and the refusal message.
 
 use std::io;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Control connections that are closed because nobody needs them just now.
+//! Closes idle control connections.
 //!
-//! Goodbye is the last frame on one. The peer closes it in answer, when it has read it; until then nothing is said on
-//! a new one, which might overtake it. To neither side is it a connection that broke.
+//! Goodbye is the last frame on a connection; the peer closes the connection after reading it. Until then nothing is
+//! sent on a new connection, because it might overtake. Neither side treats this as a broken connection.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;

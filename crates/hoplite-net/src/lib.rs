@@ -1,33 +1,32 @@
 //! TCP between nodes: control frames and bulk bytes.
 //!
-//! Every connection is one-way, from the caller to the listener, and starts with a `PeerHello`
-//! frame that says who calls, whom it believes to be calling, and what for. A listener who is somebody
-//! else says so (`PeerRefusal`) and closes it.
+//! Every connection is one-way, from the caller to the listener. It starts with a `PeerHello` frame: the caller, the
+//! node it means to reach, and the purpose. A listener that is another node answers `PeerRefusal` and closes it.
 //!
-//! - **control**: `PeerMessage` frames; each node dials its own to every peer it has something to
-//!   say to ([`ControlLinks`]), and reads those that others dialled ([`ControlReaders`]);
+//! - **control**: `PeerMessage` frames. Each node dials a connection to every peer that it has messages for
+//!   ([`ControlLinks`]), and reads those that others dialled ([`ControlReaders`]).
 //! - **bulk**: `BulkFrame`s and raw bytes of one transfer, or of several that share the connection; then it is
 //!   free for the next ([`BulkPool`]). Several connections may carry transfers together ([`Bundle`]).
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `announce` | which address to tell the others |
-//! | `networks` | which networks this host is directly on |
+//! | `announce` | the address to announce to the others |
+//! | `networks` | the networks that this host is directly on |
 //! | `socket` | options of each kind of socket, and why |
 //! | `frames` | one frame from and to a stream, no byte more |
-//! | `hello` | the first frame, and who is refused, and with what message |
-//! | `dial`, `listen` | connections out and in |
+//! | `hello` | the first frame; which callers are refused, and the refusal message |
+//! | `dial`, `listen` | outgoing and incoming connections |
 //! | `bundle` | connections that carry one stream of bytes together |
-//! | `forming` | bundles of which not every connection is here yet |
+//! | `forming` | bundles some of whose connections have not arrived yet |
 //! | `gossip` | the socket for gossip datagrams |
-//! | `outbox` | bounded queue of encoded frames towards one reader |
+//! | `outbox` | bounded queue of encoded frames to one reader |
 //! | `control_out` | control connections dialled here |
 //! | `link` | one of them, from its first try to its end |
-//! | `idle_close` | those that are closed because they are idle |
+//! | `idle_close` | closing those that are idle |
 //! | `control_in` | control connections that peers dialled |
 //! | `pool` | idle bundles, by peer |
-//! | `shortage` | what this host has run out of |
-//! | `meter` | how full something bounded is |
+//! | `shortage` | resources that this host has run out of |
+//! | `meter` | fill levels of bounded tables and queues |
 #![forbid(unsafe_code)]
 
 pub mod announce;

@@ -1,4 +1,4 @@
-//! Connections in.
+//! Incoming connections.
 
 use std::io;
 use std::net::SocketAddr;

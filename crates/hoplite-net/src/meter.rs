@@ -1,4 +1,4 @@
-//! How full something bounded is: counted where it fills, read by whoever reports it.
+//! The fill level of something bounded: counted where it fills, read where gauges are reported.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The IPv4 networks this host is directly on, likeliest for a cluster's traffic first.
+//! The IPv4 networks that this host is directly on; those most likely to carry a cluster's traffic first.
 
 use std::net::Ipv4Addr;
 use std::path::Path;

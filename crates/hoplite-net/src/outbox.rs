@@ -1,7 +1,7 @@
-//! Encoded frames on their way to one reader.
+//! The bounded buffer of encoded frames to one reader.
 //!
-//! One buffer and not a queue of messages: what piled up while the socket was busy leaves with one
-//! write, and the bound is in bytes, which is what memory is made of.
+//! It is one buffer, not a queue of messages: all that piled up while the socket was busy leaves with one write. The
+//! bound is in bytes, because it limits memory.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

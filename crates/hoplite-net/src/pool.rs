@@ -1,5 +1,5 @@
-//! Idle bundles, by peer: a transfer that finds one of as many connections as it wants saves a handshake and a
-//! slow start.
+//! Idle bundles, by peer. A transfer that finds one with as many connections as it wants saves a handshake and a slow
+//! start.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

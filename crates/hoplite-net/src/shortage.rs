@@ -1,5 +1,5 @@
-//! What this host has run out of when no socket can be had: descriptors, ports, memory. It passes, and says nothing
-//! of any peer.
+//! Shortages of this host: no socket can be made for want of descriptors, ports or memory. A shortage passes, and is
+//! no evidence against any peer.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Bundles from one end to the other over loopback, and those that do not come to be.
+//! Bundles end to end over loopback, and bundles that are never completed.
 
 use std::time::Duration;
 

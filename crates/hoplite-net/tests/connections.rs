@@ -1,4 +1,4 @@
-//! Who is let in, what arrives, and what is noticed when it ends, over loopback.
+//! Connections over loopback: admission, delivery, and detection of their end.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Control connections that are closed because they are idle: nothing is lost by it, and nobody takes it for a break.
+//! Closing idle control connections loses nothing, and neither side takes it for a break.
 
 use std::time::Duration;
 

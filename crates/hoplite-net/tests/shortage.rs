@@ -1,4 +1,4 @@
-//! This host has no descriptor left for a while. One test in a process of its own: the limit is all threads'.
+//! This host has no descriptor left for a while. One test in a process of its own, since all threads share the limit.
 
 use std::fs::File;
 use std::sync::atomic::AtomicU64;

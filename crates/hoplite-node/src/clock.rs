@@ -1,4 +1,4 @@
-//! The core's time.
+//! The core's clock: time since the start of the daemon. It can be held back.
 
 use std::time::{Duration, Instant};
 

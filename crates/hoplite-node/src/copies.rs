@@ -1,9 +1,8 @@
-//! The copies this node holds, as those who move bytes see them.
+//! The copies on this node, as the code that moves bytes sees them: access to the bytes, and wake-ups when more arrive.
 //!
-//! Where they lie, who writes and when they go is the core's business; here is the way to their
-//! bytes, and who is to be woken when there are more. A copy's watermark lives in its progress
-//! block in the arena, where clients see (and, for what they write, set) it. Its fate is kept here
-//! and not believed from the block, which a client could scribble over.
+//! The core decides where copies lie, who writes them and when they go. A copy's watermark is in its progress block in
+//! the arena, where clients read it (and set it, for copies that they write). Whether the copy was sealed or aborted is
+//! kept here, not read from the block, which a client could overwrite.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! One copy, as those who move its bytes share it.
+//! One copy, shared by the threads that move its bytes.
 //!
-//! `tests/interleavings` tries every order in which they may use it, so it takes what they wait on from `sync`.
+//! Its locks and atomics come from `sync`, because `tests/interleavings` runs this code with a model checker's.
 
 use std::io;
 use std::sync::Arc;

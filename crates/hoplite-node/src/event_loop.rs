@@ -1,4 +1,4 @@
-//! Where the control loop hears of what happens, one thing at a time.
+//! The sources of the control loop's events, which it takes one at a time.
 
 use std::io;
 use std::sync::Arc;

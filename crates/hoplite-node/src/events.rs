@@ -1,4 +1,4 @@
-//! What happens, told to the core.
+//! Turns events (time, messages, clients, arrivals) into inputs of the core.
 
 use std::io;
 use std::time::{Duration, Instant};

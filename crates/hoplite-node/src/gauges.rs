@@ -1,4 +1,4 @@
-//! How full everything bounded outside of the core is.
+//! The fill levels of all bounded queues and tables outside the core.
 
 use hoplite_net::{Meter, Meters as Arriving};
 use hoplite_types::client::Gauge;

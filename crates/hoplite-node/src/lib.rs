@@ -1,20 +1,20 @@
 //! The event loop that drives the core, and the hoplited binary.
 //!
-//! A [`Daemon`] is one node: a control thread that feeds everything that happens to the core and
-//! carries out what it decides, and data threads that move bytes. No decision is made here.
+//! A [`Daemon`] is one node. A control thread passes every event to the core and carries out its outputs; data threads
+//! move bytes. Nothing is decided here.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `options` | flags and environment of `hoplited` |
 //! | `startup` | from options to sockets, addresses and sizes |
 //! | `daemon` | one node from its start to its end, and the control loop |
-//! | `event_loop` | where the loop hears of what happens |
-//! | `polling` | staying awake for what comes next |
-//! | `events` | what happens, told to the core |
+//! | `event_loop` | the sources of the loop's events |
+//! | `polling` | busy-polling for an event that is likely to follow |
+//! | `events` | events as inputs of the core |
 //! | `clock` | the core's time |
-//! | `node` | what the core decided, carried out |
-//! | `gauges` | how full everything bounded is |
-//! | `copies`, `copy` | the way to the bytes of each copy |
+//! | `node` | carries out the core's outputs |
+//! | `gauges` | fill levels of everything bounded |
+//! | `copies`, `copy` | access to the bytes of each copy |
 //! | `data_plane` | the threads that move bytes |
 //! | `clients` | the Unix socket for clients |
 #![forbid(unsafe_code)]

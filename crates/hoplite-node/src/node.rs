@@ -1,4 +1,4 @@
-//! What the core decided, carried out.
+//! Carries out the core's outputs.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

@@ -1,9 +1,8 @@
-//! Staying awake for a moment after something happened, if the next thing usually follows soon.
+//! Busy-polling for a short time after an event, if the next one usually follows soon.
 //!
-//! To wake a thread on a processor that has gone to sleep can take longer than a message takes to its node
-//! and back. So the control thread looks at its sockets again and again for a while before it sleeps,
-//! giving way to whoever wants the processor after each look. It does so only while that pays: what comes
-//! after a longer gap is not waited for, and an idle node never polls.
+//! Waking a thread on a sleeping processor can take longer than a message's round trip. So the control thread checks
+//! its sockets repeatedly before it sleeps, and yields the processor after each check. It polls only while that pays:
+//! not across longer gaps, and never on an idle node.
 
 use std::time::{Duration, Instant};
 

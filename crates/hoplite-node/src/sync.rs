@@ -1,4 +1,5 @@
-//! What those who share a copy wait on, and what it is made of; a model's in `tests/interleavings`.
+//! Locks, notifications and mappings that a shared copy is made of; `tests/interleavings` replaces them with a model
+//! checker's.
 
 pub(crate) use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 

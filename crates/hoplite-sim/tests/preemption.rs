@@ -1,5 +1,5 @@
-//! Reductions in each other's way: worlds drawn at random, whose stores hold the sources and targets, and
-//! besides the partial sums of any one of the reductions, but not of several. All must end.
+//! Preemption between reductions, in worlds drawn at random. Their stores hold the sources and targets, and the partial
+//! sums of any one of the reductions, but not of several. All reductions must finish.
 
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;

@@ -1,4 +1,4 @@
-//! Every scenario must go as recorded. `HOPLITE_RERECORD=1` records anew instead.
+//! Every scenario must produce its recorded output. `HOPLITE_RERECORD=1` records it again instead.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Drawn worlds: a few hundred seeds, and the promise that a seed gives the same run twice.
+//! Drawn worlds: a few hundred seeds, and the check that a seed gives the same run twice.
 
 use hoplite_sim::coverage::{Kind, Table, Trouble};
 use hoplite_sim::fault::{Class, FaultSwitches};

@@ -1,4 +1,4 @@
-//! The arena as its owner, the daemon, has it.
+//! The arena as its owner, the daemon, uses it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

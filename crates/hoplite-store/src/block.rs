@@ -1,7 +1,7 @@
-//! The progress block: how far a copy is, shared between processes. How it lies in memory, and how one sleeps on it,
-//! is in `mapped`.
+//! The progress block: how far a copy is, shared between processes. Its layout in memory, and sleeping on it, are in
+//! `mapped`.
 //!
-//! `tests/interleavings.rs` tries every order in which two processes may use it, so it takes its atomics from `sync`.
+//! Its atomics come from `sync`, because `tests/interleavings.rs` runs this code with a model checker's.
 
 use crate::sync::{fence, AtomicU32, AtomicU64, Ordering};
 

@@ -1,8 +1,7 @@
 //! The shared-memory arena: map, write, watermark, seal, read.
 //!
-//! A node owns one [`Arena`]: a memfd that the daemon maps and whose descriptor every client gets
-//! ([`pass_fd`]) and maps too ([`Mapping::attach`]). Who lies where is the core's decision; this
-//! room knows offsets and bytes only.
+//! A node owns one [`Arena`]: a memfd that the daemon maps. Every client gets its descriptor ([`pass_fd`]) and maps it
+//! too ([`Mapping::attach`]). The core decides where copies lie; this crate knows only offsets and bytes.
 //!
 //! A copy of an object is `size` bytes at `offset` (a multiple of 64), with a *progress block* in
 //! the 64 bytes before it:
@@ -12,18 +11,18 @@
 //! | 0 | watermark `u64` | contiguous bytes present, counted from the start; only grows |
 //! | 8 | tick `u32` | grows with every change; the futex word that followers sleep on |
 //! | 12 | state `u32` | [`State`]: 0 writing, 1 sealed, 2 aborted |
-//! | 16 | wanted `u32` | the daemon asks the writing client to be told of the next advance |
+//! | 16 | wanted `u32` | the daemon asks the writing client to report the next advance |
 //!
-//! Behind the last byte lie [counters](Mapping::removals) of the copies that have gone, by which clients know
-//! whether what they keep of an object still holds.
+//! Behind the last byte of the arena lie [counters](Mapping::removals) of removed copies. Clients read them to check
+//! whether a cached object is still valid.
 //!
 //! Calling order: [`Mapping::create`] once (daemon) → one process writes through its [`Writer`]
-//! (`unpublished`, fill, `publish`, again) while any number of [`Reader`]s, in any process, read
-//! what lies below the watermark and [`Reader::follow`] it → `seal` or `abort`.
+//! (`unpublished`, fill, `publish`, again), while any number of [`Reader`]s, in any process, read
+//! below the watermark and [`Reader::follow`] it → `seal` or `abort`.
 //!
 //! # Trust
-//! Processes that map the arena run as one user and trust each other not to scribble: the kernel
-//! keeps readers from writing by accident (their mapping is read-only), not by malice.
+//! Processes that map the arena run as one user and trust each other not to overwrite it. The kernel
+//! keeps readers from writing by accident (their mapping is read-only), not from malice.
 
 mod arena;
 mod block;

@@ -1,4 +1,4 @@
-//! The progress block where it lies: in memory that several processes map.
+//! The progress block in memory that several processes map.
 
 use std::ptr::NonNull;
 

@@ -1,4 +1,4 @@
-//! The arena as one process sees it.
+//! One process's mapping of the arena.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Handing a file descriptor to another process beside bytes on a Unix socket (SCM_RIGHTS).
+//! Passes a file descriptor to another process beside bytes on a Unix socket (SCM_RIGHTS).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

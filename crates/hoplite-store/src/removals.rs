@@ -1,8 +1,9 @@
-//! How many complete copies have gone from the node, counted in the arena so that clients see it without asking.
+//! Removal counters: how many complete copies have gone from the node. They are in the arena, so that clients read them
+//! without a request.
 //!
-//! A client may keep the bytes of an object it has got, together with what its counter said *before* the node
-//! was asked for it. As long as the counter says the same, no copy of that object has gone since: the node
-//! would give the same answer again. Objects share counters; the worst that comes of it is asking in vain.
+//! A client may cache an object's bytes, with the counter as it was *before* the client asked the node for the object.
+//! While the counter is unchanged, no copy of the object has gone since, and the node would give the same answer.
+//! Objects share counters; the cost of that is only an unnecessary request.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};

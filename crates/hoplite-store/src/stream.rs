@@ -1,10 +1,9 @@
-//! Copying a large object into the arena at memory speed.
+//! Copies a large object into the arena at memory speed.
 //!
-//! The naive way, `copy_from_slice` one piece at a time (pieces, so that others can follow the
-//! watermark), runs at 0.55 of one large `memcpy`: the C library bypasses the caches only for calls
-//! far larger than a piece, and without bypassing them every line written is first read. So pieces
-//! of a large object are written past the caches here. Four pages are walked side by side, which
-//! keeps more of the memory's rows open: a single stream reached 0.7 of it.
+//! The naive way is `copy_from_slice`, one piece at a time so that others can follow the watermark. It runs at 0.55 of
+//! one large `memcpy`: the C library bypasses the caches only for calls far larger than a piece, and otherwise every
+//! line is read before it is written. So pieces of a large object are written past the caches here. Four pages are
+//! walked side by side, which keeps more of the memory's rows open: a single stream reached 0.7 of it.
 
 /// From this size of the *whole object* on, its pieces are worth streaming: below, they fit the
 /// caches, where whoever reads next finds them (16 MiB: 0.9 of the speed; 64 MiB: 1.9 times).

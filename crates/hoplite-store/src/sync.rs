@@ -1,3 +1,3 @@
-//! The atomics of the progress block; those of a model checker in `tests/interleavings.rs`.
+//! The atomics of the progress block; `tests/interleavings.rs` replaces them with a model checker's.
 
 pub(crate) use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};

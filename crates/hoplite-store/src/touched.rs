@@ -1,4 +1,4 @@
-//! Which huge pages of its mapping this process has faulted in already.
+//! Tracks which huge pages of its mapping this process has already faulted in.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,9 +1,8 @@
-//! Faulting pages in before anyone needs them.
+//! Faults pages in before they are needed.
 //!
-//! A page fault per 4 KiB makes a first write several times slower than memory. One thread per
-//! arena, at the lowest priority, keeps a stretch ahead of the highest address in use present, and
-//! has it backed by 2 MiB pages where the kernel lets it: each process that maps the arena later
-//! then takes one fault per 2 MiB.
+//! A page fault per 4 KiB makes a first write several times slower than memory. One thread per arena, at the lowest
+//! priority, keeps a stretch beyond the highest address in use present. Where the kernel allows, it has 2 MiB pages
+//! back that stretch: each process that maps the arena later then takes one fault per 2 MiB.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,4 +1,4 @@
-//! Every order in which a writing client and the daemon may touch a progress block, and every value that memory may
+//! Every order in which a writing client and the daemon may access a progress block, and every value that memory may
 //! show them: a model checker runs the block's own code with its own atomics.
 
 #[path = "../src/block.rs"]

@@ -1,8 +1,8 @@
-//! What a client and its node say to each other over the Unix socket.
+//! The messages between a client and its node over the Unix socket.
 //!
-//! Order: `Hello`, answered by `Welcome` (with the arena's file descriptor beside it); then calls,
-//! each with a number of the client's choice that the reply repeats. Calls are answered in any
-//! order; `Progress`, `Release` and `Cancel` are never answered.
+//! Order: `Hello`, answered by `Welcome` (with the arena's file descriptor beside it); then calls, each with a number
+//! that the client chooses and the reply repeats. Calls are answered in any order; `Progress`, `Release` and `Cancel`
+//! are never answered.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! How many connections carry a transfer.
+//! The number of connections that carry a transfer.
 
 use crate::limits::CONNECTIONS_MAX;
 

@@ -1,4 +1,4 @@
-//! Element types and operations a reduction knows.
+//! Element types and operations of reductions.
 
 use std::fmt;
 use std::str::FromStr;

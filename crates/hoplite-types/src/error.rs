@@ -1,4 +1,4 @@
-//! One error for the public edge: its kind says whose fault it is and what to do about it.
+//! One error for the public edge: its kind says whose fault it is and how to react.
 
 use minicbor::{Decode, Encode};
 

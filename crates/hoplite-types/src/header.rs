@@ -1,4 +1,4 @@
-//! The small typed header of an object: what its bytes mean.
+//! The small typed header of an object: how to interpret its bytes.
 
 use minicbor::{Decode, Encode};
 

@@ -1,4 +1,4 @@
-//! Names of things: objects, nodes, editions, copies, transfers, reductions.
+//! Identifiers: objects, nodes, editions, copies, transfers, reductions.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! The terms of Hoplite (see the glossary in ARCHITECTURE.md) as plain types.
 //!
-//! Every other room speaks in these. They own no behaviour beyond parsing, printing and
-//! validating themselves; how they look on the wire is the business of `hoplite-wire`.
+//! All other crates use these. They have no behaviour beyond parsing, printing and validation; `hoplite-wire` decides
+//! how they are encoded.
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -1,4 +1,4 @@
-//! Every limit and default that more than one room relies on, with its reason.
+//! Every limit and default that more than one crate relies on, with its reason.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One message to one frame, and one frame's body to one message.
+//! Encodes a message as one frame, and decodes a frame's body.
 
 use std::convert::Infallible;
 

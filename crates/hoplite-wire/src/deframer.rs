@@ -1,4 +1,4 @@
-//! Whole frames out of a byte stream that arrives in arbitrary pieces.
+//! Extracts whole frames from a byte stream that arrives in arbitrary pieces.
 
 use bytes::{Buf, BytesMut};
 use hoplite_types::limits::FRAME_BYTES_MAX;

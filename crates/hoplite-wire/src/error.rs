@@ -1,4 +1,4 @@
-//! What can be wrong with received bytes: always the other side's doing.
+//! Errors in received bytes: always the other side's fault.
 
 use hoplite_types::limits::FRAME_BYTES_MAX;
 

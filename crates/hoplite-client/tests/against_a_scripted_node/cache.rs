@@ -1,4 +1,4 @@
-//! Small objects that were got before.
+//! The cache of small objects.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Calls under way: many at once, given up, interrupted, pumped.
+//! Calls under way: concurrent, cancelled, interrupted, pumped.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Greeting, and the node's death.
+//! The handshake, and the node's death.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A node that does what the test says, over a real socket and a real arena.
+//! A node scripted by the test, over a real socket and a real arena.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -1,4 +1,4 @@
-//! Bytes: put, create, get, copying get.
+//! Moving bytes: put, create, get, copying get.
 
 use std::time::Duration;
 

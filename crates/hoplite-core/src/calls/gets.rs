@@ -1,4 +1,4 @@
-//! Calls that wait for an object to be here.
+//! Calls that wait until an object is on this node.
 
 use hoplite_types::client::Reply;
 use hoplite_types::{Error, ErrorKind, ObjectId};
@@ -10,7 +10,7 @@ use crate::io::ClientId;
 use crate::Core;
 
 impl Core {
-    /// An object a call waits for is sealed here.
+    /// An object that a call waits for is sealed here.
     pub(crate) fn on_call_object_here(&mut self, client: ClientId, call: u64, object: ObjectId) {
         match self.pending(client, call) {
             Some(Pending::Get { .. }) => {
@@ -28,15 +28,15 @@ impl Core {
         }
     }
 
-    /// Gets that are content with a copy in the making, the first of many at once. One that is sealed all get in
-    /// their turn.
+    /// Answers gets that accept a partial copy, the first of many at once. A sealed copy is given to all gets in their
+    /// turn.
     pub(crate) fn serve_partial_gets(&mut self, object: ObjectId) {
         if self.copies.live(object).is_none() || self.copies.sealed(object).is_some() {
             return;
         }
         let gets = self.fetches.early(object, Early::Get, STEPS_PER_TURN);
         for &(client, call) in &gets {
-            // It may only wait to be told that the object is deleted.
+            // It may be waiting only for the error that the object is deleted.
             if !self.fail_at_once(object, Want::Call(client, call)) {
                 self.serve_partial_get(client, call, object);
             }

@@ -1,7 +1,11 @@
-//! Long work for clients, in short turns, so that nobody else waits for it: watching many objects, ending that,
-//! hearing that a node has gone with many of them, telling many who watch one, prefetching many, giving one to many
-//! who wait for it or telling them that it will not come, making space where many copies must go for that, and
-//! forgetting a client that goes and leaves much behind.
+//! Long work for clients, split into short turns so that no other call waits for it:
+//!
+//! - watching many objects, and ending that
+//! - notifying watchers: of a node that has gone with many objects, or many watchers of one object
+//! - prefetching many objects
+//! - giving one object to many waiting calls, or failing them all
+//! - making space by evicting many copies
+//! - cleaning up after a client that leaves much behind
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -25,13 +29,13 @@ pub(crate) const STEPS_PER_TURN: usize = 1024;
 /// Pause between two turns.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Objects that are watched, each as often as somebody here does: half a kilobyte each, with what its owner knows.
+/// Limit of watched objects, each counted once per watcher here: half a kilobyte each, with the owner's reports.
 const WATCHED_MAX: usize = 1 << 21;
 
-/// Objects that are still to be prefetched; more are left out.
+/// Limit of objects that wait to be prefetched; more are dropped.
 const PREFETCHES_MAX: usize = 1 << 17;
 
-/// What is left to do.
+/// The work that is left.
 #[derive(Debug, Default)]
 pub(crate) struct LongWork {
     unwatch: VecDeque<(Watcher, Vec<ObjectId>)>,
@@ -39,16 +43,17 @@ pub(crate) struct LongWork {
     watch: VecDeque<(Watcher, usize)>,
     prefetch: VecDeque<(Vec<ObjectId>, Vec<NodeId>)>,
     gone: VecDeque<ClientId>,
-    /// Objects that are here, or were, and for which more wait than could be told at once.
+    /// Objects that are or were here, and for which more calls wait than could be answered at once.
     give: BTreeSet<ObjectId>,
-    /// Objects of which a copy was opened here, or went, and for which more puts and gets may go on than could at once.
+    /// Objects of which a copy was opened here, or went, and for which more puts and gets wait than could continue at
+    /// once.
     go_on: BTreeSet<ObjectId>,
-    /// Objects that are lost, and who was told so last of more than could be told at once.
+    /// Lost objects, each with the last of its waiting calls that was notified, of more than could be at once.
     lost: BTreeMap<ObjectId, Want>,
-    /// Ids in `watch`, and in `prefetch`.
+    /// The number of ids in `watch`, and in `prefetch`.
     to_watch: usize,
     to_prefetch: usize,
-    /// Calls that were refused because too much is watched, and ids that were not prefetched.
+    /// Counts of calls that were refused because too much is watched, and of ids that were not prefetched.
     refused: u64,
     left_out: u64,
 }
@@ -60,13 +65,13 @@ impl LongWork {
         watches && news && self.prefetch.is_empty() && self.gone.is_empty()
     }
 
-    /// Whether those who wait for an object get it in turns.
+    /// Whether the calls that wait for an object get it in turns.
     pub fn gives(&self, object: ObjectId) -> bool {
         self.give.contains(&object)
     }
 }
 
-/// Takes up to `most` ids off the end.
+/// Takes up to `most` ids off the end of the list.
 fn take_some(ids: &mut Vec<ObjectId>, most: usize) -> Vec<ObjectId> {
     ids.split_off(ids.len().saturating_sub(most))
 }
@@ -101,7 +106,7 @@ impl Core {
         may
     }
 
-    /// A wait, or a reduction, watches the first few of so many objects now.
+    /// Starts watching the objects of a wait or a reduction, the first of many now.
     pub(crate) fn watch_all(&mut self, watcher: Watcher, count: usize) {
         let some = count.min(STEPS_PER_TURN);
         if some < count {
@@ -112,7 +117,7 @@ impl Core {
         self.watch_places(watcher, 0..some);
     }
 
-    /// How many objects it watches when all of them are.
+    /// The number of objects that it will watch in all.
     fn watched_in_all(&self, watcher: Watcher) -> Option<usize> {
         match watcher {
             Watcher::Call(client, call, _) => match self.pending(client, call)? {
@@ -132,7 +137,7 @@ impl Core {
         }
     }
 
-    /// It watches none of these objects any more. The last of them may not be watched yet.
+    /// Ends watching these objects. The last of them may not be watched yet.
     pub(crate) fn end_watching(&mut self, watcher: Watcher, mut ids: Vec<ObjectId>) {
         let work = &mut self.long_work;
         work.watch.retain(|&(other, next)| {
@@ -161,25 +166,25 @@ impl Core {
         }
     }
 
-    /// It is a hint: what is too much is left out.
+    /// A prefetch is a hint: ids beyond the limit are dropped.
     pub(super) fn prefetch_in_turns(&mut self, mut ids: Vec<ObjectId>, nodes: Vec<NodeId>) {
         let left = PREFETCHES_MAX - self.long_work.to_prefetch;
         self.long_work.left_out += ids.len().saturating_sub(left) as u64;
         ids.truncate(left);
-        // They are taken off the end.
+        // Ids are taken off the end.
         ids.reverse();
         self.long_work.to_prefetch += ids.len();
         self.long_work.prefetch.push_back((ids, nodes));
         self.work_on_calls();
     }
 
-    /// The connection is gone: nothing of the client's stays behind.
+    /// The connection is gone: all state of the client is removed.
     pub(crate) fn on_client_gone(&mut self, client: ClientId) {
         self.long_work.gone.push_back(client);
         self.work_on_calls();
     }
 
-    /// A node is gone: the first watchers of its copies hear of it now, unless others wait for that.
+    /// A node is gone: the first watchers of its copies are notified now, unless other work waits for its turn.
     pub(crate) fn work_on_the_gone(&mut self) {
         if !self.ctx.timers.is_set(Timer::LongWork) {
             self.forget_gone_copies(STEPS_PER_TURN);
@@ -215,7 +220,7 @@ impl Core {
         }
     }
 
-    /// More wait for this object than can be told at once.
+    /// More calls wait for this object than can get it at once.
     pub(crate) fn satisfy_later(&mut self, object: ObjectId) {
         self.long_work.give.insert(object);
         self.work_on_calls_soon();
@@ -223,14 +228,14 @@ impl Core {
 
     fn give_some(&mut self) {
         if let Some(object) = self.long_work.give.pop_first() {
-            // If it is gone again, it is being fetched, or they were told so.
+            // If it is gone again, it is being fetched, or the calls have failed.
             if self.copies.sealed(object).is_some() {
                 self.satisfy_wants(object);
             }
         }
     }
 
-    /// More puts and gets wait for what has become of the copy here than can go on at once.
+    /// More puts and gets wait for the change of the copy here than can continue at once.
     pub(crate) fn go_on_soon(&mut self, object: ObjectId) {
         self.long_work.go_on.insert(object);
         self.work_on_calls_soon();
@@ -252,7 +257,7 @@ impl Core {
         }
     }
 
-    /// More wait for this object than can be told at once that it is lost.
+    /// More calls wait for this object than can be notified of its loss at once.
     pub(crate) fn tell_lost_later(&mut self, object: ObjectId, last: Want) {
         self.long_work.lost.insert(object, last);
         self.work_on_calls_soon();
@@ -297,7 +302,7 @@ impl Core {
         }
     }
 
-    /// Of a client that is gone: its calls, then its reductions, what it was writing, and its views.
+    /// Removes the state of a client that is gone: its calls, then its reductions, unsealed copies, and views.
     fn forget_some(&mut self) {
         let Some(client) = self.long_work.gone.pop_front() else { return };
         let mut left = STEPS_PER_TURN;

@@ -1,6 +1,6 @@
 //! Calls of local clients that are not answered yet.
 //!
-//! - here: every request on its way in, every reply on its way out, and what a call leaves behind
+//! - here: dispatches requests, sends replies, and cleans up after a call
 //! - `gets`, `waits`: calls answered when objects are here, or complete somewhere
 //! - `questions`: calls that the directory answers: delete, locate
 //! - `timeouts`: the answer to a call whose time is up; `long_work`: work for clients in short turns
@@ -30,14 +30,14 @@ use crate::Core;
 use questions::Deletion;
 use waits::{Poll, Ready};
 
-/// What a call waits for.
+/// The state of a call, by what it waits for.
 #[derive(Debug)]
 pub(crate) enum Pending {
     /// Space, or the end of another writing of the object here.
     Create(Creation),
     /// The directory's verdict.
     Seal,
-    /// The first content of an object that was put here, too.
+    /// The first content of an object that was put here as well.
     DuplicatePut {
         id: ObjectId,
         size: u64,
@@ -54,9 +54,9 @@ pub(crate) enum Pending {
         ids: Vec<ObjectId>,
         count: usize,
         ready: Ready,
-        /// Fails if another object than these is lost; `None`: waits on.
+        /// Fails if an object that is not among these is lost. `None`: continues to wait.
         known_lost: Option<BTreeSet<ObjectId>>,
-        /// Its time is shorter than the owners may take to say what is ready.
+        /// Set if its time-out is shorter than the owners may take to report which objects are ready.
         poll: Option<Poll>,
     },
     Locate {
@@ -74,41 +74,41 @@ struct Call {
     pending: Pending,
 }
 
-/// What the core knows of a client connection.
+/// The state of a client connection.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     pub views: BTreeMap<CopyId, u32>,
-    /// How many of its calls are open.
+    /// The number of its open calls.
     calls: usize,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     table: BTreeMap<(ClientId, u64), Call>,
-    /// Directory questions by token: which call asked.
+    /// The call behind each directory question, by token.
     tokens: BTreeMap<u64, (ClientId, u64)>,
-    /// Those that are still to be asked, or asked again.
+    /// Questions that are still to be asked, or to be asked again.
     due: BTreeSet<u64>,
     /// Deletes that may ask for more of their ids now.
     deleting: VecDeque<(ClientId, u64)>,
-    /// Calls of clients that had too many open.
+    /// Count of calls refused because their clients had too many open.
     pub refused: u64,
-    /// Of small puts that wait, for space above all.
+    /// Bytes of small puts that wait, mostly for space.
     payload_bytes: usize,
     payloads_refused: u64,
 }
 
-/// Bound on these bytes. Each payload is small, but `CALLS_MAX` of them, of one client, are gigabytes.
+/// Limit of these bytes. Each payload is small, but `CALLS_MAX` of them, of one client, are gigabytes.
 const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 
 impl Calls {
-    /// The first few that this client has open.
+    /// The first few open calls of this client.
     fn of_client(&self, client: ClientId, most: usize) -> Vec<u64> {
         let of_client = self.table.range((client, 0)..=(client, u64::MAX));
         of_client.map(|(&(_, call), _)| call).take(most).collect()
     }
 
-    /// The bytes of a put that came in one frame: from now on it only waits to be sealed.
+    /// Takes the bytes of a put that came in one frame: from now on it only waits to be sealed.
     pub fn take_payload(&mut self, client: ClientId, call: u64) -> Option<Blob> {
         let pending = &mut self.table.get_mut(&(client, call))?.pending;
         let Pending::Create(Creation { payload, .. }) = pending else { return None };
@@ -118,12 +118,12 @@ impl Calls {
         Some(payload)
     }
 
-    /// A put that came in one frame is tried for the first time.
+    /// Counts the bytes of a put that came in one frame.
     pub fn note_payload(&mut self, payload: Option<&Blob>) {
         self.payload_bytes += payload.map_or(0, |payload| payload.0.len());
     }
 
-    /// Whether its bytes wait, and are too many.
+    /// Whether it still waits with its bytes, and too many bytes wait.
     fn is_over(&self, client: ClientId, call: u64) -> bool {
         let pending = self.table.get(&(client, call)).map(|call| &call.pending);
         let waits = matches!(pending, Some(Pending::Create(Creation { payload: Some(_), .. })));
@@ -201,7 +201,7 @@ impl Core {
         if nodes.is_empty() {
             nodes.push(self.ctx.me);
         }
-        // It is a hint: who is gone has no use for it, and nobody else is dialled for it.
+        // A prefetch is a hint: departed nodes have no use for it, and no stranger is dialled for it.
         nodes.retain(|&node| self.ctx.shards.contains(node));
         self.prefetch_in_turns(ids, nodes);
         self.reply(client, call, Reply::Done);
@@ -253,7 +253,7 @@ impl Core {
         [self.calls_gauge(), payloads]
     }
 
-    /// Of the client that has the most.
+    /// The open calls of the client that has the most.
     fn calls_gauge(&self) -> Gauge {
         let value = self.clients.values().map(|client| client.calls).max().unwrap_or(0) as u64;
         let (name, limit) = ("open calls of one client".to_owned(), limits::CALLS_MAX as u64);
@@ -270,7 +270,7 @@ impl Core {
         }
     }
 
-    /// Answers a call and forgets it; nothing happens if it was answered or cancelled before.
+    /// Answers a call and forgets it. Does nothing if it was answered or cancelled before.
     pub(crate) fn finish_call(&mut self, client: ClientId, call: u64, reply: Reply) {
         if self.forget_call(client, call) {
             self.reply(client, call, reply);
@@ -312,7 +312,7 @@ impl Core {
                     self.calls.tokens.remove(&token);
                 });
             }
-            // Given up before it was answered: what was put must not come to be after all.
+            // Cancelled before it was answered: the object must not come into existence after all.
             Pending::Seal => {
                 if let Some(copy) = self.writes.sealed_by(client, call) {
                     self.abandon_write(copy);
@@ -325,7 +325,7 @@ impl Core {
 
     fn cancel_call(&mut self, client: ClientId, call: u64) {
         if let Some(&Pending::Reduce { number }) = self.pending(client, call) {
-            // Only its reply is not wanted; the target is.
+            // Only its reply is not wanted any more; the target is.
             self.detach_reduction(number);
         }
         self.forget_call(client, call);

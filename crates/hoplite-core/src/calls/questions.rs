@@ -1,4 +1,4 @@
-//! Calls that the owners of their ids answer: delete and locate.
+//! Calls answered by the owners of their ids: delete and locate.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,23 +12,23 @@ use crate::io::ClientId;
 use crate::timers::Timer;
 use crate::Core;
 
-/// Questions that one turn asks, and the pause before the next.
+/// Limit of questions asked in one turn, and the pause before the next turn.
 const QUESTIONS_PER_TURN: usize = 256;
 const QUESTIONS_PAUSE: Duration = Duration::from_micros(100);
 
-/// Questions of one delete that may be unanswered at a time; the rest of its ids wait.
+/// Limit of one delete's unanswered questions; the rest of its ids wait.
 const UNANSWERED_MAX: usize = 1024;
 
-/// What a delete has still to do.
+/// The state of a delete.
 #[derive(Debug)]
 pub(crate) struct Deletion {
     unasked: VecDeque<ObjectId>,
-    /// The questions under way, by their tokens.
+    /// The open questions, by their tokens.
     unanswered: BTreeMap<u64, ObjectId>,
 }
 
 impl Deletion {
-    /// One of the ids that are not confirmed yet, and how many there are.
+    /// One of the ids that are not confirmed yet, and their number.
     pub fn unconfirmed(&self) -> (Option<ObjectId>, usize) {
         let first = self.unanswered.values().chain(&self.unasked).next().copied();
         (first, self.unanswered.len() + self.unasked.len())
@@ -61,8 +61,8 @@ impl Core {
         self.arm_refresh();
     }
 
-    /// Asks the next few of the questions that are due: one call may delete as many ids as it likes, as many gets may
-    /// wait, and nothing else is to wait for that.
+    /// Asks the next few of the questions that are due. Any number of ids may be deleted, and any number of gets may
+    /// wait: asking for all of them at once would delay everything else.
     pub(crate) fn ask_due_questions(&mut self) {
         self.repeat_some_asks(QUESTIONS_PER_TURN);
         let mut left = QUESTIONS_PER_TURN;
@@ -86,7 +86,7 @@ impl Core {
         }
     }
 
-    /// Asks for the next id of the call; says whether it may ask for more.
+    /// Asks for the next id of the call; returns whether it may ask for more.
     fn delete_next(&mut self, client: ClientId, call: u64) -> bool {
         let token = self.next_number();
         let Some(deletion) = self.calls.deletion(client, call) else { return false };
@@ -136,7 +136,7 @@ impl Calls {
         }
     }
 
-    /// What the call behind this token wants to know of an owner, if it waits still.
+    /// The object and request behind this token, if its call still waits.
     fn question(&self, token: u64) -> Option<(ObjectId, DirectoryRequest)> {
         match &self.table.get(self.tokens.get(&token)?)?.pending {
             Pending::Delete(deletion) => {
@@ -153,7 +153,7 @@ impl Calls {
         self.tokens.keys().any(|&token| self.question(token).is_some())
     }
 
-    /// All that is unanswered of these objects is to be asked again.
+    /// Schedules the unanswered questions about these objects to be asked again.
     pub fn repeat_questions(&mut self, of: impl Fn(ObjectId) -> bool) {
         let is_open = |token: &u64| self.question(*token).is_some_and(|(id, _)| of(id));
         let open: Vec<_> = self.tokens.keys().copied().filter(is_open).collect();

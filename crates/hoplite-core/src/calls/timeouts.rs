@@ -1,4 +1,4 @@
-//! A call whose time is up is told how things stand.
+//! The answer to a call whose time is up: it describes the state of the call.
 
 use hoplite_types::client::Reply;
 use hoplite_types::ErrorKind;
@@ -19,7 +19,7 @@ impl Core {
         };
         let want = Want::Call(client, call);
         if object.is_some_and(|id| self.satisfy_at_once(id, want) || self.fail_at_once(id, want)) {
-            // It is here, or will not come, and many others wait for their turn.
+            // The object is here, or will not come, and many calls wait for their turn.
             return;
         }
         let Some(state) = self.calls.table.get(&(client, call)) else { return };
@@ -79,7 +79,7 @@ impl Core {
                 (ErrorKind::TimedOut, format!("{me}: {owner} did not locate {id} within {waited}"))
             }
             Pending::Wait { ids, ready, .. } => {
-                // Not an error: the caller learns what is ready.
+                // Not an error: the caller gets the ids that are ready.
                 let ids = ready.among(ids);
                 return self.finish_call(client, call, Reply::Ready { ids });
             }

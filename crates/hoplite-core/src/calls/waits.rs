@@ -1,4 +1,4 @@
-//! `wait`: the first few of many objects that are complete anywhere.
+//! `wait`: answers with the first few of many objects that are complete anywhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,21 +14,22 @@ use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 
-/// How long a wait without patience waits for the owners' word: a round trip is far less, and an owner that
-/// takes longer is not worth it to who has no time.
+/// How long a poll waits for the owners' answers. A round trip takes far less, and a caller without time should not
+/// wait for an owner that takes longer.
 const POLL_TIME: Duration = Duration::from_millis(50);
 
-/// A wait whose time is so short that it may be up before any owner has answered: `timeout=0` asks for what is
-/// ready now, and what is ready elsewhere is ready too.
+/// A wait whose time-out is so short that it may pass before any owner has answered. `timeout=0` asks for the objects
+/// that are ready now, and those ready elsewhere count too.
 #[derive(Debug)]
 pub(crate) struct Poll {
-    /// When its time is up.
+    /// The time of its time-out.
     due: Duration,
-    /// One question to each owner, behind the last subscription: its answer says that everything known was told.
+    /// One question to each owner, sent after the last subscription. Its answer marks that the owner has reported all
+    /// that it knew.
     pub unanswered: BTreeSet<u64>,
 }
 
-/// Which objects of a wait are complete somewhere, by their places in its list.
+/// The objects of a wait that are complete somewhere, by their places in its list.
 #[derive(Debug)]
 pub(crate) struct Ready {
     is_ready: Vec<bool>,
@@ -46,7 +47,7 @@ impl Ready {
         self.count = self.count + usize::from(is_ready) - usize::from(before);
     }
 
-    /// Those of `ids` that are ready, in order.
+    /// The objects among `ids` that are ready, in order.
     pub fn among(&self, ids: &[ObjectId]) -> Vec<ObjectId> {
         let ready = ids.iter().zip(&self.is_ready).filter(|(_, &is_ready)| is_ready);
         ready.map(|(&id, _)| id).collect()
@@ -65,7 +66,7 @@ impl Core {
     ) {
         let count = count as usize;
         let ready = Ready::new(ids.iter().map(|&id| self.copies.sealed(id).is_some()).collect());
-        // What is answered at once watches nothing.
+        // A call that is answered at once watches nothing.
         if ready.count < count && !self.may_watch(client, call, ids.len()) {
             return;
         }
@@ -80,7 +81,7 @@ impl Core {
             let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
             let Pending::Wait { poll, .. } = &mut state.pending else { return };
             *poll = Some(Poll { due, unanswered: BTreeSet::new() });
-            // Not before all that it waits for is watched.
+            // It does not time out before all of its objects are watched.
             self.ctx.timers.clear(Timer::Call(client, call));
         }
         self.watch_all(Watcher::Call(client, call, 0), len);
@@ -90,7 +91,7 @@ impl Core {
     pub(super) fn watch_for_wait(&mut self, client: ClientId, call: u64, places: Range<usize>) {
         for place in places.clone() {
             let Some(Pending::Wait { ids, .. }) = self.pending(client, call) else {
-                // Answered by what others here watch already.
+                // Already answered, from reports to other watchers here.
                 return;
             };
             let id = ids[place];
@@ -108,7 +109,7 @@ impl Core {
         }
     }
 
-    /// The call is answered when its time is up, but not before its owners have said what is ready.
+    /// The call is answered when its time is up, but not before the owners have reported which objects are ready.
     fn poll_owners(&mut self, client: ClientId, call: u64, ids: &[ObjectId]) {
         let last: BTreeMap<NodeId, ObjectId> =
             ids.iter().map(|&id| (self.ctx.shards.owner(id), id)).collect();
@@ -143,7 +144,7 @@ impl Core {
         true
     }
 
-    /// What a wait knows of the object at this place in its list; none if it is another call by now.
+    /// The state of the object at this place in the list of a wait. `None` if this is another call by now.
     fn waited(
         &mut self,
         client: ClientId,
@@ -163,7 +164,7 @@ impl Core {
     pub(crate) fn on_waited_complete(&mut self, client: ClientId, call: u64, place: usize, object: ObjectId) {
         let Some((ready, known_lost)) = self.waited(client, call, place, object) else { return };
         ready.set(place, true);
-        // Should it be lost once more, that is news.
+        // If it is lost once more, that loss is new to the caller.
         if let Some(known) = known_lost {
             known.remove(&object);
         }

@@ -9,9 +9,9 @@ use hoplite_types::{Edition, NodeId};
 pub(super) struct Ask {
     pub node: NodeId,
     pub ask: u64,
-    /// The edition it holds part of.
+    /// The edition of its partial copy.
     pub have: Option<Edition>,
-    /// A sender that failed it, and until when it is to be avoided.
+    /// A sender that failed it, and the time until which that is avoided.
     pub distrust: Option<(NodeId, Duration)>,
 }
 
@@ -35,7 +35,7 @@ impl Asks {
         self.of.get(&node).map(|number| &self.waiting[number])
     }
 
-    /// The first behind that number, with its own; numbers start at 1.
+    /// The first ask after that number, with its own number; numbers start at 1.
     pub fn next_behind(&self, number: u64) -> Option<(u64, &Ask)> {
         self.waiting.range(number + 1..).next().map(|(&number, ask)| (number, ask))
     }
@@ -44,7 +44,7 @@ impl Asks {
         self.waiting.values()
     }
 
-    /// A newer ask takes the place of the same node's older one. False if it is that one repeated.
+    /// Adds an ask, in place of an older one of the same node. Returns false if it repeats that one.
     pub fn add(&mut self, ask: Ask) -> bool {
         if let Some(known) = self.of.get(&ask.node).and_then(|number| self.waiting.get_mut(number)) {
             return std::mem::replace(known, ask.clone()).ask != ask.ask;
@@ -60,7 +60,7 @@ impl Asks {
         self.waiting.remove(&number)
     }
 
-    /// What they hold part of is of use no more, unless `stands` says so.
+    /// Forgets the partial copies of all asks, except those whose edition stands.
     pub fn forget_editions(&mut self, stands: impl Fn(Edition) -> bool) {
         for ask in self.waiting.values_mut() {
             ask.have = ask.have.filter(|&edition| stands(edition));

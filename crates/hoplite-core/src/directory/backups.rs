@@ -21,24 +21,25 @@ use super::Directory;
 use crate::ctx::Ctx;
 use crate::timers::Timer;
 
-/// After ids were sent, the owner gathers for this long before it sends the next: with many small puts, one
-/// message for hundreds. Short beside the time in which a death is noticed.
+/// After ids were sent, the owner collects for this long before it sends the next ones: with many small puts, one
+/// message for hundreds. Short compared with the time in which a death is noticed.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How often they are sent again, so that a backup may forget those of which it hears no more.
+/// How often they are sent again, so that a backup may forget ids that are no longer repeated.
 const RENEWED_AFTER: Duration = Duration::from_secs(limits::TOMBSTONE_TTL.as_secs() / 2);
 
-/// Ids remembered for all owners together, about 90 bytes each: of those forgotten, a later asker is not told.
+/// Limit of ids remembered for all owners together, about 90 bytes each. A loss of a forgotten one is not reported to
+/// later askers.
 const BACKUPS_MAX: usize = 1 << 18;
 
-/// Ids in one message.
+/// Limit of ids in one message.
 const IDS_PER_MESSAGE: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct Backups {
-    /// An owner's side: ids whose backups are still to be told.
+    /// At the owner: ids that have yet to be sent to their backups.
     unsent: BTreeSet<ObjectId>,
-    /// A backup's side: with the owner that told of it.
+    /// At the backup: the ids, each with the owner that sent it.
     told: Expiring<Told, BACKUPS_MAX>,
 }
 
@@ -63,7 +64,7 @@ impl Backups {
         self.told.has_of(shard)
     }
 
-    /// What dead owners told of a shard.
+    /// The ids of a shard that dead owners sent.
     pub fn of_dead<'a>(
         &'a self,
         ctx: &'a Ctx,
@@ -86,7 +87,7 @@ impl Backups {
 }
 
 impl Directory {
-    /// Sees to it that the backup knows of the object, if nobody else could tell of it.
+    /// Makes sure that the backup knows of the object, if no other node could report it.
     pub(super) fn tell_backup(&mut self, ctx: &mut Ctx, id: ObjectId) {
         if !self.is_active(id.shard()) {
             return;
@@ -108,7 +109,7 @@ impl Directory {
         }
     }
 
-    /// Sends what has gathered; the rest after a pause.
+    /// Sends the ids that were collected; the rest after a pause.
     pub fn send_backups(&mut self, ctx: &mut Ctx) {
         if self.backups.unsent.is_empty() {
             return;
@@ -129,7 +130,7 @@ impl Directory {
         }
     }
 
-    /// What backups were told is about to be forgotten there: one shard's ids are sent again.
+    /// Backups are about to forget ids: sends those of one shard again.
     pub(super) fn renew_backups(&mut self, ctx: &mut Ctx, shard: Shard) {
         let Some(owned) = self.owned.get(shard).filter(|owned| owned.is_active()) else { return };
         let told = owned.ids().into_iter().filter(|&id| owned.entry(id).is_some_and(|e| e.backup_told));
@@ -145,7 +146,7 @@ impl Directory {
         ctx.timers.set(ctx.now + RENEWED_AFTER, Timer::BackupRenewal);
     }
 
-    /// An owner says of which objects nobody else could tell us.
+    /// An owner sends the ids of objects that no other node could report.
     pub fn on_backup_ids(&mut self, ctx: &mut Ctx, owner: NodeId, ids: impl IntoIterator<Item = ObjectId>) {
         let until = ctx.now + limits::TOMBSTONE_TTL;
         for id in ids {
@@ -163,7 +164,7 @@ impl Directory {
         }
     }
 
-    /// All that others have of a shard is known: what its dead owner told us of, and nobody has, is lost.
+    /// All inventories of a shard have been applied: ids that its dead owner sent, and that have no copy, are lost.
     pub(super) fn note_lost_of_dead(&mut self, ctx: &mut Ctx, shard: Shard) {
         for id in self.backups.of_dead(ctx, shard, None).collect::<Vec<_>>() {
             self.backups.remove(id);
@@ -174,8 +175,8 @@ impl Directory {
         }
     }
 
-    /// The present owners of shards that we know as the dead node's backup. They may have asked us while it still
-    /// lived, and have heard nothing of what it told us.
+    /// The present owners of shards that we know as the dead node's backup. They may have asked us while that node
+    /// still lived, and then did not get the ids that it had sent us.
     pub fn backup_owners_of(&self, ctx: &Ctx, dead: NodeId) -> BTreeSet<NodeId> {
         let told = &self.backups.told;
         let is_its = |shard: &Shard| told.of_shard(*shard, None).any(|(_, told)| told.owner == dead);
@@ -183,7 +184,7 @@ impl Directory {
         of_others.filter(is_its).map(|shard| ctx.shards.owner_of(shard)).collect()
     }
 
-    /// Another node is the backup now. It asks for what it should know; if we are it, we do.
+    /// Another node is the backup now. It asks for the ids by itself; if we are that node, we do.
     pub(super) fn on_backup_moved(&mut self, ctx: &mut Ctx, shard: Shard) {
         if ctx.shards.backup_of(shard) == Some(ctx.me) {
             self.pull_past(ctx, shard);

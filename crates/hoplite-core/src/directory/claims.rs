@@ -19,21 +19,21 @@ use super::Directory;
 use crate::copies::Copies;
 use crate::ctx::Ctx;
 
-/// Contenders for one object that wait at a time. More are a loop somewhere: they are dropped, and ask again.
+/// Limit of contenders that wait for one object. More point to a loop somewhere: they are dropped, and ask again.
 const CONTENDERS_MAX: usize = 1024;
 
-/// What a report comes to.
+/// The decision about a report.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// It is the object's content, or on the way to be; it may have been so before.
+    /// It is the object's content, or will be; it may have been accepted before.
     Accepted(Stamp),
-    /// Another claim stands: what becomes of it decides.
+    /// Another claim stands: the outcome of that decides.
     Waits,
     Refused(Verdict),
 }
 
 impl Directory {
-    /// A copy that is being written, under a claim that no owner has accepted yet.
+    /// Decides about a copy that is being written, under a claim that no owner has accepted yet.
     pub(super) fn decide_writing(
         &mut self,
         ctx: &mut Ctx,
@@ -44,7 +44,7 @@ impl Directory {
     ) -> Decision {
         let is_claimant = claim.by == origin;
         let entry = self.entry_mut(id);
-        // Another owner may have accepted it, and whoever received it been heard first.
+        // Another owner may have accepted it, and a report of a receiver of it may have come first.
         let accepted = entry.accepted_under(claim).or_else(|| entry.stamp_of_bytes(report.edition));
         if let Some(stamp) = accepted {
             return Decision::Accepted(stamp);
@@ -67,12 +67,12 @@ impl Directory {
         self.let_wait(origin, id, report)
     }
 
-    /// From now on what is written under this claim is the object's content.
+    /// From now on the writing under this claim is the object's content.
     fn accept_claim(&mut self, ctx: &mut Ctx, id: ObjectId, claim: Claim, seq: u64) -> Stamp {
         let stamp = ctx.clock.tick(ctx.now);
         let entry = self.entry_mut(id);
         if !entry.holders.any_alive() {
-            // What was written before, and given up, says nothing of what is to come.
+            // The kind of an earlier, abandoned writing says nothing about the next one.
             entry.kind = None;
         }
         self.set_content(id, Content::Claimed { claim, stamp, seq, released: false });
@@ -91,7 +91,7 @@ impl Directory {
         self.reindex(id, node);
     }
 
-    /// A coordinator wants to make the object.
+    /// A coordinator claims the object as its target.
     pub(super) fn on_claim(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId, seq: u64, claim: Claim) {
         if self.deleted_at(id).is_some() {
             return self.tell_claim_verdict(ctx, id, claim, Verdict::Deleted);
@@ -130,7 +130,7 @@ impl Directory {
             _ => None,
         };
         match stands.filter(|_| made && entry.is_worked_on(claim)) {
-            // Whoever sealed it may die before it says so: then it is lost, not given up.
+            // A node that sealed it may die before it reports that: then the object is lost, not given up.
             Some(stamp) => {
                 self.set_content(id, Content::Complete { stamp, by: None });
                 self.settle_contenders(ctx, local, id);
@@ -144,7 +144,7 @@ impl Directory {
         self.drop_if_empty(id);
     }
 
-    /// A claim whose claimant is gone ends when nobody works under it any more; then the next is accepted.
+    /// Ends a claim whose claimant is gone, when no node works under it any more; then the next one is accepted.
     pub(super) fn end_released_claim(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId) {
         let Some(entry) = self.known_entry_mut(id) else { return };
         let Content::Claimed { claim, stamp, released: true, .. } = entry.content else { return };
@@ -157,7 +157,7 @@ impl Directory {
         self.settle_contenders(ctx, local, id);
     }
 
-    /// Tells contenders what became of the claim that was in their way, and accepts the next one.
+    /// Notifies contenders of the outcome of the claim that was in their way, and accepts the next one.
     pub(super) fn settle_contenders(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId) {
         if !self.is_active(id.shard()) {
             return;
@@ -170,7 +170,7 @@ impl Directory {
         for contender in &contenders {
             self.reindex(id, contender.node());
         }
-        // Claimants first: who works for one of them is judged by what became of that.
+        // Claimants first: a copy written for a coordinator is judged by the decision on that coordinator's claim.
         let (first, rest): (Vec<_>, Vec<_>) = contenders.into_iter().partition(Contender::is_claimant);
         for contender in first.into_iter().chain(rest) {
             match contender {
@@ -187,7 +187,7 @@ impl Directory {
         self.answer(ctx, claim.by, id, DirectoryAnswer::ClaimVerdict { claim, verdict });
     }
 
-    /// A coordinator says that its target was complete, and is gone.
+    /// A coordinator reports that its target was complete, and is gone.
     pub(super) fn on_mark_lost(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId, claim: Claim) {
         if self.deleted_at(id).is_some() {
             return;
@@ -208,7 +208,7 @@ impl Directory {
         self.drop_if_empty(id);
     }
 
-    /// Takes in a report of content that some owner has accepted.
+    /// Applies a report of content that some owner has accepted.
     pub(super) fn absorb(
         &mut self,
         ctx: &mut Ctx,
@@ -232,7 +232,7 @@ impl Directory {
         let entry = self.entry_mut(id);
         let claimed = report.claim.map(|claim| {
             let released = !ctx.shards.contains(claim.by);
-            // Of another node's numbers the claimant's next inventory knows nothing.
+            // Sequence numbers of other nodes mean nothing in the claimant's next inventory.
             let seq = if claim.by == origin { report.seq } else { 0 };
             Content::Claimed { claim, stamp, seq, released }
         });
@@ -249,11 +249,11 @@ impl Directory {
             (Content::Complete { stamp: then, by }, true) if then == stamp => {
                 Content::Complete { stamp, by: by.filter(|claim| claim.by != origin) }
             }
-            // Whoever accepted the later one knew that the other was gone for good, or was cut off from it.
+            // The owner that accepted the later one knew that the other was gone for good, or was cut off from it.
             (Content::Complete { stamp: known, .. }, _) if entry.holders.any_alive() && known > stamp => {
                 return self.refuse_for(origin, id, report, known);
             }
-            // What is complete beats what is not, and the later one what was accepted before.
+            // Complete content wins over incomplete, and later accepted over earlier.
             (_, true) => {
                 is_new = true;
                 complete
@@ -267,7 +267,7 @@ impl Directory {
             }
             (_, false) => {
                 if let Some(claim) = report.claim.filter(|claim| claim.by != origin) {
-                    // It may have let go of it meanwhile; then it says so once more.
+                    // The claimant may have released the claim meanwhile; then it releases it again.
                     self.tell_claim_verdict(ctx, id, claim, Verdict::Accepted(stamp));
                 }
                 claimed.unwrap_or_default()
@@ -280,8 +280,8 @@ impl Directory {
         Decision::Accepted(stamp)
     }
 
-    /// There is content that was accepted later. While the shard recovers that is not certain: whoever had it may have
-    /// given it up in another owner's favour, and this copy be the last.
+    /// There is content that was accepted later. While the shard recovers that is not certain: the node that had it may
+    /// have given it up because of another owner's verdict, and this copy may be the last.
     fn refuse_for(&mut self, origin: NodeId, id: ObjectId, report: &CopyReport, known: Stamp) -> Decision {
         match self.is_active(id.shard()) {
             true => Decision::Refused(Verdict::Exists(known)),
@@ -294,7 +294,7 @@ impl Directory {
         Decision::Waits
     }
 
-    /// Two contents came to be while their owners knew nothing of each other, or one and a half. One stays.
+    /// Owners that knew nothing of each other accepted two contents, or one content and a claim. One content stays.
     fn refuse_others(&mut self, ctx: &mut Ctx, id: ObjectId, stays: Edition, stamp: Stamp) {
         let Some(entry) = self.known_entry_mut(id) else { return };
         let others = entry.holders.iter().filter(|(_, held)| held.edition != stays);
@@ -308,7 +308,7 @@ impl Directory {
         }
     }
 
-    /// A request whose verdict is not to be given yet: without its bytes, which may be had from its node.
+    /// A request whose verdict has to wait, without its bytes: they can still be fetched from its node.
     pub(super) fn without_payload(request: DirectoryRequest) -> DirectoryRequest {
         match request {
             DirectoryRequest::Announce { report, wants_verdict, .. } => {
@@ -324,7 +324,7 @@ fn entry_of(directory: &mut Directory, id: ObjectId) -> &mut Entry {
 }
 
 impl Entry {
-    /// When this very claim was accepted.
+    /// The time at which this very claim was accepted.
     pub(super) fn accepted_under(&self, claim: Claim) -> Option<Stamp> {
         match self.content {
             Content::Claimed { claim: known, stamp, .. } if known == claim => Some(stamp),
@@ -333,15 +333,15 @@ impl Entry {
         }
     }
 
-    /// When these very bytes were accepted, if they are the object's content and somebody has or seals them.
+    /// The time at which this very edition was accepted, if it is the object's content and some node has or seals it.
     fn stamp_of_bytes(&self, edition: Edition) -> Option<Stamp> {
         let is_content =
             |(_, held): (NodeId, &Held)| (held.complete || held.is_sealer()) && held.edition == edition;
         self.stamp().filter(|_| self.holders.iter().any(is_content))
     }
 
-    /// If the very bytes that were accepted then are the object's content by a later word, or an earlier one, of
-    /// another owner: the later of both, which counts from now on.
+    /// If this very edition is the object's content, by an earlier or later verdict of another owner: the later of both
+    /// times, which counts from now on.
     fn latest_stamp_of(&mut self, edition: Edition, then: Stamp) -> Option<Stamp> {
         let known = self.stamp_of_bytes(edition)?;
         match &mut self.content {
@@ -358,8 +358,8 @@ impl Entry {
         self.holders.iter().any(|(_, held)| held.is_sealer() && held.claim == Some(claim))
     }
 
-    /// The claimant says once more that it holds this claim: an inventory that it began before need not list it, and
-    /// it is not gone.
+    /// The claimant repeats that it holds this claim. So the claimant is not gone, and an inventory that it began
+    /// before need not list the claim.
     fn repeat(&mut self, repeated: Claim, now: u64) {
         if let Content::Claimed { claim, seq, released, .. } = &mut self.content {
             if *claim == repeated {
@@ -368,7 +368,7 @@ impl Entry {
         }
     }
 
-    /// The claimant is gone, or has given its claim up.
+    /// The claimant is gone, or has released its claim.
     pub(super) fn release(&mut self, is_it: impl Fn(Claim) -> bool) {
         if let Content::Claimed { claim, released, .. } = &mut self.content {
             *released |= is_it(*claim);

@@ -16,32 +16,32 @@ use hoplite_types::{Claim, Edition, Header, NodeId, Stamp};
 use super::asks::{Ask, Asks};
 use super::holders::{Held, Holders};
 
-/// Abandoned editions that are remembered: those that receivers may still speak of.
+/// Limit of abandoned editions that are remembered: those that receivers may still report.
 const ABANDONED_MAX: usize = 8;
 
-/// Whose bytes are the object's.
+/// The state of the object's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Content {
     #[default]
     None,
-    /// Those that are being written by this right.
+    /// A writing under this claim.
     Claimed {
         claim: Claim,
         stamp: Stamp,
-        /// Of the newest word of its claimant.
+        /// The sequence number of its claimant's newest report.
         seq: u64,
-        /// The claimant is gone or has given it up; it stands as long as some node may yet seal.
+        /// The claimant is gone or has released it; it stands as long as some node may yet seal.
         released: bool,
     },
     Complete {
         stamp: Stamp,
-        /// So far only in the word of this claim's holder, who waits for the verdict and may take it back.
+        /// So far only reported by the holder of this claim, which waits for the verdict and may withdraw it.
         by: Option<Claim>,
     },
 }
 
 impl Content {
-    /// Who has the right to write it, and has not given that up.
+    /// The node that has the right to write it, and has not released that.
     pub fn claimant(&self) -> Option<NodeId> {
         match self {
             Content::Claimed { claim, released: false, .. } => Some(claim.by),
@@ -50,14 +50,14 @@ impl Content {
     }
 }
 
-/// What all copies of an object have in common.
+/// Properties that all copies of an object share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Kind {
     pub size: u64,
     pub header: Header,
 }
 
-/// Somebody who wants to write, while another claim stands.
+/// A writer that waits while another claim stands.
 #[derive(Debug, Clone)]
 pub(super) enum Contender {
     /// A copy that is being written, or a reduction's root; its node waits for the verdict.
@@ -81,13 +81,13 @@ impl Contender {
         }
     }
 
-    /// Whether it speaks for its claim: who only works for a coordinator does not.
+    /// Whether it speaks for its claim itself; a copy that is written for a coordinator does not.
     pub fn is_claimant(&self) -> bool {
         self.claim().is_some_and(|claim| claim.by == self.node())
     }
 }
 
-/// A node that was told to keep the object for good.
+/// The node that was told to pin the object.
 #[derive(Debug, Default)]
 pub(super) struct Keeper {
     pub node: Option<NodeId>,
@@ -101,15 +101,15 @@ pub(super) struct Entry {
     pub kind: Option<Box<Kind>>,
     pub holders: Holders,
     pub asks: Asks,
-    /// And up to how many bytes they want the object itself.
+    /// With the size up to which they want the object itself.
     pub subscribers: Vec<(NodeId, Option<u64>)>,
     pub contenders: Vec<Contender>,
     pub keeper: Option<Box<Keeper>>,
     /// Nodes or clients besides the writer have been given the bytes: the object stays even if the writer withdraws it.
     pub was_shown: bool,
-    /// The backup owner was told that the object existed, since nobody else could tell of it.
+    /// The backup owner was sent the object's id, because no other node could report it.
     pub backup_told: bool,
-    /// The last writings, or attempts, that were seen to end before they were complete.
+    /// The last writings, or attempts, that ended before they were complete.
     abandoned: VecDeque<Edition>,
 }
 
@@ -122,7 +122,7 @@ impl Entry {
             && !matches!(self.content, Content::Claimed { .. })
     }
 
-    /// Whether the node holds, asks, watches or wants to write.
+    /// Whether the node holds, asks, watches or contends.
     pub fn involves(&self, node: NodeId) -> bool {
         self.holders.contains(node)
             || self.asks.contains(node)
@@ -131,7 +131,7 @@ impl Entry {
             || self.claimant() == Some(node)
     }
 
-    /// Everyone it involves; some of them more than once.
+    /// All nodes that it involves; some of them more than once.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         let holding = self.holders.iter().map(|(node, _)| node);
         let asking = self.asks.iter().map(|ask| ask.node);
@@ -167,35 +167,35 @@ impl Entry {
         self.holders.contains(node) || self.asks.contains(node)
     }
 
-    /// A complete copy exists somewhere, or somebody is at making it so.
+    /// Whether a complete copy exists somewhere, or may yet be made.
     pub fn is_alive(&self) -> bool {
         self.holders.any_alive() || matches!(self.content, Content::Claimed { .. })
     }
 
-    /// Whether the writer, who still waits for the verdict, can undo the object by withdrawing it.
+    /// Whether the writer, which still waits for the verdict, can undo the object by withdrawing it.
     pub fn may_be_taken_back(&self) -> bool {
         matches!(self.content, Content::Complete { by: Some(_), .. }) && !self.was_shown
     }
 
-    /// Whether this node, and no other, has said that its copy stays.
+    /// Whether this node, and no other, has reported a pinned copy.
     pub fn is_pinned_only_at(&self, node: NodeId) -> bool {
         self.holders.reported().filter(|(_, held)| held.pinned).map(|(by, _)| by).eq([node])
     }
 
-    /// Whether a complete copy exists, and nobody but `me` could tell a new owner of it.
+    /// Whether a complete copy exists, and no node but `me` could report it to a new owner.
     pub fn is_known_only_at(&self, me: NodeId) -> bool {
         let elsewhere = |(node, held): (NodeId, &Held)| node != me && held.complete;
         matches!(self.content, Content::Complete { .. }) && !self.holders.reported().any(elsewhere)
     }
 
-    /// Takes in a report of a copy that belongs to the object's content; false if a newer one is known.
+    /// Applies a report of a copy that belongs to the object's content; false if a newer one is known.
     pub fn take_report(&mut self, origin: NodeId, mut report: CopyReport) -> bool {
         let known = self.holders.get(origin);
         if known.is_some_and(|held| held.seq > report.seq) {
             return false;
         }
         if let Some(held) = known.filter(|held| held.edition == report.edition) {
-            // Between two senders: the next one may have been lent while this was on its way.
+            // Between two senders: the next one may have been lent while this report was under way.
             let between = held.upstream.filter(|_| !report.complete && !report.pinned);
             report.upstream = report.upstream.or(between);
         }
@@ -203,13 +203,13 @@ impl Entry {
         if let Some(sender) = served_by {
             self.holders.change(sender, |held| held.served += 1);
         }
-        // Whom it receives from is in the report.
+        // The report names the sender it receives from.
         self.holders.return_senders_of(origin);
         let upstream = report.upstream.filter(|_| !report.complete);
         match self.holders.get(origin).map(|held| held.edition) {
             Some(edition) => {
                 if edition != report.edition {
-                    // Whoever was streaming the abandoned edition has to ask again anyway.
+                    // Nodes that were streaming the abandoned edition have to ask again anyway.
                     self.holders.end_lending_of(origin);
                 }
                 self.holders.change(origin, |held| {
@@ -245,7 +245,7 @@ impl Entry {
         self.remove_holder(origin)
     }
 
-    /// Takes out a copy. What its writer or root had not completed, nobody has.
+    /// Removes a copy. If it was the incomplete copy of a writer or root, its edition is abandoned.
     pub fn remove_holder(&mut self, node: NodeId) -> Option<Held> {
         let held = self.holders.remove(node)?;
         self.holders.return_senders_of(node);
@@ -262,13 +262,13 @@ impl Entry {
         Some(held)
     }
 
-    /// Whether part of this edition proves that the object was complete once: its writer was not seen to give
-    /// it up.
+    /// Whether this edition is known to be abandoned. If not, a partial copy of it proves that the object was complete
+    /// once.
     pub fn was_abandoned(&self, edition: Edition) -> bool {
         self.abandoned.contains(&edition)
     }
 
-    /// Takes out the receivers of editions that nobody can complete any more, and says who they are.
+    /// Removes the receivers of editions that no node can complete any more, and returns them.
     pub fn take_orphans(&mut self) -> Vec<(NodeId, Edition)> {
         let alive = self.holders.alive_editions();
         let orphaned = self.holders.iter().filter(|(_, held)| !alive.contains(&held.edition));
@@ -280,15 +280,15 @@ impl Entry {
         orphans
     }
 
-    /// The sender that this ask was answered with, if it still is one: the answer may be lost, or a
-    /// repetition of the question have crossed it.
+    /// The sender that this ask was answered with, if it still is one. The answer may have been lost, or a repetition
+    /// of the ask may have crossed it.
     pub fn answered_with(&self, asker: NodeId, ask: u64) -> Option<NodeId> {
         let held = self.holders.get(asker).filter(|held| held.answered == ask && !held.is_alive())?;
         let sender = held.upstream?;
         (self.holders.get(sender)?.edition == held.edition).then_some(sender)
     }
 
-    /// Takes in an ask. False if it is one that waits already.
+    /// Adds an ask. Returns false if it waits already.
     pub fn add_ask(&mut self, ask: Ask) -> bool {
         self.holders.return_senders_of(ask.node);
         let idle = |held: &&Held| !held.is_alive();
@@ -296,7 +296,7 @@ impl Entry {
             if held.presumed && ask.have != Some(held.edition) {
                 self.remove_holder(ask.node);
             } else {
-                // It receives from nobody now.
+                // It receives from no sender now.
                 self.holders.change(ask.node, |held| held.upstream = None);
             }
         }

@@ -7,13 +7,13 @@ use hoplite_types::{ObjectId, Shard};
 
 use crate::shard_table::ShardCounts;
 
-/// How many are forgotten in one turn of the loop: less than a millisecond's work.
+/// Limit of ids that are forgotten in one turn: less than a millisecond's work.
 const FORGOTTEN_PER_TURN: usize = 4096;
 
-/// How soon the next are, if there are more.
+/// Pause before the next turn, if there are more.
 const NEXT_TURN: Duration = Duration::from_millis(1);
 
-/// What knows when it ends.
+/// A value that knows when it expires.
 pub(super) trait Ends {
     fn second(&self) -> u64;
 }
@@ -25,14 +25,14 @@ impl Ends for u32 {
     }
 }
 
-/// No more than `MAX` ids. Each takes its shard, its id and `V`, once in the table and, without `V`, once in the
-/// list of the second in which it ends.
+/// A map of at most `MAX` ids. Each takes its shard, its id and `V`, once in the table and, without `V`, once in the
+/// list of the second in which it expires.
 #[derive(Debug)]
 pub(super) struct Expiring<V, const MAX: usize> {
     table: BTreeMap<(Shard, ObjectId), V>,
-    /// By the second in which they end. An id may be in several lists, if it was remembered again.
+    /// By the second in which they expire. An id may be in several lists, if it was inserted again.
     due: BTreeMap<u64, Vec<ObjectId>>,
-    /// How many are in all lists: at most two for each id there may be.
+    /// The number of entries in all lists: at most two for each id that there may be.
     listed: usize,
     counts: ShardCounts,
     dropped: u64,
@@ -51,11 +51,11 @@ impl<V, const MAX: usize> Default for Expiring<V, MAX> {
 }
 
 impl<V: Ends, const MAX: usize> Expiring<V, MAX> {
-    /// What was remembered of `id` before is replaced.
+    /// Inserts an id, or replaces its value.
     pub fn insert(&mut self, id: ObjectId, value: V) {
         let second = value.second() + 1;
         if !self.due.contains_key(&second) {
-            // Nobody adds to the lists of earlier seconds any more, or not many.
+            // Lists of earlier seconds hardly grow any more.
             if let Some((_, list)) = self.due.range_mut(..second).next_back() {
                 list.shrink_to_fit();
             }
@@ -79,7 +79,7 @@ impl<V: Ends, const MAX: usize> Expiring<V, MAX> {
         }
         if let Some(id) = id {
             self.listed -= 1;
-            // Else it was remembered again, and is in a later list, too.
+            // Otherwise it was inserted again, and is in a later list, too.
             if self.get(id).is_some_and(|value| value.second() + 1 == second) {
                 self.remove(id);
                 self.dropped += 1;
@@ -105,17 +105,17 @@ impl<V: Ends, const MAX: usize> Expiring<V, MAX> {
         self.table.len()
     }
 
-    /// How many were forgotten because there were too many.
+    /// How many were dropped because the map was full.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Whether there are any of a shard.
+    /// Whether there are any ids of a shard.
     pub fn has_of(&self, shard: Shard) -> bool {
         self.counts.of(shard) > 0
     }
 
-    /// Those of a shard, behind `after`, in order.
+    /// The ids of a shard after `after`, in order.
     pub fn of_shard(&self, shard: Shard, after: Option<ObjectId>) -> impl Iterator<Item = (ObjectId, &V)> {
         let first = after.unwrap_or(ObjectId([0; ObjectId::LEN]));
         let end = (shard, ObjectId([u8::MAX; ObjectId::LEN]));
@@ -123,7 +123,7 @@ impl<V: Ends, const MAX: usize> Expiring<V, MAX> {
         range.map(|(&(_, id), value)| (id, value)).filter(move |&(id, _)| Some(id) != after)
     }
 
-    /// Forgets those whose time has come and of which `is_over` still holds; says when to come again.
+    /// Removes ids that have expired and for which `is_over` still holds; returns when to call it again.
     pub fn expire(&mut self, now: Duration, is_over: impl Fn(&V) -> bool) -> Option<Duration> {
         for _ in 0..FORGOTTEN_PER_TURN {
             let mut first = self.due.first_entry()?;

@@ -11,10 +11,10 @@ use hoplite_types::{limits, NodeId, ObjectId};
 use super::Directory;
 use crate::ctx::Ctx;
 
-/// How long they are remembered: news of a death reaches everyone sooner, but for a node that did not run.
+/// How long they are remembered. A death is known everywhere sooner, except at a node that did not run.
 const REMEMBERED_FOR: Duration = Duration::from_secs(3);
 
-/// And how many: the rest is said again by whoever misses an answer.
+/// Limit of how many are remembered. Others are repeated by their senders, which miss an answer.
 const REMEMBERED_MAX: usize = 4096;
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Request {
     pub request: DirectoryRequest,
 }
 
-/// Oldest first.
+/// The requests, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Forwarded {
     requests: VecDeque<Request>,
@@ -52,7 +52,7 @@ impl Forwarded {
 }
 
 impl Directory {
-    /// Another node owns the id: passes the request on to it.
+    /// Another node owns the id: forwards the request to it.
     pub fn forward(
         &mut self,
         ctx: &mut Ctx,
@@ -63,7 +63,7 @@ impl Directory {
         request: DirectoryRequest,
     ) {
         if hops >= limits::FORWARD_HOPS_MAX {
-            // Nodes do not agree on the owner. Once they do, it hears of this again.
+            // Nodes do not agree on the owner. Once they do, the request is repeated.
             self.undeliverable += 1;
             return;
         }
@@ -78,13 +78,13 @@ impl Directory {
             origin,
             hops,
             id,
-            // Not the bytes: who wants them is sent to their holder.
+            // Without the bytes: receivers are lent their holder.
             request: Self::without_payload(request.clone()),
         });
         ctx.send(owner, PeerMessage::Directory { origin, hops: hops + 1, id, request }, None);
     }
 
-    /// What was passed on to `node` lately died with it.
+    /// The requests that were forwarded to `node` recently: they died with it.
     pub fn take_forwarded_to(&mut self, ctx: &Ctx, node: NodeId) -> Vec<Request> {
         self.forwarded.forget_old(ctx.now);
         let all = std::mem::take(&mut self.forwarded.requests);

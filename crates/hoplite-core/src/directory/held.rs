@@ -10,13 +10,13 @@ use super::Directory;
 use crate::copies::Copies;
 use crate::ctx::Ctx;
 
-/// A request, and who makes it about which object.
+/// A request, its object, and the node that made it.
 pub(super) type Held = (ObjectId, NodeId, DirectoryRequest);
 
-/// Requests that waited for a shard, of which one turn serves so many: a millisecond's work or two.
+/// Limit of held requests of a shard that one turn serves: a millisecond's work or two.
 const RELEASED_PER_TURN: usize = 1024;
 
-/// A shard is active, and more waited for it than can be served at once. What comes meanwhile comes behind that.
+/// Requests of active shards for which more waited than can be served at once. Later requests queue behind them.
 #[derive(Debug, Default)]
 pub(super) struct Released(BTreeMap<Shard, VecDeque<Held>>);
 
@@ -31,7 +31,7 @@ impl Released {
 }
 
 impl Directory {
-    /// Serves what waited for a shard that is active now, the first of many at once. Says how many those were.
+    /// Serves the requests held for a shard that is active now, the first of many at once. Returns their number.
     pub(super) fn release(
         &mut self,
         ctx: &mut Ctx,
@@ -60,13 +60,13 @@ impl Directory {
         count
     }
 
-    /// The next of them.
+    /// Serves the next of them.
     pub(super) fn release_more(&mut self, ctx: &mut Ctx, local: &Copies, shard: Shard) -> usize {
         let held = self.released.0.remove(&shard).unwrap_or_default();
         self.release(ctx, local, shard, held)
     }
 
-    /// What is said of a shard is heard in order. Gives the request back if nothing of its shard waits.
+    /// Queues a request behind those of its shard that still wait, to keep the order. Returns it if none wait.
     pub(super) fn queue_behind_released(
         &mut self,
         origin: NodeId,
@@ -83,13 +83,13 @@ impl Directory {
         None
     }
 
-    /// Somebody else owns the shard.
+    /// Another node owns the shard.
     pub(super) fn forget_released(&mut self, shard: Shard) {
         let held = self.released.0.remove(&shard).unwrap_or_default();
         self.note_released(held.len());
     }
 
-    /// Keeps a request until its shard is active, or gives it back if it need not wait.
+    /// Holds a request until its shard is active. Returns it if it need not wait.
     pub(super) fn hold(
         &mut self,
         ctx: &mut Ctx,
@@ -100,7 +100,7 @@ impl Directory {
         let waits = waits(&request);
         let held = &mut self.owned.get_mut(id.shard()).and_then(OwnedShard::recovery_mut)?.held;
         if held.outdates(origin, id, &request) {
-            // It came by way of others.
+            // The request was forwarded, and a newer one was faster.
             return None;
         }
         self.pulls.held -= usize::from(held.supersede(origin, id, &request));
@@ -116,7 +116,7 @@ impl Directory {
         (!waits).then_some(request)
     }
 
-    /// It is dead: what it wanted nobody decides any longer. If it lives, it says so again.
+    /// The node is dead: its requests need no decision. If it lives, it repeats them.
     pub(super) fn release_of(&mut self, node: NodeId) {
         if self.pulls.held == 0 {
             return;
@@ -140,10 +140,10 @@ fn is_ask(request: &DirectoryRequest) -> bool {
     matches!(request, DirectoryRequest::Ask { .. })
 }
 
-/// Whether it is to wait until all is known of its shard.
+/// Whether it has to wait until its shard is active.
 fn waits(request: &DirectoryRequest) -> bool {
     match request {
-        // A copy whose content was accepted is a fact, whoever else has still to be heard.
+        // A copy whose content was accepted is a fact, whichever inventories are still to come.
         DirectoryRequest::Announce { report: CopyReport { stamp: Some(_), .. }, .. } => false,
         DirectoryRequest::Withdraw { .. }
         | DirectoryRequest::CancelAsk { .. }
@@ -186,12 +186,12 @@ impl Matter {
     }
 }
 
-/// The requests about one shard that wait.
+/// The requests held for one shard.
 #[derive(Debug, Default)]
 pub(super) struct HeldRequests {
-    /// With the number of each in order of arrival.
+    /// Each with its number in order of arrival.
     table: BTreeMap<(ObjectId, NodeId, Matter), (u64, DirectoryRequest)>,
-    /// How many have come so far.
+    /// The number of requests so far.
     came: u64,
 }
 
@@ -205,7 +205,7 @@ impl HeldRequests {
         self.table.insert((id, origin, Matter::of(&request)), (self.came, request));
     }
 
-    /// Whether the node has said something on the matter after that.
+    /// Whether a later request of the node on the same subject is held.
     fn outdates(&self, origin: NodeId, id: ObjectId, request: &DirectoryRequest) -> bool {
         use DirectoryRequest::{Announce, Claim};
         let known = self.table.get(&(id, origin, Matter::of(request))).map(|(_, known)| known);
@@ -216,7 +216,7 @@ impl HeldRequests {
         }
     }
 
-    /// Drops what this later word of the same node makes needless; returns whether there was something.
+    /// Drops requests that this later one of the same node makes unnecessary; returns whether there were any.
     fn supersede(&mut self, origin: NodeId, id: ObjectId, later: &DirectoryRequest) -> bool {
         let key = (id, origin, Matter::of(later));
         let is_another = |(_, known): &(u64, DirectoryRequest)| match (known, later) {
@@ -228,14 +228,14 @@ impl HeldRequests {
         !self.table.get(&key).is_some_and(is_another) && self.table.remove(&key).is_some()
     }
 
-    /// Drops a node's requests, and says how many they were.
+    /// Drops a node's requests, and returns their number.
     fn release_of(&mut self, node: NodeId) -> usize {
         let before = self.len();
         self.table.retain(|(_, by, _), _| *by != node);
         before - self.len()
     }
 
-    /// Object by object, in order of arrival.
+    /// All requests, object by object, in order of arrival.
     pub fn into_requests(self) -> Vec<(ObjectId, NodeId, DirectoryRequest)> {
         let mut held: Vec<_> = self.table.into_iter().collect();
         held.sort_by_key(|((id, ..), (number, _))| (*id, *number));

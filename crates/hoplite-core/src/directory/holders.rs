@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use hoplite_types::peer::CopyReport;
 use hoplite_types::{Claim, Edition, Header, NodeId, Stamp};
 
-/// A copy somewhere.
+/// A copy on some node.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
-    /// Of the newest report.
+    /// The sequence number of the newest report.
     pub seq: u64,
     pub edition: Edition,
     pub complete: bool,
@@ -17,15 +17,15 @@ pub(super) struct Held {
     pub leaving: bool,
     pub stamp: Option<Stamp>,
     pub claim: Option<Claim>,
-    /// Only lent a sender so far: it has not reported itself.
+    /// Only lent a sender so far: it has not reported its copy.
     pub presumed: bool,
-    /// It asks again for what it was sent for an answer.
+    /// It asks again for an object that it was sent inline.
     pub doubted: bool,
-    /// The ask that was answered with its sender, zero if none was.
+    /// The ask that was answered with its sender; zero if none was.
     pub answered: u64,
     /// The receivers that it is lent to.
     pub lent: BTreeSet<NodeId>,
-    /// How many have the object from it, those aside that receive it now.
+    /// How many have received the object from it, apart from those that receive it now.
     pub served: usize,
     /// Hops from a source when its sender was last known to change.
     pub depth: usize,
@@ -66,34 +66,34 @@ impl Held {
         }
     }
 
-    /// It is complete, or on the way to be so without any other copy.
+    /// Whether it is complete, or can become so without any other copy.
     pub fn is_alive(&self) -> bool {
         self.complete || self.pinned || self.claim.is_some()
     }
 
-    /// It has a part, and gets the rest from another.
+    /// Whether it is partial, and gets the rest from another copy.
     pub fn receives(&self) -> bool {
         self.upstream.is_some() && !self.complete
     }
 
-    /// It may yet be sealed by its own node, whatever becomes of the claim.
+    /// Whether its own node may yet seal it, whatever happens to the claim.
     pub fn is_sealer(&self) -> bool {
         self.claim.is_some() && !self.complete
     }
 
-    /// Bytes come from it, or will, without anybody upstream.
+    /// Whether it provides bytes, now or later, without an upstream.
     fn is_source(&self) -> bool {
         self.complete || self.pinned
     }
 }
 
-/// All of them, in order of their nodes.
+/// All copies of one object, in order of their nodes.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
     table: Vec<(NodeId, Box<Held>)>,
-    /// Those that are lent to nobody: how many they served, how far they are from a source, who they are.
+    /// The copies that are lent to no receiver: how many they served, their distance from a source, their nodes.
     free: Vec<(usize, usize, NodeId)>,
-    /// Which sender each receiver was lent.
+    /// The sender that each receiver was lent.
     lenders: Vec<(NodeId, NodeId)>,
 }
 
@@ -122,7 +122,7 @@ impl Holders {
         self.table.iter().map(|(node, held)| (*node, &**held))
     }
 
-    /// The copies their own nodes have reported.
+    /// The copies that their own nodes have reported.
     pub fn reported(&self) -> impl Iterator<Item = (NodeId, &Held)> {
         self.iter().filter(|(_, held)| !held.presumed)
     }
@@ -152,7 +152,7 @@ impl Holders {
         Some(*held)
     }
 
-    /// Changes what is known of a copy, if there is one.
+    /// Changes a copy, if there is one.
     pub fn change<T>(&mut self, node: NodeId, change: impl FnOnce(&mut Held) -> T) -> Option<T> {
         let at = self.position(node).ok()?;
         self.take_rank(node, at);
@@ -178,7 +178,7 @@ impl Holders {
         }
     }
 
-    /// Those that are lent to nobody, with the best first: who has served the fewest, near a source.
+    /// The copies that are lent to no receiver, the best first: those that served the fewest, then those near a source.
     pub fn free(&self) -> impl Iterator<Item = (NodeId, &Held)> {
         self.free.iter().filter_map(|&(_, _, node)| self.get(node).map(|held| (node, held)))
     }
@@ -194,7 +194,7 @@ impl Holders {
         self.change(receiver, |held| held.depth = depth);
     }
 
-    /// `receiver` needs its sender no more.
+    /// `receiver` no longer needs its sender.
     pub fn return_senders_of(&mut self, receiver: NodeId) {
         let first = self.lenders.partition_point(|&(of, _)| of < receiver);
         let end = self.lenders.partition_point(|&(of, _)| of <= receiver);
@@ -203,15 +203,15 @@ impl Holders {
         }
     }
 
-    /// Nobody receives from `sender` any more, as far as it was lent.
+    /// No node receives from `sender` any more, as far as it was lent.
     pub fn end_lending_of(&mut self, sender: NodeId) {
         if self.change(sender, |held| held.lent.clear()).is_some() {
             self.lenders.retain(|&(_, lender)| lender != sender);
         }
     }
 
-    /// Whether the chain of senders leads from `node` to a source of the same edition, and not by way of `asker`.
-    /// Of the `sound` it is known already; who has no copy is in nobody's way.
+    /// Whether the chain of senders leads from `node` to a source of the same edition without passing `asker`.
+    /// Copies in `sound` are known to lead to a source. An asker without a copy cannot be in any chain.
     pub fn leads_to_source(&self, node: NodeId, asker: NodeId, sound: &BTreeSet<NodeId>) -> bool {
         let Some(edition) = self.get(node).map(|held| held.edition) else { return false };
         let may_be_in_the_way = self.contains(asker);
@@ -244,12 +244,12 @@ impl Holders {
         false
     }
 
-    /// Whether somebody has this edition, or writes it.
+    /// Whether some node has this edition, or writes it.
     pub fn may_complete(&self, edition: Edition) -> bool {
         self.iter().any(|(_, held)| held.is_alive() && held.edition == edition)
     }
 
-    /// The editions that can still become complete, or are.
+    /// The editions that are complete, or can still become so.
     pub fn alive_editions(&self) -> BTreeSet<Edition> {
         self.iter().filter(|(_, held)| held.is_alive()).map(|(_, held)| held.edition).collect()
     }

@@ -13,7 +13,7 @@ use crate::copies::Copies;
 use crate::ctx::Ctx;
 
 impl Directory {
-    /// Takes in a page.
+    /// Applies a page.
     pub fn on_inventory(&mut self, ctx: &mut Ctx, local: &Copies, from: NodeId, answer: Answer) {
         let Some((scope, since)) = self.pulls.take_note(ctx.now, from, &answer) else {
             // Its answer may have come too late.
@@ -36,7 +36,7 @@ impl Directory {
     }
 
     fn take_page(&mut self, ctx: &mut Ctx, local: &Copies, from: NodeId, since: u64, page: InventoryPage) {
-        // Deletions first: what they concern is not even looked at.
+        // Deletions first: the page's other items about deleted objects are then skipped.
         for (id, deletion) in page.tombstones {
             self.on_heard_deleted(ctx, id, deletion);
         }
@@ -63,7 +63,7 @@ impl Directory {
         }
     }
 
-    /// A claim that an owner before us accepted, or we ourselves.
+    /// Applies a claim that a former owner accepted, or we ourselves.
     fn absorb_claim(
         &mut self,
         ctx: &mut Ctx,
@@ -81,7 +81,7 @@ impl Directory {
         match &mut entry.content {
             Content::Claimed { claim: known, seq: last, stamp: then, released } if *known == claim => {
                 (*last, *then) = (seq.max(*last), stamp.max(*then));
-                // It was taken for dead.
+                // It was believed dead.
                 *released = false;
             }
             Content::Complete { stamp: known, .. } if *known == stamp => {}
@@ -93,8 +93,8 @@ impl Directory {
         }
     }
 
-    /// What `node` said of the shard before `since`, and not again in its inventory, is out of date. Adds the copies
-    /// that we must let go of to `taken_back`.
+    /// Drops reports that `node` made about the shard before `since` and did not repeat in its inventory: they are out
+    /// of date. Copies here that must be dropped with them are added to `taken_back`.
     pub(super) fn drop_unrepeated(
         &mut self,
         ctx: &mut Ctx,
@@ -125,7 +125,7 @@ impl Directory {
                         && entry.is_pinned_only_at(node)
                         && entry.holders.get(ctx.me).is_some_and(is_kept)
                     {
-                        // First, so that nobody takes the object for one that was complete here.
+                        // Removed first, so that it does not count as a complete copy of the object.
                         entry.remove_holder(ctx.me);
                         self.reindex(id, ctx.me);
                         taken_back.push((id, edition));

@@ -16,55 +16,55 @@ use crate::shard_table::ShardTable;
 use crate::shards::ShardSet;
 use crate::timers::Timer;
 
-/// Shards in one request: there are often few objects, and then round trips are what takes time.
+/// Limit of shards in one request. There are often few objects, and then round trips take most of the time.
 pub(crate) const SHARDS_PER_PULL: usize = 1024;
 
-/// Objects that are looked at for the digests of one request, or one page: some milliseconds' work.
+/// Limit of objects that are looked at for the digests of one request, or for one page: some milliseconds' work.
 pub(crate) const DIGESTED_MAX: usize = 4096;
 
-/// Nodes that are asked at a time: a large cluster's answers, and connections, come a few at once.
+/// Limit of nodes that are asked at a time: in a large cluster, answers and connections come a few at once.
 const PULLS_MAX: usize = 32;
 
-/// How long an answer may take until it is asked for again; twice as long each time.
+/// How long an answer may take until it is requested again; doubled each time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a member may leave an owner waiting that recovers a shard. One that cannot be reached is dead long
-/// before, or only this way to it is cut: then the owner goes on without what it knows.
+/// How long a member may delay the recovery of a shard. An unreachable member is dead long before that, or only its
+/// link to us is cut: then the owner continues without that member's inventory.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 
-/// Who does not run for so long blames nobody for not having answered meanwhile.
+/// A node that did not run for so long does not count members as late: their answers may be waiting.
 const LATE_AFTER: Duration = Duration::from_millis(100);
 
-/// When it is asked again.
+/// The time after which it is asked again.
 const DEFERRED_FOR: Duration = Duration::from_secs(8);
 
 /// How soon a node that owns nothing new, or ourselves, is asked.
 pub(crate) const SOON: Duration = Duration::from_micros(100);
 
-/// What is still to be asked, and of whom.
+/// The requests for inventories that are open, and those still to be made.
 #[derive(Debug, Default)]
 pub(super) struct InventoryPulls {
-    /// Not all members are known yet. Whoever is asked about a shard takes us for its owner, which we may turn out
-    /// not to be: nobody is asked before.
+    /// Not all members are known yet. A node that is asked about a shard takes us for its owner, which we may turn out
+    /// not to be. So no node is asked before.
     awaits_members: bool,
-    /// We were held for dead, and know nobody yet who could tell us what became of our shards.
+    /// We were believed dead, and know no member yet that could report what happened to our shards.
     pub awaits_company: bool,
     queue: BTreeMap<NodeId, Queued>,
     running: BTreeMap<NodeId, InventoryPull>,
-    /// The recovering shards that wait for what a member knows.
+    /// The recovering shards that wait for the inventory of a member.
     awaited: BTreeMap<NodeId, ShardSet>,
-    /// Somebody waits for these.
+    /// Shards for which requests wait.
     pub demanded: BTreeSet<Shard>,
-    /// Members that did not answer in time: when they are asked on.
+    /// Members that did not answer in time, and when to ask them again.
     deferred: BTreeMap<NodeId, Duration>,
-    /// Requests that wait in all recovering shards together, and those dropped because too many did.
+    /// The number of requests held for all recovering shards together, and of those dropped because too many were.
     pub held: usize,
     pub held_dropped: u64,
-    /// Members without which shards were recovered.
+    /// Count of members without whose inventory shards were recovered.
     pub given_up: u64,
 }
 
-/// Shards that a node is to be asked about.
+/// Shards that a node has yet to be asked about.
 #[derive(Debug, Default)]
 struct Queued {
     all: ShardSet,
@@ -93,14 +93,14 @@ struct InventoryPull {
     /// From the first page.
     since: Option<u64>,
     unchanged: BTreeSet<Shard>,
-    /// When it was asked first, or its last page came.
+    /// The time of the first request, or of the last page.
     heard: Duration,
     timeout: Duration,
-    /// When the answer is asked for again.
+    /// When the answer is requested again.
     due: Duration,
 }
 
-/// A page of an inventory, as it came.
+/// A page of an inventory, as it arrived.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub round: u64,
@@ -131,17 +131,17 @@ impl InventoryPulls {
         self.awaited.get(&node).is_some_and(|shards| shards.contains(shard))
     }
 
-    /// The recovering shards that wait for what `node` knows.
+    /// The recovering shards that wait for the inventory of `node`.
     pub fn awaited_of(&self, node: NodeId) -> ShardSet {
         self.awaited.get(&node).cloned().unwrap_or_default()
     }
 
-    /// False if the shard waited for that already.
+    /// Returns false if the shard waited for that already.
     pub fn begin_awaiting(&mut self, node: NodeId, shard: Shard) -> bool {
         self.awaited.entry(node).or_default().insert(shard)
     }
 
-    /// False if nothing waited for that.
+    /// Returns false if the shard did not wait for that.
     pub fn await_no_more(&mut self, node: NodeId, shard: Shard) -> bool {
         let Some(shards) = self.awaited.get_mut(&node) else { return false };
         let was_awaited = shards.remove(shard);
@@ -155,7 +155,7 @@ impl InventoryPulls {
         self.queue.entry(node).or_default().of(scope).insert(shard);
     }
 
-    /// The next few shards to ask `node` about, all with the same scope: first those somebody waits for.
+    /// The next few shards to ask `node` about, all with the same scope: first those for which requests wait.
     fn take(
         &mut self,
         node: NodeId,
@@ -184,7 +184,7 @@ impl InventoryPulls {
         Some((scope, shards))
     }
 
-    /// A member that did not answer in time can be reached again.
+    /// A member that did not answer in time is reachable again.
     pub fn defer_no_more(&mut self, ctx: &mut Ctx, node: NodeId) {
         if self.deferred.remove(&node).is_some() {
             ctx.timers.clear(Timer::InventoryPull(node));
@@ -197,7 +197,7 @@ impl InventoryPulls {
         }
     }
 
-    /// Of a node that knows nothing, only those shards are asked for that wait for its word.
+    /// A node without objects is asked only about shards that wait for its inventory.
     pub fn forget_unawaited(&mut self, node: NodeId) {
         let awaited = self.awaited.get(&node);
         if let Some(queued) = self.queue.get_mut(&node) {
@@ -216,10 +216,10 @@ impl InventoryPulls {
         ctx.timers.clear(Timer::InventoryPull(node));
     }
 
-    /// Takes note of a page: of which scope it is, and since when what is not told again is out of date. None if it
-    /// is not the page that was asked for last.
+    /// Takes note of a page. Returns its scope, and the time before which reports that it does not repeat are out of
+    /// date. `None` if it is not the page that was requested last.
     pub fn take_note(&mut self, now: Duration, from: NodeId, answer: &Answer) -> Option<(Scope, u64)> {
-        // A page behind the one before, or the last: else it would be asked for without end.
+        // It must be a page after the one before, or the last: otherwise it could be requested without end.
         let is_news = |pull: &InventoryPull| answer.next.is_none_or(|next| pull.next < Some(next));
         let is_current = |pull: &&mut InventoryPull| pull.round == answer.round && is_news(pull);
         let pull = self.running.get_mut(&from).filter(is_current)?;
@@ -231,7 +231,7 @@ impl InventoryPulls {
         Some((pull.scope, since))
     }
 
-    /// Others own these shards: nobody is asked about them. If they come back, all of it is asked for anew.
+    /// Other nodes own these shards: no more inventories of them are pulled. If they come back, all is pulled anew.
     pub fn forget_shards(&mut self, gone: &ShardSet) {
         self.demanded.retain(|&shard| !gone.contains(shard));
         self.awaited.retain(|_, shards| {
@@ -243,7 +243,7 @@ impl InventoryPulls {
         }
     }
 
-    /// What was told so far may be out of date: those that are being asked are asked anew.
+    /// Pages received so far may be out of date: inventories that are being pulled are pulled anew.
     pub fn restart(&mut self, ctx: &mut Ctx) {
         for (node, pull) in std::mem::take(&mut self.running) {
             ctx.timers.clear(Timer::InventoryPull(node));
@@ -295,17 +295,17 @@ impl Directory {
         self.ask_for_page(ctx, node);
     }
 
-    /// Asks for the next page, or for the same one again.
+    /// Requests the next page, or the same one again.
     pub(super) fn ask_for_page(&mut self, ctx: &mut Ctx, node: NodeId) {
         let Some(pull) = self.pulls.running.get_mut(&node) else { return };
-        // Who is asked takes us for the owner, or itself.
+        // A node that is asked takes us for the owner, or itself.
         pull.shards.retain(|&shard| is_wanted(&self.owned, ctx, node, pull.scope, shard));
         let pull = &self.pulls.running[&node];
         if node == ctx.me {
-            // In a turn of its own, like anybody else's.
+            // In a turn of its own, like any other node's.
             return ctx.timers.set(ctx.now + SOON, Timer::OwnInventory);
         }
-        // Of a shard in whose midst the next page begins no digest is of use.
+        // A digest is useless for a shard in whose midst the next page begins.
         let is_whole = |shard: Shard| pull.next.is_none_or(|next| shard > next.shard);
         let digest = |shard| is_whole(shard).then(|| self.digest(shard, node, pull.scope)).flatten();
         let query = |&shard: &Shard| ShardQuery { shard, digest: digest(shard) };
@@ -324,13 +324,13 @@ impl Directory {
         self.pulls.running.get_mut(&node).expect("it was just seen").due = due;
     }
 
-    /// What we are to answer ourselves: round, shards, and where to go on.
+    /// The pull from ourselves: its round, shards, and the cursor to continue from.
     pub fn own_pull(&self, ctx: &Ctx) -> Option<(u64, Vec<Shard>, Option<Cursor>)> {
         let pull = self.pulls.running.get(&ctx.me)?;
         Some((pull.round, pull.shards.iter().copied().collect(), pull.next))
     }
 
-    /// Stands for the copies in the shard that `node` is known to have; none if that is not to be relied on.
+    /// The digest of the copies in the shard that `node` is known to have. `None` if that knowledge is not reliable.
     fn digest(&self, shard: Shard, node: NodeId, scope: Scope) -> Option<u64> {
         let owned = self.owned.get(shard).filter(|_| scope == Scope::All)?;
         if self.pulls.awaits(node, shard) {
@@ -342,9 +342,9 @@ impl Directory {
             let contends = entry.contenders.iter().any(|contender| contender.node() == node);
             let claims = matches!(entry.content, Content::Claimed { claim, .. } if claim.by == node);
             let held = entry.holders.get(node);
-            // A claim stands as long as somebody works under it: that it was given up may not have been heard.
-            // And from whom it receives a part may be another one than we lent it: two could wait for each other; or
-            // it has let go of that.
+            // A claim stands as long as some node works under it: its release may have been lost. And a receiver may
+            // get its part from another sender than we lent it, so that two could wait for each other; or it may have
+            // dropped the part.
             let is_unsure = |held: &Held| held.is_sealer() || held.receives() || !held.is_alive();
             if contends || claims || held.is_some_and(is_unsure) {
                 return None;
@@ -372,12 +372,12 @@ impl Directory {
         }
     }
 
-    /// The connection to `node` is a new one: what was asked before may be lost.
+    /// The connection to `node` is a new one: an earlier request may be lost.
     pub fn repeat_pull(&mut self, ctx: &mut Ctx, node: NodeId) {
         self.ask_for_page(ctx, node);
     }
 
-    /// Recovering shards wait no longer for what this member knows. It is asked again later, and others meanwhile.
+    /// Recovering shards no longer wait for this member's inventory. It is asked again later, and others meanwhile.
     fn give_up_on(&mut self, ctx: &mut Ctx, node: NodeId) {
         let Some(pull) = self.pulls.running.remove(&node) else { return };
         for &shard in &pull.shards {
@@ -391,7 +391,7 @@ impl Directory {
         self.pull_more(ctx);
     }
 
-    /// `from` has told all it knows of these shards.
+    /// `from` has sent its whole inventory of these shards.
     pub(super) fn end_pull(&mut self, ctx: &mut Ctx, from: NodeId, since: u64) {
         let Some(pull) = self.pulls.running.remove(&from) else { return };
         ctx.timers.clear(Timer::InventoryPull(from));
@@ -407,7 +407,7 @@ impl Directory {
     }
 }
 
-/// Whether `node` is still to be asked about the shard.
+/// Whether `node` has yet to be asked about the shard.
 fn is_wanted(owned: &ShardTable<OwnedShard>, ctx: &Ctx, node: NodeId, scope: Scope, shard: Shard) -> bool {
     match scope {
         Scope::All => owned.contains(shard) && ctx.shards.is_mine(shard),

@@ -15,13 +15,14 @@ use super::Directory;
 use crate::ctx::Ctx;
 use crate::timers::Timer;
 
-/// Lost objects that are remembered, some 50 bytes each: of those forgotten, a later asker is not told.
+/// Limit of lost objects that are remembered, some 50 bytes each. The loss of a forgotten one is not reported to later
+/// askers.
 const LOST_MAX: usize = 1 << 20;
 
-/// How long that is.
+/// How long a loss is remembered.
 pub(super) const LOST_TTL: Duration = limits::TOMBSTONE_TTL;
 
-/// With the second of this node's clock in which each is forgotten.
+/// Lost ids, each with the second of this node's clock in which it is forgotten.
 #[derive(Debug, Default)]
 pub(super) struct LostIds(Expiring<u32, LOST_MAX>);
 
@@ -51,7 +52,7 @@ impl LostIds {
         }
     }
 
-    /// Those of a shard, with how long ago each was lost.
+    /// The lost ids of a shard, with the time since each was lost.
     pub fn of_shard(
         &self,
         now: Duration,
@@ -89,7 +90,7 @@ impl Directory {
         self.lost.expire(ctx);
     }
 
-    /// Another node remembers that it was lost so long ago.
+    /// Another node reports that it was lost so long ago.
     pub(super) fn on_heard_lost(&mut self, ctx: &mut Ctx, id: ObjectId, age: Duration) {
         let stands = self.entry(id).is_some_and(|entry| entry.holders.any_alive());
         if !stands && !self.tombstones.contains(id) && age < LOST_TTL && !self.lost.contains(id) {
@@ -98,8 +99,8 @@ impl Directory {
         }
     }
 
-    /// Objects in a shard that were complete and are lost, as far as this node knows, and how long ago; for their
-    /// backup, also those that nobody but this node could tell of.
+    /// Lost objects of a shard, as far as this node knows, with the time since each was lost. For the backup, also
+    /// objects that no other node could report.
     pub fn losses_of(
         &self,
         ctx: &Ctx,
@@ -119,12 +120,12 @@ impl Directory {
             told.filter(move |&id| after.is_none_or(|after| id > after)).map(|id| (id, Duration::ZERO))
         });
         let lost = self.lost.of_shard(ctx.now, shard, after);
-        // In order of ids, so that a page can go on behind any of them.
+        // In order of ids, so that a page can continue after any of them.
         let all: BTreeMap<_, _> = of_dead.chain(only_here).chain(discarded).chain(lost).collect();
         all.into_iter().collect()
     }
 
-    /// If the last complete copy is gone, remembers that and tells everyone who waits.
+    /// If the last complete copy is gone, records the loss and notifies all that wait.
     pub(super) fn note_if_lost(&mut self, ctx: &mut Ctx, id: ObjectId) {
         let Some(entry) = self.known_entry_mut(id) else { return };
         if matches!(entry.content, Content::Complete { .. }) && !entry.holders.any_alive() {
@@ -135,13 +136,13 @@ impl Directory {
         }
     }
 
-    /// Whether the object was complete once and nobody has it or writes it any more.
+    /// Whether the object was complete once, and no node has or writes it any more.
     fn is_known_lost(&self, id: ObjectId) -> bool {
         let is_alive = self.entry(id).is_some_and(|entry| entry.is_alive());
         self.lost.contains(id) && !is_alive && self.is_active(id.shard())
     }
 
-    /// If the object is lost, says so to `to`, or to everyone who waits.
+    /// If the object is lost, notifies `to`, or all that wait.
     pub(super) fn tell_if_lost(&self, ctx: &mut Ctx, id: ObjectId, to: Option<NodeId>) {
         let Some(entry) = self.entry(id).filter(|_| self.is_known_lost(id)) else { return };
         let asking = entry.asks.iter().map(|ask| ask.node);
@@ -152,8 +153,8 @@ impl Directory {
         }
     }
 
-    /// A new owner takes part of an object, in the hands of a node whose sender is dead, for proof that it was
-    /// complete: the owner before may have died together with the last copy.
+    /// At a new owner: a partial copy whose sender is dead counts as proof that the object was complete. The former
+    /// owner may have died together with the last copy.
     pub(super) fn infer_loss(&mut self, ctx: &mut Ctx, id: ObjectId) {
         let Some(entry) = self.entry(id).filter(|entry| !entry.is_alive()) else { return };
         let dead = |sender: NodeId| !ctx.shards.contains(sender);
@@ -170,7 +171,7 @@ impl Directory {
         self.tell_if_lost(ctx, id, None);
     }
 
-    /// With its writer gone, part of a writing is of no use: its receivers drop it and ask again.
+    /// Part of a writing is of no use once its writer is gone: its receivers drop it and ask again.
     pub(super) fn drop_orphans(&mut self, ctx: &mut Ctx, id: ObjectId) {
         if !self.is_active(id.shard()) {
             return;
@@ -184,8 +185,8 @@ impl Directory {
         }
     }
 
-    /// `receiver` asks for the rest of a writing that nobody can complete: it missed the word to drop its part, and
-    /// hears it again.
+    /// `receiver` asks for the rest of a writing that no node can complete: it missed the verdict to drop its part,
+    /// which is sent again.
     pub(super) fn tell_if_orphaned(&self, ctx: &mut Ctx, id: ObjectId, receiver: NodeId, edition: Edition) {
         let may_come = self.entry(id).is_some_and(|entry| entry.holders.may_complete(edition));
         if self.is_active(id.shard()) && !may_come {

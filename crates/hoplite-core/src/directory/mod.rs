@@ -56,10 +56,10 @@ use tombstones::Tombstones;
 
 pub(crate) use inventory_pulls::{digest_of, Answer, DIGESTED_MAX, SHARDS_PER_PULL};
 
-/// What a request leaves to the core to do.
+/// The part of a request that the core has to carry out.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// Keep an evictable copy of a small object beside its entry, then say so (`on_kept`).
+    /// Keep an evictable copy of a small object beside its entry, then call `on_kept`.
     Keep { id: ObjectId, origin: NodeId, report: CopyReport, payload: Blob },
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Directory {
     tombstones: Tombstones,
     lost: LostIds,
     backups: Backups,
-    /// Objects that a node was told to keep, and has not said that it does.
+    /// Objects that a node was told to pin, and has not reported as pinned.
     pinning: BTreeMap<NodeId, BTreeSet<ObjectId>>,
     pulls: InventoryPulls,
     forwarded: Forwarded,
@@ -77,18 +77,18 @@ pub(crate) struct Directory {
     released: Released,
     /// This node has just started, and had no objects before.
     is_fresh: bool,
-    /// Requests that were dropped because they went round among nodes that do not agree on their owner.
+    /// Count of requests that were dropped because they went round among nodes that do not agree on their owner.
     undeliverable: u64,
 }
 
 impl Directory {
-    /// A node that expects no other owns everything, and knows all there is.
+    /// A node that expects no others: it owns all shards, and its knowledge is complete.
     pub fn alone() -> Self {
         let owned = Shard::all().map(|shard| (shard, OwnedShard::default())).collect();
         Directory { owned, ..Directory::default() }
     }
 
-    /// A node that is to join others: what it owns, and what is known of that, it hears when it has (`start`).
+    /// A node that is about to join others: it learns which shards it owns, and their contents, once it has (`start`).
     pub fn joining(me: NodeId) -> Self {
         let owned = Shard::all().map(|shard| (shard, OwnedShard::recovering())).collect();
         let pulls = InventoryPulls::of_joiner();
@@ -111,7 +111,7 @@ impl Directory {
         self.is_fresh = false;
     }
 
-    /// Entries of objects that exist or are waited for, and tombstones.
+    /// The number of entries (of objects that exist or are waited for), and of tombstones.
     pub fn counts(&self) -> (u64, u64) {
         let entries = self.owned.values().map(|shard| shard.len() as u64).sum();
         (entries, self.tombstones.len() as u64)
@@ -131,7 +131,7 @@ impl Directory {
         gauges.push(gauge("undeliverable requests", 0, 0, self.undeliverable));
     }
 
-    /// Entries that are looked at for the losses in a shard.
+    /// The number of entries that a search for the losses in a shard looks at.
     pub fn entries_in(&self, shard: Shard) -> usize {
         self.owned.get(shard).map_or(0, OwnedShard::len) + self.discarded_in(shard)
     }
@@ -140,7 +140,7 @@ impl Directory {
         self.owned.get(id.shard())?.entry(id)
     }
 
-    /// The entry, new if need be. Only for ids that are owned here.
+    /// The entry; a new one if there is none. Only for ids that are owned here.
     fn entry_mut(&mut self, id: ObjectId) -> &mut Entry {
         self.shard_mut(id.shard()).entry_mut(id)
     }
@@ -153,19 +153,19 @@ impl Directory {
         self.owned.get_mut(shard).expect("it is owned here")
     }
 
-    /// Whether all there is of these ids is known here.
+    /// Whether this owner's knowledge of the shard is complete.
     fn is_active(&self, shard: Shard) -> bool {
         self.owned.get(shard).is_some_and(OwnedShard::is_active)
     }
 
-    /// Brings the index in step after `node` came into the entry of `id`, or went.
+    /// Updates the index after `node` was added to the entry of `id`, or removed.
     fn reindex(&mut self, id: ObjectId, node: NodeId) {
         if let Some(shard) = self.owned.get_mut(id.shard()) {
             shard.reindex(id, node);
         }
     }
 
-    /// Whose bytes the object's are to be; who had a claim to it before has none any more.
+    /// Sets the object's content; a claim that stood before is void.
     fn set_content(&mut self, id: ObjectId, content: Content) {
         let entry = self.entry_mut(id);
         let claimants = [entry.claimant(), content.claimant()];
@@ -183,7 +183,7 @@ impl Directory {
         }
     }
 
-    /// Takes an entry out, with all that points to it.
+    /// Removes an entry, with all references to it.
     fn take_entry(&mut self, id: ObjectId) -> Option<Entry> {
         let entry = self.owned.get_mut(id.shard())?.take(id)?;
         if let Some(keeper) = entry.keeper.as_ref().and_then(|keeper| keeper.node) {
@@ -196,7 +196,7 @@ impl Directory {
         ctx.send(to, PeerMessage::Answer { id, answer }, None);
     }
 
-    /// Serves a request for an id that we own, or holds it until all there is of its shard is known here.
+    /// Serves a request for an id that we own, or holds it until its shard is recovered.
     pub fn on_request(
         &mut self,
         ctx: &mut Ctx,
@@ -236,10 +236,10 @@ impl Directory {
         None
     }
 
-    /// A request of this node about an object is served, or held.
+    /// A request of this node about an object is about to be served or held.
     fn note_origin(&mut self, ctx: &mut Ctx, local: &Copies, origin: NodeId, id: ObjectId) {
         if !ctx.shards.contains(origin) {
-            // If it is dead it will never take anything back.
+            // If it is dead, it will never withdraw anything.
             self.note_stranger(ctx);
         }
         self.sweep_entry(ctx, local, id);
@@ -254,8 +254,8 @@ impl Directory {
         }
     }
 
-    /// The sealed copy here of a small object, if its bytes may go with an answer. A copy that was kept of a put that
-    /// has been withdrawn is about to go, and its bytes may not.
+    /// The sealed copy here of a small object, if its bytes may be sent with an answer. The copy of a withdrawn put is
+    /// about to go, and its bytes may not be sent.
     fn small_to_send(&self, local: &Copies, id: ObjectId) -> Option<CopyId> {
         let copy = local.small_sealed(id)?;
         let edition = local.table[&copy].edition;
@@ -263,15 +263,15 @@ impl Directory {
         holders.any(|(_, held)| held.complete && held.edition == edition).then_some(copy)
     }
 
-    /// What was put by `origin` is given up by it: the copy that was kept here of it, if any, goes first, so
-    /// that nobody takes the object for one that was complete here.
+    /// Whether this request withdraws a put of `origin`. The copy of it that was kept here, if any, is dropped first,
+    /// so that it does not count as a complete copy of the object.
     pub fn is_taken_back(&self, origin: NodeId, id: ObjectId, request: &DirectoryRequest) -> Option<Edition> {
         let &DirectoryRequest::Withdraw { seq, edition } = request else { return None };
         let held = self.entry(id).filter(|entry| !entry.was_shown)?.holders.get(origin)?;
         (held.pinned && held.seq <= seq && held.edition == edition).then_some(edition)
     }
 
-    /// Members changed, and with them who owns what.
+    /// Members changed, and with them the owners of shards.
     pub fn on_moved(&mut self, ctx: &mut Ctx, moved: &Moved) {
         let mut given_up = ShardSet::default();
         for shard in moved.owners.iter() {
@@ -288,13 +288,13 @@ impl Directory {
         self.pull_more(ctx);
     }
 
-    /// Somebody came up. What it knows of our shards is to be heard before those are active that are not yet.
+    /// A member came up. Shards that are not active yet wait for its inventory, too.
     pub fn on_member_up(&mut self, ctx: &mut Ctx, node: NodeId) {
         self.on_node_up(node);
         if self.pulls.awaits_company {
             return self.recover_everything(ctx);
         }
-        // Some may be its own from now on; those we are about to give up.
+        // It may own some of the shards now; those we are about to give up.
         let recovering = self.owned.iter().filter(|(_, owned)| !owned.is_active()).map(|(shard, _)| shard);
         let recovering: Vec<_> = recovering.filter(|&shard| ctx.shards.is_mine(shard)).collect();
         for shard in recovering {
@@ -303,20 +303,20 @@ impl Directory {
         self.pull_more(ctx);
     }
 
-    /// What was said to `node` lately may be lost: what it must know it hears again.
+    /// Recent answers to `node` may have been lost: those that it must know are repeated.
     pub fn repeat_answers(&mut self, ctx: &mut Ctx, node: NodeId) {
         self.sweep_deletions(ctx, node);
         self.sweep_pins(ctx, node);
     }
 
-    /// A member died, or somebody who never was one.
+    /// A member died, or a node that never was a member.
     pub fn on_node_down(&mut self, ctx: &mut Ctx, node: NodeId) {
         self.recovery_node_down(ctx, node);
         self.deletions_node_down(ctx, node);
         self.sweep_node(ctx, node);
     }
 
-    /// What is remembered besides the shards themselves, in words.
+    /// Describes the state that is left besides the shards themselves, in words.
     pub fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
         for (shard, owned) in self.owned.iter() {
@@ -338,7 +338,7 @@ impl Directory {
         left
     }
 
-    /// What is wrong with the indexes, if anything is.
+    /// The first shard whose index is wrong, if any.
     #[cfg(debug_assertions)]
     pub fn wrong_index(&self) -> Option<Shard> {
         self.owned.iter().find(|(_, owned)| !owned.is_index_right()).map(|(shard, _)| shard)

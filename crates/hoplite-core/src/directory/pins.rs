@@ -15,12 +15,12 @@ use super::Directory;
 use crate::ctx::Ctx;
 use crate::timers::Timer;
 
-/// How long until nodes that had no space are told again, if no other node is left.
+/// How long until nodes that had no space are asked again, if no other node is left.
 const PIN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 impl Directory {
-    /// The node that kept the object for good may be gone or going: another complete copy is to stay; and
-    /// if the only one is on a node that leaves, another node gets it.
+    /// The node that pinned the object may be gone or leaving: another complete copy is to be pinned. If the only
+    /// complete copy is on a node that leaves, another node fetches it.
     pub(super) fn secure(&mut self, ctx: &mut Ctx, id: ObjectId) {
         if !self.is_active(id.shard()) {
             return;
@@ -61,7 +61,7 @@ impl Directory {
         }
     }
 
-    /// The copy of `node` is to stay, it says.
+    /// `node` reports that its copy is pinned.
     pub(super) fn on_pinned(&mut self, node: NodeId, id: ObjectId) {
         let Some(entry) = self.known_entry_mut(id) else { return };
         if entry.keeper.as_ref().is_some_and(|keeper| keeper.node == Some(node)) {
@@ -72,7 +72,7 @@ impl Directory {
 
     pub(super) fn on_pin_refused(&mut self, ctx: &mut Ctx, node: NodeId, id: ObjectId) {
         let Some(keeper) = self.known_entry_mut(id).and_then(|entry| entry.keeper.as_deref_mut()) else {
-            // It was told by an owner before us; ours is another choice.
+            // A former owner told it to; ours is another choice.
             return;
         };
         if keeper.node != Some(node) {
@@ -83,7 +83,7 @@ impl Directory {
         self.secure(ctx, id);
     }
 
-    /// It has a complete copy by now, whether it had space for one before or not.
+    /// It has a complete copy by now, whether or not it had space for one before.
     pub(super) fn forget_refusal(&mut self, node: NodeId, id: ObjectId) {
         if let Some(keeper) = self.known_entry_mut(id).and_then(|entry| entry.keeper.as_deref_mut()) {
             keeper.refused.retain(|&refused| refused != node);
@@ -98,8 +98,8 @@ impl Directory {
         }
     }
 
-    /// Some of what `node` was to keep: what was said to it may be lost, so that it is told again; if it is gone,
-    /// another one is told. Returns the last of them where there may be more.
+    /// Handles some of the objects that `node` was to pin. Our request may have been lost, so it is repeated; if the
+    /// node is gone, another one is chosen. Returns the last of the objects if there may be more.
     pub(super) fn pin_some(
         &mut self,
         ctx: &mut Ctx,
@@ -131,7 +131,7 @@ impl Entry {
         self.complete().any(|(_, held)| held.pinned && !held.leaving)
     }
 
-    /// Who is to keep it: one that has it, else, if all that have it leave, any node.
+    /// Chooses the node to pin it: one that has it or, if all of those are leaving, any node.
     fn choose_keeper(&self, ctx: &Ctx, id: ObjectId) -> Option<NodeId> {
         let known = self.keeper.as_deref();
         let refused = |node: NodeId| known.is_some_and(|keeper| keeper.refused.contains(&node));
@@ -142,7 +142,7 @@ impl Entry {
         }
         let mut complete = self.complete().peekable();
         if complete.peek().is_none() || complete.any(|(_, held)| !held.leaving) {
-            // Being written or reduced: its writer will pin it. Or it stays as it is, for want of space.
+            // It is being written or reduced: its writer will pin it. Or it stays as it is, for want of space.
             return None;
         }
         let told = known.and_then(|keeper| keeper.node).filter(|&node| eligible(node));

@@ -13,7 +13,7 @@ use super::Directory;
 use crate::copies::Copies;
 use crate::ctx::Ctx;
 
-/// Holders that an asker is told of who waits for long: enough to explain its wait.
+/// Limit of holders that are reported to an asker that has waited for long: enough to explain its wait.
 const EXPLAINED_MAX: usize = 4;
 
 /// How long an asker is kept from a sender that just failed it, if there is no other.
@@ -38,7 +38,7 @@ impl Directory {
         }
     }
 
-    /// Takes in a question for a sender, and says whether it is a new one; none if it is answered.
+    /// Adds an ask. Returns whether it is a new one, or `None` if it has been answered.
     #[expect(clippy::too_many_arguments, reason = "what a question consists of")]
     fn take_ask(
         &mut self,
@@ -65,14 +65,14 @@ impl Directory {
             return None;
         }
         if let Some(gone) = failed.filter(|&node| !ctx.shards.contains(node)) {
-            // It died, or did before we knew it: nobody will withdraw what it said. If it lives, it says
-            // so again when it comes up. First, since what the asker has may be all that is left of the object.
+            // It died, perhaps before we knew it: nobody will withdraw its reports. If it lives, it repeats them
+            // when it comes up. This comes first, because the asker's part may be all that is left of the object.
             self.forget_node(ctx, local, id, gone);
         }
         let distrust = failed.map(|sender| (sender, ctx.now + DISTRUST));
         let fresh = self.entry_mut(id).add_ask(Ask { node: origin, ask, have, distrust });
         self.reindex(id, origin);
-        // Also where we said so before: that word may be lost.
+        // Even if it was notified before: that message may have been lost.
         self.tell_if_lost(ctx, id, Some(origin));
         if let Some(edition) = have {
             self.tell_if_orphaned(ctx, id, origin, edition);
@@ -80,8 +80,8 @@ impl Directory {
         Some(fresh)
     }
 
-    /// Takes in questions about one object that waited for its shard, and answers them together: one by one, each
-    /// would look at all before it.
+    /// Adds asks for one object that were held, and answers them together: one by one, each would look at all those
+    /// before it.
     pub(super) fn on_held_asks(
         &mut self,
         ctx: &mut Ctx,
@@ -125,7 +125,7 @@ impl Directory {
         }
     }
 
-    /// Someone has waited for a while: if it still does, it may tell its caller why.
+    /// An asker has waited for a while: if it still does, it gets an explanation for its caller.
     fn explain(&self, ctx: &mut Ctx, origin: NodeId, id: ObjectId, ask: u64) {
         let Some(entry) = self.entry(id) else { return };
         if entry.asks.of(origin).is_some_and(|waiting| waiting.ask == ask) {
@@ -160,13 +160,13 @@ impl Directory {
             }
         }
         if !fresh {
-            // It may have heard otherwise from an owner that has died since.
+            // An owner that has died since may have reported otherwise.
             self.answer(ctx, origin, id, DirectoryAnswer::Holders { nodes });
         }
         self.tell_if_lost(ctx, id, Some(origin));
     }
 
-    /// Who watches an object for its bytes has them, or watches no more.
+    /// Ends the subscription of a node that has got the bytes it watched for, or no longer watches.
     pub(super) fn end_subscription(&mut self, id: ObjectId, subscriber: NodeId) {
         let Some(entry) = self.known_entry_mut(id) else { return };
         entry.unsubscribe(subscriber);
@@ -174,8 +174,8 @@ impl Directory {
         self.drop_if_empty(id);
     }
 
-    /// `node` may have taken questions about this shard back, and its word of that been lost: it hears how they
-    /// stand, and takes them back once more. Says how many entries were looked at.
+    /// `node` may have cancelled questions about this shard, and the cancellations may have been lost. It is sent the
+    /// state of its questions, and cancels them again if need be. Returns the number of entries looked at.
     pub(super) fn repeat_state_of_questions(&self, ctx: &mut Ctx, shard: Shard, node: NodeId) -> usize {
         let owned = self.owned.get(shard).filter(|owned| owned.is_active() && ctx.shards.contains(node));
         let Some(owned) = owned else { return 0 };
@@ -192,7 +192,7 @@ impl Directory {
         owned.count_of(node)
     }
 
-    /// Who asks gets the object without being told to, and who was sent it counts as a holder.
+    /// Tells these nodes to fetch the object, except those that have it or have asked for it.
     pub(super) fn on_bring(&self, ctx: &mut Ctx, id: ObjectId, nodes: Vec<NodeId>) {
         let entry = self.entry(id);
         let has_or_asks = |node: &NodeId| entry.is_some_and(|entry| entry.has_or_asks(*node));

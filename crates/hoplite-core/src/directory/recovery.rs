@@ -31,8 +31,8 @@ impl Directory {
         }
     }
 
-    /// We were held for dead, or may have been: others may have owned all of our shards meanwhile. Nothing is accepted
-    /// before they are heard: what waits in our sockets may be of long ago.
+    /// We were believed dead, or may have been: others may have owned all of our shards meanwhile. Nothing is accepted
+    /// before their inventories are here, because messages that wait in our sockets may be old.
     pub fn recover_everything(&mut self, ctx: &mut Ctx) {
         let members: BTreeSet<_> = ctx.shards.iter().filter(|&node| node != ctx.me).collect();
         self.pulls.awaits_company = members.is_empty();
@@ -52,7 +52,7 @@ impl Directory {
         self.pull_more(ctx);
     }
 
-    /// `node` may know of the shard, too, which is still being recovered.
+    /// A shard that is still being recovered also waits for the inventory of `node`.
     pub(super) fn await_also(&mut self, shard: Shard, node: NodeId) {
         if self.owned.contains(shard) {
             self.await_word_of(node, shard);
@@ -60,7 +60,7 @@ impl Directory {
         }
     }
 
-    /// The shard is not active before `node` has told what it knows of it.
+    /// The shard is not active before the inventory of `node` has been applied.
     pub(super) fn await_word_of(&mut self, node: NodeId, shard: Shard) {
         let Some(owned) = self.owned.get_mut(shard) else { return };
         if self.pulls.begin_awaiting(node, shard) {
@@ -89,12 +89,12 @@ impl Directory {
         }
     }
 
-    /// Whether some shard waits for others' word.
+    /// Whether some shard waits for inventories.
     pub fn is_recovering(&self) -> bool {
         self.owned.values().any(|owned| !owned.is_active())
     }
 
-    /// What `node` said lately may be lost, or was not listened to.
+    /// Recent reports of `node` may have been lost, or dropped.
     pub fn pull_again(&mut self, ctx: &mut Ctx, node: NodeId) {
         self.pulls.defer_no_more(ctx, node);
         for shard in self.owned.keys() {
@@ -107,7 +107,7 @@ impl Directory {
         self.pull_more(ctx);
     }
 
-    /// `node` takes another one for the owner of this shard: our question tells it better.
+    /// `node` takes another node for the owner of this shard: our pull corrects that.
     pub fn pull_shard(&mut self, ctx: &mut Ctx, node: NodeId, shard: Shard) {
         if ctx.shards.contains(node) && self.owned.contains(shard) {
             self.pulls.enqueue(node, Scope::All, shard);
@@ -115,18 +115,18 @@ impl Directory {
         }
     }
 
-    /// We are the shard's backup from now on, and are to know what only its owner does.
+    /// We are the shard's backup from now on, and need the ids that only its owner could report.
     pub(super) fn pull_past(&mut self, ctx: &mut Ctx, shard: Shard) {
         let owner = ctx.shards.owner_of(shard);
         self.pulls.enqueue(owner, Scope::Past, shard);
     }
 
-    /// A node has just started, it says: there is nothing to ask it for.
+    /// A node reports that it has just started: it has no inventory.
     pub fn on_fresh(&mut self, node: NodeId) {
         self.pulls.forget_unawaited(node);
     }
 
-    /// `node` has told all it knows of the shard, or is gone.
+    /// The inventory of `node` of the shard is complete, or the node is gone.
     pub(super) fn on_heard(&mut self, ctx: &mut Ctx, shard: Shard, node: NodeId) {
         let was_awaited = self.pulls.await_no_more(node, shard);
         let Some(recovering) = self.owned.get_mut(shard).and_then(OwnedShard::recovery_mut) else { return };
@@ -136,7 +136,7 @@ impl Directory {
         }
     }
 
-    /// What `node` knows will not come.
+    /// The inventory of `node` will not come.
     pub(super) fn await_nothing_of(&mut self, ctx: &mut Ctx, node: NodeId) {
         for shard in self.pulls.awaited_of(node).iter() {
             self.on_heard(ctx, shard, node);

@@ -12,7 +12,7 @@ use crate::copies::Copies;
 use crate::ctx::Ctx;
 
 impl Directory {
-    /// A copy exists, or changed. The bytes of a small one are to be kept beside the entry, where there is none.
+    /// A copy exists, or changed. Returns an effect if the bytes of a small object are to be kept beside its entry.
     #[expect(clippy::too_many_arguments, reason = "what a report consists of")]
     pub(super) fn on_announce(
         &mut self,
@@ -31,7 +31,7 @@ impl Directory {
         let decision = match (report.stamp, report.claim) {
             (Some(stamp), _) => self.absorb(ctx, origin, id, &report, stamp),
             (None, Some(claim)) => self.decide_writing(ctx, origin, id, &report, claim),
-            // Nobody can have it but from somebody whose content was accepted.
+            // A copy without a claim must come from a node whose content was accepted.
             (None, None) => Decision::Refused(Verdict::Abandoned),
         };
         let stamp = match decision {
@@ -62,7 +62,7 @@ impl Directory {
             self.note_shown(id, edition);
         }
         if decided_now {
-            // Parts of what was given up before must not be mixed with it.
+            // Parts of a writing that was abandoned before must not be mixed with it.
             self.drop_orphans(ctx, id);
         }
         let payload = payload.filter(|payload| {
@@ -126,7 +126,7 @@ impl Directory {
         self.serve_asks(ctx, local, id);
     }
 
-    /// Tells all who watch the object of the copy of `node`.
+    /// Notifies all subscribers of the object of the copy of `node`.
     pub(super) fn tell_subscribers(
         &mut self,
         ctx: &mut Ctx,
@@ -144,8 +144,8 @@ impl Directory {
         }
     }
 
-    /// Tells a subscriber of the copy of `node`; with the bytes, if it wants so many and they are here. Returns
-    /// whether they went with it.
+    /// Notifies a subscriber of the copy of `node`; with the bytes, if it wants so many and they are here. Returns
+    /// whether the bytes were sent with it.
     #[expect(clippy::too_many_arguments, reason = "what an answer consists of")]
     pub(super) fn tell_copy(
         &self,
@@ -157,7 +157,7 @@ impl Directory {
         report: CopyReport,
         bytes_max: Option<u64>,
     ) -> bool {
-        // With one of the reports is enough: that of the copy which was put. Whose it is has the bytes.
+        // Only with one of the reports: that of the copy that was put. That copy's node has the bytes itself.
         let wanted = bytes_max.is_some_and(|most| report.size <= most);
         let carries = wanted && report.complete && report.pinned && ![node, ctx.me].contains(&subscriber);
         let is_it = |copy: &CopyId| local.table[copy].edition == report.edition;
@@ -191,7 +191,7 @@ impl Directory {
             if let Some((claim, stamp)) =
                 entry.stands_for(origin).filter(|(claim, _)| held.claim == Some(*claim))
             {
-                // A coordinator that gave its claim up before this copy was judged says so once more.
+                // A coordinator that released its claim before this copy was judged releases it again.
                 self.tell_claim_verdict(ctx, id, claim, Verdict::Accepted(stamp));
             }
             if self.entry(id).is_some_and(|entry| entry.content == Content::None) {
@@ -203,7 +203,7 @@ impl Directory {
         self.drop_if_empty(id);
     }
 
-    /// After the copy of `node` has been taken out of the entry.
+    /// Follows up after the copy of `node` has been removed from the entry.
     pub(super) fn after_removal(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId, node: NodeId) {
         self.reindex(id, node);
         if !self.is_active(id.shard()) {
@@ -211,7 +211,7 @@ impl Directory {
                 matches!(entry.content, Content::Complete { .. }) && !entry.holders.any_alive()
             };
             if self.entry(id).is_some_and(lost) {
-                // Unless somebody is still to report a copy.
+                // For now: another copy may still be reported.
                 self.lost.insert(ctx, id, LOST_TTL);
             }
             return self.drop_if_empty(id);
@@ -226,8 +226,8 @@ impl Directory {
         self.drop_if_empty(id);
     }
 
-    /// Who asks, or asks no more, had nothing complete when it asked: what it was sent for an answer, and counts
-    /// as a holder for, it has not taken.
+    /// A node that asks, or cancels its ask, had no complete copy at that time. So it has not kept an object that it
+    /// was sent inline, and for which it counts as a holder.
     pub(super) fn on_not_taken(
         &mut self,
         ctx: &mut Ctx,
@@ -244,8 +244,8 @@ impl Directory {
         }
     }
 
-    /// Whether this ask was answered with the object itself, that is under way, and nobody else has it any more. The
-    /// next time it is repeated, the answer got lost.
+    /// Whether this ask was answered with the object itself, which is still under way, and no other node has it any
+    /// more. When the ask is repeated once more, that answer was lost.
     pub(super) fn may_be_taken(&mut self, local: &Copies, origin: NodeId, id: ObjectId, ask: u64) -> bool {
         let is_here = self.small_to_send(local, id).is_some();
         let Some(entry) = self.known_entry_mut(id).filter(|_| !is_here) else { return false };
@@ -259,7 +259,7 @@ impl Directory {
         true
     }
 
-    /// A node that is gone holds, asks, watches and writes nothing.
+    /// Removes all that a node which is gone holds, asks, watches and writes.
     pub(super) fn forget_node(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId, node: NodeId) {
         let Some(entry) = self.known_entry_mut(id) else { return };
         entry.asks.remove(node);
@@ -290,7 +290,7 @@ impl Entry {
         }
     }
 
-    /// The writer of `edition` gave it up. If the object was only ever complete in its word, it never was.
+    /// The writer of `edition` gave it up. If only that writer reported the object complete, it never was.
     fn take_back(&mut self, origin: NodeId, edition: Edition, claim: Option<Claim>) {
         let is_its = |claim: Claim| claim.by == origin && claim.number == edition.writing;
         let has_others = self.holders.iter().any(|(_, held)| held.complete);

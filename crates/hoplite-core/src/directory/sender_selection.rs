@@ -23,26 +23,26 @@ use crate::cost;
 use crate::ctx::Ctx;
 use crate::timers::Timer;
 
-/// How much the owner's link may have to carry of small objects that it sends for an answer; those who ask
-/// then get them from others who have them. To be lent one takes about as long.
+/// Limit on the time that the owner's link needs for the small objects that it sends with answers. Beyond it, askers
+/// are lent other holders. Being lent a sender takes about as long.
 const INLINE_LINK_TIME: Duration = Duration::from_millis(1);
 
-/// How an ask is answered.
+/// The answer to an ask.
 enum Choice {
     Inline(CopyId),
     Lend(NodeId),
-    /// We have what we asked for ourselves; our word that we ask no more is on its way.
+    /// We have the object that we asked for ourselves; our cancellation is on its way.
     Drop,
-    /// Not now; perhaps then.
+    /// No answer now; perhaps at that time.
     Wait(Option<Duration>),
 }
 
-/// Facts found out while the asks on one object are answered, so that they are not looked up for each of them.
+/// Facts found while the asks for one object are answered, so that they are not computed again for each ask.
 #[derive(Default)]
 struct Turn {
-    /// Copies that are known to lead to a source, however long the way.
+    /// Copies that are known to lead to a source, however long the chain.
     sound: BTreeSet<NodeId>,
-    /// Copies that may be lent to more, if to several at once.
+    /// Copies that may be lent to more receivers, where several are allowed.
     open: Option<Open>,
 }
 
@@ -54,7 +54,8 @@ struct Open {
 
 type Rank = (usize, usize, usize, NodeId);
 
-/// Its link is that of all its objects, of which we know nothing (docs/decisions/0015).
+/// Considers this object only. All objects of a node share its link, but the owner knows nothing of the others
+/// (docs/decisions/0015).
 fn rank(node: NodeId, held: &Held, fanout: usize) -> Option<Rank> {
     let lent = held.lent.len();
     (lent < fanout).then(|| ((held.served + lent) / fanout, held.depth, lent, node))
@@ -84,7 +85,7 @@ impl Turn {
 }
 
 impl Directory {
-    /// Answers every ask on `id` that can be answered now.
+    /// Answers every ask for `id` that can be answered now.
     pub fn serve_asks(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId) {
         if !self.is_active(id.shard()) {
             return;
@@ -115,7 +116,7 @@ impl Directory {
                 Choice::Lend(sender) => {
                     turn.lend(entry, sender, &ask);
                     self.answer_lend(ctx, id, ask.node, ask.ask, sender);
-                    // Those before it may now stream behind it.
+                    // Asks passed over before it may now stream from it.
                     passed = 0;
                 }
                 Choice::Drop | Choice::Wait(_) => {}
@@ -150,8 +151,8 @@ impl Directory {
         }
     }
 
-    /// Sends an asker the object itself. It need not report its copy: that counts from now on, as if it had been
-    /// reported with the question. If the asker does not keep it, it says so.
+    /// Sends an asker the object itself. The asker need not report its copy: the copy counts from now on, as if it had
+    /// been reported with the ask. An asker that does not keep it withdraws it.
     fn answer_inline(
         &mut self,
         ctx: &mut Ctx,
@@ -181,14 +182,14 @@ impl Directory {
             stamp,
             claim: None,
         };
-        // What the backup was told still counts: the answer may get lost.
+        // The id sent to the backup still counts: the answer may get lost.
         if self.entry_mut(id).take_report(asker, report.clone()) {
             self.reindex(id, asker);
             self.tell_subscribers(ctx, local, id, asker, &report);
         }
     }
 
-    /// Tells an asker which sender it is lent.
+    /// Sends an asker the sender that it is lent.
     pub(super) fn answer_lend(&self, ctx: &mut Ctx, id: ObjectId, asker: NodeId, ask: u64, sender: NodeId) {
         let entry = self.entry(id).expect("it has holders");
         let held = entry.holders.get(sender).expect("chosen from them");
@@ -196,8 +197,8 @@ impl Directory {
         self.answer(ctx, asker, id, DirectoryAnswer::Lend { ask, sender, edition, size, header, stamp });
     }
 
-    /// Owners that knew nothing of each other may have lent senders in a ring. If `reporter` turns out to sit in
-    /// one, it is to ask for another sender.
+    /// Owners that knew nothing of each other may have lent senders in a cycle. If `reporter` is in one, it is told to
+    /// ask for another sender.
     pub(super) fn break_cycle(&self, ctx: &mut Ctx, id: ObjectId, reporter: NodeId) {
         let Some(entry) = self.entry(id).filter(|entry| entry.holders.is_in_cycle(reporter)) else { return };
         let held = entry.holders.get(reporter).expect("it is in a ring");
@@ -214,7 +215,7 @@ fn fanout_of(ctx: &Ctx, entry: &Entry) -> usize {
 }
 
 impl Entry {
-    /// The best sender for an ask, if one is free, `besides` this one.
+    /// The best sender for an ask, if one is free; never the node in `besides`.
     fn choose_sender(
         &self,
         ctx: &Ctx,
@@ -225,14 +226,14 @@ impl Entry {
     ) -> Option<NodeId> {
         let Turn { sound, open } = turn;
         let distrusted = ask.distrust.filter(|&(_, until)| until > ctx.now).map(|(sender, _)| sender);
-        // Continuing an edition spares the bytes we have; any other means starting over. One that leads
+        // Continuing an edition saves the asker's bytes; any other means starting over. One that leads
         // to no source any more is no reason to wait.
         let continues = |held: &Held| Some(held.edition) == ask.have;
         let source = |(node, held): (NodeId, &Held)| {
             node != ask.node && continues(held) && self.holders.leads_to_source(node, ask.node, sound)
         };
         let any_continues = ask.have.is_some() && self.holders.iter().any(source);
-        // Streaming behind a small object is not worth it: it is there in one piece or not.
+        // Streaming behind a small object is not worth it: either all of it is there, or it cannot be lent.
         let is_large = self.size().is_some_and(|size| size > limits::INLINE_BYTES_MAX);
         let is_eligible = |&(node, held): &(NodeId, &Held)| {
             node != ask.node
@@ -252,7 +253,7 @@ impl Entry {
         by_rank.into_iter().find(is_eligible).map(|(node, _)| node)
     }
 
-    /// Notes that `sender` now sends to the asker, and counts that as a partial copy at once, so that the next
+    /// Records that `sender` now sends to the asker, whose copy counts as a partial one at once, so that the next
     /// asker can stream behind it.
     fn lend(&mut self, sender: NodeId, ask: &Ask) {
         let receiver = ask.node;
@@ -274,7 +275,7 @@ impl Entry {
             depth: 0,
         };
         match self.holders.get(receiver) {
-            // An old ask of a node that has its own copy by now: what it reported itself stands.
+            // An old ask of a node that has its own copy by now: its own report counts.
             Some(known) if known.is_alive() => {}
             Some(_) => {
                 self.holders.change(receiver, |known| {

@@ -11,11 +11,11 @@ use super::held::HeldRequests;
 use super::holders::Held;
 use crate::ctx::Ctx;
 
-/// Requests that wait in all recovering shards together, about 200 bytes each. Those dropped are repeated by
-/// whoever misses an answer.
+/// Limit of requests held for all recovering shards together, about 200 bytes each. Dropped ones are repeated by
+/// their senders, which miss an answer.
 pub(super) const HELD_MAX: usize = 65_536;
 
-/// What waits until the shard is active.
+/// The state of a shard until it is active.
 #[derive(Debug, Default)]
 pub(super) struct Recovering {
     /// How many members' inventories are still to come.
@@ -31,7 +31,7 @@ pub(super) struct OwnedShard {
 }
 
 impl OwnedShard {
-    /// Others may know of its objects.
+    /// A shard of whose objects other nodes may know.
     pub fn recovering() -> Self {
         OwnedShard { recovering: Some(Box::default()), ..OwnedShard::default() }
     }
@@ -44,12 +44,12 @@ impl OwnedShard {
         self.recovering.as_deref_mut()
     }
 
-    /// One more member's inventory is to come, also if it was active before.
+    /// One more member's inventory is to come, even if the shard was active before.
     pub fn await_one_more(&mut self) {
         self.recovering.get_or_insert_default().awaited += 1;
     }
 
-    /// Everyone has been heard: what was held waits no longer.
+    /// All inventories are here: returns the held requests.
     pub fn activate(&mut self) -> Vec<(ObjectId, NodeId, DirectoryRequest)> {
         self.recovering.take().map(|recovering| recovering.held.into_requests()).unwrap_or_default()
     }
@@ -102,7 +102,7 @@ impl OwnedShard {
         }
     }
 
-    /// Objects behind `after` of which every complete copy was on a node that is no member.
+    /// Objects after `after` whose complete copies were all on nodes that are not members.
     pub fn lost_with_strangers<'a>(
         &'a self,
         ctx: &'a Ctx,
@@ -116,7 +116,7 @@ impl OwnedShard {
         behind.filter(move |(_, entry)| is_lost(entry)).map(|(&id, _)| id)
     }
 
-    /// Takes an entry out, with all that points to it.
+    /// Removes an entry, with all references to it.
     pub fn take(&mut self, id: ObjectId) -> Option<Entry> {
         let entry = self.entries.remove(&id)?;
         let nodes: BTreeSet<_> = entry.nodes().collect();
@@ -124,7 +124,7 @@ impl OwnedShard {
         Some(*entry)
     }
 
-    /// Whether the index says what the entries do.
+    /// Whether the index agrees with the entries.
     #[cfg(debug_assertions)]
     pub fn is_index_right(&self) -> bool {
         let mut right: BTreeMap<NodeId, BTreeSet<ObjectId>> = BTreeMap::new();

@@ -16,32 +16,32 @@ use crate::copies::Copies;
 use crate::ctx::Ctx;
 use crate::timers::Timer;
 
-/// Entries that one turn looks at.
+/// Limit of entries that one turn looks at.
 const ENTRIES_PER_TURN: usize = 256;
 
-/// How long somebody who is no member may be involved in entries: by then it is one, or it died before.
+/// How long a node that is not a member may be involved in entries: by then it is one, or it died before.
 const STRANGERS_FOR: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 pub(super) struct Sweeps {
-    /// Recovered shards whose entries are to be looked after.
+    /// Recovered shards whose entries have yet to be processed.
     activate: VecDeque<Shard>,
-    /// Shards of which a node has told all it knows, and the number that what it knows has at least.
+    /// Shards whose inventory a node has sent in full, and the sequence number below which its reports are void.
     unrepeated: BTreeMap<(Shard, NodeId), u64>,
-    /// Shards of which a node is asked for all it knows, and is to hear how its questions stand.
+    /// Shards of which a node's inventory is being pulled; the node is to be sent the state of its questions.
     questions: BTreeSet<(Shard, NodeId)>,
-    /// Nodes that are gone, and the last shard that was looked at for each.
+    /// Nodes that are gone, and for each the last shard that was swept.
     forget: BTreeMap<NodeId, Option<Shard>>,
-    /// Shards of others now. What is lost of them by the death of nodes that were not forgotten in time is to be
-    /// remembered.
+    /// Shards that others own now. Losses in them through nodes that died, but were not swept in time, have yet to be
+    /// recorded.
     discard: BTreeMap<Shard, OwnedShard>,
-    /// Nodes that are to be told again of deletions under way, or that died before they heard of them, and the last
-    /// that was looked at for each.
+    /// Nodes that are to be notified again of deletions under way, or that died before they acknowledged them; and for
+    /// each the last deletion that was looked at.
     repeat: BTreeMap<NodeId, Option<ObjectId>>,
-    /// Nodes that are to be told again what to keep, or that died before they said that they do, and the last object
-    /// of each that was looked at.
+    /// Nodes that are to be told again what to pin, or that died before they reported it as pinned; and for each the
+    /// last object that was looked at.
     pins: BTreeMap<NodeId, Option<ObjectId>>,
-    /// The shard whose backup was told last, of all that are to be told again.
+    /// The shard whose backup was sent its ids last, while all are sent again.
     renew: Option<Option<Shard>>,
 }
 
@@ -59,7 +59,7 @@ impl Sweeps {
 }
 
 impl Sweeps {
-    /// Drops inventories that are not worked on yet: these nodes are asked anew about these shards, or not at all.
+    /// Drops inventories that are not applied yet: these nodes are asked anew about these shards, or not at all.
     pub fn forget_heard(&mut self, is_void: impl Fn(Shard, NodeId) -> bool) {
         self.unrepeated.retain(|&(shard, node), _| !is_void(shard, node));
     }
@@ -107,7 +107,7 @@ impl Directory {
         self.work_soon(ctx);
     }
 
-    /// It lives: what it says itself now stands.
+    /// The node lives: its own reports stand from now on.
     pub fn on_node_up(&mut self, node: NodeId) {
         self.sweeps.forget.remove(&node);
     }
@@ -125,7 +125,7 @@ impl Directory {
         }
     }
 
-    /// What is lost of a shard that we owned until a moment ago.
+    /// The losses in a shard that we owned until a moment ago.
     pub(super) fn lost_of_discarded<'a>(
         &'a self,
         ctx: &'a Ctx,
@@ -139,7 +139,7 @@ impl Directory {
             .flat_map(move |owned| owned.lost_with_strangers(ctx, after))
     }
 
-    /// Entries of a shard that we owned until a moment ago.
+    /// The number of entries of a shard that we owned until a moment ago.
     pub(super) fn discarded_in(&self, shard: Shard) -> usize {
         self.sweeps.discard.get(&shard).map_or(0, OwnedShard::len)
     }
@@ -149,7 +149,7 @@ impl Directory {
         self.work_soon(ctx);
     }
 
-    /// One turn. Returns the copies here that were kept for who has taken back what it said of them.
+    /// One turn. Returns copies that were kept here for writers that have withdrawn them.
     pub fn work(&mut self, ctx: &mut Ctx, local: &Copies) -> Vec<(ObjectId, Edition)> {
         let mut taken_back = Vec::new();
         let mut left = ENTRIES_PER_TURN;
@@ -163,7 +163,7 @@ impl Directory {
         taken_back
     }
 
-    /// Does a piece of it; says how many entries that were.
+    /// Does a piece of the work; returns how many entries it looked at.
     fn work_on(
         &mut self,
         ctx: &mut Ctx,
@@ -241,7 +241,7 @@ impl Directory {
         ids.len()
     }
 
-    /// An entry that is looked at names nobody who is gone.
+    /// Removes nodes that are gone from an entry before it is used.
     pub(super) fn sweep_entry(&mut self, ctx: &mut Ctx, local: &Copies, id: ObjectId) {
         if self.sweeps.forget.is_empty() {
             return;
@@ -253,7 +253,7 @@ impl Directory {
         }
     }
 
-    /// All that others know of the shard is known here: what follows from it, and what waited for it.
+    /// A shard's inventories are complete here: applies the consequences, and serves held requests.
     fn activate(&mut self, ctx: &mut Ctx, local: &Copies, shard: Shard) -> usize {
         let Some(owned) = self.owned.get_mut(shard) else { return 0 };
         let is_due =
@@ -264,7 +264,7 @@ impl Directory {
         let held = owned.activate();
         let ids = owned.ids();
         self.pulls.demanded.remove(&shard);
-        // Writers first: parts of what they write are no orphans.
+        // Writers first: partial copies of their writings are no orphans.
         let is_report = |request: &DirectoryRequest| matches!(request, DirectoryRequest::Announce { .. });
         let (reports, others): (Vec<_>, Vec<_>) =
             held.into_iter().partition(|(_, _, request)| is_report(request));
@@ -287,7 +287,7 @@ impl Directory {
             self.reindex(id, gone);
         }
         self.end_released_claim(ctx, local, id);
-        // Before anything counts as lost or orphaned: one of them may have the last copy.
+        // Before anything counts as lost or orphaned: a contender may have the last copy.
         self.settle_contenders(ctx, local, id);
         self.infer_loss(ctx, id);
         self.drop_orphans(ctx, id);
@@ -304,8 +304,8 @@ impl Directory {
         }
     }
 
-    /// Who reported or asked and is still no member died before we knew it. If it lives, it is asked to say
-    /// everything again when it comes up.
+    /// Nodes that reported or asked and are still not members: they died before we knew them. One that lives is asked
+    /// to resync when it comes up.
     pub fn strangers(&self, ctx: &Ctx) -> BTreeSet<NodeId> {
         let involved = self.owned.values().flat_map(OwnedShard::nodes);
         involved.filter(|&node| !ctx.shards.contains(node)).collect()

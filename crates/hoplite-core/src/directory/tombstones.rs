@@ -19,14 +19,14 @@ use super::Directory;
 use crate::ctx::Ctx;
 use crate::timers::Timer;
 
-/// Tombstones of one node, some 55 bytes each. With more the oldest go early: a late announcement of one of
-/// those raises the object again.
+/// Limit of one node's tombstones, some 55 bytes each. Beyond it the oldest go early: a late announcement of one of
+/// those revives the object.
 const TOMBSTONES_MAX: usize = 1 << 20;
 
-/// Deletes under way at one owner, about 150 bytes each. One more waits until it is asked for again.
+/// Limit of deletes under way at one owner, about 150 bytes each. Further ones wait until they are repeated.
 const DELETIONS_MAX: usize = 1 << 18;
 
-/// When the object was deleted, and the second of this node's clock in which that is forgotten; in 12 bytes.
+/// The time of the deletion, and the second of this node's clock in which it is forgotten; in 12 bytes.
 #[derive(Debug, Clone, Copy)]
 struct Tombstone {
     stamp: [u32; 2],
@@ -58,7 +58,7 @@ impl Tombstone {
 #[derive(Debug, Default)]
 pub(super) struct Tombstones {
     table: Expiring<Tombstone, TOMBSTONES_MAX>,
-    /// Those that not everyone has heard of.
+    /// Deletions that not all nodes have acknowledged.
     deletions: BTreeMap<ObjectId, UnderWay>,
     put_off: u64,
 }
@@ -66,7 +66,7 @@ pub(super) struct Tombstones {
 #[derive(Debug, Default)]
 struct UnderWay {
     unheard: BTreeSet<NodeId>,
-    /// Whom to tell when it is done.
+    /// The calls to answer when it is done.
     deleters: Vec<(NodeId, u64)>,
 }
 
@@ -100,7 +100,7 @@ impl Tombstones {
         self.table.of_shard(shard, after).map(move |(id, tombstone)| (id, tombstone.deletion(now)))
     }
 
-    /// Remembers a deletion, if its time is not over; false if it is, or was known.
+    /// Records a deletion, if its lifetime is not over. Returns false if it is, or if the deletion was known.
     fn insert(&mut self, ctx: &mut Ctx, id: ObjectId, Deletion { stamp, age_ms }: Deletion) -> bool {
         ctx.clock.observe(ctx.now, stamp);
         let left = limits::TOMBSTONE_TTL.saturating_sub(Duration::from_millis(age_ms));
@@ -145,16 +145,16 @@ impl Directory {
         !self.tombstones.deletions.is_empty()
     }
 
-    /// When the object was deleted, unless something that was accepted since is in the making.
+    /// The time at which the object was deleted, unless a content that was accepted since exists or is being written.
     pub(super) fn deleted_at(&self, id: ObjectId) -> Option<Stamp> {
         let deleted = self.tombstones.get(id)?;
         let later = self.entry(id).and_then(Entry::stamp).is_some_and(|accepted| accepted > deleted);
         (!later).then_some(deleted)
     }
 
-    /// What was accepted then, after the object's deletion, came to nothing: the deletion counts again, also for
-    /// those who have asked since. They may have parts of it, so it counts from then on: they take an earlier
-    /// deletion for that of another object.
+    /// A content that was accepted after the object's deletion came to nothing: the deletion counts again, also for
+    /// nodes that have asked since. They may have parts of that content, so the deletion gets its time of acceptance:
+    /// they take an earlier deletion for that of another object.
     pub(super) fn tell_if_deleted(&mut self, ctx: &mut Ctx, id: ObjectId, accepted: Option<Stamp>) {
         if self.deleted_at(id).is_none() {
             return;
@@ -173,7 +173,7 @@ impl Directory {
             return;
         }
         if self.deleted_at(id).is_none() {
-            // Not before what it deletes, also where that is of a clock too far ahead to be believed.
+            // Not earlier than the deleted content, even if that has a stamp too far ahead to be credible.
             let known = self.entry(id).and_then(Entry::stamp).unwrap_or(Stamp::from_ms(0));
             let stamp = ctx.clock.tick(ctx.now).max(known);
             self.add_tombstone(ctx, id, Deletion { stamp, age_ms: 0 });
@@ -185,7 +185,7 @@ impl Directory {
         self.finish_deletion(ctx, id);
     }
 
-    /// The id is deleted: everyone who has to do with it is told, and nothing is kept of it but that.
+    /// The id is deleted: notifies all nodes concerned, and keeps nothing of it but the tombstone.
     fn add_tombstone(&mut self, ctx: &mut Ctx, id: ObjectId, deletion: Deletion) {
         if self.tombstones.insert(ctx, id, deletion) {
             self.tell_everyone_deleted(ctx, id);
@@ -204,12 +204,12 @@ impl Directory {
         }
         if !concerned.is_empty() {
             self.tombstones.deletions.entry(id).or_default().unheard.extend(concerned);
-            // None of them may be a member.
+            // Perhaps none of them is a member.
             self.finish_deletion(ctx, id);
         }
     }
 
-    /// Somebody says that the object was deleted then.
+    /// A node reports that the object was deleted at that time.
     pub fn on_heard_deleted(&mut self, ctx: &mut Ctx, id: ObjectId, deletion: Deletion) {
         let stamp = deletion.stamp;
         match self.entry(id) {
@@ -217,7 +217,7 @@ impl Directory {
                 let is_final =
                     matches!(entry.content, Content::Complete { .. }) && !entry.may_be_taken_back();
                 if !is_final {
-                    // It counts if that comes to nothing.
+                    // It counts if that content comes to nothing.
                     self.tombstones.insert(ctx, id, deletion);
                 }
             }
@@ -230,8 +230,8 @@ impl Directory {
         }
     }
 
-    /// Refuses what was accepted before its id was deleted, or not at all. What was accepted later, and is complete
-    /// for good, ends the tombstone.
+    /// Refuses a content that was accepted before its id was deleted, or not at all. A later content that is complete
+    /// for good ends the tombstone.
     pub(super) fn refuse_deleted(
         &mut self,
         ctx: &mut Ctx,
@@ -254,7 +254,7 @@ impl Directory {
                 let verdict = DirectoryAnswer::Verdict { edition: report.edition, verdict: Verdict::Deleted };
                 self.answer(ctx, origin, id, verdict);
             }
-            // It is told below.
+            // It is notified below.
             false if report.stamp.is_some() => {}
             false => self.tell_deleted(ctx, origin, id),
         }
@@ -264,7 +264,7 @@ impl Directory {
         true
     }
 
-    /// `node` may serve what is deleted until it has heard so: no delete returns before.
+    /// `node` may serve the deleted object until it has acknowledged the deletion: no delete returns before.
     fn await_deletion_at(&mut self, ctx: &mut Ctx, node: NodeId, id: ObjectId) {
         self.tell_deleted(ctx, node, id);
         let deletions = &mut self.tombstones.deletions;
@@ -280,7 +280,7 @@ impl Directory {
         }
     }
 
-    /// `node` has dropped what it had of the deleted object.
+    /// `node` has dropped its copy of the deleted object.
     pub fn on_deletion_ack(&mut self, ctx: &mut Ctx, node: NodeId, id: ObjectId) {
         if let Some(deletion) = self.tombstones.deletions.get_mut(&id) {
             deletion.unheard.remove(&node);
@@ -288,7 +288,7 @@ impl Directory {
         }
     }
 
-    /// Nobody waits for a node that is no member: it hears of the deletion when it comes back.
+    /// Finishes a deletion that all members have acknowledged. Other nodes are notified when they come back.
     fn finish_deletion(&mut self, ctx: &mut Ctx, id: ObjectId) {
         let Some(deletion) = self.tombstones.deletions.get_mut(&id) else { return };
         if deletion.unheard.iter().any(|&node| ctx.shards.contains(node)) {
@@ -302,12 +302,12 @@ impl Directory {
     }
 
     pub(super) fn deletions_node_down(&mut self, ctx: &mut Ctx, node: NodeId) {
-        // Many may wait for it.
+        // Many deletions may wait for it.
         self.sweep_deletions(ctx, node);
     }
 
-    /// Our word to `node` that something is deleted may be lost; or it is gone, and nobody waits for it. Looks at so
-    /// many deletions under way, and returns the last of them if there may be more.
+    /// Our notifications of deletions to `node` may have been lost, and are repeated; or it is gone, and is no longer
+    /// waited for. Looks at so many deletions under way, and returns the last of them if there may be more.
     pub(super) fn repeat_deletions(
         &mut self,
         ctx: &mut Ctx,
@@ -327,7 +327,7 @@ impl Directory {
         open.last().map(|&(id, _)| id).filter(|_| open.len() >= most)
     }
 
-    /// Deletions in a shard that this node heard of, for another inventory.
+    /// The deletions in a shard that this node knows, for its inventory.
     pub fn tombstones_of(
         &self,
         now: Duration,
@@ -338,7 +338,7 @@ impl Directory {
         any.then(|| self.tombstones.of_shard(now, shard, after)).into_iter().flatten()
     }
 
-    /// Another node owns them now: whoever deletes asks that one.
+    /// Another node owns them now: callers repeat their deletes to that one.
     pub(super) fn give_deletions_up(&mut self, is_mine: impl Fn(Shard) -> bool) {
         self.tombstones.deletions.retain(|id, _| is_mine(id.shard()));
     }
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_tombstone_takes_no_more_than_64_bytes() {
-        // A leaf of the table holds 11 of them, and is two thirds full or more as ids come in no order.
+        // A leaf of the table holds 11 of them, and is at least two thirds full, since ids come in no order.
         let in_table = (size_of::<(Shard, ObjectId)>() + size_of::<Tombstone>()) * 3 / 2;
         let in_list = size_of::<ObjectId>();
         assert!(in_table + in_list <= 64, "{in_table} + {in_list}");

@@ -1,4 +1,4 @@
-//! The question for a sender: asked of the owner, repeated, answered with "not yet", put off for want of space.
+//! Asks the owner for a sender: repeats the ask, handles "not yet", and waits where there is no space.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 
-/// Senders that may bring nothing, one after the other, before the next one is waited for; then twice as long each
-/// time. Where no connection can be made, as for want of descriptors, each is tried and refused within a round trip.
+/// Senders in a row that may bring no bytes before the fetch waits; each further wait is twice as long. Where no
+/// connection can be made, as for want of descriptors, each sender is tried and refused within a round trip.
 const IN_VAIN_MAX: u32 = 2;
 const REST_MIN: Duration = Duration::from_millis(5);
 const REST_MAX: Duration = Duration::from_millis(640);
 
 impl Core {
-    /// The sender broke off: asks for another one, at once or after a rest.
+    /// The sender broke off: asks for another one, at once or after a pause.
     pub(super) fn ask_after_break(&mut self, object: ObjectId) {
         let Some(fetch) = self.fetches.running.get_mut(&object) else { return };
         match fetch.in_vain.checked_sub(IN_VAIN_MAX) {
@@ -53,7 +53,7 @@ impl Core {
         }
     }
 
-    /// Sends the open question to whoever owns the id now.
+    /// Sends the open ask to the current owner of the id.
     pub(crate) fn repeat_ask(&mut self, object: ObjectId) {
         let Some(fetch) = self.fetches.running.get(&object) else { return };
         if fetch.state != State::Asking {
@@ -69,7 +69,7 @@ impl Core {
         self.fetches.running.values().any(|fetch| fetch.state == State::Asking)
     }
 
-    /// The open questions for objects in these shards are to be asked again, a few at a time.
+    /// Schedules the open asks for objects in these shards to be repeated, a few at a time.
     pub(crate) fn repeat_asks(&mut self, shards: &ShardSet) {
         self.fetches.repeats.begin(shards);
     }
@@ -85,7 +85,7 @@ impl Core {
         self.fetches.repeats.are_under_way()
     }
 
-    /// The object is known, but there is no space for it. The owner's answer was its last: from here on it
+    /// The object is known, but there is no space for it. The owner's answer ended our ask, so from here on the object
     /// is watched.
     pub(super) fn wait_for_space_to_fetch(&mut self, object: ObjectId, size: u64) {
         if let Some(fetch) = self.fetches.running.get_mut(&object) {
@@ -95,7 +95,7 @@ impl Core {
         self.wait_for_space(SpaceWaiter::Fetch { object }, size);
     }
 
-    /// Space for a fetch that had none: ask anew, the world has changed since.
+    /// There is space for a fetch that had none: it asks anew, because the object's copies may have changed since.
     pub(crate) fn on_space_for_fetch(&mut self, object: ObjectId) {
         if self.fetches.running.get(&object).is_some_and(|fetch| fetch.state == State::NoSpace) {
             self.ask_for_sender(object);
@@ -106,7 +106,7 @@ impl Core {
     pub(crate) fn on_not_yet(&mut self, object: ObjectId, ask: u64, copies: Vec<Location>) {
         let Some(fetch) = self.fetches.running.get_mut(&object).filter(|fetch| fetch.ask == ask) else {
             if self.copies.live(object).is_none() {
-                // Our word that we ask no more was lost.
+                // Our cancellation of the ask was lost.
                 self.ask_owner(object, DirectoryRequest::CancelAsk { ask }, None);
             }
             return;

@@ -1,4 +1,4 @@
-//! Where a fetch stands, for the messages of time-outs.
+//! Describes the state of a fetch, for the messages of time-outs.
 
 use hoplite_types::client::Location;
 use hoplite_types::ObjectId;
@@ -7,7 +7,7 @@ use super::State;
 use crate::Core;
 
 impl Core {
-    /// Where the fetch of `object` stands, for error messages.
+    /// Describes the state of the fetch of `object`, for error messages.
     pub(crate) fn fetch_diagnostics(&self, object: ObjectId) -> String {
         let mut text = match self.copies.live_copy(object) {
             Some(copy) if copy.upstream.is_some() || copy.watermark > 0 => {

@@ -1,4 +1,4 @@
-//! Getting an object here: one receiver's side of a broadcast [design §5].
+//! Brings an object here: one receiver's side of a broadcast [design §5].
 //!
 //! ```text
 //!   want ──▶ Asking ──Lend──▶ Receiving ──trailer──▶ sealed
@@ -8,12 +8,12 @@
 //!              └─────────────────────────────────┘
 //! ```
 //!
-//! - here: who wants what, and for how long a fetch lives
-//! - `ask`: the question for a sender; `receive`: its answer, the bytes, their end
-//! - `stalls`: a stream that stands still
-//! - `prefetch`: what nobody waits for yet comes a few at a time
-//! - `outcome`: those who want the object get it, or are told that it is lost, deleted or to stay
-//! - `diagnostics`: where a fetch stands, for error messages
+//! - here: the calls and slots that want an object, and how long a fetch lives
+//! - `ask`: asks for a sender; `receive`: the answer, the bytes, the end of the stream
+//! - `stalls`: streams that stall
+//! - `prefetch`: limits how many prefetches run at once
+//! - `outcome`: answers those who want the object, or fails them (lost, deleted); pins it
+//! - `diagnostics`: the state of a fetch, for error messages
 
 mod ask;
 mod diagnostics;
@@ -41,7 +41,7 @@ use outcome::Failing;
 use prefetch::PrefetchLimiter;
 pub(crate) use receive::{Content, Feeds, Transfer};
 
-/// Someone here who needs the object complete.
+/// A call, slot or prefetch here that needs the complete object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Want {
     Call(ClientId, u64),
@@ -53,7 +53,7 @@ pub(crate) enum Want {
 enum State {
     Asking,
     NoSpace,
-    /// Sender after sender has brought nothing: it asks again in a while.
+    /// Several senders in a row brought nothing: it asks again after a pause.
     Resting,
     Receiving(TransferId),
 }
@@ -63,64 +63,64 @@ enum State {
 pub(crate) struct Fetch {
     ask: u64,
     state: State,
-    /// The number of our last word that we do not have the object.
+    /// The number of our last report that we do not have the object.
     withdrew: u64,
     /// The sender that broke off last.
     failed: Option<NodeId>,
-    /// Senders tried so far, and the last of those that broke off with the bytes that were here then:
-    /// for the message of a time-out.
+    /// Senders tried so far, and the last of those that broke off, each with the number of bytes that were here then.
+    /// For the message of a time-out.
     tried: u32,
     broken: VecDeque<(NodeId, u64)>,
-    /// When the owner was first asked for a sender since the last one, and who has the object, says it.
+    /// When the owner was first asked since the last sender, and the copies that it named.
     asked: Duration,
     known: Option<Vec<Location>>,
-    /// The owner said that the object is lost, and lent no sender since.
+    /// The owner reported the object lost, and has lent no sender since.
     lost: bool,
-    /// How often in a row a sender that stood still was given up, and where.
+    /// How often in a row a stalled sender was given up, and at which byte.
     given_up: (u32, u64),
-    /// How often in a row a sender broke off before it had brought anything.
+    /// How often in a row a sender broke off without having brought any byte.
     in_vain: u32,
 }
 
-/// Objects that are wanted here, beyond which prefetches are left out: they are hints.
+/// Limit on objects wanted here, beyond which prefetches are dropped: they are hints.
 const PREFETCH_WANTS_MAX: usize = 1 << 17;
 
-/// Why a call that waits for an object may go on before it is sealed here.
+/// Why a call that waits for an object may continue before the object is sealed here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Early {
-    /// A put of it: when nothing here is in its way any more.
+    /// A put of it continues when no copy here is in its way any more.
     Put,
-    /// A get that is content with a copy in the making.
+    /// A get that accepts a partial copy.
     Get,
-    /// A put of what somebody else put first: when that is nowhere any more.
+    /// A put of an object that was put before continues when the first content is lost.
     DuplicatePut,
 }
 
-/// All fetches and who waits for them.
+/// All fetches, and the calls that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Fetches {
     running: BTreeMap<ObjectId, Fetch>,
     wants: BTreeMap<ObjectId, BTreeSet<Want>>,
-    /// Those of them that may go on earlier.
+    /// The waiting calls that may continue earlier.
     early: BTreeSet<(ObjectId, Early, ClientId, u64)>,
-    /// Of those who do not wait any more, the ones who are not told yet.
+    /// Waiting calls that have failed, but are not answered yet.
     failing: BTreeMap<ObjectId, Failing>,
-    /// The open questions for senders that are to be asked again.
+    /// The open asks that are to be repeated.
     repeats: Repeats,
     prefetch_limiter: PrefetchLimiter,
     pub transfers: BTreeMap<TransferId, Transfer>,
-    /// Those of them that come from each node.
+    /// The transfers that come from each node.
     streams_from: BTreeMap<NodeId, BTreeSet<TransferId>>,
-    /// Who sent us several streams at a time, until the last of them is over: how fast each was says
-    /// little of the link.
+    /// Nodes that sent us several streams at a time, until the last of these is over: the rate of each says little of
+    /// the link.
     sharing: BTreeSet<NodeId>,
-    /// Objects that are to stay here once they have come; somebody wants each of them, if only that.
+    /// Objects to be pinned here once they have arrived. Each of them is wanted, if only for that.
     pins: BTreeSet<ObjectId>,
     prefetches_left_out: u64,
 }
 
 impl Fetches {
-    /// Whether too much is wanted to prefetch that, too. What must stay here is brought all the same.
+    /// Whether too many objects are wanted to prefetch this one. An object to be pinned is fetched all the same.
     fn has_no_space_for(&self, object: ObjectId) -> bool {
         self.wants.len() >= PREFETCH_WANTS_MAX && !self.pins.contains(&object)
     }
@@ -135,7 +135,7 @@ impl Fetches {
         self.running.contains_key(&object)
     }
 
-    /// We say that we do not have `object`.
+    /// We report that we do not have `object`.
     pub fn note_withdrawn(&mut self, object: ObjectId, seq: u64) {
         if let Some(fetch) = self.running.get_mut(&object) {
             fetch.withdrew = seq;
@@ -167,25 +167,25 @@ impl Fetches {
         !self.sharing.contains(&node)
     }
 
-    /// Streams that come from `node`, and what each feeds.
+    /// The streams that come from `node`, and the target of each.
     pub fn streams_from(&self, node: NodeId) -> impl Iterator<Item = (TransferId, Feeds)> + '_ {
         let streams = self.streams_from.get(&node).into_iter().flatten();
         streams.map(|&id| (id, self.transfers[&id].feeds))
     }
 
-    /// Those into copies here.
+    /// The transfers from `node` into copies here.
     pub fn transfers_from(&self, node: NodeId) -> Vec<TransferId> {
         let copies = self.streams_from(node).filter(|(_, feeds)| matches!(feeds, Feeds::Copy(_)));
         copies.map(|(id, _)| id).collect()
     }
 
-    /// The first who waits for `object` waits no longer.
+    /// Removes and returns the first that waits for `object`.
     fn next_want(&mut self, object: ObjectId) -> Option<Want> {
         let want = *self.wants.get(&object)?.first()?;
         self.take_want(object, want).then_some(want)
     }
 
-    /// Returns whether they waited.
+    /// Returns whether it waited.
     fn take_want(&mut self, object: ObjectId, want: Want) -> bool {
         let Some(wants) = self.wants.get_mut(&object) else { return false };
         let waited = wants.remove(&want);
@@ -213,8 +213,8 @@ impl Fetches {
 }
 
 impl Core {
-    /// Someone needs `object`; they are told through `satisfy_wants` or `fail_wants`, perhaps
-    /// before this returns.
+    /// Registers a want of `object`. It is answered through `satisfy_wants` or `fail_wants`, perhaps before this
+    /// returns.
     pub(crate) fn want(&mut self, object: ObjectId, want: Want) {
         if want == Want::Prefetch && self.fetches.has_no_space_for(object) {
             self.fetches.prefetches_left_out += 1;
@@ -249,7 +249,7 @@ impl Core {
         self.fetches.early.insert((object, why, client, call));
     }
 
-    /// They need it no more. A transfer that runs goes on: others may stream behind it.
+    /// Removes a want. A running transfer continues: others may stream behind it.
     pub(crate) fn unwant(&mut self, object: ObjectId, want: Want) {
         self.fetches.forget_early(object, want);
         if let Some(wants) = self.fetches.wants.get_mut(&object) {
@@ -263,8 +263,8 @@ impl Core {
         self.fetches.take_failing(object, want);
     }
 
-    /// Gives up a fetch that waits for a sender, unless somebody wants the object, looks at its
-    /// partial copy or streams from it.
+    /// Gives up a fetch that waits for a sender, unless the object is wanted, or its partial copy is viewed or streamed
+    /// from.
     pub(crate) fn drop_unwanted_fetch(&mut self, object: ObjectId) {
         let Some(fetch) = self.fetches.running.get(&object) else { return };
         let receiving = matches!(fetch.state, State::Receiving(_));
@@ -275,18 +275,18 @@ impl Core {
         let partial = &self.copies.table[&copy];
         match partial.phase {
             Phase::Received(None) if partial.views == 0 && partial.users == 0 => {
-                // Half a copy without anyone who wants it only takes space.
+                // Half a copy that nobody wants only takes space.
                 self.drop_fetch(object);
                 self.withdraw(copy);
                 self.doom(copy);
             }
             Phase::Received(_) => {}
-            // It came to be here by itself.
+            // The object arrived without this fetch.
             _ => self.drop_fetch(object),
         }
     }
 
-    /// Starts a fetch if somebody wants the object and nothing here is on the way to it.
+    /// Starts a fetch if the object is wanted, and no copy of it is here or arriving.
     pub(crate) fn ensure_fetch(&mut self, object: ObjectId) {
         let wanted = self.fetches.wants.contains_key(&object);
         if !wanted || self.copies.live(object).is_some() || self.fetches.running.contains_key(&object) {
@@ -309,7 +309,7 @@ impl Core {
         self.ask_for_sender(object);
     }
 
-    /// Forgets the fetch; tells the owner if it still has our question.
+    /// Forgets the fetch, and cancels an open ask at the owner.
     pub(crate) fn drop_fetch(&mut self, object: ObjectId) {
         self.release_prefetch(object);
         if let Some(fetch) = self.fetches.running.remove(&object) {

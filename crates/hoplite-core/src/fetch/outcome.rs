@@ -1,4 +1,4 @@
-//! What becomes of those who want an object: it is here, it will not come, it is lost; and whether it stays.
+//! The outcome of a fetch: the object is here, will not come, or is lost; and whether the copy is pinned.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -10,11 +10,10 @@ use crate::calls::Pending;
 use crate::timers::Timer;
 use crate::Core;
 
-/// Of those who wait for one object, so many get it, or are told what became of it, in one turn: some milliseconds'
-/// work.
+/// Limit on the calls waiting for one object that are answered or failed in one turn: some milliseconds' work.
 const WANTS_PER_TURN: usize = 1024;
 
-/// Those who waited for an object that will not come, and are not told so yet.
+/// Calls that waited for an object that will not come, and are not answered yet.
 #[derive(Debug)]
 pub(super) struct Failing {
     kind: ErrorKind,
@@ -27,7 +26,7 @@ impl Fetches {
         self.failing.first_key_value().map(|(&object, _)| object)
     }
 
-    /// Returns whether they were still to be told.
+    /// Returns whether it was still to be answered.
     pub(super) fn take_failing(&mut self, object: ObjectId, want: Want) -> bool {
         let Some(failing) = self.failing.get_mut(&object) else { return false };
         let waited = failing.wants.remove(&want);
@@ -40,8 +39,8 @@ impl Fetches {
 }
 
 impl Core {
-    /// A sealed copy is here: everyone who waited for it gets it, the first of many at once. While the others wait
-    /// for their turn the copy may go again; then it is fetched for them.
+    /// A sealed copy is here: every waiting call gets it, the first of many at once. If the copy goes again while the
+    /// others wait for their turn, it is fetched for them.
     pub(crate) fn satisfy_wants(&mut self, object: ObjectId) {
         if !self.fetches.wants.contains_key(&object) {
             return;
@@ -61,7 +60,7 @@ impl Core {
         self.drop_unwanted_fetch(object);
     }
 
-    /// The object is here, perhaps for others who wait for their turn as well: one of them gets it now. False if
+    /// The object is here, and perhaps many calls wait for their turn to get it: this one gets it now. Returns false if
     /// this one does not wait for it.
     pub(crate) fn satisfy_at_once(&mut self, object: ObjectId, want: Want) -> bool {
         let is_due = self.copies.sealed(object).is_some() && self.fetches.take_want(object, want);
@@ -79,7 +78,7 @@ impl Core {
         }
     }
 
-    /// The object will not come: everyone who waited for it is told so, the first of many at once.
+    /// The object will not come: every waiting call fails, the first of many at once.
     pub(crate) fn fail_wants(&mut self, object: ObjectId, kind: ErrorKind, message: &str) {
         let Some(wants) = self.fetches.wants.remove(&object) else { return };
         self.ctx.timers.clear(Timer::Prefetch(object));
@@ -94,7 +93,7 @@ impl Core {
         self.fail_some(object);
     }
 
-    /// The next of those who waited for it in vain.
+    /// Fails the next of the calls that waited for it.
     pub(crate) fn fail_some(&mut self, object: ObjectId) {
         let Some(Failing { kind, message, .. }) = self.fetches.failing.get(&object) else { return };
         let (kind, message) = (*kind, message.clone());
@@ -109,8 +108,8 @@ impl Core {
         }
     }
 
-    /// The object will not come, and many others wait to be told so as well: one of them is told now. False if this
-    /// one is not to be told.
+    /// The object will not come, and perhaps many calls wait for their turn to fail: this one fails now. Returns false
+    /// if this one is not to fail.
     pub(crate) fn fail_at_once(&mut self, object: ObjectId, want: Want) -> bool {
         let Some(Failing { kind, message, .. }) = self.fetches.failing.get(&object) else { return false };
         let (kind, message) = (*kind, message.clone());
@@ -129,22 +128,22 @@ impl Core {
         }
     }
 
-    /// The last complete copy is gone: those who asked to be told are.
+    /// The last complete copy is gone: calls that asked to fail on a loss do.
     pub(crate) fn on_lost(&mut self, object: ObjectId) {
         self.watched_lost(object);
         if let Some(copy) = self.copies.sealed(object) {
-            // The owner took a repetition of our question, of before it was answered, for a new one.
+            // The owner mistook a repeated ask, sent before its answer, for a new one.
             return self.announce_again(copy);
         }
         match self.fetches.running.get_mut(&object) {
             Some(fetch) if !matches!(fetch.state, State::Receiving(_)) => fetch.lost = true,
-            // Old news: a sender was lent since, or the object is being written here.
+            // Out of date: a sender was lent since, or the object is being written here.
             _ => return,
         }
         self.tell_some_lost(object, None);
     }
 
-    /// Tells the next of those who wait for it that it is lost, if it still is.
+    /// Notifies the next of the waiting calls that the object is lost, if it still is.
     pub(crate) fn tell_some_lost(&mut self, object: ObjectId, after: Option<Want>) {
         if self.fetches.running.get(&object).is_none_or(|fetch| !fetch.lost) {
             return;
@@ -171,20 +170,20 @@ impl Core {
         }
     }
 
-    /// The object must stay here, the owner says; if it is not here yet, it is to be brought.
+    /// The owner pins the object to this node; if the object is not here yet, it is fetched.
     pub(crate) fn on_pin(&mut self, object: ObjectId) {
         match self.copies.sealed(object) {
             Some(copy) if self.copies.table[&copy].pinned => {}
             Some(copy) => {
                 self.copies.with(copy, |copy| copy.pinned = true);
                 self.announce(copy, true, false);
-                // If we are about to go, it is to stay elsewhere.
+                // If we are leaving, it is to be pinned elsewhere.
                 self.hand_over(copy, object);
             }
             None => {
                 self.fetches.pins.insert(object);
                 self.want(object, Want::Prefetch);
-                // Somebody here has wanted it for longer than there has been space for it.
+                // The object has been wanted here for longer than there has been space for it.
                 if self.fetches.running.get(&object).is_some_and(|fetch| fetch.state == State::NoSpace) {
                     self.refuse_pin(object);
                 }
@@ -192,7 +191,7 @@ impl Core {
         }
     }
 
-    /// A copy is complete: whether it is to stay.
+    /// A copy is complete: returns whether it is to be pinned.
     pub(crate) fn take_pin(&mut self, object: ObjectId) -> bool {
         self.fetches.pins.remove(&object)
     }

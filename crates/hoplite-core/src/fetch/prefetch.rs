@@ -1,8 +1,8 @@
-//! Limits how many prefetches run at once. Side by side, streams share a link in small pieces. That costs every node of
-//! a chain about twice the processor time, and the link its rate once processors are busy: only as many run at once as
-//! hide the time from one object's last byte to the next one's first.
+//! Limits how many prefetches run at once. Concurrent streams share a link in small pieces. That costs every node of a
+//! chain about twice the processor time, and costs the link its rate once processors are busy. So only as many run at
+//! once as hide the time from one object's last byte to the next one's first.
 //!
-//! What a client waits for is not limited: it is brought at once, also where a prefetch of it still waits.
+//! Objects that a client waits for are not limited: they are fetched at once, even if a prefetch of them still waits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -16,31 +16,30 @@ use crate::Core;
 /// How long a prefetch waits for an object that nobody has put.
 const PREFETCH_LIFETIME: Duration = Duration::from_secs(600);
 
-/// As many go at once, however large they are.
+/// So many run at once, however large they are.
 const RUNNING_MIN: usize = 2;
 
-/// More only up to so many, of so many bytes together.
+/// Limits on running more than that: their number, and their bytes together.
 const RUNNING_MAX: usize = 16;
 const RUNNING_BYTES_MAX: u64 = 4 << 20;
 
-/// How long a prefetch keeps others waiting: until it has a sender, since nobody may have the object yet, and
-/// then, since its stream may stand still for reasons of its own.
+/// How long a prefetch delays others at most: before it has a sender, since the object may not exist yet; and after
+/// that, since its stream may stall for reasons of its own.
 const ASK_TIME_MAX: Duration = Duration::from_millis(20);
 const STREAM_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Which prefetches run, and which wait for that.
+/// The prefetches that run, and those that wait to run.
 #[derive(Debug, Default)]
 pub(crate) struct PrefetchLimiter {
     waiting: VecDeque<ObjectId>,
-    /// Those that run, each with its bytes, or what they are expected to be.
+    /// The running prefetches, each with its size, or its expected size.
     running: BTreeMap<ObjectId, u64>,
-    /// The bytes of the last object that was answered for, none if it was not: the next is likely to have as
-    /// many.
+    /// The size of the last object that an owner answered for, as a guess for the next; 0 if it did not answer in time.
     last_bytes: Option<u64>,
 }
 
 impl PrefetchLimiter {
-    /// The next that may run, now counted as running.
+    /// Takes the next prefetch that may run; it counts as running.
     fn admit(&mut self) -> Option<ObjectId> {
         let expected = self.last_bytes.unwrap_or(RUNNING_BYTES_MAX);
         let together = self.running.values().sum::<u64>() + expected;
@@ -55,7 +54,7 @@ impl PrefetchLimiter {
 }
 
 impl Core {
-    /// `object` is to be brought here once the limiter admits it, for which it may wait already.
+    /// Fetches `object` once the limiter admits it; it may be waiting for that already.
     pub(super) fn prefetch(&mut self, object: ObjectId, is_new: bool) {
         self.ctx.timers.set(self.ctx.now + PREFETCH_LIFETIME, Timer::Prefetch(object));
         if is_new {
@@ -74,7 +73,7 @@ impl Core {
             if self.fetches.running.contains_key(&object) {
                 self.ctx.timers.set(self.ctx.now + ASK_TIME_MAX, Timer::PrefetchStalled(object));
             } else {
-                // Here by now, or wanted no more.
+                // It is here by now, or no longer wanted.
                 self.fetches.prefetch_limiter.running.remove(&object);
             }
         }
@@ -101,7 +100,7 @@ impl Core {
         self.release_prefetch(object);
     }
 
-    /// `object` is here, or will be brought without keeping others waiting.
+    /// `object` is here, or its fetch no longer delays other prefetches.
     pub(crate) fn release_prefetch(&mut self, object: ObjectId) {
         if self.fetches.prefetch_limiter.running.remove(&object).is_some() {
             self.ctx.timers.clear(Timer::PrefetchStalled(object));

@@ -1,4 +1,4 @@
-//! The answer to a question for a sender: bytes at once, or a stream and how it ends.
+//! The answer to an ask for a sender: inline bytes, or a stream and its end.
 
 use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seal};
 use hoplite_types::{Blob, CopyId, Edition, ErrorKind, Header, NodeId, ObjectId, Stamp, TransferId};
@@ -9,17 +9,17 @@ use crate::copies::{Copy, NewCopy, Phase};
 use crate::io::{Broken, Event, FoldId, Output};
 use crate::Core;
 
-/// Broken senders that a fetch can name.
+/// Limit on broken senders that a fetch remembers.
 const BROKEN_MAX: usize = 4;
 
-/// What an incoming stream feeds.
+/// The target of an incoming stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Feeds {
     Copy(CopyId),
     Fold(FoldId),
 }
 
-/// What an owner says of the object that it answers with.
+/// The owner's description of the object that it answers about.
 #[derive(Debug, Clone)]
 pub(crate) struct Content {
     pub edition: Edition,
@@ -33,7 +33,7 @@ pub(crate) struct Content {
 pub(crate) struct Transfer {
     pub from: NodeId,
     pub feeds: Feeds,
-    /// It stands still, and its sender has been asked why.
+    /// Set while it stalls: its sender has been asked how much it has.
     pub(super) check: Option<Check>,
 }
 
@@ -66,7 +66,7 @@ impl Core {
         }
     }
 
-    /// There is no space for the object now: it is asked for again when there is.
+    /// There is no space for the object now: the fetch waits for space, then asks again.
     fn put_off_for_space(&mut self, object: ObjectId, edition: Edition, size: u64) {
         self.withdraw_edition(object, edition);
         self.refuse_parked(object);
@@ -74,15 +74,15 @@ impl Core {
         self.wait_for_space_to_fetch(object, size);
     }
 
-    /// The object was to be kept here, and will not be: its owner is to choose another node.
+    /// The object was to be pinned here, and will not be: its owner must choose another node.
     pub(super) fn refuse_pin(&mut self, object: ObjectId) {
         if self.fetches.pins.remove(&object) {
             self.ask_owner(object, DirectoryRequest::PinRefused, None);
         }
     }
 
-    /// Whether this answers the open question. If not, we changed our mind meanwhile, or asked twice. The owner
-    /// counts us as a holder, whom it lent a sender or sent the bytes: put it right.
+    /// Whether this answers the open ask. If not, the ask was cancelled meanwhile, or sent twice. The owner counts us
+    /// as a holder, because it lent a sender or sent the bytes: that is corrected here.
     fn is_answer(&mut self, object: ObjectId, ask: u64, edition: Edition) -> bool {
         let current = self.fetches.running.get(&object);
         let asking = current.filter(|fetch| fetch.state == State::Asking).map(|fetch| fetch.ask);
@@ -90,7 +90,7 @@ impl Core {
             return true;
         }
         match self.copies.live(object) {
-            // If we ask anew, that says it.
+            // Our newer ask corrects it.
             _ if asking.is_some() => {}
             Some(copy) if self.is_public(copy, edition) => self.announce_again(copy),
             _ => self.withdraw_edition(object, edition),
@@ -103,7 +103,7 @@ impl Core {
         known.public && known.edition == edition
     }
 
-    /// The partial copy we have, if it is of this edition; else a new one.
+    /// Our partial copy, if it is of this edition; otherwise a new one.
     fn copy_to_receive(&mut self, object: ObjectId, content: Content) -> Option<CopyId> {
         let Content { edition, size, header, stamp } = content;
         if let Some(copy) = self.copies.live(object) {
@@ -134,7 +134,7 @@ impl Core {
         self.on_opened(object);
     }
 
-    /// Lets `copy` come from `from`, where its bytes go by `id`, from its watermark on.
+    /// Starts a transfer into `copy` from `from`, where the object is named `id`, from the copy's watermark on.
     pub(crate) fn pull_into(
         &mut self,
         copy: CopyId,
@@ -170,7 +170,7 @@ impl Core {
         let counted = self.counts_as_holder(from, object, ask);
         self.on_prefetch_size_known(object, size);
         if let Some(partial) = self.copies.live(object) {
-            // It is written in one piece; what some sender brought of it stays with those who look at it.
+            // The new copy is written in one piece. The partial one stays for those who view it.
             self.doom(partial);
         }
         match self.copy_to_receive(object, content) {
@@ -179,7 +179,7 @@ impl Core {
                 if counted {
                     self.copies.note_told(copy, from);
                 }
-                // The question is answered; nothing to take back.
+                // The ask is answered; there is nothing to cancel.
                 self.fetches.running.remove(&object);
                 self.seal_copy(copy, Seal::default());
                 self.on_opened(object);
@@ -188,8 +188,8 @@ impl Core {
         }
     }
 
-    /// Whether `from`, which sends us the object in answer to `ask`, counts us as a holder: it is the owner, and
-    /// we have told it nothing else since we asked, nor have we anything to add.
+    /// Whether `from`, which sends us the object in answer to `ask`, counts us as a holder. True if it is the owner, we
+    /// have reported nothing else since the ask, and we have nothing to add.
     fn counts_as_holder(&self, from: NodeId, object: ObjectId, ask: u64) -> bool {
         let withdrew = self.fetches.running.get(&object).map_or(0, |fetch| fetch.withdrew);
         from == self.ctx.shards.owner(object)
@@ -233,7 +233,7 @@ impl Core {
                     }
                 }
                 self.ask_after_break(object);
-                // A put here need not wait for what nobody sends us.
+                // A put here need not wait for bytes that no sender brings.
                 self.retry_puts(object);
             }
         }
@@ -244,7 +244,7 @@ impl Core {
         self.drop_unwanted_fetch(object);
     }
 
-    /// What a transfer brought was given up here: whoever still wants the object asks for it anew.
+    /// The copy that a transfer filled was given up here: if the object is still wanted, it is fetched anew.
     fn fetch_anew(&mut self, object: ObjectId, transfer: TransferId) {
         let fed = |fetch: &&super::Fetch| fetch.state == State::Receiving(transfer);
         if self.fetches.running.get(&object).filter(fed).is_some() {
@@ -253,7 +253,7 @@ impl Core {
         }
     }
 
-    /// The sender has no such copy: its bulk connection will stay silent, so stop listening.
+    /// The sender has no such copy. Its bulk connection will bring nothing, so the receive is stopped.
     pub(crate) fn on_pull_refused(&mut self, transfer: TransferId) {
         match self.fetches.transfers.get(&transfer).map(|transfer| transfer.feeds) {
             Some(Feeds::Copy(_)) => self.ctx.out.push_back(Output::StopReceive { transfer }),
@@ -262,7 +262,7 @@ impl Core {
         }
     }
 
-    /// The owner knows better than to receive from `sender`. By now we may receive from another.
+    /// The owner reports that `sender` is not to be received from. By now we may receive from another.
     pub(crate) fn on_ask_again(&mut self, object: ObjectId, edition: Edition, sender: NodeId) {
         let meant = |copy: &&Copy| copy.edition == edition && copy.upstream == Some(sender);
         let copy = self.copies.live_copy(object).filter(meant);

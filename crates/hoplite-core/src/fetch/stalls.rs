@@ -1,5 +1,5 @@
-//! Streams that stand still although their connection does not break: their senders are asked what they have,
-//! and are given up when they have no excuse.
+//! Streams that stall although their connection does not break. The receiver asks the sender how much it has, and gives
+//! it up if that does not explain the stall.
 
 use hoplite_types::peer::PeerMessage;
 use hoplite_types::TransferId;
@@ -7,22 +7,22 @@ use hoplite_types::TransferId;
 use super::Feeds;
 use crate::Core;
 
-/// How often the patience with senders that stand still is doubled: 32 s at the default of a second.
+/// How often the patience with stalled senders is doubled: up to 32 s at the default of a second.
 const PATIENCE_DOUBLINGS_MAX: u32 = 5;
 
 #[derive(Debug)]
 pub(super) struct Check {
-    /// What had come by then.
+    /// Bytes that had arrived at that time.
     watermark: u64,
-    /// What the sender says it has.
+    /// Bytes that the sender says it has.
     answer: Option<u64>,
-    /// How often in a row it had no excuse.
+    /// How often in a row its answer did not explain the stall.
     strikes: u32,
 }
 
 impl Core {
-    /// A stream stands still although its connection does not break. Its sender may rightly wait for
-    /// bytes itself; who does not answer, or has more than it sends, is given up in the end.
+    /// A stream stalls although its connection does not break. Its sender may itself wait for bytes. A sender that does
+    /// not answer, or has more bytes than it sends, is given up in the end.
     pub(crate) fn on_receive_stalled(&mut self, transfer: TransferId, watermark: u64) {
         let Some(stalled) = self.fetches.transfers.get_mut(&transfer) else { return };
         let (from, feeds) = (stalled.from, stalled.feeds);
@@ -40,8 +40,8 @@ impl Core {
         self.send(from, PeerMessage::Check { transfer }, None);
     }
 
-    /// How many strikes a sender has. It doubles with each one given up at the same place: where all are
-    /// slow, changing them over and over would move nothing.
+    /// The number of strikes after which a sender is given up. It doubles with each sender given up at the same byte:
+    /// where all are slow, changing them over and over would make no progress.
     fn patience(&self, feeds: Feeds, watermark: u64) -> u32 {
         let in_a_row = match feeds {
             Feeds::Copy(copy) => {

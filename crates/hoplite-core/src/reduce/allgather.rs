@@ -1,4 +1,4 @@
-//! The all-gather of a striped allreduce, at each node: it puts the target together from its parts. Each part comes
+//! The all-gather of a striped allreduce, at each node: it assembles the target from its parts. Each part comes
 //! from a neighbour (or, one of them, from the partial sum here) into a window of the target's copy, and is passed on
 //! from there.
 //!
@@ -18,7 +18,7 @@ use crate::io::{Broken, FoldRule};
 use crate::Core;
 
 impl Slots {
-    /// The slot that puts this edition of a target together.
+    /// The slot that assembles this edition of a target.
     pub(super) fn allgather_of(&self, reduction: ReductionId, edition: Edition) -> Option<SlotKey> {
         let is_it =
             |assignment: &SlotAssignment| assignment.part_bytes.is_some() && assignment.edition == edition;
@@ -27,7 +27,7 @@ impl Slots {
 }
 
 impl Core {
-    /// Space for the target and its windows, or none of it.
+    /// Opens the target and its windows; nothing if there is not space for all of them.
     pub(super) fn open_target(&mut self, key: SlotKey, assignment: &SlotAssignment) -> Option<CopyId> {
         let target = self.open_copy(NewCopy {
             object: assignment.out,
@@ -35,7 +35,7 @@ impl Core {
             size: assignment.size,
             header: assignment.header.clone(),
             phase: Phase::Gathered,
-            // Nobody is to stream from it while its parts come; whether it stays is known when it is sealed.
+            // No node may stream from it while its parts arrive; whether it is pinned is known when it is sealed.
             pinned: false,
             public: true,
             stamp: Some(assignment.stamp),
@@ -52,8 +52,8 @@ impl Core {
         None
     }
 
-    /// The striped allreduce that this copy is a part of, if it is: all of its streams that leave here go to the
-    /// same neighbour.
+    /// The striped allreduce that this copy is a part of, if any: all of its streams that leave here go to the same
+    /// neighbour.
     pub(crate) fn stripes_of(&self, copy: CopyId) -> Option<ReductionId> {
         let part = &self.copies.table[&copy];
         let written = part.within.unwrap_or(copy);
@@ -63,13 +63,13 @@ impl Core {
         (part.extent.size < self.copies.table[&whole].extent.size).then_some(reduction)
     }
 
-    /// The target is open: every part is asked for where the coordinator says that it will be.
+    /// The target is open: every part is pulled from the node that the coordinator named.
     pub(super) fn start_allgather(&mut self, key: SlotKey, target: CopyId) {
         self.slots.set_state(key, State::Gathering { copy: target });
         let assignment = &self.slots.running[&key].assignment;
         let (out, parts) = (assignment.out, assignment.children.clone());
         self.drop_fetch(out);
-        // Its owner must know who may seal it, so that a deletion reaches all of them.
+        // Its owner must know every node that may seal it, so that a deletion reaches all of them.
         self.ask_for_verdict(target);
         let windows = self.copies.table[&target].windows.clone();
         let me = self.ctx.me;
@@ -83,7 +83,7 @@ impl Core {
         self.begin_local_parts(key);
     }
 
-    /// The parts whose sums are made on this node, as soon as those are there.
+    /// Starts the parts whose sums are made on this node, as soon as those are there.
     pub(super) fn begin_local_parts(&mut self, key: SlotKey) {
         let Some(Running { assignment, state: State::Gathering { copy: target }, .. }) =
             self.slots.running.get(&key)
@@ -104,7 +104,7 @@ impl Core {
         }
     }
 
-    /// Neither there nor on its way.
+    /// Neither complete nor arriving.
     fn is_idle(&self, window: CopyId) -> bool {
         matches!(self.copies.table[&window].phase, Phase::Received(None) | Phase::Folded(None))
     }
@@ -117,7 +117,7 @@ impl Core {
         self.on_part_ended(whole);
     }
 
-    /// A part of `target` has come, or broke off.
+    /// A part of `target` has arrived, or broke off.
     pub(crate) fn on_part_ended(&mut self, target: CopyId) {
         let Some(key) = self.slots.key_of(target) else { return };
         let running = &self.slots.running[&key];
@@ -130,7 +130,7 @@ impl Core {
             self.slots.set_state(key, State::Folded { copy: target });
             return self.on_gathered(key);
         }
-        // A part from here that has not begun has not failed.
+        // A local part that has not begun yet has not failed.
         let broken = |(window, part): &(&CopyId, &Child)| {
             self.is_idle(**window) && (part.node != self.ctx.me || self.copies.live(part.id).is_some())
         };
@@ -152,7 +152,7 @@ impl Core {
         }
     }
 
-    /// The coordinator's word that the target is final; everything else of the reduction is over.
+    /// The coordinator reports that the target is final; everything else of the reduction is over.
     pub(super) fn commit_allgather(&mut self, key: SlotKey, sources: Vec<ObjectId>) {
         let running = self.slots.running.get_mut(&key).expect("just found");
         running.committed = Some(sources);
@@ -172,7 +172,7 @@ impl Core {
         }
     }
 
-    /// Seals the target, unless its owner has still to hear that it is made here.
+    /// Seals the target, unless its owner does not know yet that it is made here.
     pub(super) fn seal_allgather(&mut self, key: SlotKey) {
         if self.slots.running.get(&key).is_none_or(|running| running.may_seal == MaySeal::NotYet) {
             return;
@@ -182,7 +182,7 @@ impl Core {
         self.seal_whole(target, running.assignment.root, Seal { sources });
     }
 
-    /// The partial sum of a committed reduction is of no more use, but neighbours may not have all of it yet.
+    /// The partial sum of a committed reduction is no longer needed here, but neighbours may not have all of it yet.
     fn let_sum_go(&mut self, key: SlotKey) {
         match self.slots.running[&key].state {
             State::Folded { copy } if self.copies.table.get(&copy).is_some_and(|sum| sum.is_sealed()) => {

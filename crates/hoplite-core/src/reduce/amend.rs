@@ -1,4 +1,4 @@
-//! A slot whose assignment grows within an attempt: further inputs, no more to come, it is the root.
+//! Amends a slot's assignment within an attempt: further inputs, no more to come, or the slot becomes the root.
 
 use hoplite_types::peer::{Child, SlotAssignment, SlotFailure};
 use hoplite_types::CopyId;
@@ -9,7 +9,7 @@ use crate::io::{FoldId, FoldInputs, Output};
 use crate::Core;
 
 impl Core {
-    /// The same attempt with more inputs, closed, or become the root.
+    /// Amends the same attempt: more inputs, the slot is closed, or it has become the root.
     pub(super) fn amend_slot(&mut self, key: SlotKey, previous: &SlotAssignment, copy: CopyId, fold: FoldId) {
         let assignment = self.slots.running[&key].assignment.clone();
         if assignment.root && !previous.root && !self.free_id(assignment.out, Some(assignment.stamp)) {
@@ -19,8 +19,8 @@ impl Core {
             Child::all_but(&assignment.children, &previous.children).into_iter().cloned().collect();
         let added = match self.local_inputs(&assignment.sources[previous.sources.len()..], &children) {
             Ok(Some(added)) => added,
-            // A child here that is not ready yet, or a source that is gone: the coordinator restarts
-            // the slot, which then waits for its inputs as a whole.
+            // A child here is not ready yet, or a source is gone: the coordinator restarts the slot, which then waits
+            // for all of its inputs.
             Ok(None) => {
                 let child = children.iter().find(|child| child.node == self.ctx.me).expect("one was missing");
                 return self.fail_slot(key, SlotFailure::Child(child.slot));
@@ -45,7 +45,7 @@ impl Core {
         }
     }
 
-    /// What was a partial sum turns out to be the target.
+    /// A partial sum turns out to be the target.
     fn become_root(&mut self, copy: CopyId, assignment: &SlotAssignment) {
         if let Some(stale) = self.copies.live(assignment.out) {
             self.doom(stale);

@@ -1,4 +1,4 @@
-//! Which sources take part, taken from where, and on which slot.
+//! Chooses the sources that take part, the copy that each is read from, and its slot.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::cost::Degree;
 use crate::Core;
 
 impl Core {
-    /// Sources whose copy at their slot's node is gone, or is another edition now, lose their slot.
+    /// Takes the slots from sources whose copy at their slot's node is gone, or is another edition now.
     pub(super) fn drop_vanished_sources(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         let fixed = reduction.request.order == FoldOrder::Fixed;
@@ -25,7 +25,7 @@ impl Core {
                     && copies.any(|(at, report)| at == node && report.edition == chosen.edition)
             });
             if fixed && slot.sources.len() < before {
-                // A run with a hole is no run: its sources are assigned anew.
+                // A run with a hole is not a run: its sources are assigned anew.
                 slot.sources.clear();
             }
             if slot.sources.is_empty() {
@@ -34,7 +34,7 @@ impl Core {
         }
     }
 
-    /// Sources that exist, fit and are not assigned yet, with the best place to take them from.
+    /// Sources that exist, fit and are not assigned yet, each with the best node to take it from.
     pub(super) fn ready_sources(&self, number: u64) -> Result<Vec<(NodeId, Chosen)>, Error> {
         let reduction = &self.reductions[&number];
         let facts = reduction.facts.as_ref().expect("learnt before");
@@ -69,7 +69,7 @@ impl Core {
                 let mut groups: BTreeMap<(bool, usize, NodeId), Vec<Chosen>> = BTreeMap::new();
                 let mut first: BTreeMap<NodeId, usize> = BTreeMap::new();
                 for (node, chosen) in ready {
-                    // Our own node comes last: the result is then where it was asked for.
+                    // Our own node comes last, so that the result is made on the caller's node.
                     let at = *first.entry(node).or_insert(chosen.index);
                     groups.entry((node == me, at, node)).or_default().push(chosen);
                 }
@@ -107,8 +107,8 @@ impl Core {
 }
 
 impl Reduction {
-    /// Arrival order: into the top slot, if it is on that node and nobody streams from it yet; into
-    /// the next vacant place; or on top.
+    /// In arrival order. The sources go into the top slot, if that is on their node and has no readers yet; otherwise
+    /// into the next vacant place, or a new slot on top.
     fn take_slot(&mut self, node: NodeId, sources: Vec<Chosen>, vacant: &mut impl Iterator<Item = usize>) {
         if let Some((_, top)) = self.slots.last_mut().filter(|_| self.degree == Degree::Chain) {
             if top.node == Some(node) {

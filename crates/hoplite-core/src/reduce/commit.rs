@@ -1,12 +1,14 @@
-//! The end of a reduction: the coordinator commits, the root seals and says so.
+//! The end of a reduction: the coordinator commits, then the root seals and confirms it.
 //!
 //! ```text
 //!  root ── RootDone ──▶ coordinator: committed ── Commit ──▶ root seals ── Committed ──▶ the caller is answered
 //! ```
-//! From the commit on the coordinator restarts nothing: the root, and those behind it, may have sealed.
-//! `Commit` is repeated until it is answered. If the root dies before, or has given the target up, the target is
-//! there if anyone behind it sealed it; if its owner knows better, it was deleted or put by someone else; else it
-//! is lost, and its id is not used for other contents.
+//! After the commit the coordinator restarts nothing: the root, and the nodes that stream from it, may have sealed.
+//! `Commit` is repeated until it is acknowledged. If the root dies before that, or has given the target up:
+//!
+//! - The target exists if a node that streamed from the root has sealed it.
+//! - If its owner knows that it was deleted, or put by someone else, the owner is right.
+//! - Otherwise the target is lost, and no other content may use its id.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,18 +21,18 @@ use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 
-/// How long after the death of a committed root, or its word that it has no target, others may still say what
-/// became of it: some round trips, and the last bytes on their way to them.
+/// How long to wait for other nodes' reports after a committed root has died, or reported that it has no target: some
+/// round trips, and the last bytes on their way to those nodes.
 const ROOT_LOST_FOR: Duration = Duration::from_secs(1);
 
-/// What can no longer change.
+/// The part of a reduction that can no longer change.
 #[derive(Debug)]
 pub(super) struct Commitment {
     pub root: NodeId,
     attempt: u32,
     edition: Edition,
     sources: Vec<ObjectId>,
-    /// Who else is to seal it: all that put it together from its parts.
+    /// The other nodes that are to seal the target: all that assemble it from its parts.
     others: BTreeSet<NodeId>,
     /// The root lives, and has given the target up.
     refused: bool,
@@ -43,7 +45,7 @@ impl Commitment {
 }
 
 impl Core {
-    /// Every byte of the root's current attempt is there: it is final from here on.
+    /// Every byte of the root's current attempt is there: from here on it is final.
     pub(crate) fn on_root_done(&mut self, from: NodeId, number: u64, slot: u32, attempt: u32) {
         let id = ReductionId { coordinator: self.ctx.me, number };
         let Some(reduction) = self.reductions.get_mut(&number) else {
@@ -62,7 +64,7 @@ impl Core {
             return;
         }
         if reduction.right.stamp.is_none() {
-            // We were held for dead, and ask for the right to the target once more.
+            // We were believed dead, and ask for the right to the target once more.
             reduction.done_before_verdict = Some((from, slot, attempt));
             return;
         }
@@ -76,7 +78,7 @@ impl Core {
             .copied()
             .collect();
         if !others.is_empty() {
-            // They let go of all else with the commit, and of the target's parts once they have them.
+            // With the commit they release everything else, and the target's parts once they have them.
             reduction.participants.clear();
         }
         let assigned = others.iter().copied().chain([from]).collect::<BTreeSet<_>>();
@@ -95,7 +97,7 @@ impl Core {
         self.arm_refresh();
     }
 
-    /// Says the commit to `node`, if that is whom it is for.
+    /// Sends the commit to `node`, if it is meant for that node.
     pub(super) fn repeat_commit(&mut self, number: u64, node: NodeId) {
         let Some(reduction) = self.reductions.get(&number) else { return };
         let Some(commitment) = reduction.commitment.as_ref().filter(|known| known.is_for(node)) else {
@@ -111,7 +113,7 @@ impl Core {
         self.send(node, commit, None);
     }
 
-    /// The coordinator's word that this attempt is final.
+    /// The coordinator reports that this attempt is final.
     pub(crate) fn on_commit(
         &mut self,
         reduction: ReductionId,
@@ -140,12 +142,12 @@ impl Core {
         if sealed {
             return self.finish_committed(number);
         }
-        // It does not say why. The target's owner does, if it told the root: its word may come later here.
+        // It gives no reason. The target's owner does, if it notified the root: its message may arrive here later.
         commitment.refused = true;
         self.look_for_target_elsewhere(number);
     }
 
-    /// The root has no target, or is dead: whoever was behind it may have sealed it.
+    /// The root has no target, or is dead: a node that streamed from it may have sealed the target.
     fn look_for_target_elsewhere(&mut self, number: u64) {
         if !self.ctx.timers.is_set(Timer::RootLost(number)) {
             self.ctx.timers.set(self.ctx.now + ROOT_LOST_FOR, Timer::RootLost(number));
@@ -162,7 +164,7 @@ impl Core {
         self.finish_reduction(number, Ok(commitment.sources));
     }
 
-    /// A copy of the target changed after the commit: whoever sealed it has it from the sealed root.
+    /// A copy of the target changed after the commit: a node that sealed it got the seal from the root.
     pub(super) fn look_for_committed_target(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get(&number) else { return };
         let Some(Commitment { edition, .. }) = reduction.commitment else { return };
@@ -173,12 +175,12 @@ impl Core {
         }
     }
 
-    /// Whether a root still owes us an answer.
+    /// Whether some root has not yet answered its commit.
     pub(crate) fn has_commits(&self) -> bool {
         self.reductions.values().any(|reduction| reduction.commitment.is_some())
     }
 
-    /// A member died: perhaps the root of what we committed.
+    /// A member died; it may be the root of a committed reduction.
     pub(crate) fn commits_member_down(&mut self, node: NodeId) {
         let is_its = |reduction: &Reduction| {
             reduction.commitment.as_ref().is_some_and(|commitment| commitment.root == node)
@@ -192,7 +194,7 @@ impl Core {
     pub(crate) fn on_root_lost_timer(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get(&number) else { return };
         let Some(commitment) = &reduction.commitment else { return };
-        // If it has come back meanwhile, the commit is said to it again.
+        // If the root has come back meanwhile, the commit is sent to it again.
         if commitment.refused || !self.ctx.shards.contains(commitment.root) {
             let is_one = |node: NodeId| commitment.others.contains(&node) && self.ctx.shards.contains(node);
             let edition = commitment.edition;
@@ -207,7 +209,7 @@ impl Core {
         }
     }
 
-    /// The committed target went before anyone said that it was sealed.
+    /// The committed target is gone, and no node has reported that it sealed it.
     fn mark_target_lost(&mut self, number: u64) {
         let reduction = &self.reductions[&number];
         let (target, root) =

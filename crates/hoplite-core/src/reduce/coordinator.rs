@@ -1,4 +1,4 @@
-//! One call of reduce, on the node where it was called: what is known of it, and each step that brings it on.
+//! One call of reduce, at its coordinator: the state of the reduction, and each step that advances it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::io::ClientId;
 use crate::timers::Timer;
 use crate::Core;
 
-/// From so many slots on, what arrives meanwhile waits for the next look at them.
+/// From so many slots on, arrivals are collected until the next look at the slots.
 const SLOTS_MANY: usize = 256;
 
-/// The time between two looks at them, for each slot: some times what a look takes.
+/// The time between two looks at the slots, for each slot: some times what a look takes.
 const LOOK_TIME: Duration = Duration::from_micros(4);
 
-/// What all sources have in common; known from the first one.
+/// Properties that all sources share; taken from the first one.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub size: u64,
@@ -38,14 +38,14 @@ pub(super) struct Chosen {
     pub edition: Edition,
 }
 
-/// A place in the tree, and what was last said to whom about it.
+/// A place in the tree, and the last assignment for it.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     /// `None`: vacant, its node died.
     pub node: Option<NodeId>,
     pub sources: Vec<Chosen>,
     pub attempt: u32,
-    /// Of the last assignment.
+    /// The version of the last assignment.
     pub version: u32,
     pub assigned: Option<(NodeId, SlotAssignment)>,
     /// It was assigned under `attempt` before; a new assignment needs a new one.
@@ -54,12 +54,12 @@ pub(super) struct Slot {
     pub restart: bool,
 }
 
-/// The target's owner gives the right to make it to one reduction, or put, at a time.
+/// The right to make the target. Its owner gives it to one reduction, or put, at a time.
 #[derive(Debug, Default)]
 pub(super) struct TargetRight {
-    /// Who was asked for it last.
+    /// The owner that was asked for it last.
     pub asked: Option<NodeId>,
-    /// When it was given.
+    /// The time at which it was given.
     pub stamp: Option<Stamp>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Reduction {
     /// The call to answer; `None` if nobody waits for the reply.
     pub(super) call: Option<u64>,
     pub(super) request: Request,
-    /// Directory questions whose answers mark the end of what is known of the sources at the start; `None` until all
+    /// Open questions whose answers mark that the owners have reported all sources known at the start. `None` until all
     /// sources are watched.
     pub(super) barrier: Option<BTreeSet<u64>>,
     pub(super) facts: Option<Facts>,
@@ -79,31 +79,31 @@ pub(crate) struct Reduction {
     pub(super) next_slot: u32,
     /// Every node that was ever assigned a slot.
     pub(super) participants: BTreeSet<NodeId>,
-    /// Reports that proved wrong: do not choose them again.
+    /// Reports that proved wrong: their copies are not chosen again.
     pub(super) bad: BTreeSet<(usize, NodeId, Edition)>,
     pub(super) deleted: BTreeSet<usize>,
-    /// Up to how many bytes sources are folded here, without a tree.
+    /// The size up to which sources are folded here, without a tree.
     pub(crate) small_bytes_max: u64,
-    /// Small sources that came with the news of them, by index.
+    /// Small sources that came with their notifications, by index.
     pub(super) brought: BTreeMap<usize, CopyId>,
     pub(super) small: Option<Small>,
-    /// Allreduce: nodes that were told to fetch the target.
+    /// Allreduce: nodes that were sent a prefetch of the target.
     pub(super) prefetched: BTreeSet<NodeId>,
     /// Whether it may make its target.
     pub(super) right: TargetRight,
-    /// When arrivals are looked at next, if there are many slots.
+    /// The time of the next look at arrivals, if there are many slots.
     pub(super) next_look: Duration,
-    /// When the first slot was assigned, of those that stand.
+    /// When the first of the current slots was assigned.
     pub(super) began: Option<Duration>,
-    /// Where each source stands in the request.
+    /// The place of each source in the request.
     pub(super) places: BTreeMap<ObjectId, usize>,
-    /// Set while it is done in stripes: then the slots say who takes part, and are told nothing.
+    /// Set while it is striped. Then the slots only record the chosen sources, and are sent no assignments.
     pub(super) stripes: Option<Stripes>,
     /// How often it may be striped (again).
     pub(super) stripings_left: u32,
-    /// The root, its slot and attempt, if that was done while we had no right to the target.
+    /// The root, its slot and attempt, if it was done while we had no right to the target.
     pub(super) done_before_verdict: Option<(NodeId, u32, u32)>,
-    /// Final; only the root's answer is missing.
+    /// Set once it is final; only the root's answer is missing.
     pub(super) commitment: Option<Commitment>,
 }
 
@@ -112,12 +112,12 @@ impl Reduction {
         self.request.target
     }
 
-    /// When the target's owner gave us the right to make it.
+    /// The time at which the target's owner gave us the right to make it.
     pub(crate) fn stamp(&self) -> Option<Stamp> {
         self.right.stamp
     }
 
-    /// Whose word on that counts.
+    /// The owner whose verdict on that counts.
     pub(crate) fn asked(&self) -> Option<NodeId> {
         self.right.asked
     }
@@ -126,7 +126,7 @@ impl Reduction {
         self.right.asked = Some(owner);
     }
 
-    /// Others held us for dead, and may have given the right to somebody else.
+    /// Others believed us dead, and the owner may have given the right to another.
     pub(crate) fn forget_verdict(&mut self) {
         if self.commitment.is_none() {
             self.right.stamp = None;
@@ -137,7 +137,7 @@ impl Reduction {
         self.request.sources.len()
     }
 
-    /// An owner has told us of all sources that it knew at the start. Returns whether all have.
+    /// An owner has reported all sources that it knew at the start. Returns whether all owners have.
     pub(super) fn note_answer(&mut self, token: u64) -> bool {
         let Some(barrier) = &mut self.barrier else { return false };
         barrier.remove(&token);
@@ -148,7 +148,7 @@ impl Reduction {
         self.request.k as usize
     }
 
-    /// Where the object stands in the list of sources.
+    /// The place of the object in the list of sources.
     pub(super) fn index_of(&self, object: ObjectId) -> Option<usize> {
         self.places.get(&object).copied()
     }
@@ -162,20 +162,20 @@ impl Reduction {
         self.slots.iter().flat_map(|(_, slot)| slot.sources.iter().map(|chosen| chosen.index)).collect()
     }
 
-    /// Every assignment that stands, and to whom.
+    /// All current assignments, each with its node.
     pub(super) fn assignments(&self) -> impl Iterator<Item = &(NodeId, SlotAssignment)> {
         let slots = self.slots.iter().filter_map(|(_, slot)| slot.assigned.as_ref());
         slots.chain(self.stripes.iter().flat_map(|stripes| &stripes.assignments))
     }
 
-    /// What `node` was told of this attempt of the slot, if that stands.
+    /// The assignment that `node` has for this attempt of the slot, if it is current.
     pub(super) fn assignment_of(&self, node: NodeId, slot: u32, attempt: u32) -> Option<&SlotAssignment> {
         let assignments =
             self.assignments().filter(|(at, assignment)| *at == node && assignment.slot == slot);
         assignments.map(|(_, assignment)| assignment).find(|assignment| assignment.attempt == attempt)
     }
 
-    /// The sources that went in, in fold order of the slots.
+    /// The sources that took part, in fold order of the slots.
     pub(super) fn sources_in(&self) -> Vec<ObjectId> {
         let chosen = self.slots.iter().flat_map(|(_, slot)| slot.sources.iter());
         chosen.map(|chosen| self.request.sources[chosen.index]).collect()
@@ -183,7 +183,7 @@ impl Reduction {
 }
 
 impl Core {
-    /// Something about a source's copies, or the target's, changed.
+    /// The copies of a source, or of the target, changed.
     pub(crate) fn on_reduction_change(&mut self, number: u64, object: ObjectId) {
         let Some(reduction) = self.reductions.get(&number) else { return };
         if reduction.commitment.is_some() {
@@ -198,19 +198,19 @@ impl Core {
         self.advance_in_time(number);
     }
 
-    /// Copies of some of its sources went with their nodes. Says how many sources it has.
+    /// Copies of some of its sources went with their nodes. Returns how many sources it has.
     pub(crate) fn on_sources_gone(&mut self, number: u64) -> usize {
         let Some(reduction) = self.reductions.get(&number) else { return 0 };
         let sources = reduction.request.sources.len();
-        // A committed one waits for its target, and small sources are here or wanted.
+        // A committed reduction waits for its target, and small sources are here or wanted.
         if reduction.commitment.is_none() && reduction.small.is_none() {
             self.advance_in_time(number);
         }
         sources
     }
 
-    /// With many slots, arrivals are looked at together: to look at all slots for each of them would take longer
-    /// than they do.
+    /// With many slots, arrivals are looked at together: to look at all slots for each arrival would take longer than
+    /// the time between arrivals.
     fn advance_in_time(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get(&number) else { return };
         let timer = Timer::AdvanceReduction(number);
@@ -244,7 +244,7 @@ impl Core {
         }
     }
 
-    /// Those called here that want to make this target.
+    /// The reductions called here whose target this is.
     pub(crate) fn reductions_onto(&self, target: ObjectId) -> impl Iterator<Item = u64> + '_ {
         let shard = target.shard();
         let onto = self.targets.range((shard, target, 0)..=(shard, target, u64::MAX));
@@ -257,11 +257,11 @@ impl Core {
         self.fail_reduction(number, ErrorKind::Deleted, &message);
     }
 
-    /// The word of the target's owner on whether we may make it.
+    /// The verdict of the target's owner on whether we may make it.
     pub(crate) fn on_reduction_verdict(&mut self, number: u64, verdict: Verdict) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         match verdict {
-            // Said once more: slots that failed are assigned again in their own time.
+            // A repetition: slots that failed are assigned again in their own time.
             Verdict::Accepted(stamp) if reduction.right.stamp == Some(stamp) => {}
             Verdict::Accepted(stamp) => {
                 reduction.right.stamp = Some(stamp);
@@ -274,7 +274,7 @@ impl Core {
                 self.seal_small(number);
                 self.advance_reduction(number);
             }
-            // Asked again after it was accepted: that is ours, made meanwhile, or our root is refused as well.
+            // Asked again after it was accepted: either our own target exists by now, or our root is refused as well.
             Verdict::Exists(_) if reduction.right.stamp.is_some() => {}
             Verdict::Deleted => self.fail_for_deletion(number),
             _ => {
@@ -299,7 +299,7 @@ impl Core {
         if !knows_what_exists || reduction.commitment.is_some() {
             return;
         }
-        // Nothing is summed up that may turn out not to be wanted.
+        // No sum is made that may turn out not to be wanted.
         if reduction.right.stamp.is_none() || (reduction.facts.is_none() && !self.learn_facts(number)) {
             return;
         }
@@ -366,7 +366,7 @@ impl Core {
         true
     }
 
-    /// Size and header of a source that exists, or came here with the news of it.
+    /// Size and header of a source that exists, or came here with its notification.
     fn kind_of_source(&self, reduction: &Reduction, index: usize) -> Option<(u64, Header)> {
         if let Some((_, report)) = self.subscriptions.copies(reduction.request.sources[index]).next() {
             return Some((report.size, report.header.clone()));
@@ -375,8 +375,8 @@ impl Core {
         Some((brought.extent.size, brought.header.clone()))
     }
 
-    /// Allreduce: every node that gives a source will want the target; let it ask now, so that it
-    /// streams behind the root. So does one that takes a dead one's place.
+    /// Allreduce: every node that gives a source will want the target. It is asked to prefetch now, so that it streams
+    /// behind the root. So is a node that replaces a dead one.
     fn prefetch_to_sources(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         if !reduction.request.to_sources || reduction.chosen_count() < reduction.k() {

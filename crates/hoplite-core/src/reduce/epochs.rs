@@ -1,28 +1,28 @@
-//! Which slots a node still stands by.
+//! Epochs: they keep slots that a node has released from being started again.
 //!
-//! A node that takes a coordinator for dead lets go of its slots. The coordinator may live, and its old
-//! assignments may still be on their way, or be repeated. To take one up again would run the same attempt a
-//! second time, and its bytes need not be the same. So a node counts the deaths that it has taken note of, as
-//! epochs; it refuses assignments of a coordinator that were made before the epoch of its last death; and the
-//! coordinator, which hears of that epoch, makes new attempts.
+//! A node that believes a coordinator dead releases its slots. But the coordinator may live, and its old assignments
+//! may still be under way, or be repeated. Accepting one would run the same attempt a second time, perhaps with
+//! different bytes. So each node counts the deaths that it has noticed, as epochs. It refuses a coordinator's
+//! assignments made before the epoch of that coordinator's last death. The refusal carries the epoch, and the
+//! coordinator starts new attempts.
 
 use std::collections::BTreeMap;
 
 use hoplite_types::NodeId;
 
-/// Coordinators whose epoch is remembered. Of those forgotten it is taken for the last one of any of them: then
-/// slots may be begun anew that need not be.
+/// Limit of coordinators whose epoch is remembered. For the forgotten ones, the latest epoch of any of them is used;
+/// then some slots are started anew without need.
 const FENCED_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Epochs {
-    /// How many coordinators we took for dead.
+    /// The number of coordinators' deaths that we have noticed.
     current: u64,
-    /// For each of them, since when.
+    /// The epoch of the last death of each of them.
     fenced: BTreeMap<NodeId, u64>,
-    /// At least so, for all others.
+    /// The epoch used for all others.
     floor: u64,
-    /// As a coordinator: what others said of theirs.
+    /// As a coordinator: the epochs that other nodes reported.
     heard: BTreeMap<NodeId, u64>,
 }
 
@@ -32,7 +32,7 @@ impl Epochs {
         self.fenced.get(&coordinator).copied().unwrap_or(self.floor)
     }
 
-    /// The coordinator is taken for dead.
+    /// The coordinator is believed dead.
     pub fn on_down(&mut self, coordinator: NodeId) {
         self.heard.remove(&coordinator);
         self.current += 1;
@@ -44,12 +44,12 @@ impl Epochs {
         }
     }
 
-    /// The last epoch that we heard of from a node.
+    /// The last epoch that a node reported.
     pub fn heard_from(&self, node: NodeId) -> u64 {
         self.heard.get(&node).copied().unwrap_or_default()
     }
 
-    /// A node says which epoch our assignments must know of. Returns whether that is news.
+    /// A node reports the epoch that our assignments must know of. Returns whether it is new.
     pub fn note_heard(&mut self, node: NodeId, epoch: u64) -> bool {
         let known = self.heard.entry(node).or_default();
         let is_news = epoch > *known;

@@ -1,4 +1,4 @@
-//! Slots that cannot go on by themselves, and what their coordinator does about it.
+//! Slots that cannot continue by themselves, and how their coordinator reacts.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::plan::PAUSE;
 use crate::timers::Timer;
 use crate::Core;
 
-/// How long a slot rests that has failed before: a dead child is refused at once, many thousand times
-/// a second, until the members agree that it is dead.
+/// How long a slot that has failed before pauses. A dead child is refused at once, many thousand times a second, until
+/// the members agree that it is dead.
 const RETRY_SLOT_AFTER: Duration = Duration::from_millis(20);
 
 impl Core {
@@ -55,14 +55,14 @@ impl Core {
                 return self.fail_for_slot(number, from, failure)
             }
             SlotFailure::Source(_) => return self.advance_reduction(number),
-            // It may not know of its slot (any more).
+            // The child may not know of its slot, or not any more.
             SlotFailure::Child(child) => self.repeat_assignment(number, child),
             SlotFailure::LetGo(_) => {}
         }
         if !again {
             return self.advance_reduction(number);
         }
-        // Others may wait for their turn to be told what they are to do.
+        // A turn of assignments may be scheduled already.
         let timer = Timer::AdvanceReduction(number);
         if self.ctx.timers.due(timer).is_none_or(|due| due > self.ctx.now + PAUSE) {
             self.ctx.timers.set(self.ctx.now + RETRY_SLOT_AFTER, timer);
@@ -90,7 +90,7 @@ impl Core {
         self.fail_reduction(number, kind, &message);
     }
 
-    /// The slot's node does not have this source after all: not to be taken from there again.
+    /// The slot's node does not have this source after all: it is not taken from that copy again.
     fn avoid_source(&mut self, number: u64, node: NodeId, assignment: &SlotAssignment, source: ObjectId) {
         let reduction = self.reductions.get_mut(&number).expect("it has a slot");
         let index = reduction.request.sources.iter().position(|&listed| listed == source);

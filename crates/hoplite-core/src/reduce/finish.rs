@@ -1,4 +1,4 @@
-//! The end of a call of reduce: an outcome, a time-out, a caller that is gone.
+//! The end of a call of reduce: an outcome, a time-out, or a caller that is gone.
 
 use hoplite_types::client::Reply;
 use hoplite_types::peer::{DirectoryRequest, PeerMessage};
@@ -19,7 +19,7 @@ impl Core {
                 "{}: reduce to {target} timed out after {waited}: it is done, but {} has not said that it is sealed",
                 self.ctx.me, commitment.root
             );
-            // The target is kept: the commit cannot be taken back.
+            // The target is kept: the commit cannot be undone.
             self.detach_reduction(number);
             return self.fail_call(client, call, ErrorKind::TimedOut, &message);
         }
@@ -46,7 +46,7 @@ impl Core {
         self.finish_reduction(number, Err(Error::new(kind, message)));
     }
 
-    /// Over, one way or the other: every node with a slot (but a committed root) lets go.
+    /// The reduction is over, with success or failure: every node with a slot (except a committed root) releases it.
     pub(super) fn finish_reduction(&mut self, number: u64, outcome: Result<Vec<ObjectId>, Error>) {
         let Some(mut reduction) = self.reductions.remove(&number) else { return };
         for timer in [Timer::Barrier(number), Timer::AdvanceReduction(number), Timer::RootLost(number)] {
@@ -60,7 +60,7 @@ impl Core {
         self.unwatch(target, Watcher::Reduction(number));
         self.end_watching(Watcher::Reduction(number), reduction.request.sources.clone());
         let claim = ReductionId { coordinator: self.ctx.me, number }.claim();
-        // The root's own word may be lost with it.
+        // The root's own message may be lost with it.
         self.ask_owner(target, DirectoryRequest::ReleaseClaim { claim, made: outcome.is_ok() }, None);
         self.drop_small(number, &mut reduction);
         let id = ReductionId { coordinator: self.ctx.me, number };
@@ -83,8 +83,8 @@ impl Core {
         }
     }
 
-    /// Ends the first few reductions of a client that is gone, but those that are committed. Each source is a step:
-    /// takes about so many, and says how many it took.
+    /// Ends the first few uncommitted reductions of a client that is gone. Each source is a step: takes about `most`
+    /// steps, and returns how many it took.
     pub(crate) fn abandon_reductions_of(&mut self, client: ClientId, most: usize) -> usize {
         let is_its = |reduction: &Reduction| reduction.client == client && reduction.commitment.is_none();
         let (mut steps, mut numbers) = (0, Vec::new());

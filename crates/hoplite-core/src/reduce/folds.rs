@@ -1,4 +1,4 @@
-//! Folds: what goes in, the streams that feed them, and what their end means for the slot.
+//! Folds: their inputs, the streams that feed them, and how their end affects the slot.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::fetch::{Feeds, Transfer};
 use crate::io::{Broken, FoldId, FoldInputs, FoldRule, Output};
 use crate::Core;
 
-/// Why a fold runs.
+/// The purpose of a fold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FoldFor {
     Slot(SlotKey),
@@ -25,7 +25,7 @@ pub(super) struct Fold {
     purpose: FoldFor,
     out: CopyId,
     pub(super) sources: Vec<CopyId>,
-    /// Which child slot each stream is.
+    /// The child slot behind each stream.
     pub(super) streams: BTreeMap<TransferId, u32>,
 }
 
@@ -61,7 +61,7 @@ impl Core {
         };
         let by_transfer = streams.iter().map(|&(transfer, _, child)| (transfer, child)).collect();
         self.slots.folds.insert(fold, Fold { purpose, out, sources, streams: by_transfer });
-        // The fold must expect its streams before anyone is asked to send them.
+        // The fold must expect its streams before any node is asked to send them.
         self.ctx.out.push_back(Output::Fold { fold, out, rule, inputs });
         self.send_pulls(&streams, children);
         fold
@@ -107,7 +107,7 @@ impl Core {
         for transfer in fold.streams.keys() {
             if let Some(Transfer { from, .. }) = self.fetches.end_transfer(*transfer) {
                 if outcome.is_err() {
-                    // It may still be waiting there for a copy that opens late.
+                    // The pull may still be parked there, waiting for a copy that opens late.
                     self.send(from, PeerMessage::CancelPull { transfer: *transfer }, None);
                 }
             }
@@ -120,7 +120,7 @@ impl Core {
         match fold.purpose {
             FoldFor::Slot(_) | FoldFor::Part if doomed => {}
             FoldFor::Slot(key) => self.on_slot_folded(key, &fold, outcome),
-            // Its caller is to hear of it.
+            // Its caller must be notified.
             FoldFor::Small(number) => self.on_small_folded(number, fold.out, outcome),
             FoldFor::Part => self.on_part_folded(fold.out, outcome),
         }
@@ -141,7 +141,7 @@ impl Core {
                 }
             }
             Err(Broken) => {
-                // An input was abandoned under us: a put was aborted, or another attempt.
+                // An input was abandoned during the fold: a put was aborted, or another attempt was started.
                 let assignment = &running.assignment;
                 let gone = |id: ObjectId, edition: Edition| {
                     self.copies.live_copy(id).map(|copy| copy.edition) != Some(edition)
@@ -169,7 +169,7 @@ impl Core {
         self.send(reduction.coordinator, done, None);
     }
 
-    /// The slot cannot go on by itself.
+    /// The slot cannot continue by itself.
     pub(super) fn fail_slot(&mut self, key: SlotKey, failure: SlotFailure) {
         let Some(running) = self.slots.running.get_mut(&key) else { return };
         running.failure = Some(failure);
@@ -189,7 +189,7 @@ impl Core {
         self.send(reduction.coordinator, failed, None);
     }
 
-    /// The control connection to `node` broke: a pull may be lost, so streams from it are suspect.
+    /// The control connection to `node` broke. A pull may have been lost, so streams from that node are suspect.
     pub(crate) fn slots_peer_broken(&mut self, node: NodeId) {
         let fold = |(id, feeds)| match feeds {
             Feeds::Fold(fold) => Some((fold, id)),

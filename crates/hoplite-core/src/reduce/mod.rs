@@ -1,18 +1,18 @@
 //! Reductions [design §6, paper 3.4.2, 3.5.2].
 //!
-//! - `request`: the call and its validation; `coordinator`: each step that brings it on; `finish`: its end
-//! - `choose`: which sources take part, taken from where, and on which slot
-//! - `shape`: who is whose child in a tree that grows as sources arrive
-//! - `plan`: what every slot should be doing now; the difference to what it was told is sent
-//! - `slots`: a slot's own side; `slot_table`: what is kept of it; `amend`: its assignment grows within an attempt;
-//!   `folds`: what goes in, and how it ends
-//! - `reduce_scatter`: an allreduce of large objects in many rotated chains at once; `allgather`: a node puts the
-//!   target together from what they come to
-//! - `failures`: slots that cannot go on by themselves, and what the coordinator does about it
-//! - `preemption`: reductions that hold the space others wait for
+//! - `request`: the call and its validation; `coordinator`: each step that advances it; `finish`: its end
+//! - `choose`: the sources that take part, the copies they are read from, and their slots
+//! - `shape`: the tree, which grows as sources arrive
+//! - `plan`: the assignment that every slot should have now; slots whose assignment changed are sent it
+//! - `slots`: a slot on its node; `slot_table`: the state kept of it; `amend`: its assignment grows within an attempt;
+//!   `folds`: its inputs and its end
+//! - `reduce_scatter`: an allreduce of large objects as many rotated chains at once; `allgather`: each node assembles
+//!   the target from the chains' sums
+//! - `failures`: slots that cannot continue, and how the coordinator reacts
+//! - `preemption`: reductions that hold the space that others need
 //! - `commit`: the end: committed, sealed, answered
-//! - `epochs`: slots that were let go because their coordinator seemed dead are not begun again
-//! - `repeat`: both sides say again what may have been lost
+//! - `epochs`: slots released because their coordinator seemed dead are not started again
+//! - `repeat`: both sides resend state that may have been lost
 //! - `small`: targets that fit into a message are folded by the coordinator itself
 
 mod allgather;

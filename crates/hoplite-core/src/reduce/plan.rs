@@ -1,8 +1,8 @@
-//! From the slots of a reduction to what each of their nodes should be doing.
+//! Computes each node's assignment from the slots of a reduction.
 //!
-//! The wanted state is computed afresh after every change and compared with what was last said:
-//! an addition to a slot that was still open keeps its attempt; anything else starts the slot over
-//! with the next attempt, and with it, since their child's edition changed, all of its ancestors.
+//! The wanted state is computed afresh after every change, and compared with the assignments sent last. An addition to
+//! a slot that was still open keeps its attempt. Any other change starts the next attempt of the slot and, since their
+//! child's edition changed, of all of its ancestors.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::cost::Degree;
 use crate::timers::Timer;
 use crate::Core;
 
-/// So many slots are told what changed for them in one turn: some milliseconds' work, with a look at all of them.
+/// Limit of slots that are sent changes in one turn: some milliseconds' work, with a look at all of them.
 const ASSIGNMENTS_PER_TURN: usize = 512;
 
 /// Pause between two turns.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
 
 impl Core {
-    /// Sends every slot what changed for it, the first of many at once.
+    /// Sends every slot its changes, the first of many at once.
     pub(super) fn update_plan(&mut self, number: u64) {
         let lacking = !self.needs_only_space(number);
         let Some(mut reduction) = self.reductions.remove(&number) else { return };
@@ -42,7 +42,7 @@ impl Core {
     }
 }
 
-/// 64 bits that only this slot's results are written under.
+/// 64 bits that only the results of this slot are written under.
 pub(super) fn slot_writing(id: ReductionId, slot: u32) -> u64 {
     mix64(id.coordinator.hash64() ^ mix64(id.number ^ mix64(u64::from(slot) + 1)))
 }
@@ -79,7 +79,7 @@ impl Reduction {
         places
     }
 
-    /// The messages that bring every slot up to date, the first of many; remembers them as said.
+    /// The messages that bring every slot up to date, the first of many; notes them as sent.
     fn changes(&mut self, id: ReductionId, lacking: bool, epochs: &Epochs) -> Vec<(NodeId, SlotAssignment)> {
         let (places, complete) = (self.places(), self.is_complete());
         let mut messages = Vec::new();
@@ -103,7 +103,7 @@ impl Reduction {
         messages
     }
 
-    /// What the slot should be; `None` for a leaf whose single source speaks for itself.
+    /// The assignment that the slot should have. `None` for a leaf with a single source, which its parent pulls itself.
     fn wanted_assignment(
         &self,
         id: ReductionId,
@@ -149,7 +149,7 @@ impl Reduction {
         })
     }
 
-    /// The edition of what the slot sums up.
+    /// The edition of the slot's partial sum.
     fn edition(&self, id: ReductionId, position: usize) -> Edition {
         let (slot_id, slot) = &self.slots[position];
         let assigned = slot.assigned.as_ref().map(|(_, assigned)| assigned.edition.writing);
@@ -157,7 +157,7 @@ impl Reduction {
         Edition { writing, attempt: slot.attempt }
     }
 
-    /// What the slot sums up; an id is a hash, and is not made anew for each look at all slots.
+    /// The id of the slot's partial sum. It is kept: an id is a hash, too costly to compute at each look at all slots.
     fn partial_sum(&self, id: ReductionId, position: usize) -> ObjectId {
         let (slot_id, slot) = &self.slots[position];
         match &slot.assigned {
@@ -166,7 +166,7 @@ impl Reduction {
         }
     }
 
-    /// A child as its parent must know it.
+    /// The child as described to its parent.
     fn child(&self, id: ReductionId, position: usize, places: &[Place]) -> Option<Child> {
         let (slot_id, slot) = &self.slots[position];
         let node = slot.node?;
@@ -185,20 +185,20 @@ impl Reduction {
 }
 
 impl super::coordinator::Slot {
-    /// Compares what is wanted with what was said; returns what has to be said.
+    /// Compares the wanted assignment with the one sent last; returns the assignment to send, if any.
     fn reconcile(&mut self, node: NodeId, mut wanted: SlotAssignment, fixed: bool) -> Option<SlotAssignment> {
         let restart = std::mem::take(&mut self.restart);
         if let Some((at, assigned)) = &self.assigned {
             let same_place = *at == node && !restart;
             wanted.attempt = assigned.attempt;
             wanted.edition.attempt = assigned.attempt;
-            // That nothing is lacking any more is said with something else only (see `preemption`).
+            // A slot that stops lacking sources is notified only together with another change (see `preemption`).
             let lacking = std::mem::replace(&mut wanted.lacking, assigned.lacking);
             if same_place && wanted == *assigned {
                 return (lacking && !assigned.lacking).then(|| self.lacks());
             }
             wanted.lacking = lacking;
-            // A child on the same node joins a running fold behind our own sources, not before them.
+            // A child on the same node would join a running fold behind our own sources, not before them.
             let out_of_order = fixed
                 && wanted.children.iter().any(|child| child.node == node)
                 && !assigned.children.iter().any(|child| child.node == node);
@@ -219,7 +219,7 @@ impl super::coordinator::Slot {
 }
 
 impl super::coordinator::Slot {
-    /// A source of the reduction went: other reductions may preempt what was summed up from now on.
+    /// A source of the reduction is gone: other reductions may preempt its partial sums from now on.
     fn lacks(&mut self) -> SlotAssignment {
         self.version += 1;
         let (_, assigned) = self.assigned.as_mut().expect("its caller has looked");
@@ -228,8 +228,8 @@ impl super::coordinator::Slot {
     }
 }
 
-/// Whether a slot that is assigned `assigned` can become `wanted` without starting over: it was open, so
-/// nobody has read from it, and loses none of its inputs.
+/// Whether a slot that is assigned `assigned` can become `wanted` without starting over. It must have been open, so
+/// that it has no readers, and lose none of its inputs.
 fn is_addition(assigned: &SlotAssignment, wanted: &SlotAssignment) -> bool {
     assigned.open
         && (assigned.epoch, assigned.stamp) == (wanted.epoch, wanted.stamp)

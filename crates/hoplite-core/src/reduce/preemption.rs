@@ -1,13 +1,13 @@
-//! Preemption: reductions that hold the space others wait for let go of it. Partial sums stay until their reduction is
-//! over, so two large ones in stores too small for both would wait for each other.
+//! Preemption: reductions release space that others need. Partial sums stay until their reduction is over, so two large
+//! reductions in stores too small for both would wait for each other.
 //!
 //! ```text
 //!  slot waits for space ── SlotNeedsSpace ──▶ coordinator: all sources complete? ── Preempt ──▶ others here let go
 //! ```
-//! One reduction always has precedence over all others in its way: of those that need nothing but space,
-//! the one with the smallest id. It gets its space everywhere, ends, and gives it back. One that still
-//! lacks a complete source comes behind those and pushes nobody out: what it lacks may be what they are
-//! about to make. That a slot's word on this is old does no harm: it is assigned anew with a newer one.
+//! One reduction always has precedence over all others in its way: of those that lack only space, the one with the
+//! smallest id. It gets its space everywhere, ends, and gives it back. A reduction that still lacks a complete source
+//! comes after those and preempts none: it may lack an object that they are about to make. A slot's old report about
+//! this does no harm: the slot is assigned anew with a newer one.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,8 +20,8 @@ use crate::space_waiters::SpaceWaiter;
 use crate::timers::Timer;
 use crate::Core;
 
-/// How long a slot waits for space before others have to go, and between two looks. What they have summed
-/// up is lost: long enough for most of them to end by themselves, and short for who would wait for ever.
+/// How long a slot waits for space before others are preempted, and between two checks. Their partial sums are lost. So
+/// it is long enough for most of them to end by themselves, and short for a slot that would wait for ever.
 const PREEMPT_AFTER: Duration = Duration::from_secs(1);
 
 impl Core {
@@ -35,7 +35,7 @@ impl Core {
         }
     }
 
-    /// The slot has its space, or needs none any more.
+    /// The slot has its space, or no longer needs it.
     pub(super) fn end_wait_for_space(&mut self, key: SlotKey) {
         let (reduction, slot) = key;
         self.ctx.timers.clear(Timer::SlotNeedsSpace(reduction, slot));
@@ -43,12 +43,12 @@ impl Core {
         self.end_preemption(key);
     }
 
-    /// No space is kept for this slot any more: the waiters behind it try again.
+    /// No space is reserved for this slot any more: the waiters behind it try again.
     fn end_preemption(&mut self, key: SlotKey) {
         self.space_changed |= self.slots.end_preemption(key);
     }
 
-    /// Whether space is being made here for a slot that goes before this one.
+    /// Whether space is being made here for a slot that has precedence over this one.
     pub(super) fn is_preempted_here(&self, key: SlotKey, assignment: &SlotAssignment) -> bool {
         self.slots.preempting().any(|other| is_preempted_by(key, assignment, other))
     }
@@ -74,7 +74,7 @@ impl Core {
         self.on_slot_held(from, reduction, slot, attempt);
         if reduction.coordinator == self.ctx.me && self.is_striped_slot(reduction.number, from, slot, attempt)
         {
-            // The sums of a plain tree take less space: none beside the target where that is.
+            // The partial sums of a plain tree take less space: the root needs only the target.
             return self.on_stripe_failed(reduction.number, from, SlotFailure::NoSpace);
         }
         if reduction.coordinator == self.ctx.me && self.needs_only_space(reduction.number) {
@@ -82,7 +82,7 @@ impl Core {
         }
     }
 
-    /// Whether all sources are chosen and complete, so that it waits for nobody's work.
+    /// Whether all sources are chosen and complete, so that it waits for no other work.
     pub(super) fn needs_only_space(&self, number: u64) -> bool {
         let Some(reduction) = self.reductions.get(&number) else { return false };
         let is_whole = |(_, slot): &(u32, super::coordinator::Slot)| {
@@ -98,7 +98,7 @@ impl Core {
             && reduction.slots.iter().all(is_whole)
     }
 
-    /// Others let go of their sums here if that makes the space this slot waits for.
+    /// Other slots here release their partial sums, if that makes the space that this slot waits for.
     pub(crate) fn on_preempt(&mut self, key: SlotKey, attempt: u32) {
         let current = self.slots.running.get(&key).filter(|running| running.assignment.attempt == attempt);
         let Some(Running { assignment, state: State::Waiting, .. }) = current else { return };
@@ -114,7 +114,7 @@ impl Core {
         }
     }
 
-    /// The fewest that must go, the last in order first; `None` if it would not fit even so.
+    /// The fewest slots that must be preempted, the last in order first. `None` if it would not fit even so.
     fn preemption_victims(
         &mut self,
         key: SlotKey,
@@ -123,7 +123,7 @@ impl Core {
         let inputs: BTreeSet<_> =
             self.local_inputs(&assignment.sources, &assignment.children).ok()??.into_iter().collect();
         let holds = |(&victim, running): (&SlotKey, &Running)| match running.state {
-            // A root that has summed up everything may be committed.
+            // A root with the complete sum may be committed.
             State::Folded { .. } if running.assignment.root => None,
             State::Folding { copy, .. } | State::Folded { copy } | State::Gathering { copy } => {
                 let known = self.copies.table.get(&copy)?;
@@ -133,7 +133,7 @@ impl Core {
             State::Waiting | State::Failed => None,
         };
         let victims: Vec<_> = self.slots.running.iter().filter_map(holds).collect();
-        // Not even for a moment are the inputs within reach.
+        // The inputs are not evictable while this looks for space.
         inputs.iter().for_each(|&input| self.copies.with(input, |copy| copy.users += 1));
         let arena = &mut self.copies.arena;
         let mut left = victims.len();
@@ -149,7 +149,7 @@ impl Core {
     }
 }
 
-/// Whether a slot gives up its space for another one's, whose reduction needs nothing else.
+/// Whether a slot gives up its space for another slot, whose reduction lacks only space.
 fn is_preempted_by(key: SlotKey, assignment: &SlotAssignment, to: SlotKey) -> bool {
     let ((reduction, _), (other, _)) = (key, to);
     reduction != other && (assignment.lacking || reduction > other)

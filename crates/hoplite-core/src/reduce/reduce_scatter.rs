@@ -1,14 +1,14 @@
-//! Striped allreduce, its coordinator's side (docs/decisions/0008): a ring reduce-scatter, whose sums then go on as a
-//! ring all-gather. With n nodes, the sources are cut into n stripes. Each is summed along the ring of the nodes, from
-//! another one on, and its sum goes on along the same ring, so that every link carries 2·(n-1)/n of an object and is
-//! busy from the first byte on.
+//! Striped allreduce, at its coordinator (docs/decisions/0008): a ring reduce-scatter, whose sums continue as a ring
+//! all-gather. With n nodes, the sources are cut into n stripes. Each stripe is summed along the ring of the nodes,
+//! starting at a different one, and its sum continues along the same ring. So every link carries 2·(n-1)/n of an
+//! object, and is busy from the first byte on.
 //!
 //! ```text
 //!  stripe j:  j+1 ─▶ j+2 ─▶ … ─▶ j  (slots of a chain: its sum is made at j)
 //!                                j ─▶ j+1 ─▶ … ─▶ j-1  (parts of the target, each passed on as it comes)
 //! ```
-//! All slots are assigned at once, and never changed: if anything goes wrong before the commit, they are taken
-//! back as a whole, and the reduction goes on from its sources.
+//! All slots are assigned at once, and never changed. If anything goes wrong before the commit, all are released, and
+//! the reduction starts over from its sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,25 +21,25 @@ use super::plan::slot_writing;
 use crate::cost::stripes_pay;
 use crate::Core;
 
-/// How often a reduction is striped: something is wrong with its nodes or links that breaks it off again.
+/// Limit on how often a reduction is striped: if its stripes keep breaking off, something is wrong with its nodes or
+/// links.
 pub(super) const STRIPINGS_MAX: u32 = 2;
 
-/// Fewer nodes have nothing to gain: two exchange halves at best, which is what a chain sends.
+/// Fewer nodes gain nothing: two exchange halves at best, which is what a chain sends.
 const NODES_MIN: usize = 3;
 
-/// What was told of the stripes of one striping.
+/// The assignments of one striping.
 #[derive(Debug)]
 pub(super) struct Stripes {
-    /// The slots of all stripes; and one, the same for every node, that puts the target together.
+    /// The slots of all stripes; and one more slot, the same for every node, that assembles the target.
     pub assignments: Vec<(NodeId, SlotAssignment)>,
 }
 
-/// A node of the ring, and what it gives.
+/// A node of the ring, and its sources.
 type Member = (NodeId, Vec<Source>);
 
 impl Core {
-    /// Tells the reduction's nodes to do it in stripes, if that is possible and pays. Returns whether it is
-    /// done so.
+    /// Assigns the reduction in stripes, if that is possible and pays. Returns whether it is striped.
     pub(super) fn stripe(&mut self, number: u64) -> bool {
         let reduction = &self.reductions[&number];
         if reduction.stripes.is_some() {
@@ -83,7 +83,7 @@ impl Core {
         }
     }
 
-    /// A source is gone: without it no stripe comes to an end.
+    /// A source is gone: no stripe can be completed without it.
     pub(super) fn give_up_broken_stripes(&mut self, number: u64) {
         let reduction = &self.reductions[&number];
         if reduction.stripes.is_some() && reduction.chosen_count() < reduction.k() {
@@ -96,7 +96,7 @@ impl Core {
         striped.is_some_and(|reduction| reduction.assignment_of(node, slot, attempt).is_some())
     }
 
-    /// One of its slots cannot go on.
+    /// One of its slots cannot continue.
     pub(super) fn on_stripe_failed(&mut self, number: u64, from: NodeId, failure: SlotFailure) {
         match failure {
             SlotFailure::Taken | SlotFailure::Refused(_) => return self.fail_for_slot(number, from, failure),
@@ -109,7 +109,7 @@ impl Core {
         self.advance_reduction(number);
     }
 
-    /// A node has let go of the slots of this reduction: they are assigned anew.
+    /// A node has released the slots of this reduction: they are assigned anew.
     pub(super) fn on_slots_let_go(&mut self, number: u64, node: NodeId) {
         let reduction = &self.reductions[&number];
         if reduction.commitment.is_some() {
@@ -121,7 +121,7 @@ impl Core {
         self.advance_reduction(number);
     }
 
-    /// Takes back every assignment; who takes part stays as it is.
+    /// Releases every assignment; the chosen sources stay as they are.
     fn start_over(&mut self, number: u64) {
         let id = ReductionId { coordinator: self.ctx.me, number };
         let reduction = self.reductions.get_mut(&number).expect("the caller's");
@@ -147,7 +147,7 @@ impl Reduction {
             && self.chosen_count() == self.k()
     }
 
-    /// The nodes that take part, in order of their slots, with all that each gives.
+    /// The nodes that take part, in order of their slots, with the sources of each.
     fn ring(&self) -> Vec<Member> {
         let mut ring: Vec<Member> = Vec::new();
         let mut places: BTreeMap<NodeId, usize> = BTreeMap::new();
@@ -166,7 +166,7 @@ impl Reduction {
         ring
     }
 
-    /// Every assignment of a striping over `ring`; slots are numbered anew.
+    /// Every assignment of a striping over `ring`, with new slot numbers.
     fn stripe_assignments(
         &mut self,
         id: ReductionId,
@@ -177,7 +177,7 @@ impl Reduction {
         let part_bytes = size.div_ceil(ring.len() as u64).next_multiple_of(ALIGNMENT);
         let offsets = (0..size).step_by(part_bytes as usize);
         let mut assignments = Vec::new();
-        // Where each stripe's sum is made, and how it is called there.
+        // The node where each stripe's sum is made, and the sum's description.
         let mut sums: Vec<(usize, Child)> = Vec::new();
         for (stripe, offset) in offsets.enumerate() {
             let bytes = part_bytes.min(size - offset);

@@ -1,8 +1,8 @@
-//! Both sides send again what a broken connection, or a death that was none, may have swallowed.
+//! Both sides of a reduction resend state that a broken connection or a false death may have lost.
 //!
-//! A coordinator repeats its assignments and commits to a node it has a new connection to. A slot's node tells
-//! its coordinators now and then how its slots stand, and is answered by whatever it missed. So neither
-//! side has to know what the other has heard.
+//! A coordinator resends its assignments and commits to a node over each new connection. A slot's node periodically
+//! reports the state of its slots to their coordinators, which answer with any message that it missed. So neither side
+//! needs to know which messages the other has received.
 
 use hoplite_types::peer::{PeerMessage, SlotFailure};
 use hoplite_types::{NodeId, ReductionId};
@@ -11,7 +11,7 @@ use super::slot_table::{Running, SlotKey};
 use crate::Core;
 
 impl Core {
-    /// What `node` must know of the reductions called here.
+    /// Resends `node` everything that it must know of the reductions called here.
     pub(crate) fn repeat_assignments(&mut self, node: NodeId) {
         let numbers: Vec<_> = self.reductions.keys().copied().collect();
         for number in numbers {
@@ -34,7 +34,7 @@ impl Core {
         }
     }
 
-    /// Commits that are not answered yet, to their roots.
+    /// Resends commits that are not acknowledged yet to their roots.
     pub(crate) fn repeat_commits(&mut self) {
         let roots = self.reductions.iter().filter_map(|(&number, reduction)| {
             reduction.commitment.as_ref().map(|commitment| (number, commitment.root))
@@ -44,11 +44,11 @@ impl Core {
         }
     }
 
-    /// How the slots here stand, to their coordinators; only to one of them if that is given.
+    /// Reports the state of the slots here to their coordinators; only to `to`, if that is given.
     pub(crate) fn repeat_slot_reports(&mut self, to: Option<NodeId>) {
         for (key, message) in self.slots.reports() {
             let coordinator = key.0.coordinator;
-            // Who is no member hears it when it comes back.
+            // A coordinator that is not a member gets its report when it comes back.
             if self.ctx.shards.contains(coordinator) && to.is_none_or(|node| node == coordinator) {
                 self.send(coordinator, message, None);
             }
@@ -73,14 +73,14 @@ impl Core {
                         self.send(from, PeerMessage::AssignSlot { reduction, assignment }, None);
                     }
                     Some(_) => {}
-                    // It was given to another, or to nobody: a sum that nobody reads would hold space until the end.
+                    // The slot was given to another node, or to none: an unread sum would hold space until the end.
                     None => self.send(from, PeerMessage::ReleaseSlot { reduction, slot, attempt }, None),
                 }
             }
         }
     }
 
-    /// The slot is not ours any more.
+    /// The coordinator releases this slot.
     pub(crate) fn on_release_slot(&mut self, from: NodeId, key: SlotKey, attempt: u32) {
         let current = self.slots.running.get(&key).filter(|running| running.assignment.attempt == attempt);
         if key.0.coordinator == from && current.is_some_and(Running::needs_coordinator) {
@@ -88,8 +88,7 @@ impl Core {
         }
     }
 
-    /// A coordinator is dead, as far as we can tell: its slots are let go, and if it lives after all it
-    /// will be told so.
+    /// A coordinator is believed dead: its slots are released. If it lives after all, it is notified of that.
     pub(crate) fn release_slots_of(&mut self, coordinator: NodeId) {
         self.slots.epochs_mut().on_down(coordinator);
         for key in self.slots.of(coordinator) {
@@ -97,8 +96,8 @@ impl Core {
         }
     }
 
-    /// Whether this assignment must not be followed: it was made when we had taken its coordinator for dead, or
-    /// before. What was summed up here under the same attempt may have been read, and would not be the same bytes.
+    /// Whether this assignment must be refused: it was made before or while its coordinator was believed dead. Bytes
+    /// that were folded here under the same attempt may have been read, and would not be the same.
     pub(super) fn declines_slot(&mut self, key: SlotKey, attempt: u32, epoch: u64) -> bool {
         let (reduction, slot) = key;
         let fence = self.slots.epochs().fence_of(reduction.coordinator);
@@ -111,7 +110,7 @@ impl Core {
         declined
     }
 
-    /// A node says that it let go of slots which it was assigned before this epoch.
+    /// A node reports that it released slots that it was assigned before this epoch.
     pub(crate) fn on_epoch(&mut self, node: NodeId, epoch: u64) {
         if !self.slots.epochs_mut().note_heard(node, epoch) {
             return;

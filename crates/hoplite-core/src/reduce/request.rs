@@ -1,4 +1,4 @@
-//! The start of a reduction: what the caller asked for, and hearing of everything that exists already.
+//! The start of a reduction: validates the call, and learns which of its objects exist already.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 
-/// What the caller asked for.
+/// The caller's request.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub target: ObjectId,
@@ -27,7 +27,7 @@ pub(crate) struct Request {
     pub to_sources: bool,
 }
 
-/// How long the start of a reduction waits to hear what exists already, if an owner does not answer.
+/// How long the start of a reduction waits for an owner that does not answer which sources exist.
 const BARRIER_TIME: Duration = Duration::from_millis(50);
 
 impl Core {
@@ -90,8 +90,8 @@ impl Core {
         }
     }
 
-    /// Connections keep order: behind the last subscription with each owner, a question whose answer says that
-    /// everything known was told.
+    /// Asks each owner a question after the last subscription with it. Connections keep order, so its answer marks that
+    /// the owner has reported all that it knew.
     fn ask_what_exists(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get(&number) else { return };
         let sources = reduction.request.sources.iter();

@@ -11,15 +11,15 @@ use crate::cost::Degree;
 pub(super) struct Place {
     /// Positions of children that exist.
     pub children: Vec<usize>,
-    /// More children may still come.
+    /// Whether more children may still come.
     pub expects_more: bool,
-    /// Some children exist or are expected: it cannot be a mere leaf.
+    /// Some children exist or are expected, so it is not a mere leaf.
     pub is_inner: bool,
     pub has_parent: bool,
 }
 
-/// The places of `count` slots; `last` when no more will come. The root is the one without a
-/// parent, and there is exactly one when `last`.
+/// The places of `count` slots; `last` if no more will come. The root is the slot without a parent; if `last`, there
+/// is exactly one.
 pub(super) fn places(degree: Degree, count: usize, last: bool) -> Vec<Place> {
     let mut places = vec![Place::default(); count];
     for position in 0..count {
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// Slots are never taken away from a parent as others arrive: what was folded stays of use.
+    /// Slots are never taken away from a parent as others arrive: their folded bytes stay useful.
     #[test]
     fn growing_only_adds() {
         for degree in [Chain, Binary, Star] {
@@ -116,7 +116,7 @@ mod tests {
                         assert!(after[position].children.contains(child));
                         assert!(end[position].children.contains(child));
                     }
-                    // Whoever gains a child was open for it.
+                    // A slot that gains a child was open for it.
                     for grown in [&after[position], &end[position]] {
                         if grown.children.len() > before[position].children.len() {
                             assert!(before[position].expects_more);

@@ -1,4 +1,4 @@
-//! The slots of reduction trees that this node holds, and all folds: what is kept of them.
+//! The slots of reduction trees on this node, and all folds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,14 +20,14 @@ pub(super) enum State {
         copy: CopyId,
         fold: FoldId,
     },
-    /// Parts of the target come, each by itself (see `allgather`).
+    /// The parts of the target arrive separately (see `allgather`).
     Gathering {
         copy: CopyId,
     },
     Folded {
         copy: CopyId,
     },
-    /// An input broke, or the target was deleted; the coordinator will assign it anew or release it.
+    /// An input broke, or the target was deleted. The coordinator will assign the slot anew or release it.
     Failed,
 }
 
@@ -35,13 +35,13 @@ pub(super) enum State {
 pub(super) struct Running {
     pub(super) assignment: SlotAssignment,
     pub(super) state: State,
-    /// What the coordinator was told, and is told again until it does something about it.
+    /// The failure that is reported to the coordinator, again and again until it reacts.
     pub(super) failure: Option<SlotFailure>,
     /// The target may be sealed, over these sources, as soon as all of its parts are here.
     pub(super) committed: Option<Vec<ObjectId>>,
-    /// Where the target is made: whether its owner knows that it is, so that a deletion waits for us.
+    /// Where the target is made: whether its owner knows that, so that a deletion waits for us.
     pub(super) may_seal: MaySeal,
-    /// Whose word on that counts.
+    /// The owner whose verdict counts.
     pub(super) asked: Option<NodeId>,
 }
 
@@ -52,7 +52,7 @@ pub(super) enum MaySeal {
 }
 
 impl Running {
-    /// What it writes into.
+    /// The copy that it writes into.
     pub(super) fn copy(&self) -> Option<CopyId> {
         match self.state {
             State::Folding { copy, .. } | State::Gathering { copy } | State::Folded { copy } => Some(copy),
@@ -60,13 +60,13 @@ impl Running {
         }
     }
 
-    /// Once the target is final its parts come from neighbours. The coordinator may be done before all are here, and
-    /// answers a report that crossed its commit as if it had never known of us; or it is dead.
+    /// Once the target is final, its parts come from neighbours. The coordinator may be done before all are here, and
+    /// then answers a report that crossed its commit as if it did not know us; or it may be dead.
     pub(super) fn needs_coordinator(&self) -> bool {
         self.committed.is_none()
     }
 
-    /// A root that has everything, and may seal.
+    /// Whether it is a root with the complete sum, which may be sealed.
     pub(super) fn is_done_root(&self) -> bool {
         let folded = matches!(self.state, State::Folded { .. });
         folded && self.assignment.root && self.may_seal == MaySeal::Yes
@@ -84,7 +84,7 @@ impl Running {
     }
 }
 
-/// Whether what the slot writes into goes by the target's id.
+/// Whether the slot writes into a copy under the target's id.
 fn makes_target(assignment: &SlotAssignment) -> bool {
     assignment.root || assignment.part_bytes.is_some()
 }
@@ -92,13 +92,13 @@ fn makes_target(assignment: &SlotAssignment) -> bool {
 /// The slots here, and all folds.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    /// Changed only by the functions here, which keep those below in step.
+    /// Changed only by the functions here, which keep the indexes below in step.
     pub(super) running: BTreeMap<SlotKey, Running>,
     by_copy: BTreeMap<CopyId, SlotKey>,
     by_child: BTreeMap<ObjectId, BTreeSet<SlotKey>>,
-    /// Those that make targets.
+    /// The slots that make targets.
     by_edition: BTreeMap<Edition, BTreeSet<SlotKey>>,
-    /// Others have given up space for these, which goes to no slot behind them while they wait.
+    /// Slots for which others have been preempted. The space goes to no slot behind them while they wait.
     preempting: BTreeSet<SlotKey>,
     pub(super) folds: BTreeMap<FoldId, Fold>,
     epochs: Epochs,
@@ -110,7 +110,7 @@ impl Slots {
         self.running.insert(key, running);
     }
 
-    /// Whether a root here has summed up everything and waits for the commit.
+    /// Whether a root here has the complete sum, and waits for the commit.
     pub fn await_commits(&self) -> bool {
         self.running
             .values()
@@ -152,7 +152,7 @@ impl Slots {
         }
     }
 
-    /// Returns the assignment before.
+    /// Returns the previous assignment.
     pub(super) fn replace_assignment(
         &mut self,
         key: SlotKey,
@@ -181,27 +181,27 @@ impl Slots {
         self.by_copy.get(&copy).copied()
     }
 
-    /// The slot that makes this edition of a target, also if it failed, and what it made is gone.
+    /// The slot that makes this edition of a target, even if it failed and its copy is gone.
     pub(super) fn target_of(&self, edition: Edition) -> Option<SlotKey> {
         self.by_edition.get(&edition)?.first().copied()
     }
 
-    /// Other slots have given up their space for this one.
+    /// Other slots were preempted for this one.
     pub(super) fn begin_preemption(&mut self, key: SlotKey) {
         self.preempting.insert(key);
     }
 
-    /// That is over. Returns whether it was so.
+    /// The preemption is over. Returns whether there was one.
     pub(super) fn end_preemption(&mut self, key: SlotKey) -> bool {
         self.preempting.remove(&key)
     }
 
-    /// The slots that wait for space which others have given up.
+    /// The slots that wait for space for which others were preempted.
     pub(super) fn preempting(&self) -> impl Iterator<Item = SlotKey> + '_ {
         self.preempting.iter().copied().filter(|key| self.running[key].state == State::Waiting)
     }
 
-    /// The slots that may go on when a copy of this child is opened here.
+    /// The slots that may start when a copy of this child is opened here.
     pub(super) fn awaiting(&self, child: ObjectId) -> Vec<SlotKey> {
         let parents = self.by_child.get(&child).into_iter().flatten().copied();
         parents
@@ -213,14 +213,14 @@ impl Slots {
         self.running.len()
     }
 
-    /// What is remembered of slots, in words; epochs are remembered for good.
+    /// Describes the slots that are left, in words. Epochs are not included: they are remembered for good.
     pub fn leftovers(&self) -> Vec<String> {
         let running = (!self.running.is_empty()).then(|| format!("slots: {:?}", self.running));
         let folds = (!self.folds.is_empty()).then(|| format!("folds: {:?}", self.folds));
         running.into_iter().chain(folds).collect()
     }
 
-    /// Whether coordinators are to be told now and then how things stand.
+    /// Whether there are slots to report to their coordinators.
     pub fn has_reports(&self) -> bool {
         !self.running.is_empty()
     }
@@ -238,7 +238,7 @@ impl Slots {
         self.epochs.fence_of(coordinator)
     }
 
-    /// Targets in the making here of which no owner has said that they may be.
+    /// Targets being made here that no owner has accepted yet.
     pub fn awaiting_verdict(&self) -> Vec<CopyId> {
         let awaiting_verdict =
             |running: &Running| running.copy().filter(|_| running.may_seal == MaySeal::NotYet);
@@ -250,7 +250,7 @@ impl Slots {
         !self.awaiting_verdict().is_empty()
     }
 
-    /// The owner whose word on this target counts.
+    /// Sets the owner whose verdict on this target counts.
     pub fn expect_verdict_from(&mut self, copy: CopyId, owner: NodeId) {
         if let Some(running) = self.key_of(copy).and_then(|key| self.running.get_mut(&key)) {
             running.asked = Some(owner);
@@ -269,7 +269,7 @@ impl Slots {
         self.running.iter().filter(is_of).map(|(&key, _)| key).collect()
     }
 
-    /// How each slot stands, as its coordinator is to hear it.
+    /// The report of each slot to its coordinator.
     pub(super) fn reports(&self) -> Vec<(SlotKey, PeerMessage)> {
         let open = self.running.iter().filter(|(_, running)| running.needs_coordinator());
         let running = open.map(|(&(reduction, slot), running)| {
@@ -286,8 +286,8 @@ impl Slots {
         running.collect()
     }
 
-    /// Ends the root's slot, if it has summed up all of this edition. A slot that failed here before may
-    /// still be a root of the same attempt: the coordinator gave its place to another slot.
+    /// Ends the root's slot, if it has the complete sum of this edition. A slot that failed here before may still be
+    /// marked as a root of the same attempt: the coordinator gave its place to another slot.
     pub(super) fn take_finished_root(&mut self, reduction: ReductionId, edition: Edition) -> Option<CopyId> {
         let mut of_reduction = self.running.range((reduction, 0)..=(reduction, u32::MAX));
         let root = of_reduction

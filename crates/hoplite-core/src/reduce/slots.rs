@@ -1,5 +1,5 @@
-//! A slot's own side: this node folds its sources and its children's streams into one copy that
-//! its parent (or, at the root, everyone) streams from.
+//! A slot on its node: it folds its sources and its children's streams into one copy. Its parent (or, at the root,
+//! any receiver) streams from that copy.
 //!
 //! ```text
 //!  Slot ─▶ Waiting ──(space, local inputs here)──▶ Folding ──ended──▶ Folded
@@ -27,7 +27,7 @@ impl Core {
         let key = (reduction, assignment.slot);
         match self.slots.running.get_mut(&key) {
             Some(running) if running.assignment.version >= assignment.version => {
-                // Repeated: perhaps our word about it was lost.
+                // A repetition: perhaps our report of the failure was lost.
                 return self.report_failure(key);
             }
             Some(running)
@@ -44,7 +44,7 @@ impl Core {
                 if let (Some(previous), State::Folding { copy, fold }) = (previous, state) {
                     let assignment = &self.slots.running[&key].assignment;
                     let (lacking, version) = (assignment.lacking, assignment.version);
-                    // Of a fold that is not open any more nothing is amended.
+                    // A fold that is not open any more is not amended.
                     if *assignment != (SlotAssignment { lacking, version, ..previous.clone() }) {
                         self.amend_slot(key, &previous, copy, fold);
                     }
@@ -64,14 +64,14 @@ impl Core {
         self.try_start_slot(key);
     }
 
-    /// Starts the fold if everything it needs from this node is here.
+    /// Starts the fold if all of its local inputs are here.
     pub(crate) fn try_start_slot(&mut self, key: SlotKey) {
         let Some(Running { assignment, state: State::Waiting, .. }) = self.slots.running.get(&key) else {
             return;
         };
         let assignment = assignment.clone();
         let gathers = assignment.part_bytes.is_some();
-        // The parts of a target come one by one, those from here as well.
+        // The parts of a target arrive one by one, the local ones as well.
         let children = if gathers { &[] } else { &assignment.children[..] };
         let sources = match self.local_inputs(&assignment.sources, children) {
             Ok(Some(sources)) => sources,
@@ -94,7 +94,7 @@ impl Core {
             }
             self.doom(stale);
         }
-        // No one may throw the sources out while space is made for the sum.
+        // The sources must not be evicted while space is made for the sum.
         sources.iter().for_each(|&source| self.add_user(source));
         let new = NewCopy {
             object: assignment.out,
@@ -108,8 +108,8 @@ impl Core {
             stamp: assignment.root.then_some(assignment.stamp),
             claim: assignment.root.then_some(assignment.claim),
         };
-        // What is opened and closed again for want of more, and sources that may be thrown out again, are no news of
-        // space: looking once more for it would end here, for ever.
+        // Copies that are opened and closed again because there is too little space, and sources that become evictable
+        // again, must not count as new space: the waiters would be retried for ever.
         let space_changed = self.space_changed;
         let opened = if gathers { self.open_target(key, &assignment) } else { self.open_copy(new) };
         let Some(copy) = opened else {
@@ -131,9 +131,9 @@ impl Core {
         self.on_opened(assignment.out);
     }
 
-    /// Makes the id free for what a reduction sums up here; `right` is when the reduction's claim to it was accepted.
-    /// A put that no owner has accepted gives way to that. False if there is an object that no reduction may push
-    /// out: a finished one, or one that a client writes.
+    /// Frees the id for a sum of a reduction; `right` is the time at which the reduction's claim to it was accepted. A
+    /// put that no owner has accepted gives way. Returns false if a copy is in the way that no reduction may replace: a
+    /// sealed one, or one that a client writes.
     pub(super) fn free_id(&mut self, id: ObjectId, right: Option<Stamp>) -> bool {
         if self.copies.sealed(id).is_some() {
             return false;
@@ -146,8 +146,8 @@ impl Core {
         true
     }
 
-    /// The copies on this node that go into a fold: children here first (they hold what comes before
-    /// our own sources), then the sources. `Ok(None)`: a child here has not started yet.
+    /// The copies on this node that go into a fold: children here first (they hold the part before our own sources),
+    /// then the sources. `Ok(None)`: a child here has not started yet.
     pub(super) fn local_inputs(
         &self,
         sources: &[hoplite_types::peer::Source],
@@ -185,7 +185,7 @@ impl Core {
         }
     }
 
-    /// Ends a slot; what it folded so far is abandoned.
+    /// Ends a slot; its partial sum is abandoned.
     pub(super) fn drop_slot(&mut self, key: SlotKey) {
         self.end_wait_for_space(key);
         let Some(running) = self.slots.remove(key) else { return };
@@ -197,23 +197,23 @@ impl Core {
             }
         }
         if running.assignment.part_bytes.is_some() {
-            // Whoever wants the target gets it like anyone else, once somebody has it.
+            // If the target is wanted here, it is fetched like any object, once some node has it.
             self.vacated.insert(running.assignment.out);
         }
         self.leave_if_nothing_is_left();
     }
 
-    /// What a slot folds into was doomed (its target was deleted): the slot must not touch it again.
+    /// The copy that a slot writes into was doomed (its target was deleted): the slot must not use it again.
     pub(crate) fn slot_copy_gone(&mut self, gone: CopyId) {
         let Some(key) = self.slots.key_of(gone) else { return };
         match self.slots.running[&key].needs_coordinator() {
             true => self.slots.set_state(key, State::Failed),
-            // Of one that is committed nothing more is heard from its coordinator.
+            // The coordinator of a committed slot sends nothing more about it.
             false => drop(self.slots.remove(key)),
         }
     }
 
-    /// The directory's word on a target that is made here. False if no such target is.
+    /// The directory's verdict on a target that is made here. Returns false if there is no such target.
     pub(crate) fn on_target_verdict(&mut self, from: NodeId, edition: Edition, verdict: Verdict) -> bool {
         let Some(key) = self.slots.target_of(edition) else { return false };
         let running = self.slots.running.get_mut(&key).expect("it is listed");
@@ -235,7 +235,7 @@ impl Core {
         true
     }
 
-    /// The owner knows that the target is made here: what waited only for that goes on.
+    /// The owner knows that the target is made here: a seal that waited only for that continues.
     fn on_may_seal(&mut self, key: SlotKey) {
         let running = &self.slots.running[&key];
         if !matches!(running.state, State::Folded { .. }) {

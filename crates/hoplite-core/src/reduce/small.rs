@@ -1,9 +1,9 @@
 //! Sources that fit into a message, and are not too many for one link, need no tree: the coordinator folds them
 //! itself [design §6].
 //!
-//! They come with the news of them, and are kept by ids of their own until the reduction ends: as copies of the
-//! sources each would have to be reported to the directory, and taken back. Where one did not come so (there
-//! was no space, or its owner is new), it is got like by anyone else.
+//! They travel with the notification that they exist, and are kept under ids of their own until the reduction ends.
+//! Copies under the sources' ids would have to be reported to the directory and withdrawn again. A source that did not
+//! travel so (there was no space, or its owner is new) is fetched like any object.
 
 use std::collections::BTreeSet;
 
@@ -25,16 +25,16 @@ use crate::Core;
 #[derive(Debug, Default)]
 pub(super) struct Small {
     here: Vec<(usize, CopyId)>,
-    /// The same by index.
+    /// The same sources, by index only.
     taken: BTreeSet<usize>,
     target: Option<CopyId>,
-    /// Where in the list the sources begin that are still to be got.
+    /// The place in the list from which on sources are still to be fetched.
     next: usize,
     /// The sum is made, and waits for the right to be the target.
     is_folded: bool,
 }
 
-/// So many sources are got in one turn: some milliseconds' work.
+/// Limit of sources that are fetched in one turn: some milliseconds' work.
 const SOURCES_PER_TURN: usize = 512;
 
 impl Small {
@@ -44,7 +44,7 @@ impl Small {
 }
 
 impl Core {
-    /// A small source came with the news of it.
+    /// A small source came with its notification.
     pub(crate) fn bring_source(
         &mut self,
         number: u64,
@@ -69,14 +69,14 @@ impl Core {
         self.reductions.get_mut(&number).expect("seen above").brought.insert(index, copy);
     }
 
-    /// The sources turned out to be small: get them all, the first k do.
+    /// The sources turned out to be small: fetches them all; the first k are folded.
     pub(super) fn start_small(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         reduction.small = Some(Small::default());
         self.get_small_sources(number);
     }
 
-    /// Gets the next of many of them.
+    /// Fetches the next of many of them.
     pub(super) fn get_small_sources(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         let Some(small) = &mut reduction.small else { return };
@@ -91,7 +91,7 @@ impl Core {
         }
     }
 
-    /// Takes a source that came with the news of it; gets one of which there was only the news.
+    /// Takes a source that came with its notification; fetches one that did not.
     pub(super) fn get_small_source(&mut self, number: u64, source: ObjectId) {
         let Some(reduction) = self.reductions.get(&number) else { return };
         let Some(index) = reduction.index_of(source) else { return };
@@ -103,7 +103,7 @@ impl Core {
         }
     }
 
-    /// A source that was brought may have been evicted since.
+    /// Whether a source that was brought is still here; it may have been evicted since.
     fn stands(&self, copy: CopyId) -> bool {
         self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed)
     }
@@ -187,7 +187,7 @@ impl Core {
         }
         sources.iter().for_each(|&source| self.add_user(source));
         self.start_fold(FoldFor::Small(number), copy, rule, sources, &[]);
-        // A sender for somebody's wish to have the target must not push out what we fold.
+        // A sender lent for a fetch of the target must not replace the copy that is folded here.
         self.drop_fetch(target);
         self.on_opened(target);
     }
@@ -205,7 +205,8 @@ impl Core {
         self.seal_small(number);
     }
 
-    /// Others may have held us for dead while we folded: then the right to the target is asked for once more.
+    /// Seals the sum, once we have the right to the target. We may have been believed dead during the fold: then the
+    /// right is asked for once more.
     pub(super) fn seal_small(&mut self, number: u64) {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         let Some(stamp) = reduction.stamp() else { return };
@@ -226,14 +227,14 @@ impl Core {
             .collect();
         self.seal_copy(copy, Seal { sources: sources.clone() });
         if !nodes.is_empty() {
-            // Behind the announcement: to ask its owner is one message, and most nodes have asked by themselves.
+            // After the announcement: to ask the owner takes one message, and most nodes have asked already.
             let nodes = nodes.into_iter().collect();
             self.ask_owner(id, DirectoryRequest::Bring { nodes }, None);
         }
         self.finish_reduction(number, Ok(sources));
     }
 
-    /// A source cannot be brought here.
+    /// A source cannot be fetched.
     pub(crate) fn on_reduction_object_failed(
         &mut self,
         number: u64,
@@ -247,7 +248,7 @@ impl Core {
         self.fail_reduction(number, kind, message);
     }
 
-    /// Lets go of what a reduction held to fold it here.
+    /// Releases the copies that a reduction held to fold them here.
     pub(super) fn drop_small(&mut self, number: u64, reduction: &mut Reduction) {
         if let Some(small) = reduction.small.take() {
             self.space_waiters.leave(SpaceWaiter::SmallTarget { number });

@@ -1,4 +1,4 @@
-//! Defects that drawn messages have found, one test each.
+//! Defects found by drawn messages, one test each.
 
 use std::time::Duration;
 

@@ -1,6 +1,8 @@
-//! Whatever a peer or a client may say, drawn from a tape of numbers: a shorter tape says less, so that a case that
-//! fails shrinks. Ids, nodes and editions come from small pools, so that messages have to do with each other; numbers
-//! are the sensible ones and those at which arithmetic breaks.
+//! Draws every message that a peer or client can send, from a tape of numbers. A shorter tape gives fewer messages, so
+//! a failing case shrinks.
+//!
+//! Ids, nodes and editions come from small pools, so that messages relate to each other. Numbers are sensible ones and
+//! those at which arithmetic breaks.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

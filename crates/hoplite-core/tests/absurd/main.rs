@@ -1,5 +1,5 @@
-//! Absurd numbers, ids, lists and orders of events, from clients and from peers: a core survives them all, its tables
-//! stay bounded, it comes to rest, and it goes on serving.
+//! Absurd numbers, ids, lists and orders of events, from clients and peers. A core survives them all: its tables stay
+//! bounded, it comes to rest, and it continues to serve.
 
 mod cases;
 mod draw;

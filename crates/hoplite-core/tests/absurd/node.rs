@@ -1,5 +1,5 @@
-//! One core behind its public API, whose driver believes nothing: what the daemon would take for a bug of the core
-//! fails the test.
+//! One core behind its public API, with a distrustful driver: an output that the daemon would treat as a bug of the
+//! core fails the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

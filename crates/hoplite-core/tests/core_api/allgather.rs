@@ -1,4 +1,4 @@
-//! A node's side of a striped allreduce: it puts the target together from its parts.
+//! All-gather of a striped allreduce at one node: it assembles the target from its parts.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Questions that are asked twice, and reports that cross their answers.
+//! Asks that are repeated, and reports that cross their answers.
 
 use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest};
 use hoplite_types::ObjectId;

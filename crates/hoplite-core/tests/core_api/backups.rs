@@ -1,4 +1,4 @@
-//! Objects that only their owner had: its backup knows that they existed.
+//! Objects of which only their owner had a copy: its backup knows that they existed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! However much is asked for, a page, a turn and a table have their bounds.
+//! Limits: pages, turns and tables stay bounded however much is requested.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Whose bytes become an object's content: one claim at a time, and of two contents one.
+//! Claims: one at a time may write an object's content, and of two contents only one is accepted.
 
 use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, Verdict};
 use hoplite_types::{Claim, Dtype, Edition, Header, ObjectId, Stamp};

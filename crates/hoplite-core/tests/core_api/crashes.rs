@@ -1,4 +1,4 @@
-//! Deaths and deletions in the middle of things.
+//! Deaths and deletions in the middle of operations.
 
 use hoplite_core::Input;
 use hoplite_types::client::Reply;

@@ -1,4 +1,4 @@
-//! A delete of many ids asks for a bounded number at a time, and nobody waits for that.
+//! A delete of many ids has a bounded number of open requests, and delays no other call.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a shard owner takes from whom.
+//! Which reports and requests a shard owner accepts.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Puts of what somebody has put before: the first content stays, and the put ends well once it is here.
+//! Puts of an object that was put before: the first content stays, and the put succeeds once that has arrived.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Slots that a node let go of because it took their coordinator for dead are not begun again.
+//! Slots released because their coordinator seemed dead are not started again.
 
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! A full store: eviction, and calls, fetches and slots that wait for space.
+
 use std::time::Duration;
 
 use hoplite_core::io::{ClientId, Event};

@@ -1,3 +1,5 @@
+//! Gets: streams that break, editions that change, time-outs, losses and deletions.
+
 use std::time::Duration;
 
 use hoplite_core::Input;

@@ -1,4 +1,5 @@
-//! Puts that are given up after their owner has accepted them: they never were, unless somebody has seen them.
+//! Puts withdrawn after their owner has accepted them: they leave no trace, unless their bytes were shown to a node or
+//! client.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The cost of a turn grows with what it touches, not with the square of it, nor with the rest.
+//! The cost of a turn grows linearly with the items that it touches, and not with the rest.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Requests that wait until all is known of their shard.
+//! Requests held until their shard is recovered.
 
 use std::time::Duration;
 

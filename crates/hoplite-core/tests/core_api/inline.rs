@@ -1,4 +1,5 @@
-//! Who is sent a small object for an answer counts as its holder, and reports only what its owner cannot know.
+//! Small objects sent inline with an answer: the receiver counts as a holder, and reports only what the owner cannot
+//! know.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a node tells of the shards that it is asked about, page by page.
+//! A node's inventory of the shards that it is asked about, page by page.
 
 use std::time::Duration;
 

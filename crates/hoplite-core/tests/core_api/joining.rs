@@ -1,4 +1,4 @@
-//! A node that starts beside others knows the members, and what they know of its shards, before it decides or asks.
+//! A node that joins a cluster learns the members, and their knowledge of its shards, before it decides or asks.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A node that ends in good order.
+//! A node that leaves in good order.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Many who wait for one object, or watch it, are served and told in turns; what happens between two turns counts.
+//! Many clients that wait for one object, or watch it, are answered in turns; events between two turns count.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Objects that die with their last node, and receivers that wait for each other.
+//! Objects lost with their last node, and receivers that wait for each other in a circle.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One complete copy of each object is made to stay.
+//! One complete copy of each object is pinned.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What a coordinator tells the slots as sources come, go and fail: after every step the assignments last
-//! told must be one tree over k sources, and no slot may have been changed under its readers.
+//! A coordinator's assignments as sources come, go and fail. After every step the latest assignments must be one tree
+//! over k sources, and no slot may have changed under its readers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

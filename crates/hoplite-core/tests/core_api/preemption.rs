@@ -1,4 +1,4 @@
-//! Slots of different reductions in each other's way.
+//! Preemption between slots of different reductions.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Prefetches of many objects: only some go at once.
+//! Prefetches of many objects: only a few run at once.
 
 use std::time::Duration;
 

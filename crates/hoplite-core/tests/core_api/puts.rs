@@ -1,3 +1,5 @@
+//! Puts and creates: verdicts, seals, aborts, and writers that wait for each other.
+
 use std::time::Duration;
 
 use hoplite_core::io::ClientId;

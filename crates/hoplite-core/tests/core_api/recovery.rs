@@ -1,4 +1,4 @@
-//! A new owner hears of everything that is known of its shards before it decides.
+//! A new owner collects all that members know of its shards before it decides.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A recovery that begins anew: earlier inventories of the same shard no longer count.
+//! A recovery that starts over: earlier inventories of the same shard no longer count.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Striped allreduce: what a coordinator tells whom, and when it is taken back.
+//! Striped allreduce: the coordinator's assignments, and when it releases them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! Reductions: calls, slots, attempts, and failures of their inputs.
+
 use std::time::Duration;
 
 use hoplite_core::Input;

@@ -1,4 +1,4 @@
-//! Reductions whose messages are lost, whose coordinator seems dead, or whose root dies at the end.
+//! Reductions with lost messages, with a coordinator that seems dead, or with a root that dies at the end.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Requests, reports and editions as tests write them.
+//! Constructors of requests, reports and editions.
 
 use hoplite_types::client::Request;
 use hoplite_types::peer::{CopyReport, Deletion, DirectoryAnswer, DirectoryRequest, Verdict};

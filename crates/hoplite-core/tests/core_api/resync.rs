@@ -1,4 +1,4 @@
-//! What a broken connection, or a death that was none, may have swallowed is repeated.
+//! Resync: messages that a broken connection, or a false death, may have lost are repeated.
 
 use std::time::Duration;
 

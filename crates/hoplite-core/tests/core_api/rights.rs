@@ -1,4 +1,4 @@
-//! The right to make an object, when its owner changes or the holder of the right stood still.
+//! The right to write an object, when its owner changes or the holder of the right was paused.
 
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! Sends: pulls, refusals, streams that break, and the number of connections.
+
 use std::time::Duration;
 
 use hoplite_core::io::{Broken, Input, SendId};

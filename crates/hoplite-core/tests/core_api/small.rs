@@ -1,4 +1,4 @@
-//! Small sources of a reduction come with the news of them.
+//! Small sources of a reduction travel with the notification that they exist.
 
 use hoplite_types::client::{Reply, Request};
 use hoplite_types::peer::{CopyReport, DirectoryAnswer, DirectoryRequest, PeerMessage};

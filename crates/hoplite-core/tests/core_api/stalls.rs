@@ -1,4 +1,4 @@
-//! Streams that stand still although no connection breaks.
+//! Streams that stall although no connection breaks.
 
 use hoplite_core::Input;
 use hoplite_types::peer::PeerMessage;

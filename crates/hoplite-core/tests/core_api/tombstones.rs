@@ -1,5 +1,5 @@
-//! A delete is done when everyone concerned has heard of it; its tombstone outlives its owner, and ends what was
-//! accepted before it.
+//! A delete is done when every node concerned has acknowledged it. Its tombstone outlives its owner, and ends contents
+//! that were accepted before the deletion.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What becomes of a copy, or of a reduction, by its owner's word.
+//! The effect of an owner's verdict on a copy or a reduction.
 
 use std::time::Duration;
 

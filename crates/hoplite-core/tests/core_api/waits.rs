@@ -1,3 +1,5 @@
+//! `wait`: order of the answers, deletions, new owners, and a wait with no time.
+
 use std::time::Duration;
 
 use hoplite_types::client::{Reply, Request};

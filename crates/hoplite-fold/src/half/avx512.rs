@@ -1,5 +1,5 @@
-//! float16 with AVX-512: the CPU converts sixteen elements at a time, to the same bits as the
-//! integer arithmetic beside this file.
+//! float16 with AVX-512: the CPU converts sixteen elements at a time, with the same results, bit for bit, as the
+//! integer arithmetic in `mod.rs`.
 
 use std::arch::x86_64::_MM_FROUND_TO_NEAREST_INT;
 

@@ -1,10 +1,9 @@
 //! float16 and bfloat16: computed as float32, rounded to nearest even at every store.
 //!
-//! The conversions here are branchless integer arithmetic because the loops around them then
-//! vectorise at every level. Rejected: the `half` crate's slice conversions (one call per eight
-//! elements, and bfloat16 element by element), measured as no faster than this with AVX2; the
-//! tests compare against that crate instead. With AVX-512 the CPU's own float16 conversion is
-//! within reach of safe code, see `avx512`.
+//! The conversions here are branchless integer arithmetic, because the loops around them then vectorise at every
+//! level. Rejected: the `half` crate's slice conversions (one call per eight elements, and bfloat16 element by
+//! element). They were measured as no faster than these with AVX2; the tests compare against that crate instead.
+//! With AVX-512 the CPU's own float16 conversion can be reached from safe code, see `avx512`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;

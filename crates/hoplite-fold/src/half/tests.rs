@@ -1,5 +1,5 @@
-//! Conversions against the `half` crate, and the loops against each other: a CPU with AVX-512
-//! would otherwise never run the others.
+//! The conversions against the `half` crate, and the loops of all levels against each other: a CPU with AVX-512 would
+//! otherwise never run the others.
 
 use half::{bf16, f16};
 use pulp::NullaryFnOnce;

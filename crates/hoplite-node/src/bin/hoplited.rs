@@ -1,8 +1,7 @@
 //! The daemon: one node of Hoplite.
 //!
-//! When it is ready it prints one line to stdout, `hoplited listening on ADDR socket PATH store
-//! BYTES`; everything else goes to stderr. SIGTERM and SIGINT make it leave, a second one makes it end at
-//! once, with exit status 0.
+//! When it is ready it prints one line to stdout, `hoplited listening on ADDR socket PATH store BYTES`; everything
+//! else goes to stderr. SIGTERM or SIGINT makes it leave; a second one ends it at once, with exit status 0.
 #![forbid(unsafe_code)]
 
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! Who is let in, and who is refused, and why: a caller that hears nothing takes the node for dead.
+//! Admits clients or refuses them with a reason. Every caller gets an answer: one that gets none would believe the
+//! node dead.
 
 use std::fs::File;
 use std::io;

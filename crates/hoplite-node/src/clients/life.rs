@@ -1,7 +1,7 @@
-//! Whether the process that made a connection still runs.
+//! Watches whether the process that made a connection still runs.
 //!
-//! Its end closes its sockets, but not those that a child of it has inherited: what the process was writing would
-//! never be withdrawn while the child lives.
+//! The end of a process closes its sockets, except those that a child has inherited. Without this watch, its
+//! unfinished objects would not be withdrawn while the child lives.
 
 use std::future::pending;
 use std::io;

@@ -1,8 +1,8 @@
-//! The Unix socket for clients: one task per connection, answers queued with a bound.
+//! The Unix socket for clients: one task per connection, answers in a bounded queue.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `admission` | who is let in, and who is refused, and why |
+//! | `admission` | which clients are admitted; the reasons for refusals |
 //! | `life` | whether the process of a client still runs |
 
 mod admission;

@@ -1,4 +1,4 @@
-//! Which transfers are expected here, from whom, and what is to become of them.
+//! The transfers that are expected here: their sender, and what to do with each when it arrives.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! That every job ends in exactly one input for the core, whatever becomes of it.
+//! Guarantees that every job ends in exactly one input for the core, even if it panics or is dropped.
 
 use hoplite_core::io::Input;
 use tokio::sync::mpsc;

@@ -1,4 +1,4 @@
-//! Closing idle connections of peers that are gone.
+//! Closes idle connections of peers that are gone.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Frames that are read byte-exactly, as their bytes come: raw ones may follow.
+//! Reads frames byte-exactly as their bytes arrive, because raw bytes may follow.
 
 use std::io;
 

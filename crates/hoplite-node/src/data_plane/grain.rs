@@ -1,4 +1,4 @@
-//! How many bytes are worth waking anyone.
+//! The grain: how many new bytes are worth a wake-up.
 
 use hoplite_types::limits::{GRAIN_BYTES_MAX, GRAIN_BYTES_MIN};
 

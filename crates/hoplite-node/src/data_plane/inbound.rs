@@ -1,4 +1,4 @@
-//! A bundle from a peer: transfer after transfer, until it ends or one breaks.
+//! Serves a bundle from a peer: transfer after transfer, until it ends or one breaks.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,13 +1,13 @@
-//! The threads that move bytes, and how the control thread puts them to work.
+//! The threads that move bytes, and how the control thread gives them jobs.
 //!
-//! Each data thread runs its jobs on a runtime of its own: no locks between jobs, and the control
-//! thread's latency does not depend on how long a copy takes. A `Receive` runs where its bulk
-//! connection lives, a group's `Send`s where their peer's do, other `Send`s and `Fold`s on the thread with the least to do.
+//! Each data thread runs its jobs on its own runtime: jobs share no locks, and a long copy does not delay the control
+//! thread. A `Receive` runs on the thread of its bulk connection, a group's `Send`s on that of their peer's connection.
+//! Other `Send`s, and `Fold`s, run on the least loaded thread.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `thread` | one data thread |
-//! | `arrivals` | which transfers are expected, and by whom |
+//! | `arrivals` | the transfers that are expected, and what to do with each |
 //! | `inbound` | a bundle from a peer: transfer after transfer |
 //! | `receive` | one transfer into a copy |
 //! | `send` | one transfer out of a copy |
@@ -15,11 +15,11 @@
 //! | `fold` | several inputs into one copy |
 //! | `multiplex` | transfers that share a bundle |
 //! | `framing` | frames, as their bytes come |
-//! | `completion` | that every job ends in exactly one input for the core |
-//! | `receive_rate`, `send_rate` | the rate at which a transfer came in, and left |
+//! | `completion` | every job ends in exactly one input for the core |
+//! | `receive_rate`, `send_rate` | the measured rate of a transfer, in and out |
 //! | `stall_timer` | how long a stream has brought nothing |
 //! | `disconnects` | closing idle connections of peers that are gone |
-//! | `grain` | how many bytes are worth waking anyone |
+//! | `grain` | how many new bytes are worth a wake-up |
 
 mod arrivals;
 mod completion;

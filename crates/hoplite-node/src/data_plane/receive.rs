@@ -1,6 +1,6 @@
 //! One transfer into a copy: bytes go from the socket straight to their place in the arena.
 //!
-//! A sender that brings nothing is reported and waited for: what to do about it is the core's business.
+//! A sender that brings nothing is reported, and waited for: the core decides what to do about it.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The rate at which a transfer flowed, without the time it waited for its sender's own upstream.
+//! Measures the rate of an incoming transfer, without the time that its sender waited for its own upstream.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The rate at which a transfer left here, where it was the network that set it.
+//! Measures the rate of an outgoing transfer, where the network limited it.
 
 use std::time::{Duration, Instant};
 

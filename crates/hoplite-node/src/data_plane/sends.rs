@@ -1,4 +1,4 @@
-//! Transfers out: by themselves, or in a group that shares a bundle.
+//! Starts and stops outgoing transfers: single ones, and groups that share a bundle.
 
 use std::sync::Arc;
 

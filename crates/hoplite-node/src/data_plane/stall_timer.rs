@@ -1,4 +1,4 @@
-//! How long a stream has brought nothing.
+//! Measures how long a stream has brought nothing.
 
 use std::future::Future;
 use std::pin::{pin, Pin};

@@ -1,4 +1,4 @@
-//! Carry threads with a test at both ends: copies in a real arena, peers on loopback sockets.
+//! Data threads with a test at both ends: copies in a real arena, peers on loopback sockets.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! How many descriptors this process may have open.
+//! Raises this process's limit of open descriptors.
 
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use tracing::{debug, warn};

@@ -1,4 +1,4 @@
-//! The incarnation of a daemon: a number that tells each start at an address from every earlier one.
+//! The incarnation of a daemon: a number that distinguishes each start at an address from every earlier one.
 
 use std::fs;
 use std::io;

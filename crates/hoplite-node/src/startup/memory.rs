@@ -1,4 +1,4 @@
-//! How much memory this process may use.
+//! Finds how much memory this process may use.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Names of seeds to addresses.
+//! Resolves the names of seeds to addresses.
 
 use std::net::SocketAddr;
 

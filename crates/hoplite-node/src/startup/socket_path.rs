@@ -1,4 +1,4 @@
-//! Where the clients' socket lies, and taking it over from a dead daemon.
+//! The path of the clients' socket, and taking it over from a dead daemon.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;

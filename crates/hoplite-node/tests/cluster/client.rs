@@ -1,4 +1,4 @@
-//! A client reduced to frames and mapped memory: what any language's binding has to do.
+//! A client reduced to frames and mapped memory: the minimum that a binding for any language has to do.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

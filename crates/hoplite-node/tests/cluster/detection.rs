@@ -1,4 +1,4 @@
-//! How soon nodes notice that another has crashed, stands still, or is back.
+//! How soon nodes notice that another has crashed, is paused, or is back.
 
 use std::time::{Duration, Instant};
 

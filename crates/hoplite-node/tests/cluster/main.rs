@@ -1,4 +1,4 @@
-//! Whole daemons on loopback, spoken to by their clients' protocol.
+//! Whole daemons on loopback, driven through the clients' protocol.
 
 mod client;
 mod detection;

@@ -1,4 +1,4 @@
-//! Daemons inside of the test process, each on a thread of its own.
+//! Daemons inside the test process, each on a thread of its own.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The daemon as a process of its own: what only signals and exit codes can show.
+//! The daemon as a process of its own: behaviour that only signals and exit codes can show.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Lines};

@@ -1,4 +1,4 @@
-//! How a daemon ends when it is asked to.
+//! How a daemon shuts down.
 
 use std::time::{Duration, Instant};
 

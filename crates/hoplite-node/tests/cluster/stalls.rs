@@ -1,4 +1,4 @@
-//! Streams whose sender stands still although its connections do not break.
+//! Streams whose sender stalls although its connections do not break.
 
 use hoplite_types::client::{Reply, Request};
 use hoplite_types::{Header, ObjectId};

@@ -1,5 +1,5 @@
-//! Whatever comes in by a daemon's sockets: absurd calls, absurd messages, broken frames and plain garbage harm
-//! nobody but who sent them.
+//! Hostile input on a daemon's sockets: absurd calls, absurd messages, broken frames and garbage harm only their
+//! sender.
 
 use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! The node's own sums.
+//! Folds with the node's own `Sum`.
 
 #[path = "../../src/data_plane/fold/shared.rs"]
 mod shared;

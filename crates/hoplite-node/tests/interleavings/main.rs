@@ -1,5 +1,5 @@
 //! Every order in which threads may share a copy, and a sum: the node's own code on a model checker's locks and
-//! atomics. Whoever sleeps for ever is a deadlock to it, which fails the test.
+//! atomics. A thread that sleeps for ever is a deadlock to the checker, which fails the test.
 
 #[path = "../../../hoplite-store/src/block.rs"]
 #[allow(dead_code, reason = "what the models do not use")]

@@ -1,4 +1,4 @@
-//! What `hoplite_node::sync` has, for the model checker: a copy whose progress block is the store's own code, whose
+//! The model checker's version of `hoplite_node::sync`: a copy whose progress block is the store's own code, whose
 //! locks and atomics are the checker's, and whose bytes are a vector.
 
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! The same behaviours of the arena between two mappings in one process and between two processes.
+//! The arena behaves the same between two mappings in one process and between two processes.
 
 mod peer;
 

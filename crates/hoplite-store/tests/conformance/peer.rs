@@ -1,5 +1,5 @@
-//! The other side of a behaviour: a loop that obeys one-line commands over a Unix socket with its
-//! own mapping of the arena, run by a thread or by another process.
+//! The other side of each test: a loop that obeys one-line commands over a Unix socket with its own mapping of the
+//! arena. A thread or another process runs it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};

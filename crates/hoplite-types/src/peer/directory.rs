@@ -1,4 +1,4 @@
-//! What holders and askers say to the owner of an id, and its answers.
+//! The requests of holders and receivers to the owner of an id, and its answers.
 
 use minicbor::{Decode, Encode};
 

@@ -1,4 +1,4 @@
-//! What nodes say to each other over their control connections, and in front of bulk data.
+//! The messages between nodes: on their control connections, and in front of bulk data.
 
 mod directory;
 mod slots;

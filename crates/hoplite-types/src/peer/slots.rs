@@ -1,4 +1,4 @@
-//! What a coordinator tells a node to do in a slot of a reduction tree, and why that node could not.
+//! A coordinator's assignments for the slots of a reduction tree, and the reasons why a slot fails.
 
 use std::collections::BTreeMap;
 

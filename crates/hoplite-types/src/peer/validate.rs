@@ -1,7 +1,7 @@
-//! What a message must be to make sense by itself. Another one comes from a node with a bug, or from no node at
-//! all: it is dropped on arrival, so that nobody behind it has to doubt what it says.
+//! Validates messages by themselves. An invalid one comes from a node with a bug, or from no node at all. It is dropped
+//! on arrival, so that the code behind it can rely on its contents.
 //!
-//! Only what the message alone can tell is looked at here. Whether it fits what a node knows is up to that node.
+//! Only properties of the message alone are checked here. Each node checks whether it fits what that node knows.
 
 use std::collections::BTreeSet;
 

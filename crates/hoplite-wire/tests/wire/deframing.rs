@@ -1,4 +1,4 @@
-//! Frames survive any cut of the stream, and giants are refused on sight.
+//! Frames survive any cut of the stream, and oversized ones are refused as soon as their length is read.
 
 use bytes::BytesMut;
 use hoplite_types::client::Call;

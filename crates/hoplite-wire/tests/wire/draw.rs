@@ -1,5 +1,5 @@
-//! Draws values of any word from a source of numbers: a counter for the golden frames, a seeded
-//! generator for everything else. `messages.rs` says how each type is put together.
+//! Draws values of any message type from a source of numbers: a counter for the golden frames, a seeded generator for
+//! everything else. `messages.rs` constructs each type.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,5 +1,5 @@
-//! Takes arbitrary bytes as a peer or client might send them. Shared by the tests here and the
-//! fuzz target in `fuzz/`, which includes this very file.
+//! Decodes arbitrary bytes as a peer or client might send them. The tests here share it with the fuzz target in
+//! `fuzz/`, which includes this very file.
 
 use std::fmt::Debug;
 

@@ -1,8 +1,7 @@
 //! One frame of every message and of every variant inside them, pinned in `tests/golden.txt`.
 //!
-//! `HOPLITE_RECORD=1 cargo test -p hoplite-wire` records anew. Added frames are fine; a changed
-//! one means that nodes of different versions misread each other, and the protocol version of its
-//! connection must be bumped with it.
+//! `HOPLITE_RECORD=1 cargo test -p hoplite-wire` records them again. Added frames are fine. A changed frame means that
+//! nodes of different versions misread each other: the protocol version of its connection must be bumped with it.
 
 use std::fmt::{Debug, Write};
 use std::path::PathBuf;

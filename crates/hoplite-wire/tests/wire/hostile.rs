@@ -1,5 +1,5 @@
-//! The fuzz target's entry over a bounded number of seeded inputs, so that every test run on a
-//! stable compiler exercises it.
+//! Runs the fuzz target's entry on a bounded number of seeded inputs, so that every test run on a stable compiler
+//! exercises it.
 
 use bytes::BytesMut;
 use hoplite_types::client::{Answer, Call};

@@ -1,4 +1,4 @@
-//! The wire as other versions, careless networks and hostile peers see it.
+//! The wire format against other versions, arbitrary cuts of the stream and hostile peers.
 #![forbid(unsafe_code)]
 
 mod deframing;

@@ -1,5 +1,5 @@
-//! How each word is drawn. The struct literals and matches below are complete, so a new field or
-//! variant does not compile until it is listed here, and then is tested and pinned by itself.
+//! Draws each message type. The struct literals and matches below are complete, so a new field or variant does not
+//! compile until it is listed here; it is then tested and pinned automatically.
 
 use hoplite_types::client::{Answer, Call, Gauge, Link, Location, Reply, Request, Status};
 use hoplite_types::peer::{

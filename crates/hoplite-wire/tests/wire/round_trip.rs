@@ -1,4 +1,4 @@
-//! Whatever is said arrives as it was said.
+//! Encoding and decoding give the same message.
 
 use std::fmt::Debug;
 

@@ -1,4 +1,4 @@
-//! A newer peer may say more than we know, an older one less.
+//! Compatibility: newer peers may send more fields than we know, older ones fewer.
 
 use std::fmt::Debug;
 

@@ -1,4 +1,4 @@
-//! The other members: real cores of which only the gossip is let through.
+//! The other members: real cores whose gossip alone is delivered.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,6 +1,5 @@
-//! One core behind its public API, with a driver that keeps books instead of moving bytes, and
-//! peers that say what the test makes them say. By themselves these only gossip, and say that they know of
-//! nothing when they are asked for an inventory.
+//! One core behind its public API. Its driver keeps books instead of moving bytes, and the test scripts its peers. By
+//! themselves peers only gossip, and answer requests for an inventory with an empty one.
 
 mod members;
 

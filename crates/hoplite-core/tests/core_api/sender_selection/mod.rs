@@ -1,5 +1,5 @@
-//! The directory as a sole owner, and nodes that do as they please with one object: every lend is
-//! checked against what is true of them.
+//! The directory as the only owner, and nodes that act at random on one object: every lend is checked against their
+//! true state.
 
 mod truth;
 

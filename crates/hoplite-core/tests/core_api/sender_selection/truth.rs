@@ -1,4 +1,4 @@
-//! What is true of the nodes, whatever the owner thinks of them.
+//! The true state of the nodes, as opposed to the owner's view of it.
 
 use hoplite_types::{limits, Edition};
 

@@ -1,9 +1,8 @@
-//! Several inputs into one copy, in step with their arrival.
+//! Folds several inputs into one copy while they arrive.
 //!
-//! `out` is written once per region by the first input that gets there and folded into by the
-//! others; it is published as far as *every* input has been folded in. Elements are folded in the
-//! order `stream ∘ source₀ ∘ source₁ …`, with the first stream to bring them; further streams are
-//! folded on top as they come.
+//! The first input to reach a region of `out` writes it; the others are folded into it. `out` is published as far as
+//! *every* input has been folded in. Elements are folded in the order `stream ∘ source₀ ∘ source₁ …`, starting with
+//! the first stream to bring them; further streams are folded on top as they come.
 //!
 //! ```text
 //! Folding ──all folded, sealed, not open──▶ ended Ok

@@ -1,4 +1,4 @@
-//! Bytes read from a stream and not folded yet.
+//! Bytes that were read from a stream and are not folded yet.
 
 use std::io;
 

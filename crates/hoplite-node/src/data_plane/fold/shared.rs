@@ -1,9 +1,8 @@
-//! A sum that its fold shares with whoever reads its stream.
+//! A sum shared by its fold and the reader of its stream.
 //!
-//! The bytes of a stream on a bundle of its own wait in the stream's scratch until the fold takes them. Who reads a
-//! bundle for many streams cannot wait for one of them: it puts the bytes right into their place in `out`, where
-//! there is room for all of them, and folds the sources into them there, as far as these are present. For the rest
-//! the fold looks after its sources.
+//! A stream on a bundle of its own leaves its bytes in the stream's scratch until the fold takes them. The reader of a
+//! shared bundle cannot wait for one of its streams. It puts the bytes at their place in `out`, which has space for
+//! all of them, and folds the sources into them as far as these are present. The fold does the rest.
 
 use std::io;
 use std::sync::Arc;

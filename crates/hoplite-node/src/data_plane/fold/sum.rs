@@ -1,4 +1,4 @@
-//! What has been folded into `out`, and how far.
+//! The partial sum in `out`, and how far each part of it has been folded.
 //!
 //! ```text
 //! 0 ──────── published ──────── frontier ────────── landed ──────── size

@@ -1,4 +1,4 @@
-//! Folds against streams and sources that come in every order and piece by piece.
+//! Folds of streams and sources that arrive in every order and piece by piece.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Transfers from one peer that come in pieces on one bundle, each piece straight to its place.
+//! Transfers from one peer on one bundle: each piece is read straight to its place.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! Transfers that share a bundle, at either end.
+//! Transfers that share a bundle, at both ends.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
