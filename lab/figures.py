@@ -19,7 +19,6 @@ from lab.report import progress
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#666666"
 PALE = "#BBBBBB"
 
-DOTS_PER_INCH = 150
 
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -51,8 +50,7 @@ def caption(figure: Figure, text: str) -> None:
 
 def save(figure: Figure, folder: Path, name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for kind in ("png", "svg"):
-        path = folder / f"{name}.{kind}"
-        figure.savefig(path, dpi=DOTS_PER_INCH, metadata={"Date": None} if kind == "svg" else None)
-        progress(f"figure: {path}")
+    path = folder / f"{name}.svg"
+    figure.savefig(path, metadata={"Date": None})
+    progress(f"figure: {path}")
     plt.close(figure)

@@ -121,7 +121,7 @@ def main() -> None:
 def text(section: Section, cases: Sequence[Case], figures: Sequence[str]) -> str:
     """The section as Markdown."""
     about = importlib.import_module(f"lab.bench_{section.name}").__doc__ or ""
-    images = [f"![{section.title}](figures/{name}.png)" for name in figures]
+    images = [f"![{section.title}](figures/{name}.svg)" for name in figures]
     rows = _side_by_side(cases) if "systems" in cases[0].summary else _as_printed(cases)
     parts = [f"## {section.title}", about.strip(), *images, _markdown(rows), *_origins(cases)]
     return "\n\n".join(parts) + "\n"

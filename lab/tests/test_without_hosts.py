@@ -141,7 +141,7 @@ def test_the_page_has_a_line_for_each_case_and_blanks_for_what_is_missing(folder
     measured([Fake("hoplite", 2.0), Fake("gloo", 3.0)])
     cases = results.joined("collective", folder)
     text = page.text(page.SECTIONS[0], cases, ["collectives"])
-    assert "![Collectives](figures/collectives.png)" in text
+    assert "![Collectives](figures/collectives.svg)" in text
     assert "| hosts | case | size | link | limit | hoplite | x limit | must reach | gloo, x limit |" in text
     assert (
         "| 4 | broadcast | 1 MiB | 500 Mbit/s | 2000.0 ms | 2000.0 ms | 1.000 | <= 1.03 x limit | 1.50 |"
@@ -168,7 +168,6 @@ def test_every_figure_of_several_systems_is_drawn(folder: Path) -> None:
     named = ["collectives", "collectives-small", "roundtrip", "degree", "arrivals", "unlimited"]
     assert drawn == named
     for name in drawn:
-        assert (folder / f"{name}.png").stat().st_size > 0
         assert (folder / f"{name}.svg").stat().st_size > 0
 
 
@@ -223,7 +222,7 @@ def test_applications_beside_ray_alone_and_groups(folder: Path, monkeypatch: pyt
         ["4.00 s", "2.00", "1.00", ""],
     ]
     assert [row[3:] for row in played.rows] == [["hoplite", "1.00 s", "0.80", "", ">= 1.9"]]
-    assert (folder / "applications.png").stat().st_size > 0
+    assert (folder / "applications.svg").stat().st_size > 0
 
 
 def test_the_figure_of_applications_has_whatever_systems_were_run(tmp_path: Path) -> None:
