@@ -132,11 +132,13 @@ impl Directory {
                     }
                     self.on_withdraw(ctx, local, node, id, since, edition);
                 }
-                // The answer that lent it a sender may be lost.
-                Some((true, ..)) => {
+                Some((true, _, edition)) => {
                     let (ask, sender) = held.map(|held| (held.answered, held.upstream)).expect("seen");
-                    if let Some(sender) = sender.filter(|&sender| entry.holders.contains(sender)) {
-                        self.answer_lend(ctx, id, node, ask, sender);
+                    match sender.filter(|&sender| entry.holders.contains(sender)) {
+                        // The answer that lent it the sender may be lost.
+                        Some(sender) => self.answer_lend(ctx, id, node, ask, sender),
+                        // It would keep the sender from others when that one is back.
+                        None => self.on_withdraw(ctx, local, node, id, since, edition),
                     }
                 }
                 _ => {}

@@ -203,6 +203,38 @@ fn a_receiver_that_tells_of_no_copy_is_told_its_sender_again() {
     assert_eq!(sender, node(3));
 }
 
+/// The owner lent it a sender that died. It never heard of that, and has nothing: when the sender is back, others may
+/// have it.
+#[test]
+fn a_receiver_that_has_no_copy_does_not_keep_a_sender_that_came_back() {
+    // Nobody streams behind a partial copy of it.
+    const SENT_WHOLE: u64 = 64 << 10;
+    let mut at = Node::among(6, STORE);
+    let id = at.id_owned_by(ME);
+    at.request(3, id, announce(put_report(5, edition(5), SENT_WHOLE)));
+    at.request(2, id, ask(4));
+    at.request(4, id, announce(received_report(5, edition(5), SENT_WHOLE, None)));
+    at.members_answer = false;
+    break_connection(&mut at, 2);
+    let asked = take_asked(&mut at);
+    let about = asked_about(&asked, 2, id.shard()).expect("it may have said more").clone();
+    at.kill(3);
+    tell(&mut at, &about, 6, InventoryPage::default());
+    at.join(3);
+    at.wait(SETTLED);
+    at.request(3, id, announce(put_report(7, edition(5), SENT_WHOLE)));
+    at.take_answers(id);
+    at.request(5, id, ask(1));
+    at.request(6, id, ask(1));
+    let lent = at.take_answers(id).into_iter().filter_map(|(to, answer)| match answer {
+        DirectoryAnswer::Lend { sender, .. } => Some((to, sender.addr.port())),
+        _ => None,
+    });
+    let lent: std::collections::BTreeMap<_, _> = lent.collect();
+    assert_eq!(lent.keys().copied().collect::<Vec<_>>(), [5, 6], "{lent:?}");
+    assert_ne!(lent[&5], lent[&6]);
+}
+
 #[test]
 fn open_questions_are_asked_again_on_a_new_connection() {
     let mut at = Node::among(2, STORE);
