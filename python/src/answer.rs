@@ -14,10 +14,10 @@ use crate::id::py_ids;
 use crate::view::View;
 use crate::writing::Writing;
 
-/// What was asked, as far as it is needed to understand the reply.
+/// The request, as far as it is needed to interpret the reply.
 #[derive(Clone, Copy)]
 pub enum Question {
-    /// The reply says all.
+    /// The reply alone is enough.
     Plain,
     Create {
         id: ObjectId,
@@ -31,7 +31,7 @@ pub enum Question {
     },
 }
 
-/// A reply that holds on to what it brought: dropping it gives views and room back to the node.
+/// A reply with the memory that came with it. Dropping it gives views and reserved memory back to the node.
 pub enum Answer {
     View(hoplite_client::View),
     Arriving(hoplite_client::Arriving),

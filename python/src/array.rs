@@ -10,7 +10,7 @@ use pyo3::types::{PyTuple, PyType};
 use crate::memory::bytes_of;
 use crate::view::View;
 
-/// What is looked up in NumPy once.
+/// Objects of NumPy that are looked up once.
 struct Numpy {
     ndarray: Py<PyType>,
     /// In the order of [`Dtype::ALL`].
@@ -40,7 +40,7 @@ impl Numpy {
     }
 }
 
-/// The array whose bytes `view` has; `None` if its element type is not NumPy's own.
+/// The array with the bytes of `view`; `None` if its element type is not NumPy's own.
 pub fn array_of<'py>(view: &Bound<'py, View>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = view.py();
     let numpy = Numpy::get(py)?;
@@ -56,13 +56,13 @@ pub fn array_of<'py>(view: &Bound<'py, View>) -> PyResult<Option<Bound<'py, PyAn
     }
 }
 
-/// Header and bytes of `value` if it is an array (no subclass) of NumPy's own reducible types, contiguous and of
-/// at most `bytes_max` bytes.
+/// Header and bytes of `value`, if it is an array (no subclass) of NumPy's own reducible types, contiguous, and of at
+/// most `bytes_max` bytes.
 pub fn small_array(value: &Bound<'_, PyAny>, bytes_max: u64) -> PyResult<Option<(Header, Vec<u8>)>> {
     if !value.get_type().is(&Numpy::get(value.py())?.ndarray) {
         return Ok(None);
     }
-    // Of some arrays (of dates, say) NumPy exports no buffer.
+    // NumPy exports no buffer of some arrays (of dates, say).
     let Ok(buffer) = PyUntypedBuffer::get(value) else { return Ok(None) };
     let Some(dtype) = dtype_of(buffer.format().to_bytes(), buffer.item_size()) else { return Ok(None) };
     if !buffer.is_c_contiguous() || buffer.len_bytes() as u64 > bytes_max {
@@ -73,7 +73,7 @@ pub fn small_array(value: &Bound<'_, PyAny>, bytes_max: u64) -> PyResult<Option<
     Ok(Some((header, bytes_of(&buffer).to_vec())))
 }
 
-/// The element type that a buffer's format names; none for another byte order than the machine's.
+/// The element type of a buffer's format; `None` for a byte order other than the machine's.
 fn dtype_of(format: &[u8], bytes: usize) -> Option<Dtype> {
     let sized = |kinds: [Dtype; 4]| kinds.into_iter().find(|kind| kind.size() == bytes);
     match format {

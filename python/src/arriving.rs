@@ -9,7 +9,7 @@ use crate::convert::{py_header, timeout};
 use crate::errors::{interruptible, Stop};
 use crate::memory::Room;
 
-/// A copy, complete or on its way; the node keeps it until `release`, or until this is gone.
+/// A copy, complete or arriving. The node keeps it until `release`, or until this is gone.
 #[pyclass(frozen, module = "hoplite._hoplite")]
 pub struct Arriving {
     inner: Mutex<Option<hoplite_client::Arriving>>,
@@ -26,7 +26,7 @@ impl Arriving {
     where
         T: Send,
     {
-        // Detached: a thread that copies holds the lock and may need the interpreter.
+        // Detached, because a thread that copies holds the lock and may need the interpreter.
         py.detach(|| {
             let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
             inner.as_ref().map(look)
@@ -48,7 +48,7 @@ impl Arriving {
         self.with(py, hoplite_client::Arriving::size)
     }
 
-    /// Copies the whole object, waiting for its bytes; False if that writing of it was abandoned.
+    /// Copies the whole object, and waits for its bytes. False if this writing was abandoned.
     #[pyo3(signature = (out, timeout))]
     fn copy_into(&self, py: Python<'_>, out: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<bool> {
         let limit = self::timeout(timeout)?;
@@ -66,7 +66,7 @@ impl Arriving {
         Ok(copied)
     }
 
-    /// Makes a `copy_into` that runs in another thread raise soon.
+    /// Makes a `copy_into` in another thread raise soon.
     fn stop(&self) {
         self.stop.set();
     }

@@ -19,8 +19,8 @@ use crate::id::{raw_ids, Id};
 use crate::ticket::Ticket;
 use crate::view::View;
 
-/// Sends requests. It stays connected, also after `close`, until the last view or writing that came
-/// over it is gone: the node keeps their bytes for this connection.
+/// Sends requests. It stays connected, even after `close`, until the last view or writing that came over it is gone:
+/// the node keeps their bytes for this connection.
 #[pyclass(frozen, module = "hoplite._hoplite")]
 pub struct Connection {
     client: Mutex<Option<Arc<Client>>>,
@@ -41,7 +41,7 @@ impl Connection {
         let limit = self::timeout(timeout)?;
         let client = self.client()?;
         let ticket = match client.wants_write() {
-            // It may have to wait until the node has taken some of it: other threads run meanwhile.
+            // It may have to wait until the node has read some bytes: other threads run meanwhile.
             true => Python::attach(|py| py.detach(|| client.submit(request))),
             false => client.submit(request),
         };
@@ -52,7 +52,7 @@ impl Connection {
 
 #[pymethods]
 impl Connection {
-    /// `stop`, set from another thread, makes the connecting raise soon.
+    /// Setting `stop` in another thread makes the connecting raise soon.
     #[new]
     #[pyo3(signature = (socket, timeout, stop=None))]
     fn new(
@@ -80,7 +80,7 @@ impl Connection {
         Ok(self.client()?.fd().as_raw_fd())
     }
 
-    /// Sends what waits to be sent and takes in what has come; raises once the node is gone.
+    /// Sends queued requests and receives answers; raises once the node is gone.
     fn pump(&self, py: Python<'_>) -> PyResult<()> {
         let client = self.client()?;
         py.detach(|| client.pump()).map_err(to_py)
@@ -96,12 +96,12 @@ impl Connection {
         }
     }
 
-    /// Whether requests wait for room in the socket, which `pump` sends once it is writable.
+    /// Whether requests wait for space in the socket. `pump` sends them once it is writable.
     fn wants_write(&self) -> PyResult<bool> {
         Ok(self.client()?.wants_write())
     }
 
-    /// Every further request raises `Aborted`, and so does every wait under way.
+    /// Every further request raises `Aborted`, and so does every wait that is under way.
     fn close(&self) {
         self.closed.set();
         let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -119,8 +119,8 @@ impl Connection {
         self.submit(request, Question::Plain, timeout)
     }
 
-    /// As `put_small` of `value`; None if that takes more than a look: if it is no small array of a dtype that
-    /// NumPy has natively.
+    /// As `put_small` of `value`; None if `value` is not a small array of a dtype that NumPy has natively, which
+    /// takes more work.
     #[pyo3(signature = (id, value, timeout))]
     fn put_array(&self, id: Id, value: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<Option<Ticket>> {
         let Some((header, bytes)) = small_array(value, INLINE_BYTES_MAX)? else { return Ok(None) };
@@ -129,7 +129,7 @@ impl Connection {
         self.submit(request, Question::Plain, timeout).map(Some)
     }
 
-    /// Brings a Writing, which is a buffer if `keep`; None if the node has the object already.
+    /// The ticket brings a Writing, which is a buffer if `keep`; None if the node has the object already.
     #[pyo3(signature = (id, header, size, keep, timeout))]
     fn create(
         &self,
@@ -150,7 +150,7 @@ impl Connection {
         self.submit(request, Question::Create { id, size }, timeout)
     }
 
-    /// The View, if the node need not be asked for it; else a ticket that brings it.
+    /// Returns the View if no request to the node is needed; otherwise a ticket that brings it.
     #[pyo3(signature = (id, timeout, fail_if_lost))]
     fn get(&self, py: Python<'_>, id: Id, timeout: Option<f64>, fail_if_lost: bool) -> PyResult<Py<PyAny>> {
         let Id(id) = id;
@@ -163,7 +163,7 @@ impl Connection {
         Ok(Py::new(py, self.submit(request, Question::Get(miss), timeout)?)?.into_any())
     }
 
-    /// Brings an Arriving: with `partial` as soon as bytes may come, else when all are here.
+    /// The ticket brings an Arriving: with `partial` as soon as bytes may come, otherwise when all bytes are here.
     #[pyo3(signature = (id, timeout, partial, fail_if_lost))]
     fn get_copy(&self, id: Id, timeout: Option<f64>, partial: bool, fail_if_lost: bool) -> PyResult<Ticket> {
         let Id(id) = id;
@@ -178,9 +178,9 @@ impl Connection {
         self.submit(Request::Delete { ids: raw_ids(ids), timeout_ms }, Question::Plain, timeout)
     }
 
-    /// Brings the ids that went in, in fold order.
+    /// The ticket brings the ids of the reduced sources, in fold order.
     #[pyo3(signature = (target, sources, num_objects, op, order, to_sources, timeout))]
-    #[allow(clippy::too_many_arguments)] // Python's caller names each.
+    #[allow(clippy::too_many_arguments)] // Python's callers name each.
     fn reduce(
         &self,
         target: Id,
@@ -203,8 +203,8 @@ impl Connection {
         self.submit(request, Question::Plain, timeout)
     }
 
-    /// Brings those of `ids` that are ready. With `fail_if_lost` the loss of one raises, unless it is
-    /// among `known_lost`.
+    /// The ticket brings those of `ids` that are ready. With `fail_if_lost`, the loss of one raises unless
+    /// `known_lost` has it.
     #[pyo3(signature = (ids, count, timeout, fail_if_lost, known_lost))]
     fn wait(
         &self,
@@ -226,14 +226,14 @@ impl Connection {
         self.submit(request, Question::Plain, timeout)
     }
 
-    /// Brings (size or None, [(node, complete, pinned), ...]).
+    /// The ticket brings (size or None, [(node, complete, pinned), ...]).
     #[pyo3(signature = (id, timeout))]
     fn locate(&self, id: Id, timeout: Option<f64>) -> PyResult<Ticket> {
         let timeout_ms = milliseconds(self::timeout(timeout)?);
         self.submit(Request::Locate { id: id.0, timeout_ms }, Question::Plain, timeout)
     }
 
-    /// Brings a dict of the node's account of itself.
+    /// The ticket brings the node's status as a dict.
     #[pyo3(signature = (timeout))]
     fn status(&self, timeout: Option<f64>) -> PyResult<Ticket> {
         self.submit(Request::Status, Question::Plain, timeout)

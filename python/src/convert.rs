@@ -14,7 +14,7 @@ use crate::errors::bad_argument;
 /// `(encoding, dtype, shape, descr)`, as in `hoplite.values.Header`.
 pub type PyHeader = (u8, Option<String>, Vec<u64>, String);
 
-/// Seconds from Python; `None` and infinity are for ever.
+/// Converts seconds from Python. `None` and infinity mean no limit.
 pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     match seconds {
         None => Ok(None),
@@ -25,7 +25,7 @@ pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     }
 }
 
-/// As it goes over the wire: rounded up, and cut to what a node accepts.
+/// Converts a time-out for the wire: rounded up, and limited to what a node accepts.
 pub fn milliseconds(timeout: Option<Duration>) -> Option<u64> {
     timeout.map(|timeout| timeout.min(TIMEOUT_MAX).as_nanos().div_ceil(1_000_000) as u64)
 }

@@ -10,7 +10,7 @@ use pyo3::types::PyType;
 
 use crate::id::PyObjectId;
 
-/// The class in `hoplite.errors` of each kind.
+/// The class in `hoplite.errors` for each kind.
 fn class_of(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::TimedOut => "TimedOut",
@@ -42,7 +42,7 @@ pub fn to_py(error: Error) -> PyErr {
     })
 }
 
-/// Says which object `raised` is about.
+/// Sets the object that `raised` is about.
 fn name_object(py: Python<'_>, raised: &PyErr, object: ObjectId) -> PyResult<()> {
     raised.value(py).setattr("object_id", PyObjectId::from(object))
 }
@@ -51,7 +51,8 @@ pub fn bad_argument(message: impl Into<String>) -> PyErr {
     to_py(Error::new(ErrorKind::BadArgument, message))
 }
 
-/// Set when whatever goes on under it must end: the client was closed, the copying stopped, the connecting.
+/// A flag that ends the operations that watch it. Set when the client is closed, or when copying or connecting is
+/// stopped.
 #[pyclass(frozen, module = "hoplite._hoplite")]
 #[derive(Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
@@ -74,8 +75,8 @@ impl Stop {
     }
 }
 
-/// Runs `wait` detached from the interpreter with an interrupt that runs Python's signal handlers
-/// and looks at `stops`. What a handler raised wins over what the wait made of it.
+/// Runs `wait` detached from the interpreter, with an interrupt that runs Python's signal handlers and checks
+/// `stops`. An exception of a handler replaces the result of the wait.
 pub fn interruptible<T: Send>(
     py: Python<'_>,
     stops: &[&Stop],
@@ -99,7 +100,7 @@ pub fn interruptible<T: Send>(
     }
 }
 
-/// Why an interruptible wait brought nothing.
+/// The reason why an interruptible wait failed.
 pub enum Ended {
     /// A signal handler raised this.
     Raised(PyErr),

@@ -13,14 +13,14 @@ use crate::errors::bad_argument;
 /// Names an immutable object: 16 bytes, made from a unique string or at random.
 ///
 /// Hashable, ordered by its bytes, and picklable. An id made from a name remembers the name, for messages only:
-/// equality looks at the 16 bytes. Most callers want `from_name` or `random`.
+/// equality compares the 16 bytes. Most callers use `from_name` or `random`.
 #[pyclass(frozen, name = "ObjectId", module = "hoplite")]
 pub struct PyObjectId {
     id: ObjectId,
     name: Option<Py<PyString>>,
 }
 
-/// What it is made of again when unpickled.
+/// The arguments from which it is unpickled.
 type Parts<'py> = (Bound<'py, PyBytes>, Option<Py<PyString>>);
 
 impl From<ObjectId> for PyObjectId {
@@ -49,26 +49,27 @@ impl PyObjectId {
         }
     }
 
-    /// The id of a name: the first 16 bytes of the BLAKE3 hash of its UTF-8 bytes. `BadArgument` if it has none.
+    /// The id of a name: the first 16 bytes of the BLAKE3 hash of its UTF-8 bytes. `BadArgument` if it has no UTF-8
+    /// form.
     #[staticmethod]
     fn from_name(name: &Bound<'_, PyString>) -> PyResult<Self> {
         Ok(PyObjectId { id: id_of_name(name)?, name: Some(name.clone().unbind()) })
     }
 
-    /// An id nobody else has.
+    /// A new, random id.
     #[staticmethod]
     fn random(py: Python<'_>) -> PyResult<Self> {
         let raw = py.import("os")?.call_method1("urandom", (ObjectId::LEN,))?;
         Self::new(&raw, None)
     }
 
-    /// The id whose `hex()` is `text`: 32 hexadecimal digits. ValueError otherwise.
+    /// The id whose `hex()` is `text`: 32 hexadecimal digits. Otherwise ValueError.
     #[staticmethod]
     fn from_hex(text: &str) -> PyResult<Self> {
         text.parse().map(|id: ObjectId| id.into()).map_err(PyValueError::new_err)
     }
 
-    /// `id` itself, or the id of the name `id`: how every call reads its arguments.
+    /// `id` itself, or the id of the name `id`. Every call converts its arguments in this way.
     #[staticmethod]
     fn of<'py>(id: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyObjectId>> {
         if let Ok(id) = id.cast_exact::<PyObjectId>() {
@@ -80,7 +81,7 @@ impl PyObjectId {
         }
     }
 
-    /// The string it was made from, if that is known here.
+    /// The name from which it was made, if that is known here.
     #[getter]
     fn name(&self, py: Python<'_>) -> Option<Py<PyString>> {
         self.name.as_ref().map(|name| name.clone_ref(py))
@@ -132,7 +133,7 @@ impl PyObjectId {
     }
 }
 
-/// What names an object in a call: an `ObjectId`, or a str.
+/// The object argument of a call: an `ObjectId`, or a str.
 pub struct Id(pub ObjectId);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Id {
@@ -164,12 +165,12 @@ fn no_id(what: &Bound<'_, PyAny>) -> PyErr {
     }
 }
 
-/// As Python's.
+/// Converts ids to Python's class.
 pub fn py_ids(ids: Vec<ObjectId>) -> Vec<PyObjectId> {
     ids.into_iter().map(PyObjectId::from).collect()
 }
 
-/// As Rust's.
+/// Converts ids to Rust's type.
 pub fn raw_ids(ids: Vec<Id>) -> Vec<ObjectId> {
     ids.into_iter().map(|Id(id)| id).collect()
 }

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// Bytes of a Python object that exports a contiguous buffer of them; exported as long as this lives.
+/// The bytes of a Python object that exports a contiguous buffer. The buffer is exported as long as this lives.
 pub struct Source(PyBuffer<u8>);
 
 impl Source {
@@ -19,14 +19,14 @@ impl Source {
         if self.0.len_bytes() == 0 {
             return &[];
         }
-        // SAFETY: a contiguous buffer of that many bytes, which stays where it is while `self.0`
-        // holds it exported. As with every buffer, that no thread writes to it meanwhile is the
-        // caller's promise ("do not change `value` until the put is done").
+        // SAFETY: a contiguous buffer of that many bytes, which stays where it is while `self.0` holds it exported.
+        // As with every buffer, the caller promises that no thread writes to it meanwhile ("do not change `value`
+        // until the put is done").
         unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast(), self.0.len_bytes()) }
     }
 }
 
-/// As [`Source`], to be written to.
+/// As [`Source`], for writing.
 pub struct Room(PyBuffer<u8>);
 
 impl Room {
@@ -67,8 +67,8 @@ pub fn bytes_of(buffer: &PyUntypedBuffer) -> &[u8] {
 /// Exports `size` bytes at `start`, owned by `owner`, through the buffer protocol.
 ///
 /// # Safety
-/// `view` is what CPython passed to `__getbuffer__`. The bytes stay valid as long as `owner` lives,
-/// and are written to by nobody else if `writable`, by nobody at all if not.
+/// `view` is what CPython passed to `__getbuffer__`. The bytes stay valid as long as `owner` lives. If `writable`, no
+/// other code writes to them; otherwise no code at all does.
 pub unsafe fn export(
     owner: &Bound<'_, PyAny>,
     start: *mut u8,

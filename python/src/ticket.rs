@@ -11,8 +11,8 @@ use crate::answer::{Answer, Question};
 use crate::convert::timeout;
 use crate::errors::{bad_argument, interruptible, to_py, Ended, Stop};
 
-/// The node answers `TimedOut` itself, with what it knows; this is how much later we stop waiting
-/// for a node that answers nothing at all.
+/// How much longer than the time-out we wait. The node answers `TimedOut` itself, with diagnostics; this is for a
+/// node that does not answer at all.
 const NODE_GRACE: Duration = Duration::from_secs(2);
 
 /// ```text
@@ -22,7 +22,7 @@ const NODE_GRACE: Duration = Duration::from_secs(2);
 /// ```
 enum Phase {
     Open(hoplite_client::Ticket),
-    /// A thread has taken the ticket along to wait for it; another may wait for that to end.
+    /// A thread has taken the ticket to wait for it. If `awaited`, another thread waits for that to end.
     Busy {
         awaited: bool,
     },
@@ -30,23 +30,23 @@ enum Phase {
     Gone,
 }
 
-/// A call under way; dropped (or cancelled) before its answer was taken, the call is given up.
+/// A call under way. If it is dropped (or cancelled) before its answer was taken, the call is given up.
 #[pyclass(frozen, module = "hoplite._hoplite")]
 pub struct Ticket {
     client: Arc<Client>,
     question: Question,
     phase: Mutex<Phase>,
-    /// Rung when `Busy` ends.
+    /// Notified when `Busy` ends.
     bell: Condvar,
     limit: Option<Instant>,
     cancelled: Stop,
     closed: Stop,
 }
 
-/// What became of waiting for a while.
+/// The result of a limited wait.
 enum Waited {
     Settled,
-    /// The time is up first; the call goes on.
+    /// The time was up first; the call goes on.
     Late(Error),
 }
 
@@ -74,7 +74,7 @@ impl Ticket {
     }
 
     fn put_back(&self, phase: Phase) {
-        // Rung only for who listens: it is a system call each time.
+        // Notified only if a thread waits for it: each notification is a system call.
         if let Phase::Busy { awaited: true } = std::mem::replace(&mut *self.phase(), phase) {
             self.bell.notify_all();
         }
@@ -84,7 +84,7 @@ impl Ticket {
         Answer::adopt(&self.client, self.question, reply)
     }
 
-    /// What `ticket` has become, after it was waited for or not.
+    /// The phase of `ticket` now, whether it was waited for or not.
     fn looked_at(&self, mut ticket: hoplite_client::Ticket) -> Phase {
         match ticket.try_take() {
             Ok(None) => Phase::Open(ticket),
@@ -142,7 +142,7 @@ impl Ticket {
             }
             Err(Ended::Failed(error)) => error,
         };
-        // The call's own error, or that of waiting for it? In the latter case it is still open.
+        // Is it the call's own error, or the wait's? After the latter the call is still open.
         match self.looked_at(ticket) {
             Phase::Open(ticket) => {
                 self.put_back(Phase::Open(ticket));
@@ -171,7 +171,7 @@ impl Ticket {
         self.limit.map(|limit| limit.saturating_duration_since(Instant::now()).as_secs_f64())
     }
 
-    /// Whether `wait` would return or raise at once. Does not read the socket; `pump` does.
+    /// Whether `wait` would return or raise at once. Does not read the socket; `pump` does that.
     fn done(&self) -> bool {
         let mut phase = self.phase();
         let next = match std::mem::replace(&mut *phase, Phase::Gone) {
@@ -183,14 +183,14 @@ impl Ticket {
         done
     }
 
-    /// Waits for the answer without taking it; False if there is none within `timeout`.
+    /// Waits for the answer without taking it. False if it has not come within `timeout`.
     #[pyo3(signature = (timeout))]
     fn ready_within(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let deadline = self::timeout(timeout)?.and_then(|timeout| Instant::now().checked_add(timeout));
         Ok(matches!(self.settle(py, deadline)?, Waited::Settled))
     }
 
-    /// Waits for the answer and takes it; whatever is raised, the call is over.
+    /// Waits for the answer and takes it. If it raises, the call is over.
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self.settle(py, self.limit) {
             Ok(Waited::Settled) => {}
@@ -211,7 +211,7 @@ impl Ticket {
         }
     }
 
-    /// Gives the call up. A thread that waits for it raises.
+    /// Gives up the call. A thread that waits for it raises.
     fn cancel(&self) {
         self.cancelled.set();
         let mut phase = self.phase();

@@ -10,7 +10,7 @@ use crate::array::array_of;
 use crate::convert::py_header;
 use crate::memory::export;
 
-/// Read-only memory of a complete object: in the arena, where the node keeps it until this is gone, or, of a
+/// Read-only memory of a complete object. It is in the arena, where the node keeps it until this is gone; or, for a
 /// small object, in this process.
 #[pyclass(frozen, module = "hoplite._hoplite")]
 pub struct View(pub hoplite_client::View);
@@ -27,15 +27,15 @@ impl View {
         self.0.bytes().len()
     }
 
-    /// The NumPy array that it is; None if that takes another dtype than NumPy's own.
+    /// The object as a NumPy array; None if its dtype is not one of NumPy's own.
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
         array_of(slf)
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let bytes = slf.get().0.bytes();
-        // SAFETY: `view` is CPython's. The object is sealed, so nobody writes; the bytes stay as
-        // long as the `View` in `slf`, to which the export holds a reference.
+        // SAFETY: `view` is CPython's. The object is sealed, so nobody writes; the bytes stay as long as the `View`
+        // in `slf`, to which the export holds a reference.
         unsafe { export(slf.as_any(), bytes.as_ptr().cast_mut(), bytes.len(), false, view, flags) }
     }
 }

@@ -16,14 +16,14 @@ use crate::errors::{interruptible, to_py, Stop};
 use crate::memory::{export, Source};
 use crate::ticket::Ticket;
 
-/// Copied between two advances: receivers start after the first piece, and an advance costs nothing
-/// beside a piece.
+/// Bytes copied between two advances. Receivers start after the first piece, and an advance costs nothing beside a
+/// piece.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Writable memory of an object that exists, but is not complete.
 ///
-/// With a hold it is a buffer. Those who take it refer to this, so that the memory is theirs as long as one of them
-/// is alive: after the seal too, and whatever becomes of the object.
+/// With a hold it is a buffer. All that take the buffer refer to this object. So the memory is theirs as long as one
+/// of them is alive: even after the seal, and even if the object is gone.
 #[pyclass(frozen, module = "hoplite._hoplite")]
 pub struct Writing {
     created: Mutex<Option<Created>>,
@@ -35,11 +35,11 @@ pub struct Writing {
     closed: Stop,
 }
 
-/// Where the object's memory starts.
+/// The start of the object's memory.
 struct Start(*mut u8);
 
-// SAFETY: only an address; what may be done with the memory behind it is the buffer protocol's
-// business, under the interpreter's lock.
+// SAFETY: only an address; the buffer protocol governs, under the interpreter's lock, what may be done with the
+// memory behind it.
 unsafe impl Send for Start {}
 // SAFETY: as above.
 unsafe impl Sync for Start {}
@@ -62,8 +62,8 @@ fn over() -> Error {
     Error::new(ErrorKind::BadArgument, "the object is sealed or aborted already")
 }
 
-/// Copies to the watermark piece by piece. A node that gave the object up is noticed by the seal,
-/// one that has died by `look`, which is called now and then.
+/// Copies to the watermark piece by piece. If the node abandons the object, the seal reports it. If the node dies,
+/// `look` reports it; it is called from time to time.
 fn append(created: &mut Created, data: &[u8], mut look: impl FnMut() -> Result<()>) -> Result<()> {
     let mut looked = Instant::now();
     for piece in data.chunks(PIECE_BYTES) {
@@ -81,7 +81,7 @@ fn append(created: &mut Created, data: &[u8], mut look: impl FnMut() -> Result<(
 
 #[pymethods]
 impl Writing {
-    /// Copies `data` to `offset`, which must be the watermark, and publishes it on the way.
+    /// Copies `data` to `offset`, which must be the watermark, and publishes it piece by piece.
     fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let source = Source::of(data)?;
         interruptible(py, &[&self.stop, &self.closed], |interrupt| {
@@ -102,7 +102,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Everything below `watermark` is final. Going back is no error and does nothing.
+    /// Everything below `watermark` is final. A smaller watermark is no error and has no effect.
     fn advance(&self, py: Python<'_>, watermark: u64) -> PyResult<()> {
         py.detach(|| {
             let mut created = self.lock();
@@ -116,12 +116,12 @@ impl Writing {
         .map_err(to_py)
     }
 
-    /// Makes a `write` that runs in another thread raise soon.
+    /// Makes a `write` in another thread raise soon.
     fn stop(&self) {
         self.stop.set();
     }
 
-    /// The ticket brings None once the object is complete for everyone.
+    /// The ticket brings None once the object is complete for all readers.
     #[pyo3(signature = (timeout))]
     fn seal(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Ticket> {
         let limit = self::timeout(timeout)?;
@@ -129,7 +129,7 @@ impl Writing {
         Ok(Ticket::new(ticket, Question::Plain, limit, self.closed.clone()))
     }
 
-    /// Withdraws the object, if it is not sealed. A second time does nothing.
+    /// Withdraws the object, if it is not sealed. A second call has no effect.
     fn abort(&self, py: Python<'_>) {
         let created = py.detach(|| self.lock().take());
         drop(created);

@@ -11,8 +11,8 @@ use crate::deadline::{deadline_after, Deadline, Interrupt};
 use crate::view::{receive, Received};
 use crate::Client;
 
-/// A copy that may still be incomplete, kept until dropped; for who cannot wait inside
-/// [`Client::get_into`] until the object exists, such as an event loop.
+/// A copy that may still be incomplete, kept until this is dropped. For callers such as event loops, which cannot
+/// wait inside [`Client::get_into`] until the object exists.
 pub struct Arriving {
     client: Arc<Client>,
     id: ObjectId,
@@ -21,10 +21,10 @@ pub struct Arriving {
 }
 
 impl Arriving {
-    /// Takes over the answer to a `partial` `Get`, submitted by hand with the same `fail_if_lost`.
+    /// Takes the answer to a `partial` `Get`, which the caller submitted with the same `fail_if_lost`.
     ///
     /// # Errors
-    /// `Internal` if it answers no get.
+    /// `Internal` if it is no answer to a get.
     pub fn adopt(client: &Arc<Client>, id: ObjectId, fail_if_lost: bool, reply: Reply) -> Result<Arriving> {
         let received = receive(client, id, reply)?;
         Ok(Arriving { client: client.clone(), id, fail_if_lost, received })
@@ -48,12 +48,12 @@ impl Arriving {
         header
     }
 
-    /// Copies the object, waiting for its bytes. `false`: this writing of it was abandoned; drop
-    /// this and ask again.
+    /// Copies the object, and waits for its bytes. `false`: this writing was abandoned; drop this and get the object
+    /// again.
     ///
     /// # Errors
-    /// `BadArgument` unless `room` has exactly `size` bytes, `TimedOut`, `Lost`, `Deleted`,
-    /// `NodeUnreachable`, the interrupt's. Then `room` holds anything.
+    /// `BadArgument` unless `room` has exactly `size` bytes, `TimedOut`, `Lost`, `Deleted`, `NodeUnreachable`, the
+    /// interrupt's. The contents of `room` are then undefined.
     pub fn copy_into(
         &self,
         room: &mut [u8],

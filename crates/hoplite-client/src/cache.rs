@@ -13,22 +13,21 @@ use hoplite_types::{Header, ObjectId, Result};
 
 use crate::{Client, View};
 
-/// What all that one client keeps may take: thousands of small objects, and little beside a process that
-/// computes.
+/// Limit on the memory of one client's cache: thousands of small objects, and little beside a process that computes.
 const CACHE_BYTES_MAX: usize = 4 << 20;
 
-/// An entry takes this much besides its bytes, roughly; objects may be empty.
+/// Approximate memory of an entry besides its bytes; objects may be empty.
 const ENTRY_BYTES: usize = 256;
 
-/// What a get finds here.
+/// The result of a look-up.
 #[derive(Debug)]
 pub enum Lookup {
-    /// What the node would answer.
+    /// The object that the node would return.
     Hit(View),
     Miss(Miss),
 }
 
-/// Says how things stood before the node was asked for the object.
+/// The state before the node was asked for the object.
 #[derive(Clone, Copy, Debug)]
 pub struct Miss {
     pub(crate) id: ObjectId,
@@ -61,8 +60,8 @@ impl Small {
     }
 }
 
-/// Two generations: what is used moves to the young one; when that has half of the room, it becomes the old
-/// one, whose objects have not been used for as long and go.
+/// A cache with two generations. Used objects move to the young one. When that takes half of the memory, it becomes
+/// the old generation. The previous old one, unused for as long, is dropped.
 #[derive(Default)]
 struct Generations {
     young: HashMap<ObjectId, Entry>,
@@ -76,7 +75,7 @@ struct Entry {
 }
 
 impl Generations {
-    /// The object, if nothing has been removed since it was kept.
+    /// The object, if its removal counter has not changed since it was cached.
     fn find(&mut self, id: ObjectId, removals: u64) -> Option<Arc<Small>> {
         let holds = |entry: &Entry| (entry.removals == removals).then(|| entry.small.clone());
         if let Some(entry) = self.young.get(&id) {
@@ -121,25 +120,25 @@ impl fmt::Debug for Cache {
 }
 
 impl Client {
-    /// Looks whether a get of `id` needs the node at all: not if it was got here before, is no larger than
-    /// `INLINE_BYTES_MAX`, and is still complete on the node.
+    /// Checks whether a get of `id` needs a request to the node. It does not if the object was got before, is no
+    /// larger than `INLINE_BYTES_MAX`, and is still complete on the node.
     ///
     /// # Errors
     /// `BadArgument` in a forked child.
     pub fn look_up(&self, id: ObjectId) -> Result<Lookup> {
         self.check_process()?;
-        // Before anything is asked: what is removed while the answer is on its way shows next time.
+        // Read before the request: a removal while the answer is under way then shows at the next look-up.
         let removals = self.mapping().removals(id);
         let found = self.cache().lock().find(id, removals);
         Ok(match found {
-            // A node that has died counts nothing any more; asking it says that it is gone.
+            // A dead node counts no removals any more. A request to it shows that it is gone.
             Some(small) if self.is_connected() => Lookup::Hit(View::of(small)),
             _ => Lookup::Miss(Miss { id, removals }),
         })
     }
 }
 
-/// Whether what was got is kept for the next get.
+/// Whether an object of this size is cached for the next get.
 pub(crate) fn is_small(size: u64) -> bool {
     size <= INLINE_BYTES_MAX
 }

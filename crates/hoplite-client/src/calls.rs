@@ -14,7 +14,7 @@ use hoplite_types::Error;
 /// ```
 #[derive(Debug)]
 enum Slot {
-    /// `bell` wakes the thread that sleeps on this call, if one does.
+    /// `bell` wakes the thread that sleeps on this call, if there is one.
     Waiting {
         bell: Option<Arc<Condvar>>,
     },
@@ -25,9 +25,9 @@ enum Slot {
 struct Table {
     slots: BTreeMap<u64, Slot>,
     last: u64,
-    /// A thread reads the socket and delivers to everyone.
+    /// A thread reads the socket and delivers the answers of all threads.
     led: bool,
-    /// Why no answer will ever come again.
+    /// The reason why no answer will ever come again.
     broken: Option<Error>,
 }
 
@@ -36,17 +36,17 @@ pub(crate) struct Calls {
     table: Mutex<Table>,
 }
 
-/// What a waiting thread does next.
+/// The next step of a waiting thread.
 pub(crate) enum Step<'a> {
     Answered(Reply),
     Broken(Error),
-    /// Read the socket until the own answer is there, then drop this.
+    /// Read the socket until the thread's own answer is there, then drop this.
     Lead(Lead<'a>),
-    /// Nothing yet; somebody else reads.
+    /// No answer yet; another thread reads the socket.
     Quiet,
 }
 
-/// The right to read the socket. Dropping it calls the next waiting thread to do so.
+/// The right to read the socket. Dropping it passes the right to the next waiting thread.
 pub(crate) struct Lead<'a> {
     calls: &'a Calls,
 }
@@ -56,7 +56,7 @@ impl Calls {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number for a call whose answer somebody will wait for.
+    /// Registers a call whose answer a thread will wait for. Returns its number.
     pub(crate) fn register(&self) -> Result<u64, Error> {
         let mut table = self.table();
         if let Some(error) = &table.broken {
@@ -68,14 +68,14 @@ impl Calls {
         Ok(call)
     }
 
-    /// A number for a call whose answer nobody wants.
+    /// The number of a call whose answer is ignored.
     pub(crate) fn number(&self) -> u64 {
         let mut table = self.table();
         table.last += 1;
         table.last
     }
 
-    /// Hands the reply to whoever waits for it, or back if nobody does.
+    /// Passes the reply to the thread that waits for it. Returns it if there is none.
     pub(crate) fn deliver(&self, answer: Answer) -> Option<Reply> {
         let mut table = self.table();
         let Some(slot @ Slot::Waiting { .. }) = table.slots.get_mut(&answer.call) else {
@@ -87,7 +87,7 @@ impl Calls {
         None
     }
 
-    /// The answer, if it is there.
+    /// Takes the answer, if it is there.
     pub(crate) fn take(&self, call: u64) -> Option<Result<Reply, Error>> {
         self.table().take(call)
     }
@@ -98,7 +98,7 @@ impl Calls {
         table.broken.is_some() || matches!(table.slots.get(&call), Some(Slot::Answered(_)))
     }
 
-    /// Nobody waits for it any more. Returns what had come already, or `Err` if nothing had.
+    /// The answer is no longer awaited. Returns it if it has come already, or `Err` if not.
     pub(crate) fn forget(&self, call: u64) -> Result<Option<Reply>, StillOpen> {
         match self.table().slots.remove(&call) {
             Some(Slot::Answered(reply)) => Ok(Some(reply)),
@@ -107,7 +107,7 @@ impl Calls {
         }
     }
 
-    /// Every call fails from now on; the first reason stays.
+    /// Fails every call from now on. The first reason stays.
     pub(crate) fn on_broken(&self, error: Error) {
         let mut table = self.table();
         table.broken.get_or_insert(error);
@@ -122,15 +122,15 @@ impl Calls {
         self.table().broken.clone()
     }
 
-    /// The right to read the socket, if nobody has it.
+    /// The right to read the socket, if no thread has it.
     pub(crate) fn try_lead(&self) -> Option<Lead<'_>> {
         let mut table = self.table();
         let free = !std::mem::replace(&mut table.led, true);
-        // Made only if it is given out: dropping one takes the lock that is held here.
+        // Created only if it is returned: dropping one takes the lock that is held here.
         free.then(|| Lead { calls: self })
     }
 
-    /// Answer, lead, or sleep up to `stretch` (not at all if `awake`) while somebody else leads.
+    /// Returns the answer or the lead; or sleeps up to `stretch` (not at all if `awake`) while another thread leads.
     pub(crate) fn step(&self, call: u64, stretch: Duration, awake: bool) -> Step<'_> {
         let mut table = self.table();
         if let Some(step) = table.settled(call) {
@@ -156,7 +156,7 @@ impl Calls {
     }
 }
 
-/// The node still owes an answer to the call.
+/// The call has no answer yet.
 pub(crate) struct StillOpen;
 
 impl Table {

@@ -18,8 +18,8 @@ use crate::link::{Link, LinkDown, Polled};
 use crate::request::Subject;
 use crate::Ticket;
 
-/// The node answers `TimedOut` itself, with what it knows; this is how much later the client stops
-/// waiting for a node that answers nothing; long, since a host under full load is no dead node.
+/// How much longer than the time-out the client waits. The node answers `TimedOut` itself, with diagnostics; this is
+/// for a node that does not answer. It is long, because a host under full load is no dead node.
 const NODE_GRACE: Duration = Duration::from_secs(5);
 
 /// A connection, shared by all threads of the process that made it.
@@ -35,7 +35,7 @@ pub struct Client {
 }
 
 impl Drop for Client {
-    /// A child that was forked holds the socket open: its end alone would not end the connection.
+    /// A forked child keeps the socket open, so closing it here alone would not end the connection.
     fn drop(&mut self) {
         if self.check_process().is_ok() {
             self.link.shut_down();
@@ -44,15 +44,15 @@ impl Drop for Client {
 }
 
 impl Client {
-    /// Connects to the node whose socket is at `path`, waiting up to `timeout` for its welcome.
+    /// Connects to the node whose socket is at `path`. Waits up to `timeout` for its welcome.
     ///
     /// # Errors
-    /// `NodeUnreachable` (at once if nobody listens there), `VersionMismatch`.
+    /// `NodeUnreachable` (at once if no node listens there), `VersionMismatch`.
     pub fn connect(path: &Path, timeout: Duration) -> Result<Arc<Client>> {
         Client::connect_interruptibly(path, timeout, &mut crate::never)
     }
 
-    /// As [`Client::connect`], for who must look up while waiting.
+    /// As [`Client::connect`], with an interrupt that is checked during the wait.
     ///
     /// # Errors
     /// Those of `connect`, the interrupt's.
@@ -78,23 +78,22 @@ impl Client {
         self.node
     }
 
-    /// Readable when answers have come; for event loops, which then call `pump`.
+    /// Readable when answers have come. For event loops, which then call `pump`.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.link.fd()
     }
 
-    /// Whether calls wait for room in the socket: an event loop then watches for that too, and
-    /// calls `pump` when there is some.
+    /// Whether calls wait for space in the socket. An event loop then also watches for that, and calls `pump` when
+    /// there is some.
     pub fn wants_write(&self) -> bool {
         self.link.has_unsent()
     }
 
-    /// Sends what waits to be sent and takes in what has come, without waiting. Does nothing while
-    /// another thread, in a call that waits, does it anyway.
+    /// Sends queued calls and receives answers, without waiting. Does nothing while another thread does so in a call
+    /// that waits.
     ///
     /// # Errors
-    /// `NodeUnreachable` once the node is gone (every ticket says so too), `BadArgument` in a forked
-    /// child.
+    /// `NodeUnreachable` once the node is gone (every ticket fails with it, too), `BadArgument` in a forked child.
     pub fn pump(&self) -> Result<()> {
         self.check_process()?;
         if let Some(lead) = self.calls.try_lead() {
@@ -106,11 +105,11 @@ impl Client {
         }
     }
 
-    /// Sends a call. The node's answer is the ticket's.
+    /// Sends a call. The ticket returns the node's answer.
     ///
     /// # Errors
-    /// `BadArgument` over the limits of `hoplite_types::limits` or in a forked child,
-    /// `NodeUnreachable` if the node is gone or takes no calls.
+    /// `BadArgument` over the limits of `hoplite_types::limits` or in a forked child, `NodeUnreachable` if the node
+    /// is gone or takes no calls.
     pub fn submit(self: &Arc<Self>, request: Request) -> Result<Ticket> {
         let subject = Subject::of(&request);
         self.submit_about(request, subject)
@@ -120,14 +119,13 @@ impl Client {
         self.check_process()?;
         request.validate()?;
         let call = self.calls.register()?;
-        // Made before sending, so that a failure unregisters the call.
+        // Created before sending, so that a failure unregisters the call.
         let ticket = Ticket::new(self.clone(), call, subject);
         self.link.send(&Call { call, request }).map_err(|down| self.gone(down))?;
         Ok(ticket)
     }
 
-    /// Submits and waits; the node is given a little more than `timeout`, so that the answer is its
-    /// own account of what it waited for.
+    /// Submits and waits. The node gets a little more time than `timeout`, so that the answer is its own diagnostics.
     pub(crate) fn call(
         self: &Arc<Self>,
         request: Request,
@@ -153,12 +151,12 @@ impl Client {
         &self.cache
     }
 
-    /// Whether a call would reach the node. Takes nothing in: answers are for who waits for them.
+    /// Whether a call would reach the node. It receives nothing: answers are left to the threads that wait for them.
     pub(crate) fn is_connected(&self) -> bool {
         self.calls.broken().is_none() && self.link.is_up()
     }
 
-    /// Waits up to `stretch` for something to happen on the socket, and takes it in.
+    /// Waits up to `stretch` for an event on the socket, and handles it.
     pub(crate) fn poll_socket(&self, _lead: &Lead<'_>, stretch: Duration) -> Polled {
         self.link.poll(stretch, |answer| self.on_answer(answer)).unwrap_or_else(|down| {
             self.calls.on_broken(self.gone(down));
@@ -172,7 +170,7 @@ impl Client {
         }
     }
 
-    /// Gives back what an answer brought that nobody waits for any more.
+    /// Gives back the copies that came with an answer which is no longer awaited.
     pub(crate) fn discard(&self, reply: Reply) {
         match reply {
             Reply::View { copy, .. } => self.release(copy),
@@ -191,15 +189,14 @@ impl Client {
     }
 
     pub(crate) fn abort(&self, copy: CopyId) {
-        // Answered with `Done`, which nobody needs.
+        // It is answered with `Done`, which is ignored.
         if self.check_process().is_ok() {
             let call = self.calls.number();
             let _ = self.link.send(&Call { call, request: Request::Abort { copy } });
         }
     }
 
-    /// Sends a request that has no answer. A node that is gone has forgotten us anyway; a forked
-    /// child has nothing to tell.
+    /// Sends a request that has no answer. A node that is gone needs none, and a forked child must send none.
     pub(crate) fn tell(&self, request: Request) {
         if self.check_process().is_ok() {
             let _ = self.link.send(&Call { call: 0, request });
@@ -221,8 +218,7 @@ impl Client {
         ))
     }
 
-    /// Whether the node is still there, for who follows a copy in memory instead of waiting for an
-    /// answer.
+    /// Checks that the node is still there. For code that follows a copy in memory instead of waiting for an answer.
     pub(crate) fn check_alive(&self) -> Result<()> {
         self.pump()
     }
@@ -246,7 +242,7 @@ impl Client {
         }
     }
 
-    /// An answer that does not belong to its question.
+    /// An error for an answer that does not belong to its request.
     pub(crate) fn unexpected_reply(&self, verb: &str, reply: Reply) -> Error {
         let message = format!("node {} answered {verb} with {reply:?}", self.node);
         self.discard(reply);
@@ -254,12 +250,12 @@ impl Client {
     }
 }
 
-/// When a node that was given `timeout` for its answer is overdue.
+/// The time at which an answer is overdue, from a node that was given `timeout`.
 pub(crate) fn late(timeout: Option<Duration>) -> Option<Instant> {
     deadline_after(timeout.and_then(|timeout| timeout.checked_add(NODE_GRACE)))
 }
 
-/// As it goes over the wire: rounded up, and cut to what a node accepts.
+/// Converts a time-out for the wire: rounded up, and limited to what a node accepts.
 pub(crate) fn milliseconds(timeout: Option<Duration>) -> Option<u64> {
     timeout.map(|timeout| {
         let timeout = timeout.min(TIMEOUT_MAX);
@@ -267,7 +263,7 @@ pub(crate) fn milliseconds(timeout: Option<Duration>) -> Option<u64> {
     })
 }
 
-/// The time left of `timeout`, for the later parts of a call that has several.
+/// The rest of `timeout`, for the later parts of a call that has several.
 pub(crate) fn left_of(timeout: Option<Duration>, started: Instant) -> Option<Duration> {
     timeout.map(|timeout| timeout.saturating_sub(started.elapsed()))
 }

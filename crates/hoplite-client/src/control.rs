@@ -10,25 +10,25 @@ use crate::client::milliseconds;
 use crate::deadline::Interrupt;
 use crate::{Client, Ticket};
 
-/// The words of one reduction; see [`Client::reduce`].
+/// The arguments of a reduction; see [`Client::reduce`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReduceCall {
     pub target: ObjectId,
     /// At most `SOURCES_MAX`, none twice.
     pub sources: Vec<ObjectId>,
-    /// How many of them go in: the first to become ready.
+    /// The number of sources to reduce: the first that become ready.
     pub num_objects: u32,
     pub op: Op,
     pub order: FoldOrder,
-    /// Afterwards bring the target to every node that gave a source (allreduce).
+    /// Also brings the target to every node that supplied a source (allreduce).
     pub to_sources: bool,
-    /// Until the reduction is committed; `None`: for ever.
+    /// Time until the reduction must be committed; `None`: no limit.
     pub timeout: Option<Duration>,
 }
 
 impl Client {
-    /// Deletes objects everywhere; returns when the directory has recorded it. Later gets fail with
-    /// `Deleted`. Unknown ids are deleted just the same.
+    /// Deletes objects on all nodes. Returns when the directory has recorded it. Later gets fail with `Deleted`.
+    /// Unknown ids are deleted in the same way.
     ///
     /// # Errors
     /// `TimedOut`, and those of [`Client::submit`].
@@ -42,12 +42,11 @@ impl Client {
         self.done("delete", self.call(request, timeout, interrupt)?)
     }
 
-    /// Starts a reduction. The ticket's answer is `Reply::Reduced` once it is committed; gets of
-    /// the target may be made at once. Dropping the ticket gives up the answer, not
-    /// the reduction.
+    /// Starts a reduction. The ticket's answer is `Reply::Reduced` once it is committed; gets of the target are
+    /// possible at once. Dropping the ticket gives up the answer, not the reduction.
     ///
     /// # Errors
-    /// Those of [`Client::submit`]; the node's own (`BadArgument`, `Mismatch`, …) come by the ticket.
+    /// Those of [`Client::submit`]; the node's own errors (`BadArgument`, `Mismatch`, …) come by the ticket.
     pub fn reduce(self: &Arc<Self>, what: ReduceCall) -> Result<Ticket> {
         self.submit(Request::Reduce {
             target: what.target,
@@ -60,8 +59,8 @@ impl Client {
         })
     }
 
-    /// Waits until `count` of `ids` are complete somewhere; returns those that are, fewer than
-    /// `count` only if the time is up.
+    /// Waits until `count` of `ids` are complete on some node. Returns those that are: fewer than `count` only if the
+    /// time is up.
     ///
     /// # Errors
     /// Those of [`Client::submit`].
@@ -85,7 +84,7 @@ impl Client {
         }
     }
 
-    /// Has the objects brought to `nodes` (none: to this one), without waiting for them.
+    /// Has the objects brought to `nodes` (empty: to this node), without waiting for them.
     ///
     /// # Errors
     /// Those of [`Client::submit`].
@@ -99,7 +98,7 @@ impl Client {
         self.done("prefetch", self.call(request, Some(Duration::ZERO), interrupt)?)
     }
 
-    /// The object's size, if it is known, and who has it.
+    /// The object's size, if it is known, and the nodes that have a copy.
     ///
     /// # Errors
     /// `Deleted`, `TimedOut`, and those of [`Client::submit`].
@@ -116,7 +115,7 @@ impl Client {
         }
     }
 
-    /// The node's account of itself.
+    /// The node's status.
     ///
     /// # Errors
     /// Those of [`Client::submit`], `TimedOut`.

@@ -13,11 +13,11 @@ use crate::deadline::Interrupt;
 use crate::request::Subject;
 use crate::{Client, Hold, Ticket};
 
-/// Room for one object: fill `writable`, `advance` as bytes are final (receivers stream behind),
-/// `seal`. Dropped before that, the object is withdrawn.
+/// The memory of one new object. Fill `writable`, call `advance` when bytes are final (receivers stream behind), then
+/// `seal`. If this is dropped before that, the object is withdrawn.
 ///
-/// The memory goes to other objects once it is withdrawn, or sealed and deleted. Who hands it out to others than
-/// borrowers of this asks for it with `keep`, and drops the hold when the last of them has let go.
+/// The memory is reused once the object is withdrawn, or sealed and deleted. A caller that passes the memory on,
+/// other than by borrows of this, must request it with `keep`. It drops the hold when the last user has ended.
 pub struct Created {
     client: Arc<Client>,
     id: ObjectId,
@@ -29,7 +29,7 @@ pub struct Created {
 
 /// ```text
 /// Writing ──seal──▶ Settled      (the node decides)
-///    └────drop / abort──▶ Settled  (the node is told)
+///    └────drop / abort──▶ Settled  (the node is notified)
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -38,8 +38,8 @@ enum Phase {
 }
 
 impl Created {
-    /// Takes over the answer to a `Create` submitted by hand, of an object of `size` bytes. `None`:
-    /// the node has the object already, there is nothing to write.
+    /// Takes the answer to a `Create` of `size` bytes that the caller submitted. `None`: the node has the object
+    /// already, and there is nothing to write.
     ///
     /// # Errors
     /// `Internal` if it is no answer to `Create`.
@@ -69,7 +69,8 @@ impl Created {
         self.id
     }
 
-    /// What keeps the memory after this is gone, if `keep` was asked for. Left here, it is dropped with this.
+    /// Takes the hold, which keeps the memory after this is gone, if `keep` was requested. Otherwise it is dropped
+    /// with this.
     pub fn take_hold(&mut self) -> Option<Hold> {
         self.hold.take()
     }
@@ -79,22 +80,21 @@ impl Created {
         self.writer.size()
     }
 
-    /// Bytes given out so far.
+    /// Bytes published so far.
     pub fn watermark(&self) -> u64 {
         self.writer.watermark()
     }
 
-    /// What is not yet given out: from the watermark to the end. Its address at watermark 0 is a
-    /// multiple of 64.
+    /// The unpublished bytes, from the watermark to the end. Their address at watermark 0 is a multiple of 64.
     pub fn writable(&mut self) -> &mut [u8] {
         let (from, to) = (self.writer.watermark(), self.writer.size());
         self.writer.unpublished(from, to)
     }
 
-    /// The next `bytes` bytes of `writable` are final: receivers may have them.
+    /// Declares the next `bytes` bytes of `writable` final: receivers may read them.
     ///
     /// # Errors
-    /// `BadArgument` past the end; `BadArgument` in a forked child.
+    /// `BadArgument` past the end or in a forked child.
     pub fn advance(&mut self, bytes: u64) -> Result<()> {
         self.client.check_process()?;
         self.check_fits(bytes)?;
@@ -109,9 +109,9 @@ impl Created {
     /// Copies `bytes` to the watermark and advances over them.
     ///
     /// # Errors
-    /// `BadArgument` past the end; `BadArgument` in a forked child.
+    /// `BadArgument` past the end or in a forked child.
     pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        // Before a byte is written: the memory is the parent's, too.
+        // Checked before a byte is written: the memory is the parent's, too.
         self.client.check_process()?;
         let (from, streaming) = (self.watermark(), self.size() >= STREAM_FROM_BYTES);
         let more = bytes.len() as u64;
@@ -135,26 +135,26 @@ impl Created {
         ))
     }
 
-    /// Whether the node gave the object up meanwhile (deleted, refused by its owner); `seal` then
-    /// says why.
+    /// Whether the node has abandoned the object meanwhile (it was deleted, or refused by its owner). `seal` then
+    /// returns the reason.
     pub fn is_aborted(&self) -> bool {
         self.writer.state() == State::Aborted
     }
 
-    /// Everything is written: the object is complete and immutable once the directory accepts it.
-    /// Bytes not yet given out are given out as they are.
+    /// Everything is written: the object is complete and immutable once the directory accepts it. Bytes that are not
+    /// yet published are published as they are.
     ///
     /// # Errors
-    /// `Deleted`, `AlreadyExists`, `TimedOut`, those of [`Client::submit`], the interrupt's. After the
-    /// last three the object is withdrawn, unless it was complete before the node heard of it.
+    /// `Deleted`, `AlreadyExists`, `TimedOut`, those of [`Client::submit`], the interrupt's. After the last three the
+    /// object is withdrawn, unless it was complete before the node learned of that.
     pub fn seal(self, timeout: Option<Duration>, interrupt: Interrupt<'_>) -> Result<()> {
         let client = self.client.clone();
         let reply = self.submit_seal(timeout)?.wait(late(timeout), interrupt)?;
         client.done("seal", reply)
     }
 
-    /// As `seal`, without waiting: the ticket's answer is `Reply::Done`. Dropping the ticket before
-    /// it came withdraws the object.
+    /// As `seal`, without waiting: the ticket's answer is `Reply::Done`. Dropping the ticket before the answer has
+    /// come withdraws the object.
     ///
     /// # Errors
     /// Those of [`Client::submit`].

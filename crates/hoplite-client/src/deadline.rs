@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use hoplite_types::Result;
 
-/// Longest time between two looks at the interrupt: a signal may come between a look and the sleep
-/// after it, or be meant for a thread that sleeps on something signals do not end. Nobody notices
-/// 50 ms after Ctrl-C, and twenty looks a second cost nothing.
+/// Longest time between two checks of the interrupt. A signal may come between a check and the sleep after it, or be
+/// meant for a thread in a sleep that signals do not end. Nobody notices 50 ms after Ctrl-C, and twenty checks a
+/// second cost nothing.
 pub const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
 
-/// What a waiting call looks at: an error ends the wait and is returned.
+/// A check that a waiting call runs repeatedly. Its error ends the wait and is returned.
 pub type Interrupt<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 pub(crate) struct Deadline<'a> {
@@ -25,13 +25,13 @@ impl<'a> Deadline<'a> {
         Deadline { started: now, looked: now, at: deadline, interrupt }
     }
 
-    /// The next stretch of waiting; `None` once the time is up.
+    /// The length of the next part of the wait; `None` once the time is up.
     pub(crate) fn stretch(&self) -> Option<Duration> {
         let Some(left) = self.left() else { return Some(INTERRUPT_EVERY) };
         (!left.is_zero()).then(|| left.min(INTERRUPT_EVERY))
     }
 
-    /// What is left of the time; `None` is for ever.
+    /// The time left; `None` means no limit.
     pub(crate) fn left(&self) -> Option<Duration> {
         self.at.map(|at| at.saturating_duration_since(Instant::now()))
     }
@@ -40,7 +40,7 @@ impl<'a> Deadline<'a> {
         self.started.elapsed()
     }
 
-    /// Looks at the interrupt if the last look was long ago.
+    /// Checks the interrupt if the last check was long ago.
     pub(crate) fn check_interrupt(&mut self) -> Result<()> {
         match self.is_check_due() {
             true => self.check_interrupt_now(),
@@ -52,7 +52,7 @@ impl<'a> Deadline<'a> {
         self.looked.elapsed() >= INTERRUPT_EVERY
     }
 
-    /// A signal arrived.
+    /// Checks the interrupt: a signal arrived.
     pub(crate) fn check_interrupt_now(&mut self) -> Result<()> {
         self.looked = Instant::now();
         (self.interrupt)()
@@ -64,8 +64,8 @@ impl<'a> Deadline<'a> {
     }
 }
 
-/// When `timeout` is over; `None` is for ever.
+/// The time at which `timeout` is over; `None` means no limit.
 pub(crate) fn deadline_after(timeout: Option<Duration>) -> Option<Instant> {
-    // A time-out beyond what the clock can say is no time-out.
+    // A time-out beyond the range of the clock means no limit.
     timeout.and_then(|timeout| Instant::now().checked_add(timeout))
 }

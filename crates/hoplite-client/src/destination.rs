@@ -2,13 +2,13 @@
 
 use hoplite_types::{Error, ErrorKind, Header, Result};
 
-/// Where [`crate::Client::get_into`] puts the bytes.
+/// The destination of the bytes of [`crate::Client::get_into`].
 pub trait Destination {
-    /// Called when size and header are known, and again with possibly other ones if the object was
-    /// withdrawn half-way and written anew. Must return exactly `size` bytes.
+    /// Called when size and header are known. Called again, possibly with other values, if the object was withdrawn
+    /// half-way and written anew. Must return exactly `size` bytes.
     ///
     /// # Errors
-    /// Whatever this says ends the get.
+    /// Any error of this function ends the get.
     fn room(&mut self, size: u64, header: &Header) -> Result<&mut [u8]>;
 }
 
@@ -25,7 +25,7 @@ impl Destination for &mut [u8] {
     }
 }
 
-/// Grown or cut to the size.
+/// A vector that is resized to the object's size.
 impl Destination for Vec<u8> {
     fn room(&mut self, size: u64, _header: &Header) -> Result<&mut [u8]> {
         let size = usize::try_from(size)

@@ -12,19 +12,19 @@ use crate::deadline::{deadline_after, Deadline, Interrupt};
 use crate::view::Held;
 use crate::{Arriving, Client, Destination, Lookup, Ticket, View};
 
-/// Copied between two looks at watermark and interrupt.
+/// Bytes copied between two checks of watermark and interrupt.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// How much longer a copying get takes at most when its time is up, to hear from the node why: far
-/// more than a node that runs needs, and nothing beside a time-out.
+/// Limit on the extra time of a copying get whose time is up, to receive the node's diagnostics. It is far more than
+/// a running node needs, and little beside a time-out.
 const DIAGNOSTICS_WAIT_MAX: Duration = Duration::from_millis(200);
 
 impl Client {
-    /// Waits until the object exists and is complete on this node; returns a view, without copying what is
-    /// larger than `INLINE_BYTES_MAX`.
+    /// Waits until the object exists and is complete on this node. Returns a view, without copying an object larger
+    /// than `INLINE_BYTES_MAX`.
     ///
-    /// With `fail_if_lost` a get fails with `Lost` when the last complete copy dies; else it waits
-    /// for the object to be put again.
+    /// With `fail_if_lost`, a get fails with `Lost` when the last complete copy is lost. Otherwise it waits until the
+    /// object is put again.
     ///
     /// # Errors
     /// `TimedOut`, `Deleted`, `Lost`, `StoreFull`, those of [`Client::submit`], the interrupt's.
@@ -43,8 +43,8 @@ impl Client {
         View::adopt(self, miss, self.call(request, timeout, interrupt)?)
     }
 
-    /// Copies the object into private memory while it arrives, and returns its header once all of
-    /// it is there and final. After an error the destination holds anything.
+    /// Copies the object into private memory while it arrives. Returns its header once all of it is there and final.
+    /// After an error the contents of the destination are undefined.
     ///
     /// # Errors
     /// As [`Client::get`], and those of the destination.
@@ -64,14 +64,15 @@ impl Client {
             let reply = self.call(request, left, deadline.interrupt())?;
             let arriving = Arriving::adopt(self, id, fail_if_lost, reply)?;
             let room = destination.room(arriving.size(), arriving.header())?;
-            // Aborted: released first, so that the node can let go of it; then the next writing.
+            // The writing was abandoned. The copy is released first, so that the node can free it; then the next
+            // writing is copied.
             if arriving.copy_with(room, &mut deadline)? {
                 return Ok(arriving.into_header());
             }
         }
     }
 
-    /// `false`: the writing was abandoned; nothing of it counts.
+    /// `false`: the writing was abandoned; the copied bytes are void.
     pub(crate) fn copy_behind(
         self: &Arc<Self>,
         held: &Held,
@@ -99,15 +100,15 @@ impl Client {
                     done = to;
                 }
                 Followed::Sealed => {
-                    // It is answered now. Were it cancelled instead, the view that crosses the word
-                    // would keep the object until this client next reads its socket.
+                    // Its answer comes at once. If it were cancelled instead, a view that is already under way would
+                    // keep the object until this client next reads its socket.
                     let _ = enquiry.answer(self);
                     return Ok(true);
                 }
                 Followed::Aborted => return Ok(false),
                 Followed::Interrupted => deadline.check_interrupt_now()?,
                 Followed::TimedOut => {
-                    // Nobody aborts the copies of a node that has died.
+                    // A dead node does not abort its copies.
                     self.check_alive()?;
                     if let Some(diagnostics) = enquiry.look(self, deadline.left())? {
                         return Err(self.get_timed_out(
@@ -141,8 +142,8 @@ impl Client {
     }
 }
 
-/// A get of the whole object beside a copy that is followed, asked for when its bytes first stand
-/// still: its answer says whether they will ever come.
+/// A get of the whole object, beside a copy that is being followed. It is sent when the copy's bytes first stop
+/// coming: its answer shows whether more will come.
 struct Enquiry {
     id: ObjectId,
     fail_if_lost: bool,
@@ -150,8 +151,8 @@ struct Enquiry {
 }
 
 impl Enquiry {
-    /// Asks, or looks for the answer; fails as the node says the get does. `Some`: the time is up, in
-    /// the node's words.
+    /// Sends the get, or checks for its answer. Fails if the node answers with an error. `Some`: the time is up, with
+    /// the node's message.
     fn look(&mut self, client: &Arc<Client>, left: Option<Duration>) -> Result<Option<String>> {
         let Some(ticket) = &mut self.ticket else {
             self.ticket = Some(self.ask(client, left)?);
@@ -159,7 +160,7 @@ impl Enquiry {
         };
         match ticket.try_take()? {
             None => return Ok(None),
-            // Complete after all; who follows the copy sees that there.
+            // The object is complete after all. The code that follows the copy sees that there.
             Some(Ok(view)) => client.discard(view),
             Some(Err(error)) if error.kind == ErrorKind::TimedOut => return Ok(Some(error.message)),
             Some(Err(error)) => return Err(error),
@@ -168,13 +169,13 @@ impl Enquiry {
         Ok(None)
     }
 
-    /// Why the object is late, in the node's words.
+    /// The node's message on why the object is late.
     fn diagnostics(mut self, client: &Arc<Client>) -> Option<String> {
         self.ticket = self.ticket.take().or_else(|| self.ask(client, Some(Duration::ZERO)).ok());
         self.answer(client)
     }
 
-    /// The answer if there was a question; the error that it is.
+    /// The message of the get's error, if a get was sent and has failed.
     fn answer(self, client: &Arc<Client>) -> Option<String> {
         match self.ticket?.wait(deadline_after(Some(DIAGNOSTICS_WAIT_MAX)), &mut crate::never) {
             Ok(view) => {

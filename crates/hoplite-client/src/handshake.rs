@@ -18,15 +18,14 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use crate::deadline::{deadline_after, Deadline, Interrupt};
 use crate::link::Link;
 
-/// Enough for a welcome, which is the only frame that may come before the first call.
+/// Enough for a welcome, the only frame that may come before the first call.
 const WELCOME_BYTES: usize = 4096;
 
-/// Pause between two tries at a socket whose queue of callers is full: nothing can be waited for
-/// there, and who stands in a queue that long does not notice 5 ms.
+/// Pause between two tries to connect to a socket whose queue is full. There is nothing to wait for, and 5 ms do not
+/// matter to a caller that has to queue.
 const QUEUE_PAUSE: Duration = Duration::from_millis(5);
 
-/// Where the node of this user that listens on `port` has its socket:
-/// `${XDG_RUNTIME_DIR:-/tmp}/hoplite-<uid>/<port>.sock`.
+/// The socket path of this user's node that listens on `port`: `${XDG_RUNTIME_DIR:-/tmp}/hoplite-<uid>/<port>.sock`.
 pub fn default_socket_path(port: u16) -> PathBuf {
     let base = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
     let uid = rustix::process::getuid().as_raw();
@@ -35,14 +34,14 @@ pub fn default_socket_path(port: u16) -> PathBuf {
         .join(format!("{port}.sock"))
 }
 
-/// What a connection starts with.
+/// The result of the handshake.
 pub(crate) struct Greeted {
     pub(crate) link: Link,
     pub(crate) node: NodeId,
     pub(crate) mapping: Arc<Mapping>,
 }
 
-/// Connects, says hello, and attaches the arena that comes with the welcome.
+/// Connects, sends the hello, and maps the arena that comes with the welcome.
 pub(crate) fn greet(path: &Path, timeout: Duration, interrupt: Interrupt<'_>) -> Result<Greeted> {
     let unreachable = |why: &dyn std::fmt::Display| unreachable(path, why);
     let mut deadline = Deadline::new(deadline_after(Some(timeout)), interrupt);
@@ -50,9 +49,9 @@ pub(crate) fn greet(path: &Path, timeout: Duration, interrupt: Interrupt<'_>) ->
     let mut hello = BytesMut::new();
     let request = Request::Hello { version: CLIENT_PROTOCOL_VERSION, pid: std::process::id() };
     hoplite_wire::encode(&Call { call: 0, request }, &mut hello);
-    // A fresh socket's buffer takes these few bytes whole.
+    // A fresh socket's buffer has space for all of these few bytes.
     match rustix::net::send(&socket, &hello, rustix::net::SendFlags::NOSIGNAL) {
-        // A node that has no room for us may have said so and closed it by now: reading tells.
+        // A node that refuses this client may have answered and closed already: reading shows it.
         Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => {}
         Err(error) => return Err(unreachable(&error)),
     }
@@ -72,7 +71,7 @@ pub(crate) fn greet(path: &Path, timeout: Duration, interrupt: Interrupt<'_>) ->
             ),
         ));
     }
-    // The kernel leaves out a descriptor for which this process has no room.
+    // The kernel drops the received descriptor if this process has no free one.
     let fd = fd.ok_or_else(|| match rustix::io::dup(&socket) {
         Err(error) => refused(path, error),
         Ok(_) => unreachable(&"its welcome brought no arena"),
@@ -88,7 +87,7 @@ fn unreachable(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::new(ErrorKind::NodeUnreachable, message)
 }
 
-/// This process, or the node, cannot.
+/// The error if this process, or the node, cannot connect.
 fn refused(path: &Path, errno: Errno) -> Error {
     let why = std::io::Error::from(errno);
     match errno {
@@ -101,8 +100,8 @@ fn refused(path: &Path, errno: Errno) -> Error {
     }
 }
 
-/// Connects without ever blocking: a node that is stopped takes no callers, and when their queue is
-/// full a blocking `connect` would wait for it for ever.
+/// Connects without ever blocking. A stopped node accepts no clients, and when its queue is full a blocking `connect`
+/// would wait for ever.
 fn call(path: &Path, timeout: Duration, deadline: &mut Deadline<'_>) -> Result<UnixStream> {
     let unreachable = |errno: Errno| refused(path, errno);
     let address = SocketAddrUnix::new(path).map_err(unreachable)?;

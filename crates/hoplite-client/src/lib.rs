@@ -44,7 +44,7 @@ pub use handshake::default_socket_path;
 pub use ticket::Ticket;
 pub use view::{Hold, View};
 
-/// An `interrupt` for callers that have nothing to look at.
+/// An `interrupt` for callers that have nothing to check.
 pub fn never() -> hoplite_types::Result<()> {
     Ok(())
 }

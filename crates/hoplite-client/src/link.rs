@@ -15,13 +15,14 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::deadline::INTERRUPT_EVERY;
 
-/// Most bytes of calls that wait for the node to take them; past that, who makes another call waits with it.
+/// Limit on the unsent bytes of calls. Beyond it, a thread that makes another call has to wait.
 const UNSENT_BYTES_MAX: usize = 64 << 20;
 
-/// How long. A node that takes nothing of so much is not answering anyway; one that is only slower than we call does.
+/// How long that thread waits without progress. A node that reads none of so many bytes does not answer anyway; a
+/// node that is only slower than the calls does.
 const SOCKET_FULL_MAX: Duration = Duration::from_secs(2);
 
-/// Read at once: many answers, and a small object's announcement is far below it.
+/// Bytes read at once: many answers. The announcement of a small object is far below it.
 const READ_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +32,7 @@ pub(crate) enum Polled {
     Interrupted,
 }
 
-/// The node is not to be spoken to over this link any more.
+/// The link cannot be used any more; the string is the reason.
 #[derive(Debug)]
 pub(crate) struct LinkDown(pub(crate) String);
 
@@ -49,7 +50,7 @@ struct Incoming {
 }
 
 impl Link {
-    /// `deframer` holds what the handshake read too much.
+    /// `deframer` holds the bytes that the handshake read beyond its own.
     pub(crate) fn new(socket: UnixStream, deframer: Deframer) -> std::io::Result<Link> {
         // Blocking, so that waiting for an answer and reading it is one system call.
         socket.set_nonblocking(false)?;
@@ -58,9 +59,9 @@ impl Link {
         Ok(Link { socket, outgoing: Mutex::default(), incoming: Mutex::new(incoming) })
     }
 
-    /// Ends the connection for all who hold the socket.
+    /// Ends the connection for all processes that hold the socket.
     pub(crate) fn shut_down(&self) {
-        // A node that is gone already has ended it, too.
+        // If the node is gone already, this fails; the connection has ended anyway.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
@@ -68,8 +69,8 @@ impl Link {
         self.socket.as_fd()
     }
 
-    /// Sends a frame, or as much of it as the socket takes; the rest goes with later `flush`es. Waits if too much
-    /// waits already.
+    /// Sends a frame, or as much of it as the socket takes; later `flush`es send the rest. Waits if too many bytes
+    /// are unsent already.
     pub(crate) fn send(&self, call: &Call) -> Result<(), LinkDown> {
         let mut outgoing = self.outgoing();
         let (mut waiting, mut since) = (outgoing.len(), Instant::now());
@@ -108,14 +109,14 @@ impl Link {
                 Ok(sent) => outgoing.advance(sent),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
-                // The other side is gone. Reading says so too, behind the answers it still sent.
+                // The other side is gone. Reading reports that too, after the answers that it still sent.
                 Err(_) => outgoing.clear(),
             }
         }
     }
 
-    /// Waits for answers up to `timeout`, meanwhile sends calls that wait for room, and hands out whole
-    /// answers in order.
+    /// Waits for answers up to `timeout`, and passes whole answers on in order. Meanwhile it sends calls that wait
+    /// for space in the socket.
     pub(crate) fn poll(&self, timeout: Duration, on_answer: impl FnMut(Answer)) -> Result<Polled, LinkDown> {
         let unsent = self.has_unsent();
         if timeout >= INTERRUPT_EVERY && !unsent {
@@ -131,12 +132,12 @@ impl Link {
         }
     }
 
-    /// Waits for room for the calls that wait to be sent, while another thread waits for answers.
+    /// Waits for space for unsent calls, while another thread waits for answers.
     pub(crate) fn poll_room(&self, timeout: Duration) -> Polled {
         self.poll_for(PollFlags::OUT, timeout)
     }
 
-    /// Whether the other end has not closed it, without waiting.
+    /// Whether the other end still has it open. Does not wait.
     pub(crate) fn is_up(&self) -> bool {
         let mut ends = [PollFd::new(&self.socket, PollFlags::empty())];
         let looked = rustix::event::poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
@@ -156,8 +157,8 @@ impl Link {
         }
     }
 
-    /// Reads what is there, hands out whole answers in order. Unless `DONTWAIT` is among `flags` it waits for
-    /// the first bytes, up to `INTERRUPT_EVERY`.
+    /// Reads the bytes that are there, and passes whole answers on in order. Unless `flags` has `DONTWAIT`, it waits
+    /// for the first bytes, up to `INTERRUPT_EVERY`.
     fn read(&self, mut flags: RecvFlags, mut on_answer: impl FnMut(Answer)) -> Result<Polled, LinkDown> {
         let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
         let Incoming { deframer, scratch } = &mut *incoming;

@@ -11,18 +11,18 @@ use crate::client::{left_of, milliseconds};
 use crate::deadline::{deadline_after, Deadline, Interrupt};
 use crate::{Client, Created};
 
-/// Written between two advances of the watermark: receivers start after the first, and what an
-/// advance costs does not show.
+/// Bytes written between two advances of the watermark. Receivers start after the first one, and the cost of an
+/// advance does not show.
 const PIECE_BYTES: usize = 1 << 20;
 
 impl Client {
-    /// Makes an object of `parts`, one behind the other. It is announced before its bytes are
-    /// copied, so receivers stream behind the copy; complete when this returns. Putting the same id
-    /// and size again is accepted; another size is not.
+    /// Creates an object from `parts`, one behind the other. It is announced before its bytes are copied, so that
+    /// receivers stream behind the copy. It is complete when this returns. Another put of the same id and size is
+    /// accepted; another size is not.
     ///
     /// # Errors
-    /// `BadArgument` (header and size do not fit), `AlreadyExists`, `Deleted`, `StoreFull`,
-    /// `TimedOut`, those of [`Client::submit`], the interrupt's: then the object is withdrawn.
+    /// `BadArgument` (header and size do not fit), `AlreadyExists`, `Deleted`, `StoreFull`, `TimedOut`, those of
+    /// [`Client::submit`], the interrupt's. The object is then withdrawn.
     pub fn put(
         self: &Arc<Self>,
         id: ObjectId,
@@ -52,7 +52,7 @@ impl Client {
             }
             created.append(piece)?;
             if deadline.is_check_due() {
-                // Nobody aborts the copies of a node that has died.
+                // A dead node does not abort its copies.
                 self.check_alive()?;
                 deadline.check_interrupt_now()?;
             }
@@ -60,8 +60,8 @@ impl Client {
         created.seal(left_of(timeout, started), deadline.interrupt())
     }
 
-    /// Room for an object of `size` bytes, announced at once, to be written in place. `None`: this
-    /// node has the object already, with this size.
+    /// Reserves space for an object of `size` bytes and announces it at once; the caller writes it in place. `None`:
+    /// this node has the object already, with this size.
     ///
     /// # Errors
     /// As [`Client::put`].

@@ -12,8 +12,8 @@ use crate::link::Polled;
 use crate::request::Subject;
 use crate::Client;
 
-/// The right to the answer of one call. Dropped before the answer came, it cancels the call; a seal
-/// that is cancelled withdraws the object.
+/// The right to the answer of one call. Dropping it before the answer has come cancels the call; cancelling a seal
+/// withdraws the object.
 #[derive(Debug)]
 pub struct Ticket {
     client: Arc<Client>,
@@ -27,11 +27,11 @@ impl Ticket {
         Ticket { client, call, subject, taken: false }
     }
 
-    /// Waits for the answer, until `deadline` (`None`: for ever). After an error of its own
-    /// (`TimedOut`, or the interrupt's) the call goes on and may be waited for again.
+    /// Waits for the answer, until `deadline` (`None`: for ever). After an error of the wait itself (`TimedOut`, or
+    /// the interrupt's) the call goes on, and may be waited for again.
     ///
     /// A [`Reply::View`] or [`Reply::Created`] taken here must go through [`crate::View::adopt`] or
-    /// [`crate::Created::adopt`], or it is never given back.
+    /// [`crate::Created::adopt`]. Otherwise it is never given back.
     ///
     /// # Errors
     /// The node's own error (`Reply::Failed`), `TimedOut`, `NodeUnreachable`, the interrupt's error.
@@ -41,7 +41,7 @@ impl Ticket {
         let mut deadline = Deadline::new(deadline, interrupt);
         loop {
             let Some(stretch) = deadline.stretch() else {
-                // What arrived at the last moment still counts.
+                // An answer that arrived at the last moment still counts.
                 return self.try_take()?.unwrap_or_else(|| Err(self.timed_out(deadline.waited())));
             };
             let unsent = self.client.link().has_unsent();
@@ -53,7 +53,7 @@ impl Ticket {
                 Step::Broken(error) => return Err(error),
                 Step::Lead(lead) => {
                     if self.lead(&lead, &deadline) == Polled::Interrupted {
-                        // The interrupt may run whatever a signal handler does, calls included.
+                        // The interrupt may run anything that a signal handler does, calls included.
                         drop(lead);
                         deadline.check_interrupt_now()?;
                     }
@@ -70,8 +70,8 @@ impl Ticket {
         }
     }
 
-    /// Reads for everyone until the own answer is there or it is time to look at the interrupt:
-    /// handing the lead on after each answer would wake a thread for nothing.
+    /// Reads for all threads until this call's answer is there, or until it is time to check the interrupt. Passing
+    /// on the lead after each answer would wake a thread without need.
     fn lead(&self, lead: &Lead<'_>, deadline: &Deadline<'_>) -> Polled {
         while let Some(stretch) = deadline.stretch() {
             let polled = self.client.poll_socket(lead, stretch);
@@ -83,8 +83,7 @@ impl Ticket {
         Polled::Quiet
     }
 
-    /// The answer if it is there, without reading the socket ([`Client::pump`] does). As `wait`
-    /// otherwise.
+    /// Takes the answer if it is there, without reading the socket ([`Client::pump`] does that). Otherwise as `wait`.
     pub fn try_take(&mut self) -> Result<Option<Result<Reply>>> {
         self.client.check_process()?;
         self.check_untaken()?;
@@ -95,7 +94,7 @@ impl Ticket {
         }))
     }
 
-    /// The connection the call went over.
+    /// The connection of the call.
     pub fn client(&self) -> &Arc<Client> {
         &self.client
     }

@@ -10,8 +10,8 @@ use hoplite_types::{CopyId, Error, ErrorKind, Header, ObjectId, Result};
 use crate::cache::{is_small, Small};
 use crate::{Client, Miss};
 
-/// An object's bytes: where they are, on this node, which keeps them until this is dropped; or, of a small
-/// object, in private memory.
+/// An object's bytes. They are in the arena, where the node keeps them until this is dropped; or, for a small object,
+/// in private memory.
 pub struct View(Memory);
 
 enum Memory {
@@ -19,7 +19,7 @@ enum Memory {
     Private(Arc<Small>),
 }
 
-/// The node gives the memory of a copy to nobody else, and it stays mapped, until this is dropped.
+/// Keeps the memory of a copy mapped, and keeps the node from reusing it, until this is dropped.
 pub struct Hold {
     client: Arc<Client>,
     copy: CopyId,
@@ -37,7 +37,7 @@ impl Drop for Hold {
     }
 }
 
-/// A copy that the node keeps for us.
+/// A copy that the node keeps for this client.
 pub(crate) struct Held {
     pub(crate) reader: Reader,
     _hold: Hold,
@@ -48,7 +48,7 @@ impl View {
         View(Memory::Private(small))
     }
 
-    /// Takes over the answer to a `Get` that was not `partial`, submitted by hand after the `miss`.
+    /// Takes the answer to a `Get` that was not `partial`, and that the caller submitted after the `miss`.
     ///
     /// # Errors
     /// `Internal` if it is no view of a complete object.
@@ -71,7 +71,7 @@ impl View {
         Ok(View::keep(client, miss, held.reader.bytes(0, size), header))
     }
 
-    /// A small object: in private memory, and there for the next get.
+    /// Copies a small object to private memory, and caches it for the next get.
     fn keep(client: &Client, miss: Miss, bytes: &[u8], header: Header) -> View {
         let small = Arc::new(Small::copy(bytes, header));
         client.cache().keep(miss, small.clone());
@@ -100,7 +100,7 @@ impl fmt::Debug for View {
     }
 }
 
-/// What a get was answered with.
+/// The result of a get.
 pub(crate) enum Received {
     /// A copy in the arena, complete or not.
     View(Held, Header),
@@ -108,7 +108,7 @@ pub(crate) enum Received {
     Small(Vec<u8>, Header),
 }
 
-/// Takes over what `reply` brings.
+/// Takes the copy or the bytes that come with `reply`.
 pub(crate) fn receive(client: &Arc<Client>, id: ObjectId, reply: Reply) -> Result<Received> {
     let (copy, offset, size, header) = match reply {
         Reply::View { copy, offset, size, header, .. } => (copy, offset, size, header),

@@ -2,8 +2,7 @@
 
 use crate::lane::Lane;
 
-/// `np.minimum`: NaN if either is; of two zeros the second, whatever their signs.
-/// `f32::min` would drop the NaN.
+/// `np.minimum`: NaN if either is NaN; of two zeros the second, whatever their signs. `f32::min` would drop the NaN.
 macro_rules! minimum {
     ($a:expr, $b:expr) => {
         if $a < $b || $a.is_nan() {
@@ -15,7 +14,7 @@ macro_rules! minimum {
 }
 pub(crate) use minimum;
 
-/// `np.maximum`, likewise.
+/// `np.maximum`, by the same rules.
 macro_rules! maximum {
     ($a:expr, $b:expr) => {
         if $a > $b || $a.is_nan() {

@@ -9,9 +9,9 @@ use pulp::Arch;
 use crate::kernel::{Combine, InPlace, Into};
 
 pub(crate) trait Lane: Sized {
-    /// One element in memory, little-endian; alignment 1, so slices of it may lie anywhere.
+    /// One element in memory, little-endian. Its alignment is 1, so slices of it may start at any address.
     type Bytes: Pod;
-    /// What it is computed as.
+    /// The type used for computing.
     type Value: Copy;
 
     fn load(bytes: Self::Bytes) -> Self::Value;
@@ -22,7 +22,7 @@ pub(crate) trait Lane: Sized {
     fn min(a: Self::Value, b: Self::Value) -> Self::Value;
     fn max(a: Self::Value, b: Self::Value) -> Self::Value;
 
-    /// Runs the job at the best instruction level there is.
+    /// Runs the job at the best instruction level of this CPU.
     fn fold(job: InPlace<Self, impl Combine<Self>>) {
         Arch::new().dispatch(job);
     }

@@ -19,29 +19,28 @@ use hoplite_types::{Dtype, Op};
 use crate::half::{Bf16, F16};
 use crate::kernel::Job;
 
-/// `acc = acc ∘ other`, element by element; a mean folds as a sum.
+/// `acc = acc ∘ other`, element by element. A mean folds as a sum.
 ///
-/// Any address is fine, multiples of 64 bytes are fastest.
+/// Any address is allowed; multiples of 64 bytes are fastest.
 ///
 /// # Panics
-/// If the lengths differ or are no multiple of the element size.
+/// If the lengths differ or are not a multiple of the element size.
 pub fn fold(op: Op, dtype: Dtype, acc: &mut [u8], other: &[u8]) {
     by_dtype(dtype, Job::InPlace { op, acc, other });
 }
 
-/// `out = a ∘ b`, element by element; a mean folds as a sum.
+/// `out = a ∘ b`, element by element. A mean folds as a sum.
 ///
 /// # Panics
-/// If the lengths differ or are no multiple of the element size.
+/// If the lengths differ or are not a multiple of the element size.
 pub fn fold_into(op: Op, dtype: Dtype, out: &mut [u8], a: &[u8], b: &[u8]) {
     by_dtype(dtype, Job::Into { op, out, a, b });
 }
 
-/// Divides every element: the end of a mean over `by` sources. Half types divide in float32 and
-/// round once.
+/// Divides every element: the last step of a mean over `by` sources. Half types divide in float32 and round once.
 ///
 /// # Panics
-/// If `dtype` is an integer (means are for floats), or the length no multiple of its size.
+/// If `dtype` is an integer (means are for floats), or the length is not a multiple of its size.
 pub fn divide(dtype: Dtype, acc: &mut [u8], by: u32) {
     match dtype {
         Dtype::F16 => kernel::divide::<F16>(acc, by as f32),

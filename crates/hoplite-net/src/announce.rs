@@ -15,11 +15,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use crate::networks;
 
-/// Documentation addresses (RFC 5737, RFC 3849): certain to be routed by default, never contacted.
+/// Documentation addresses (RFC 5737, RFC 3849): always routed by the default route, never contacted.
 const FAR_AWAY: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
-/// What an announced address rests on.
+/// The rule that chose an announced address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     Explicit,

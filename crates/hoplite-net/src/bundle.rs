@@ -15,17 +15,17 @@ use tokio::net::TcpStream;
 use crate::listen::Accepted;
 use crate::meter::Held;
 
-/// How much goes by one connection before it is the next one's turn. A relay sends on what is there in order:
-/// each hop adds up to the time of a chunk on every connection. Smaller ones cost more system calls.
+/// Bytes that go by one connection before the next one is used. A relay forwards bytes in order, so each hop adds up
+/// to the time of a chunk on every connection. Smaller chunks cost more system calls.
 pub const CHUNK_BYTES: u64 = 64 << 10;
 
-/// One way only, as every connection between nodes: who dialled it writes, the other reads.
+/// One way only, as every connection between nodes: the dialling side writes, the other side reads.
 #[derive(Debug)]
 pub struct Bundle {
     connections: Vec<TcpStream>,
     /// Bytes written or read so far.
     at: u64,
-    /// What counts those that were dialled by a peer.
+    /// The counts of connections that a peer dialled.
     counted: Vec<Held>,
 }
 
@@ -36,12 +36,12 @@ impl From<TcpStream> for Bundle {
 }
 
 impl Bundle {
-    /// Of connections on which nothing but the hello was said, in the order of their numbers: one at least.
+    /// Of connections on which only the hello was sent, in the order of their numbers. There must be at least one.
     pub fn new(connections: Vec<TcpStream>) -> Self {
         Bundle { connections, at: 0, counted: Vec::new() }
     }
 
-    /// As [`Bundle::new`], dialled by a peer.
+    /// As [`Bundle::new`], for connections that a peer dialled.
     pub(crate) fn accepted(accepted: Vec<Accepted>) -> Self {
         let (connections, counted) = accepted.into_iter().map(|each| (each.stream, each.counted)).unzip();
         Bundle { connections, at: 0, counted }
@@ -52,10 +52,10 @@ impl Bundle {
         count.and_then(Connections::new).expect("as many as were asked for")
     }
 
-    /// Reads what is there, at most to the end of the chunk. 0: the stream is at its end.
+    /// Reads available bytes, at most to the end of the chunk. Returns 0 at the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing is there; what the kernel reports, if a connection broke.
+    /// `WouldBlock` if no bytes are there; the kernel's error, if a connection broke.
     pub fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let (stream, len) = self.turn(buffer.len());
         let read = stream.try_read(&mut buffer[..len])?;
@@ -63,10 +63,10 @@ impl Bundle {
         Ok(read)
     }
 
-    /// Writes what there is room for, at most to the end of the chunk.
+    /// Writes as much as there is space for, at most to the end of the chunk.
     ///
     /// # Errors
-    /// `WouldBlock` if there is no room; what the kernel reports, if a connection broke.
+    /// `WouldBlock` if there is no space; the kernel's error, if a connection broke.
     pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let (stream, len) = self.turn(bytes.len());
         let written = stream.try_write(&bytes[..len])?;
@@ -74,8 +74,8 @@ impl Bundle {
         Ok(written)
     }
 
-    /// Writes `first` and `second` behind it, as [`Bundle::try_write`] does: by one call, so that a short `first`
-    /// never leaves in a segment of its own.
+    /// Writes `first` and then `second`, as [`Bundle::try_write`] does, with one call. So a short `first` never
+    /// travels in a segment of its own.
     ///
     /// # Errors
     /// As [`Bundle::try_write`].
@@ -88,7 +88,7 @@ impl Bundle {
         Ok(written)
     }
 
-    /// Waits until `try_read` may have something to say.
+    /// Waits until `try_read` may return something.
     ///
     /// # Errors
     /// If the runtime is shutting down.
@@ -96,7 +96,7 @@ impl Bundle {
         self.turn(0).0.readable().await
     }
 
-    /// Waits until `try_write` may find room.
+    /// Waits until `try_write` may find space.
     ///
     /// # Errors
     /// If the runtime is shutting down.
@@ -112,27 +112,27 @@ impl Bundle {
         self.turn(0).0.poll_read_ready(cx)
     }
 
-    /// Waits until the reading side closes it, as it closes all connections together.
+    /// Waits until the reading side closes the bundle. It closes all connections together.
     pub async fn closed_by_peer(&self) {
         closed_by_peer(self.turn(0).0).await;
     }
 
-    /// Whether no connection has ended; for the writing side.
+    /// Whether no connection has ended. For the writing side.
     pub(crate) fn is_open(&self) -> bool {
         self.connections.iter().all(is_open)
     }
 
-    /// Takes the connections from this thread's poller.
+    /// Removes the connections from this thread's poller.
     ///
     /// # Errors
-    /// If the kernel does not let go of one.
+    /// If the kernel does not release one.
     pub fn detach(self) -> io::Result<Detached> {
         let connections = self.connections.into_iter().map(TcpStream::into_std);
         let connections = connections.collect::<io::Result<_>>()?;
         Ok(Detached { connections, at: self.at, counted: self.counted })
     }
 
-    /// Whose turn it is, and how many of `wanted` bytes it is for.
+    /// The connection to use now, and how many of `wanted` bytes it may carry.
     fn turn(&self, wanted: usize) -> (&TcpStream, usize) {
         if let [alone] = &self.connections[..] {
             return (alone, wanted);
@@ -143,7 +143,7 @@ impl Bundle {
     }
 }
 
-/// A bundle on its way from one thread's poller to another's.
+/// A bundle that moves from one thread's poller to another's.
 #[derive(Debug)]
 pub struct Detached {
     connections: Vec<std::net::TcpStream>,
@@ -152,10 +152,10 @@ pub struct Detached {
 }
 
 impl Detached {
-    /// Gives the connections to this thread's poller.
+    /// Adds the connections to this thread's poller.
     ///
     /// # Errors
-    /// If it does not take one.
+    /// If the poller does not accept one.
     pub fn attach(self) -> io::Result<Bundle> {
         let connections = self.connections.into_iter().map(TcpStream::from_std);
         let connections = connections.collect::<io::Result<_>>()?;
@@ -197,7 +197,7 @@ impl AsyncWrite for Bundle {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Nothing is held back.
+        // No written bytes are held back.
         Poll::Ready(Ok(()))
     }
 
@@ -209,7 +209,7 @@ impl AsyncWrite for Bundle {
     }
 }
 
-/// The other side of a one-way connection never writes: whatever can be read is its end.
+/// The other side of a one-way connection never writes, so a readable connection has ended.
 fn is_open(stream: &TcpStream) -> bool {
     let read = stream.try_read(&mut [0]);
     matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)

@@ -18,18 +18,18 @@ use crate::control_out::{ConnectionId, ControlEvent};
 use crate::frames::FrameError;
 use crate::meter::Meter;
 
-/// Peers whose control connections are read at a time; a further one's is closed. More than any cluster that this
-/// was tried with has members.
+/// Limit on the peers whose control connections are read at a time; a further connection is closed. Larger than any
+/// cluster tried.
 pub const CONTROL_ACCEPTED_MAX: usize = 4096;
 
-/// Who reads what peers say. Events of connections that were replaced or forgotten may still be on their
-/// way: ask [`ControlReaders::is_current`].
+/// The tasks that read control messages from peers. Events of replaced or forgotten connections may still be queued:
+/// check [`ControlReaders::is_current`].
 #[derive(Debug)]
 pub struct ControlReaders {
     events: mpsc::Sender<ControlEvent>,
     readers: HashMap<NodeId, Reader>,
-    /// Connections that ended with goodbye and have been followed by another, while what was said on them was
-    /// still on its way.
+    /// Connections that ended with goodbye and have been replaced, while messages that were read from them are still
+    /// queued.
     closing: BTreeSet<(ConnectionId, NodeId)>,
     connections: u64,
     meter: Arc<Meter>,
@@ -43,22 +43,22 @@ struct Reader {
 }
 
 impl Reader {
-    /// Nothing that was said on it is lost.
+    /// The connection ended with goodbye: none of its messages is lost.
     fn said_goodbye(&self) -> bool {
         self.goodbye.load(Ordering::Acquire)
     }
 }
 
 impl ControlReaders {
-    /// No connections yet; what is read goes to `events`.
+    /// Starts with no connections. Messages that are read go to `events`.
     pub fn new(events: mpsc::Sender<ControlEvent>) -> Self {
         let meter = Meter::new("control connections taken", CONTROL_ACCEPTED_MAX);
         ControlReaders { events, readers: HashMap::new(), closing: BTreeSet::new(), connections: 0, meter }
     }
 
-    /// Reads `stream`, which `from` dialled, from now on. A peer dials again only when it has given its
-    /// former connection up: what is left of that one is dropped, unless it ended with goodbye. True if there was
-    /// one, so that what the peer said last may be lost. Must be called inside a runtime.
+    /// From now on reads `stream`, which `from` dialled. A peer dials again only when it has given up its former
+    /// connection: the rest of that one is dropped, unless it ended with goodbye. Returns true if there was such a
+    /// former connection, so that the peer's last messages may be lost. Must be called inside a runtime.
     pub fn admit(&mut self, from: NodeId, stream: TcpStream) -> bool {
         if self.readers.len() >= CONTROL_ACCEPTED_MAX && !self.readers.contains_key(&from) {
             warn!(peer = %from, "closed: as many peers as {CONTROL_ACCEPTED_MAX} are read already");
@@ -85,13 +85,13 @@ impl ControlReaders {
         }
     }
 
-    /// Whether this is the connection that `from` speaks on, or what was said before it in order.
+    /// Whether this is the current connection of `from`, or an earlier one that ended with goodbye.
     pub fn is_current(&self, from: NodeId, connection: ConnectionId) -> bool {
         self.readers.get(&from).is_some_and(|reader| reader.connection == connection)
             || self.closing.contains(&(connection, from))
     }
 
-    /// Takes note of a [`ControlEvent::Closed`]. False if nobody needs to know: it was not the current connection
+    /// Records a [`ControlEvent::Closed`]. Returns false if it can be ignored: the connection was not the current one
     /// any more, or it ended with goodbye.
     pub fn on_closed(&mut self, from: NodeId, connection: ConnectionId) -> bool {
         if self.closing.remove(&(connection, from)) || !self.is_current(from, connection) {
@@ -102,7 +102,7 @@ impl ControlReaders {
         closed.is_some_and(|reader| !reader.said_goodbye())
     }
 
-    /// Closes the connection of a peer that is no member any more: if it was cut off, its end would come
+    /// Closes the connection of a peer that is no member any more. If the peer was cut off, the connection would end
     /// only long after the peer is back.
     pub fn forget(&mut self, from: NodeId) {
         if let Some(reader) = self.readers.remove(&from) {
@@ -117,7 +117,7 @@ impl ControlReaders {
     }
 }
 
-/// Reads what `from` says, until it ends.
+/// Reads the messages of `from`, until its connection ends.
 async fn read(
     mut stream: TcpStream,
     from: NodeId,
@@ -127,7 +127,7 @@ async fn read(
 ) {
     let ended = relay_frames(&mut stream, from, connection, &events).await;
     if let Ok(Relayed::Goodbye) = ended {
-        // Before the stream is closed: then the peer may dial again at any time.
+        // Set before the stream is closed: from then on the peer may dial again.
         goodbye.store(true, Ordering::Release);
     }
     match ended {
@@ -141,10 +141,10 @@ async fn read(
     let _ = events.send(ControlEvent::Closed { from, connection }).await;
 }
 
-/// Why no more is read.
+/// The reason why reading stopped.
 enum Relayed {
     Goodbye,
-    /// Nobody takes what is read.
+    /// The receiver of the events is gone.
     Unheard,
 }
 

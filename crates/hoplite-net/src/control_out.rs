@@ -34,30 +34,30 @@ use crate::meter::Meter;
 use crate::outbox::{Outbox, OutboxFull};
 use crate::shortage::Shortage;
 
-/// Bytes that may wait for one peer: some hundred inline objects, or a whole directory's worth of
-/// announcements after a change of members. A peer this far behind is given up and told anew.
+/// Limit on the bytes queued for one peer: some hundred inline objects, or a whole directory's announcements after a
+/// change of members. A peer this far behind is given up, and resynced later.
 pub const CONTROL_OUTBOX_BYTES_MAX: usize = 64 << 20;
 
-/// Pause before dialling a peer again after the first failure; doubled with each further one. Short
-/// enough that a crashed process is found to be gone within 50 ms, if it does not refuse us at once.
+/// Pause before a peer is dialled again after the first failure; doubled with each further one. It is so short that a
+/// crashed process is detected within 50 ms, even if it does not refuse the connection at once.
 const BACKOFF_MIN: Duration = Duration::from_millis(2);
 
-/// Longest pause: what a peer that comes back has to wait for us at most.
+/// Longest pause: how long a peer that comes back waits for this node at most.
 const BACKOFF_MAX: Duration = Duration::from_millis(640);
 
-/// A link that was up this long was a good one: when it breaks, the peer is dialled again at once. Longer
-/// than it takes to be turned away.
+/// A link that was up for this long counts as good: when it breaks, the peer is dialled again at once. Longer than a
+/// refusal takes.
 const LINK_SETTLED_AFTER: Duration = Duration::from_secs(1);
 
-/// What happens on control connections.
+/// An event on a control connection.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all events are messages; boxing each costs more")]
 pub enum ControlEvent {
     /// A frame from a connection that `from` dialled.
     Message { from: NodeId, connection: ConnectionId, message: PeerMessage },
-    /// The connection that `from` dialled is over; pass it to [`crate::ControlReaders::on_closed`].
+    /// The connection that `from` dialled has ended; pass this to [`crate::ControlReaders::on_closed`].
     Closed { from: NodeId, connection: ConnectionId },
-    /// The link dialled here is gone; pass it to [`ControlLinks::on_broken`].
+    /// The link dialled here has ended; pass this to [`ControlLinks::on_broken`].
     LinkBroken(LinkEnd),
 }
 
@@ -65,21 +65,21 @@ pub enum ControlEvent {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ConnectionId(pub(crate) u64);
 
-/// How a link came to its end.
+/// How a link ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkEnd {
     pub node: NodeId,
-    /// There is proof that the process is no more: its host refuses connections to its address, or
-    /// another incarnation answered there.
+    /// The process is proven to be gone: its host refuses connections to its address, or another incarnation answered
+    /// there.
     pub gone: bool,
     pub(crate) generation: u64,
-    /// How long it was up, if it was made and not turned away.
+    /// How long it was up. `None` if it was never made, or was refused.
     pub(crate) up: Option<Duration>,
-    /// It was closed because it was idle, and the peer has read all that was said on it.
+    /// It was closed because it was idle, and the peer has read all messages on it.
     pub(crate) idle_closed: bool,
 }
 
-/// The peer does not take what is sent to it: its link was given up, like a broken one.
+/// The peer does not read its messages. Its link was given up, like a broken one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Overflow;
 
@@ -92,7 +92,7 @@ pub struct ControlLinks {
     pub(crate) links: HashMap<NodeId, Link>,
     generations: u64,
     pub(crate) looked: Instant,
-    /// Links that are idle, and those that were closed for that.
+    /// Idle links, and how many were closed for that.
     pub(crate) idle: Arc<Meter>,
     /// Outboxes that were full.
     overflows: Arc<Meter>,
@@ -102,7 +102,7 @@ pub struct ControlLinks {
 pub(crate) struct Link {
     pub(crate) generation: u64,
     failures: u32,
-    /// When something was said last.
+    /// The time of the last message.
     pub(crate) used: Instant,
     pub(crate) state: LinkState,
 }
@@ -110,7 +110,7 @@ pub(crate) struct Link {
 #[derive(Debug)]
 pub(crate) enum LinkState {
     Open(Arc<Outbox>, Run),
-    /// Goodbye is said; the outbox is that of the next connection.
+    /// Goodbye is queued or sent; the outbox is that of the next connection.
     Closing(Arc<Outbox>, Run),
     Broken,
 }
@@ -122,7 +122,7 @@ pub(crate) struct Run {
 }
 
 impl ControlLinks {
-    /// No links yet; what happens to them goes to `events`. Must be called inside a runtime.
+    /// Starts with no links. Their events go to `events`. Must be called inside a runtime.
     pub fn new(me: NodeId, events: mpsc::Sender<ControlEvent>) -> Self {
         ControlLinks {
             me,
@@ -136,17 +136,17 @@ impl ControlLinks {
         }
     }
 
-    /// With what the rest of the node knows of this host's means.
+    /// Uses the node's shared knowledge of shortages on this host.
     pub fn sharing(self, shortage: Arc<Shortage>) -> Self {
         ControlLinks { shortage, ..self }
     }
 
-    /// Queues `message` for `to`, dialling it if need be. Must be called inside a runtime.
+    /// Queues `message` for `to`, and dials it if necessary. Must be called inside a runtime.
     ///
     /// # Errors
-    /// [`Overflow`] if more than [`CONTROL_OUTBOX_BYTES_MAX`] wait; everything queued is dropped.
+    /// [`Overflow`] if more than [`CONTROL_OUTBOX_BYTES_MAX`] are queued. All of them are dropped.
     pub fn send(&mut self, to: NodeId, message: &PeerMessage) -> Result<(), Overflow> {
-        // At most twice: an outbox made just now takes the message.
+        // At most two rounds: a new outbox accepts the message.
         loop {
             let outbox = self.outbox(to);
             match outbox.push(message) {
@@ -158,14 +158,15 @@ impl ControlLinks {
                     self.on_failure(to);
                     return Err(Overflow);
                 }
-                // Broken a moment ago, and the event is still on its way.
+                // The link broke a moment ago, and its event is still queued.
                 Err(OutboxFull::Closed) => self.on_failure(to),
             }
         }
     }
 
-    /// Takes note of a [`ControlEvent::LinkBroken`], and dials again if it had been made. False if nobody needs to
-    /// know: the peer was forgotten meanwhile, or the link was closed in order. Must be called inside a runtime.
+    /// Records a [`ControlEvent::LinkBroken`], and dials again if the link had been up. Returns false if it can be
+    /// ignored: the peer was forgotten meanwhile, or the link was closed for being idle. Must be called inside a
+    /// runtime.
     pub fn on_broken(&mut self, end: &LinkEnd) -> bool {
         let Some(link) = self.links.get_mut(&end.node) else { return false };
         if end.idle_closed {
@@ -183,22 +184,22 @@ impl ControlLinks {
         true
     }
 
-    /// Forgets a peer that is no member any more, and what waits for it.
+    /// Forgets a peer that is no member any more, and drops the messages queued for it.
     pub fn forget(&mut self, node: NodeId) {
         if let Some(run) = self.links.remove(&node).and_then(Link::into_run) {
             run.task.abort();
         }
     }
 
-    /// The link to `node` works: its next failure is a first one. A message from it is taken as
-    /// proof, since a one-way connection has none of its own.
+    /// The link to `node` works, so its next failure counts as the first. A message from `node` is taken as proof,
+    /// since a one-way connection gives none.
     pub fn on_alive(&mut self, node: NodeId) {
         if let Some(link) = self.links.get_mut(&node) {
             link.failures = 0;
         }
     }
 
-    /// Writes out all that waits, then closes every link. May take as long as the slowest peer: bound it.
+    /// Sends all queued messages, then closes every link. It may take as long as the slowest peer: use a time-out.
     pub async fn finish(&mut self) {
         let mut ends = Vec::new();
         for (to, link) in std::mem::take(&mut self.links) {
@@ -210,8 +211,8 @@ impl ControlLinks {
                 LinkState::Closing(outbox, run) => {
                     ends.push(run.task);
                     if !outbox.is_empty() {
-                        // The peer may still read the connection that is being closed, and take this for its end:
-                        // it is about to hear that this node leaves.
+                        // The peer may still read the connection that is being closed, and take the new one for its
+                        // end. That is harmless: it is about to learn that this node leaves.
                         outbox.finish();
                         ends.push(self.run(to, 0, outbox).task);
                     }
@@ -257,7 +258,7 @@ impl ControlLinks {
         outbox
     }
 
-    /// Dials a peer whose link is there and not open.
+    /// Dials a peer that has a link which is not open.
     pub(crate) fn open(&mut self, to: NodeId, outbox: Arc<Outbox>) {
         self.generations += 1;
         let failures = self.links.get(&to).map_or(0, |link| link.failures);

@@ -14,26 +14,26 @@ use crate::frames::write_frame;
 use crate::shortage::Shortage;
 use crate::{hello, socket};
 
-/// How long a connection may take to be made: three SYNs (0, 1 and 3 s) would be patience enough
-/// for a lossy link, but a host silent this long is as good as dead to everyone who waits for it.
+/// How long a connection may take to be made. Three SYNs (0, 1 and 3 s) would be enough for a lossy link. But to all
+/// that wait for a host, one that is silent for this long is as good as dead.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The same for bulk data: one SYN may be lost (the next goes after a second). The receiver has asked for the
-/// transfer a moment ago, over a connection that works, and another node may have what it waits for.
+/// The same for bulk data: one SYN may be lost (the next follows after a second). The receiver requested the transfer
+/// a moment ago over a working connection, and another node may have the object, too.
 pub const BULK_DIAL_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// Connects to `to` and says hello. Whether it is welcome shows only by the connection staying open.
+/// Connects to `to` and sends the hello. Only a connection that stays open shows that the hello was accepted.
 ///
 /// # Errors
-/// What the kernel reports; `TimedOut` after [`DIAL_TIMEOUT`], or [`BULK_DIAL_TIMEOUT`].
+/// The kernel's error; `TimedOut` after [`DIAL_TIMEOUT`], or [`BULK_DIAL_TIMEOUT`].
 pub async fn dial(me: NodeId, to: NodeId, purpose: Purpose) -> io::Result<TcpStream> {
     connect(me, to, purpose, None).await
 }
 
-/// Connects to `to` for bulk data, so many times at once. `number` is unlike that of any other bundle.
+/// Opens `count` connections to `to` at once, for bulk data. `number` must be unique to this bundle.
 ///
 /// # Errors
-/// As [`dial`], of the first connection that fails.
+/// As [`dial`], for the first connection that fails.
 pub async fn dial_bundle(me: NodeId, to: NodeId, count: Connections, number: u64) -> io::Result<Bundle> {
     if count == Connections::ONE {
         return Ok(dial(me, to, Purpose::Bulk).await?.into());
@@ -52,8 +52,8 @@ pub async fn dial_bundle(me: NodeId, to: NodeId, count: Connections, number: u64
     Ok(Bundle::new(connected.into_iter().map(|(_, stream)| stream).collect()))
 }
 
-/// As [`dial_bundle`], with a number of its own. If this host lacks descriptors, those of idle bundles are used; if
-/// there are none it fails at once, since another node may serve whoever waits for it.
+/// As [`dial_bundle`], with a new number. If this host lacks descriptors, idle bundles are closed to free some. If
+/// there are none, it fails at once, since another node may serve the receiver.
 ///
 /// # Errors
 /// As [`dial_bundle`].
@@ -63,7 +63,7 @@ pub async fn dial_bundle_with(
     (me, to): (NodeId, NodeId),
     count: Connections,
 ) -> io::Result<Bundle> {
-    // Never the same number twice: some of the first one's connections may have been made.
+    // Each try has a new number, because some connections of the first try may have been made.
     let dial = || dial_bundle(me, to, count, numbers.fetch_add(1, Ordering::Relaxed));
     match dial().await {
         Err(error) if shortage.on_error(&error, "no bulk connection") => dial().await,
@@ -103,7 +103,7 @@ mod tests {
     async fn a_host_that_does_not_answer_is_given_up_sooner_for_bulk_data() {
         let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         silent.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        // Room for one caller; SYNs of the others are dropped.
+        // Its queue takes one caller; SYNs of others are dropped.
         silent.listen(0).unwrap();
         let addr = silent.local_addr().unwrap().as_socket().unwrap();
         let _waits = StdTcpStream::connect(addr).unwrap();

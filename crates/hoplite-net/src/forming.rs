@@ -11,13 +11,13 @@ use crate::bundle::Bundle;
 use crate::listen::Accepted;
 use crate::meter::Meter;
 
-/// How long a bundle may take from its first connection to its last: they are dialled at the same time.
+/// Longest time between the first and the last connection of a bundle. They are dialled at the same time.
 pub const BUNDLE_FORMING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bundles that may be forming at a time; a caller's are refused beyond that.
+/// Limit on the bundles that are forming at a time. Further bundles are refused.
 pub const BUNDLES_FORMING_MAX: usize = 256;
 
-/// A caller, and its number for the bundle.
+/// The caller, and its number for the bundle.
 pub(crate) type Key = (NodeId, u64);
 
 /// One slot for each connection.
@@ -29,14 +29,14 @@ pub(crate) struct Forming {
     meter: Arc<Meter>,
 }
 
-/// What came of one more connection.
+/// The result of adding a connection.
 #[derive(Debug)]
 pub(crate) enum Joined {
-    /// It was the first: who brings it sees to it that the bundle does not form for ever.
+    /// It was the first. The code that added it must give the bundle up if it stays incomplete.
     Begun,
     Waiting,
     Complete(Bundle),
-    /// It does not fit what came before, or there are too many bundles: it is closed, and the bundle with it.
+    /// It does not fit the earlier ones, or there are too many bundles. It is closed, and so is its bundle.
     Refused,
 }
 
@@ -45,7 +45,7 @@ impl Forming {
         Forming { bundles: Mutex::default(), meter }
     }
 
-    /// `part` is sound in itself.
+    /// `part` must be valid by itself.
     pub(crate) fn join(&self, from: NodeId, part: BundlePart, accepted: Accepted) -> Joined {
         let mut forming = self.bundles.lock().unwrap_or_else(PoisonError::into_inner);
         let joined = self.add(&mut forming, from, part, accepted);
@@ -83,7 +83,7 @@ impl Forming {
         }
     }
 
-    /// Closes the connections of a bundle that is still forming; false if it is none.
+    /// Closes the connections of a bundle that is still forming. Returns false if it is not forming.
     pub(crate) fn give_up(&self, key: Key) -> bool {
         let mut forming = self.bundles.lock().unwrap_or_else(PoisonError::into_inner);
         let given_up = forming.remove(&key).is_some();

@@ -7,16 +7,16 @@ use hoplite_wire::{body_bytes, decode, encode, WireError, FRAME_HEADER_BYTES};
 use minicbor::{Decode, Encode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// More than any hello has: who has not said yet who it is gets no more memory.
+/// Longer than any hello. A caller that has not identified itself gets no more memory.
 pub const HELLO_BYTES_MAX: usize = 1 << 10;
 
-/// Why no frame could be read.
+/// The reason why no frame could be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// The connection ended between two frames: the orderly end.
+    /// The connection ended between two frames: the regular end.
     #[error("the connection was closed")]
     Closed,
-    /// The first frame of a connection is no hello.
+    /// The first frame of a connection is too long for a hello.
     #[error("a first frame of {bytes} bytes, at most {HELLO_BYTES_MAX} are allowed")]
     LongHello { bytes: usize },
     #[error(transparent)]
@@ -28,7 +28,7 @@ pub enum FrameError {
 /// Reads one frame and decodes it.
 ///
 /// # Errors
-/// See [`FrameError`]; after any of them the stream is of no more use. Not cancel-safe.
+/// See [`FrameError`]. After any of them the stream cannot be used any more. Not cancel-safe.
 pub async fn read_frame<T>(stream: &mut (impl AsyncRead + Unpin)) -> Result<T, FrameError>
 where
     T: for<'b> Decode<'b, ()>,
@@ -37,7 +37,7 @@ where
     read_body(stream, bytes).await
 }
 
-/// As [`read_frame`], the first one of a connection.
+/// As [`read_frame`], for the first frame of a connection.
 ///
 /// # Errors
 /// See [`FrameError`]. Not cancel-safe.
@@ -74,7 +74,7 @@ where
 /// Writes `value` as one frame.
 ///
 /// # Errors
-/// What the stream reports.
+/// The stream's error.
 pub async fn write_frame<T: Encode<()>>(stream: &mut (impl AsyncWrite + Unpin), value: &T) -> io::Result<()> {
     let mut frame = BytesMut::new();
     encode(value, &mut frame);

@@ -10,46 +10,46 @@ use tokio::net::UdpSocket;
 /// The longest datagram that UDP can carry.
 pub const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 
-/// Datagrams of several seconds in a large cluster: a node that was paused or starved that long finds
-/// the answers to its own questions when it runs again. The kernel cuts it to what it allows.
+/// Enough for the datagrams of several seconds in a large cluster. A node that was paused or starved for that long
+/// then finds the answers to its probes. The kernel reduces the size to what it allows.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
 /// On the port of the node's TCP listener.
 ///
-/// Calls that do not wait go to the kernel at once. Tokio's own would first look at what its poller saw
-/// last: nothing, for a socket that is new or a process that was just paused.
+/// Calls that do not wait use the kernel directly. Tokio's calls would first check the last state that its poller
+/// saw: nothing ready, for a new socket or a process that was just paused.
 #[derive(Debug)]
 pub struct GossipSocket(UdpSocket);
 
 impl GossipSocket {
     /// # Errors
-    /// What the kernel reports.
+    /// The kernel's error.
     pub async fn bind(addr: SocketAddr) -> io::Result<Self> {
         let udp = UdpSocket::bind(addr).await?;
         SockRef::from(&udp).set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
         Ok(GossipSocket(udp))
     }
 
-    /// Where it is bound.
+    /// The address to which it is bound.
     ///
     /// # Errors
-    /// What the kernel reports.
+    /// The kernel's error.
     pub fn addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }
 
-    /// Waits for a datagram; gives its length.
+    /// Waits for a datagram. Returns its length.
     ///
     /// # Errors
-    /// What the kernel reports.
+    /// The kernel's error.
     pub async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.recv_from(buffer).await.map(|(bytes, _)| bytes)
     }
 
-    /// Takes a datagram that is there already; gives its length.
+    /// Takes a datagram that has arrived already. Returns its length.
     ///
     /// # Errors
-    /// `WouldBlock` if there is none; else what the kernel reports.
+    /// `WouldBlock` if there is none; otherwise the kernel's error.
     pub fn receive_waiting(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let (bytes, _, _) = recvfrom(&self.0, buffer, RecvFlags::DONTWAIT)?;
         Ok(bytes)
@@ -58,16 +58,16 @@ impl GossipSocket {
     /// Sends one datagram.
     ///
     /// # Errors
-    /// `WouldBlock` if the kernel has no room for it; else what the kernel reports.
+    /// `WouldBlock` if the kernel has no space for it; otherwise the kernel's error.
     pub fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()> {
         sendto(&self.0, bytes, SendFlags::DONTWAIT, &to)?;
         Ok(())
     }
 
-    /// Sends one datagram, as soon as there is room for it.
+    /// Sends one datagram as soon as there is space for it.
     ///
     /// # Errors
-    /// What the kernel reports.
+    /// The kernel's error.
     pub async fn send_patiently(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()> {
         self.0.send_to(bytes, to).await.map(drop)
     }
@@ -87,7 +87,7 @@ mod tests {
         for n in 1..=3u8 {
             here.send(&[n; 9], there.addr().unwrap()).unwrap();
         }
-        // Loopback delivers within the call: no turn of the runtime lies between.
+        // Loopback delivers within the call, without a turn of the runtime in between.
         for n in 1..=2u8 {
             assert_eq!(there.receive_waiting(&mut buffer).unwrap(), 9);
             assert_eq!(buffer[..9], [n; 9]);

@@ -12,16 +12,16 @@ use tokio::net::TcpStream;
 use crate::frames::{read_hello, write_frame, FrameError};
 use crate::socket;
 
-/// How long a caller may take to say who it is; it sends the hello right behind the handshake.
+/// How long a caller may take to send its hello. It sends it right behind the handshake.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a caller that is turned away may take to hear why and to close; it does so at once.
+/// How long a refused caller may take to read the refusal and to close. It does so at once.
 const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 
-/// More than a refusal has, so that a listener that goes on and on is not listened to for ever.
+/// More than a refusal has. A listener that sends more is not read any further.
 const REFUSAL_BYTES_MAX: usize = 1 << 10;
 
-/// Why a caller was turned away.
+/// The reason why a caller was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     #[error("the caller speaks protocol version {theirs}, this node {PEER_PROTOCOL_VERSION}: run the same release of hoplited everywhere")]
@@ -40,9 +40,9 @@ pub(crate) fn hello(me: NodeId, to: NodeId, purpose: Purpose, part: Option<Bundl
     PeerHello { version: PEER_PROTOCOL_VERSION, from: me, to, purpose, part }
 }
 
-/// Reads the hello of a connection that was accepted, checks it, and sets the socket's options. A caller
-/// that speaks another version or looks for another node is told so; to the caller, everyone else just
-/// sees the connection closed.
+/// Reads the hello of an accepted connection, checks it, and sets the socket's options. A caller with another
+/// protocol version, or one that means another node, gets a refusal. For any other error the connection is just
+/// closed.
 ///
 /// # Errors
 /// See [`Refusal`].
@@ -74,10 +74,10 @@ async fn refuse(stream: &mut TcpStream, me: NodeId) {
     let saying = async {
         write_frame(stream, &PeerRefusal { version: PEER_PROTOCOL_VERSION, node: me }).await?;
         stream.shutdown().await?;
-        // Closing with bytes unread resets the connection, which could overtake the refusal.
+        // Closing with unread bytes resets the connection, which could overtake the refusal.
         tokio::io::copy(stream, &mut tokio::io::sink()).await
     };
-    // A caller that does not listen learns nothing: its own time-outs will tell it enough.
+    // A caller that does not read the refusal learns of it by its own time-outs.
     let _ = tokio::time::timeout(REFUSAL_LINGER, saying).await;
 }
 
@@ -86,10 +86,11 @@ async fn refuse(stream: &mut TcpStream, me: NodeId) {
 pub(crate) struct RefusalReader(Deframer);
 
 impl RefusalReader {
-    /// Waits for the other side to have its say and close. Cancelled, it can be called again.
+    /// Waits until the other side closes, and reads its refusal if there is one. If cancelled, it can be called
+    /// again.
     ///
     /// # Errors
-    /// What the kernel reports, if the connection broke instead.
+    /// The kernel's error, if the connection broke instead.
     pub(crate) async fn wait(&mut self, stream: &TcpStream) -> io::Result<()> {
         loop {
             stream.readable().await?;
@@ -100,10 +101,10 @@ impl RefusalReader {
         }
     }
 
-    /// Takes what is there.
+    /// Reads the bytes that are there.
     ///
     /// # Errors
-    /// `WouldBlock` if more may come; what the kernel reports, if the connection broke.
+    /// `WouldBlock` if more may come; the kernel's error, if the connection broke.
     pub(crate) fn read(&mut self, stream: &TcpStream) -> io::Result<()> {
         let mut bytes = [0; REFUSAL_BYTES_MAX];
         while self.0.buffered() < REFUSAL_BYTES_MAX {
@@ -116,7 +117,7 @@ impl RefusalReader {
     }
 
     pub(crate) fn take(&mut self) -> Option<PeerRefusal> {
-        // Rubbish is no refusal; the connection is over anyway.
+        // Invalid bytes are no refusal. The connection is over anyway.
         self.0.next_frame().ok().flatten().and_then(|frame| decode(&frame).ok())
     }
 }

@@ -14,29 +14,29 @@ use tokio::time::Instant;
 use crate::control_out::{ControlLinks, Link, LinkEnd, LinkState, CONTROL_OUTBOX_BYTES_MAX};
 use crate::outbox::Outbox;
 
-/// Links kept although nothing is said on them: all of a small cluster's, where each also shows that its peer lives.
-/// In a large one most would be used once in an hour, and cost a descriptor on either side.
+/// Limit on the idle links that are kept: all links of a small cluster, where each also shows that its peer is alive.
+/// In a large cluster most links would be used once in an hour, and cost a descriptor on either side.
 pub const CONTROL_IDLE_MAX: usize = 64;
 
-/// A link on which nothing was said for so long is idle. Dialling it again costs two round trips.
+/// A link without messages for this long is idle. Dialling it again costs two round trips.
 pub const CONTROL_IDLE_AFTER: Duration = Duration::from_secs(10);
 
-/// How often idle links are looked for.
+/// Shortest time between two searches for idle links.
 const CONTROL_IDLE_LOOK: Duration = Duration::from_secs(1);
 
-/// How long a link that is broken and that nobody uses is remembered.
+/// How long a broken and unused link is remembered.
 const BROKEN_KEPT_FOR: Duration = Duration::from_secs(60);
 
 impl ControlLinks {
-    /// Closes links that are idle, beyond [`CONTROL_IDLE_MAX`] of them: those that have been so for longest. To be
-    /// called now and then; it looks once in a while. Must be called inside a runtime.
+    /// Closes idle links beyond [`CONTROL_IDLE_MAX`]: those that have been idle for longest. Call it regularly; it
+    /// does nothing if the last search was a short time ago. Must be called inside a runtime.
     pub fn close_idle(&mut self) {
         let now = Instant::now();
         if now.duration_since(self.looked) < CONTROL_IDLE_LOOK {
             return;
         }
         self.looked = now;
-        // Strangers that spoke to us once would stay for ever; to a member we dial anew.
+        // Otherwise links to nodes that are not members would stay for ever. A member is simply dialled anew.
         let is_over = |link: &Link| {
             matches!(link.state, LinkState::Broken) && now.duration_since(link.used) >= BROKEN_KEPT_FOR
         };
@@ -57,7 +57,7 @@ impl ControlLinks {
         match std::mem::replace(&mut link.state, LinkState::Broken) {
             LinkState::Open(outbox, run) => {
                 run.closing.store(true, Ordering::Release);
-                // Of one that is broken already, the event is on its way.
+                // If the link is broken already, its event is queued.
                 let _ = outbox.push(&PeerMessage::Goodbye);
                 outbox.finish();
                 self.idle.on_met();

@@ -19,15 +19,15 @@ use crate::hello::RefusalReader;
 use crate::outbox::Outbox;
 use crate::shortage::{is_shortage, Shortage};
 
-/// How long this host may lack what a connection takes before what was to be said on it is given up. Peers that
-/// wait for it ask their own questions after a second or two; giving up makes all of them say everything again.
+/// How long a shortage on this host may delay a connection before its messages are dropped. Peers that wait for them
+/// ask for themselves after a second or two. Dropping makes all of those peers resync.
 pub const SHORTAGE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Pauses between two tries meanwhile.
+/// Pauses between two tries during a shortage.
 const SHORTAGE_PAUSE_MIN: Duration = Duration::from_millis(5);
 const SHORTAGE_PAUSE_MAX: Duration = Duration::from_millis(320);
 
-/// How long a peer may take to read what was said before goodbye. What is said next waits for it.
+/// How long a peer may take to read the messages before goodbye. Later messages wait for that.
 const CLOSING_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -37,11 +37,11 @@ pub(crate) struct LinkRun {
     pub(crate) generation: u64,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) shortage: Arc<Shortage>,
-    /// What is last in the outbox is goodbye.
+    /// Goodbye is the last message in the outbox.
     pub(crate) closing: Arc<AtomicBool>,
 }
 
-/// Why a link ended, other than by our own will.
+/// The reason why a link ended, if this node did not end it.
 #[derive(Debug, thiserror::Error)]
 enum LinkError {
     #[error("the peer closed it")]
@@ -64,7 +64,7 @@ fn other_version(version: u32) -> String {
 impl LinkError {
     fn proves_gone(&self, to: NodeId) -> bool {
         match self {
-            // Whoever announces another address may just be reached through the one we dialled.
+            // A node that announces another address may be reachable through the address that we dialled.
             LinkError::Refused(by) => by.node.addr == to.addr && by.node.incarnation != to.incarnation,
             LinkError::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused,
             LinkError::Closed | LinkError::Unread => false,
@@ -80,7 +80,7 @@ impl LinkRun {
             () = self.outbox.closed() => Ok(()),
             outcome = self.carry(pause, &mut made) => outcome,
         };
-        // Before the event, so that nothing more is queued for a link that is gone.
+        // Before the event, so that nothing more is queued for a link that has ended.
         self.outbox.close();
         match &outcome {
             Ok(()) => debug!(peer = %self.to, "control connection closed"),
@@ -88,13 +88,13 @@ impl LinkRun {
         }
         let up = match &outcome {
             Err(LinkError::Refused(_)) => None,
-            // The peer's kernel took the call, and then there was nobody to take the hello.
+            // The peer's kernel accepted the connection, but no process read the hello.
             Err(LinkError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset && made.is_none() => {
                 Some(Duration::ZERO)
             }
             _ => made.map(|made: Instant| made.elapsed()),
         };
-        // Unless it was given up: then it was not carried to its end.
+        // Unless the link was given up: then it was not closed in order.
         let idle_closed = outcome.is_ok() && made.is_some() && self.closing.load(Ordering::Acquire);
         let gone = outcome.is_err_and(|error| error.proves_gone(self.to));
         let end = LinkEnd { node: self.to, gone, generation: self.generation, up, idle_closed };
@@ -114,7 +114,7 @@ impl LinkRun {
             outcome = finish_close(&mut stream, &mut refusal).await;
         }
         if outcome.is_err() {
-            // It may have been said before a write of ours failed.
+            // The refusal may have arrived before a write of ours failed.
             let _ = refusal.read(&stream);
         }
         match refusal.take() {
@@ -123,7 +123,7 @@ impl LinkRun {
         }
     }
 
-    /// What this host lacks for a connection may be there in a moment; the peer has nothing to do with it.
+    /// Dials; retries during a shortage on this host, which says nothing about the peer and may end soon.
     async fn dial(&self) -> Result<TcpStream, LinkError> {
         let mut waiting = None;
         let mut pause = SHORTAGE_PAUSE_MIN;
@@ -163,14 +163,14 @@ impl LinkRun {
                 None => return Ok(()),
             }
             if self.closing.load(Ordering::Acquire) && self.outbox.is_empty() {
-                // That was goodbye: the peer closes it now, and that is no end to be surprised at.
+                // That was goodbye. The peer now closes the connection, which is its regular end.
                 return Ok(());
             }
         }
     }
 }
 
-/// Waits until the peer has read all.
+/// Waits until the peer has read everything.
 async fn finish_close(stream: &mut TcpStream, refusal: &mut RefusalReader) -> Result<(), LinkError> {
     stream.shutdown().await?;
     match tokio::time::timeout(CLOSING_MAX, refusal.wait(stream)).await {

@@ -19,29 +19,29 @@ use crate::hello::{admit, Refusal};
 use crate::meter::{Held, Meter};
 use crate::shortage::Shortage;
 
-/// Connections whose hello is still awaited; more wait in the kernel's queue. A flood of silent
-/// callers costs this many descriptors, not all of them.
+/// Limit on the connections whose hello is awaited; more wait in the kernel's queue. A flood of silent callers takes
+/// this many descriptors, not all of them.
 pub const ADMITTING_MAX: usize = 256;
 
-/// Bulk connections that peers may have open here at a time, in use or idle; a further one is closed, and its sender
-/// told to try elsewhere by that. Each peer keeps at most so many idle ones that this takes a cluster of hundreds.
+/// Limit on the bulk connections that peers may have open here at a time, in use or idle. A further one is closed,
+/// from which its sender learns to try elsewhere. Peers keep so few idle ones that only a cluster of hundreds meets
+/// this limit.
 pub const BULK_ACCEPTED_MAX: usize = 4096;
 
-/// Pause after `accept` failed, which it does when descriptors have run out: time for some to be
-/// closed.
+/// Pause after a failed `accept`. It fails when descriptors have run out; some may be closed during the pause.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many free TCP ports to try until one is free for UDP too (only when any port will do).
+/// How many free TCP ports to try until one is free for UDP too (only if any port is allowed).
 const PORT_TRIES_MAX: usize = 32;
 
-/// A caller that was let in.
+/// An accepted connection.
 #[derive(Debug)]
 pub enum Arrival {
     Control { from: NodeId, stream: TcpStream },
     Bulk { from: NodeId, bundle: Bundle },
 }
 
-/// The TCP listener and, on the same port, the socket for gossip datagrams.
+/// The TCP listener, and the socket for gossip datagrams on the same port.
 #[derive(Debug)]
 pub struct Listener {
     tcp: TcpListener,
@@ -50,7 +50,7 @@ pub struct Listener {
     shortage: Arc<Shortage>,
 }
 
-/// How many connections are on their way in, and in.
+/// The numbers of connections that are being admitted, and that are admitted.
 #[derive(Clone, Debug)]
 pub struct Meters {
     admitting: Arc<Meter>,
@@ -75,10 +75,10 @@ impl Meters {
 }
 
 impl Listener {
-    /// Listens on `addr`; port 0 takes any that is free for both.
+    /// Listens on `addr`. Port 0 takes any port that is free for both.
     ///
     /// # Errors
-    /// What the kernel reports, with the address in the message.
+    /// The kernel's error, with the address in the message.
     pub async fn bind(addr: SocketAddr) -> io::Result<(Listener, GossipSocket)> {
         let mut tries = if addr.port() == 0 { PORT_TRIES_MAX } else { 1 };
         loop {
@@ -100,12 +100,12 @@ impl Listener {
         }
     }
 
-    /// The address listened on, with its real port.
+    /// The address on which it listens, with the actual port.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// With what the rest of the node knows of this host's means.
+    /// Uses the node's shared knowledge of shortages on this host.
     pub fn sharing(self, shortage: Arc<Shortage>) -> Self {
         Listener { shortage, ..self }
     }
@@ -114,7 +114,7 @@ impl Listener {
         self.meters.clone()
     }
 
-    /// Accepts for ever, as node `me`; every caller that is let in goes to `deliver`.
+    /// Accepts for ever, as node `me`. Passes each admitted connection to `deliver`.
     pub async fn run(self, me: NodeId, deliver: impl Fn(Arrival) + Send + Sync + 'static) {
         let deliver = Arc::new(deliver);
         let admitting = Arc::new(Semaphore::new(ADMITTING_MAX));
@@ -146,7 +146,7 @@ impl Listener {
                             deliver(arrival);
                         }
                     }
-                    // Port scanners and health checks connect and say nothing: not worth a warning.
+                    // Port scanners and health checks connect and send nothing: not worth a warning.
                     Err(refusal @ Refusal::Unreadable(_)) => debug!(%caller, %refusal, "turned away"),
                     Err(refusal) => warn!(%caller, %refusal, "turned away"),
                 }
@@ -155,15 +155,15 @@ impl Listener {
     }
 }
 
-/// A bulk connection that was let in, and counts while it is open.
+/// An admitted bulk connection. It is counted while it is open.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     pub(crate) stream: TcpStream,
     pub(crate) counted: Held,
 }
 
-/// What is whole with this connection, if anything is. Stays with a bundle that it began until that is whole,
-/// or given up.
+/// The arrival that this connection completes, if any. If the connection is the first of a bundle, this waits until
+/// the bundle is complete or given up.
 async fn welcome(
     hello: PeerHello,
     stream: TcpStream,

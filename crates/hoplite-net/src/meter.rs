@@ -15,13 +15,13 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Empty. A `limit` of 0 says that only `met` counts: what should never happen.
+    /// Starts at 0. A `limit` of 0 means that only `met` counts: events that should never happen.
     pub fn new(name: &'static str, limit: usize) -> Arc<Meter> {
         let (value, met) = Default::default();
         Arc::new(Meter { name, limit: limit as u64, value, met })
     }
 
-    /// A place, if one is left; else the limit was met.
+    /// Takes a place if one is left; otherwise counts that the limit was met.
     pub fn hold(self: &Arc<Self>) -> Option<Held> {
         let more = |value: u64| (value < self.limit).then_some(value + 1);
         if self.value.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
@@ -31,18 +31,18 @@ impl Meter {
         Some(Held(self.clone()))
     }
 
-    /// Counts one more, limit or not, until the result is dropped.
+    /// Counts one more, whatever the limit, until the result is dropped.
     pub fn count(self: &Arc<Self>) -> Held {
         self.value.fetch_add(1, Ordering::Relaxed);
         Held(self.clone())
     }
 
-    /// Something was refused, dropped or ended early.
+    /// Counts that something was refused, dropped or ended early.
     pub fn on_met(&self) {
         self.met.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How much there is, where that is not counted by [`Held`]s.
+    /// Sets the fill level, where it is not counted by [`Held`]s.
     pub fn set(&self, value: usize) {
         self.value.store(value as u64, Ordering::Relaxed);
     }
@@ -61,7 +61,7 @@ impl Meter {
     }
 }
 
-/// One of what a [`Meter`] counts; dropped when that is gone.
+/// One unit that a [`Meter`] counts. Dropping it ends the counting.
 #[derive(Debug)]
 pub struct Held(Arc<Meter>);
 

@@ -3,11 +3,11 @@
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-/// The kernel's routing table, a line each: interface, then destination and gateway in hexadecimal.
+/// The kernel's routing table, one route per line: interface, destination and gateway in hexadecimal.
 const ROUTES: &str = "/proc/net/route";
 
-/// An address in each network reached without a gateway; real network cards before bridges of
-/// containers and virtual machines. Empty where there is no such table.
+/// An address in each network that is reached without a gateway. Real network cards come before bridges of containers
+/// and virtual machines. Empty if the routing table cannot be read.
 pub(crate) fn directly_on() -> Vec<Ipv4Addr> {
     let table = std::fs::read_to_string(ROUTES).unwrap_or_default();
     let mut routes: Vec<_> = table.lines().filter_map(direct_route).collect();
@@ -20,12 +20,12 @@ fn direct_route(line: &str) -> Option<(&str, Ipv4Addr)> {
     let interface = fields.next()?;
     let destination = u32::from_str_radix(fields.next()?, 16).ok()?;
     let gateway = u32::from_str_radix(fields.next()?, 16).ok()?;
-    // Printed as the number that the network's bytes are on this machine.
+    // The table shows the network's bytes as a number in this machine's byte order.
     let network = Ipv4Addr::from(destination.to_ne_bytes());
     if gateway != 0 || destination == 0 || network.is_loopback() {
         return None;
     }
-    // The network's own address may mean "broadcast", which sockets refuse; its first host's does not.
+    // The network's own address may mean "broadcast", which sockets refuse. The address of its first host does not.
     Some((interface, Ipv4Addr::from(u32::from(network) | 1)))
 }
 

@@ -10,7 +10,7 @@ use hoplite_wire::encode;
 use minicbor::Encode;
 use tokio::sync::Notify;
 
-/// The reader does not keep up (or is gone): it must be given up.
+/// The reader does not keep up, or is gone: it must be given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OutboxFull {
     #[error("{bytes} bytes wait already, at most {bytes_max} may")]
@@ -19,7 +19,7 @@ pub enum OutboxFull {
     Closed,
 }
 
-/// Bounded, one task taking and one waiting for the end, any number of writers.
+/// Bounded. One task takes frames, one waits for the end, and any number of them write.
 #[derive(Debug)]
 pub struct Outbox {
     queue: Mutex<Queue>,
@@ -36,7 +36,7 @@ struct Queue {
 }
 
 impl Outbox {
-    /// Holds up to `bytes_max` bytes (one frame may go over it).
+    /// Holds up to `bytes_max` bytes (one frame may exceed it).
     pub fn new(bytes_max: usize) -> Self {
         Outbox { queue: Mutex::default(), changed: Notify::new(), ended: Notify::new(), bytes_max }
     }
@@ -44,7 +44,7 @@ impl Outbox {
     /// Appends one frame.
     ///
     /// # Errors
-    /// See [`OutboxFull`]; the frame is not taken.
+    /// See [`OutboxFull`]; the frame is then not queued.
     pub fn push<T: Encode<()>>(&self, value: &T) -> Result<(), OutboxFull> {
         let mut queue = self.lock();
         if queue.closed || queue.finishing {
@@ -59,7 +59,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// All frames that wait, as soon as there is one; `None` once closed, or finished and empty.
+    /// Returns all queued frames, as soon as there is one. `None` once closed, or finished and empty.
     pub async fn take(&self) -> Option<BytesMut> {
         loop {
             {
@@ -78,15 +78,14 @@ impl Outbox {
         }
     }
 
-    /// Waits until it is closed: whoever is in the middle of writing to a reader that does not read
-    /// must break off.
+    /// Waits until it is closed. A task that is writing to a reader which does not read must then stop.
     pub async fn closed(&self) {
         while !self.lock().closed {
             self.ended.notified().await;
         }
     }
 
-    /// How many bytes wait.
+    /// The number of queued bytes.
     pub fn bytes(&self) -> usize {
         self.lock().frames.len()
     }
@@ -95,13 +94,13 @@ impl Outbox {
         self.bytes() == 0
     }
 
-    /// Takes no more; what waits can still be taken.
+    /// Accepts no more frames. Queued ones can still be taken.
     pub fn finish(&self) {
         self.lock().finishing = true;
         self.changed.notify_one();
     }
 
-    /// Drops what waits; `take`, `closed` and `push` end.
+    /// Drops all queued frames. `take`, `closed` and `push` end.
     pub fn close(&self) {
         let mut queue = self.lock();
         queue.closed = true;
@@ -112,8 +111,8 @@ impl Outbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // A panic while encoding leaves whole frames and part of one; the process is about to log
-        // a bug, and the reader will drop the connection at the broken frame.
+        // A panic while encoding leaves whole frames and part of one. The process is about to log a bug, and the
+        // reader will drop the connection at the broken frame.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

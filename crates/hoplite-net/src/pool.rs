@@ -13,19 +13,19 @@ use tokio::time::Instant;
 use crate::bundle::Bundle;
 use crate::meter::{Held, Meter};
 
-/// How long a bundle waits for its next transfer: versions of weights and rounds of training come minutes apart,
-/// and the windows of new connections leave a link at two thirds of its rate for up to two seconds. Only the
-/// sending side lets go of idle ones, so a transfer never starts on one that the other side is just closing.
+/// How long a bundle may be idle. Versions of weights and rounds of training come minutes apart. The windows of new
+/// connections leave a link at two thirds of its rate for up to two seconds. Only the sending side closes idle
+/// bundles, so a transfer never starts on one that the other side is just closing.
 pub const BULK_IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// Idle bundles kept to one peer; more transfers than this at a time to one peer are rare.
+/// Limit on the idle bundles to one peer. More transfers than this at a time to one peer are rare.
 pub const BULK_IDLE_PER_PEER_MAX: usize = 4;
 
-/// Idle connections kept to all peers together. Each is a descriptor here and one at its peer; a node that sends to
-/// more peers than this in turn pays a handshake, which is little beside a transfer.
+/// Limit on the idle connections to all peers together. Each takes a descriptor here and one at its peer. A node that
+/// sends to more peers than this in turn pays a handshake for each, which is little beside a transfer.
 pub const BULK_IDLE_CONNECTIONS_MAX: usize = 256;
 
-/// The pool of one data thread (a socket stays with the thread whose poller knows it).
+/// The pool of one data thread: a socket belongs to the poller of one thread.
 #[derive(Debug, Default)]
 pub struct BulkPool {
     idle: Arc<IdleBundles>,
@@ -56,7 +56,7 @@ impl BulkPool {
         BulkPool { idle, thread }
     }
 
-    /// The bundle of `count` connections to `peer` that was used last, if it is still open.
+    /// Takes the most recently used open bundle of `count` connections to `peer`.
     pub fn take(&self, peer: NodeId, count: Connections) -> Option<Bundle> {
         let mut idle = self.idle.lock();
         let bundles = idle.get_mut(&(self.thread, peer))?;
@@ -69,17 +69,17 @@ impl BulkPool {
         open
     }
 
-    /// Keeps a bundle whose last transfer ended in order.
+    /// Keeps a bundle whose last transfer ended without an error.
     pub fn put(&self, peer: NodeId, bundle: Bundle) {
         self.idle.put((self.thread, peer), bundle);
     }
 
-    /// Closes what is open to a peer that is gone.
+    /// Closes the idle bundles to a peer that is gone.
     pub fn forget(&self, peer: NodeId) {
         self.idle.lock().remove(&(self.thread, peer));
     }
 
-    /// Closes bundles of every thread as they get too old; asleep while there are none.
+    /// Closes bundles of every thread that have been idle for too long. Sleeps while there are none.
     pub async fn expire(&self) {
         loop {
             match self.idle.oldest() {
@@ -105,7 +105,7 @@ impl IdleBundles {
         self.meter.gauge()
     }
 
-    /// Closes all; how many connections these were.
+    /// Closes all bundles. Returns the number of their connections.
     pub(crate) fn let_go(&self) -> usize {
         let bundles = std::mem::take(&mut *self.lock());
         bundles.values().flatten().map(Idle::connections).sum()
@@ -115,7 +115,7 @@ impl IdleBundles {
         let mut idle = self.lock();
         let bundles = idle.entry(key).or_default();
         if bundles.len() == BULK_IDLE_PER_PEER_MAX {
-            // Perhaps nobody wants as many connections any more as the oldest has.
+            // The oldest may have a number of connections that is no longer used.
             bundles.remove(0);
         }
         let counted = (0..bundle.connections().get()).map(|_| self.meter.count()).collect();
@@ -149,9 +149,9 @@ impl Idle {
     }
 }
 
-/// Closes the bundle that has been idle for longest, whoever has it.
+/// Closes the bundle that has been idle for longest, of any thread and peer.
 fn drop_oldest(idle: &mut HashMap<Key, Vec<Idle>>) -> bool {
-    // Each thread's bundles to a peer lie in the order of their age.
+    // Each thread's bundles to a peer are in the order of their age.
     let oldest = idle.iter().min_by_key(|(_, bundles)| bundles.first().map(|idle| idle.since));
     let Some(key) = oldest.map(|(&key, _)| key) else { return false };
     if let Some(bundles) = idle.get_mut(&key).filter(|bundles| bundles.len() > 1) {

@@ -13,10 +13,10 @@ use tracing::warn;
 use crate::meter::{Held, Meter};
 use crate::pool::{BulkPool, IdleBundles};
 
-/// A shortage is logged no more often: while it lasts, every connection meets it.
+/// Shortest time between two log lines: during a shortage every connection meets it.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// One for a node: all who make connections or take them.
+/// A node has one, shared by all code that makes or accepts connections.
 #[derive(Debug)]
 pub struct Shortage {
     meter: Arc<Meter>,
@@ -31,7 +31,7 @@ impl Default for Shortage {
     }
 }
 
-/// Whether `error` is of this host's means and not of the peer, the network or the caller.
+/// Whether `error` is due to this host's resources, and not to the peer, the network or the caller.
 pub fn is_shortage(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     errno.is_some_and(|errno| {
@@ -48,13 +48,13 @@ fn is_of_descriptors(errno: Errno) -> bool {
 }
 
 impl Shortage {
-    /// The idle bundles of one data thread; they are let go of when descriptors run out.
+    /// The idle bundles of one data thread. They are closed when descriptors run out.
     pub fn pool(&self, thread: usize) -> BulkPool {
         BulkPool::new(self.idle.clone(), thread)
     }
 
-    /// Takes note of a connection that could not be made or taken for `error`, if that [`is_shortage`]. True if
-    /// something was let go of since, so that another try at once may do.
+    /// Records that a connection could not be made or accepted because of `error`, if that [`is_shortage`]. Returns
+    /// true if idle bundles were closed, so that another try at once may succeed.
     pub fn on_error(&self, error: &io::Error, doing: &str) -> bool {
         if !is_shortage(error) {
             return false;
@@ -68,7 +68,7 @@ impl Shortage {
         freed > 0
     }
 
-    /// One connection waits until there is enough again, as long as the result is kept.
+    /// Counts one connection that waits for the shortage to end, until the result is dropped.
     pub(crate) fn waiting(&self) -> Held {
         self.meter.count()
     }

@@ -2,15 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-/// Time since the start of the daemon. It can be held: what waits in sockets is then told to the core as of
-/// just before the deadline that has come, since the core acts on its timers whenever it is told anything.
+/// Time since the start of the daemon. The clock can be held: then the core gets queued datagrams and messages with a
+/// time just before the deadline that has come. The core runs its due timers at every input, so without this it would
+/// act before it has all of those messages.
 #[derive(Debug)]
 pub(crate) struct Clock {
     started: Instant,
-    /// What the core was told last; it never goes back.
+    /// The last time that the core was given. The time never goes back.
     told: Duration,
     held: Option<Duration>,
-    /// For how long the core was told that we did not run, since which deadline.
+    /// The last reported pause: the deadline since which this process did not run, and the length.
     stood_still: (Duration, Duration),
 }
 
@@ -19,20 +20,20 @@ impl Clock {
         Clock { started: Instant::now(), told: Duration::ZERO, held: None, stood_still: Default::default() }
     }
 
-    /// The time to tell the core.
+    /// The time to give to the core.
     pub(crate) fn now(&mut self) -> Duration {
         let now = self.held.unwrap_or_else(|| self.started.elapsed());
         self.told = self.told.max(now);
         self.told
     }
 
-    /// Whether `deadline` has come and the core may be told so.
+    /// Whether `deadline` has come and the core may learn of it.
     pub(crate) fn has_come(&self, deadline: Duration) -> bool {
         self.held.is_none() && deadline <= self.started.elapsed()
     }
 
-    /// How long this process has not run since `deadline` came, to be told to the core. Zero if the core was told of
-    /// about the same pause before: it learns only afterwards that the deadline has come.
+    /// How long this process has not run since `deadline` came, for a report to the core. Zero if about the same
+    /// pause was reported before: the core learns only afterwards that the deadline has come.
     pub(crate) fn stood_still(&mut self, deadline: Duration) -> Duration {
         let time = self.started.elapsed().saturating_sub(deadline);
         let (of, told) = self.stood_still;
@@ -43,7 +44,7 @@ impl Clock {
         time
     }
 
-    /// Stands still just before `deadline`, or where it is if that has not come, until [`Clock::go_on`].
+    /// Holds the clock just before `deadline`, or now if that has not come, until [`Clock::go_on`].
     pub(crate) fn hold_before(&mut self, deadline: Duration) {
         let before = deadline.saturating_sub(Duration::from_nanos(1));
         self.held = Some(before.min(self.started.elapsed()));
@@ -53,7 +54,7 @@ impl Clock {
         self.held = None;
     }
 
-    /// When that is on the clock of the system.
+    /// Converts `at` to the system's clock.
     pub(crate) fn instant(&self, at: Duration) -> Instant {
         self.started + at
     }
@@ -90,7 +91,7 @@ mod tests {
         assert!(first >= Duration::from_millis(19), "{first:?}");
         clock.stood_still = (Duration::from_millis(1), first * 100);
         assert_eq!(clock.stood_still(Duration::from_millis(1)), Duration::ZERO);
-        // It went on in the midst of catching up.
+        // It continued while it was catching up.
         clock.stood_still = (Duration::from_millis(1), first / 2);
         assert!(clock.stood_still(Duration::from_millis(1)) >= first);
         assert!(clock.stood_still(Duration::from_millis(2)) > Duration::ZERO, "of another pause");

@@ -13,7 +13,7 @@ use hoplite_types::{CopyId, ObjectId};
 
 pub use crate::copy::{Copy, Following};
 
-/// The control thread's table of them.
+/// The control thread's table of copies.
 #[derive(Debug)]
 pub struct Copies {
     mapping: Arc<Mapping>,
@@ -26,7 +26,7 @@ impl Copies {
     }
 
     /// # Panics
-    /// If the core names an extent outside the arena: a bug, after which no byte is safe.
+    /// If the core names an extent outside the arena. That is a bug after which no byte is safe.
     pub fn open(&mut self, id: CopyId, extent: Extent) {
         let copy = Copy::open(&self.mapping, id, extent)
             .unwrap_or_else(|error| panic!("the core placed {id:?} at {extent:?}: {error}"));
@@ -38,7 +38,7 @@ impl Copies {
         self.open.remove(&id);
     }
 
-    /// Clients see it at once: outputs that tell of it come later.
+    /// Clients see the new count at once; outputs that report the removal come later.
     pub fn count_removal(&self, object: ObjectId) {
         self.mapping.count_removal(object);
     }
@@ -48,7 +48,7 @@ impl Copies {
     }
 
     /// # Panics
-    /// If the core names a copy that is not open: a bug.
+    /// If the core names a copy that is not open, which is a bug.
     pub fn at(&self, id: CopyId) -> &Arc<Copy> {
         self.open.get(&id).unwrap_or_else(|| panic!("the core names {id:?}, which is not open"))
     }

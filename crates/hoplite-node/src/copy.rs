@@ -17,7 +17,7 @@ use crate::sync::{Mapping, Mutex, MutexGuard, Notify, OnceLock, PoisonError, Rea
 pub struct Copy {
     id: CopyId,
     reader: Reader,
-    /// Locked for one grain at a time by whoever writes, so that sealing and aborting never wait long.
+    /// The writer locks it for one grain at a time, so that sealing and aborting never wait long.
     writer: Mutex<Writer>,
     fate: OnceLock<Fate>,
     followers: Mutex<Vec<Arc<Notify>>>,
@@ -30,10 +30,10 @@ enum Fate {
 }
 
 impl Copy {
-    /// A copy with nothing written; writes its progress block.
+    /// Creates an empty copy and initialises its progress block.
     ///
     /// # Errors
-    /// If `extent` does not lie in the arena.
+    /// If `extent` is not inside the arena.
     pub fn open(mapping: &Arc<Mapping>, id: CopyId, extent: Extent) -> io::Result<Copy> {
         let writer = mapping.create_window(extent.block, extent.offset, extent.size)?.unseen();
         Ok(Copy {
@@ -73,15 +73,15 @@ impl Copy {
         }
     }
 
-    /// Some client is about to see it while it is written.
+    /// A client is about to see the copy while it is being written.
     pub fn show(&self) {
         lock(&self.writer).show();
     }
 
-    /// Lets `write` at the bytes; wakes followers if it published any.
+    /// Lets `write` access the bytes. Wakes followers if it published any.
     ///
     /// # Errors
-    /// [`Broken`] if the copy was aborted (or, a bug, sealed): nothing may be written any more.
+    /// [`Broken`] if the copy was aborted (or sealed, which would be a bug): nothing may be written any more.
     pub fn write<R>(&self, write: impl FnOnce(&mut Writer) -> R) -> Result<R, Broken> {
         let mut writer = lock(&self.writer);
         if self.fate.get().is_some() {
@@ -97,7 +97,7 @@ impl Copy {
         Ok(written)
     }
 
-    /// The copy is final. Without all of its bytes (a client that lies) it is abandoned instead.
+    /// The copy becomes final. If bytes are missing (a client reported wrongly), it is abandoned instead.
     pub fn seal(&self, seal: Seal) {
         let mut writer = lock(&self.writer);
         if writer.watermark() == writer.size() && self.fate.set(Fate::Sealed(seal)).is_ok() {
@@ -128,25 +128,25 @@ impl Copy {
         self.wake();
     }
 
-    /// Wakes all who follow: there are more bytes, or an end.
+    /// Wakes all followers: there are more bytes, or the copy has ended.
     pub fn wake(&self) {
         lock(&self.followers).iter().for_each(|follower| follower.notify_one());
     }
 
-    /// Has `wake` notified of every change from now on, until the result is dropped.
+    /// Notifies `wake` of every change from now on, until the result is dropped.
     pub fn follow(self: &Arc<Self>, wake: Arc<Notify>) -> Following {
         lock(&self.followers).push(wake.clone());
         Following { copy: self.clone(), wake }
     }
 }
 
-/// Nothing is left half-done by a panic in these locks' holders: bytes are published after they are
-/// written, and the job that panicked is reported as broken.
+/// A panic leaves nothing half-done under these locks: bytes are published after they are written, and the job that
+/// panicked is reported as broken.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A reader that wants to be woken.
+/// A reader that is woken by changes.
 #[derive(Debug)]
 pub struct Following {
     copy: Arc<Copy>,
@@ -158,10 +158,10 @@ impl Following {
         &self.copy
     }
 
-    /// Waits until at least `bytes` bytes are present, and returns how many are.
+    /// Waits until at least `bytes` bytes are present. Returns how many are.
     ///
     /// # Errors
-    /// [`Broken`] if the copy is aborted, before or while waiting.
+    /// [`Broken`] if the copy is aborted, before or during the wait.
     pub async fn present(&self, bytes: u64) -> Result<u64, Broken> {
         loop {
             self.copy.seal_if_any()?;
@@ -169,7 +169,7 @@ impl Following {
             if present >= bytes {
                 return Ok(present);
             }
-            // First ask the writing client to speak up, then look again, then sleep.
+            // First ask the writing client to report its progress, then look again, then sleep.
             self.copy.reader.want();
             if self.copy.watermark() == present {
                 self.wake.notified().await;

@@ -24,23 +24,23 @@ use crate::options::Options;
 use crate::polling::Polling;
 use crate::startup::{self, StartError};
 
-/// Events of one kind that may wait for the control loop; their sources stop reading meanwhile.
+/// Limit on the queued events of one kind. When it is reached, their sources stop reading.
 const EVENTS_MAX: usize = 1024;
 
-/// How much longer than it was given the core may take to say goodbye. It does so at once when its time is
-/// over, but a starved process may be late itself.
+/// Extra time for the core to leave, beyond the time that it was given. The core leaves as soon as its time is over,
+/// but a starved process may be late.
 const LEAVE_MARGIN: Duration = Duration::from_millis(500);
 
-/// How long last messages may take to leave. A peer that does not take them has gossip to go by.
+/// Longest time to send the last messages. A peer that does not read them learns of the end by gossip.
 const FLUSH_MAX: Duration = Duration::from_millis(500);
 
-/// Share of the usable memory that the store takes unless told otherwise.
+/// The default store size is the usable memory divided by this.
 const STORE_SHARE: u64 = 4;
 
-/// Store size where the system does not tell how much memory there is.
+/// Store size if the system does not tell how much memory there is.
 const STORE_BYTES_FALLBACK: u64 = 1 << 30;
 
-/// A node that is listening. `run` makes it work.
+/// A node that listens. `run` makes it work.
 pub struct Daemon {
     node: Node,
     listener: Listener,
@@ -54,8 +54,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Raises this process's limit of descriptors, binds sockets, makes the store and starts the data threads.
-    /// Must be called inside a current-thread runtime.
+    /// Raises this process's limit of descriptors, binds sockets, creates the store and starts the data threads. Must
+    /// be called inside a current-thread runtime.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -76,10 +76,11 @@ impl Daemon {
             None => startup::default_path(bound.port())?,
         };
         let clients = startup::bind(&socket)?;
-        // At a port that the system chose, and a socket named after it, nobody starts again.
+        // No daemon starts again at a port that the system chose, with a socket named after that port.
         let comes_back = options.socket.is_some() || options.listen.port() != 0;
         let id = NodeId { addr, incarnation: startup::next_incarnation(comes_back.then_some(&socket)) };
-        // The core counts the cluster's time on from the incarnation: what lies between is how far it lags behind.
+        // The core counts the cluster's time from the incarnation on. It lags behind by the time between these two
+        // lines.
         let clock = Clock::new();
 
         let mut config = Config::new(id, arena.bytes(), random_seed());
@@ -107,25 +108,25 @@ impl Daemon {
         Ok(Daemon { node, listener, clients, socket, arena, reports, control, polling, drain })
     }
 
-    /// Who this node is to the others.
+    /// This node's id.
     pub fn id(&self) -> NodeId {
         self.node.id
     }
 
-    /// Where clients find it.
+    /// The path of the clients' socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Size of the store, bytes.
+    /// Size of the store in bytes.
     pub fn store_bytes(&self) -> u64 {
         self.arena.bytes()
     }
 
-    /// Works until it is told to stop. The first message asks it to leave: to hand over what only it holds,
-    /// if it has time to drain, and to say goodbye. A second one, or the end of `stop`, ends it at once, as a
-    /// crash would. Either way everything is closed and the socket file removed, within the time to drain
-    /// and [`LEAVE_MARGIN`], [`FLUSH_MAX`] and the data threads' own limit: three seconds in all.
+    /// Works until it is stopped. The first message asks it to leave: to hand over objects that only it holds, if it
+    /// has time to drain, and to send goodbye. A second one, or the end of `stop`, ends it at once, as a crash would.
+    /// In either case it closes everything and removes the socket file. This takes no longer than the time to drain
+    /// plus [`LEAVE_MARGIN`], [`FLUSH_MAX`] and the limit of the data threads: three seconds in all.
     pub async fn run(self, mut stop: mpsc::Receiver<()>) {
         let Daemon { mut node, listener, clients, socket, arena, reports, control, polling, drain } = self;
         let id = node.id;
@@ -143,13 +144,13 @@ impl Daemon {
             Sources::new(reports, control, client_events, arrivals, node.gossip.clone(), polling);
         work(&mut node, &mut sources, &mut stop, drain).await;
         info!("stopping");
-        // Nobody listens any more, and nobody is kept waiting for it.
+        // The receivers are gone, so that no sender waits for them.
         drop(sources);
-        // First, so that a new daemon may take the path as soon as this one lets go of it.
+        // First, so that a new daemon may take the path as soon as this one has left it.
         if let Err(error) = std::fs::remove_file(&socket) {
             warn!(%error, path = %socket.display(), "cannot remove the socket");
         }
-        // Before connections are closed: who dials again at once must find nobody.
+        // Before connections are closed: a client that connects again must find no daemon.
         for task in tasks {
             task.abort();
             let _ = task.await;
@@ -161,7 +162,7 @@ impl Daemon {
     }
 }
 
-/// The control loop: until the node has left, or must end at once.
+/// The control loop. It runs until the node has left, or must end at once.
 async fn work(node: &mut Node, sources: &mut Sources, stop: &mut mpsc::Receiver<()>, drain: Duration) {
     let mut leave_by = None;
     node.on_time();
@@ -191,7 +192,7 @@ fn default_store_bytes() -> u64 {
     startup::usable_bytes().map_or(STORE_BYTES_FALLBACK, |bytes| bytes / STORE_SHARE)
 }
 
-/// The standard library keys its hash maps from the system's randomness: all the core needs.
+/// The standard library keys its hash maps with random bits of the system. The core needs no more than that.
 fn random_seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }

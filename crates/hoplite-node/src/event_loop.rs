@@ -14,17 +14,17 @@ use crate::clients::ClientEvent;
 use crate::node::Node;
 use crate::polling::{look_again, Polling};
 
-/// How many events are taken at a go before the other sources are looked at again.
+/// Limit on the events taken from one source before the other sources are checked again.
 const EVENTS_PER_TURN: usize = 64;
 
-/// This long after its deadline the loop was not just busy but did not run.
+/// If the loop is this late for a deadline, it was not just busy but did not run.
 const LATE_AFTER: Duration = Duration::from_millis(20);
 
-/// Turns given to the tasks that read sockets before a late deadline is acted upon: in the first the
-/// runtime looks at its sockets, in the second they are read.
+/// Turns for the tasks that read sockets, before a late deadline is handled. In the first turn the runtime checks its
+/// sockets; in the second they are read.
 const CATCH_UP_TURNS: usize = 3;
 
-/// All that the loop listens to.
+/// The sources of all events of the loop.
 pub(crate) struct Sources {
     reports: mpsc::UnboundedReceiver<Input>,
     control: mpsc::Receiver<ControlEvent>,
@@ -35,13 +35,13 @@ pub(crate) struct Sources {
     polling: Polling,
 }
 
-/// What came first.
+/// The first event of any source.
 pub(crate) enum Happened {
     Reported(Input),
     Control(ControlEvent),
     Client(ClientEvent),
     Arrived(Arrival),
-    /// A datagram of so many bytes is in the buffer.
+    /// A datagram of this many bytes is in the buffer.
     Datagram(usize),
     DeadlineCame,
 }
@@ -59,7 +59,7 @@ impl Sources {
         Sources { reports, control, clients, arrivals, gossip, datagram, polling }
     }
 
-    /// Waits for something, until `deadline`. Nothing is lost when it is cancelled.
+    /// Waits for an event, or `deadline`. No event is lost if it is cancelled.
     pub(crate) async fn next(&mut self, deadline: Option<Instant>) -> Happened {
         while self.polling.pays() {
             tokio::select! {
@@ -82,7 +82,7 @@ impl Sources {
         }
     }
 
-    /// Tells `node` of it, and of what waits behind it.
+    /// Passes the event to `node`, and the events queued behind it.
     pub(crate) async fn tell(&mut self, node: &mut Node, happened: Happened) {
         if matches!(happened, Happened::Reported(_) | Happened::Control(_) | Happened::Client(_)) {
             self.polling.happened(Instant::now());
@@ -108,8 +108,8 @@ impl Sources {
         }
     }
 
-    /// The process was paused, or got no processor: what peers have said meanwhile is told before any
-    /// deadline. (Datagrams always are.) `first` was said before all that waits.
+    /// The process was paused, or got no processor. Queued messages of peers are handled before any deadline.
+    /// (Datagrams always are.) `first` comes before all queued messages.
     async fn catch_up(&mut self, node: &mut Node, first: Option<ControlEvent>) {
         node.hold_clock();
         if let Some(event) = first {
@@ -125,7 +125,7 @@ impl Sources {
     }
 }
 
-/// Has `handle` take `first` and what waits behind it, up to [`EVENTS_PER_TURN`].
+/// Passes `first` and the items queued behind it to `handle`, up to [`EVENTS_PER_TURN`].
 fn turn<T>(first: T, queue: &mut impl TryRecv<T>, mut handle: impl FnMut(T)) {
     handle(first);
     for _ in 1..EVENTS_PER_TURN {
@@ -136,7 +136,7 @@ fn turn<T>(first: T, queue: &mut impl TryRecv<T>, mut handle: impl FnMut(T)) {
     }
 }
 
-/// What both kinds of queue can do.
+/// The interface that both kinds of queue share.
 trait TryRecv<T> {
     fn try_next(&mut self) -> Option<T>;
 }
@@ -153,12 +153,12 @@ impl<T> TryRecv<T> for mpsc::UnboundedReceiver<T> {
     }
 }
 
-/// The next datagram's length.
+/// Receives the next datagram. Returns its length.
 async fn receive(gossip: &GossipSocket, buffer: &mut [u8]) -> usize {
     loop {
         match gossip.receive(buffer).await {
             Ok(bytes) => return bytes,
-            // An earlier datagram of ours met a closed port: gossip will find out by itself.
+            // An earlier datagram of ours met a closed port. Gossip will detect that by itself.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(error) => warn!(%error, "cannot receive gossip"),
         }
@@ -195,7 +195,7 @@ mod tests {
         node.on_input(Input::Tick);
         let contact_again = node.next_deadline().expect("nobody answered yet");
 
-        // A put that was given up, while this node was paused.
+        // A put that was abandoned while this node was paused.
         let edition = Edition { writing: 1, attempt: 0 };
         let report = CopyReport {
             seq: 1,
@@ -243,7 +243,7 @@ mod tests {
         node.on_client(ClientEvent::Joined { client, outbox: answers.clone() });
         let request = Request::Locate { id, timeout_ms: None };
         node.on_client(ClientEvent::Called { client, call: 1, request });
-        // It decides nothing before it gives its seed up.
+        // It decides nothing before it gives up its seed.
         let frame = loop {
             let deadline = node.next_deadline().expect("it waits for its seed");
             tokio::select! {

@@ -12,12 +12,12 @@ use tracing::{debug, warn};
 use crate::clients::ClientEvent;
 use crate::node::Node;
 
-/// Datagrams taken from the socket before the core's timers: more than its buffer usually holds, so that
+/// Limit on the datagrams taken from the socket before the core's timers. More than its buffer usually holds, so that
 /// only a flood is cut short.
 const WAITING_DATAGRAMS_MAX: usize = 4096;
 
 impl Node {
-    /// When [`Node::on_time`] is to be called.
+    /// When to call [`Node::on_time`].
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let core = self.core.next_deadline().map(|at| self.clock.instant(at));
         [core, self.data_plane.next_look()].into_iter().flatten().min()
@@ -34,7 +34,7 @@ impl Node {
         self.on_input(Input::Tick);
     }
 
-    /// The core begins to say goodbye, for at most `within`.
+    /// The core begins to leave, within at most `within`.
     pub(crate) fn leave(&mut self, within: Duration) {
         self.leaving = true;
         self.on_input(Input::Leave { within });
@@ -68,8 +68,8 @@ impl Node {
                     self.on_input(Input::Peer { from, message });
                 }
             }
-            // A peer that closes its own link has ended, or lost it: either way the core should
-            // look after what it has going with it, sooner than gossip could tell.
+            // A peer that closes its own link has ended, or has lost the link. In both cases the core should check
+            // its work with that peer, before gossip detects anything.
             ControlEvent::Closed { from, connection } => {
                 if self.readers.on_closed(from, connection) {
                     self.on_input(Input::PeerBroken { node: from });
@@ -78,7 +78,7 @@ impl Node {
             ControlEvent::LinkBroken(end) => {
                 let known = self.links.on_broken(&end);
                 if end.gone {
-                    // First: a link that is broken besides is nothing to mend then.
+                    // Before `PeerBroken`: then the core does not try to repair the broken link.
                     self.on_input(Input::PeerGone { node: end.node });
                 }
                 if known {
@@ -107,7 +107,7 @@ impl Node {
         }
     }
 
-    /// Only who sees the watermark can tell that a client seals what it has not written.
+    /// Only this crate sees the watermark, so only it can detect that a client seals bytes that it has not written.
     fn objection(&self, request: &Request) -> Option<Error> {
         match request {
             Request::Hello { .. } => {
@@ -115,7 +115,7 @@ impl Node {
             }
             Request::Seal { copy, .. } => {
                 let copy = self.copies.find(*copy)?;
-                // Of a writing that was given up (deleted meanwhile, say) the core knows why.
+                // If the writing was abandoned (the object was deleted, say), the core knows why.
                 copy.seal_if_any().ok()?;
                 let (present, size) = (copy.watermark(), copy.size());
                 (present < size).then(|| {
@@ -127,8 +127,8 @@ impl Node {
         }
     }
 
-    /// Tells the core, and carries out all that it decides. If one of its deadlines has come, it first
-    /// hears the datagrams that wait: answers that lie in the socket came in time, however late we are.
+    /// Passes the input to the core, and carries out its outputs. If a deadline has come, the core first gets the
+    /// queued datagrams: answers in the socket came in time, however late this process is.
     pub(crate) fn on_input(&mut self, input: Input) {
         if self.core.next_deadline().is_some_and(|deadline| self.clock.has_come(deadline)) {
             self.hold_clock();
@@ -138,7 +138,7 @@ impl Node {
         self.tell_core(input);
     }
 
-    /// For what happened before the core's next deadline, which has come: see [`crate::clock`].
+    /// Used for inputs from before the core's next deadline, which has come: see [`crate::clock`].
     pub(crate) fn hold_clock(&mut self) {
         if let Some(deadline) = self.core.next_deadline() {
             let time = self.clock.stood_still(deadline);
@@ -189,7 +189,7 @@ pub(crate) mod tests {
     use crate::clock::Clock;
     use crate::data_plane::DataPlane;
 
-    /// A node that knows nobody; the socket that it contacts, and what peers say to it.
+    /// A node without peers, the socket of its seed, and the queue of messages from peers.
     pub(crate) async fn node() -> (Node, GossipSocket, mpsc::Receiver<ControlEvent>) {
         let gossip = GossipSocket::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let id = NodeId { addr: gossip.addr().unwrap(), incarnation: 1 };
@@ -219,7 +219,7 @@ pub(crate) mod tests {
             other.send(b"no gossip", node.id.addr).unwrap();
         }
         tokio::time::sleep_until(contact_again.into()).await;
-        // Whatever it is told: its deadline is met, and by then the socket is empty.
+        // At any input the deadline is handled, and by then the socket is empty.
         node.on_client(ClientEvent::Gone { client: hoplite_core::io::ClientId(1) });
         other.receive(&mut buffer).await.unwrap();
         let none = node.gossip.receive_waiting(&mut buffer).unwrap_err();

@@ -7,12 +7,12 @@ use tokio::sync::mpsc::WeakSender;
 use crate::clients::{self, ClientEvent, CLIENT_OUTBOX_BYTES_MAX};
 use crate::node::Node;
 
-/// Of connections that come in.
+/// The meters of incoming connections.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Doors {
     pub(crate) clients: clients::Meters,
     pub(crate) peers: Arriving,
-    /// Does not keep the queue open.
+    /// Weak, so that it does not keep the queue open.
     pub(crate) calls: Option<WeakSender<ClientEvent>>,
 }
 

@@ -22,10 +22,10 @@ use crate::copies::Copies;
 use crate::data_plane::{DataPlane, Inputs, Way};
 use crate::gauges::Doors;
 
-/// Datagrams that may wait for room in the socket when the node says goodbye; gossip tells a few members.
+/// Limit on the datagrams that wait for space in the socket when the node leaves. Gossip sends to a few members.
 const UNSENT_MAX: usize = 64;
 
-/// The core and everything it acts through. `events` has the way in.
+/// The core, and everything through which it acts. The input side is in `events`.
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) core: Core,
@@ -36,17 +36,17 @@ pub(crate) struct Node {
     pub(crate) readers: ControlReaders,
     pub(crate) gossip: Arc<GossipSocket>,
     pub(crate) clients: HashMap<ClientId, Arc<Outbox>>,
-    /// Those that did not read their answers.
+    /// The number of clients dropped because they did not read their answers.
     pub(crate) unresponsive_clients: u64,
     pub(crate) doors: Doors,
-    /// What carrying out an output brought about: the core hears of it right afterwards.
+    /// Inputs that were caused by carrying out an output. The core gets them right afterwards.
     pub(crate) caused: VecDeque<Input>,
     arena: Arc<Arena>,
-    /// The core was told to say goodbye.
+    /// The core was asked to leave.
     pub(crate) leaving: bool,
-    /// Farewell datagrams that the kernel had no room for.
+    /// Datagrams of the goodbye for which the kernel had no space.
     unsent: Vec<(SocketAddr, Vec<u8>)>,
-    /// The core has said goodbye.
+    /// The core has left.
     left: bool,
 }
 
@@ -83,7 +83,7 @@ impl Node {
         self.left
     }
 
-    /// Waits until everything that was said has left this process: for ever, if a peer does not take it.
+    /// Waits until everything has been sent. If a peer does not read, it waits for ever.
     pub(crate) async fn flush(&mut self) {
         for (to, bytes) in std::mem::take(&mut self.unsent) {
             if let Err(error) = self.gossip.send_patiently(&bytes, to).await {
@@ -104,7 +104,7 @@ impl Node {
             Output::Datagram { to, bytes } => self.gossip(to, bytes),
             Output::Open { copy, extent } => {
                 self.copies.open(copy, extent);
-                // Small objects lie at the arena's far end: warming up to them would touch it all.
+                // Small objects are at the arena's far end: warming up to them would touch all of it.
                 if extent.size > INLINE_BYTES_MAX {
                     self.arena.warm_to(extent.offset + extent.size);
                 }
@@ -127,7 +127,7 @@ impl Node {
         }
     }
 
-    /// The outputs that data threads carry out.
+    /// Passes on the outputs that data threads carry out.
     fn order(&mut self, output: Output) {
         match output {
             Output::Receive { transfer, from, copy, offset } => {
@@ -177,25 +177,25 @@ impl Node {
             {
                 let reader = self.copies.at(*copy).reader();
                 let payload = Blob(reader.bytes(0, *size).to_vec());
-                // With the bytes in hand the client has no use for the view.
+                // The client gets the bytes themselves, and needs no view.
                 let release = Request::Release { copy: *copy };
                 self.caused.push_back(Input::Client { client, call: 0, request: release });
                 reply = Reply::Small { header: std::mem::take(header), payload };
             }
             _ => {}
         }
-        // A client that is gone meanwhile has nobody left to tell.
+        // The client may have gone meanwhile.
         let Some(outbox) = self.clients.get(&client) else { return };
         if let Err(full) = outbox.push(&Answer { call, reply }) {
             warn!(client = client.0, %full, "the client does not read its answers; dropped");
-            // Ends its connection, which is then reported like any other end.
+            // This ends its connection, which is then reported like any other end.
             outbox.close();
             self.clients.remove(&client);
             self.unresponsive_clients += 1;
         }
     }
 
-    /// Answers that the client has not taken yet.
+    /// The bytes of answers that the client has not read yet.
     fn waiting_bytes(&self, client: ClientId) -> usize {
         self.clients.get(&client).map_or(0, |outbox| outbox.bytes())
     }
@@ -213,7 +213,7 @@ impl Node {
     fn gossip(&mut self, to: SocketAddr, bytes: Vec<u8>) {
         match self.gossip.send(&bytes, to) {
             Ok(()) => {}
-            // Gossip is made to be lost; a full socket buffer is no reason to wait but for the last words.
+            // Gossip tolerates loss: a full socket buffer is worth waiting for only when the node leaves.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.leaving => {
                 self.unsent.push((to, bytes));
                 self.unsent.truncate(UNSENT_MAX);
@@ -241,8 +241,8 @@ impl Node {
             Event::MemberUp { node } => info!(?node, "member is up"),
             Event::MemberDown { node } => {
                 info!(?node, "member is down");
-                // Whatever is still open to it or from it: if it was cut off, it would come to an end
-                // (and be taken for trouble) only long after the node is back.
+                // Close the connections to it and from it. If the node was cut off, they would end (and count as
+                // failures) only long after it is back.
                 self.links.forget(node);
                 self.readers.forget(node);
                 self.data_plane.forget(node);

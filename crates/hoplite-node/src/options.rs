@@ -14,27 +14,26 @@ use tracing::info;
 use crate::clients::CLIENTS_MAX;
 use crate::polling::Polling;
 
-/// One node of Hoplite: stores objects in shared memory for the processes of this host and moves
-/// them between hosts.
+/// One node of Hoplite: stores objects in shared memory for the processes of this host, and moves them between hosts.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "hoplited", version)]
 pub struct Options {
-    /// Address and port to listen on, TCP and UDP; port 0 takes any free one.
+    /// Address and port to listen on, TCP and UDP. Port 0 takes any free port.
     #[arg(long, env = "HOPLITE_LISTEN", default_value_t = SocketAddr::from(([0, 0, 0, 0], DEFAULT_PORT)))]
     pub listen: SocketAddr,
 
-    /// Address to tell the other nodes, IP or IP:PORT. Default: the address listened on; for a
-    /// wildcard, the one that packets to the first seed (else the default route) leave from.
+    /// Address to announce to the other nodes, IP or IP:PORT. Default: the address listened on; for a wildcard, the
+    /// source address of packets to the first seed (without seeds: along the default route).
     #[arg(long, env = "HOPLITE_ANNOUNCE")]
     pub announce: Option<Announce>,
 
-    /// HOST or HOST:PORT of members to join through; repeat it or separate with commas. This
-    /// node's own address among them is ignored, so all nodes can be given the same list.
+    /// HOST or HOST:PORT of members to join through. Repeat the option, or separate values with commas. A node
+    /// ignores its own address here, so that all nodes can get the same list.
     #[arg(long = "seed", env = "HOPLITE_SEED", value_delimiter = ',')]
     pub seeds: Vec<String>,
 
-    /// Bytes of shared memory for objects, as 2GiB, 512MiB or plain bytes. Default: a quarter of the
-    /// memory this process may use (the host's, or its control group's limit).
+    /// Bytes of shared memory for objects: 2GiB, 512MiB or plain bytes. Default: a quarter of the memory that this
+    /// process may use (the host's, or its control group's limit).
     #[arg(long, env = "HOPLITE_STORE_SIZE", value_parser = parse_bytes)]
     pub store_size: Option<u64>,
 
@@ -42,17 +41,17 @@ pub struct Options {
     #[arg(long, env = "HOPLITE_SOCKET")]
     pub socket: Option<PathBuf>,
 
-    /// Clients at a time; the next one is refused (LimitReached). At most a quarter of the descriptors that the
-    /// process may have open (`ulimit -Hn`): a client takes two, and the other half is for peers.
+    /// Limit on the clients at a time; further ones are refused (LimitReached). At most a quarter of the descriptors
+    /// that the process may have open (`ulimit -Hn`): a client takes two, and the other half is for peers.
     #[arg(long, env = "HOPLITE_CLIENTS_MAX", default_value_t = CLIENTS_MAX as u64, value_parser = clap::value_parser!(u64).range(1..))]
     pub clients_max: u64,
 
-    /// Threads that move bytes and fold.
+    /// Number of threads that move and fold bytes.
     #[arg(long, env = "HOPLITE_DATA_THREADS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub data_threads: u16,
 
-    /// Microseconds to stay awake for the next call or message when one follows the other; 0 sleeps at once.
-    /// It gives way to whoever wants the processor, and an idle node sleeps.
+    /// Microseconds to poll for the next call or message, if they follow each other closely; 0 never polls. Polling
+    /// yields the processor to other threads, and an idle node sleeps.
     #[arg(long, env = "HOPLITE_POLL_US", default_value_t = 200, value_parser = clap::value_parser!(u64).range(..=POLL_US_MAX))]
     pub poll_us: u64,
 
@@ -60,39 +59,40 @@ pub struct Options {
     #[arg(long, env = "HOPLITE_PROBE_PERIOD_MS", default_value_t = default_ms(|config| config.probe_period), value_parser = positive())]
     pub probe_period_ms: u64,
 
-    /// Milliseconds a member may leave a probe unanswered before others are asked to try.
+    /// Milliseconds that a member has to answer a probe, before other members are asked to probe it.
     #[arg(long, env = "HOPLITE_PROBE_TIMEOUT_MS", default_value_t = default_ms(|config| config.probe_timeout), value_parser = positive())]
     pub probe_timeout_ms: u64,
 
-    /// Milliseconds a suspected member has to show that it is alive.
+    /// Milliseconds that a suspected member has to show that it is alive.
     #[arg(long, env = "HOPLITE_SUSPICION_MS", default_value_t = default_ms(|config| config.suspicion), value_parser = positive())]
     pub suspicion_ms: u64,
 
-    /// Milliseconds that an incoming stream may bring nothing before its sender is asked what it has, and
-    /// again before it is given up.
+    /// Milliseconds that an incoming stream may bring no bytes before its sender is asked what it has. After the same
+    /// time again, the sender is given up.
     #[arg(long, env = "HOPLITE_STALL_AFTER_MS", default_value_t = default_ms(|config| config.stall_after), value_parser = positive())]
     pub stall_after_ms: u64,
 
-    /// How many connections each transfer goes by: a number up to 8, or as many as prove to be faster. One flow
-    /// gets only a part of the link in many networks.
+    /// Connections of each transfer: a number up to 8, or auto, which uses more where they prove to be faster. In
+    /// many networks, one flow gets only a part of the link.
     #[arg(long, env = "HOPLITE_CONNECTIONS", default_value = "auto", value_name = "auto|N")]
     pub connections: ConnectionsOption,
 
-    /// Shape of every reduction's tree, chain, binary or star, instead of the one that costs least by what was
-    /// measured. For benchmarks of that choice.
+    /// Shape of every reduction's tree: chain, binary or star. Replaces the choice by the measured costs, for
+    /// benchmarks of that choice.
     #[arg(long, env = "HOPLITE_REDUCE_DEGREE", hide = true, value_parser = parse_degree)]
     pub reduce_degree: Option<Degree>,
 
-    /// Milliseconds to hand over what only this node holds when it is asked to end (SIGTERM, SIGINT); 0 says
-    /// goodbye at once. A second signal does not wait.
+    /// Milliseconds to hand over objects that only this node holds, when it is asked to end (SIGTERM, SIGINT); 0 says
+    /// goodbye at once. A second signal ends it at once.
     #[arg(long, env = "HOPLITE_DRAIN_MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MS_MAX))]
     pub drain_ms: u64,
 
-    /// Niceness to run at, if this user may choose it; else, and by default, as it was started.
+    /// Niceness to run at, if this user may choose it. Otherwise, and by default, the niceness that it was started
+    /// with.
     #[arg(long, env = "HOPLITE_NICENESS", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     pub niceness: Option<i32>,
 
-    /// What to log to stderr: a level, or tracing's filter syntax (hoplite_net=debug).
+    /// Level to log to stderr, or a filter in tracing's syntax (hoplite_net=debug).
     #[arg(long, env = "HOPLITE_LOG", default_value = "info")]
     pub log: String,
 
@@ -106,7 +106,7 @@ impl Options {
         Polling::new(Duration::from_micros(self.poll_us))
     }
 
-    /// As many as the option says and a process with so many `descriptors` has room for.
+    /// As many as the option allows, and as a process with `descriptors` descriptors can serve.
     pub(crate) fn clients_max(&self, descriptors: u64) -> usize {
         let room = (descriptors / DESCRIPTORS_PER_CLIENT).max(1);
         if room < self.clients_max {
@@ -140,16 +140,16 @@ impl Options {
     }
 }
 
-/// Two for its connection and its process, and as many for what is done for it: connections to peers.
+/// Two for the connection and the process of a client, and two for connections to peers on its behalf.
 const DESCRIPTORS_PER_CLIENT: u64 = 4;
 
-/// Longest time to stay awake: what takes longer is not soon.
+/// Longest time to poll. A later event does not count as following closely.
 const POLL_US_MAX: u64 = 100_000;
 
-/// Longest time that can be set: an hour is as good as for ever, and adds up without overflow.
+/// Longest time that can be set. An hour is as good as for ever, and sums of such times do not overflow.
 const MS_MAX: u64 = 3_600_000;
 
-/// The core's own default, in milliseconds.
+/// The core's default, in milliseconds.
 fn default_ms(pick: fn(&Config) -> Duration) -> u64 {
     let nobody = NodeId { addr: ([0, 0, 0, 0], 0).into(), incarnation: 0 };
     u64::try_from(pick(&Config::new(nobody, 0, 0)).as_millis()).unwrap_or(MS_MAX)
@@ -159,7 +159,7 @@ fn positive() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=MS_MAX)
 }
 
-/// An address to announce; without a port it takes the listening one.
+/// An address to announce. Without a port it takes the port that the node listens on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Announce {
     Ip(IpAddr),
@@ -190,7 +190,7 @@ impl FromStr for Announce {
     }
 }
 
-/// How many connections a transfer goes by.
+/// The number of connections of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConnectionsOption {
     Auto,
@@ -220,7 +220,7 @@ impl FromStr for ConnectionsOption {
     }
 }
 
-/// Bytes from "1073741824", "1GiB", "1G", "512 MiB".
+/// Parses "1073741824", "1GiB", "1G" or "512 MiB" as bytes.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let bad = || format!("{text:?} is no size; write 2GiB, 512MiB or plain bytes");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

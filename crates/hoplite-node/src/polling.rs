@@ -6,10 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-/// When the thread should stay awake.
+/// Decides when the thread polls instead of sleeping.
 #[derive(Debug)]
 pub(crate) struct Polling {
-    /// Longest time to stay awake for what follows; zero is not at all.
+    /// Longest time to poll for the next event; zero turns polling off.
     longest: Duration,
     last: Option<Instant>,
     awake_until: Option<Instant>,
@@ -20,21 +20,21 @@ impl Polling {
         Polling { longest, last: None, awake_until: None }
     }
 
-    /// Something happened that more of its kind may follow.
+    /// Records an event that another one may follow.
     pub(crate) fn happened(&mut self, now: Instant) {
         let soon = self.last.is_some_and(|last| now.saturating_duration_since(last) < self.longest);
         self.awake_until = soon.then(|| now + self.longest);
         self.last = Some(now);
     }
 
-    /// Whether to look again rather than to sleep.
+    /// Whether to poll again rather than sleep.
     pub(crate) fn pays(&mut self) -> bool {
         self.awake_until = self.awake_until.filter(|&until| Instant::now() < until);
         self.awake_until.is_some()
     }
 }
 
-/// Lets others have the processor, then has the runtime look at its sockets.
+/// Yields the processor to other threads, then lets the runtime check its sockets.
 pub(crate) async fn look_again() {
     std::thread::yield_now();
     tokio::task::yield_now().await;

@@ -21,11 +21,11 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Makes an arena of `bytes` bytes, rounded up to whole pages. No page of it is used before
-    /// something is written or [`Arena::warm_to`] is called.
+    /// Creates an arena of `bytes` bytes, rounded up to whole pages. No page of it is used before something is
+    /// written, or [`Arena::warm_to`] is called.
     ///
     /// # Errors
-    /// `InvalidInput` for 0 bytes, and what `memfd_create`, `ftruncate` and `mmap` report.
+    /// `InvalidInput` for 0 bytes, and the errors of `memfd_create`, `ftruncate` and `mmap`.
     pub fn create(bytes: u64) -> io::Result<Arena> {
         Self::with_pages(bytes, HugePages::default())
     }
@@ -37,7 +37,7 @@ impl Arena {
         let fd = rustix::fs::memfd_create("hoplite", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         let file = bytes.checked_add(Removals::bytes() as u64).ok_or(io::ErrorKind::InvalidInput)?;
         rustix::fs::ftruncate(&fd, file)?;
-        // Nobody, a client with the descriptor least of all, can pull pages from under a mapping.
+        // No process, in particular no client with the descriptor, can remove pages under a mapping.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let mapping = Mapping::of_owner(&fd, bytes, pages)?;
         let warmer = Warmer::start(mapping.clone())?;
@@ -59,16 +59,15 @@ impl Arena {
         self.mapping.clone()
     }
 
-    /// Has the [`crate::PREFAULT_AHEAD`] bytes behind `high_water` faulted in by a background
-    /// thread, so that writers find memory and not page faults. What lies below the mark is for
-    /// whoever writes there already. Returns at once; calling it again
-    /// with the same or a smaller mark costs one atomic load.
+    /// Has a background thread fault in the [`crate::PREFAULT_AHEAD`] bytes behind `high_water`, so that writers find
+    /// memory and take no page faults. Below the mark, writers that are there already fault in the pages. Returns at
+    /// once; calling it again with the same or a smaller mark costs one atomic load.
     pub fn warm_to(&self, high_water: u64) {
         self.warmer.warm_to(high_water);
     }
 
-    /// Waits until what `warm_to` asked for is done (or found impossible), and returns the address
-    /// it has come to.
+    /// Waits until the work that `warm_to` requested is done (or found impossible). Returns the address that it has
+    /// reached.
     pub fn wait_until_warm(&self) -> u64 {
         self.warmer.wait()
     }

@@ -30,8 +30,8 @@ pub(crate) struct ProgressBlock {
 }
 
 impl ProgressBlock {
-    /// Back to nothing written. Nobody sleeps here, since an earlier life ended with a wake; the tick goes on
-    /// for who is about to.
+    /// Resets the block to that of an empty copy. No follower sleeps on it, since its previous use ended with a wake.
+    /// The tick continues, for followers that are about to sleep.
     pub(crate) fn reset(&self) {
         self.watermark.store(0, Ordering::Relaxed);
         self.wanted.store(0, Ordering::Relaxed);
@@ -52,7 +52,7 @@ impl ProgressBlock {
         match self.state.load(Ordering::Acquire) {
             0 => State::Writing,
             1 => State::Sealed,
-            // Anything else than the three is a scribbled block: as good as abandoned.
+            // Any other value means that the block was overwritten; the copy counts as aborted.
             _ => State::Aborted,
         }
     }
@@ -62,16 +62,16 @@ impl ProgressBlock {
         self.tick.fetch_add(1, Ordering::Release);
     }
 
-    /// Asks to be told of the next advance. What the caller loads from here on, the watermark above all, is as new as
-    /// what the writer did not find this behind: of "publish, fence, look at wanted" and "set wanted, fence, look at
-    /// the watermark", at least one side sees the other. (Sequentially consistent stores alone do not order the
-    /// loads behind them.)
+    /// Asks the writer to report its next advance. If the writer's check after a `publish` misses this request, the
+    /// caller's later loads, of the watermark above all, see that `publish`. For of "publish, fence, look at wanted"
+    /// and "set wanted, fence, look at the watermark", at least one side sees the other. (Sequentially consistent
+    /// stores alone do not order the loads behind them.)
     pub(crate) fn want(&self) {
         self.wanted.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether somebody has asked; to be called after `publish`.
+    /// Whether a report was requested. Call it after `publish`.
     pub(crate) fn take_wanted(&self) -> bool {
         fence(Ordering::SeqCst);
         self.wanted.load(Ordering::Relaxed) != 0 && self.wanted.swap(0, Ordering::Relaxed) != 0

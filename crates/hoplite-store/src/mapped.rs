@@ -9,7 +9,7 @@ use crate::block::ProgressBlock;
 
 const _: () = assert!(size_of::<ProgressBlock>() as u64 == PROGRESS_BLOCK_BYTES);
 const _: () = assert!(align_of::<ProgressBlock>() as u64 == ALIGNMENT);
-// The layout is little-endian on paper; every process on a host shares one endianness anyway.
+// The layout is defined as little-endian; all processes on a host have the same endianness anyway.
 
 impl ProgressBlock {
     /// # Safety
@@ -21,7 +21,8 @@ impl ProgressBlock {
         unsafe { at.cast::<ProgressBlock>().as_ref() }
     }
 
-    /// After a change, if anyone may be asleep: a read-only follower cannot announce itself.
+    /// Wakes all followers. Call it after any change, if a follower may sleep: a read-only follower cannot announce
+    /// itself.
     pub(crate) fn wake(&self) {
         let woken = futex::wake(&self.tick, futex::Flags::empty(), i32::MAX as u32);
         debug_assert!(woken.is_ok(), "{woken:?}");

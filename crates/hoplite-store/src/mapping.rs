@@ -14,7 +14,7 @@ use crate::removals::Removals;
 use crate::touched::Touched;
 use crate::writer::Writer;
 
-/// Where a copy's block and bytes lie; only made by `Mapping::extent`, which checks it.
+/// The position of a copy's block and bytes. Only `Mapping::extent` makes one, and checks it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     block: usize,
@@ -22,25 +22,25 @@ pub(crate) struct Extent {
     pub(crate) size: usize,
 }
 
-/// A process's mapping of the arena; unmapped when the last `Writer` and `Reader` are gone too.
+/// A process's mapping of the arena. It is unmapped when the last `Writer` and `Reader` are gone, too.
 ///
-/// A client maps it twice: writable, for the objects it creates, and read-only, for what it hands
-/// out as views. The daemon maps it once.
+/// A client maps the arena twice: writable for the objects that it creates, and read-only for its views. The daemon
+/// maps it once.
 #[derive(Debug)]
 pub struct Mapping {
     writable: Region,
-    /// `None`: this process reads through the writable one.
+    /// `None`: this process reads through the writable mapping.
     read_only: Option<Region>,
     touched: Touched,
     bytes: u64,
 }
 
 impl Mapping {
-    /// Maps the arena behind `fd`, of `bytes` bytes as its daemon says, into a client.
+    /// Maps the arena behind `fd` into a client. `bytes` is the size that the daemon announced.
     ///
     /// # Errors
-    /// `InvalidInput` if the file is shorter than `bytes` and the counters behind them (touching the rest
-    /// would be fatal), and what `mmap` reports.
+    /// `InvalidInput` if the file is shorter than `bytes` and the counters behind them (touching the rest would be
+    /// fatal), and the errors of `mmap`.
     pub fn attach(fd: OwnedFd, bytes: u64) -> io::Result<Arc<Mapping>> {
         Self::attach_with_pages(fd, bytes, HugePages::default())
     }
@@ -76,28 +76,28 @@ impl Mapping {
         self.removals_in(self.readable()).count(id)
     }
 
-    /// A complete copy of `id` has gone; before anybody is told so. For the daemon.
+    /// A complete copy of `id` has gone. Must be called before that is reported to any process. For the daemon.
     pub fn count_removal(&self, id: ObjectId) {
         self.removals_in(&self.writable).add(id);
     }
 
     fn removals_in<'a>(&self, region: &'a Region) -> &'a Removals {
-        // SAFETY: every region was mapped with that many bytes behind the arena's, which are whole pages, and
-        // is kept by its reference; only `count_removal`, through the writable one, counts.
+        // SAFETY: every region was mapped with that many bytes behind the arena's, which are whole pages, and its
+        // reference keeps it; only `count_removal`, through the writable one, counts.
         unsafe { Removals::from_ptr(region.at(self.bytes as usize)) }
     }
 
-    /// Begins a copy: its progress block says nothing is written. Only for who owns the arena's
-    /// layout (the daemon), when nobody else uses these bytes.
+    /// Begins a copy: its progress block then shows an empty copy. Only for the process that decides on the arena's
+    /// layout (the daemon), when no other code uses these bytes.
     ///
     /// # Errors
-    /// `InvalidInput` if block or data would lie outside the arena or are not aligned to 64.
+    /// `InvalidInput` if block or data would lie outside the arena, or are not aligned to 64.
     pub fn create(self: &Arc<Self>, offset: u64, size: u64) -> io::Result<Writer> {
         self.create_window(offset.wrapping_sub(PROGRESS_BLOCK_BYTES), offset, size)
     }
 
-    /// As `create`, for a copy whose progress block, at `block`, need not be right before its bytes: those
-    /// may be part of another copy's that this process writes in no other way.
+    /// As `create`, for a copy whose progress block, at `block`, need not lie directly before its bytes. They may be
+    /// part of another copy, whose bytes this process writes in no other way.
     ///
     /// # Errors
     /// As `create`.
@@ -107,8 +107,8 @@ impl Mapping {
         Ok(writer)
     }
 
-    /// Continues a copy that exists (a client writing what the daemon created for it). One
-    /// process writes a copy, through one `Writer`; another may seal or abort it.
+    /// Continues a copy that exists: a client writes the copy that the daemon created for it. One process writes a
+    /// copy, through one `Writer`; another may seal or abort it.
     ///
     /// # Errors
     /// As `create`.
@@ -139,7 +139,7 @@ impl Mapping {
                 self.bytes
             )));
         }
-        // All are at most `bytes`, which fits `usize` since it was mapped.
+        // All are at most `bytes`, which fits `usize`, since that many were mapped.
         Ok(Extent { block: block as usize, offset: offset as usize, size: size as usize })
     }
 
@@ -151,7 +151,7 @@ impl Mapping {
         &self.touched
     }
 
-    /// Has the pages that a copy's `from..to` will touch for the first time faulted in cheaply.
+    /// Has the pages that a copy's `from..to` touches for the first time faulted in cheaply.
     pub(crate) fn prepare(&self, extent: Extent, from: usize, to: usize) {
         let Extent { offset, size, .. } = extent;
         self.touched.prepare(&self.writable, (offset, offset + size), offset + from, offset + to);
@@ -161,14 +161,14 @@ impl Mapping {
         self.read_only.as_ref().unwrap_or(&self.writable)
     }
 
-    /// The block through the writable mapping.
+    /// The block, through the writable mapping.
     pub(crate) fn block(&self, extent: Extent) -> &ProgressBlock {
         let at = self.writable.at(extent.block);
         // SAFETY: `extent` was checked: the 64 aligned bytes lie in the mapping, which `self` keeps.
         unsafe { ProgressBlock::from_ptr(at) }
     }
 
-    /// The block through the mapping that readers use: only to be loaded from.
+    /// The block, through the mapping that readers use: only to be loaded from.
     pub(crate) fn read_only_block(&self, extent: Extent) -> &ProgressBlock {
         let at = self.readable().at(extent.block);
         // SAFETY: as in `block`; the callers only load and sleep.

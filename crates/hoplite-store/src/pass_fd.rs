@@ -9,11 +9,11 @@ use rustix::net::{
     SendFlags,
 };
 
-/// Sends `bytes` with `fd` attached to the first of them; returns how many bytes went. The
-/// descriptor has gone if any byte has.
+/// Sends `bytes` with `fd` attached to the first of them. Returns how many bytes were sent. If any byte was sent, so
+/// was the descriptor.
 ///
 /// # Errors
-/// What `sendmsg` reports; `WouldBlock` on a full non-blocking socket.
+/// The errors of `sendmsg`; `WouldBlock` on a full non-blocking socket.
 pub fn send_with_fd(socket: impl AsFd, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -24,11 +24,11 @@ pub fn send_with_fd(socket: impl AsFd, bytes: &[u8], fd: BorrowedFd<'_>) -> io::
     Ok(sent)
 }
 
-/// Receives up to `buffer.len()` bytes and the descriptor that came with them, if one did; 0 bytes
-/// mean that the other side has closed.
+/// Receives up to `buffer.len()` bytes, and the descriptor that came with them, if any. 0 bytes mean that the other
+/// side has closed.
 ///
 /// # Errors
-/// What `recvmsg` reports; `WouldBlock` on an empty non-blocking socket.
+/// The errors of `recvmsg`; `WouldBlock` on an empty non-blocking socket.
 pub fn recv_with_fd(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -36,7 +36,7 @@ pub fn recv_with_fd(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, 
         socket,
         &mut [IoSliceMut::new(buffer)],
         &mut control,
-        // Not to be inherited by what the client may execute.
+        // Programs that the client executes must not inherit it.
         RecvFlags::CMSG_CLOEXEC,
     )?;
     let mut received = None;

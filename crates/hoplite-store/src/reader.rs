@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 use crate::block::{ProgressBlock, State};
 use crate::mapping::{Extent, Mapping};
 
-/// Why [`Reader::follow`] returned.
+/// The reason why [`Reader::follow`] returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Followed {
     /// There are more bytes: this many are present now.
     Advanced(u64),
     /// No more bytes, and the copy is final.
     Sealed,
-    /// The copy will never be finished; what was read of it is worth nothing.
+    /// The copy will never be finished; the bytes read from it are void.
     Aborted,
     TimedOut,
     /// A signal arrived: handle it and follow again.
     Interrupted,
 }
 
-/// Reads one copy. Cheap to clone; keeps the mapping, not the copy: that the daemon does not reuse
-/// the bytes is what `Release` is about.
+/// Reads one copy. Cheap to clone. It keeps the mapping, not the copy: the daemon may reuse the bytes after a
+/// `Release`.
 #[derive(Clone, Debug)]
 pub struct Reader {
     mapping: Arc<Mapping>,
@@ -51,8 +51,8 @@ impl Reader {
         self.block().state()
     }
 
-    /// The bytes `from..to`, which the caller has seen to be published: they are not looked for again in the block,
-    /// which the writing client may have changed since.
+    /// The bytes `from..to`, which the caller has seen to be published. The block is not checked again, since the
+    /// writing client may have changed it meanwhile.
     ///
     /// # Panics
     /// Unless `from <= to <= size`.
@@ -64,15 +64,15 @@ impl Reader {
         unsafe { std::slice::from_raw_parts(start.as_ptr(), (to - from) as usize) }
     }
 
-    /// Asks the writing client to tell the daemon of its next advance; then look at the watermark
-    /// once more, since it may have moved before the client could see this. For the daemon.
+    /// Asks the writing client to report its next advance to the daemon. Then look at the watermark once more, since
+    /// it may have moved before the client could see this request. For the daemon.
     pub fn want(&self) {
         self.mapping.block(self.extent).want();
     }
 
-    /// Sleeps until more than `above` bytes are present, the copy is sealed or aborted, `timeout`
-    /// is over, or a signal arrives. An abort wins over everything; bytes win over a seal, so that
-    /// following with `above == size` waits for the seal.
+    /// Sleeps until more than `above` bytes are present, the copy is sealed or aborted, `timeout` is over, or a
+    /// signal arrives. An abort has precedence over everything; bytes have precedence over a seal, so that following
+    /// with `above == size` waits for the seal.
     pub fn follow(&self, above: u64, timeout: Duration) -> Followed {
         let started = Instant::now();
         loop {
@@ -91,7 +91,7 @@ impl Reader {
             };
             match self.block().sleep(tick, left) {
                 Err(rustix::io::Errno::INTR) => return Followed::Interrupted,
-                // Woken, or the tick had moved (AGAIN), or time is up: the next round says which.
+                // Woken, or the tick had moved (AGAIN), or the time is up: the next round shows which.
                 Ok(()) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::TIMEDOUT) => {}
                 Err(error) => unreachable!("a futex wait on our own mapping failed: {error}"),
             }

@@ -7,25 +7,25 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Size and alignment of a huge page; a file page and its address must agree modulo this much for
-/// the kernel to map it with one entry.
+/// Size and alignment of a huge page. A file page and its address must agree modulo this size, so that the kernel can
+/// map it with one entry.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Faulted at once: the kernel holds the process's memory map for about a millisecond, and whoever
-/// must change it (a growing heap) waits that long. One huge page at a time would cost a drain of
-/// every processor's page lists each.
+/// Bytes faulted in at once. The kernel holds the process's memory map for about a millisecond, and code that must
+/// change the map (a growing heap) waits that long. One huge page at a time would cost a drain of every processor's
+/// page lists each.
 pub(crate) const FAULT_PIECE_BYTES: usize = 4 * HUGE_PAGE_BYTES;
 
 /// Whether the arena asks for 2 MiB pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HugePages {
     Never,
-    /// Advised before faulting, and collapsed (`MADV_COLLAPSE`) where that brought none.
+    /// Advised before faulting, and collapsed (`MADV_COLLAPSE`) if the advice had no effect.
     #[default]
     WhereAllowed,
 }
 
-/// What this process may do with the bytes of a mapping.
+/// The access that this process has to the bytes of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
     ReadOnly,
@@ -39,9 +39,9 @@ pub(crate) struct Region {
     len: usize,
 }
 
-// SAFETY: a `Region` is only an address range; everyone who dereferences it (progress blocks with
-// atomics, object bytes behind the watermark rule) does so through types that keep to the rules of
-// the crate's documentation, from whichever thread.
+// SAFETY: a `Region` is only an address range. All code that dereferences it (progress blocks with atomics, object
+// bytes behind the watermark rule) does so through types that keep to the rules of the crate's documentation, from
+// any thread.
 unsafe impl Send for Region {}
 // SAFETY: as above; `Region` itself has no interior state.
 unsafe impl Sync for Region {}
@@ -63,8 +63,8 @@ impl Region {
             Access::ReadOnly => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
-        // SAFETY: `skip <= HUGE_PAGE_BYTES`, so the range replaced lies inside the reservation just
-        // made, which nobody else knows of.
+        // SAFETY: `skip <= HUGE_PAGE_BYTES`, so the replaced range lies inside the reservation just made, which no
+        // other code knows of.
         let mapped = unsafe {
             let aligned = reserved.cast::<u8>().add(skip).cast::<c_void>();
             rustix::mm::mmap(aligned, len, protection, MapFlags::SHARED | MapFlags::FIXED, fd, 0)
@@ -79,12 +79,12 @@ impl Region {
         };
         Self::trim(reserved, skip, len, padded)?;
         let region = Region { start: NonNull::new(start).expect("the kernel maps no page at 0"), len };
-        // Objects of many gigabytes have no business in a core dump; refusing is harmless.
+        // Objects of many gigabytes do not belong in a core dump. A refusal is harmless.
         let _ = region.advise(0, len, Advice::LinuxDontDump);
         Ok(region)
     }
 
-    /// Gives back what the reservation has before and behind the aligned mapping.
+    /// Unmaps the parts of the reservation before and behind the aligned mapping.
     fn trim(reserved: *mut c_void, skip: usize, len: usize, padded: usize) -> io::Result<()> {
         let tail = skip + len;
         // SAFETY: both ranges lie inside the reservation and outside the mapping; `len` is a
@@ -122,25 +122,24 @@ impl Region {
         Ok(())
     }
 
-    /// Makes every page of the range present and writable here, as huge pages where the range
-    /// covers them whole and the kernel lets us.
+    /// Makes every page of the range present and writable here. Where huge pages fit wholly inside the range, and the
+    /// kernel allows them, they are huge pages.
     pub(crate) fn fault_in(&self, from: usize, to: usize, pages: HugePages) -> io::Result<()> {
         let first = from.next_multiple_of(HUGE_PAGE_BYTES);
         let last = to - to % HUGE_PAGE_BYTES;
         if pages == HugePages::WhereAllowed && first < last {
-            // One page of each, not all: the kernel refuses to collapse a hole, and clearing the rest
-            // of a huge page is 3 times faster than making 511 small ones and 5 times faster than
-            // making and then copying them.
+            // One page of each, not all. The kernel refuses to collapse a hole. Clearing the rest of a huge page is 3
+            // times faster than making 511 small ones, and 5 times faster than making and then copying them.
             for huge in (first..last).step_by(HUGE_PAGE_BYTES) {
                 self.advise(huge, huge + rustix::param::page_size(), Advice::LinuxPopulateWrite)?;
             }
-            // Failure (no free huge page, an old kernel) only means small pages.
+            // If it fails (no free huge page, an old kernel), the pages are small.
             let _ = self.collapse(first, last);
         }
         self.advise(from, to, Advice::LinuxPopulateWrite)
     }
 
-    /// Asks for the pages of the range to become huge ones now. rustix has no name for this advice.
+    /// Asks the kernel to turn the pages of the range into huge ones now. rustix has no name for this advice.
     fn collapse(&self, from: usize, to: usize) -> io::Result<()> {
         assert!(from <= to && to <= self.len);
         // SAFETY: the range is ours; collapsing moves contents between pages, transparently.
@@ -154,7 +153,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: whoever could still use the range holds the `Arc<Mapping>` that owns this.
+        // SAFETY: any code that could still use the range holds the `Arc<Mapping>` that owns this.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
     }

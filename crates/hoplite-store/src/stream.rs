@@ -5,14 +5,14 @@
 //! line is read before it is written. So pieces of a large object are written past the caches here. Four pages are
 //! walked side by side, which keeps more of the memory's rows open: a single stream reached 0.7 of it.
 
-/// From this size of the *whole object* on, its pieces are worth streaming: below, they fit the
-/// caches, where whoever reads next finds them (16 MiB: 0.9 of the speed; 64 MiB: 1.9 times).
+/// From this size of the *whole object* on, streaming its pieces pays. Smaller objects fit the caches, where the next
+/// reader finds them (16 MiB: 0.9 of the speed; 64 MiB: 1.9 times).
 pub const STREAM_FROM_BYTES: u64 = 32 << 20;
 
-/// `to = from`, past the caches.
+/// Copies `from` to `to`, bypassing the caches.
 ///
-/// For pieces of objects from [`STREAM_FROM_BYTES`] on; a smaller one is better served by
-/// `copy_from_slice`. The bytes are visible to every thread that sees a later `publish`.
+/// For pieces of objects from [`STREAM_FROM_BYTES`] on; for smaller objects `copy_from_slice` is better. The bytes
+/// are visible to every thread that sees a later `publish`.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -34,7 +34,7 @@ mod x86 {
     const LANE: usize = 16;
 
     pub fn copy(to: &mut [u8], from: &[u8]) {
-        // Streaming stores want their alignment, so what comes before the first line goes the usual way.
+        // Streaming stores need alignment, so the bytes before the first line are copied the usual way.
         let head = to.as_ptr().align_offset(LINE).min(to.len());
         let body = (to.len() - head) / (PAGE * PAGES) * (PAGE * PAGES);
         to[..head].copy_from_slice(&from[..head]);
@@ -57,8 +57,8 @@ mod x86 {
         for line in (0..PAGE).step_by(LINE) {
             for page in 0..PAGES {
                 let at = page * PAGE + line;
-                // SAFETY: both blocks are `PAGE * PAGES` long and `at + LINE` is at most that; the
-                // stores' alignment was asserted above; SSE2 is part of x86-64.
+                // SAFETY: both blocks are `PAGE * PAGES` long and `at + LINE` is at most that; the stores' alignment
+                // was asserted above; SSE2 is part of x86-64.
                 unsafe { copy_line(to.as_mut_ptr().add(at), from.as_ptr().add(at)) }
             }
         }

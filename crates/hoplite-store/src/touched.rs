@@ -21,9 +21,9 @@ impl Touched {
         self.pages
     }
 
-    /// Faults in what `from..to` will touch for the first time, as far as it is huge pages that lie
-    /// whole in `start..end`, the extent of the copy about to be written. Left to themselves, first
-    /// writes take a fault per 4 KiB and keep the arena in small pages for everyone after them.
+    /// Faults in the huge pages that `from..to` touches for the first time, if they lie wholly inside `start..end`,
+    /// the extent of the copy to be written. Otherwise the first writes take a fault per 4 KiB, and the arena stays
+    /// in small pages for all later users.
     pub(crate) fn prepare(&self, region: &Region, (start, end): (usize, usize), from: usize, to: usize) {
         let whole_end = end / HUGE_PAGE_BYTES;
         let wanted_end = to.div_ceil(HUGE_PAGE_BYTES).min(whole_end);
@@ -32,21 +32,21 @@ impl Touched {
             let limit = whole_end.min(next + FAULT_PIECE_BYTES / HUGE_PAGE_BYTES);
             let run = (next..limit).take_while(|&page| self.claim(page)).count();
             if run > 0 {
-                // Refused (no memory, an old kernel): the writes will fault for themselves.
+                // If it is refused (no memory, an old kernel), the writes fault the pages in.
                 let _ = region.fault_in(next * HUGE_PAGE_BYTES, (next + run) * HUGE_PAGE_BYTES, self.pages);
             }
             next += run.max(1);
         }
     }
 
-    /// What the warming thread has faulted in nobody needs to.
+    /// Marks pages that the warming thread has faulted in: writers need not fault them in.
     pub(crate) fn mark(&self, from: usize, to: usize) {
         for page in from.div_ceil(HUGE_PAGE_BYTES)..to / HUGE_PAGE_BYTES {
             self.claim(page);
         }
     }
 
-    /// Whether the page was untouched; it is not any more. Two threads may write side by side.
+    /// Marks the page as touched. Returns whether it was untouched. Two threads may write at the same time.
     fn claim(&self, page: usize) -> bool {
         !self.flags[page].load(Ordering::Relaxed) && !self.flags[page].swap(true, Ordering::Relaxed)
     }

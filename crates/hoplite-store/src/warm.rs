@@ -17,25 +17,25 @@ use crate::region::{HugePages, FAULT_PIECE_BYTES};
 
 const PIECE_BYTES: u64 = FAULT_PIECE_BYTES as u64;
 
-/// How far ahead of the high-water mark pages are present: a good second of a 1 Gbit/s link or of
-/// the slowest faulting measured, and little against any host that runs this.
+/// How far ahead of the high-water mark pages are present: a good second of a 1 Gbit/s link or of the slowest
+/// faulting measured, and little for any host that runs this.
 pub const PREFAULT_AHEAD: u64 = 256 << 20;
 
-/// Gives way to everything that carries bytes; the lowest priority (19) would let a busy machine
-/// suspend the thread for long while it holds the memory map.
+/// Gives way to all threads that carry bytes. With the lowest priority (19), a busy machine would suspend the thread
+/// for long while it holds the memory map.
 const NICE: i32 = 10;
 
-/// Behind standard input, output and error.
+/// The first one behind standard input, output and error.
 const FIRST_DESCRIPTOR: libc::c_uint = 3;
 
 #[derive(Debug, Default)]
 struct Plan {
-    /// Where writers have come to.
+    /// The address that writers have reached.
     high_water: u64,
-    /// Where this thread is to come to, and where it is.
+    /// The address that this thread is to reach, and the one it has reached.
     target: u64,
     done: u64,
-    /// The kernel refused (old, or no memory): writers will fault for themselves.
+    /// The kernel refused (it is old, or has no memory): writers will fault pages in themselves.
     refused: bool,
     stop: bool,
 }
@@ -49,7 +49,7 @@ struct Shared {
     bytes: u64,
 }
 
-/// The background thread; idle unless there is something to do.
+/// The background thread. It sleeps unless there is work.
 #[derive(Debug)]
 pub(crate) struct Warmer {
     shared: Arc<Shared>,
@@ -74,7 +74,7 @@ impl Warmer {
     pub(crate) fn warm_to(&self, high_water: u64) {
         let target = match high_water.saturating_add(PREFAULT_AHEAD) {
             ahead if ahead >= self.shared.bytes => self.shared.bytes,
-            // Whole pieces, so that a mark creeping up does not wake the thread at every step.
+            // Whole pieces, so that a slowly rising mark does not wake the thread at every step.
             ahead => ahead - ahead % PIECE_BYTES,
         };
         if target <= self.shared.target.load(Ordering::Relaxed) {
@@ -107,14 +107,14 @@ impl Drop for Warmer {
     }
 }
 
-/// Leaves signals and descriptors to the process's other threads. Sockets of a process that is killed are
-/// closed only when the last thread that shares them has died, and on a busy machine this one dies late:
-/// its peers would wait for it to learn of the crash. Signals first: their handlers write to descriptors.
+/// Leaves signals and descriptors to the process's other threads. Sockets of a killed process are closed only when
+/// the last thread that shares them has died, and on a busy machine this thread dies late. The node's peers would
+/// wait for it before they learn of the crash. Signals come first: their handlers write to descriptors.
 fn keep_out_of_the_way() {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `sigfillset` initialises the set that it is given; the mask concerns this thread only, and so
-    // does the table of descriptors: with CLOSE_RANGE_UNSHARE it becomes the thread's own before any is
-    // closed in it. The thread uses none after this. Kernels without the call leave everything as it was.
+    // SAFETY: `sigfillset` initialises the set that it is given. The mask concerns this thread only, and so does the
+    // table of descriptors: with CLOSE_RANGE_UNSHARE it becomes the thread's own before any descriptor in it is
+    // closed. The thread uses none after this. Kernels without the call leave everything as it was.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut());
@@ -124,11 +124,11 @@ fn keep_out_of_the_way() {
 
 fn run(shared: &Shared, mapping: &Mapping) {
     keep_out_of_the_way();
-    // Where the kernel forbids it the thread is merely less polite.
+    // If the kernel forbids it, the thread just keeps its priority.
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
     let (region, touched) = (mapping.writable(), mapping.touched());
     if touched.pages() == HugePages::WhereAllowed {
-        // With `shmem_enabled=advise` faults then bring huge pages at once; refusing is harmless.
+        // With `shmem_enabled=advise`, faults then bring huge pages at once. A refusal is harmless.
         let _ = region.advise(0, shared.bytes as usize, Advice::LinuxHugepage);
     }
     while let Some((from, to)) = next_piece(shared) {
@@ -148,15 +148,15 @@ fn run(shared: &Shared, mapping: &Mapping) {
     }
 }
 
-/// Sleeps until there is something to fault in; `None` when it is time to stop.
+/// Sleeps until there is something to fault in. `None` when it is time to stop.
 fn next_piece(shared: &Shared) -> Option<(u64, u64)> {
     let plan = shared.plan.lock().unwrap_or_else(PoisonError::into_inner);
     let mut plan = shared
         .changed
         .wait_while(plan, |plan| !plan.stop && plan.target <= plan.done)
         .unwrap_or_else(PoisonError::into_inner);
-    // Not behind the mark: a writer is there already, faults in what it needs itself (`touched`),
-    // and would only wait for this thread's page locks.
+    // Not behind the mark: a writer is there already, faults in the pages that it needs (`touched`), and would only
+    // wait for this thread's page locks.
     plan.done = plan.done.max(plan.high_water / PIECE_BYTES * PIECE_BYTES);
     (!plan.stop).then_some((plan.done, plan.target.min(plan.done + PIECE_BYTES)))
 }

@@ -6,13 +6,13 @@ use crate::block::{ProgressBlock, State};
 use crate::mapping::{Extent, Mapping};
 use crate::reader::Reader;
 
-/// The right to write one copy. Dropping it changes nothing in the copy: whether an unfinished one
-/// is aborted is the daemon's decision.
+/// The right to write one copy. Dropping it changes nothing in the copy: the daemon decides whether an unfinished
+/// copy is aborted.
 #[derive(Debug)]
 pub struct Writer {
     mapping: Arc<Mapping>,
     extent: Extent,
-    /// Somebody may sleep until there is more.
+    /// A follower may be asleep until there are more bytes.
     seen: bool,
 }
 
@@ -21,8 +21,8 @@ impl Writer {
         Writer { mapping, extent, seen: true }
     }
 
-    /// Of a copy that nobody knows of yet: nobody is woken, which would be a system call each time, until
-    /// [`Writer::show`].
+    /// For a copy that no other process knows of yet: no follower is woken until [`Writer::show`], since each wake-up
+    /// is a system call.
     pub fn unseen(self) -> Self {
         Writer { seen: false, ..self }
     }
@@ -41,7 +41,7 @@ impl Writer {
         self.extent.size as u64
     }
 
-    /// Contiguous bytes published so far, by whichever process writes.
+    /// Contiguous bytes published so far, by any process.
     pub fn watermark(&self) -> u64 {
         self.block().watermark().min(self.size())
     }
@@ -50,11 +50,11 @@ impl Writer {
         self.block().state()
     }
 
-    /// The bytes `from..to`, none of which is published, to be filled. The first time this process
-    /// comes by, their pages are faulted in (about 0.15 ms per MiB), as huge ones if possible.
+    /// The unpublished bytes `from..to`, to be filled. At this process's first access, their pages are faulted in
+    /// (about 0.15 ms per MiB), as huge ones if possible.
     ///
     /// # Panics
-    /// Unless `watermark <= from <= to <= size`: readers hold what lies below the watermark.
+    /// Unless `watermark <= from <= to <= size`: readers use the bytes below the watermark.
     pub fn unpublished(&mut self, from: u64, to: u64) -> &mut [u8] {
         let watermark = self.watermark();
         assert!(
@@ -64,16 +64,15 @@ impl Writer {
         );
         self.mapping.prepare(self.extent, from as usize, to as usize);
         let start = self.mapping.writable().at(self.extent.offset + from as usize);
-        // SAFETY: in the mapping (`extent` was checked, `to <= size`), which `self` keeps. Nobody
-        // else holds these bytes: readers stay below the watermark, there is one writer, and the
-        // slice borrows it mutably.
+        // SAFETY: in the mapping (`extent` was checked, `to <= size`), which `self` keeps. No other code uses these
+        // bytes: readers stay below the watermark, there is one writer, and the slice borrows it mutably.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), (to - from) as usize) }
     }
 
-    /// Makes everything below `watermark` visible to readers and wakes those who follow.
+    /// Makes everything below `watermark` visible to readers, and wakes followers.
     ///
     /// # Panics
-    /// If it would go back or past the size.
+    /// If the watermark would decrease or exceed the size.
     pub fn publish(&mut self, watermark: u64) {
         let old = self.watermark();
         assert!(
@@ -85,20 +84,19 @@ impl Writer {
         self.wake();
     }
 
-    /// Whether the daemon asked, since the last call, to be told of the watermark. To be looked at
-    /// after each `publish`.
+    /// Whether the daemon has asked for a report of the watermark since the last call. Check it after each `publish`.
     pub fn take_wanted(&self) -> bool {
         self.block().take_wanted()
     }
 
-    /// The copy is final. Whoever seals it knows that every byte is published: what the block says a client may have
-    /// written there.
+    /// The copy becomes final. The caller must know that every byte is published: a client may have changed the
+    /// block's watermark.
     pub fn seal(&mut self) {
         self.block().finish(State::Sealed);
         self.wake();
     }
 
-    /// The copy will never be finished; followers break off.
+    /// The copy will never be finished; followers stop.
     pub fn abort(&mut self) {
         self.block().finish(State::Aborted);
         self.wake();

@@ -11,7 +11,7 @@ use minicbor::{Decode, Encode};
 use crate::error::ensure;
 use crate::{limits, Blob, CopyId, Edition, Error, FoldOrder, Header, NodeId, ObjectId, Op, Result};
 
-/// Bumped with every change that an older peer would misread.
+/// Incremented with every change that an older peer would misread.
 pub const CLIENT_PROTOCOL_VERSION: u32 = 6;
 
 /// One frame from a client.
@@ -34,8 +34,8 @@ pub enum Request {
         #[n(1)]
         pid: u32,
     },
-    /// Reserve space for a new object and announce it. Answered by `Created` or `Done` (the object
-    /// is complete on this node already, with this size: nothing to write).
+    /// Reserves space for a new object and announces it. Answered by `Created`, or by `Done` if the object is
+    /// complete on this node already, with this size: there is nothing to write.
     #[n(1)]
     Create {
         #[n(0)]
@@ -46,11 +46,12 @@ pub enum Request {
         header: Header,
         #[n(3)]
         timeout_ms: Option<u64>,
-        /// With a view of the memory: it goes to nobody else before a `Release`, whatever becomes of the object.
+        /// Also gives the client a view of the memory. Until a `Release`, nothing else uses the memory, even if the
+        /// object is gone.
         #[n(4)]
         keep: bool,
     },
-    /// A whole small object in one frame (`INLINE_BYTES_MAX`). Answered by `Done`.
+    /// Puts a small object (up to `INLINE_BYTES_MAX`) in one frame. Answered by `Done`.
     #[n(2)]
     PutSmall {
         #[n(0)]
@@ -62,7 +63,7 @@ pub enum Request {
         #[n(3)]
         timeout_ms: Option<u64>,
     },
-    /// The writer's watermark, sent only when the progress block asks for it.
+    /// The writer's watermark. Sent only when the progress block asks for it.
     #[n(3)]
     Progress {
         #[n(0)]
@@ -70,8 +71,8 @@ pub enum Request {
         #[n(1)]
         watermark: u64,
     },
-    /// All bytes are written. Answered by `Done` once the directory has accepted the object; if it has
-    /// not in time, or the call is cancelled, the object is withdrawn.
+    /// All bytes are written. Answered by `Done` once the directory has accepted the object. If it does not in time,
+    /// or if the call is cancelled, the object is withdrawn.
     #[n(4)]
     Seal {
         #[n(0)]
@@ -85,8 +86,8 @@ pub enum Request {
         #[n(0)]
         copy: CopyId,
     },
-    /// Answered by `View` or `Small`: when the object is complete here, or (`partial`) as soon as a
-    /// copy is being written here, to be followed through its progress block.
+    /// Answered by `View` or `Small` when the object is complete here. With `partial`, answered as soon as a copy is
+    /// being written here; the client follows it through its progress block.
     #[n(6)]
     Get {
         #[n(0)]
@@ -95,17 +96,17 @@ pub enum Request {
         timeout_ms: Option<u64>,
         #[n(2)]
         partial: bool,
-        /// Fail with `Lost` when the last complete copy dies, instead of waiting for a new put.
+        /// Fails with `Lost` when the last complete copy is lost, instead of waiting for a new put.
         #[n(3)]
         fail_if_lost: bool,
     },
-    /// A view is no longer used. One for each `View` received, and for each `Created` with one.
+    /// A view is no longer used. Sent once for each `View` received, and for each `Created` with a view.
     #[n(7)]
     Release {
         #[n(0)]
         copy: CopyId,
     },
-    /// Answered by `Done` when the directory owners have recorded it.
+    /// Answered by `Done` when the directory owners have recorded the deletion.
     #[n(8)]
     Delete {
         #[n(0)]
@@ -128,11 +129,11 @@ pub enum Request {
         order: FoldOrder,
         #[n(5)]
         timeout_ms: Option<u64>,
-        /// Afterwards bring the target to every node that gave a source (allreduce).
+        /// Also brings the target to every node that supplied a source (allreduce).
         #[n(6)]
         to_sources: bool,
     },
-    /// Answered by `Ready` when `count` of `ids` are complete somewhere, or the time is up.
+    /// Answered by `Ready` when `count` of `ids` are complete on some node, or when the time is up.
     #[n(10)]
     Wait {
         #[n(0)]
@@ -141,14 +142,14 @@ pub enum Request {
         count: u32,
         #[n(2)]
         timeout_ms: Option<u64>,
-        /// Fail with `Lost` when the last complete copy of one of them dies, instead of waiting on.
+        /// Fails with `Lost` when the last complete copy of one of them is lost, instead of waiting on.
         #[n(3)]
         fail_if_lost: bool,
-        /// Of these the caller knows: their loss is no reason to fail.
+        /// The caller knows that these are lost: their loss does not make the call fail.
         #[n(4)]
         known_lost: Vec<ObjectId>,
     },
-    /// Bring the objects to `nodes` (empty: here) without mapping them. Answered by `Done` at once.
+    /// Brings the objects to `nodes` (empty: to this node) without mapping them. Answered by `Done` at once.
     #[n(11)]
     Prefetch {
         #[n(0)]
@@ -167,7 +168,7 @@ pub enum Request {
     /// Answered by `Status`.
     #[n(13)]
     Status,
-    /// The caller no longer waits for that call (time-out, Ctrl-C); its reply, if any, is dropped.
+    /// The caller no longer waits for this call (time-out, Ctrl-C). A later reply to it is dropped.
     #[n(14)]
     Cancel {
         #[n(0)]
@@ -176,10 +177,10 @@ pub enum Request {
 }
 
 impl Request {
-    /// Checks limits, and that its parts fit together: what every node refuses, whatever it holds.
+    /// Checks limits and consistency: rejects what every node must refuse, whatever its state.
     ///
     /// # Errors
-    /// `BadArgument`, which says what cannot be.
+    /// `BadArgument`; the message names the violation.
     pub fn validate(&self) -> Result<()> {
         match self {
             Request::Create { size, header, .. } => header.validate(*size),
@@ -197,7 +198,7 @@ impl Request {
                 })
             }
             Request::Prefetch { ids, nodes } => {
-                // Each is a message of its own.
+                // Each pair of an id and a node is one message.
                 let messages = ids.len().saturating_mul(nodes.len().max(1));
                 limits::at_most("ids, counted for each node,", messages, limits::IDS_MAX)
             }
@@ -227,7 +228,7 @@ impl Request {
 }
 
 impl Request {
-    /// Whether its answer may be a while.
+    /// Whether the answer may take long. Beyond `CALLS_MAX` open calls, such a call is refused.
     pub fn may_wait(&self) -> bool {
         match self {
             Request::Create { .. }
@@ -237,7 +238,7 @@ impl Request {
             | Request::Reduce { .. }
             | Request::Wait { .. }
             | Request::Locate { .. } => true,
-            // A seal too, but of an object that was created: to refuse that would lose it.
+            // A seal may take long, too. But its object was created already: a refusal would lose it.
             Request::Seal { .. } => false,
             Request::Hello { .. }
             | Request::Progress { .. }
@@ -261,7 +262,7 @@ pub struct Answer {
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub enum Reply {
-    /// Comes with the arena's file descriptor (SCM_RIGHTS).
+    /// The arena's file descriptor comes with it (SCM_RIGHTS).
     #[n(0)]
     Welcome {
         #[n(0)]
@@ -273,14 +274,14 @@ pub enum Reply {
     },
     #[n(1)]
     Done,
-    /// Write `size` bytes at `offset` of the arena; its progress block lies before it.
+    /// The client writes `size` bytes at `offset` of the arena. The progress block lies before `offset`.
     #[n(2)]
     Created {
         #[n(0)]
         copy: CopyId,
         #[n(1)]
         offset: u64,
-        /// There is a view of it to release, as was asked for.
+        /// The client has a view to release, as it requested.
         #[n(2)]
         kept: bool,
     },
@@ -288,7 +289,7 @@ pub enum Reply {
     View {
         #[n(0)]
         copy: CopyId,
-        /// Where the data starts in the arena.
+        /// The offset of the data in the arena.
         #[n(1)]
         offset: u64,
         #[n(2)]
@@ -301,7 +302,7 @@ pub enum Reply {
     },
     #[n(4)]
     Reduced {
-        /// Which sources went in, in fold order.
+        /// The sources that were reduced, in fold order.
         #[n(0)]
         sources: Vec<ObjectId>,
     },
@@ -321,7 +322,7 @@ pub enum Reply {
     Status(#[n(0)] Status),
     #[n(8)]
     Failed(#[n(0)] Error),
-    /// Instead of a `View` of a complete object of up to `ANSWER_BYTES_MAX`: there is nothing to release.
+    /// Replaces a `View` of a complete object of up to `ANSWER_BYTES_MAX`. There is nothing to release.
     #[n(9)]
     Small {
         #[n(0)]
@@ -331,7 +332,7 @@ pub enum Reply {
     },
 }
 
-/// Where a copy of an object is, and how far.
+/// The node that has a copy of an object, and how much of it.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct Location {
     #[n(0)]
@@ -344,7 +345,7 @@ pub struct Location {
     pub edition: Edition,
 }
 
-/// A node's account of itself.
+/// The state of a node, as it reports it.
 #[derive(Clone, PartialEq, Debug, Default, Encode, Decode)]
 pub struct Status {
     #[n(0)]
@@ -358,7 +359,7 @@ pub struct Status {
     /// Copies held here, partial ones included.
     #[n(4)]
     pub copies: u64,
-    /// Objects whose directory entry (tombstones not counted) lives here.
+    /// Objects whose directory entry (tombstones not counted) is on this node.
     #[n(5)]
     pub entries: u64,
     #[n(6)]
@@ -386,22 +387,22 @@ pub struct Status {
     pub gauges: Vec<Gauge>,
 }
 
-/// A queue, table or number of connections that has a limit.
+/// The fill level of a queue, table or number of connections that has a limit.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct Gauge {
     #[n(0)]
     pub name: String,
-    /// How full it is.
+    /// The current fill level.
     #[n(1)]
     pub value: u64,
     #[n(2)]
     pub limit: u64,
-    /// How often something was refused, dropped or ended early because the limit was met, since the start.
+    /// How often the limit was met since the start: something was refused, dropped or ended early.
     #[n(3)]
     pub met: u64,
 }
 
-/// What has been measured of the way to a peer.
+/// Measurements of the link to a peer.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct Link {
     #[n(0)]

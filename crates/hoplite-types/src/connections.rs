@@ -9,7 +9,7 @@ pub struct Connections(u8);
 impl Connections {
     pub const ONE: Connections = Connections(1);
 
-    /// None, if so many are not allowed.
+    /// `None` if `count` is out of range.
     pub const fn new(count: u8) -> Option<Self> {
         match count {
             1..=CONNECTIONS_MAX => Some(Connections(count)),
@@ -26,7 +26,7 @@ impl Connections {
         Self::new(self.0 * 2)
     }
 
-    /// What is left for one of several transfers that go the same way at a time.
+    /// The share of each of several transfers to the same peer at the same time.
     pub fn shared_by(self, transfers: usize) -> Self {
         let each = usize::from(self.0) / transfers.max(1);
         Connections((each as u8).max(1))

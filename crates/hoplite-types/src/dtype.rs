@@ -65,7 +65,7 @@ impl Dtype {
         matches!(self, Dtype::F16 | Dtype::Bf16 | Dtype::F32 | Dtype::F64)
     }
 
-    /// NumPy's name of it (`bfloat16` is ml_dtypes' and PyTorch's).
+    /// NumPy's name of the type (for `bfloat16`, the name in ml_dtypes and PyTorch).
     pub const fn name(self) -> &'static str {
         match self {
             Dtype::F16 => "float16",
@@ -101,7 +101,7 @@ impl FromStr for Dtype {
     }
 }
 
-/// How two elements become one. Integers wrap and NaN spreads, as in NumPy.
+/// How two elements are combined. Integers wrap and NaN propagates, as in NumPy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode)]
 #[cbor(index_only)]
 pub enum Op {
@@ -113,7 +113,7 @@ pub enum Op {
     Min,
     #[n(3)]
     Max,
-    /// Sum divided by the number of sources at the end; floats only.
+    /// The sum, divided by the number of sources at the end; floats only.
     #[n(4)]
     Mean,
 }
@@ -149,15 +149,15 @@ impl FromStr for Op {
     }
 }
 
-/// In which order a reduction folds its sources.
+/// The order in which a reduction folds its sources.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Encode, Decode)]
 #[cbor(index_only)]
 pub enum FoldOrder {
-    /// As they arrive: fastest.
+    /// In order of arrival: fastest.
     #[default]
     #[n(0)]
     Arrival,
-    /// By position in the source list, one after the other: bitwise the same on every run.
+    /// By position in the source list, one after the other: every run gives the same bits.
     #[n(1)]
     Fixed,
 }

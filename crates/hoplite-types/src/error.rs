@@ -4,11 +4,11 @@ use minicbor::{Decode, Encode};
 
 use crate::ObjectId;
 
-/// What went wrong, from the caller's point of view. Stable: these numbers are on the wire.
+/// The kind of an error, from the caller's point of view. Stable: these numbers are on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode)]
 #[cbor(index_only)]
 pub enum ErrorKind {
-    /// The time given was up before the thing waited for happened.
+    /// The time-out passed before the awaited event.
     #[n(0)]
     TimedOut,
     /// The object was deleted.
@@ -20,19 +20,19 @@ pub enum ErrorKind {
     /// The store has no space, now or (larger than the store) ever.
     #[n(3)]
     StoreFull,
-    /// The id is taken by an object of another size or kind.
+    /// The id is in use for an object of another size or kind.
     #[n(4)]
     AlreadyExists,
     /// Sizes, dtypes or shapes do not fit together.
     #[n(5)]
     Mismatch,
-    /// The call makes no sense as written.
+    /// The call is not valid.
     #[n(6)]
     BadArgument,
-    /// A node that is needed cannot be reached, or the local daemon is gone.
+    /// A required node cannot be reached, or the local daemon is gone.
     #[n(7)]
     NodeUnreachable,
-    /// The writer gave the object up, or the call was cancelled.
+    /// The writer abandoned the object, or the call was cancelled.
     #[n(8)]
     Aborted,
     /// The two ends speak different versions of the protocol.
@@ -47,7 +47,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether the same call may succeed later without anyone changing it.
+    /// Whether the same call may succeed later without a change by anyone.
     pub const fn is_retryable(self) -> bool {
         matches!(
             self,
@@ -60,7 +60,7 @@ impl ErrorKind {
     }
 }
 
-/// An error as users see it; the message names node, object and bytes done of total where they apply.
+/// An error as users see it. The message names node, object and bytes done of total where they apply.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Encode, Decode)]
 #[error("{message}")]
 pub struct Error {
@@ -68,7 +68,7 @@ pub struct Error {
     pub kind: ErrorKind,
     #[n(1)]
     pub message: String,
-    /// The one object it is about, where there is one.
+    /// The one object that the error is about, if there is one.
     #[n(2)]
     pub object: Option<ObjectId>,
 }
@@ -78,7 +78,7 @@ impl Error {
         Error { kind, message: message.into(), object: None }
     }
 
-    /// The same, about this object.
+    /// Returns the same error, about this object.
     pub fn about(self, object: ObjectId) -> Self {
         Error { object: Some(object), ..self }
     }
@@ -86,7 +86,7 @@ impl Error {
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// `BadArgument`, unless it holds.
+/// Returns `BadArgument` unless `holds`.
 pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
     match holds {
         true => Ok(()),

@@ -5,7 +5,7 @@ use minicbor::{Decode, Encode};
 use crate::error::ensure;
 use crate::{limits, Dtype, Result};
 
-/// How the bytes of an object are to be read.
+/// How to interpret the bytes of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
 #[cbor(index_only)]
 pub enum Encoding {
@@ -13,7 +13,7 @@ pub enum Encoding {
     #[default]
     #[n(0)]
     Bytes,
-    /// A C-contiguous array of `shape` and `dtype` (or `descr`, where `dtype` cannot say it).
+    /// A C-contiguous array of `shape` and `dtype` (or `descr`, where no `dtype` fits).
     #[n(1)]
     Array,
     /// Pickle protocol 5 with its out-of-band buffers (layout: python/hoplite/pickling.py).
@@ -21,17 +21,17 @@ pub enum Encoding {
     Pickle,
 }
 
-/// Travels with every announcement of the object; equal for all its copies.
+/// The header of an object. It travels with every announcement and is the same for all copies.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
 pub struct Header {
     #[n(0)]
     pub encoding: Encoding,
-    /// Set when the array can be reduced.
+    /// Set if the array can be reduced.
     #[n(1)]
     pub dtype: Option<Dtype>,
     #[n(2)]
     pub shape: Vec<u64>,
-    /// What the client's language needs besides (NumPy's dtype descriptor); opaque here.
+    /// Further information for the client's language (NumPy's dtype descriptor). Opaque to Hoplite.
     #[n(3)]
     pub descr: String,
 }
@@ -45,7 +45,7 @@ impl Header {
     /// Checks limits, and that dtype and shape account for exactly `size` bytes.
     ///
     /// # Errors
-    /// `BadArgument`, which says what cannot be.
+    /// `BadArgument`; the message names the violation.
     pub fn validate(&self, size: u64) -> Result<()> {
         limits::at_most("dimensions", self.shape.len(), limits::DIMENSIONS_MAX)?;
         ensure(self.descr.len() <= limits::HEADER_BYTES_MAX / 2, || {
@@ -53,7 +53,7 @@ impl Header {
         })?;
         let element = self.dtype.map_or(1, |dtype| dtype.size() as u64);
         let spanned = self.shape.iter().try_fold(element, |product, &n| product.checked_mul(n.max(1)));
-        // No language has an array of more, also where it is empty for another extent of 0.
+        // No language has an array that spans more, even if another extent of 0 makes it empty.
         ensure(spanned.is_some_and(|bytes| bytes <= i64::MAX as u64), || {
             format!("shape {:?} spans more than an address", self.shape)
         })?;

@@ -23,7 +23,7 @@ impl ObjectId {
         ObjectId(id)
     }
 
-    /// The shard it belongs to: an even spread, also of ids that somebody chose.
+    /// The shard of the id. Ids are spread evenly, even those that callers chose.
     pub fn shard(self) -> Shard {
         let (low, high) = self.0.split_at(8);
         let bits = u64::from_le_bytes(low.try_into().expect("8 bytes"))
@@ -31,17 +31,17 @@ impl ObjectId {
         Shard((mix64(bits) >> (u64::BITS - SHARD_BITS)) as u16)
     }
 
-    /// The id of the partial sum of `slot` in a reduction; nobody can guess it by accident.
+    /// The id of the partial sum of `slot` in a reduction. It cannot be guessed by accident.
     pub fn partial_sum(reduction: ReductionId, slot: u32) -> Self {
         Self::from_name(&format!("partial sum {reduction} {slot}"))
     }
 
-    /// The id that a small source goes by where it is kept for that reduction alone.
+    /// The id of a small source's copy that is kept only for this reduction.
     pub fn brought_source(reduction: ReductionId, index: usize) -> Self {
         Self::from_name(&format!("source {index} of {reduction}"))
     }
 
-    /// The id of what other nodes have of that partial sum, where it is a part of the target.
+    /// The id under which other nodes have that partial sum, where it is a part of the target.
     pub fn target_part(reduction: ReductionId, slot: u32) -> Self {
         Self::from_name(&format!("target part {reduction} {slot}"))
     }
@@ -55,7 +55,7 @@ impl fmt::Display for ObjectId {
 
 impl fmt::Debug for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Logs stay readable with the first four bytes.
+        // The first four bytes keep logs readable.
         self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
@@ -85,13 +85,13 @@ pub const fn mix64(mut x: u64) -> u64 {
 
 const SHARD_BITS: u32 = limits::SHARDS.trailing_zeros();
 
-/// A part of all ids, whose directory entries live together at one node. Below [`limits::SHARDS`].
+/// A part of all ids, whose directory entries are on one node. Below [`limits::SHARDS`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode)]
 #[cbor(transparent)]
 pub struct Shard(#[n(0)] pub u16);
 
 impl Shard {
-    /// All of them, in order.
+    /// All shards, in order.
     pub fn all() -> impl DoubleEndedIterator<Item = Shard> {
         (0..limits::SHARDS as u16).map(Shard)
     }
@@ -101,8 +101,8 @@ impl Shard {
     }
 }
 
-/// When the owner of an object accepted its writing, or deleted it: milliseconds since the Unix epoch by the
-/// cluster's clock, and a count within each. Later decisions of any owner have larger ones.
+/// The time at which an object's owner accepted its content, or deleted it: milliseconds since the Unix epoch by the
+/// cluster's clock, and a count within each. Later decisions of any owner have larger stamps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 #[cbor(transparent)]
 pub struct Stamp(#[n(0)] pub u64);
@@ -110,7 +110,7 @@ pub struct Stamp(#[n(0)] pub u64);
 impl Stamp {
     const COUNT_BITS: u32 = 20;
 
-    /// The last that is believed, of the year 2248: as long as no clock is beyond it, no stamp overflows.
+    /// The last stamp that is accepted, in the year 2248. While no clock is beyond it, no stamp overflows.
     pub const LATEST: Stamp = Stamp::from_ms((1 << (u64::BITS - Self::COUNT_BITS - 1)) - 1);
 
     pub const fn from_ms(ms: u64) -> Self {
@@ -128,13 +128,13 @@ impl fmt::Debug for Stamp {
     }
 }
 
-/// The right to give an object its content, until the object is complete. Its owner accepts one at a time.
+/// The right to give an object its content, until the object is complete. The owner accepts one claim at a time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub struct Claim {
-    /// Of a put, its writing; of a reduction, a number that only its target's writings share.
+    /// For a put: its `writing`. For a reduction: a number that only the writings of its target share.
     #[n(0)]
     pub number: u64,
-    /// The node that puts, or that coordinates the reduction: the claim ends with it.
+    /// The node that puts, or that coordinates the reduction. The claim ends with it.
     #[n(1)]
     pub by: NodeId,
 }
@@ -145,8 +145,7 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// A node: the address it announces, and which start of the daemon there it is.
-/// A restarted daemon is a new node.
+/// A node: its announced address, and an incarnation. A restarted daemon is a new node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub struct NodeId {
     #[n(0)]
@@ -176,7 +175,7 @@ impl fmt::Debug for NodeId {
     }
 }
 
-/// Tells one writing of an object from another. Bytes of two editions never mix in a copy.
+/// Distinguishes one writing of an object from another. Bytes of two editions never mix in a copy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub struct Edition {
     /// Unique to one put, or to one slot of one reduction.
@@ -198,12 +197,12 @@ impl fmt::Debug for Edition {
 #[cbor(transparent)]
 pub struct CopyId(#[n(0)] pub u64);
 
-/// One receiver pulling one object from one sender; chosen by the receiver, unique there.
+/// One receiver pulls one object from one sender. Chosen by the receiver; unique there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode)]
 #[cbor(transparent)]
 pub struct TransferId(#[n(0)] pub u64);
 
-/// One call of reduce: its coordinator and a number unique there.
+/// One call of reduce: its coordinator, and a number unique there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode)]
 pub struct ReductionId {
     #[n(0)]
@@ -213,7 +212,7 @@ pub struct ReductionId {
 }
 
 impl ReductionId {
-    /// The right to make its target.
+    /// The claim to make the reduction's target.
     pub fn claim(self) -> Claim {
         let number = mix64(self.coordinator.hash64() ^ mix64(mix64(self.number)));
         Claim { number, by: self.coordinator }

@@ -8,11 +8,11 @@ use minicbor::{Decode, Decoder, Encode, Encoder};
 
 use crate::{WireError, FRAME_HEADER_BYTES};
 
-/// Appends one frame holding `value` to `out`.
+/// Appends `value` as one frame to `out`.
 ///
 /// # Panics
-/// If the frame would be longer than `FRAME_BYTES_MAX`: every list in a message has a limit in
-/// `hoplite_types::limits` far below it, and whoever builds a message checks those.
+/// If the frame would be longer than `FRAME_BYTES_MAX`. Every list in a message has a limit far below it in
+/// `hoplite_types::limits`, and the code that builds a message checks those limits.
 pub fn encode<T: Encode<()>>(value: &T, out: &mut BytesMut) {
     let start = out.len();
     out.put_bytes(0, FRAME_HEADER_BYTES);
@@ -27,10 +27,10 @@ pub fn encode<T: Encode<()>>(value: &T, out: &mut BytesMut) {
     out[start..start + FRAME_HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
 }
 
-/// Reads the body of one frame (without its length) as a `T`.
+/// Decodes the body of one frame (without its length) as a `T`.
 ///
 /// # Errors
-/// [`WireError::Malformed`] if it is no `T`, [`WireError::Trailing`] if there is more in it.
+/// [`WireError::Malformed`] if it is no `T`, [`WireError::Trailing`] if more bytes follow the `T`.
 pub fn decode<T>(frame: &[u8]) -> Result<T, WireError>
 where
     T: for<'b> Decode<'b, ()>,
@@ -57,7 +57,7 @@ impl minicbor::encode::Write for Appending<'_> {
     }
 }
 
-/// Memory takes every byte, so what is left is a type that refuses to be encoded: none of the words does.
+/// Writing to memory cannot fail, so the only error is a type that refuses to be encoded. No message does.
 fn unencodable(error: minicbor::encode::Error<Infallible>) -> Infallible {
     unreachable!("a word of the protocol cannot be encoded: {error}")
 }

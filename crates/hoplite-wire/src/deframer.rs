@@ -5,13 +5,13 @@ use hoplite_types::limits::FRAME_BYTES_MAX;
 
 use crate::WireError;
 
-/// Bytes of the length in front of every frame.
+/// Bytes of the length field in front of every frame.
 pub const FRAME_HEADER_BYTES: usize = 4;
 
-/// Room to read into: most frames, or many, come with one call.
+/// Least free space for a read: most frames, or many of them, come with one call.
 const READ_BYTES_MIN: usize = 8 << 10;
 
-/// Room made for a long frame on the word of its length alone.
+/// Most space reserved for a long frame because of its announced length alone.
 const READ_BYTES_MAX: usize = 128 << 10;
 
 /// The body length that a frame's first four bytes announce.
@@ -26,10 +26,10 @@ pub fn body_bytes(header: [u8; FRAME_HEADER_BYTES]) -> Result<usize, WireError> 
     }
 }
 
-/// Collects bytes and gives out frame bodies.
+/// Collects received bytes and returns whole frame bodies.
 ///
-/// Take frames until there is none before pushing more: then never more than one frame and one
-/// push are buffered, and a frame that is too long is refused on sight of its length.
+/// Take frames until there is none before pushing more. Then at most one frame and one push are buffered, and a frame
+/// that is too long is rejected as soon as its length is there.
 #[derive(Default, Debug)]
 pub struct Deframer {
     buffer: BytesMut,
@@ -40,7 +40,7 @@ impl Deframer {
         Self::default()
     }
 
-    /// Appends what was received.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
@@ -50,8 +50,8 @@ impl Deframer {
         self.buffer.len()
     }
 
-    /// The buffer itself, for readers that append to one without a copy (`read_buf`), with room for
-    /// what the frame that has begun still lacks.
+    /// The buffer itself, for readers that append to it without a copy (`read_buf`). It has free space for the
+    /// missing bytes of a frame that has begun.
     pub fn buffer_mut(&mut self) -> &mut BytesMut {
         let body = self.buffer.first_chunk().and_then(|header| body_bytes(*header).ok());
         let lacking = (FRAME_HEADER_BYTES + body.unwrap_or(0)).saturating_sub(self.buffer.len());
@@ -62,7 +62,7 @@ impl Deframer {
     /// The next whole frame's body, if it is there.
     ///
     /// # Errors
-    /// [`WireError::TooLong`], again and again: the stream cannot be used any further.
+    /// [`WireError::TooLong`], on every further call too: the stream cannot be used any more.
     pub fn next_frame(&mut self) -> Result<Option<BytesMut>, WireError> {
         let Some(header) = self.buffer.first_chunk() else {
             return Ok(None);
@@ -75,13 +75,13 @@ impl Deframer {
         Ok(Some(self.buffer.split_to(body)))
     }
 
-    /// Takes what was received behind the last frame: on a bulk connection the first raw bytes
-    /// after a `BulkFrame`.
+    /// Takes the bytes that were received behind the last frame: on a bulk connection, the first raw bytes after a
+    /// `BulkFrame`.
     pub fn take_rest(&mut self) -> BytesMut {
         self.buffer.split()
     }
 
-    /// Whether the stream ended at a frame's end (`true`) or inside of one.
+    /// Whether no incomplete frame is buffered: a stream that ends now ends between frames.
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }

@@ -6,23 +6,24 @@ use std::time::Duration;
 
 use super::{Gossiper, Members};
 
-/// How often we contact one of the addresses where a member was, or should be, and is none: so the parts of a split
-/// cluster find each other again.
+/// How often we contact an address at which a member was lost, or should be (a seed). So the parts of a split cluster
+/// find each other again.
 const CONTACT_PERIOD: Duration = Duration::from_secs(1);
 
-/// How long, and at how many addresses, besides the seeds: a split that lasts longer, or is larger, is mended by them.
+/// How long, and at how many addresses, lost members are contacted, besides the seeds. The seeds repair a partition
+/// that lasts longer or is larger.
 const CONTACT_FOR: Duration = Duration::from_secs(3600);
 const CONTACTS_MAX: usize = 256;
 
-/// How often a seed that has not answered is asked again.
+/// Pause before a seed that has not answered is asked again.
 pub(super) const JOIN_RETRY: Duration = Duration::from_millis(250);
 
 impl Members {
-    /// Contacts every seed until one of them has let us in.
+    /// Contacts every seed until one of them has admitted us.
     pub(super) fn join(&mut self, now: Duration) {
         if self.alive > 0 {
             self.next_join = None;
-            // Who let us in may be cut off from the other seeds, as we are.
+            // The seed that admitted us may be cut off from the other seeds, as we are.
             self.next_contact.get_or_insert(now + CONTACT_PERIOD);
             return;
         }
@@ -32,7 +33,7 @@ impl Members {
         self.next_join = Some(now + JOIN_RETRY);
     }
 
-    /// Contacts an address where a member was lost, and a seed that is no member: one of either, in turn.
+    /// Contacts one address at which a member was lost, and one seed that is no member; each time the next ones.
     pub(super) fn contact_lost_members(&mut self, now: Duration) {
         self.lost.retain(|&(_, until)| until > now);
         let lost = self.lost.pop_front();
@@ -55,7 +56,7 @@ impl Members {
         self.next_contact.get_or_insert(now + CONTACT_PERIOD);
     }
 
-    /// Whether nobody is looked for: there is no seed, and no member was lost.
+    /// Whether no member is being looked for: there is no seed, and no member was lost.
     pub fn expects_nobody(&self) -> bool {
         self.seeds.is_empty() && self.lost.is_empty()
     }

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Gossiper {
     pub addr: SocketAddr,
     pub incarnation: u64,
-    /// How often it was declared dead while it lived (paused, starved, cut off): gossip takes no
-    /// death back, so it comes back as somebody new, while to everyone else it is the same node.
+    /// How often it was declared dead while it lived (paused, starved, cut off). Gossip never revokes a death, so the
+    /// node comes back under a new identity; outside of gossip it is the same node.
     pub life: u32,
 }
 
@@ -21,7 +21,7 @@ impl Gossiper {
         Gossiper { addr: node.addr, incarnation: node.incarnation, life: 0 }
     }
 
-    /// Whoever is there.
+    /// Any node at this address.
     pub fn unknown(addr: SocketAddr) -> Self {
         Gossiper { addr, incarnation: 0, life: 0 }
     }

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use super::Members;
 
-/// Timers that come this late mean that we did not run (paused, starved): what we did not hear meanwhile
-/// is nobody else's silence. Above what a busy scheduler does to a thread that sleeps most of the time.
+/// A timer this late means that this process did not run (paused, starved): messages that it missed meanwhile are no
+/// evidence against other members. Longer than a busy scheduler delays a thread that sleeps most of the time.
 const LATE_AFTER: Duration = Duration::from_millis(20);
 
-/// Probe periods without a word from anybody after which it is we who are isolated: what we thought of the others
-/// meanwhile is worth nothing once we hear one of them again.
+/// Probe periods without any message after which this node counts as isolated. Its opinions of other members from
+/// that time are void once it receives a message again.
 pub(super) const ISOLATED_AFTER: u32 = 2;
 
 impl Members {
-    /// Puts every timer off by the time that we did not run: probes and suspects get the whole of theirs
-    /// from when we can hear their answers again. That time does not count as isolation either, or it would be excused
-    /// twice, and who runs only now and then would never come to an end with anybody.
+    /// Postpones every timer by the time that this process did not run. So probed members and suspects get their full
+    /// time from when their answers can be received again. That time does not count as isolation either. Otherwise it
+    /// would be excused twice, and a process that runs only from time to time would never declare any member dead.
     pub(super) fn excuse_pause(&mut self, now: Duration) {
         let Some((&(due, _), _)) = self.timers.first_key_value() else { return };
         let late = now.saturating_sub(due);

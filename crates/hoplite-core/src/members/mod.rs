@@ -31,24 +31,24 @@ use discovery::JOIN_RETRY;
 use identity::Gossiper;
 use local_health::ISOLATED_AFTER;
 
-/// Largest gossip datagram: fits an Ethernet frame without fragments.
+/// Largest gossip datagram: it fits an Ethernet frame without fragments.
 const DATAGRAM_BYTES_MAX: usize = 1400;
 
-/// Members asked to probe a silent one on our behalf.
+/// Members that are asked to probe a silent one on our behalf.
 const INDIRECT_PROBES: usize = 3;
 
 /// How often we look for members that we do not know yet.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
 
-/// How often news is spread besides what rides on probes.
+/// How often updates are spread, besides those that travel with probes.
 const GOSSIP_PERIOD: Duration = Duration::from_millis(200);
 
-/// What a call into [`Members`] brought about.
+/// An effect of a call into [`Members`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Up(NodeId),
     Down(NodeId),
-    /// We were declared dead, and are back.
+    /// We were declared dead, and have rejoined.
     Rejoined,
     Datagram {
         to: SocketAddr,
@@ -67,10 +67,10 @@ pub(crate) struct Members {
     timer_count: u64,
     seeds: Vec<SocketAddr>,
     next_join: Option<Duration>,
-    /// Where members went down, until when we contact them, in the order of our rounds.
+    /// Addresses at which members went down, and until when we contact them; in the order in which we do.
     lost: VecDeque<(SocketAddr, Duration)>,
     next_contact: Option<Duration>,
-    /// When we last heard anybody, and whether we declared somebody dead since.
+    /// When we last received a message, and whether we have declared a member dead since.
     last_heard: Duration,
     declared: bool,
     alive: usize,
@@ -109,12 +109,12 @@ impl Members {
         }
     }
 
-    /// Where members were to be found when we started.
+    /// The seeds that this node was started with, without its own address.
     pub fn seeds(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.seeds.iter().copied()
     }
 
-    /// Whether others may have declared us dead while we did not run for so long.
+    /// Whether other members may have declared us dead if we did not run for this time.
     pub fn may_be_held_for_dead_after(&self, time: Duration) -> bool {
         time >= self.settings.suspect_to_down_after
     }
@@ -139,7 +139,7 @@ impl Members {
             self.postpone(isolated_for);
             changes.extend(self.tell_suspects_since(0));
         }
-        // Foca answers malformed or misaddressed packets with an error; anyone can send those.
+        // Foca returns an error for malformed or misaddressed packets. Anyone can send those.
         let _ = self.foca.handle_data(bytes, &mut self.runtime);
         changes.extend(self.drain(now));
         changes
@@ -154,14 +154,14 @@ impl Members {
             }
             let timer = self.timers.remove(&(due, number)).expect("just seen");
             let (suspect, before) = (suspicion::ended_by(&timer), self.timer_count);
-            // A timer of a past epoch is refused by its token; nothing to do about it.
+            // Foca refuses a timer of a past epoch by its token; there is nothing to do about it.
             let _ = self.foca.handle_timer(timer, &mut self.runtime);
             let mut news = self.drain(now);
             self.spare_the_living(suspect, &mut news);
             news.extend(self.tell_suspects_since(before));
             if news.iter().any(|change| matches!(change, Change::Down(_))) {
                 self.declared = true;
-                // Many may wait for this: it does not wait for the next round.
+                // Many calls may wait for this, so it does not wait for the next round.
                 let _ = self.foca.gossip(&mut self.runtime);
             }
             changes.extend(news);
@@ -178,8 +178,8 @@ impl Members {
         changes
     }
 
-    /// There is proof that the process is gone: everyone may know at once. Should it live after all, it
-    /// hears of it and comes back like any other that was taken for dead.
+    /// There is proof that the process is gone: all members may learn of it at once. If it lives after all, it is
+    /// notified and rejoins like any other member that was declared dead.
     pub fn on_gone(&mut self, now: Duration, node: NodeId) -> Vec<Change> {
         let known = self.foca.iter_members().find(|member| member.id().node() == node);
         if let Some(known) = known.map(|member| *member.id()) {
@@ -190,13 +190,13 @@ impl Members {
         self.drain(now)
     }
 
-    /// Every member, ourselves included, each with how often it was declared dead while it lived.
+    /// Every member, this node included, with the number of times that each was declared dead while it lived.
     pub fn with_lives(&self) -> Vec<(NodeId, u32)> {
         let others = self.foca.iter_members().map(|member| *member.id());
         others.chain([*self.foca.identity()]).map(|member| (member.node(), member.life)).collect()
     }
 
-    /// A member says that these are members.
+    /// A member reports that these are members.
     pub fn on_heard(&mut self, now: Duration, members: Vec<(NodeId, u32)>) -> Vec<Change> {
         let me = self.foca.identity().addr;
         let others = members.into_iter().filter(|(node, _)| node.addr != me);
@@ -206,7 +206,7 @@ impl Members {
         self.drain(now)
     }
 
-    /// Says goodbye: the others need not find out by themselves.
+    /// Leaves the cluster, so that the others need not detect it.
     pub fn leave(&mut self, now: Duration) -> Vec<Change> {
         let _ = self.foca.leave_cluster(&mut self.runtime);
         self.drain(now)
@@ -224,7 +224,7 @@ impl Members {
                     self.note_lost(now, member.addr);
                     changes.push(Change::Down(member.node()));
                 }
-                // The same process under its next life is no news.
+                // The same process under its next life is no change.
                 OwnedNotification::Rename(old, new) if old.node() == new.node() => {}
                 OwnedNotification::Rename(old, new) => {
                     changes.push(Change::Down(old.node()));
@@ -234,7 +234,7 @@ impl Members {
                 }
                 OwnedNotification::Rejoin(_) => {
                     changes.push(Change::Rejoined);
-                    // Until it hears from somebody again, foca probes nobody; but those it knows may be dead.
+                    // Foca probes no member until it receives a message again; but the members it knows may be dead.
                     let _ = self.foca.apply_many(std::iter::empty(), false, &mut self.runtime);
                 }
                 _ => {}
@@ -249,7 +249,7 @@ impl Members {
         }
         self.alive = self.foca.num_members();
         if self.alive == 0 && self.next_join.is_none() && !self.seeds.is_empty() {
-            // Everyone is gone: the seeds are the only way back.
+            // All members are gone: the seeds are the only way back.
             self.next_join = Some(now + JOIN_RETRY);
         }
         changes

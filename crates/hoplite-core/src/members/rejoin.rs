@@ -6,8 +6,9 @@ use rand::{rngs::SmallRng, Rng, SeedableRng};
 use super::{Change, Gossiper, Members};
 
 impl Members {
-    /// Somebody whom we hold for dead speaks, or says that we were held for dead: we were parted. Whether
-    /// it is we who lost the larger part of the cluster, so that our opinions of that time are worth nothing.
+    /// Detects the end of a partition: the sender is a member that we believe dead, or it reports that we were
+    /// declared dead. Returns whether our side lost the larger part of the cluster, so that its opinions from that
+    /// time are void.
     pub(super) fn must_rejoin(&self, header: &Header<Gossiper>) -> bool {
         let known = || self.foca.iter_membership_state();
         let back = known().any(|member| *member.id() == header.src && member.state() == State::Down);
@@ -20,12 +21,12 @@ impl Members {
             |heard: bool| known().filter(move |m| (m.state() == State::Alive) == heard).map(|m| m.id().addr);
         let ours = (heard(true).count() + 1, heard(true).chain([me]).min());
         let theirs = (heard(false).count(), heard(false).min());
-        // Of two equal halves, the one without the smallest address.
+        // Of two equal halves, the one without the smallest address must rejoin.
         ours.0 < theirs.0 || (ours.0 == theirs.0 && theirs.1 < ours.1)
     }
 
-    /// Comes back as somebody new who knows only whom we still hear, by way of `member`. Told of our
-    /// opinions, the others would each have to prove that they live.
+    /// Rejoins through `member` under a new identity, which knows only the members that we do not suspect. If we
+    /// spread our suspicions, each of the suspects would have to prove that it is alive.
     pub(super) fn rejoin(&mut self, member: Gossiper) -> Vec<Change> {
         let Some(renewed) = self.foca.identity().renew() else { return Vec::new() };
         let (heard, doubtful): (Vec<_>, Vec<_>) = self
@@ -41,7 +42,7 @@ impl Members {
         self.timers.clear();
         let _ = self.foca.apply_many(heard.into_iter(), false, &mut self.runtime);
         let _ = self.foca.announce(member, &mut self.runtime);
-        // Nobody looks after them any more; who lives comes up again.
+        // They are no longer watched; those that are alive come up again.
         let doubtful = doubtful.into_iter().map(|(id, _)| Change::Down(id.node()));
         doubtful.chain([Change::Rejoined]).collect()
     }

@@ -8,10 +8,10 @@ use foca::{Codec, Header, Member, Message, PostcardCodec, Timer};
 
 use super::{Change, Gossiper, Members};
 
-/// Suspects that are told when we hear somebody again: the others learn of it from those that are.
+/// Limit on the suspects that are notified when messages arrive again. Those spread the suspicion to the others.
 const TOLD_MAX: usize = 16;
 
-/// Whose time this timer ends.
+/// The suspect whose time-out this timer is.
 pub(super) fn ended_by(timer: &Timer<Gossiper>) -> Option<Gossiper> {
     match timer {
         Timer::ChangeSuspectToDown { member_id, .. } => Some(*member_id),
@@ -20,11 +20,11 @@ pub(super) fn ended_by(timer: &Timer<Gossiper>) -> Option<Gossiper> {
 }
 
 impl Members {
-    /// Tells the suspect what it is to take back. It answers under its next incarnation.
+    /// Notifies the suspect of the suspicion that it has to deny. It answers under its next incarnation.
     fn tell_suspect(&self, suspect: &Gossiper) -> Option<Change> {
         let known = self.foca.iter_members().find(|member| member.id() == suspect)?;
-        // A number that stands for no probe of ours: the answer counts for its sender alone. Nor does the suspect learn
-        // anything of us from our incarnation.
+        // This number belongs to no probe of ours, so the answer tells only about its sender. An incarnation of 0
+        // tells the suspect nothing about us.
         let header = Header {
             src: *self.foca.identity(),
             src_incarnation: 0,
@@ -40,16 +40,16 @@ impl Members {
         Some(Change::Datagram { to: suspect.addr, bytes })
     }
 
-    /// Tells those whose timers are younger than that one: we suspect them ourselves, or we were isolated, and they
-    /// need not have heard of it.
+    /// Notifies suspects whose timers are younger than `timer`: we suspect them ourselves, or we were isolated. They
+    /// may not know of it yet.
     pub(super) fn tell_suspects_since(&self, timer: u64) -> Vec<Change> {
         let younger = self.timers.iter().filter(|((_, number), _)| *number > timer);
         let suspects = younger.filter_map(|(_, timer)| ended_by(timer)).take(TOLD_MAX);
         suspects.filter_map(|suspect| self.tell_suspect(&suspect)).collect()
     }
 
-    /// Foca tells suspects that they are down when their time is up, also those that have shown since that they live;
-    /// and these would come back as if they had been.
+    /// When a suspect's time is up, foca notifies it that it is down, even if it has proven since that it is alive.
+    /// Such a member would then rejoin without need, so its notification is dropped.
     pub(super) fn spare_the_living(&self, suspect: Option<Gossiper>, news: &mut Vec<Change>) {
         let is_active = |suspect: &Gossiper| self.foca.iter_members().any(|member| member.id() == suspect);
         if let Some(living) = suspect.filter(is_active) {

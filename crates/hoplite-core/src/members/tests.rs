@@ -7,7 +7,8 @@ fn member(port: u16, seeds: impl IntoIterator<Item = u16>) -> (NodeId, Members) 
     (node, Members::new(&config))
 }
 
-/// Runs gossip among `nodes` until `until`; returns who saw whom come up and go down.
+/// Runs gossip among `nodes` until `until`. Returns every member that came up or went down, with the node that saw
+/// it.
 fn run(nodes: &mut [(NodeId, Members)], from: Duration, until: Duration) -> Vec<(NodeId, Change)> {
     let mut seen = Vec::new();
     let mut now = from;
@@ -37,7 +38,7 @@ fn run(nodes: &mut [(NodeId, Members)], from: Duration, until: Duration) -> Vec<
     seen
 }
 
-/// Runs gossip while nobody hears anybody.
+/// Runs gossip while no node receives any message.
 fn run_apart(nodes: &mut [(NodeId, Members)], from: Duration, until: Duration) -> Vec<(NodeId, Change)> {
     let apart = nodes.chunks_mut(1);
     apart.flat_map(|alone| run(alone, from, until)).collect()
@@ -87,7 +88,7 @@ fn who_shows_in_time_that_it_lives_is_not_told_that_it_is_dead() {
 fn who_did_not_run_suspects_nobody_for_it() {
     let mut nodes: Vec<_> = (1..=4).map(|port| member(port, (port > 1).then_some(1))).collect();
     run(&mut nodes, Duration::ZERO, Duration::from_secs(10));
-    // All stand still for a minute, then go on with what they had in hand.
+    // All processes pause for a minute, then continue with the messages under way.
     let seen = run(&mut nodes, Duration::from_secs(70), Duration::from_secs(80));
     assert_eq!(seen, []);
 }
@@ -201,7 +202,7 @@ fn the_halves_of_a_split_find_each_other_again() {
         run(&mut all, Duration::from_secs(100), Duration::from_secs(110));
         let alive: Vec<_> = all.iter().map(|(_, members)| members.alive).collect();
         assert_eq!(alive, [5; 6]);
-        // And they look after each other as before.
+        // And they watch each other as before.
         let (dead, _) = all.swap_remove(victim);
         let seen = run(&mut all, Duration::from_secs(110), Duration::from_secs(112));
         assert_eq!(seen.iter().filter(|(_, change)| *change == Change::Down(dead)).count(), 5);
@@ -226,8 +227,8 @@ fn rubbish_is_ignored() {
     assert_eq!(members.on_datagram(Duration::ZERO, &[1, 2, 3]), []);
 }
 
-/// Each node runs only now and then, a moment at a time, one after the other; it reads what has come, then looks at
-/// its timers.
+/// Each node runs only from time to time, for a moment, one after the other. It reads its messages, then runs its
+/// timers.
 fn run_starved(
     nodes: &mut [(NodeId, Members)],
     from: Duration,
@@ -258,7 +259,7 @@ fn run_starved(
     seen
 }
 
-/// What a node did not hear while it did not run is nobody's silence; but it must not go on like that for ever.
+/// A starved node must not count missed messages against others. But it must detect dead ones in the end.
 #[test]
 fn the_starved_take_nobody_living_for_dead_and_notice_the_dead_in_the_end() {
     for every_ms in [100, 200, 350, 500, 1000] {

@@ -27,23 +27,23 @@ const F32_INFINITY: u32 = 0x7f80_0000;
 const F16_SIGN: u32 = 0x8000;
 const F16_EXPONENT: u32 = 0x7c00;
 const F16_MANTISSA: u32 = 0x03ff;
-/// Make a NaN quiet, as the CPU's conversions do.
+/// Bits that make a NaN quiet, as the CPU's conversions do.
 const F16_QUIET: u32 = 0x0200;
 const BF16_QUIET: u32 = 0x0040;
 /// float32 has 13 more bits of mantissa than float16.
 const F16_MANTISSA_SHIFT: u32 = 13;
-/// 2^112: float32's exponent bias is 127, float16's 15. Multiplying by it is exact, and makes
-/// subnormal float16 normal float32.
+/// 2^112: float32's exponent bias is 127, float16's is 15. Multiplying by it is exact, and turns subnormal float16
+/// into normal float32.
 const F16_REBIAS: f32 = power_of_two(112);
 /// The first power of two above float16's range.
 const F16_OVERFLOW: f32 = power_of_two(16);
-/// Multiplied by 2^112, what rounds to no finite float16 becomes infinite; a multiplication by
-/// 2^-110 then brings all else back to four times its value.
+/// After a multiplication by 2^112, values beyond the finite float16 are infinite. A multiplication by 2^-110 then
+/// brings all others back to four times their value.
 const F16_TO_INFINITY: f32 = power_of_two(112);
 const F16_FROM_INFINITY: f32 = power_of_two(-110);
 /// 2^-14 as a float32, the least normal float16.
 const F16_NORMAL_MIN: u32 = power_of_two(-14).to_bits();
-/// Fifteen exponents up.
+/// Fifteen exponents higher.
 const F16_ROUNDING_BIAS: u32 = 15 << 23;
 
 const fn power_of_two(exponent: i32) -> f32 {
@@ -58,8 +58,8 @@ fn f32_from_f16(half: u32) -> f32 {
     f32::from_bits(scaled.to_bits() | special | (half & F16_SIGN) << 16)
 }
 
-/// The method of Marat Dukhan's FP16 library: let a float32 addition do the rounding, by adding a
-/// power of two so much larger than the value that just float16's mantissa is left of it.
+/// The method of Marat Dukhan's FP16 library: a float32 addition does the rounding. It adds a power of two so much
+/// larger than the value that only float16's mantissa bits of the value remain.
 #[inline(always)]
 fn f16_from_f32(value: f32) -> u32 {
     let bits = value.to_bits();
@@ -67,7 +67,7 @@ fn f16_from_f32(value: f32) -> u32 {
     let scaled = (f32::from_bits(magnitude) * F16_TO_INFINITY) * F16_FROM_INFINITY;
     let exponent = (magnitude & F32_INFINITY).max(F16_NORMAL_MIN);
     let rounded = (f32::from_bits(exponent + F16_ROUNDING_BIAS) + scaled).to_bits();
-    // A mantissa rounded up to the next power of two carries into the exponent by this addition.
+    // A mantissa that was rounded up to the next power of two carries into the exponent in this addition.
     let number = ((rounded >> F16_MANTISSA_SHIFT) & F16_EXPONENT) + (rounded & 0xfff);
     let nan = F16_EXPONENT | F16_QUIET | ((magnitude >> F16_MANTISSA_SHIFT) & F16_MANTISSA);
     let half = if magnitude > F32_INFINITY { nan } else { number };
@@ -123,7 +123,7 @@ impl Lane for F16 {
     fn prod(a: f32, b: f32) -> f32 {
         a * b
     }
-    /// Of two zeros the first: NumPy's float16 loop differs from its float32 loop in this.
+    /// Of two zeros the first: here NumPy's float16 loop differs from its float32 loop.
     #[inline(always)]
     fn min(a: f32, b: f32) -> f32 {
         if a <= b || a.is_nan() {

@@ -8,8 +8,8 @@ use super::{bf16_from_f32, f16_from_f32, f32_from_f16, F16};
 use crate::kernel::{InPlace, Into};
 use crate::lane::Lane;
 
-/// Every float32 that matters for rounding to a half type: each half value, the middle to the
-/// next, and what lies just beside those, where `kept` is what the half type keeps of the bits.
+/// The float32 values that matter for rounding to a half type: each half value, the middle to the next one, and the
+/// neighbours of those. `dropped_bits` is the number of mantissa bits that the half type lacks.
 fn around(value: f32, dropped_bits: u32) -> impl Iterator<Item = f32> {
     let half_step = 1 << (dropped_bits - 1);
     let bits = value.to_bits();
@@ -18,7 +18,7 @@ fn around(value: f32, dropped_bits: u32) -> impl Iterator<Item = f32> {
         .map(move |add| f32::from_bits(bits.wrapping_add(add)))
 }
 
-/// A prime, so that a walk through all float32 in steps of it meets every kind of mantissa.
+/// A prime, so that steps of this size through all float32 meet every kind of mantissa.
 const STRIDE: usize = 4099;
 
 fn everywhere() -> impl Iterator<Item = f32> {
@@ -35,7 +35,7 @@ fn every_float16_is_read_right() {
 
 #[test]
 fn float16_is_rounded_to_nearest_even() {
-    // Subnormal float16 keep fewer bits: take the middles at every width a subnormal can have.
+    // Subnormal float16 keep fewer bits: test the middles at every width that a subnormal can have.
     let near = (0..=u16::MAX)
         .flat_map(|bits| (13..=24).flat_map(move |dropped| around(f16::from_bits(bits).to_f32(), dropped)));
     for value in near.chain(everywhere()) {
@@ -55,8 +55,8 @@ fn bfloat16_is_rounded_to_nearest_even() {
     }
 }
 
-/// Every float16 against a selection of others (and all the NaNs), at this CPU's best level and at
-/// the lowest: not one bit may depend on the machine a reduction happened to run on.
+/// Combines every float16 with a selection of others (and all NaNs), at this CPU's best level and at the lowest. No
+/// bit of a result may depend on the machine that ran the reduction.
 #[test]
 fn every_level_gives_the_same_bits() {
     let all: Vec<[u8; 2]> = (0..=u16::MAX).map(u16::to_le_bytes).collect();

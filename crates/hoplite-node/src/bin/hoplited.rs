@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
 
-/// The first signal asks the daemon to leave, the second to end at once.
+/// The first signal asks the daemon to leave, the second one to end at once.
 const SIGNALS_MAX: usize = 2;
 
 fn main() -> ExitCode {
@@ -47,14 +47,14 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     if let Some(niceness) = options.niceness {
-        // Of this thread alone; the others inherit it.
+        // For this thread only; the others inherit it.
         if let Err(error) = setpriority_process(None, niceness) {
             info!("cannot run at niceness {niceness}: {error}");
         }
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        // Before anything can be left behind by a signal.
+        // Before a signal could leave anything behind.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let daemon = Daemon::start(options).await?;
@@ -73,12 +73,12 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                 }
-                // Further ones mean nothing more.
+                // Further signals have no more effect.
                 let _ = ask.try_send(());
             }
         });
-        // As a task like those that read its sockets: to wake the future that the runtime blocks on costs a
-        // look at all sockets each time.
+        // Run as a task, like those that read its sockets. Waking the future that the runtime blocks on costs a check
+        // of all sockets each time.
         tokio::spawn(daemon.run(stop)).await?;
         Ok(())
     })

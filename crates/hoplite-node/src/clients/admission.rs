@@ -21,17 +21,17 @@ use tracing::debug;
 use super::life::Life;
 use super::{Host, GREETING_MAX};
 
-/// How long a client may take for its hello, which it sends at once; a process that is starved may take longer than
-/// one would think.
+/// How long a client may take to send its hello. It sends it at once, but a starved process may take surprisingly
+/// long.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pause after `accept` failed: descriptors have run out, and some may be closed meanwhile.
+/// Pause after a failed `accept`: descriptors have run out, and some may be closed meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a caller for whom there is no descriptor may take to hear that. Others wait behind it.
+/// How long a caller may take to read its refusal, if there is no descriptor for it. Others wait behind it.
 const REFUSAL_LINGER: Duration = Duration::from_millis(100);
 
-/// Who is let in.
+/// An admitted client.
 struct Guest {
     pid: u32,
     life: Life,
@@ -67,7 +67,7 @@ pub async fn serve(listener: UnixListener, host: Host) {
     }
 }
 
-/// A descriptor that is kept for the moment when there is no other one: with it, a caller can be told.
+/// A descriptor kept for the time when none is left. It allows telling a caller so.
 #[derive(Debug)]
 struct Reserve(Option<File>);
 
@@ -78,7 +78,7 @@ impl Reserve {
         reserve
     }
 
-    /// Whether it is there again.
+    /// Opens it again if necessary. Returns whether it is there.
     fn fill(&mut self) -> bool {
         if self.0.is_none() {
             self.0 = File::open("/dev/null").ok();
@@ -88,7 +88,8 @@ impl Reserve {
 }
 
 impl Host {
-    /// The client's connection and its place, if it is let in; `greeted` counts it until that is decided.
+    /// Returns the client's connection and its place, if it is admitted. `greeted` counts the caller until that is
+    /// decided.
     async fn greet<T>(
         &self,
         client: ClientId,
@@ -139,8 +140,8 @@ impl Host {
         Err(error.into())
     }
 
-    /// A place among the clients, and the watch over the process that takes it: one that is not watched may be gone for
-    /// ever while its child keeps the connection.
+    /// Takes a place among the clients, and watches the process that has it. An unwatched process may end while its
+    /// child keeps the connection for ever.
     fn admit(&self, stream: &UnixStream) -> Result<(Held, Life), Error> {
         let held = self.meters.clients.hold().ok_or_else(|| self.is_full())?;
         let life = Life::of(stream).map_err(|error| {
@@ -163,7 +164,7 @@ impl Host {
         Error::new(ErrorKind::LimitReached, message)
     }
 
-    /// The arena's descriptor goes with the first byte of the frame.
+    /// The arena's descriptor travels with the first byte of the frame.
     async fn send_welcome(&self, stream: &mut UnixStream, welcome: &Answer) -> io::Result<()> {
         let mut frame = BytesMut::new();
         encode(welcome, &mut frame);
@@ -174,8 +175,8 @@ impl Host {
         stream.write_all(&frame).await
     }
 
-    /// Nobody could be accepted. Callers wait in the kernel's queue; if it is descriptors that are missing, the first
-    /// one is told so, unless there are some again.
+    /// No caller could be accepted; callers wait in the kernel's queue. If descriptors are missing, the first caller
+    /// is told so, unless some have become free.
     async fn accept_without(
         &self,
         listener: &UnixListener,
@@ -191,7 +192,7 @@ impl Host {
             reserve.fill();
             return None;
         }
-        // The kernel looks for a descriptor first: perhaps nobody has called.
+        // The kernel takes a descriptor first, so perhaps there is no caller.
         let accepted = tokio::time::timeout(ACCEPT_PAUSE, listener.accept()).await;
         let has_room = reserve.fill();
         let Ok(Ok((mut stream, _))) = accepted else { return None };
@@ -201,7 +202,7 @@ impl Host {
         let message = format!("node {} has no descriptor left for a client: {error}", self.node);
         let refusing = async {
             refuse(&mut stream, 0, Error::new(ErrorKind::LimitReached, message)).await?;
-            // Its hello: who says it to a connection that is closed may not hear the answer.
+            // Read its hello: a caller that sends it to a closed connection may not receive the answer.
             read_hello::<Call>(&mut stream).await
         };
         let _ = tokio::time::timeout(REFUSAL_LINGER, refusing).await;

@@ -21,17 +21,17 @@ use super::watch;
 #[derive(Debug)]
 pub(super) enum Life {
     Watched(AsyncFd<OwnedFd>),
-    /// It has ended before it could be watched.
+    /// It ended before it could be watched.
     Over,
-    /// The kernel (before 5.3) or its process namespace does not let us watch it: its connection alone tells.
+    /// The kernel (before 5.3) or the process's namespace allows no watching: only its connection shows its end.
     Unknown,
 }
 
 impl Life {
-    /// Of the process at the other end, as the kernel knows it.
+    /// The life of the process at the other end, as the kernel knows it.
     ///
     /// # Errors
-    /// Where there is no descriptor to watch it by.
+    /// If there is no descriptor for watching it.
     pub(super) fn of(stream: &UnixStream) -> io::Result<Life> {
         match Life::watched(stream) {
             Ok(process) => Ok(Life::Watched(process)),
@@ -47,7 +47,7 @@ impl Life {
     fn watched(stream: &UnixStream) -> io::Result<AsyncFd<OwnedFd>> {
         let pid = stream.peer_cred()?.pid().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| io::Error::other("it has no id here"))?;
-        // It has just said hello, so that its id is not another's yet.
+        // It has just sent its hello, so its id does not belong to another process yet.
         watch(pidfd_open(pid, PidfdFlags::NONBLOCK)?, Interest::READABLE)
     }
 

@@ -33,30 +33,31 @@ use tracing::{debug, warn};
 pub use admission::serve;
 use life::Life;
 
-/// Bytes of answers that may wait for one client: several of the longest (`IDS_MAX` ids ready). A
-/// client this far behind does not read at all.
+/// Limit on the queued bytes of answers to one client: several of the longest answers (`IDS_MAX` ids ready). A client
+/// this far behind does not read at all.
 pub const CLIENT_OUTBOX_BYTES_MAX: usize = 16 << 20;
 
-/// From so many on, a client is shown small objects instead of being told their bytes: it may have asked for as many as
-/// it may have calls open before it reads the first answer, and all of these are not to come to more than may wait.
+/// With this many queued bytes, a client gets views of small objects instead of their bytes. Before it reads the
+/// first answer, a client may have requested as many objects as it may have calls open. Their bytes must not exceed
+/// the limit of the queue.
 pub const CLIENT_TOLD_BYTES_MAX: usize = 1 << 20;
 
-/// Pause until answers are tried again for which the socket had no room, when there is no descriptor to wait by.
+/// Pause before answers are sent again to a full socket, if there is no descriptor for waiting.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Clients at a time, unless told otherwise: many times the processors of any host, and two descriptors each.
+/// Default limit on the clients: many times the processors of any host, with two descriptors each.
 pub const CLIENTS_MAX: usize = 4096;
 
-/// Callers whose hello is awaited; more wait in the kernel's queue.
+/// Limit on the callers whose hello is awaited; more wait in the kernel's queue.
 const GREETING_MAX: usize = 256;
 
-/// Read at once: several calls, or the largest small object.
+/// Bytes read at once: several calls, or the largest small object.
 const READ_BYTES: usize = 128 << 10;
 
-/// What happens on clients' connections.
+/// An event on a client's connection.
 #[derive(Debug)]
 pub enum ClientEvent {
-    /// Welcomed; answers go into the outbox.
+    /// The client was admitted; its answers go into the outbox.
     Joined {
         client: ClientId,
         outbox: Arc<Outbox>,
@@ -66,13 +67,13 @@ pub enum ClientEvent {
         call: u64,
         request: Request,
     },
-    /// The connection is over, after `Joined`.
+    /// The connection has ended, after `Joined`.
     Gone {
         client: ClientId,
     },
 }
 
-/// How many clients there are, and callers that may become some.
+/// The numbers of clients, and of callers that are not admitted yet.
 #[derive(Clone, Debug)]
 pub struct Meters {
     clients: Arc<Meter>,
@@ -96,7 +97,7 @@ impl Meters {
     }
 }
 
-/// What every connection needs to know.
+/// The data that all connections share.
 #[derive(Clone, Debug)]
 pub struct Host {
     pub node: NodeId,
@@ -107,7 +108,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Serves a client that was welcomed, to its end.
+    /// Serves an admitted client until it ends.
     async fn attend(&self, client: ClientId, stream: UnixStream, life: Life) {
         let outbox = Arc::new(Outbox::new(CLIENT_OUTBOX_BYTES_MAX));
         if self.events.send(ClientEvent::Joined { client, outbox: outbox.clone() }).await.is_err() {
@@ -131,8 +132,8 @@ impl Host {
         outbox: &Outbox,
     ) -> Result<(), FrameError> {
         let socket = stream.into_std()?;
-        // For reading only: else every answer that the client takes would wake this process, to tell that
-        // there is room for more.
+        // Watched for reading only. Otherwise each answer that the client reads would wake this process, to report
+        // free space.
         let socket = watch(socket, Interest::READABLE)?;
         tokio::select! {
             ended = self.relay_calls(client, &socket, &life) => ended,
@@ -141,8 +142,8 @@ impl Host {
         }
     }
 
-    /// Until the client closes the connection, or its process has ended and all that it said is read: a child
-    /// that it forked may have the connection open for ever.
+    /// Runs until the client closes the connection, or until its process has ended and everything that it sent is
+    /// read. A forked child may keep the connection open for ever.
     async fn relay_calls(
         &self,
         client: ClientId,
@@ -173,7 +174,7 @@ impl Host {
                 Ok((0, _)) => return Err(FrameError::Closed),
                 Ok((received, _)) => {
                     deframer.push(&scratch[..received]);
-                    // That was all: a look that finds nothing is spared.
+                    // That was everything: a further read, which would find nothing, is saved.
                     received < scratch.len()
                 }
                 Err(Errno::AGAIN) if has_ended => return Err(FrameError::Closed),
@@ -202,7 +203,7 @@ async fn write_answers(outbox: &Outbox, socket: &StdUnixStream) -> io::Result<()
     Ok(())
 }
 
-/// Waits until the client has taken some of what lies in its socket.
+/// Waits until the client has read some bytes from its socket.
 async fn room(socket: &StdUnixStream) -> io::Result<()> {
     let watched = socket.try_clone().and_then(|socket| watch(socket, Interest::WRITABLE));
     match watched {

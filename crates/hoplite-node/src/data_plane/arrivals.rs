@@ -15,14 +15,14 @@ use super::stall_timer::StallTimer;
 /// What to do with a transfer when it arrives.
 #[derive(Debug)]
 pub(super) enum Expected {
-    /// Carry it out, on the spot.
+    /// Run it at once.
     Receive(Box<Receive>),
-    /// Hand the bundle to the fold it belongs to; or, if others share the bundle, put the bytes into its sum.
+    /// Hand the bundle to the fold of this stream. If others share the bundle, put the bytes into the fold's sum.
     FoldStream { orders: mpsc::UnboundedSender<Command>, sum: SharedSum },
 }
 
 impl Expected {
-    /// How far it has come before its first byte.
+    /// The number of bytes present before its first byte.
     fn watermark(&self) -> u64 {
         match self {
             Expected::Receive(receive) => receive.offset,
@@ -38,8 +38,8 @@ struct Awaited {
     stall_timer: StallTimer,
 }
 
-/// Filled by the control thread before the sender is told to start, emptied by whichever
-/// connection brings the transfer.
+/// The control thread adds an entry before the sender is asked to start. The connection that brings the transfer
+/// removes it.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals(Mutex<HashMap<TransferId, Awaited>>);
 
@@ -49,7 +49,7 @@ impl Arrivals {
         self.lock().insert(transfer, awaited);
     }
 
-    /// The transfer has arrived on a connection from `from`; only that peer can claim it, once.
+    /// The transfer has arrived on a connection from `from`. Only that peer can claim it, once.
     pub(super) fn claim(&self, transfer: TransferId, from: NodeId) -> Option<Expected> {
         let mut awaited = self.lock();
         match awaited.get(&transfer) {
@@ -58,14 +58,14 @@ impl Arrivals {
         }
     }
 
-    /// It is not wanted any more.
+    /// The transfer is not wanted any more.
     pub(super) fn forget(&self, transfer: TransferId) {
         // Dropped outside of the lock: a `Receive` reports its end when dropped.
         let forgotten = self.lock().remove(&transfer);
         drop(forgotten);
     }
 
-    /// Reports those that have been awaited for another `after`.
+    /// Reports the transfers that have been awaited for another `after`.
     pub(super) fn stalled(&self, now: Instant, after: Duration) -> Vec<Input> {
         let report = |(&transfer, known): (_, &mut Awaited)| {
             let watermark = known.expected.watermark();
@@ -77,7 +77,7 @@ impl Arrivals {
         self.lock().iter_mut().filter_map(report).collect()
     }
 
-    /// When [`Arrivals::stalled`] may have something to report.
+    /// The earliest time at which [`Arrivals::stalled`] may report something.
     pub(super) fn next_due(&self, after: Duration) -> Option<Instant> {
         self.lock().values().map(|known| known.stall_timer.due(after)).min()
     }

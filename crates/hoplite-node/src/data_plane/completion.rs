@@ -3,8 +3,8 @@
 use hoplite_core::io::Input;
 use tokio::sync::mpsc;
 
-/// Owned by a job. Dropped without [`Completion::conclude`] (the job panicked, was never claimed, or
-/// its thread ended) it reports the job as broken.
+/// Owned by a job. If it is dropped without [`Completion::conclude`] (the job panicked, was never claimed, or its
+/// thread ended), it reports the job as broken.
 #[derive(Debug)]
 pub(super) struct Completion {
     inputs: mpsc::UnboundedSender<Input>,
@@ -24,7 +24,7 @@ impl Completion {
 impl Drop for Completion {
     fn drop(&mut self) {
         if let Some(input) = self.broken.take() {
-            // Nobody listens any more when the daemon ends.
+            // The receiver is gone when the daemon ends.
             let _ = self.inputs.send(input);
         }
     }

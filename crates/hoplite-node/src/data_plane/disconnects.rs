@@ -7,19 +7,19 @@ use hoplite_types::NodeId;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::Notify;
 
-/// One bell per peer that has connections here.
+/// One notification per peer that has connections here.
 #[derive(Debug, Default)]
 pub(super) struct Disconnects(Mutex<HashMap<NodeId, Arc<Notify>>>);
 
 impl Disconnects {
-    /// Done when `peer` is next declared gone.
+    /// Completes when `peer` is next declared gone.
     pub(super) fn watch(&self, peer: NodeId) -> OwnedNotified {
         let mut bells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !bells.contains_key(&peer) {
-            // Peers come and go for ever: forget those without connections.
+            // Peers come and go for ever: remove those without connections.
             bells.retain(|_, bell| Arc::strong_count(bell) > 1);
         }
-        // Hears the bell from now on, polled or not.
+        // It is notified from now on, polled or not.
         bells.entry(peer).or_default().clone().notified_owned()
     }
 

@@ -6,21 +6,21 @@ use hoplite_net::Bundle;
 use hoplite_wire::{body_bytes, decode, FRAME_HEADER_BYTES};
 use minicbor::Decode;
 
-/// Room made for a long frame on the word of its length alone.
+/// Most space reserved for a long frame because of its announced length alone.
 const READ_BYTES_MAX: usize = 64 << 10;
 
-/// The frame in the making.
+/// The received part of a frame.
 #[derive(Debug, Default)]
 pub(super) struct Framing {
     bytes: Vec<u8>,
 }
 
 impl Framing {
-    /// Takes what one read gives. `None`: there is more to come of the frame.
+    /// Reads once. `None` if more of the frame is to come.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing is there; what the kernel or the decoder reports, after which the bundle is of no
-    /// more use.
+    /// `WouldBlock` if no bytes are there; otherwise the kernel's or the decoder's error, after which the bundle
+    /// cannot be used any more.
     pub(super) fn read<T>(&mut self, bundle: &mut Bundle) -> io::Result<Option<T>>
     where
         T: for<'b> Decode<'b, ()>,

@@ -2,11 +2,11 @@
 
 use hoplite_types::limits::{GRAIN_BYTES_MAX, GRAIN_BYTES_MIN};
 
-/// A relay adds one grain's time per hop: about a hundredth of the object's for six hops together.
-/// At 128 grains, 32 MiB over seven hops took 1.09 of the wire's time.
+/// A relay adds one grain's time per hop: about a hundredth of the object's time for six hops together. With 128
+/// grains, 32 MiB over seven hops took 1.09 of the wire's time.
 const GRAINS_PER_OBJECT: u64 = 512;
 
-/// The grain at which an object of `size` bytes is passed on while it arrives.
+/// The grain for forwarding an object of `size` bytes while it arrives.
 pub(super) fn grain(size: u64) -> u64 {
     (size / GRAINS_PER_OBJECT).clamp(GRAIN_BYTES_MIN as u64, GRAIN_BYTES_MAX as u64)
 }

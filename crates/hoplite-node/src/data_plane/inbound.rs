@@ -16,7 +16,7 @@ use super::multiplex::Incoming;
 use super::thread::Load;
 use super::Shared;
 
-/// As [`serve`], with a bundle that comes from another thread's poller.
+/// As [`serve`], for a bundle that comes from another thread's poller.
 pub(super) async fn serve_handed_over(
     load: Load,
     shared: Arc<Shared>,
@@ -30,8 +30,8 @@ pub(super) async fn serve_handed_over(
     }
 }
 
-/// Serves the bundle until its end, or until the peer is `disconnected`. Dropping it is what the
-/// sender sees of any failure.
+/// Serves the bundle until it ends, or until the peer is `disconnected`. After any failure the bundle is dropped,
+/// which tells the sender.
 pub(super) async fn serve(
     load: Load,
     shared: Arc<Shared>,
@@ -74,7 +74,7 @@ pub(super) async fn serve(
                 }
             }
             Some(Expected::FoldStream { orders: fold, .. }) => {
-                // The fold polls all of its streams on one thread, which need not be this one.
+                // The fold polls all of its streams on one thread, which may be another one.
                 match bundle.detach() {
                     Ok(bundle) => drop(fold.send(Command::Arrived { head, bundle })),
                     Err(error) => {

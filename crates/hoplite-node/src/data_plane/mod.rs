@@ -64,10 +64,10 @@ use sends::Sending;
 pub use sends::Way;
 use thread::DataThread;
 
-/// How long data threads may take to end: jobs give way after each grain, well within this.
+/// How long data threads may take to end. Jobs yield after each grain, which is much less.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What data threads tell the rest of the daemon about. Bytes since the start.
+/// Counters that data threads share with the rest of the daemon. Bytes since the start.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub sent_bytes: AtomicU64,
@@ -81,58 +81,58 @@ impl Counters {
     }
 }
 
-/// What all jobs have in common.
+/// The data that all jobs share.
 #[derive(Debug)]
 struct Shared {
     me: NodeId,
-    /// Unbounded, but never long: each job the core started sends at most two inputs per stream, and one
-    /// more for every `stall_after` that the stream stands still.
+    /// Unbounded, but never long: each job sends at most two inputs per stream, and one more for every `stall_after`
+    /// that the stream stands still.
     inputs: mpsc::UnboundedSender<Input>,
     arrivals: Arrivals,
     disconnects: Disconnects,
     shortage: Arc<Shortage>,
     counters: Counters,
-    /// Numbers the bundles that are dialled here.
+    /// The number of the last bundle dialled here.
     last_bundle: AtomicU64,
-    /// How long a stream may bring nothing before it is reported, and again each time.
+    /// How long a stream may bring no bytes before it is reported, and between two reports.
     stall_after: Duration,
 }
 
-/// The sources and streams of a fold, its copies looked up.
+/// The sources and streams of a fold; the sources as copies.
 #[derive(Debug, Default)]
 pub struct Inputs {
     pub sources: Vec<Arc<Copy>>,
     pub streams: Vec<(TransferId, NodeId)>,
 }
 
-/// The way to a fold.
+/// The control thread's handle of a running fold.
 #[derive(Debug)]
 struct Folding {
     commands: mpsc::UnboundedSender<fold::Command>,
     sum: SharedSum,
 }
 
-/// The control thread's handle on all data threads.
+/// The control thread's handle of all data threads.
 #[derive(Debug)]
 pub struct DataPlane {
     shared: Arc<Shared>,
     threads: Vec<DataThread>,
     receives: HashMap<TransferId, Arc<Notify>>,
     sends: HashMap<SendId, Sending>,
-    /// Who sends a group's transfers to a node; closed when it has ended.
+    /// The order queues of the tasks that send a group's transfers to a node. Closed when the task has ended.
     groups: HashMap<(NodeId, ReductionId), mpsc::UnboundedSender<Order>>,
     folds: HashMap<FoldId, Folding>,
     arrived: usize,
-    /// When to look after transfers that have not arrived.
+    /// The next time to check for transfers that have not arrived.
     next_look: Option<Instant>,
 }
 
 impl DataPlane {
-    /// Starts `threads` threads; what their jobs have to report goes to `inputs`, streams that have
-    /// brought nothing for `stall_after` among it.
+    /// Starts `threads` threads. Their jobs report to `inputs`, also about streams that have brought no bytes for
+    /// `stall_after`.
     ///
     /// # Errors
-    /// If the system gives no more threads or pollers.
+    /// If the system provides no more threads or pollers.
     pub fn start(
         me: NodeId,
         threads: usize,
@@ -161,7 +161,7 @@ impl DataPlane {
         &self.shared.counters
     }
 
-    /// What this host has run out of; for all who make connections.
+    /// The shortages of this host, for all code that makes connections.
     pub fn shortage(&self) -> Arc<Shortage> {
         self.shared.shortage.clone()
     }
@@ -170,10 +170,10 @@ impl DataPlane {
         self.shared.shortage.gauges().into()
     }
 
-    /// Bulk connections that `from` dialled. Bundles go round the threads and stay there.
+    /// Takes bulk connections that `from` dialled. Bundles are distributed over the threads in turn, and stay there.
     ///
     /// # Errors
-    /// If the kernel cannot take them from this thread's poller.
+    /// If the kernel cannot remove them from this thread's poller.
     pub fn arrive(&mut self, from: NodeId, bundle: Bundle) -> io::Result<()> {
         let bundle = bundle.detach()?;
         self.arrived = (self.arrived + 1) % self.threads.len();
@@ -189,7 +189,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// `Output::Receive`. Registered when this returns: the peer may be told to start.
+    /// `Output::Receive`. The transfer is registered when this returns: the peer may then be asked to start.
     pub fn receive(&mut self, transfer: TransferId, from: NodeId, copy: Arc<Copy>, offset: u64) {
         let stop = Arc::new(Notify::new());
         self.receives.insert(transfer, stop.clone());
@@ -200,7 +200,7 @@ impl DataPlane {
     }
 
     pub fn stop_receive(&mut self, transfer: TransferId) {
-        // If nothing has arrived for it yet, forgetting it is its end.
+        // If it has not arrived yet, forgetting it ends it.
         self.shared.arrivals.forget(transfer);
         if let Some(stop) = self.receives.get(&transfer) {
             stop.notify_one();
@@ -225,7 +225,7 @@ impl DataPlane {
         if let Some(folding) = self.folds.remove(&fold) {
             let streams = added.streams.clone();
             self.expect_streams(&streams, &folding);
-            // A fold that has ended takes no more orders; its end is on the way to the core.
+            // A fold that has ended accepts no more orders. Its end is queued for the core.
             if folding.commands.send(fold::Command::Amend { rule, added }).is_err() {
                 streams.iter().for_each(|&(transfer, _)| self.shared.arrivals.forget(transfer));
             }
@@ -239,7 +239,7 @@ impl DataPlane {
         }
     }
 
-    /// Looks at what a job reports on its way to the core: ended jobs take no more orders.
+    /// Checks a job's report on its way to the core: jobs that have ended take no more orders.
     pub fn on_input(&mut self, input: &Input) {
         match input {
             Input::ReceiveEnded { transfer, .. } => drop(self.receives.remove(transfer)),
@@ -249,26 +249,26 @@ impl DataPlane {
         }
     }
 
-    /// When [`DataPlane::stalled`] is to be called.
+    /// When to call [`DataPlane::stalled`].
     pub fn next_look(&self) -> Option<Instant> {
         self.next_look
     }
 
-    /// Transfers that should have arrived long ago.
+    /// Reports transfers that should have arrived long ago.
     pub fn stalled(&mut self, now: Instant) -> Vec<Input> {
         let stalled = self.shared.arrivals.stalled(now, self.shared.stall_after);
         self.next_look = self.shared.arrivals.next_due(self.shared.stall_after);
         stalled
     }
 
-    /// Closes idle connections to and from a peer that is gone. Those in use end with the transfers on
-    /// them, which the core stops.
+    /// Closes idle connections to and from a peer that is gone. Connections in use end with their transfers, which
+    /// the core stops.
     pub fn forget(&self, peer: NodeId) {
         self.threads.iter().for_each(|thread| thread.pool().forget(peer));
         self.shared.disconnects.on_gone(peer);
     }
 
-    /// Ends all threads; their jobs are dropped where they are. Waits for [`STOP_TIMEOUT`] at most.
+    /// Ends all threads, and drops their jobs at the point they have reached. Waits for [`STOP_TIMEOUT`] at most.
     pub fn stop(self) {
         let stopping: Vec<_> = self.threads.into_iter().map(DataThread::stop).collect();
         let deadline = Instant::now() + STOP_TIMEOUT;
@@ -281,7 +281,7 @@ impl DataPlane {
 
     fn expect(&mut self, transfer: TransferId, from: NodeId, expected: Expected) {
         self.shared.arrivals.expect(transfer, from, expected);
-        // What is awaited already is due earlier.
+        // Transfers that are awaited already are due earlier.
         self.next_look.get_or_insert_with(|| Instant::now() + self.shared.stall_after);
     }
 
@@ -292,8 +292,8 @@ impl DataPlane {
         }
     }
 
-    /// `key` chooses among equals, so that the same peer or copy comes to the same thread (and its
-    /// idle connections) while nothing else is going on.
+    /// `key` decides between equally loaded threads. So the same peer or copy gets the same thread (and its idle
+    /// connections) while there is no other load.
     fn least_loaded(&self, key: u64) -> &DataThread {
         let first = key as usize % self.threads.len();
         let (before, after) = self.threads.split_at(first);

@@ -1,6 +1,6 @@
 //! One transfer into a copy: bytes go from the socket straight to their place in the arena.
 //!
-//! A sender that brings nothing is reported, and waited for: the core decides what to do about it.
+//! A sender that brings no bytes is reported, but not dropped: the core decides what to do about it.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::stall_timer::StallWatch;
 use super::{Counters, Shared};
 use crate::copies::Copy;
 
-/// `Output::Receive`, waiting for its connection or running on it.
+/// `Output::Receive`, before or after its connection has come.
 #[derive(Debug)]
 pub(super) struct Receive {
     pub(super) transfer: TransferId,
@@ -32,10 +32,10 @@ pub(super) struct Receive {
 }
 
 impl Receive {
-    /// Takes the transfer that `head` begins from `bundle`.
+    /// Receives the transfer that `head` begins from `bundle`.
     ///
     /// # Errors
-    /// [`Broken`] if it did not come to its trailer: the bundle is then of no more use.
+    /// [`Broken`] if the trailer was not received. The bundle cannot be used any more then.
     pub(super) async fn run(
         self,
         head: BulkHead,
@@ -56,7 +56,7 @@ impl Receive {
         kept
     }
 
-    /// Whether `head` begins what is expected. Says so if not.
+    /// Whether `head` begins the expected transfer. Logs a warning if not.
     pub(super) fn fits(&self, head: &BulkHead) -> bool {
         let expected = (self.offset, self.copy.size());
         let fits = (head.offset, head.size) == expected && self.copy.watermark() == self.offset;
@@ -113,7 +113,7 @@ impl Receive {
             Counters::add(&shared.counters.received_bytes, read);
             since_yield += read;
             if since_yield >= GRAIN_BYTES_MAX {
-                // Whoever forwards these bytes on this thread gets its turn at every grain.
+                // Tasks on this thread that forward these bytes get their turn at every grain.
                 since_yield = 0;
                 tokio::task::yield_now().await;
             }
@@ -121,7 +121,7 @@ impl Receive {
         watch.over(read_frame(bundle), || stalled(at)).await.map_err(|_| Broken)
     }
 
-    /// One read into the copy, of `bytes_max` at most, published at once.
+    /// One read into the copy, of at most `bytes_max` bytes, published at once.
     pub(super) fn read_some(
         &self,
         at: u64,

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use hoplite_core::io::Input;
 use hoplite_types::NodeId;
 
-/// Transfers shorter than this say more about latency than about rate.
+/// Shorter transfers tell more about latency than about rate.
 const MEASURED_BYTES_MIN: u64 = 256 << 10;
 
-/// A longer silence means that the sender had nothing to send: links whose grains take longer than
-/// this (13 MB/s and slower) come out too fast rather than every relayed transfer too slow.
+/// A longer gap means that the sender had nothing to send. So links whose grains take longer than this (13 MB/s and
+/// slower) are measured as too fast. Otherwise every relayed transfer would be measured as too slow.
 const FLOW_GAP_MAX: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
@@ -24,8 +24,8 @@ impl ReceiveRate {
         ReceiveRate { last: None, flowing: Duration::ZERO, bytes: 0 }
     }
 
-    /// `bytes` were read at `now`. The bytes that end a silence are not counted either: they may
-    /// have piled up meanwhile.
+    /// `bytes` were read at `now`. The bytes that end a gap are not counted either, since they may have piled up
+    /// during it.
     pub(super) fn on_read(&mut self, now: Instant, bytes: usize) {
         if let Some(gap) = self.last.map(|last| now.duration_since(last)) {
             if gap <= FLOW_GAP_MAX {
@@ -36,7 +36,7 @@ impl ReceiveRate {
         self.last = Some(now);
     }
 
-    /// What the core should know of `peer` now.
+    /// The measurement of the link from `peer` so far.
     pub(super) fn measured(&self, peer: NodeId) -> Option<Input> {
         if self.bytes < MEASURED_BYTES_MIN || self.flowing.is_zero() {
             return None;

@@ -56,7 +56,7 @@ impl Send {
             debug!(peer = %self.to, transfer = self.transfer.0, %error, "bulk connection broke");
             Err(Broken)
         });
-        // A bundle with half a transfer on it is dropped, which is how the receiver hears of it.
+        // A bundle with half a transfer on it is dropped; that is how the receiver learns of it.
         let outcome = outcome.map(|()| pool.put(self.to, bundle));
         Input::SendEnded { send, outcome }
     }
@@ -93,12 +93,12 @@ impl Send {
     }
 }
 
-/// A new bundle. That the peer's process is gone is told to the core.
+/// Dials a new bundle. If the peer's process is gone, this is reported to the core.
 pub(super) async fn dial(shared: &Shared, to: NodeId, connections: Connections) -> io::Result<Bundle> {
     let dialled = dial_bundle_with(&shared.shortage, &shared.last_bundle, (shared.me, to), connections).await;
     dialled.inspect_err(|error| {
         if is_shortage(error) {
-            // It is in the log already, once for all that meet it.
+            // It is in the log already, once for all connections that meet the shortage.
             return debug!(peer = %to, %error, "no bulk connection");
         }
         info!(peer = %to, %error, "no bulk connection");
@@ -108,7 +108,7 @@ pub(super) async fn dial(shared: &Shared, to: NodeId, connections: Connections) 
     })
 }
 
-/// Waits for what the copy brings, but not for a receiver that is gone.
+/// Waits for new bytes of the copy, but not for a receiver that is gone.
 async fn unless_closed<T>(bundle: &Bundle, waiting: impl std::future::Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
@@ -117,7 +117,7 @@ async fn unless_closed<T>(bundle: &Bundle, waiting: impl std::future::Future<Out
     }
 }
 
-/// Writes the bytes `from..to` of the copy from where they lie.
+/// Writes the bytes `from..to` directly from the copy.
 async fn write_bytes(bundle: &mut Bundle, following: &Following, from: u64, to: u64) -> io::Result<()> {
     let mut at = from;
     while at < to {

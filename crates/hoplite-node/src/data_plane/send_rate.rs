@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use hoplite_core::io::{Input, SendId};
 
-/// A transfer that waited for its own upstream for more than this share of its time says nothing of the network
-/// behind it: what came went straight into the socket's buffer.
+/// A transfer that waited for its own upstream for more than this share of its time tells nothing about the network
+/// behind it. Its bytes went straight into the socket's buffer.
 const WAITED_SHARE_MAX: f64 = 0.125;
 
 #[derive(Debug)]
@@ -19,12 +19,12 @@ impl SendRate {
         SendRate { began: now, waited: Duration::ZERO }
     }
 
-    /// For so long there was nothing to send.
+    /// Adds time in which there were no bytes to send.
     pub(super) fn on_waited(&mut self, time: Duration) {
         self.waited += time;
     }
 
-    /// What the core should know, now that `bytes` have been taken by the kernel.
+    /// The measurement for the core, when the kernel has taken `bytes`.
     pub(super) fn measured(&self, now: Instant, send: SendId, bytes: u64) -> Option<Input> {
         let took = now.duration_since(self.began);
         if took.is_zero() || self.waited > took.mul_f64(WAITED_SHARE_MAX) {

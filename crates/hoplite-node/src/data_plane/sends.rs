@@ -11,15 +11,15 @@ use super::multiplex::{self, Order, Outgoing};
 use super::{send, DataPlane};
 use crate::copies::Copy;
 
-/// How a transfer goes to its receiver.
+/// The connections that a transfer uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
     pub connections: Connections,
-    /// Which others it shares them with.
+    /// The group with whose transfers it shares them.
     pub group: Option<ReductionId>,
 }
 
-/// How to tell a send to stop.
+/// The way to stop a send.
 #[derive(Debug)]
 pub(super) enum Sending {
     Alone(Arc<Notify>),
@@ -56,13 +56,14 @@ impl DataPlane {
     pub fn stop_send(&mut self, send: SendId) {
         match self.sends.get(&send) {
             Some(Sending::Alone(stop)) => stop.notify_one(),
-            // If the group has ended, so has this.
+            // If the group's task has ended, so has this send.
             Some(Sending::InGroup(orders)) => drop(orders.send(Order::Stop(send))),
             None => {}
         }
     }
 
-    /// Gives the job to who sends the group's transfers to that node, or begins to; returns the way there.
+    /// Passes the job to the task that sends the group's transfers to that node; starts one if there is none. Returns
+    /// its order queue.
     fn send_in_group(
         &mut self,
         to: NodeId,
@@ -82,7 +83,7 @@ impl DataPlane {
         orders.send(order).expect("its other end is here");
         self.groups.insert((to, group), orders.clone());
         let outgoing = Outgoing::new(to, connections, self.shared.clone(), coming);
-        // Always the same thread for a peer: its idle connections are there.
+        // Always the same thread for a peer, which has its idle connections.
         let thread = &self.threads[to.hash64() as usize % self.threads.len()];
         thread.spawn(outgoing.run(thread.pool(), thread.load().busy()));
         orders

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, Sleep};
 
-/// Watches one stream. Looked at when a timer says so and told of every byte that is read anyway, so
-/// that it costs nothing per byte.
+/// Watches one stream. It is checked when a timer fires, and updated at each read, so that it costs nothing per byte.
 #[derive(Debug)]
 pub(super) struct StallTimer {
     since: Instant,
@@ -15,7 +14,7 @@ pub(super) struct StallTimer {
 }
 
 impl StallTimer {
-    /// Begins now.
+    /// Starts now.
     pub(super) fn new(now: Instant) -> Self {
         StallTimer { since: now, reports: 0 }
     }
@@ -25,13 +24,13 @@ impl StallTimer {
         *self = StallTimer::new(now);
     }
 
-    /// When to look again.
+    /// When to check again.
     pub(super) fn due(&self, after: Duration) -> Instant {
         self.since + after.saturating_mul(self.reports + 1)
     }
 
-    /// Whether another `after` has passed in silence. Noticed late, it proves nothing: this thread did not
-    /// run (paused, starved), and perhaps nor did the sender's; then it begins anew.
+    /// Whether another `after` has passed without bytes. A late check proves nothing: this thread did not run
+    /// (paused, starved), and perhaps the sender's did not either. Then the timer restarts.
     pub(super) fn is_reportable(&mut self, now: Instant, after: Duration) -> bool {
         let Some(late) = now.checked_duration_since(self.due(after)) else { return false };
         if late > after / 2 {
@@ -43,17 +42,17 @@ impl StallTimer {
     }
 }
 
-/// The silence of one stream that is waited for by a task of its own.
+/// The stall timer of a stream that has a task of its own.
 #[derive(Debug)]
 pub(super) struct StallWatch {
     stall_timer: StallTimer,
     after: Duration,
-    /// Set anew only when it has rung, so at most once per `after` however many bytes come.
+    /// Set again only after it has fired, so at most once per `after`, however many bytes come.
     alarm: Pin<Box<Sleep>>,
 }
 
 impl StallWatch {
-    /// Begins now. Must be called inside the runtime that will wait.
+    /// Starts now. Must be called inside the runtime that will wait.
     pub(super) fn new(after: Duration) -> Self {
         StallWatch { stall_timer: StallTimer::new(Instant::now()), after, alarm: Box::pin(sleep(after)) }
     }
@@ -62,7 +61,7 @@ impl StallWatch {
         self.stall_timer.restart(now);
     }
 
-    /// Waits for `brought`; `report` is called each time another `after` has passed in silence.
+    /// Waits for `brought`. Calls `report` each time that another `after` has passed without bytes.
     pub(super) async fn over<T>(&mut self, brought: impl Future<Output = T>, report: impl Fn()) -> T {
         let mut brought = pin!(brought);
         loop {

@@ -30,7 +30,7 @@ pub(super) fn peer(n: u16) -> NodeId {
 }
 
 impl Bench {
-    /// Streams are given so long to bring something that no test sees one reported.
+    /// The stall time-out is so long that no test sees a stall reported.
     pub(super) fn new() -> Self {
         Self::with_stall_after(NEVER)
     }
@@ -41,7 +41,7 @@ impl Bench {
         Bench { arena: Arena::create(64 << 20).unwrap(), data_plane, inputs, next: 4096 }
     }
 
-    /// A copy with nothing written.
+    /// An empty copy.
     pub(super) fn copy(&mut self, size: u64) -> Arc<Copy> {
         let extent = Extent::behind_block(self.next, size);
         self.next += (size + 64).next_multiple_of(64);
@@ -56,7 +56,7 @@ impl Bench {
         copy
     }
 
-    /// The next input for the core; rates are passed over.
+    /// The next input for the core, except measured rates.
     pub(super) async fn input(&mut self) -> Input {
         loop {
             match self.any_input().await {
@@ -73,12 +73,12 @@ impl Bench {
         input
     }
 
-    /// A bulk connection of `from`, past its hello.
+    /// A bulk connection of `from`, after its hello.
     pub(super) async fn connect(&mut self, from: NodeId) -> TcpStream {
         self.connect_parts(from, 1).await.remove(0)
     }
 
-    /// A bundle of `from`, past its hellos.
+    /// A bundle of `from`, after its hellos.
     pub(super) async fn connect_bundle(&mut self, from: NodeId, count: usize) -> Bundle {
         Bundle::new(self.connect_parts(from, count).await)
     }
@@ -95,7 +95,7 @@ impl Bench {
         dialled
     }
 
-    /// Ends the data plane; no job may have anything more to say.
+    /// Ends the data plane. No job may report anything more.
     pub(super) async fn finish(mut self) {
         self.data_plane.stop();
         while let Some(input) = self.inputs.recv().await {
@@ -106,7 +106,7 @@ impl Bench {
 }
 
 impl DataPlane {
-    /// How many transfers are awaited.
+    /// The number of awaited transfers.
     pub(super) fn awaited(&self) -> usize {
         self.shared.arrivals.len()
     }
@@ -141,7 +141,7 @@ pub(super) async fn trailer(stream: &mut (impl AsyncWrite + Unpin)) {
     write_frame(stream, &Seal::default()).await.unwrap();
 }
 
-/// A whole transfer.
+/// Sends a whole transfer.
 pub(super) async fn transfer(stream: &mut (impl AsyncWrite + Unpin), transfer: u64, bytes: &[u8]) {
     head(stream, transfer, 0, bytes.len() as u64).await;
     stream.write_all(bytes).await.unwrap();
@@ -166,14 +166,14 @@ impl Listening {
         Listening { listener, id }
     }
 
-    /// The next connection, its hello read.
+    /// The next connection, after its hello.
     pub(super) async fn accept(&self) -> TcpStream {
         let (stream, part) = self.accept_any().await;
         assert_eq!(part, None);
         stream
     }
 
-    /// The next bundle, of so many connections.
+    /// The next bundle, of `count` connections.
     pub(super) async fn accept_bundle(&self, count: usize) -> Bundle {
         let mut parts: Vec<_> = (0..count).map(|_| None).collect();
         for _ in 0..count {
@@ -192,7 +192,7 @@ impl Listening {
         (stream, hello.part)
     }
 
-    /// Whether a connection waits to be accepted.
+    /// Whether another connection waits to be accepted.
     pub(super) async fn has_another(&self) -> bool {
         tokio::select! {
             biased;
@@ -202,7 +202,7 @@ impl Listening {
     }
 }
 
-/// Bytes that differ everywhere.
+/// Pseudo-random bytes of this seed.
 pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)

@@ -15,7 +15,7 @@ use super::Way;
 
 const SIZE: usize = 3_000_001;
 
-/// By one connection of its own.
+/// On a connection of its own.
 const ALONE: Way = Way { connections: Connections::ONE, group: None };
 
 fn received(transfer: u64, watermark: u64) -> Input {
@@ -69,7 +69,7 @@ async fn bytes_are_published_as_they_arrive_and_a_transfer_resumes_where_another
     bench.finish().await;
 }
 
-/// Every byte of transfer 1 is on its way; what ends it is not.
+/// Sends every byte of transfer 1, but not its trailer.
 async fn all_but_the_trailer(bench: &mut Bench) -> TcpStream {
     let copy = bench.copy(SIZE as u64);
     bench.data_plane.receive(TransferId(1), peer(2), copy, 0);
@@ -224,7 +224,7 @@ async fn a_send_follows_its_writer_and_waits_for_the_seal() {
     read_frame::<BulkFrame>(&mut stream).await.unwrap();
     let grain = super::grain::grain(SIZE as u64) as usize;
     let mut got = Vec::new();
-    // Whole grains of each piece must come before the next is written, the rest before the seal.
+    // Whole grains of each piece must arrive before the next piece is written; the rest arrives before the seal.
     for from in (0..SIZE).step_by(500_000) {
         let to = (from + 500_000).min(SIZE);
         append(&copy, &bytes[from..to]);
@@ -271,7 +271,7 @@ async fn a_send_to_nobody_does_not_begin() {
     bench.finish().await;
 }
 
-/// Short, so that tests see several of them, and long enough that a busy machine keeps to it.
+/// Short, so that tests see several of them; long enough that a busy machine keeps to it.
 const STALL_AFTER: Duration = Duration::from_millis(100);
 
 fn stalled(transfer: u64, watermark: u64) -> Input {
@@ -292,7 +292,7 @@ async fn a_receive_that_stands_still_is_reported_each_time_and_goes_on() {
         assert!(began.elapsed() >= STALL_AFTER * n, "too early: {:?}", began.elapsed());
     }
     stream.write_all(b"defghij").await.unwrap();
-    // Every byte is here, but a copy without its seal is not done.
+    // Every byte is here, but a copy without its seal is not complete.
     while bench.input().await == stalled(1, 3) {}
     assert_eq!(bench.input().await, stalled(1, 10));
     trailer(&mut stream).await;
@@ -433,7 +433,7 @@ async fn a_send_tells_how_fast_the_network_took_it_unless_it_waited() {
     let copy = bench.copy(10);
     bench.data_plane.send(SendId(2), receiver.id, TransferId(2), copy.clone(), 0, ALONE);
     let mut rest = Vec::new();
-    // The head has come, so it waits; the bytes come long after it.
+    // The head has arrived, so the sender waits; the bytes come much later.
     while rest.len() < 20 {
         stream.read_buf(&mut rest).await.unwrap();
     }

@@ -10,7 +10,7 @@ use hoplite_net::BulkPool;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// A thread with a runtime, the idle bundles that belong to it, and how busy it is.
+/// A thread with a runtime, the idle bundles that belong to it, and its load.
 #[derive(Debug)]
 pub(super) struct DataThread {
     handle: Handle,
@@ -53,14 +53,14 @@ impl DataThread {
         self.load.clone()
     }
 
-    /// Has the thread drop all its jobs and end; the result tells when it has.
+    /// Makes the thread drop all its jobs and end. The returned receiver completes when it has ended.
     pub(super) fn stop(self) -> Receiver<()> {
         let _ = self.stop.send(());
         self.stopped
     }
 }
 
-/// How many jobs a thread has.
+/// The number of jobs of a thread.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load(Arc<AtomicUsize>);
 
@@ -69,7 +69,7 @@ impl Load {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// One job more, until the result is dropped.
+    /// Adds one job, until the result is dropped.
     pub(super) fn busy(&self) -> Busy {
         self.0.fetch_add(1, Ordering::Relaxed);
         Busy(self.clone())

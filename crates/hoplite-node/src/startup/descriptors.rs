@@ -3,8 +3,8 @@
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use tracing::{debug, warn};
 
-/// Raises the soft limit of open descriptors to the hard one, and returns what it is then. The soft one is kept at
-/// 1024 nearly everywhere for programs that use `select`, which this is not.
+/// Raises the soft limit of open descriptors to the hard one, and returns the new limit. The soft limit is 1024
+/// nearly everywhere, for programs that use `select`; this one does not.
 pub(crate) fn raise_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {

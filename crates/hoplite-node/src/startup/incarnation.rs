@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::warn;
 
-/// Milliseconds since the epoch, and more than at every earlier start with this socket, also where the clock was set
-/// back since: the last one is kept in a file beside the socket. If it cannot be, the clock alone has to do.
+/// Milliseconds since the epoch, but always more than at every earlier start with this socket, even if the clock was
+/// set back. The last number is kept in a file beside the socket. If that fails, the clock alone is used.
 pub(crate) fn next_incarnation(socket: Option<&PathBuf>) -> u64 {
     let Some(socket) = socket else { return now_ms() };
     let path = record_of(socket);
@@ -28,7 +28,7 @@ fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What is no number any more is as if it were not there.
+/// A file that holds no number counts as missing.
 fn last(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
@@ -37,7 +37,7 @@ fn after(last: Option<u64>, now: u64) -> u64 {
     last.map_or(now, |last| now.max(last.saturating_add(1)))
 }
 
-/// Whole or not at all: a start that dies here must not leave half a number.
+/// Writes the whole number or nothing: a start that dies here must not leave half a number.
 fn record(path: &Path, incarnation: u64) -> io::Result<()> {
     let draft = path.with_extension("incarnation.new");
     fs::write(&draft, incarnation.to_string())?;

@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// The host's memory, or the smallest limit of a control group this process is in. `None` where
-/// `/proc` does not tell.
+/// The host's memory, or the smallest limit of this process's control groups. `None` if `/proc` does not tell.
 pub(crate) fn usable_bytes() -> Option<u64> {
     let host = host_bytes(&fs::read_to_string("/proc/meminfo").ok()?)?;
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -18,8 +17,8 @@ fn host_bytes(meminfo: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// The files that may hold a limit: the group's own and those of all groups above it, in both
-/// generations of control groups.
+/// The files that may hold a limit: those of the group and of all groups above it, for both versions of control
+/// groups.
 fn group_paths(groups: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for line in groups.lines() {
@@ -40,7 +39,7 @@ fn group_paths(groups: &str) -> Vec<String> {
     paths
 }
 
-/// `max` (no limit) and missing files give none.
+/// `None` for `max` (no limit) and for missing files.
 fn limit_bytes(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }

@@ -15,7 +15,7 @@ pub(crate) use memory::usable_bytes;
 pub(crate) use seeds::resolve;
 pub(crate) use socket_path::{bind, default_path};
 
-/// Why a daemon could not start; always the environment's or the caller's doing.
+/// The reason why a daemon could not start: always a fault of the environment or the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(transparent)]

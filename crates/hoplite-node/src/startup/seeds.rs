@@ -7,10 +7,10 @@ use tracing::warn;
 
 use super::StartError;
 
-/// Resolves `HOST` or `HOST:PORT`; a name with several addresses gives all of them.
+/// Resolves `HOST` or `HOST:PORT`. All addresses of a name are used.
 ///
 /// # Errors
-/// If there are seeds and none can be resolved: the node would found a cluster of its own.
+/// If there are seeds and none can be resolved: the node would form a cluster of its own.
 pub(crate) async fn resolve(seeds: &[String]) -> Result<Vec<SocketAddr>, StartError> {
     let mut resolved = Vec::new();
     for seed in seeds.iter().map(|seed| seed.trim()).filter(|seed| !seed.is_empty()) {
@@ -27,7 +27,7 @@ pub(crate) async fn resolve(seeds: &[String]) -> Result<Vec<SocketAddr>, StartEr
 
 fn with_port(seed: &str) -> String {
     let has_port = match seed.rsplit_once(':') {
-        // A colon inside of brackets, or one of several outside, belongs to an IPv6 address.
+        // A colon inside brackets, or one of several outside, belongs to an IPv6 address.
         Some((host, port)) => !port.ends_with(']') && (!host.contains(':') || host.ends_with(']')),
         None => false,
     };

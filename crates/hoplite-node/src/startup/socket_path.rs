@@ -10,13 +10,13 @@ use tokio::net::UnixListener;
 
 use super::StartError;
 
-/// Clients that may wait to be accepted.
+/// Limit on the clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// `${XDG_RUNTIME_DIR:-/tmp}/hoplite-<uid>/<port>.sock`; its directory is made, for this user only.
+/// `${XDG_RUNTIME_DIR:-/tmp}/hoplite-<uid>/<port>.sock`. Creates the directory, for this user only.
 ///
 /// # Errors
-/// If the directory cannot be made, or is somebody else's.
+/// If the directory cannot be created, or belongs to another user.
 pub(crate) fn default_path(port: u16) -> Result<PathBuf, StartError> {
     let base = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
     let uid = rustix::process::getuid().as_raw();
@@ -30,7 +30,7 @@ fn private_dir(dir: &Path, uid: u32) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // In /tmp anybody could have made it before us, or a link by that name.
+    // In /tmp, any user could have created the directory before, or a link of that name.
     let found = fs::symlink_metadata(dir)?;
     if found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0 {
         Ok(())
@@ -42,20 +42,20 @@ fn private_dir(dir: &Path, uid: u32) -> io::Result<()> {
     }
 }
 
-/// Listens on `path`, for this user only (mode 0600). A socket that nobody listens on is replaced.
+/// Listens on `path`, for this user only (mode 0600). Replaces a socket on which no process listens.
 ///
 /// # Errors
-/// [`StartError::SocketInUse`] if somebody does, else what the kernel reports.
+/// [`StartError::SocketInUse`] if a process listens on it; otherwise the kernel's error.
 pub(crate) fn bind(path: &Path) -> Result<UnixListener, StartError> {
     let failed = |error| StartError::Socket { path: path.to_owned(), error };
-    // Connecting to a file of another kind is refused just like to a dead socket.
+    // The kernel refuses a connection to another kind of file just as one to a dead socket.
     let other_kind = fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket());
     if other_kind {
         return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, "it exists and is no socket")));
     }
     match call(path) {
         Ok(()) => return Err(StartError::SocketInUse(path.to_owned())),
-        // It takes no callers just now (stopped, say), and as many as may wait do.
+        // The daemon accepts no clients at the moment (it may be stopped), and its queue is full.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             return Err(StartError::SocketInUse(path.to_owned()));
         }
@@ -68,7 +68,7 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener, StartError> {
     listen(path).map_err(failed)
 }
 
-/// Without waiting.
+/// Connects without waiting.
 fn call(path: &Path) -> io::Result<()> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -78,7 +78,7 @@ fn call(path: &Path) -> io::Result<()> {
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    // Between bind and listen nobody can connect yet, whatever the umask was.
+    // Between bind and listen no process can connect yet, whatever the umask was.
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
@@ -107,7 +107,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
     }
 
-    /// It is stopped, say, and as many callers as may wait do.
+    /// It may be stopped, and its queue is full.
     #[tokio::test]
     async fn a_daemon_that_takes_no_callers_is_not_waited_for() {
         let path = path("stopped");

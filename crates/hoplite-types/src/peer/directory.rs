@@ -8,7 +8,7 @@ use crate::{Blob, Claim, Edition, Header, NodeId, ObjectId, Shard, Stamp};
 /// A node's report of its own copy.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct CopyReport {
-    /// Grows with every report of the node: an older report never beats a newer one.
+    /// Grows with every report of the node, so that an older report never replaces a newer one.
     #[n(0)]
     pub seq: u64,
     #[n(1)]
@@ -21,24 +21,24 @@ pub struct CopyReport {
     pub complete: bool,
     #[n(5)]
     pub pinned: bool,
-    /// From whom it is being received, if it is.
+    /// The sender from which the copy is being received, if it is.
     #[n(6)]
     pub upstream: Option<NodeId>,
-    /// The node is about to end: what only it holds must be brought elsewhere.
+    /// The node is about to end: objects that only it holds must be copied elsewhere.
     #[n(7)]
     pub leaving: bool,
-    /// When an owner accepted its content; none until one has.
+    /// When an owner accepted its content; `None` before that.
     #[n(8)]
     pub stamp: Option<Stamp>,
-    /// Of a copy that may still be sealed on its own: by which right.
+    /// For a copy that may still be sealed on its own: the claim under which it is written.
     #[n(9)]
     pub claim: Option<Claim>,
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub enum DirectoryRequest {
-    /// A copy exists (or changed). `payload` for small complete objects. If `wants_verdict`, the
-    /// owner answers `Verdict` (a put waits for it).
+    /// A copy exists, or has changed. `payload` is for small complete objects. If `wants_verdict`, the owner answers
+    /// `Verdict`; a put waits for it.
     #[n(0)]
     Announce {
         #[n(0)]
@@ -48,7 +48,7 @@ pub enum DirectoryRequest {
         #[n(2)]
         wants_verdict: bool,
     },
-    /// The origin holds no copy of `edition` any more.
+    /// The origin has no copy of `edition` any more.
     #[n(1)]
     Withdraw {
         #[n(0)]
@@ -56,7 +56,7 @@ pub enum DirectoryRequest {
         #[n(1)]
         edition: Edition,
     },
-    /// Lend me a sender (blocking: answered when there is one). `failed` did not deliver.
+    /// Asks for a sender; answered when there is one. `failed` did not deliver.
     #[n(2)]
     Ask {
         #[n(0)]
@@ -66,16 +66,16 @@ pub enum DirectoryRequest {
         #[n(2)]
         failed: Option<NodeId>,
     },
-    /// Not interested any more.
+    /// The origin no longer needs a sender.
     #[n(3)]
     CancelAsk {
         #[n(0)]
         ask: u64,
     },
-    /// Push every change of this object's copies to the origin.
+    /// Requests that every change of this object's copies is pushed to the origin.
     #[n(4)]
     Subscribe {
-        /// And the object itself, if it has no more bytes than this: nothing more is pushed once that was sent.
+        /// Also requests the object itself, if it has no more bytes than this. Nothing more is pushed after it.
         #[n(0)]
         bytes_max: Option<u64>,
     },
@@ -91,8 +91,8 @@ pub enum DirectoryRequest {
         #[n(0)]
         token: u64,
     },
-    /// A coordinator wants to make the object; answered by `ClaimVerdict`, perhaps only when others that had a
-    /// claim before it have given theirs up.
+    /// A coordinator wants to make the object. Answered by `ClaimVerdict`, possibly only after earlier claims have
+    /// been released.
     #[n(8)]
     Claim {
         #[n(0)]
@@ -100,28 +100,29 @@ pub enum DirectoryRequest {
         #[n(1)]
         claim: Claim,
     },
-    /// The reduction that had this claim is over.
+    /// The reduction that had this claim has ended.
     #[n(9)]
     ReleaseClaim {
         #[n(0)]
         claim: Claim,
-        /// Its target was sealed somewhere.
+        /// Its target was sealed on some node.
         #[n(1)]
         made: bool,
     },
-    /// From a coordinator: the object was complete under this claim, and its node died before anybody else had it.
+    /// From a coordinator: the object was complete under this claim, and its node died before any other node had a
+    /// copy.
     #[n(10)]
     MarkLost {
         #[n(0)]
         claim: Claim,
     },
-    /// Those of these nodes that neither have the object nor ask for it are to be told to prefetch it.
+    /// Asks the owner to have these nodes prefetch the object, except those that have it or have asked for it.
     #[n(11)]
     Bring {
         #[n(0)]
         nodes: Vec<NodeId>,
     },
-    /// In answer to `Pin`: the store here has no space for the object.
+    /// Answers `Pin`: the store here has no space for the object.
     #[n(12)]
     PinRefused,
 }
@@ -150,8 +151,8 @@ pub enum DirectoryAnswer {
         #[n(5)]
         stamp: Option<Stamp>,
     },
-    /// The object itself, in answer to an ask. Who asked counts as a holder from now on, as if it had reported
-    /// a complete copy with its question, unless it says otherwise.
+    /// The object itself, as the answer to an ask. From now on the asker counts as a holder, as if its ask had
+    /// reported a complete copy, unless it reports otherwise.
     #[n(2)]
     Inline {
         #[n(0)]
@@ -165,17 +166,18 @@ pub enum DirectoryAnswer {
         #[n(4)]
         stamp: Option<Stamp>,
     },
-    /// To all that have to do with the object, and to the backup owner. Answered by `DeletionAck`.
+    /// To all nodes involved with the object, and to the backup owner. Answered by `DeletionAck`.
     #[n(3)]
     Deleted {
-        /// What was accepted later stays.
+        /// Content that was accepted after this deletion stays.
         #[n(0)]
         deletion: Deletion,
     },
-    /// To askers and subscribers: the last complete copy is gone and nobody is writing another.
+    /// To askers and subscribers: the last complete copy is gone, and no node is writing another.
     #[n(4)]
     Lost,
-    /// To subscribers: `node` has this copy. `payload` for small complete objects, once to each who asked for it.
+    /// To subscribers: `node` has this copy. `payload` is for small complete objects, once for each subscriber that
+    /// requested it.
     #[n(5)]
     Copy {
         #[n(0)]
@@ -185,7 +187,7 @@ pub enum DirectoryAnswer {
         #[n(2)]
         payload: Option<Blob>,
     },
-    /// To subscribers: `node` has it no more.
+    /// To subscribers: `node` has no copy any more.
     #[n(6)]
     CopyGone {
         #[n(0)]
@@ -195,7 +197,7 @@ pub enum DirectoryAnswer {
     DeleteDone {
         #[n(0)]
         token: u64,
-        /// For who asked to remember, unless the id stands for something newer by now.
+        /// For the requester to remember. `None` if the id has newer content by now.
         #[n(1)]
         deletion: Option<Deletion>,
     },
@@ -210,12 +212,12 @@ pub enum DirectoryAnswer {
         #[n(3)]
         deleted: bool,
     },
-    /// The object is to stay on this node: no other copy is certain to. Who has none yet gets one. Repeated until
-    /// the copy is reported as pinned, or `PinRefused` is the answer.
+    /// The node must keep the object, since no other copy is certain to stay. A node without a copy gets one. Resent
+    /// until the copy is reported as pinned, or `PinRefused` is answered.
     #[n(9)]
     Pin,
-    /// There is a better sender than this one: the chain behind it leads back to the receiver, or it serves
-    /// others too. Whoever still receives from it is to ask for another.
+    /// There is a better sender than `sender`: its upstream chain leads back to the receiver, or it also serves
+    /// others. A node that still receives from it must ask for another.
     #[n(10)]
     AskAgain {
         #[n(0)]
@@ -223,7 +225,7 @@ pub enum DirectoryAnswer {
         #[n(1)]
         sender: NodeId,
     },
-    /// To an ask that was repeated: no sender is free yet; who has the object, and how (some of them).
+    /// Answers a repeated ask: no sender is free yet. Lists some of the copies.
     #[n(11)]
     NotYet {
         #[n(0)]
@@ -231,7 +233,7 @@ pub enum DirectoryAnswer {
         #[n(1)]
         copies: Vec<Location>,
     },
-    /// To subscribers, from an owner that knows all there is: these nodes have a copy, and nobody else.
+    /// To subscribers, from an owner with complete knowledge of the object: exactly these nodes have a copy.
     #[n(12)]
     Holders {
         #[n(0)]
@@ -247,8 +249,8 @@ pub enum DirectoryAnswer {
     },
 }
 
-/// When an object was deleted: by the cluster's clock, and how long ago that is, in milliseconds. The clock may have
-/// jumped since.
+/// The time when an object was deleted: by the cluster's clock, and as an age in milliseconds, since the clock may
+/// have jumped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct Deletion {
     #[n(0)]
@@ -257,36 +259,36 @@ pub struct Deletion {
     pub age_ms: u64,
 }
 
-/// The owner's word on a copy or a claim.
+/// The owner's decision on a copy or a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
 pub enum Verdict {
-    /// What is written under this claim is the object's content.
+    /// Content written under this claim becomes the object's content.
     #[n(0)]
     Accepted(#[n(0)] Stamp),
     #[n(1)]
     Deleted,
-    /// The object exists with this size, and another size or kind.
+    /// The object exists with this size; its size or kind differs from that of the new one.
     #[n(2)]
     OtherKind(#[n(0)] u64),
-    /// The object exists, of the same size and kind, with the content that was accepted then.
+    /// The object exists, of the same size and kind, with the content that was accepted at that time.
     #[n(3)]
     Exists(#[n(0)] Stamp),
-    /// The writing of which this copy is a part was given up.
+    /// The writing to which this copy belongs was abandoned.
     #[n(4)]
     Abandoned,
 }
 
-/// What an owner wants to hear of a shard.
+/// An owner's request for what a node knows of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct ShardQuery {
     #[n(0)]
     pub shard: Shard,
-    /// Stands for the copies there that the asked node is known to have; none if the owner is new.
+    /// The digest of the copies that the asked node is known to have in the shard; `None` if the owner is new.
     #[n(1)]
     pub digest: Option<u64>,
 }
 
-/// Where an inventory that did not fit into one page goes on.
+/// The position at which the next page of an inventory starts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
 pub struct Cursor {
     #[n(0)]
@@ -297,19 +299,20 @@ pub struct Cursor {
     pub after: ObjectId,
 }
 
-/// One page of what a node knows of the shards it was asked about.
+/// One page of what a node knows of the shards that it was asked about.
 #[derive(Clone, PartialEq, Debug, Default, Encode, Decode)]
 pub struct InventoryPage {
-    /// Its copies.
+    /// Copies on this node.
     #[n(0)]
     pub copies: Vec<(ObjectId, CopyReport)>,
-    /// Targets that reductions it coordinates have a claim to, and when that was accepted.
+    /// Targets to which reductions that this node coordinates have a claim, and the stamp of its acceptance.
     #[n(1)]
     pub claims: Vec<(ObjectId, Claim, Option<Stamp>)>,
-    /// Objects that it heard were deleted.
+    /// Objects whose deletion was reported to this node.
     #[n(2)]
     pub tombstones: Vec<(ObjectId, Deletion)>,
-    /// Objects that were complete somewhere, as their dead owners told it; and how long ago, in milliseconds.
+    /// Objects that were complete on some node, as reported by owners that are dead now; with the age in
+    /// milliseconds.
     #[n(3)]
     pub lost: Vec<(ObjectId, u64)>,
 }

@@ -12,7 +12,7 @@ pub use directory::{
 };
 pub use slots::{Child, SlotAssignment, SlotFailure, Source};
 
-/// Bumped with every change that an older peer would misread.
+/// Incremented with every change that an older peer would misread.
 pub const PEER_PROTOCOL_VERSION: u32 = 13;
 
 /// First frame on every connection between nodes.
@@ -22,31 +22,31 @@ pub struct PeerHello {
     pub version: u32,
     #[n(1)]
     pub from: NodeId,
-    /// Whom the caller believes to be calling. If that is somebody else, it is told so by a `PeerRefusal`.
+    /// The node that the caller means to reach. Any other node answers `PeerRefusal`.
     #[n(2)]
     pub to: NodeId,
     #[n(3)]
     pub purpose: Purpose,
-    /// Of a bulk connection that is one of several which carry their transfers together.
+    /// Set if this bulk connection is one of several that carry their transfers together.
     #[n(4)]
     pub part: Option<BundlePart>,
 }
 
-/// Which connection of which bundle this is.
+/// The position of a connection in its bundle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct BundlePart {
-    /// Numbered by the caller; never reused.
+    /// Chosen by the caller; never reused.
     #[n(0)]
     pub bundle: u64,
-    /// From 0 on: the order in which the connections take their turns.
+    /// From 0 on: the order in which the connections are used.
     #[n(1)]
     pub number: u8,
     #[n(2)]
     pub of: u8,
 }
 
-/// The only thing that is ever said on a connection by the one who was called: who lives at the address,
-/// and what it speaks. Then the connection is closed.
+/// The only frame that a listener ever sends on a connection: its own id and protocol version. Then it closes the
+/// connection.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct PeerRefusal {
     #[n(0)]
@@ -55,7 +55,7 @@ pub struct PeerRefusal {
     pub node: NodeId,
 }
 
-/// What a connection between nodes is for.
+/// The purpose of a connection between nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
 #[cbor(index_only)]
 pub enum Purpose {
@@ -67,18 +67,18 @@ pub enum Purpose {
     Bulk,
 }
 
-/// What comes next on a bulk connection: a transfer by itself, or part of one that shares the connection with
-/// others. Those that share it begin, bring pieces, and end in any order; a transfer by itself can follow when
-/// all of them have ended.
+/// The next item on a bulk connection: a whole transfer, or part of a transfer that shares the connection with
+/// others. Shared transfers begin, bring pieces and end in any order. A whole transfer can follow when all of them
+/// have ended.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub enum BulkFrame {
-    /// All of its raw bytes follow, then its `Seal`.
+    /// All raw bytes of the transfer follow, then its `Seal`.
     #[n(0)]
     Whole(#[n(0)] BulkHead),
-    /// A transfer that comes in pieces.
+    /// A transfer that comes in pieces begins.
     #[n(1)]
     Begin(#[n(0)] BulkHead),
-    /// Its next so many raw bytes follow.
+    /// Its next `bytes` raw bytes follow.
     #[n(2)]
     Piece {
         #[n(0)]
@@ -86,7 +86,7 @@ pub enum BulkFrame {
         #[n(1)]
         bytes: u32,
     },
-    /// Its end: every byte has come.
+    /// It ends: every byte has come.
     #[n(3)]
     End {
         #[n(0)]
@@ -94,7 +94,7 @@ pub enum BulkFrame {
         #[n(1)]
         seal: Seal,
     },
-    /// No more will come of it.
+    /// It is aborted: no more bytes of it will come.
     #[n(4)]
     Abort {
         #[n(0)]
@@ -102,7 +102,7 @@ pub enum BulkFrame {
     },
 }
 
-/// What a transfer is to bring.
+/// The transfer to expect.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct BulkHead {
     #[n(0)]
@@ -113,30 +113,30 @@ pub struct BulkHead {
     pub size: u64,
 }
 
-/// How much an inventory is to tell.
+/// The extent of an inventory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
 #[cbor(index_only)]
 pub enum Scope {
-    /// Everything: to an owner.
+    /// Everything; sent to an owner.
     #[n(0)]
     All,
-    /// Deletions and losses, which only an owner may know of: to its backup.
+    /// Deletions and losses, which only an owner may know of; sent to its backup.
     #[n(1)]
     Past,
 }
 
-/// What makes a copy final: sent behind the last byte, and only by a copy that is sealed itself.
-/// A receiver with all bytes but no seal does not have the object yet.
+/// The record that makes a copy final. It is sent behind the last byte, and only from a sealed copy. A receiver with
+/// all bytes but no seal does not have the object yet.
 #[derive(Clone, PartialEq, Debug, Default, Encode, Decode)]
 pub struct Seal {
-    /// For reduction targets: the sources that went in. Empty otherwise.
+    /// For reduction targets: the sources that were reduced. Empty otherwise.
     #[n(0)]
     pub sources: Vec<ObjectId>,
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub enum PeerMessage {
-    /// To the shard owner of `id`; passed on if the receiver is not the owner in its own view.
+    /// To the shard owner of `id`; forwarded if the receiver is not the owner in its own view.
     #[n(0)]
     Directory {
         #[n(0)]
@@ -167,7 +167,7 @@ pub enum PeerMessage {
         edition: Edition,
         #[n(3)]
         offset: u64,
-        /// The copy is about to exist there (a slot that is being assigned): wait for it a little.
+        /// The copy is about to exist there (a slot that is being assigned): the sender waits for it for a while.
         #[n(4)]
         patient: bool,
     },
@@ -177,13 +177,13 @@ pub enum PeerMessage {
         #[n(0)]
         transfer: TransferId,
     },
-    /// Sender to receiver: there will be no (more) bytes.
+    /// Sender to receiver: no (more) bytes will come.
     #[n(4)]
     PullRefused {
         #[n(0)]
         transfer: TransferId,
     },
-    /// Coordinator to a slot's node: (re)configure the slot. The whole of what the slot is now.
+    /// Coordinator to a slot's node: configure the slot. Always the complete assignment.
     #[n(5)]
     AssignSlot {
         #[n(0)]
@@ -191,7 +191,7 @@ pub enum PeerMessage {
         #[n(1)]
         assignment: SlotAssignment,
     },
-    /// The slot's node to the coordinator: the slot stands still. Repeated until something is done about it.
+    /// The slot's node to the coordinator: the slot has stopped. Resent until the coordinator acts on it.
     #[n(6)]
     SlotFailed {
         #[n(0)]
@@ -203,8 +203,8 @@ pub enum PeerMessage {
         #[n(3)]
         failure: SlotFailure,
     },
-    /// The slot's node to the coordinator, now and then: this slot is still held here. Answered by whatever got
-    /// lost: `ReleaseSlots`, `Commit`, or a newer `AssignSlot`.
+    /// The slot's node to the coordinator, from time to time: this slot is still held here. The answer is any message
+    /// that was lost: `ReleaseSlots`, `Commit`, or a newer `AssignSlot`.
     #[n(7)]
     SlotHeld {
         #[n(0)]
@@ -224,8 +224,8 @@ pub enum PeerMessage {
         #[n(2)]
         attempt: u32,
     },
-    /// Coordinator to root, and to all others that put `id` together from its parts: seal it. Repeated until
-    /// the root answers by `Committed`.
+    /// Coordinator to root, and to all others that put `id` together from its parts: seal it. Resent until the root
+    /// answers `Committed`.
     #[n(9)]
     Commit {
         #[n(0)]
@@ -239,19 +239,19 @@ pub enum PeerMessage {
         #[n(4)]
         sources: Vec<ObjectId>,
     },
-    /// Coordinator to every node with a slot: the reduction is over; let go of partial sums.
+    /// Coordinator to every node with a slot: the reduction has ended; release its partial sums.
     #[n(10)]
     ReleaseSlots {
         #[n(0)]
         reduction: ReductionId,
     },
-    /// Pull this object without anyone waiting for it.
+    /// Pull this object, although no call waits for it.
     #[n(11)]
     Prefetch {
         #[n(0)]
         id: ObjectId,
     },
-    /// Measures the round trip; answered by `Pong` with the same number.
+    /// Measures the round trip. Answered by `Pong` with the same number.
     #[n(12)]
     Ping {
         #[n(0)]
@@ -262,7 +262,7 @@ pub enum PeerMessage {
         #[n(0)]
         sent_ns: u64,
     },
-    /// Root to coordinator: the target is sealed here; or it is not, and never will be.
+    /// Root to coordinator: the target is sealed here, or it never will be.
     #[n(14)]
     Committed {
         #[n(0)]
@@ -270,15 +270,15 @@ pub enum PeerMessage {
         #[n(1)]
         sealed: bool,
     },
-    /// Receiver to sender: nothing comes, although the connection stands. Answered by `Checked`, or by
-    /// `PullRefused` if nothing of the kind is, or was, being sent.
+    /// Receiver to sender: no bytes arrive, although the connection is up. Answered by `Checked`, or by `PullRefused`
+    /// if this transfer is not being sent and was not sent before.
     #[n(15)]
     Check {
         #[n(0)]
         transfer: TransferId,
     },
-    /// Sender to receiver: at least so many bytes of the object are here to be sent; the seal counts as
-    /// one more. `u64::MAX` once all of it has been sent.
+    /// Sender to receiver: at least `watermark` bytes of the object are here to be sent; the seal counts as one more.
+    /// `u64::MAX` once all of it has been sent.
     #[n(16)]
     Checked {
         #[n(0)]
@@ -286,27 +286,27 @@ pub enum PeerMessage {
         #[n(1)]
         watermark: u64,
     },
-    /// To a node that was taken for dead and is back: what it said meanwhile was not listened to. Said again on
-    /// each new connection to it, since it may have been lost with the one before.
+    /// To a node that was believed dead and has rejoined: its messages were dropped meanwhile. Resent on each new
+    /// connection to it, since the request may have been lost with the previous one.
     #[n(17)]
     ResyncRequest {
-        /// Of how many deaths the sender has taken note: slots that were assigned before are let go.
+        /// The number of deaths that the sender has noticed. The sender has released all slots assigned before.
         #[n(0)]
         epoch: u64,
     },
-    /// To the owner of a deleted object: what was here of it is dropped.
+    /// To the owner of a deleted object: the copy that was here is dropped.
     #[n(18)]
     DeletionAck {
         #[n(0)]
         id: ObjectId,
     },
-    /// An owner to the backup owner of these ids: they are, or were, complete, and nobody else could tell of that.
+    /// From an owner to the backup owner of these ids: they are or were complete, and no other node could report it.
     #[n(19)]
     BackupIds {
         #[n(0)]
         ids: Vec<ObjectId>,
     },
-    /// An owner asks for all that a node knows of these shards; or a backup owner asks their owner what only it
+    /// An owner requests all that a node knows of these shards; or a backup owner requests what only their owner
     /// knows. Answered by `Inventory`, page by page.
     #[n(20)]
     InventoryRequest {
@@ -316,10 +316,10 @@ pub enum PeerMessage {
         scope: Scope,
         #[n(2)]
         shards: Vec<ShardQuery>,
-        /// Where the page before ended.
+        /// The end of the previous page.
         #[n(3)]
         from: Option<Cursor>,
-        /// The asking node has just started: it has nothing to tell itself.
+        /// The requesting node has just started and has no inventory of its own.
         #[n(4)]
         fresh: bool,
         #[n(5)]
@@ -329,34 +329,34 @@ pub enum PeerMessage {
     Inventory {
         #[n(0)]
         round: u64,
-        /// Copies that were reported with smaller numbers and are not in this inventory are gone.
+        /// Copies that were reported with smaller sequence numbers, and are not in this inventory, are gone.
         #[n(1)]
         since: u64,
         #[n(2)]
         page: InventoryPage,
-        /// Shards whose digest was right: nothing is said of their copies.
+        /// Shards whose digest was right: their copies are left out.
         #[n(3)]
         unchanged: Vec<Shard>,
-        /// Where to go on; none if this was all.
+        /// The start of the next page; `None` if this is the last.
         #[n(4)]
         next: Option<Cursor>,
         #[n(5)]
         clock: Stamp,
     },
-    /// From a node that joins, to the first member it hears of; answered by `Members`.
+    /// From a joining node to the first member that it finds. Answered by `Members`.
     #[n(25)]
     MembersRequest,
     #[n(26)]
     Members {
-        /// With how often each was declared dead while it lived.
+        /// With the number of times that each was declared dead while it lived.
         #[n(0)]
         members: Vec<(NodeId, u32)>,
-        /// Who says so does not know all of them itself yet.
+        /// The sender does not know all members itself yet.
         #[n(1)]
         partial: bool,
     },
-    /// The slot's node to the coordinator, while it goes on: the slot waits for space. Answered by `Preempt` once
-    /// the reduction needs nothing but space.
+    /// The slot's node to the coordinator, repeatedly: the slot waits for space. Answered by `Preempt` once the
+    /// reduction lacks nothing but space.
     #[n(21)]
     SlotNeedsSpace {
         #[n(0)]
@@ -366,8 +366,8 @@ pub enum PeerMessage {
         #[n(2)]
         attempt: u32,
     },
-    /// Coordinator to the slot's node: all sources are complete. Other reductions that hold the space are to
-    /// give it up, if they are later ones or lack a source.
+    /// Coordinator to the slot's node: all sources are complete. Other reductions that hold the space must give it
+    /// up, if they come later in the order or lack a source.
     #[n(22)]
     Preempt {
         #[n(0)]
@@ -377,7 +377,7 @@ pub enum PeerMessage {
         #[n(2)]
         attempt: u32,
     },
-    /// Coordinator to a node that speaks of a slot which is not its own any more: what it has summed up there goes.
+    /// Coordinator to a node that reports a slot which is no longer its own: it discards the slot's partial sum.
     #[n(27)]
     ReleaseSlot {
         #[n(0)]
@@ -387,7 +387,7 @@ pub enum PeerMessage {
         #[n(2)]
         attempt: u32,
     },
-    /// The last frame on a control connection that its caller closes because it is idle: nothing is lost.
+    /// The last frame on a control connection that its caller closes because it is idle. Nothing is lost.
     #[n(23)]
     Goodbye,
 }

@@ -7,43 +7,42 @@ use minicbor::{Decode, Encode};
 use super::Verdict;
 use crate::{Claim, Dtype, Edition, Header, NodeId, ObjectId, Op, Stamp};
 
-/// Why a slot stands still.
+/// The reason why a slot has stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
 pub enum SlotFailure {
-    /// The stream from this child slot broke off.
+    /// The stream from this child slot broke.
     #[n(0)]
     Child(#[n(0)] u32),
-    /// A source that should be on the slot's node is not (or not in that edition).
+    /// The slot's node does not have this source (or not in that edition).
     #[n(1)]
     Source(#[n(0)] ObjectId),
     /// The partial sum will never fit into the store.
     #[n(2)]
     NoSpace,
-    /// The target's id is taken there.
+    /// The target's id is in use on that node.
     #[n(3)]
     Taken,
-    /// The node let go of the slot: it took the coordinator for dead, or another reduction needed the space.
+    /// The node released the slot: it believed the coordinator dead, or another reduction needed the space.
     #[n(4)]
     LetGo(
         /// Slots assigned in earlier epochs are refused (see `ResyncRequest`).
         #[n(0)]
         u64,
     ),
-    /// The target's owner refused it: it is deleted, or has its content.
+    /// The target's owner refused it: it is deleted, or has its content already.
     #[n(5)]
     Refused(#[n(0)] Verdict),
 }
 
-/// One slot of a reduction tree as its node must run it: fold `sources` and the streams of
-/// `children` into `out`.
+/// What the node of one slot of a reduction tree must do: fold `sources` and the streams of `children` into `out`.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct SlotAssignment {
     #[n(0)]
     pub slot: u32,
-    /// Bumped when what was folded so far must be thrown away.
+    /// Incremented when everything folded so far must be discarded.
     #[n(1)]
     pub attempt: u32,
-    /// The id the result goes by: the target at the root, a partial sum elsewhere.
+    /// The id of the result: the target at the root, a partial sum elsewhere.
     #[n(2)]
     pub out: ObjectId,
     /// The edition of `out`.
@@ -59,7 +58,7 @@ pub struct SlotAssignment {
     pub dtype: Dtype,
     #[n(8)]
     pub op: Op,
-    /// At the root of a mean: how many sources to divide by.
+    /// At the root of a mean: the number of sources to divide by.
     #[n(9)]
     pub divide_by: Option<u32>,
     /// Sources on this node, in fold order.
@@ -67,28 +66,28 @@ pub struct SlotAssignment {
     pub sources: Vec<Source>,
     #[n(11)]
     pub children: Vec<Child>,
-    /// More inputs will be named later: fold what there is, but publish nothing yet.
+    /// More inputs will be added later. The slot folds those it has, but publishes nothing yet.
     #[n(12)]
     pub open: bool,
-    /// Grows with every change of the assignment: one that comes late, by an older connection, changes nothing.
+    /// Grows with every change of the assignment, so that a late one from an older connection has no effect.
     #[n(13)]
     pub version: u32,
-    /// Some source may be incomplete: the slot gives up its space to a reduction that needs nothing else.
+    /// Some source may be incomplete: the slot gives up its space to a reduction that lacks nothing but space.
     #[n(14)]
     pub lacking: bool,
-    /// Where in the sources the part begins that is folded; `size` says how long it is.
+    /// The offset, in each source, of the part that is folded. Its length is `size`.
     #[n(15)]
     pub offset: u64,
-    /// Nothing is folded: the children are the parts of `out`, side by side, each but the last so many
-    /// bytes long, and `out` is put together from them.
+    /// If set, nothing is folded: `out` is put together from `children`, its parts side by side. Each part but the
+    /// last has this many bytes.
     #[n(16)]
     pub part_bytes: Option<u64>,
-    /// By which right `out` is made, where it is the target, and when that was accepted.
+    /// If `out` is the target: the claim under which it is made, and the stamp of its acceptance.
     #[n(17)]
     pub claim: Claim,
     #[n(18)]
     pub stamp: Stamp,
-    /// The last epoch that the coordinator heard of from this node.
+    /// The last epoch that this node reported to the coordinator.
     #[n(19)]
     pub epoch: u64,
 }
@@ -101,7 +100,7 @@ pub struct Source {
     pub edition: Edition,
 }
 
-/// A child slot, as its parent needs to know it in order to pull from it.
+/// A child slot, with all that its parent needs to pull from it.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct Child {
     #[n(0)]
@@ -115,9 +114,9 @@ pub struct Child {
 }
 
 impl Child {
-    /// Whether each of `some` is among `all`, where no slot is named twice.
+    /// Whether `all` has each of `some`. No slot is named twice in either.
     pub fn has_all(all: &[Child], some: &[Child]) -> bool {
-        // As a rule they come in the same order.
+        // They usually come in the same order.
         let mut rest = all.iter();
         if some.iter().all(|child| rest.any(|other| other == child)) {
             return true;
@@ -126,7 +125,7 @@ impl Child {
         some.iter().all(|child| by_slot.get(&child.slot) == Some(&child))
     }
 
-    /// Those of `all` that are not among `some`, where no slot is named twice.
+    /// Those of `all` that are not among `some`. No slot is named twice in either.
     pub fn all_but<'a>(all: &'a [Child], some: &[Child]) -> Vec<&'a Child> {
         let by_slot: BTreeMap<_, _> = some.iter().map(|child| (child.slot, child)).collect();
         all.iter().filter(|child| by_slot.get(&child.slot) != Some(child)).collect()

@@ -15,10 +15,10 @@ use super::{
 };
 
 impl PeerMessage {
-    /// Checks limits, and that its parts fit together.
+    /// Checks limits and consistency.
     ///
     /// # Errors
-    /// `BadArgument`, which says what cannot be.
+    /// `BadArgument`; the message names the violation.
     pub fn validate(&self) -> Result<()> {
         match self {
             PeerMessage::Directory { origin, request, .. } => request.validate(*origin),
@@ -165,7 +165,7 @@ impl SlotAssignment {
         let (dtype, element) = (self.dtype, self.dtype.size() as u64);
         match self.root || self.part_bytes.is_some() {
             true => validate_kind(self.size, &self.header)?,
-            // Nobody is shown a partial sum.
+            // A partial sum is never shown to a client.
             false => validate_kind(self.size, &Header::default())?,
         }
         ensure(self.size.is_multiple_of(element) && self.offset.is_multiple_of(element), || {
@@ -190,7 +190,7 @@ impl SlotAssignment {
         self.stamp.validate()
     }
 
-    /// The parts lie side by side and are all of it.
+    /// The parts lie side by side and cover all of it.
     fn validate_parts(&self, reduction: ReductionId, part_bytes: u64) -> Result<()> {
         let parts = self.children.len() as u64;
         let fits = part_bytes > 0 && self.size > 0 && self.size.div_ceil(part_bytes) == parts;
@@ -201,8 +201,8 @@ impl SlotAssignment {
         ensure(!self.children.iter().any(is_out), || format!("{} is a part of itself", self.out))
     }
 
-    /// Whether a slot with the assignment `previous` can go on with this one: with more inputs if it was open, and else
-    /// as it is.
+    /// Whether a slot with the assignment `previous` can continue with this one: with more inputs if it was open,
+    /// else without a change.
     pub fn continues(&self, previous: &SlotAssignment) -> bool {
         let kind = |assignment: &SlotAssignment| {
             (

@@ -38,20 +38,20 @@ pub(in crate::data_plane) use shared::SharedSum;
 use stream::{Read, Stream};
 use sum::Sum;
 
-/// Scratch memory of all streams of a fold together: wide trees have many short scratches. One
-/// grain for one stream, so that what was read is still in the L2 cache when it is folded.
+/// Scratch memory of all streams of a fold together, since wide trees have many short scratches. A single stream has
+/// one grain, so that bytes which were read are still in the L2 cache when they are folded.
 const SCRATCH_BYTES_MAX: usize = 4 << 20;
 
-/// What the control thread and bulk connections tell a running fold.
+/// An order to a running fold, from the control thread or a bulk connection.
 #[derive(Debug)]
 pub(in crate::data_plane) enum Command {
     /// A stream has arrived, on a bundle from another thread's poller.
     Arrived { head: BulkHead, bundle: Detached },
-    /// A stream has begun on a bundle that it shares: its bytes come into the sum by themselves.
+    /// A stream has begun on a shared bundle, whose reader puts its bytes into the sum.
     Landing { transfer: TransferId },
-    /// All of them have, and the seal.
+    /// All bytes of that stream have come, and its seal.
     Landed { transfer: TransferId },
-    /// A stream arrived and was lost again.
+    /// A stream arrived, but then broke.
     Failed { transfer: TransferId },
     /// `Output::AmendFold`.
     Amend { rule: FoldRule, added: Inputs },
@@ -70,10 +70,10 @@ pub(in crate::data_plane) struct Fold {
     orders: mpsc::UnboundedReceiver<Command>,
 }
 
-/// What one step came to.
+/// The result of one step.
 enum Step {
     Moved,
-    /// Nothing can be done before something changes.
+    /// Nothing can be done until something changes.
     Still,
     StreamBroken(TransferId),
 }
@@ -101,7 +101,7 @@ impl Fold {
     pub(in crate::data_plane) async fn run(mut self, completion: Completion, load: Load) {
         let _busy = load.busy();
         let outcome = self.fold_all(&load).await;
-        // Later orders are refused; streams of orders just before are awaited no longer.
+        // Later orders are refused. Streams of the last orders are no longer awaited.
         self.orders.close();
         while let Ok(command) = self.orders.try_recv() {
             self.pass_over(&command);
@@ -116,7 +116,7 @@ impl Fold {
             "fold ended"
         );
         let fold = self.fold;
-        // Copies and connections are let go of before the core may reuse their space.
+        // Copies and connections are released before the core may reuse their space.
         self.sum.lock().close();
         drop(self);
         completion.conclude(Input::FoldEnded { fold, outcome });
@@ -148,7 +148,7 @@ impl Fold {
                     tokio::task::yield_now().await;
                 }
                 Step::Still if self.is_finished()? => return Ok(()),
-                // Writing clients are asked to speak up, then looked at once more before sleeping.
+                // Ask writing clients to report their progress, and look once more before sleeping.
                 Step::Still if !asked => {
                     asked = true;
                     self.sources.iter().for_each(|source| source.copy().reader().want());
@@ -163,7 +163,7 @@ impl Fold {
         }
     }
 
-    /// Carries out an order; gives the stream it broke, if any.
+    /// Carries out an order. Returns the stream that it broke, if any.
     fn obey(&mut self, command: Command) -> Result<Option<TransferId>, Broken> {
         match command {
             Command::Stop => return Err(Broken),
@@ -197,7 +197,7 @@ impl Fold {
         self.streams.iter_mut().find(|stream| stream.transfer() == transfer)
     }
 
-    /// One pass over all inputs: at most one read from each stream, and what follows from it.
+    /// One pass over all inputs: at most one read from each stream, then the folding that this allows.
     fn step(&mut self, load: &Load) -> Result<Step, Broken> {
         for source in &self.sources {
             source.copy().seal_if_any()?;
@@ -247,8 +247,8 @@ impl Fold {
         Ok(self.sum.lock().is_complete() && self.streams.iter().all(Stream::is_done))
     }
 
-    /// Reports streams that bring nothing although their bytes would be taken. `alarm` says when to look,
-    /// busy or not: one stream may keep the fold busy while another is silent.
+    /// Reports streams that bring no bytes although there is space for them. `alarm` tells when to look, even if the
+    /// fold is busy: one stream may keep it busy while another has stalled.
     fn look_for_stalled(&mut self, alarm: Pin<&mut Sleep>) {
         let now = Instant::now();
         if now < alarm.deadline().into_std() {
@@ -265,7 +265,7 @@ impl Fold {
         alarm.reset(next.unwrap_or(now + after).into());
     }
 
-    /// Sleeps until an order, bytes or a seal come, or `alarm` rings; gives the stream an order broke, if any.
+    /// Sleeps until an order, bytes, a seal or the `alarm`. Returns the stream that an order broke, if any.
     async fn wait(&mut self, mut alarm: Pin<&mut Sleep>) -> Result<Option<TransferId>, Broken> {
         let order = {
             let mut woken = pin!(self.wake.notified());
@@ -291,7 +291,7 @@ impl Fold {
         order.map_or(Ok(None), |order| self.obey(order))
     }
 
-    /// Reports a broken stream, then waits to be stopped.
+    /// Reports a broken stream, then waits for the stop.
     async fn stand_still(&mut self, transfer: TransferId) -> Result<(), Broken> {
         let _ = self.shared.inputs.send(Input::FoldStreamBroken { fold: self.fold, transfer });
         while let Some(command) = self.orders.recv().await {
@@ -303,7 +303,7 @@ impl Fold {
         Err(Broken)
     }
 
-    /// Streams that come too late are not waited for.
+    /// Streams that were added too late are not awaited.
     fn pass_over(&self, command: &Command) {
         if let Command::Amend { added, .. } = command {
             added.streams.iter().for_each(|&(transfer, _)| self.shared.arrivals.forget(transfer));

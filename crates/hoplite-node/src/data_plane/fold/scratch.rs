@@ -2,14 +2,14 @@
 
 use std::io;
 
-/// What SIMD loads like best.
+/// The best alignment for SIMD loads.
 const ALIGNMENT: usize = 64;
 
-/// A buffer whose unfolded bytes start at its (aligned) front whenever they are few.
+/// A buffer of unfolded bytes. They start at its (aligned) front whenever they are few.
 #[derive(Debug)]
 pub(super) struct Scratch {
     memory: Vec<u8>,
-    /// Where the aligned part of `memory` begins.
+    /// The start of the aligned part of `memory`.
     front: usize,
     bytes_max: usize,
     start: usize,
@@ -17,7 +17,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Holds up to `bytes_max` bytes. Takes its memory at the first `fill`.
+    /// Holds up to `bytes_max` bytes. Allocates its memory at the first `fill`.
     pub(super) fn new(bytes_max: usize) -> Self {
         Scratch { memory: Vec::new(), front: 0, bytes_max: bytes_max.max(ALIGNMENT), start: 0, end: 0 }
     }
@@ -30,7 +30,7 @@ impl Scratch {
         self.end == self.bytes_max
     }
 
-    /// Has `read` fill some of the free part, at most `wanted` bytes of it.
+    /// Lets `read` fill some of the free part, at most `wanted` bytes.
     pub(super) fn fill(
         &mut self,
         wanted: u64,
@@ -48,11 +48,11 @@ impl Scratch {
         Ok(filled)
     }
 
-    /// The first `bytes` unfolded bytes are folded.
+    /// The first `bytes` unfolded bytes have been folded.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.start += bytes;
         assert!(self.start <= self.end, "more was folded than read");
-        // Half an element, or less than was just folded: cheap to move to the front.
+        // Half an element, or fewer bytes than were just folded: cheap to move to the front.
         if self.end - self.start <= self.start {
             let (start, end) = (self.front + self.start, self.front + self.end);
             self.memory.copy_within(start..end, self.front);
@@ -61,7 +61,7 @@ impl Scratch {
         }
     }
 
-    /// Gives the memory back; the stream is at its end.
+    /// Frees the memory; the stream has ended.
     pub(super) fn release(&mut self) {
         *self = Scratch::new(self.bytes_max);
     }

@@ -13,7 +13,7 @@ use hoplite_types::peer::BulkHead;
 use super::sum::Sum;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Both ends hold one.
+/// The fold and the reader of the bundle each hold one.
 #[derive(Clone, Debug)]
 pub(in crate::data_plane) struct SharedSum(Arc<Mutex<Sum>>);
 
@@ -22,20 +22,20 @@ impl SharedSum {
         SharedSum(Arc::new(Mutex::new(sum)))
     }
 
-    /// The fold's own look at it.
+    /// Locks the sum, for the fold.
     pub(super) fn lock(&self) -> MutexGuard<'_, Sum> {
-        // A panic leaves bytes that are not published.
+        // A panic only leaves bytes that are not published.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The stream that `head` begins will land. False if it cannot: it brings something else, or is not the only
-    /// input that comes as a stream.
+    /// The stream that `head` begins will land in the sum. Returns false if it cannot: it does not match the sum, or
+    /// is not the only input that comes as a stream.
     pub(in crate::data_plane) fn begin(&self, head: &BulkHead) -> bool {
         let mut sum = self.lock();
         (head.offset, head.size) == (0, sum.size()) && sum.begin_landing()
     }
 
-    /// Has `read` fill the next bytes of the stream, `bytes_max` at most, and folds what can be folded.
+    /// Lets `read` fill the next bytes of the stream, `bytes_max` at most, and folds what can be folded.
     ///
     /// # Errors
     /// [`Broken`] if nothing may be written any more: the fold has ended, or its result was aborted.
@@ -53,7 +53,7 @@ impl SharedSum {
         Ok(read)
     }
 
-    /// How much the stream has brought.
+    /// How many bytes of the stream have landed.
     pub(in crate::data_plane) fn landed(&self) -> u64 {
         self.lock().landed()
     }

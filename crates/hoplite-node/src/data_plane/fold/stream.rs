@@ -38,18 +38,18 @@ enum State {
     Awaited,
     Flowing(Bundle),
     Trailing(Bundle, Framing),
-    /// It shares a bundle with others, whose reader puts the bytes into the sum.
+    /// The stream shares a bundle, whose reader puts the bytes into the sum.
     Landing,
     Landed,
     Done,
 }
 
-/// What one look at the socket brought.
+/// The result of one read from the socket.
 #[derive(Debug)]
 pub(super) enum Read {
     Nothing,
     Bytes(usize),
-    /// The seal: the bundle is free for its next transfer.
+    /// The seal has come: the bundle is free for its next transfer.
     Ended(Bundle),
     Broken,
 }
@@ -74,7 +74,7 @@ impl Stream {
         self.folded
     }
 
-    /// How far it is folded, unless that is up to who reads it.
+    /// How many bytes are folded; `None` if the reader of a shared bundle keeps track of that.
     pub(super) fn mark(&self) -> Option<u64> {
         (!matches!(self.state, State::Landing | State::Landed)).then_some(self.folded)
     }
@@ -88,7 +88,7 @@ impl Stream {
         self.folded += bytes as u64;
         self.scratch.consume(bytes);
         if was_full && !self.scratch.is_full() {
-            // Its sender was kept waiting by us; from here on it is us who wait.
+            // This fold delayed the sender until now. From now on the fold waits for the sender.
             self.stall_timer.restart(Instant::now());
         }
     }
@@ -97,13 +97,13 @@ impl Stream {
         matches!(self.state, State::Landed | State::Done)
     }
 
-    /// How far it has come, if another `after` has passed in which it brought nothing although it was
-    /// listened to. Before it has arrived, `Arrivals` watches it.
+    /// Returns how many bytes have come, if the stream has brought none for another `after` although it was being
+    /// read. Before it arrives, `Arrivals` watches it.
     pub(super) fn stalled(&mut self, now: Instant, after: Duration) -> Option<u64> {
         (self.is_listened_to() && self.stall_timer.is_reportable(now, after)).then_some(self.received)
     }
 
-    /// When to look whether it is stalled, while it is listened to.
+    /// When to check whether it has stalled, while it is being read.
     pub(super) fn stall_due(&self, after: Duration) -> Option<Instant> {
         self.is_listened_to().then(|| self.stall_timer.due(after))
     }
@@ -112,27 +112,27 @@ impl Stream {
         match self.state {
             State::Flowing(_) => !self.scratch.is_full(),
             State::Trailing(..) => true,
-            // Who reads the shared bundle watches it.
+            // `Arrivals` or the reader of the shared bundle watches it.
             State::Awaited | State::Landing | State::Landed | State::Done => false,
         }
     }
 
-    /// It has begun on a bundle that it shares.
+    /// The stream has begun on a shared bundle.
     pub(super) fn land(&mut self) {
         self.state = State::Landing;
     }
 
-    /// Its bytes are in the sum, as far as they have come, and its seal was the last of it.
+    /// All its bytes are in the sum, and its seal has come.
     pub(super) fn landed(&mut self) {
         self.state = State::Landed;
     }
 
-    /// What this stream told of its peer's link.
+    /// The measured rate of the peer's link.
     pub(super) fn measured(&self) -> Option<Input> {
         self.receive_rate.measured(self.from)
     }
 
-    /// Its bundle is here. False if it does not bring what the fold needs.
+    /// The stream's bundle has come. Returns false if the stream does not fit the fold.
     pub(super) fn arrive(&mut self, head: &BulkHead, size: u64, bundle: Detached) -> bool {
         if (head.offset, head.size) != (0, size) {
             warn!(peer = %self.from, ?head, size, "the stream does not fit the fold; connection closed");
@@ -148,7 +148,7 @@ impl Stream {
         }
     }
 
-    /// Takes what one read gives, if there is room for it.
+    /// Reads once, if there is space.
     pub(super) fn read(&mut self, size: u64) -> Read {
         if self.received == size {
             self.begin_trailer();
@@ -158,7 +158,7 @@ impl Stream {
             State::Flowing(_) if self.scratch.is_full() => return Read::Nothing,
             State::Flowing(bundle) => self.scratch.fill(size - self.received, |free| bundle.try_read(free)),
             State::Trailing(bundle, trailer) => match trailer.read::<Seal>(bundle) {
-                // The sources of a partial sum are known to the coordinator; only its coming matters.
+                // The coordinator knows the sources of a partial sum; only the arrival of the seal matters.
                 Ok(Some(Seal { .. })) => return self.end(),
                 Ok(None) => return Read::Bytes(0),
                 Err(error) => Err(error),
@@ -175,7 +175,7 @@ impl Stream {
         }
     }
 
-    /// Whether `read` may have something to do; registers for being woken otherwise.
+    /// Whether `read` may have something to do. Registers for a wake-up otherwise.
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         match &self.state {
             State::Flowing(_) if self.scratch.is_full() => Poll::Pending,

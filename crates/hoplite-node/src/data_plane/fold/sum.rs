@@ -14,18 +14,18 @@ use hoplite_types::limits::GRAIN_BYTES_MAX;
 
 use crate::copies::Copy;
 
-/// Sources are folded this much at a time, so that a piece of `out` is still in the L1 or L2 cache
-/// when the next source is folded into it.
+/// Sources are folded in tiles of this size. So a tile of `out` is still in the L1 or L2 cache when the next source
+/// is folded into it.
 const TILE_BYTES: u64 = 64 << 10;
 
-/// The growing result.
+/// The result so far.
 #[derive(Debug)]
 pub(super) struct Sum {
     out: Arc<Copy>,
     rule: FoldRule,
     /// Folded in wherever the frontier moves.
     sources: Vec<Arc<Copy>>,
-    /// Named after the frontier had moved: they have a stretch to catch up with.
+    /// Sources that were added after the frontier had moved, and must catch up.
     late: Vec<Late>,
     frontier: u64,
     published: u64,
@@ -33,13 +33,13 @@ pub(super) struct Sum {
     folded_bytes: usize,
 }
 
-/// Whether a stream's bytes are put into `out` before they are folded.
+/// Whether a stream's bytes are put into `out` before they are folded ("land" there).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Landing {
-    /// Other streams may lead.
+    /// Not allowed: other streams may write to `out` first.
     Excluded,
     Possible,
-    /// So many bytes have come.
+    /// This many bytes have landed.
     At(u64),
     /// The fold is over.
     Over,
@@ -53,7 +53,7 @@ struct Late {
 }
 
 impl Sum {
-    /// Into which one stream may land (see `shared`), if it `is_only_stream` that there will be.
+    /// Lets one stream land in `out` (see `shared`), if `is_only_stream`: no other stream will be added.
     pub(super) fn new(out: Arc<Copy>, rule: FoldRule, is_only_stream: bool) -> Self {
         let landing = if is_only_stream { Landing::Possible } else { Landing::Excluded };
         let (sources, late, frontier, published, folded_bytes) = Default::default();
@@ -68,7 +68,7 @@ impl Sum {
         self.published
     }
 
-    /// Every input is folded in, as far as those here are concerned.
+    /// Every input is folded in, as far as this sum knows its inputs.
     pub(super) fn is_complete(&self) -> bool {
         !self.rule.open && self.published == self.size()
     }
@@ -84,16 +84,16 @@ impl Sum {
         self.sources.extend(sources);
     }
 
-    /// Bytes of inputs folded since the last call.
+    /// The number of input bytes folded since the last call.
     pub(super) fn take_folded_bytes(&mut self) -> usize {
         std::mem::take(&mut self.folded_bytes)
     }
 
-    /// False if it cannot be: see [`Sum::new`].
+    /// Returns false if the stream cannot land: see [`Sum::new`].
     pub(super) fn begin_landing(&mut self) -> bool {
         match self.landing {
             Landing::Possible if self.frontier == 0 => self.landing = Landing::At(0),
-            // What comes is passed over.
+            // The bytes are discarded.
             Landing::Over => {}
             _ => return false,
         }
@@ -112,7 +112,7 @@ impl Sum {
         self.landing = Landing::Over;
     }
 
-    /// Has `read` fill the next bytes that the stream brings, `bytes_max` at most.
+    /// Lets `read` fill the stream's next bytes, `bytes_max` at most.
     pub(super) fn land(
         &mut self,
         bytes_max: u64,
@@ -127,7 +127,7 @@ impl Sum {
         Ok(read)
     }
 
-    /// Folds the sources into what has landed, as far as they are present.
+    /// Folds the sources into the landed bytes, as far as the sources are present.
     pub(super) fn fold_landed(&mut self) -> Result<bool, Broken> {
         let end = self.whole(self.landed()).min(self.present(&self.sources));
         let moved = end > self.frontier;
@@ -141,7 +141,7 @@ impl Sum {
         Ok(moved)
     }
 
-    /// Folds `bytes`, a stream's next ones from `at`, as far as possible; returns how many.
+    /// Folds `bytes`, the next bytes of a stream from `at` on, as far as possible. Returns how many were folded.
     pub(super) fn fold_stream(&mut self, at: u64, bytes: &[u8]) -> Result<usize, Broken> {
         let mut done = 0;
         while done < bytes.len() {
@@ -164,8 +164,8 @@ impl Sum {
         Ok(done)
     }
 
-    /// Without streams the sources themselves move the frontier; not while inputs are missing,
-    /// since a stream named later comes first in the fold order.
+    /// Without streams the sources themselves move the frontier. But not while inputs are missing, since a stream
+    /// that is added later comes first in the fold order.
     pub(super) fn fold_sources_alone(&mut self) -> Result<bool, Broken> {
         if self.rule.open || self.sources.is_empty() {
             return Ok(false);
@@ -178,7 +178,7 @@ impl Sum {
         Ok(moved)
     }
 
-    /// Has sources that were named late catch up with the frontier of that time, by one grain.
+    /// Lets late sources catch up with the frontier at their addition, by one grain.
     pub(super) fn fold_late_sources(&mut self) -> Result<bool, Broken> {
         let mut moved = false;
         let mut late = std::mem::take(&mut self.late);
@@ -196,7 +196,7 @@ impl Sum {
         Ok(moved)
     }
 
-    /// Publishes what every input has been folded into; `streams` is the slowest stream's mark.
+    /// Publishes the bytes into which every input is folded. `streams` is the mark of the slowest stream.
     pub(super) fn publish(&mut self, streams: Option<u64>) -> Result<(), Broken> {
         let late = self.late.iter().map(|late| late.done).min();
         let to = [streams, late].into_iter().flatten().fold(self.frontier, u64::min);
@@ -239,7 +239,7 @@ impl Sum {
         Ok(())
     }
 
-    /// Folds `sources` into a region that is written already, `out ∘ sources`.
+    /// Folds `sources` into a region that is written already: `out ∘ sources`.
     fn fold_sources(&mut self, sources: &[Arc<Copy>], from: u64, to: u64) -> Result<(), Broken> {
         let FoldRule { op, dtype, offset, .. } = self.rule;
         self.out.write(|out| {
@@ -251,7 +251,7 @@ impl Sum {
         Ok(())
     }
 
-    /// How far the part of all `sources` that is folded is present, in whole elements.
+    /// How many bytes of the folded part are present in all `sources`, in whole elements.
     fn present(&self, sources: &[Arc<Copy>]) -> u64 {
         let present = sources.iter().map(|source| source.watermark().saturating_sub(self.rule.offset));
         self.whole(present.min().unwrap_or(self.size()).min(self.size()))

@@ -23,7 +23,7 @@ fn numbers(bytes: &[u8]) -> impl Iterator<Item = i32> + '_ {
     bytes.chunks_exact(4).map(|bytes| i32::from_le_bytes(bytes.try_into().unwrap()))
 }
 
-/// What all inputs add up to.
+/// The sum of all inputs.
 fn total(inputs: &[Vec<u8>]) -> Vec<u8> {
     let mut total = vec![0i32; inputs[0].len() / 4];
     for input in inputs {
@@ -44,7 +44,7 @@ fn streams(count: u64) -> Vec<(TransferId, hoplite_types::NodeId)> {
     (0..count).map(|n| (TransferId(n), peer(10 + n as u16))).collect()
 }
 
-/// Runs a fold of so many streams and sources, `order` picking which input gets its next piece.
+/// Folds `stream_count` streams and `source_count` sources; `seed` decides which input gets its next piece.
 async fn fold_in_pieces(stream_count: usize, source_count: usize, size: usize, seed: u64) {
     let mut bench = Bench::new();
     let count = stream_count + source_count;
@@ -166,7 +166,7 @@ async fn a_part_of_the_sources_is_folded_as_soon_as_it_is_there() {
     bench.finish().await;
 }
 
-/// A stream that has brought half of `bytes`, all of it folded in already.
+/// A stream that has brought half of `bytes`, all of which is folded.
 async fn half_folded(bench: &mut Bench, source: &Arc<Copy>, bytes: &[u8]) -> TcpStream {
     let mut stream = bench.connect(peer(10)).await;
     head(&mut stream, 0, 0, bytes.len() as u64).await;
@@ -197,7 +197,7 @@ async fn an_open_fold_publishes_nothing_and_takes_more_inputs_later() {
     let mut second = bench.connect(peer(20)).await;
     transfer(&mut second, 7, &inputs[3]).await;
     append(&late, &inputs[2]);
-    // The half that the first stream and source have brought is all there is to publish.
+    // Only the half that the first stream and the source have brought can be published.
     published(&out, size as u64 / 2).await;
     assert_eq!(out.watermark(), size as u64 / 2);
     first.write_all(&inputs[0][size / 2..]).await.unwrap();
@@ -236,7 +236,7 @@ async fn a_broken_stream_is_reported_and_the_fold_waits_to_be_stopped() {
     assert_eq!(bench.input().await, reported);
     bench.data_plane.stop_fold(FOLD);
     assert_eq!(bench.input().await, broken());
-    // Its other stream is not expected any more.
+    // Its other stream is no longer expected.
     let mut late = bench.connect(peer(11)).await;
     head(&mut late, 1, 0, 400_000).await;
     closed(&late).await;
@@ -285,7 +285,7 @@ async fn a_fold_does_not_end_before_its_sources_are_sealed() {
     bench.data_plane.fold(FOLD, out.clone(), sum(false), named);
     append(&source, &[1; 400]);
     published(&out, 400).await;
-    // If it ended at the last byte, its end would be here before that of this stopped receive.
+    // If the fold ended at the last byte, its end would arrive here before that of this stopped receive.
     bench.data_plane.stop_fold(FOLD);
     assert_eq!(bench.input().await, broken());
     bench.finish().await;
@@ -295,7 +295,7 @@ async fn a_fold_does_not_end_before_its_sources_are_sealed() {
 async fn only_a_stream_whose_bytes_would_be_taken_is_reported_as_stalled() {
     let size = 2 * SCRATCH_BYTES_MAX;
     let mut bench = Bench::with_stall_after(std::time::Duration::from_millis(100));
-    // The source holds up the first stream as soon as its scratch is full; the second has brought nothing yet.
+    // The source blocks the first stream as soon as its scratch is full. The second stream has brought no bytes yet.
     let source = bench.copy(size as u64);
     let out = bench.copy(size as u64);
     let inputs: Vec<_> = (1..4).map(|n| pattern(n, size)).collect();
@@ -344,8 +344,8 @@ async fn a_stream_without_its_seal_is_reported_as_stalled_at_its_end() {
     bench.finish().await;
 }
 
-/// An amendment crosses the word that a stream broke (or that the fold has ended): what it adds is awaited no longer
-/// than the fold lasts.
+/// An amendment is sent while the report of a broken stream (or of the fold's end) is under way. Streams that it adds
+/// are awaited no longer than the fold exists.
 #[tokio::test]
 async fn streams_that_were_added_too_late_are_not_awaited_for_ever() {
     for ended_before in [false, true] {
@@ -358,7 +358,7 @@ async fn streams_that_were_added_too_late_are_not_awaited_for_ever() {
         assert_eq!(bench.input().await, Input::FoldStreamBroken { fold: FOLD, transfer: TransferId(0) });
         if ended_before {
             bench.data_plane.stop_fold(FOLD);
-            // Its end is on the way to the core.
+            // Its end is queued for the core.
             tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         }
         let added = Inputs { sources: vec![], streams: vec![(TransferId(1), peer(11))] };

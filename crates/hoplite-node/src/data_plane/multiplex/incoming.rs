@@ -24,10 +24,10 @@ use crate::data_plane::receive::Receive;
 use crate::data_plane::stall_timer::StallTimer;
 use crate::data_plane::{Counters, Shared};
 
-/// Transfers that may share a bundle: as many as the streams of an allreduce over as many nodes as there may be.
+/// Limit on the transfers that share a bundle: the streams of an allreduce over the largest number of nodes.
 const STREAMS_MAX: usize = 2 * SOURCES_MAX;
 
-/// Read at once of what nobody wants any more.
+/// Bytes read at once of transfers that are no longer wanted.
 const UNWANTED_BYTES_MAX: usize = 64 << 10;
 
 /// A bundle while transfers share it.
@@ -37,26 +37,26 @@ pub(in crate::data_plane) struct Incoming<'a> {
     bundle: &'a mut Bundle,
     streams: HashMap<TransferId, Stream>,
     framing: Framing,
-    /// Whose bytes are next, and how many; if none are, a frame is.
+    /// The transfer of the next bytes, and how many they are. `None` if a frame comes next.
     piece: Option<(TransferId, u64)>,
-    /// Ends with those that the core has stopped.
+    /// One task for each transfer into a copy; it ends when the core stops the transfer.
     stops: JoinSet<TransferId>,
 }
 
 struct Stream {
-    /// What has not been announced by a piece yet.
+    /// Bytes that no piece has announced yet.
     lacking: u64,
     place: Place,
 }
 
-/// Where the bytes go.
+/// The destination of the bytes.
 enum Place {
     Copy(Box<Receive>),
     Sum {
         sum: SharedSum,
         fold: mpsc::UnboundedSender<Command>,
     },
-    /// Nobody wants them any more; the sender may not know yet.
+    /// The bytes are no longer wanted; the sender may not know it yet.
     Nowhere,
 }
 
@@ -66,10 +66,10 @@ impl<'a> Incoming<'a> {
         Incoming { from, shared, bundle, streams, framing, piece, stops }
     }
 
-    /// Takes the transfer that `head` begins, and all that begin until there is none left.
+    /// Receives the transfer that `head` begins, and all later ones, until none is left.
     ///
     /// # Errors
-    /// [`Broken`] if the bundle, or the peer's way to use it, broke, or it was `disconnected`.
+    /// [`Broken`] if the bundle broke, the peer violated the protocol, or the peer `disconnected`.
     pub(in crate::data_plane) async fn run(
         mut self,
         head: BulkHead,
@@ -90,7 +90,7 @@ impl<'a> Incoming<'a> {
 
     async fn take_all(&mut self, mut disconnected: Pin<&mut impl Future<Output = ()>>) -> io::Result<()> {
         let after = self.shared.stall_after;
-        // One that waits its turn behind others is not silent: the bundle is, or is not.
+        // A transfer that waits for others has not stalled. Only the whole bundle can stall.
         let mut stall_timer = StallTimer::new(Instant::now());
         let mut alarm = pin!(sleep(after));
         while !self.streams.is_empty() {
@@ -109,7 +109,7 @@ impl<'a> Incoming<'a> {
                     if self.read_grain()? > 0 {
                         stall_timer.restart(Instant::now());
                     }
-                    // Whoever forwards these bytes on this thread gets its turn.
+                    // Tasks on this thread that forward these bytes get their turn.
                     tokio::task::yield_now().await;
                 }
             }
@@ -117,7 +117,7 @@ impl<'a> Incoming<'a> {
         Ok(())
     }
 
-    /// Takes what is there, up to a grain.
+    /// Reads the bytes that are there, up to a grain.
     fn read_grain(&mut self) -> io::Result<usize> {
         let mut taken = 0;
         while taken < GRAIN_BYTES_MAX && !self.streams.is_empty() {
@@ -155,7 +155,7 @@ impl<'a> Incoming<'a> {
             }
             Some(BulkFrame::Whole(_)) => return Err(unfitting()),
         }
-        // Something came, if only a part of a frame.
+        // Bytes have come, if only for a part of a frame.
         Ok(1)
     }
 
@@ -209,11 +209,11 @@ impl<'a> Incoming<'a> {
         Ok(())
     }
 
-    /// Nobody here wants the transfer any more; what comes of it yet is passed over.
+    /// The transfer is no longer wanted here. Its further bytes are discarded.
     fn leave(&mut self, transfer: TransferId) {
         let Some(stream) = self.streams.get_mut(&transfer) else { return };
         match std::mem::replace(&mut stream.place, Place::Nowhere) {
-            // Its sum takes no more: if it has not ended, it is about to be told to.
+            // The sum accepts no more bytes: its fold has ended, or is about to be stopped.
             Place::Sum { fold, .. } => drop(fold.send(Command::Stop)),
             place => place.end(transfer, Err(Broken)),
         }
@@ -232,12 +232,12 @@ impl<'a> Incoming<'a> {
 }
 
 impl Place {
-    /// False if it is no place for such a transfer.
+    /// Returns false if the transfer does not fit this place.
     fn begin(&self, head: &BulkHead) -> bool {
         match self {
             Place::Copy(receive) => receive.fits(head),
             Place::Sum { sum, fold } => {
-                // A fold that has ended takes no more orders.
+                // A fold that has ended accepts no more orders.
                 let _ = fold.send(Command::Landing { transfer: head.transfer });
                 sum.begin(head)
             }
@@ -249,7 +249,7 @@ impl Place {
         match self {
             Place::Copy(receive) => receive.end(outcome),
             Place::Sum { fold, .. } => {
-                // A fold that has ended takes no more orders.
+                // A fold that has ended accepts no more orders.
                 let _ = fold.send(match outcome {
                     Ok(_) => Command::Landed { transfer },
                     Err(Broken) => Command::Failed { transfer },
@@ -260,7 +260,7 @@ impl Place {
     }
 }
 
-/// The peer breaks the rules; what it sends cannot be told apart any more.
+/// The peer violated the protocol: its further bytes cannot be interpreted.
 fn unfitting() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a frame that does not fit those before it")
 }

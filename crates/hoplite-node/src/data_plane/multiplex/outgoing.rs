@@ -29,7 +29,7 @@ use crate::data_plane::send::dial;
 use crate::data_plane::thread::Busy;
 use crate::data_plane::{Counters, Shared};
 
-/// What the control thread tells.
+/// An order from the control thread.
 #[derive(Debug)]
 pub(in crate::data_plane) enum Order {
     /// `Output::Send`.
@@ -55,7 +55,7 @@ struct Stream {
     in_turn: bool,
 }
 
-/// Bytes of a copy whose frame has been made.
+/// Bytes of a copy whose frame is already encoded.
 #[derive(Debug)]
 struct Piece {
     send: SendId,
@@ -64,7 +64,7 @@ struct Piece {
     to: u64,
 }
 
-/// All of a group's transfers to a peer.
+/// All transfers of a group to one peer.
 #[derive(Debug)]
 pub(in crate::data_plane) struct Outgoing {
     to: NodeId,
@@ -72,9 +72,9 @@ pub(in crate::data_plane) struct Outgoing {
     shared: Arc<Shared>,
     orders: mpsc::UnboundedReceiver<Order>,
     streams: Vec<Stream>,
-    /// Who has bytes to send, in the order in which they came to have some.
+    /// Transfers that have bytes to send, in the order in which they got some.
     turns: VecDeque<TransferId>,
-    /// Go before any piece.
+    /// Frames that are sent before the next piece.
     frames: BytesMut,
     /// Transfers whose end is among `frames`.
     ended: Vec<Job>,
@@ -92,7 +92,7 @@ impl Outgoing {
         Outgoing { to, connections, shared, orders, streams, turns, frames, ended, wake }
     }
 
-    /// Until every transfer that was ordered has ended, or the bundle broke, and they with it.
+    /// Runs until every ordered transfer has ended, or until the bundle breaks, which ends all of them.
     pub(in crate::data_plane) async fn run(mut self, pool: Arc<BulkPool>, _busy: Busy) {
         match self.deliver(&pool).await {
             Ok(bundle) => pool.put(self.to, bundle),
@@ -115,7 +115,7 @@ impl Outgoing {
         };
         loop {
             self.send_all(&mut bundle).await?;
-            // Who comes now starts anew; who came just before is sent yet.
+            // Later transfers start a new bundle. Those that were ordered just before are still sent.
             self.orders.close();
             if self.orders.is_empty() {
                 return Ok(bundle);
@@ -129,7 +129,7 @@ impl Outgoing {
         loop {
             tokio::select! {
                 biased;
-                // Who is stopped does not wait for a host that does not answer.
+                // A stopped transfer does not wait for a host that does not answer.
                 Some(order) = self.orders.recv() => self.obey(order),
                 dialled = &mut dialling => return dialled,
             }
@@ -151,7 +151,7 @@ impl Outgoing {
             } else if self.streams.is_empty() {
                 return Ok(());
             } else if !asked {
-                // Writing clients are asked to speak up, then looked at once more before sleeping.
+                // Ask writing clients to report their progress, and look once more before sleeping.
                 asked = true;
                 self.streams.iter().for_each(|stream| stream.following.copy().reader().want());
             } else {
@@ -183,7 +183,7 @@ impl Outgoing {
         encode(&BulkFrame::Abort { transfer: stream.job.transfer }, &mut self.frames);
     }
 
-    /// What has become of those who had nothing to send.
+    /// Checks the transfers for new bytes, seals and aborted copies.
     fn look(&mut self) {
         let mut at = 0;
         while let Some(stream) = self.streams.get_mut(at) {
@@ -208,7 +208,7 @@ impl Outgoing {
         }
     }
 
-    /// Of who is in turn; its frame is made.
+    /// Takes the next piece, of the first transfer in turn, and encodes its frame.
     fn next_piece(&mut self) -> Option<Piece> {
         while let Some(&transfer) = self.turns.front() {
             if let Some(stream) = self.streams.iter_mut().find(|stream| stream.job.transfer == transfer) {
@@ -226,10 +226,10 @@ impl Outgoing {
         None
     }
 
-    /// Writes what there is in frames, then `piece`. Who is stopped in the middle of it takes the bundle along:
-    /// its peer may not read, and the copy's space may be wanted.
+    /// Writes all frames, then `piece`. If its transfer is stopped meanwhile, the bundle breaks, too: the peer may
+    /// not be reading, and the copy's space may be needed.
     async fn write(&mut self, bundle: &mut Bundle, piece: Option<Piece>) -> io::Result<()> {
-        // What is ordered meanwhile makes frames that go behind the piece.
+        // Frames for orders that arrive meanwhile go behind the piece.
         let mut frames = self.frames.split();
         let mut at = piece.as_ref().map_or(0, |piece| piece.from);
         let to = piece.as_ref().map_or(0, |piece| piece.to);
@@ -275,12 +275,12 @@ impl Outgoing {
 }
 
 impl Stream {
-    /// Every byte is sent; the seal is not.
+    /// Every byte is sent, but not the seal.
     fn is_trailing(&self) -> bool {
         self.at == self.job.copy.size()
     }
 
-    /// How much of the copy is there, if some of it is worth a piece.
+    /// The present bytes of the copy, if there are enough new ones for a piece.
     fn ready(&self) -> Option<u64> {
         let size = self.job.copy.size();
         let present = self.job.copy.watermark();

@@ -52,7 +52,7 @@ fn folded(outcome: Result<(), Broken>) -> Input {
     Input::FoldEnded { fold: FOLD, outcome }
 }
 
-/// Inputs that come in any order.
+/// Awaits these inputs, in any order.
 async fn all_of(bench: &mut Bench, mut awaited: Vec<Input>) {
     while !awaited.is_empty() {
         let input = bench.input().await;
@@ -96,7 +96,7 @@ async fn pieces_come_to_their_copies_and_sums_and_the_bundle_is_free_afterwards(
             assert!(contents(&copies[0]) == inputs[0] && contents(&copies[1]) == inputs[1]);
             assert!(contents(&copies[2]) == total([&inputs[2], &contents(&source)]));
 
-            // A transfer by itself.
+            // A whole transfer.
             let copy = bench.copy(10);
             bench.data_plane.receive(TransferId(1000 + round), peer(2), copy.clone(), 0);
             transfer(&mut bundle, 1000 + round, b"0123456789").await;
@@ -129,7 +129,7 @@ async fn a_stream_that_lands_does_not_wait_for_a_late_source_and_comes_first_in_
     begin(&mut stream, 1, 400_000).await;
     piece(&mut stream, 1, &floats(1e8)).await;
     end(&mut stream, 1).await;
-    // What comes behind it on the connection is not kept waiting.
+    // Later data on the connection is not delayed.
     let copy = bench.copy(3);
     bench.data_plane.receive(TransferId(2), peer(2), copy, 0);
     begin(&mut stream, 2, 3).await;
@@ -168,7 +168,7 @@ async fn who_is_stopped_ends_at_once_and_the_others_go_on() {
     assert_eq!(bench.input().await, received(1, 3, Err(Broken)));
     bench.data_plane.stop_fold(FOLD);
     assert_eq!(bench.input().await, folded(Err(Broken)));
-    // Their sender does not know yet; then it does.
+    // At first their sender does not know of the stop; then it does.
     piece(&mut stream, 1, b"def").await;
     piece(&mut stream, 3, b"abcd").await;
     end(&mut stream, 3).await;
@@ -360,7 +360,7 @@ async fn sends_of_a_group_share_a_connection_which_is_free_afterwards() {
     all_of(&mut bench, (0..3).map(|n| sent(n, Ok(()))).collect()).await;
     assert_eq!(bench.data_plane.counters().sent_bytes.load(Ordering::Relaxed), 3 * SIZE as u64);
 
-    // The same connection brings the next of the group.
+    // The same connection carries the next transfers of the group.
     let copy = bench.sealed(b"abc");
     while bench.data_plane.groups.values().any(|orders| !orders.is_closed()) {
         tokio::task::yield_now().await;
@@ -387,7 +387,7 @@ async fn who_had_bytes_first_sends_all_of_them_first() {
     for _ in 0..2 {
         assert!(matches!(next(&mut stream).await, BulkFrame::Begin(_)));
     }
-    // More than the sockets hold: the rest waits until it is read.
+    // More than the sockets hold: the rest waits until the peer reads.
     append(&copies[1], &vec![1; 15 << 20]);
     let first = next(&mut stream).await;
     let mut came = bytes_of_piece(&mut stream, &first).await.len();
@@ -448,7 +448,7 @@ async fn one_that_is_stopped_while_its_receiver_does_not_read_ends_all_the_same(
     send(&mut bench, receiver.id, 0, &full);
     send(&mut bench, receiver.id, 1, &empty);
     let _stream = receiver.accept().await;
-    // Until the sockets are full.
+    // Wait until the sockets are full.
     let sent_bytes = || bench.data_plane.counters().sent_bytes.load(Ordering::Relaxed);
     let (mut before, mut same) = (0, 0);
     while same < 10 {
@@ -473,7 +473,7 @@ async fn a_group_to_nobody_does_not_begin() {
     while not_begun < 2 {
         match bench.input().await {
             Input::SendNotBegun { .. } => not_begun += 1,
-            // Once or twice: the second may have come when the first had ended.
+            // One or two of them: the second may have begun when the first had ended.
             other => assert_eq!(other, Input::PeerGone { node: gone }),
         }
     }
