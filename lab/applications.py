@@ -1,6 +1,6 @@
 """Runs the programs of `examples.on_ray` on hosts of the lab, as any user would.
 
-Peers with a fixed group do synchronous training, too, on hosts of their own with the same links.
+Peers with a fixed group also do synchronous training, on hosts of their own with the same links.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lab.report import ROOT, progress
 from lab.systems import ray
 from lab.systems.training import Trains
 
-#: What each system's program is called after the application's.
+#: The suffix of each system's program after the application's name.
 TWINS = {"hoplite": "", "ray": "_plain"}
 
 #: Longest that a program may run.
@@ -34,22 +34,22 @@ WARM_UP_ROUNDS = 2
 
 
 class ProgramFailed(RuntimeError):
-    """A program ended badly; the message holds the end of what it printed."""
+    """A program failed. The message has the end of its output."""
 
 
 @dataclass(frozen=True)
 class Application:
-    """A program, how it is run, and what is asked of it."""
+    """A program, its arguments and its targets."""
 
     title: str
     program: str
     arguments: Sequence[str]
     size: int
-    """Bytes of what everybody needs in a round: parameters, a policy, a batch."""
+    """Bytes of the object that all workers need in a round: parameters, a policy, a batch."""
     targets: Mapping[int, float]
-    """Times as fast as Ray alone it must be, by workers."""
+    """The required speed as a multiple of Ray alone, by number of workers."""
     peers: Sequence[str] = ()
-    """Systems without Ray that can do it too, of `lab.systems`. It must be as fast as each of them."""
+    """Systems of `lab.systems` without Ray that can run it too. Hoplite must be as fast as each of them."""
 
 
 SGD = {8: 5.0, 16: 7.8}
@@ -57,7 +57,7 @@ A3C = {8: 2.2, 16: 3.9}
 IMPALA = {8: 1.9, 16: 1.9}
 SERVING = {8: 2.2, 16: 3.3}
 
-#: What stands for computing a gradient.
+#: Stand-in for the computation of a gradient.
 COMPUTE_SECONDS = 0.1
 
 POLICY_BYTES = 64_000_000
@@ -100,21 +100,21 @@ APPLICATIONS = {
 
 
 class Cluster:
-    """A node of Ray's on every host, with a CPU for one worker on each but the first.
+    """A Ray node on every host, with a CPU for one worker on each but the first.
 
-    Hoplite's nodes are beside them from its first use until that of Ray alone: the stores of both on
-    sixteen hosts are more than this machine's memory.
+    Hoplite's nodes run from the first use of Hoplite until the next use of Ray alone, because the stores of
+    both on sixteen hosts do not fit into this machine's memory.
     """
 
     def __init__(self, hosts: Hosts, head: str, processes: Sequence[int], store: str) -> None:
-        """``processes``: those from which all others of the cluster come."""
+        """``processes``: ids of the ancestors of all processes of the cluster."""
         self.processes = processes
         self.head = head
         self._hosts, self._store = hosts, store
         self._has_hoplite = False
 
     def seconds_of(self, application: Application, system: str, workers: int, rounds: int) -> list[float]:
-        """The seconds of each round that counts, of one run of the program; its driver is on host 0."""
+        """Runs the program once, with its driver on host 0. Returns the seconds of each round that counts."""
         self.use_hoplite(system == interleave.OURS)
         settle()
         with tempfile.TemporaryDirectory() as folder, all_taking_part(self._hosts, application.size):
@@ -128,24 +128,24 @@ class Cluster:
         return seconds[WARM_UP_ROUNDS:]
 
     def use_hoplite(self, wanted: bool = True) -> None:
-        """Has Hoplite's nodes started, or ended."""
+        """Starts or stops Hoplite's nodes."""
         if wanted == self._has_hoplite:
             return
-        # By a program of its own: any other would give the nodes stores of another size.
+        # A separate program starts them, as any other program would start nodes with another store size.
         _run(self._hosts[0], ["-m", "lab.ray_nodes", self.head, *([self._store] if wanted else [])])
         self._has_hoplite = wanted
 
     def _spilled_nothing(self) -> None:
-        """Raises ``ProgramFailed`` if Ray's object stores were too small: a disk would slow Ray down."""
+        """Raises ``ProgramFailed`` if Ray's object stores spilled to disk, which slows Ray down."""
         if spilled := int(_run(self._hosts[0], ["-m", "lab.ray_stores", self.head])):
             raise ProgramFailed(f"Ray's object stores have put {spilled} bytes on disk")
 
 
 @contextmanager
 def cluster(hosts: Hosts, store: str) -> Iterator[Cluster]:
-    """``store``: of each of Hoplite's nodes, in bytes."""
+    """``store``: size of the store of each Hoplite node."""
     for host in hosts:
-        # Ray takes for this host's address the one that a packet to the world would have.
+        # Ray takes the source address of the default route for the address of this host.
         host.run(["ip", "route", "add", "default", "dev", "eth0"])
     with ray.cluster(hosts, Path(sys.executable).parent, head_cpus=0, cpus=1) as (daemons, head):
         yield Cluster(hosts, head, daemons.pids, store)
@@ -153,7 +153,7 @@ def cluster(hosts: Hosts, store: str) -> Iterator[Cluster]:
 
 @contextmanager
 def groups(names: Sequence[str], workers: int, network: Network, store: str) -> Iterator[Sequence[Trains]]:
-    """The systems of these names that can train, each with a rank for every worker; none if not installed."""
+    """The installed systems of these names that can train, each with a rank for every worker."""
     found = []
     for name in names:
         if lacking := systems.module(name).missing():
@@ -170,7 +170,7 @@ def groups(names: Sequence[str], workers: int, network: Network, store: str) -> 
 def seconds_of_group(
     application: Application, group: Trains, ray_processes: Sequence[int], rounds: int
 ) -> list[float]:
-    """As `Cluster.seconds_of`, by a system without Ray, whose processes stand still meanwhile."""
+    """As `Cluster.seconds_of`, for a system without Ray. Ray's processes are stopped during the run."""
     settle()
     paused = processes.pause(ray_processes)
     try:
@@ -181,9 +181,9 @@ def seconds_of_group(
 
 @contextmanager
 def all_taking_part(hosts: Hosts, size: int) -> Iterator[None]:
-    """Raises ``ProgramFailed`` if a host, the first aside, received less than ``size`` bytes meanwhile.
+    """Raises ``ProgramFailed`` if a host other than the first received less than ``size`` bytes.
 
-    Ray may put several workers on one host, which then have no network between them.
+    Ray may put several workers on one host, and these then have no network between them.
     """
     before = [host.link_bytes()["down"] for host in hosts]
     yield
@@ -193,14 +193,14 @@ def all_taking_part(hosts: Hosts, size: int) -> Iterator[None]:
 
 
 def busy_and_idle() -> tuple[int, int]:
-    """What all cores of this machine have done so far, in ticks."""
+    """Busy and idle time of all cores of this machine so far, in ticks."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     idle = ticks[3] + ticks[4]
     return sum(ticks) - idle, idle
 
 
 def _run(host: Host, arguments: Sequence[str]) -> str:
-    """What the program prints."""
+    """Runs a program and returns its output."""
     ended = subprocess.run(
         host.command([sys.executable, *arguments]),
         cwd=ROOT,

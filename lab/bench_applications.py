@@ -38,14 +38,15 @@ WORKERS = 8
 RUNS = 3
 ROUNDS = 5
 
-#: Of Ray alone, whose rounds take up to eight times as long.
+#: Runs of Ray alone, whose rounds take up to eight times as long.
 RAY_RUNS = 1
 
-#: Parameters of now and before, gradients on their way and partial sums, in one size. No more: those of
-#: sixteen hosts and a driver's share 24 GiB with Ray's processes.
+#: Objects of one size that a store has room for: current and earlier parameters, gradients under way and
+#: partial sums. More do not fit, as the stores of sixteen hosts and a driver share 24 GiB with Ray's
+#: processes.
 ROOM_OBJECTS = 8
 
-#: Does so many rounds that count, in one way, and gives the seconds of each.
+#: Runs so many rounds that count, in one way, and returns the seconds of each.
 Way = Callable[[int], list[float]]
 
 #: The seconds of each round of each run, by system.
@@ -76,7 +77,8 @@ def main() -> None:
     )
     store = str(ROOM_OBJECTS * max(APPLICATIONS[name].size for name in arguments.only))
     with interleave.hosts_like_all(arguments.workers + 1, network) as hosts, cluster(hosts, store) as on_ray:
-        # Before any program: one that has just ended still has a link to itself for a moment.
+        # Measured before any program runs, as a program that has just ended may still use a link for a
+        # moment.
         goodput = interleave.goodput(hosts)
         runs: dict[str, Runs] = {}
         for name in arguments.only:
@@ -100,7 +102,7 @@ def main() -> None:
 
 
 def _measured(name: str, ways: Mapping[str, Way], count: int, arguments: argparse.Namespace) -> Runs:
-    """So many runs in each way, taking turns."""
+    """Does ``count`` runs of each way, in turns."""
     runs: Runs = {system: [] for system in ways}
     for run in range(-arguments.warm_up, count):
         for system, seconds_of_rounds in ways.items():
@@ -122,7 +124,7 @@ def _add_rows(
     report: Report,
 ) -> None:
     application, workers = APPLICATIONS[name], arguments.workers
-    # A run's mean: rounds alternate between two halves of the workers, and prepare each other.
+    # The mean of a run, as rounds alternate between two halves of the workers and prepare each other.
     medians = {system: median(sum(run) / len(run) for run in of) for system, of in runs.items() if of}
     target = application.targets.get(workers)
     goal = f">= {target:g}" if target else "as fast as each" if application.peers else ""

@@ -24,10 +24,10 @@ HOSTS = 8
 SIZE = 32 << 20
 INTERVALS = (0.0, 0.1, 0.2, 0.4)
 
-#: What Hoplite must reach, times the limit.
+#: Target for Hoplite, as a multiple of the limit.
 TARGET = 1.05
 
-#: Sources, partial sums and the result, on one host, in sizes of one object.
+#: Objects that a store has room for: sources, partial sums and the result.
 ROOM_OBJECTS = 6
 
 

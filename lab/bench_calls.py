@@ -40,14 +40,14 @@ PARTS = ("calls", "arrays")
 MODES = ("ray", OURS)
 SIZES = ("64KiB", "128KiB", "256KiB", "512KiB", "1MiB", "2MiB", "4MiB", "16MiB")
 
-#: Of Ray's calls a second, at least: less than 5 % may be lost.
+#: Least share of Ray's calls per second: less than 5 % may be lost.
 TARGET = 0.95
 
-#: Pairs of clusters, and pairs of batches of each kind on each of them.
+#: Default numbers of pairs of clusters, and of pairs of batches of each kind on each cluster.
 CLUSTERS = 3
 ROUNDS = 5
 
-#: What the rows of kinds taken together are called, and words in the names of those kinds.
+#: Names of the rows for groups of kinds, and words in the names of their kinds.
 GROUPS = {
     "all with tasks": ("tasks",),
     "all with actors": ("actor",),
@@ -56,7 +56,7 @@ GROUPS = {
 }
 
 Found = Mapping[str, Sequence[dict[str, float]]]
-"""By name of a cluster's system, what `lab.calls` found in each round."""
+"""The results of `lab.calls` in each round, by the cluster's system."""
 
 
 def main() -> None:
@@ -98,15 +98,15 @@ def main() -> None:
 
 
 def _measured(part: str, sizes: Sequence[int], arguments: argparse.Namespace) -> Mapping[str, Found]:
-    """What `lab.calls` finds, by the names that it gives."""
+    """The results of `lab.calls`, by kind of call."""
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     for pair in range(arguments.clusters):
-        # Of two clusters on one machine the second might be at a disadvantage.
+        # The order alternates, as the second of two clusters on one machine might be slower.
         order = MODES if pair % 2 == 0 else tuple(reversed(MODES))
         try:
             _take_turns(part, sizes, order, arguments, found)
         except WorkerFailed as error:
-            # Ray's processes crash now and then while a cluster starts.
+            # Ray's processes sometimes crash while a cluster starts.
             progress(f"{part}, clusters {pair + 1} of {arguments.clusters} are left out: {error}")
         else:
             progress(f"{part}, clusters {pair + 1} of {arguments.clusters}: done")
@@ -120,7 +120,7 @@ def _take_turns(
     arguments: argparse.Namespace,
     found: dict[str, dict[str, list[dict[str, float]]]],
 ) -> None:
-    """All batches of one pair of clusters; what is found is added."""
+    """Runs all batches on one pair of clusters, and adds their results."""
     with ExitStack() as stack:
         running = {mode: stack.enter_context(_driver(part, mode, sizes, arguments)) for mode in order}
         names = running[OURS].ask("names")["names"]
@@ -137,8 +137,7 @@ def _take_turns(
 def _driver(part: str, mode: str, sizes: Sequence[int], arguments: argparse.Namespace) -> Iterator[Process]:
     """A cluster and its driver.
 
-    Between its batches it is idle, and not stopped: what processes do first when they go on takes them longer
-    than a batch.
+    Between its batches the cluster is idle but not stopped, as processes need longer than a batch to resume.
     """
     system = "ray" if arguments.null else mode
     command = [sys.executable, "-m", "lab.calls", part, system, str(arguments.scale), *map(str, sizes)]
@@ -151,7 +150,7 @@ def _driver(part: str, mode: str, sizes: Sequence[int], arguments: argparse.Name
 
 
 def _times_ray(found: Found, what: str) -> float:
-    """The median over the pairs of batches."""
+    """The speed as a multiple of Ray's: the median over the pairs of batches."""
     return median(ours[what] / theirs[what] for ours, theirs in zip(found[OURS], found["ray"], strict=True))
 
 
@@ -190,7 +189,7 @@ def _add_group(name: str, members: Sequence[Found], report: Report) -> None:
 
 
 def _add_arrays(name: str, found: Found, report: Report) -> None:
-    """``name`` ends with the size."""
+    """Adds the rows of arrays. ``name`` ends with the size."""
     name, _, bytes = name.rpartition(" ")
     size = size_text(int(bytes))
     summary = {**_summary("arrays", name, found), "size": int(bytes)}

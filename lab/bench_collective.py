@@ -26,7 +26,7 @@ from lab.systems import CASES, bytes_of_limit
 HOSTS = (8,)
 SIZES = (1 << 20, 32 << 20, 64 << 20)
 
-#: What Hoplite must reach, times the limit: from these sizes on.
+#: Targets for Hoplite as multiples of the limit, from these sizes on.
 TARGETS = {
     "broadcast": {1 << 20: 1.15, 32 << 20: 1.03},
     "gather": {32 << 20: 1.03},

@@ -26,18 +26,18 @@ from lab.worker import Worker
 HOSTS = (4, 8, 16)
 SIZES = (128 << 10, 1 << 20, 8 << 20, 32 << 20)
 
-#: The trees that a daemon can be told to choose, in the order of the hosts that ask for them, from host 1 on.
+#: The trees that a daemon can be told to choose. The hosts from 1 on ask for them in this order.
 DEGREES = ("chain", "binary", "star")
 
-#: What the model's choice must reach, times the best of the trees.
+#: Target for the model's choice, as a multiple of the best tree.
 TARGET = 1.05
 
-#: Sources, partial sums and results, on one host, in sizes of one object.
+#: Objects that a store has room for: sources, partial sums and results.
 ROOM_OBJECTS = 6
 
 
 class Model(Hoplite):
-    """Hoplite as it comes, and the tree that its cost model chose last."""
+    """Hoplite with its defaults, and the tree that its cost model chose last."""
 
     def __init__(self, workers: list[Worker], hosts: Hosts) -> None:
         super().__init__(workers, hosts.memory, OURS)
@@ -56,7 +56,7 @@ class Model(Hoplite):
 
 
 def shape(tree: set[tuple[int, int]]) -> str:
-    """The name of a tree with these (sender, receiver) edges."""
+    """The name of a tree, from its (sender, receiver) edges."""
     inputs = max(sum(receiver == host for _, receiver in tree) for host in {end for _, end in tree})
     return DEGREES[min(inputs, len(DEGREES)) - 1]
 
@@ -91,7 +91,7 @@ def _measure(count: int, arguments: argparse.Namespace, report: Report) -> None:
             workers.append(Worker(daemon.socket, host))
             stack.callback(workers[-1].close)
         running: list[System] = [Model(workers, hosts)]
-        # Whoever is the first worker asks for the sum.
+        # The first worker asks for the sum.
         running += [Hoplite(workers[host:] + workers[:host], hosts.memory, told[host][-1]) for host in told]
         for size in arguments.sizes:
             cell = _cell(size, hosts)

@@ -29,12 +29,12 @@ from lab.hosts import Hosts
 from lab.node_host import NodeHost
 from lab.report import RUNS_MIN, Report, median, progress
 
-#: Longest to wait for everyone to notice, and for everyone to know everyone again.
+#: Longest time until all nodes notice a failure, and until all nodes know each other again.
 NOTICE_SECONDS = 20.0
 JOIN_SECONDS = 60.0
 POLL_SECONDS = 0.02
 
-#: A cluster is usually older than this when something happens to it.
+#: Time before each failure, as a cluster is usually older than this when it fails.
 SETTLE_SECONDS = 2.0
 
 LOAD_SECONDS = 30.0
@@ -47,7 +47,7 @@ DOWN = re.compile(r"^(?P<when>\S+Z) .*member is down node=(?P<address>\S+)/\d+")
 
 @dataclass(frozen=True)
 class Case:
-    """One way to lose a node, how to bring it back, and within what time it must be noticed."""
+    """One way to lose a node, the way to bring it back, and the time within which it must be noticed."""
 
     name: str
     strike: Callable[[NodeHost], None]
@@ -73,7 +73,7 @@ CASES = (
 
 
 class Watch:
-    """What daemons write to their logs from now on about members that went down."""
+    """The entries about lost members that daemons write to their logs from now on."""
 
     def __init__(self, node_hosts: Sequence[NodeHost]) -> None:
         self._logs = [
@@ -81,7 +81,7 @@ class Watch:
         ]
 
     def downs(self) -> list[tuple[str, str, float]]:
-        """Who said of whom, and when, in seconds since the epoch."""
+        """The reporting daemon, the lost member, and the time in seconds since the epoch."""
         found = []
         for node_host, log, start in self._logs:
             with log.open() as lines:
@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def _play(case: Case, node_hosts: Sequence[NodeHost], victim: int) -> dict[str, Any]:
-    """Strikes one node; gives the seconds until each of the others noticed, and false alarms meanwhile."""
+    """Makes one node fail. Returns the seconds until each other node noticed, and the false alarms."""
     struck, others = node_hosts[victim], [*node_hosts[:victim], *node_hosts[victim + 1 :]]
     watch = Watch(others)
     began = time.time()

@@ -27,11 +27,11 @@ APPLICATIONS: dict[str, Callable[[str, int], Application]] = {
     "sgd": sgd.Server,
 }
 
-#: Steps before the first one that is counted, some ten seconds of either: meanwhile the nodes fault in
-#: their arenas, which takes as much of the processors as the steps do.
+#: Steps before the first one that counts, some ten seconds of each application. In this time the nodes fault
+#: in their arenas, which takes as much processor time as the steps.
 WARM_STEPS = {"ensemble": 30, "sgd": 8}
 
-#: Of each run; the figure draws the medians and the single runs.
+#: Runs of each application. The figure shows the medians and the single runs.
 RUNS = 3
 
 
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def _play(name: str, arguments: argparse.Namespace, plan: Plan) -> dict[str, Any]:
-    """A run on a cluster of its own, so that none inherits anything from the one before."""
+    """A run on a cluster of its own, so that earlier runs do not affect it."""
     with (
         Hosts(arguments.participants + 1, rate_mbit=arguments.rate) as hosts,
         on_hosts(hosts, arguments.store) as daemons,

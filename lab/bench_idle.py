@@ -14,10 +14,10 @@ from lab.report import RUNS_MIN, Report, median, progress
 
 WATCH_SECONDS = 10.0
 
-#: After the start, joining and faulting in ahead are done within this time.
+#: Time after the start in which nodes join and fault in memory ahead.
 SETTLE_SECONDS = 5.0
 
-#: One tick of gossip or rounding is not "busy": 1 % of a core is.
+#: A node is busy from 1 % of a core on. A single tick of gossip, or rounding, is less.
 CPU_TARGET_PERCENT = 1.0
 
 
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _watched(nodes: int, store: str, runs: int) -> list[dict[str, list[Any]]]:
-    """Of each run: what each node used."""
+    """The processor time and memory of each node, for each run."""
     timed: list[dict[str, list[Any]]] = []
     with on_loopback(nodes, store) as daemons:
         time.sleep(SETTLE_SECONDS)
@@ -52,7 +52,7 @@ def _watched(nodes: int, store: str, runs: int) -> list[dict[str, list[Any]]]:
 
 
 def ticks(daemon: Daemon) -> int:
-    """User and system clock ticks the daemon has used."""
+    """User and system clock ticks that the daemon has used."""
     fields = Path("/proc", str(daemon.process.pid), "stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 

@@ -20,10 +20,11 @@ from lab.worker import Worker
 ADDRESS = "127.0.0.1"
 SIZE = 1 << 30
 
-#: The first transfers fault both arenas in and open the connections.
+#: Runs that do not count. They fault in both arenas and open the connections.
 WARM_UP_RUNS = 3
 
-#: Of the rate of a bare sender and receiver. iperf3 has no object: its buffers are small and hot.
+#: Least share of the rate of a bare sender and receiver. iperf3 is no measure, as its buffers are small and
+#: hot.
 TARGET = 0.8
 
 
@@ -65,7 +66,7 @@ def _get(
 ) -> tuple[float, float]:
     """Seconds of one get of an object that is complete on the other node, and the daemons' processor time.
 
-    Its content is checked.
+    The content is checked.
     """
     giver.ask("put", id=name)
     before = sum(ticks(daemon) for daemon in daemons)

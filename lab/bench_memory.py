@@ -20,10 +20,10 @@ from lab.report import RUNS_MIN, Report, median, progress, size_text
 PUT_SIZES = (64 << 20, 1 << 30)
 GET_SIZES = (1 << 10, 64 << 10, 1 << 20, 64 << 20, 1 << 30)
 
-#: Rounds before the clock counts: the first faults the arena in, the second finds it warm.
+#: Rounds that do not count. The first faults in the arena, the second finds it warm.
 WARM_UP_RUNS = 3
 
-#: Local gets timed per run; a get is far shorter than what disturbs it.
+#: Local gets timed per run, as a single get is far shorter than typical disturbances.
 GETS_PER_RUN = 20
 
 PUT_TARGET = 0.8

@@ -29,10 +29,11 @@ from lab.systems import ray
 CLIENTS = (1, 8)
 WARM_UP_RUNS = 3
 
-#: Nodes among which the directory is shared when look-ups are measured.
+#: Nodes that share the directory when look-ups are measured.
 DIRECTORY_NODES = 4
 
-#: Of the node that objects are put on: holds what eight clients put, and what the next run does meanwhile.
+#: Store of the node that objects are put on. It holds the objects of eight clients, and those of the next
+#: run.
 STORE = "4GiB"
 DIRECTORY_STORE = "256MiB"
 
@@ -41,13 +42,13 @@ SMALL, LARGE = 1 << 10, 64 << 20
 
 @dataclass(frozen=True)
 class Case:
-    """What the clients do; all of them together do it ``count`` times in a run."""
+    """An operation of the clients. All clients together do it ``count`` times in a run."""
 
     call: str
     size: int
     count: int
     target: tuple[float, str] | None = None
-    """What Hoplite's rate must reach, times that of whom."""
+    """The target for Hoplite's rate: a factor, and the system whose rate it multiplies."""
 
 
 CASES = (

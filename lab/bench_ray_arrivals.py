@@ -22,10 +22,10 @@ TASKS = 8
 SIZE = 32 << 20
 INTERVALS = (0.0, 0.1, 0.2, 0.4)
 
-#: What must be reached, times the limit.
+#: Target as a multiple of the limit.
 TARGET = 1.05
 
-#: Sources, partial sums and results of this run and the one before, in sizes of one object.
+#: Objects that a store has room for: sources, partial sums and results of this run and of the one before.
 ROOM_OBJECTS = 8
 
 
@@ -49,7 +49,7 @@ def main() -> None:
         command = [sys.executable, "-m", "lab.ray_arrivals", on_ray.head]
         driver = Process(command, hosts[0], peers.START_SECONDS, ray.SETTINGS)
         try:
-            # Workers start, and fault their memory in.
+            # A first run, in which workers start and fault in their memory.
             _run(driver, arguments.tasks, arguments.size, None)
             for interval in arguments.intervals:
                 _measure(interval, arguments, hosts, driver, report)
@@ -70,7 +70,7 @@ def _measure(
         least.append(arguments.size / interleave.goodput(hosts))
         taken.append(seconds)
         progress(f"{interval:g} s apart: {seconds - last:.3f} s after the last end; S/B {least[-1]:.3f} s")
-    # The best of them: a disturbed measurement of the limit must not make the ratio look better.
+    # The smallest limit counts, so that a disturbed measurement of the limit cannot improve the ratio.
     limit = last + min(least)
     seconds = median(taken)
     report.add(
@@ -109,7 +109,7 @@ _sums: dict[tuple[int, int], int] = {}
 
 
 def _expected(tasks: int, size: int) -> int:
-    """The checksum of the sum: of whole numbers, and so exact."""
+    """The checksum of the sum. It is exact, as all numbers are whole."""
     if (tasks, size) not in _sums:
         arrays = (pattern(size, seed) for seed in range(tasks))
         _sums[tasks, size] = checksum(reduce(lambda one, other: one + other, arrays))

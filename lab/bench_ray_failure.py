@@ -39,19 +39,19 @@ SYSTEMS = ("hoplite", "ray")
 
 PARTICIPANTS = 7
 
-#: Of each system, in turns.
+#: Runs of each system, in turns.
 RUNS = 2
 
-#: Seconds of each run: before the time that counts, and on its clock the crash, the return and the end.
+#: Times in seconds: the warm-up before a run, and the crash, the return and the end in the run.
 WARM_UP, CRASH, RETURN, END = 5.0, 10.0, 35.0, 60.0
 
-#: The host that crashes; the driver and Ray's head are in host 0.
+#: The host that crashes. The driver and Ray's head are in host 0.
 VICTIM = 1
 
-#: A round is slow if it takes so many times as long as the median of those before the crash.
+#: A round is slow if it takes so many times the median of the rounds before the crash.
 SLOW = 1.5
 
-#: What is told of a run: seconds, each; of several runs the median, and from which to which.
+#: The figures of a run, each in seconds. For several runs, the median and the range are shown.
 COLUMNS = {
     "before": "a round before",
     "slowest_away": "slowest after the failure",
@@ -89,7 +89,7 @@ def main() -> None:
         runs: dict[str, list[list[dict[str, Any]]]] = {system: [] for system in arguments.systems}
         for _ in range(arguments.runs):
             for system in arguments.systems:
-                # A cluster of its own: what one run leaves behind is nobody else's.
+                # A cluster of its own, so that earlier runs do not affect it.
                 with interleave.hosts_like_all(arguments.participants + 1, network) as hosts:
                     runs[system].append(_run(name, system, hosts))
         for system in arguments.systems:
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def _run(name: str, system: str, hosts: Hosts) -> list[dict[str, Any]]:
-    """Every round that counts."""
+    """Runs the program. Returns all rounds that count."""
     for host in hosts:
         # Ray takes for this host's address the one that a packet to the world would have.
         host.run(["ip", "route", "add", "default", "dev", "eth0"])
@@ -124,7 +124,7 @@ def _run(name: str, system: str, hosts: Hosts) -> list[dict[str, Any]]:
 
 
 def _start_nodes(host: Host, head: str) -> None:
-    """Hoplite's, with stores of the size that is needed, before the program, which would take another."""
+    """Starts Hoplite's nodes with the required store size. The program itself would choose another size."""
     command = [sys.executable, "-m", "lab.ray_nodes", head, str(STORE_BYTES)]
     host.run(command, cwd=ROOT, env={**os.environ, **SETTINGS}, timeout=peers.START_SECONDS)
 
@@ -132,7 +132,7 @@ def _start_nodes(host: Host, head: str) -> None:
 def _rounds(
     driver: Process, seconds: float, *events: tuple[float, Callable[[], None]]
 ) -> list[dict[str, Any]]:
-    """One after the other for so long; meanwhile, at its time, each of ``events``."""
+    """Runs rounds one after the other for a time, and each of ``events`` at its time."""
     start = time.monotonic()
     timers = [threading.Timer(at, event) for at, event in events]
     for timer in timers:
@@ -173,12 +173,12 @@ def _add_row(
 
 
 def _sortable(values: Sequence[float | None]) -> list[float]:
-    """What never came, after all that came."""
+    """The values in a form that can be sorted. None becomes the largest."""
     return sorted(math.inf if value is None else value for value in values)
 
 
 def cell(values: Sequence[float | None]) -> str:
-    """Of several runs: the median, and from which to which; None for what never came."""
+    """The median and the range of several runs, as text. None stands for an event that did not happen."""
     ordered = _sortable(values)
     text = _time(median(ordered))
     return text if len(ordered) == 1 else f"{text} ({_time(ordered[0])}-{_time(ordered[-1])})"
@@ -189,14 +189,14 @@ def _time(seconds: float) -> str:
 
 
 def told(rounds: Sequence[dict[str, Any]], victim: str) -> dict[str, float | None]:
-    """What `COLUMNS` says, in seconds; None for what never came."""
+    """The figures of `COLUMNS` in seconds. None stands for an event that did not happen."""
     ends = [one["began"] + one["seconds"] for one in rounds]
     pairs = list(zip(rounds, ends, strict=True))
     before = median(one["seconds"] for one, end in pairs if end <= CRASH)
     away = [(one, end) for one, end in pairs if end > CRASH and one["began"] < RETURN]
     back = [(one, end) for one, end in pairs if one["began"] >= RETURN]
-    # Of the slow rounds in a row, from the one under way or the next: that single ones are slow later,
-    # `slowest_away` tells.
+    # The slow rounds in a row count, from the running round or the next one. `slowest_away` shows single slow
+    # rounds later.
     was_slow = [one["seconds"] > SLOW * before for one, _ in away]
     first = 0 if was_slow[0] else 1
     last = next((at for at in range(first, len(away)) if not was_slow[at]), len(away))

@@ -19,10 +19,10 @@ from lab.systems.ray import ALONE
 
 SYSTEMS = ("ray", "hoplite")
 
-#: What Hoplite may take: so many times as long as Ray alone, and so many seconds more.
+#: Hoplite's limit: so many times the time of Ray alone, plus so many seconds.
 TIMES, MORE = 1.2, 0.5
 
-#: Seconds of a run, for all cases.
+#: Time-out of a run of all cases, in seconds.
 RUN_SECONDS = 600.0
 
 
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _run(system: str, cases: list[str]) -> dict[str, float]:
-    """Seconds for each case."""
+    """Runs the cases. Returns the seconds of each."""
     ended = subprocess.run(
         [sys.executable, "-m", "lab.failure.rebuilt_on_ray", system, *cases],
         cwd=ROOT,

@@ -27,7 +27,7 @@ from lab.recovery import figure
 from lab.recovery.play import CASES, Case, Stage
 from lab.report import RESULTS, RUNS_MIN, Report, median, progress, size_text
 
-#: What a broadcast may take longer than without a failure, besides the detection.
+#: Seconds by which a broadcast may take longer than without a failure, besides the detection time.
 SLACK = 0.05
 
 
@@ -87,7 +87,7 @@ def _with_baselines(names: list[str]) -> set[str]:
 
 
 def add_row(report: Report, case: Case, runs: dict[str, list[dict[str, Any]]]) -> None:
-    """One line of the table: what the case took, beside what it may take."""
+    """Adds a row of the table: the time of the case and its limit."""
     own = runs[case.name]
     seconds = median(run["seconds"] for run in own)
     without = median(run["seconds"] for run in runs[case.baseline])
@@ -120,7 +120,7 @@ def add_row(report: Report, case: Case, runs: dict[str, list[dict[str, Any]]]) -
 
 
 def _allowed(case: Case, run: dict[str, Any], without: float) -> float:
-    """What the run may have taken, given what the same takes without a failure."""
+    """The longest allowed time of the run, from the time without a failure."""
     assert case.fault is not None
     if case.put_again:
         return float(run["put_again_seconds"]) + without

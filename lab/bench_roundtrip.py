@@ -20,11 +20,11 @@ from lab.systems import ROUND_TRIP, round_trips
 
 SIZES = (1 << 10, 1 << 20, 256 << 20)
 
-#: What Hoplite must reach, times OpenMPI's send and receive.
+#: Targets for Hoplite as multiples of OpenMPI's send and receive, by size.
 TARGETS = {1 << 10: 1.5, 1 << 20: 1.1, 256 << 20: 1.01}
 RIVAL = "openmpi"
 
-#: There and back, and the one of the run before, in sizes of one object.
+#: Objects that a store has room for: there and back, of this run and of the one before.
 ROOM_OBJECTS = 4
 
 

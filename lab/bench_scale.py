@@ -38,32 +38,32 @@ from lab.results import joined
 
 NODES = (4, 16, 64)
 OBJECTS = (1_000, 10_000, 100_000)
-#: 4096 take 40 minutes of one core, and 11 GiB of memory.
+#: Numbers of simulated nodes. 4096 nodes take 40 minutes of one core and 11 GiB of memory.
 SIMULATED = (4, 16, 64, 256, 1024)
 SIMULATED_OBJECTS = (1_000, 10_000, 100_000, 1_000_000)
-#: As many as one sum may be over.
+#: Numbers of sources of a sum, up to the largest that is allowed.
 SOURCES = (256, 1024, 4096)
 RUNS = 5
 SIZE = 1 << 20
 
-#: Among which many objects are shared.
+#: Nodes that hold the many objects.
 OBJECT_NODES = 4
 
-#: There beside the operations that are measured against the number of nodes, when they are simulated.
+#: Objects in the simulated cluster when operations are measured against the number of nodes.
 OBJECTS_BESIDE = 1_000
 
-#: Turns of more nodes than this are not timed anew.
+#: With more nodes than this, turns are timed only once.
 REPEATED_NODES_MAX = 256
 
-#: Of a node where many share this machine's memory, and where objects are many.
+#: Store of a node when many nodes share this machine's memory, and when there are many objects.
 STORE_OF_MANY = "64MiB"
 STORE = "256MiB"
 STORE_OF_SOURCES = "2GiB"
 
-#: No turn of a control loop may take longer.
+#: Longest allowed turn of a control loop.
 TURN_TARGET_SECONDS = 10e-3
 
-#: Whose turns that is promised for.
+#: Events whose turns have this limit.
 EVENTS = ("join", "death", "clear")
 
 REAL, SIMULATION = "real", "simulated"
@@ -230,7 +230,7 @@ def _add(
 
 
 def time_text(seconds: float) -> str:
-    """In the unit that suits it."""
+    """A time in a suitable unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -238,7 +238,7 @@ def time_text(seconds: float) -> str:
 
 
 def _soak(minutes: float, report: Report) -> list[str]:
-    """What went wrong."""
+    """Runs the soak. Returns its problems."""
     found = soak.run(minutes * 60)
     growth = max(found.growth.values())
     report.add(

@@ -28,13 +28,13 @@ HOSTS = (4, 8, 16)
 SIZE = 8 << 20
 CASES = ("broadcast", "reduce")
 
-#: Sources, partial sums and results, on one host, in sizes of one object.
+#: Objects that a store has room for: sources, partial sums and results.
 ROOM_OBJECTS = 6
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What lab hosts gave: seconds by case, and their links."""
+    """The results of the lab's hosts: seconds by case, and their links."""
 
     seconds: dict[str, list[float]]
     goodput: float
@@ -89,7 +89,7 @@ def _in_lab(count: int, arguments: argparse.Namespace) -> Measured:
 
 
 def _latencies(daemons: list[Daemon]) -> list[float]:
-    """One way, in seconds, of every link that a node has measured."""
+    """The latencies one way, in seconds, of all links that nodes have measured."""
     found = []
     for daemon in daemons:
         with hoplite.connect(daemon.socket) as client:
@@ -98,7 +98,7 @@ def _latencies(daemons: list[Daemon]) -> list[float]:
 
 
 def _simulate(nodes: int, size: int, goodput: float, latency: float) -> dict[str, float]:
-    """Seconds by case."""
+    """Runs the simulation. Returns seconds by case."""
     command = [
         "cargo",
         "run",

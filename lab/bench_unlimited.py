@@ -22,10 +22,10 @@ SIZE = 1 << 30
 
 CASE = "broadcast"
 
-#: The object, and the one of the run before, which may not quite be gone.
+#: Objects that a store has room for: one of this run, and one of the run before that may not be deleted yet.
 ROOM_OBJECTS = 2
 
-#: What Hoplite must reach, times the bare chain: 0.8 of its rate.
+#: Target for Hoplite as a multiple of the bare chain's time. It is 0.8 of its rate.
 TARGET = 1.25
 
 

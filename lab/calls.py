@@ -1,8 +1,7 @@
 """A process that makes many calls on a Ray cluster of its own, with Hoplite or without, and times them.
 
-``python -m lab.calls calls|arrays ray|hoplite SCALE [SIZE ...]`` is driven by lines of JSON. It lists the
-kinds of calls that it can make, and makes batches of them. ``SCALE`` is a factor for the number of calls in a
-batch.
+``python -m lab.calls calls|arrays ray|hoplite SCALE [SIZE ...]`` is driven by lines of JSON. It lists its
+kinds of calls, and makes batches of them. ``SCALE`` is a factor for the number of calls in a batch.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from ray.cluster_utils import Cluster
 from lab.processes import families, processor_time
 from lab.worker import serve
 
-#: So many tasks run at once. More would have Ray start workers and end them all the time.
+#: Tasks that run at once. With more, Ray would start and stop workers all the time.
 CPUS = 2
 
-#: Of nodes, by a resource of that name.
+#: Kinds of nodes, each with a resource of that name.
 KINDS = ("first", "second")
 
-#: Clients in "n:n", and actors that each of them calls: as Ray's benchmark has on four cores.
+#: Clients in "n:n", and actors that each of them calls. Ray's benchmark has as many on four cores.
 CLIENTS = 2
 
 STORE_BYTES = 512 << 20
@@ -37,7 +36,7 @@ STORE_BYTES = 512 << 20
 #: Arrays of each size in a batch.
 ARRAYS = 5
 
-#: Of a batch's calls, made before it and not counted: the processes have been idle.
+#: Share of a batch's calls that is made before it and not counted, because the processes have been idle.
 WARM_UP = 0.1
 
 
@@ -52,7 +51,7 @@ class AsyncActor:
 
 
 class Client:
-    """Calls from a process that is no driver."""
+    """Makes calls from a process that is not a driver."""
 
     def __init__(self, servers: Sequence[Any]) -> None:
         self._servers = servers
@@ -80,13 +79,13 @@ def references(count: int) -> list[ray.ObjectRef]:
 
 
 def free(actor: type) -> Any:
-    """An actor class that waits for no task's processor."""
+    """An actor class that needs no processor, so that it does not wait for tasks."""
     return ray.remote(num_cpus=0)(actor)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Calls as of Ray's benchmark; ``run`` makes so many, ``count`` take about 0.3 s on two cores."""
+    """A kind of call of Ray's benchmark. ``run`` makes some; ``count`` take about 0.3 s on two cores."""
 
     name: str
     count: int
@@ -94,7 +93,7 @@ class Kind:
 
 
 def kinds() -> list[Kind]:
-    """With a cluster, whose actors they share."""
+    """The kinds of calls. They need a cluster and share its actors."""
     actor, many = free(Actor).remote(), free(Actor).options(max_concurrency=16).remote()
     async_actor = free(AsyncActor).remote()
     servers = [free(Actor).remote() for _ in range(CLIENTS)]
@@ -158,7 +157,7 @@ def last(array: np.ndarray) -> int:
 
 
 def kinds_of_arrays(sizes: Sequence[int]) -> list[Kind]:
-    """With a cluster of two nodes."""
+    """The kinds of calls with arrays. They need a cluster of two nodes."""
     first, second = (ray.remote(num_cpus=0, resources={kind: 1}) for kind in KINDS)
     maker, reader = first(make), second(last)
 
@@ -180,7 +179,7 @@ def kinds_of_arrays(sizes: Sequence[int]) -> list[Kind]:
 
 @contextmanager
 def cluster(mode: str, nodes: int, threshold: int | None) -> Iterator[None]:
-    """So many Ray nodes on this machine, each of a kind of its own, and this process a driver of theirs."""
+    """A number of Ray nodes on this machine, each of its own kind, with this process as their driver."""
     running = Cluster()
     for kind in KINDS[:nodes]:
         head = {} if running.head_node else {"include_dashboard": False}
@@ -194,14 +193,14 @@ def cluster(mode: str, nodes: int, threshold: int | None) -> Iterator[None]:
             )
         yield
     finally:
-        # It has no effect where it was not initialised.
+        # This has no effect if Hoplite was not initialised.
         hoplite.ray.shutdown()
         ray.shutdown()
         running.shutdown()
 
 
 class Driver:
-    """What this process is told to do."""
+    """The commands of this process."""
 
     def __init__(self, part: str, mode: str, scale: float, sizes: Sequence[int]) -> None:
         self._stack = ExitStack()
@@ -209,7 +208,7 @@ class Driver:
         made = kinds() if part == "calls" else kinds_of_arrays(sizes)
         self._kinds = {kind.name: kind for kind in made}
         self._scale = scale
-        # Workers start, functions are exported, memory is touched.
+        # A first batch, in which workers start, functions are exported and memory is touched.
         for name in self._kinds:
             self.batch(name)
 
@@ -217,7 +216,7 @@ class Driver:
         return {"names": list(self._kinds)}
 
     def batch(self, name: str) -> dict[str, Any]:
-        """How long a call takes, and how long all processes of the cluster together compute for it."""
+        """The time of a call, and the processor time of all the cluster's processes for it."""
         kind = self._kinds[name]
         count = max(int(kind.count * self._scale), CLIENTS * CLIENTS)
         kind.run(max(int(count * WARM_UP), CLIENTS * CLIENTS))
@@ -225,12 +224,12 @@ class Driver:
         began, before = time.perf_counter(), [processor_time(pid) for pid in pids]
         kind.run(count)
         after, ended = [processor_time(pid) for pid in pids], time.perf_counter()
-        # Of a process that has ended since nothing is known any more: Ray ends workers that are idle.
+        # Processes that have ended in the meantime do not count, as Ray stops idle workers.
         spent = sum(max(now - then, 0.0) for now, then in zip(after, before, strict=True))
         return {"found": {"seconds": (ended - began) / count, "computing": spent / count}}
 
     def end(self) -> dict[str, Any]:
-        """The cluster's, which takes Ray some seconds."""
+        """Stops the cluster, which takes Ray some seconds."""
         self._stack.close()
         return {}
 

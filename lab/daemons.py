@@ -17,24 +17,24 @@ from typing import Any
 
 from lab.hosts import Host, Hosts
 
-#: What the daemon prints once it serves.
+#: The line that the daemon prints when it is ready.
 READY = re.compile(r"^hoplited listening on (?P<address>\S+) socket (?P<socket>\S+) store (?P<store>\d+)")
 
 PORT = 7420
 
 STOP_SECONDS = 10.0
 
-#: Longest that all daemons may take to know each other, and how often they are asked.
+#: Longest time until all daemons know each other, and the interval of the checks.
 JOIN_SECONDS = 20.0
 POLL_SECONDS = 0.02
 
 
 class DaemonFailed(RuntimeError):
-    """A daemon ended, or never said it was listening; the message holds what it printed."""
+    """A daemon ended, or did not become ready. The message has its output."""
 
 
 def binary() -> str:
-    """The released daemon: ``$HOPLITED``, else the one installed with Python, built here, or on the path."""
+    """The path of the daemon: ``$HOPLITED``, or the one installed with Python, built here, or on the path."""
     installed = Path(sys.executable).parent / "hoplited"
     built = Path(__file__).resolve().parent.parent / "target" / "release" / "hoplited"
     for found in (os.environ.get("HOPLITED"), str(installed), str(built), shutil.which("hoplited")):
@@ -45,7 +45,7 @@ def binary() -> str:
 
 @dataclass
 class Daemon:
-    """One running daemon: where it listens, and the socket its clients use."""
+    """One running daemon: its address, and the socket of its clients."""
 
     process: subprocess.Popen[Any]
     address: str
@@ -53,7 +53,7 @@ class Daemon:
     log: Path
 
     def stop(self) -> int:
-        """SIGTERM, then its exit status."""
+        """Sends SIGTERM, waits, and returns the exit status."""
         self.process.terminate()
         try:
             return self.process.wait(STOP_SECONDS)
@@ -71,7 +71,7 @@ class Daemon:
 def start(
     arguments: Sequence[str], socket: Path, host: Host | None = None, seeds: Sequence[str] = ()
 ) -> Daemon:
-    """Starts a daemon and returns once it listens."""
+    """Starts a daemon. Returns when it listens."""
     log = socket.with_suffix(".log")
     command = [binary(), "--socket", str(socket), "--die-with-parent", *arguments]
     for seed in seeds:
@@ -90,7 +90,7 @@ def start(
 
 @contextmanager
 def on_loopback(count: int, store: str, *arguments: str) -> Iterator[list[Daemon]]:
-    """``count`` daemons on 127.0.0.1, all joined through the first; ``store`` as the daemon takes it."""
+    """``count`` daemons on 127.0.0.1 that join through the first. ``store`` is in the daemon's format."""
     with _sockets() as sockets:
         yield from _cluster(
             sockets, [None] * count, ["--listen", "127.0.0.1:0", "--store-size", store, *arguments]
@@ -101,9 +101,9 @@ def on_loopback(count: int, store: str, *arguments: str) -> Iterator[list[Daemon
 def on_hosts(
     hosts: Hosts, store: str, *arguments: str, own: Mapping[int, Sequence[str]] | None = None
 ) -> Iterator[list[Daemon]]:
-    """A daemon in each host, listening on every interface and joined through the first host's.
+    """A daemon in each host that listens on every interface. All join through the first host's daemon.
 
-    ``arguments`` are for all of them, ``own`` are further ones by host.
+    ``arguments`` are for all daemons, ``own`` are further arguments by host.
     """
     with _sockets() as sockets:
         yield from _cluster(
@@ -136,7 +136,7 @@ def _cluster(
 
 
 def _wait_until_joined(daemons: Sequence[Daemon]) -> None:
-    """Returns once every daemon knows all others."""
+    """Returns when every daemon knows all others."""
     import hoplite
 
     deadline = time.monotonic() + JOIN_SECONDS

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from lab.report import progress
 
-#: Told apart by those who do not see colours too (Okabe and Ito's palette).
+#: Colours that colour-blind readers can tell apart (Okabe and Ito's palette).
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#666666"
 PALE = "#BBBBBB"
 
@@ -31,7 +31,7 @@ _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
-    # The same data give the same file.
+    # A fixed salt, so that the same data give the same file.
     "svg.hashsalt": "hoplite",
 }
 
@@ -44,7 +44,7 @@ def subplots(rows: int, columns: int, inches: tuple[float, float]) -> tuple[Figu
 
 
 def caption(figure: Figure, text: str) -> None:
-    """A few lines under the figure: what was measured, and how."""
+    """Adds a few lines under the figure that describe the measurement."""
     figure.supxlabel(text, fontsize=7.5, color=GREY, x=0.01, ha="left")
 
 

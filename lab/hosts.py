@@ -6,10 +6,10 @@
         server = hosts[0].start(["iperf3", "-s", "-1"])
         hosts[1].run(["iperf3", "-c", hosts[0].address])
 
-Layout: the switch and each host have a namespace of their own. Nothing of the machine's own network is
-touched, and traffic cannot leave. Host *i* has the address ``10.77.0.(i+1)`` on ``eth0``. The other end of
-that cable is ``p<i>``, a port of the bridge ``br0``. A token bucket on ``eth0`` limits the up rate, one on
-``p<i>`` the down rate. Hosts in racks are on the bridge of their rack instead; ``br0`` joins the racks.
+Layout: the switch and each host have a namespace of their own. The machine's own network is not changed, and
+traffic cannot leave. Host *i* has the address ``10.77.0.(i+1)`` on ``eth0``. The other end of that cable is
+``p<i>``, a port of the bridge ``br0``. A token bucket on ``eth0`` limits the up rate, one on ``p<i>`` the
+down rate. Hosts in racks are on the bridge of their rack, and ``br0`` joins the racks.
 
 Faults of the network are silent. No cable goes down and no connection is reset: packets vanish, as with a
 dead switch or a host that lost its power::
@@ -25,7 +25,7 @@ Hosts in racks, and connections that get less than the link::
     Hosts(8, rate_mbit=500, hosts_per_rack=4, uplink_mbit=500)
     Hosts(2, rate_mbit=800, flow_cap_mbit=200)
 
-As on real hosts, a kernel that looked for a cut-off host tries again only after a second.
+As on real hosts, a kernel that failed to reach a host that was cut off tries again only after a second.
 
 Needs root. All namespaces are removed when the context ends, at exit, and on SIGTERM or SIGHUP. The next run
 removes those that a killed run left behind.
@@ -51,24 +51,24 @@ from lab.links import Link, add_bridge, add_rack, bridge, ip
 from lab.memory import Memory
 from lab.network import Network
 
-#: All namespaces made here start so, followed by the pid of the maker and a number.
+#: Prefix of all namespaces made here. The pid of their maker and a number follow.
 PREFIX = "hoplab"
 
 #: Hosts that one /24 holds.
 HOSTS_MAX = 250
 
-#: Time a program gets to end after SIGTERM before it is killed.
+#: Time that a program has to end after SIGTERM before it is killed.
 STOP_SECONDS = 5.0
 
 _numbers = itertools.count()
 
 
 class HostsUnavailable(RuntimeError):
-    """This machine or user cannot make network namespaces; the message says why."""
+    """This machine or user cannot make network namespaces. The message gives the reason."""
 
 
 def require() -> None:
-    """Raises ``HostsUnavailable`` unless hosts can be made: root, iproute2, and a kernel that lets us."""
+    """Raises ``HostsUnavailable`` unless hosts can be made. This needs root, iproute2 and kernel support."""
     if os.geteuid() != 0:
         raise HostsUnavailable("network namespaces need root: run this as root (sudo)")
     for tool in ("ip", "tc"):
@@ -83,7 +83,7 @@ def require() -> None:
 
 @dataclass
 class Host:
-    """One host: a namespace with loopback and ``eth0``. Programs in it are stopped with the hosts."""
+    """One host: a namespace with loopback and ``eth0``. Closing the hosts stops the programs in it."""
 
     index: int
     namespace: str
@@ -92,25 +92,25 @@ class Host:
     _programs: list[subprocess.Popen[Any]] = field(default_factory=list, repr=False)
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """The command that runs ``arguments`` in this host; it execs, so the pid is the program's own."""
+        """The command that runs ``arguments`` in this host. It execs, so its pid is the program's own."""
         return ["ip", "netns", "exec", self.namespace, *arguments]
 
     def start(self, arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Starts a program in this host. ``options`` go to ``subprocess.Popen``."""
+        """Starts a program in this host. ``options`` are passed to ``subprocess.Popen``."""
         program = subprocess.Popen(self.command(arguments), **options)
         self._programs.append(program)
         return program
 
     def run(self, arguments: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
-        """Runs a program in this host to its end; a failing one raises ``CalledProcessError``."""
+        """Runs a program in this host to its end. Raises ``CalledProcessError`` if it fails."""
         return subprocess.run(self.command(arguments), check=True, **options)
 
     def crash(self) -> None:
-        """Kills all that runs in this host, at once; the host itself stays."""
+        """Kills all programs in this host at once. The host itself stays."""
         _kill_inside(self.namespace)
 
     def link_bytes(self) -> Mapping[str, int]:
-        """What crossed this host's link so far: ``{"up": bytes sent, "down": bytes received}``."""
+        """The traffic of this host's link so far: ``{"up": bytes sent, "down": bytes received}``."""
         read = self.run(
             ["cat", *(f"/sys/class/net/eth0/statistics/{way}_bytes" for way in ("tx", "rx"))],
             capture_output=True,
@@ -119,11 +119,11 @@ class Host:
         return {"up": int(read[0]), "down": int(read[1])}
 
     def cut(self) -> None:
-        """Cuts this host off, silently: every packet from and to it vanishes. Cutting twice is one cut."""
+        """Cuts this host off silently: every packet from and to it vanishes. A second cut does nothing."""
         self._link.cut()
 
     def heal(self) -> None:
-        """Undoes ``cut``: the host is back on its side of the partition, if there is one."""
+        """Undoes ``cut``. If there is a partition, the host is back on its side."""
         self._link.heal()
 
     @property
@@ -131,18 +131,18 @@ class Host:
         return self._link.is_cut
 
     def control_congestion(self, algorithm: str) -> None:
-        """What sends on new connections, unless a program asks for another: cubic, bbr, reno.
+        """Sets the congestion control of new connections (cubic, bbr, reno). A program may ask for another.
 
-        By the route, as a namespace's own setting may name only what the kernel calls unrestricted.
+        It is set on the route, as a namespace's own setting allows only unrestricted algorithms.
         """
         self._link.control_congestion(self.address, algorithm)
 
     def limit(self, up_mbit: float, down_mbit: float | None = None) -> None:
-        """Changes the link's rates at once, what is queued included; one number is for both directions."""
+        """Changes the link's rates at once, also for queued packets. One number is for both directions."""
         self._link.limit(up_mbit, up_mbit if down_mbit is None else down_mbit)
 
     def restore(self) -> None:
-        """Gives the link back the rates it was built with."""
+        """Gives the link its original rates again."""
         self._link.restore()
 
     def _stop(self) -> None:
@@ -163,12 +163,13 @@ class Host:
 
 
 class Hosts:
-    """``count`` hosts on one switch, or on one in each rack; index or iterate to reach them.
+    """``count`` hosts on one switch, or with one switch in each rack. Index or iterate to reach them.
 
-    ``rate_mbit`` limits each direction of every link, in Mbit/s; ``up_mbit`` and ``down_mbit``
-    override one direction, as a number for all hosts or a sequence with one per host. ``None``
-    means no limit. Of ``hosts_per_rack`` hosts each, the first ones make up the first rack; between racks
-    they share ``uplink_mbit``, each way. One TCP connection gets ``flow_cap_mbit`` at most.
+    ``rate_mbit`` limits each direction of every link, in Mbit/s. ``up_mbit`` and ``down_mbit`` override one
+    direction, as a number for all hosts or a sequence with one number per host. ``None`` means no limit.
+
+    A rack has ``hosts_per_rack`` hosts, in order. Its hosts share ``uplink_mbit`` to other racks, each way.
+    One TCP connection gets ``flow_cap_mbit`` at most.
     """
 
     def __init__(
@@ -223,7 +224,7 @@ class Hosts:
         self.close()
 
     def close(self) -> None:
-        """Stops what runs in the hosts and removes them. May be called again."""
+        """Stops the programs in the hosts and removes the hosts. A second call does nothing."""
         if not self._built:
             return
         self._built = False
@@ -237,14 +238,14 @@ class Hosts:
 
     @functools.cached_property
     def memory(self) -> Memory:
-        """What systems that take turns on these hosts share."""
+        """The memory that systems share which take turns on these hosts."""
         return Memory(len(self))
 
     def partition(self, *sides: Collection[int]) -> None:
-        """Splits the network: hosts of one side reach each other and nobody else, until ``heal``.
+        """Splits the network until ``heal``: hosts reach only the hosts of their own side.
 
-        Each side is a list of host numbers; hosts named in no side make up one more, and stay in their
-        racks. A new partition takes the place of the one before. Links that are cut stay cut.
+        Each side is a list of host numbers. Hosts in no list are one more side, and stay in their racks.
+        A new partition replaces the one before. Links that are cut stay cut.
         """
         chosen = {index: number for number, side in enumerate(sides, 1) for index in side}
         if len(chosen) != sum(map(len, sides)) or not set(chosen) <= set(range(len(self))):
@@ -275,7 +276,7 @@ class Hosts:
 
 
 def sweep() -> None:
-    """Removes the namespaces of runs whose process is gone, and what still runs in them."""
+    """Removes the namespaces of runs whose process has ended, and kills the programs in them."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
     for line in listed.splitlines():
         name = line.split()[0] if line.split() else ""
@@ -296,7 +297,7 @@ def _per_host(
 
 
 def _kill_inside(namespace: str) -> None:
-    """Kills what still runs in one of our own namespaces: children of the programs we started there."""
+    """Kills all programs in one of our own namespaces, such as children of the programs that we started."""
     found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True).stdout
     for pid in found.split():
         with contextlib.suppress(ProcessLookupError):
@@ -304,7 +305,7 @@ def _kill_inside(namespace: str) -> None:
 
 
 def _exit_on_signals() -> None:
-    """Makes SIGTERM and SIGHUP end Python the orderly way, so that `atexit` and contexts clean up."""
+    """Makes SIGTERM and SIGHUP end Python normally, so that `atexit` and contexts clean up."""
     if threading.current_thread() is not threading.main_thread():
         return
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -1,4 +1,4 @@
-"""Systems measured side by side: they alternate, run by run, beside the physical limit of the moment."""
+"""Measures systems side by side: they alternate run by run, together with the current physical limit."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ from lab.report import RESULTS, RUNS_MIN, Report, median, progress
 from lab.systems import System, Tuned
 from lab.worker import WorkerFailed
 
-#: The first runs of a size fault the arenas in, open the connections and let them find the rate.
+#: Runs of a size that do not count. They fault in the arenas, open the connections and let them find the
+#: rate.
 WARM_UP_RUNS = 3
 
-#: What iperf3 sends to find B: long enough that the bucket's burst and the slow start do not show.
+#: Bytes that iperf3 sends to find B. The bucket's burst and the slow start are negligible over so many.
 GOODPUT_BYTES = 64 << 20
 
-#: The faster of the kernel's choices on these links. Hoplite and iperf3 ask for it; the peers cannot.
+#: The fastest of the kernel's algorithms on these links. Hoplite and iperf3 ask for it, the peers cannot.
 CONGESTION_CONTROL = "cubic"
 
-#: Hoplite's stores hold so much at least.
+#: Smallest size of Hoplite's stores.
 STORE_BYTES_MIN = 1 << 30
 
-#: What the columns after a benchmark's own are.
+#: The columns after a benchmark's own columns.
 COLUMNS = ("system", "median", "limit", "x limit", "spread", "x hoplite", "must reach")
 
-#: Whose results decide the column "x hoplite".
+#: The system whose results define the column "x hoplite".
 OURS = "hoplite"
 
 
 def add_interleave_options(options: argparse.ArgumentParser) -> None:
-    """What every benchmark in which systems take turns can be told."""
+    """Adds the options of every benchmark in which systems take turns."""
     options.add_argument("--runs", type=int, default=RUNS_MIN)
     options.add_argument("--warm-up", type=int, default=WARM_UP_RUNS, help="runs before those that count")
     options.add_argument("--figures", type=Path, default=RESULTS, help="folder for the figures")
 
 
 def add_run_options(options: argparse.ArgumentParser) -> None:
-    """What every benchmark over hosts with limited links can be told besides."""
+    """Adds further options of every benchmark over hosts with limited links."""
     add_interleave_options(options)
     options.add_argument("--rate", type=float, default=500.0, help="Mbit/s of each link, each way")
 
 
 def add_system_options(options: argparse.ArgumentParser) -> None:
-    """What every benchmark that compares systems can be told besides."""
+    """Adds further options of every benchmark that compares systems."""
     options.add_argument("--store", help="of each host; default: as large as is needed")
     options.add_argument(
         "--systems", nargs="+", choices=systems.MODULES, help="default: Hoplite and every peer installed"
@@ -58,14 +59,14 @@ def add_system_options(options: argparse.ArgumentParser) -> None:
 
 
 def add_options(options: argparse.ArgumentParser) -> None:
-    """What every benchmark that compares systems over hosts with limited links can be told."""
+    """Adds all options of a benchmark that compares systems over hosts with limited links."""
     add_run_options(options)
     add_network_options(options)
     add_system_options(options)
 
 
 def systems_asked_for(options: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[str]:
-    """Names of modules that can be used here; one that was asked for and cannot be ends the program."""
+    """Names of the modules to use. The program ends if one was asked for and cannot be used here."""
     names: list[str] = arguments.systems or systems.installed()
     for name in names:
         if lacking := systems.module(name).missing():
@@ -74,18 +75,18 @@ def systems_asked_for(options: argparse.ArgumentParser, arguments: argparse.Name
 
 
 def store_for(size: int) -> str:
-    """What ``--store`` is by default: room for so many bytes of objects on each host."""
+    """The default of ``--store``: room for so many bytes of objects on each host."""
     return str(max(STORE_BYTES_MIN, size))
 
 
 def report_name(benchmark: str, network: Network) -> str:
-    """Results of racks and capped flows are kept apart: figures and the page are of plain links."""
+    """The name of the results. It differs for racks and capped flows, as figures show plain links only."""
     return benchmark if network.is_plain else f"{benchmark}_shaped"
 
 
 @contextmanager
 def hosts_like_all(count: int, network: Network) -> Iterator[Hosts]:
-    """So many hosts, whose links every system finds alike."""
+    """A number of hosts whose links are the same for every system."""
     with Hosts(count, **asdict(network)) as hosts:
         for host in hosts:
             host.control_congestion(CONGESTION_CONTROL)
@@ -96,7 +97,7 @@ def hosts_like_all(count: int, network: Network) -> Iterator[Hosts]:
 def opened(
     names: Sequence[str], count: int, network: Network, store: str
 ) -> Iterator[tuple[Hosts, list[System]]]:
-    """So many hosts, and the systems running on them; a peer that does not come up is left out."""
+    """A number of hosts with the systems running on them. A peer that does not start is left out."""
     with hosts_like_all(count, network) as hosts, ExitStack() as stack:
         running: list[System] = []
         for name in names:
@@ -111,33 +112,33 @@ def opened(
 
 
 def goodput(hosts: Hosts) -> float:
-    """Bytes/s that one link brings just now, over as many connections as that takes."""
+    """The current rate of one link in bytes/s, over as many connections as fill it."""
     flows = hosts.network.flows_to_fill
     return iperf(hosts[0].address, GOODPUT_BYTES, hosts[0], hosts[1], flows).bytes_per_second
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is measured side by side: one case at one size over so many hosts."""
+    """A measurement of all systems: one case at one size over a number of hosts."""
 
     label: str
-    """Unlike every other cell's: the newest result of a label is the one that counts."""
+    """A unique label. The newest result of each label counts."""
     columns: tuple[str, ...]
     """The first columns of its rows."""
     facts: dict[str, Any]
-    """For the summary, what figures are drawn from: "case" and "size" among them."""
+    """Data for the summary, from which figures are drawn. It includes "case" and "size"."""
     run: Callable[[System, str], float]
-    """Seconds of a system's run of this name."""
+    """Does a run of this name on a system, and returns its seconds."""
     limit: Callable[[], float]
-    """The least seconds that physics allows, measured now."""
+    """Measures the physical limit in seconds."""
     target: float | None = None
-    """What Hoplite must reach, times the limit or the rival."""
+    """The target for Hoplite, as a multiple of the limit or of the rival."""
     rival: str | None = None
-    """A system that the target is about, in place of the limit."""
+    """A system that the target refers to, in place of the limit."""
 
 
 def measure(cell: Cell, running: list[System], runs: int, warm_up: int, report: Report) -> None:
-    """Adds the cell's rows. A peer that fails is left out from then on: it is taken from ``running``."""
+    """Adds the cell's rows. A peer that fails is removed from ``running``."""
     timed: dict[str, list[float]] = {system.name: [] for system in running}
     limits: list[float] = []
     for number in range(-warm_up, runs):
@@ -151,7 +152,7 @@ def measure(cell: Cell, running: list[System], runs: int, warm_up: int, report: 
         progress(f"{cell.label}: limit {_time(limits[-1])}: {told}")
         for name, took in seconds.items():
             timed[name].append(took)
-    # The best of them: a disturbed measurement of the limit must not make the ratio look better.
+    # The smallest limit counts, so that a disturbed measurement of the limit cannot improve the ratio.
     limit = min(limits)
     whole = [system for system in running if len(timed[system.name]) == runs]
     ours = median(timed[OURS]) if timed.get(OURS) else None

@@ -1,4 +1,4 @@
-"""Physical limits, measured beside the system they limit: one core's memcpy, iperf3, and a bare TCP copy."""
+"""Measures physical limits next to the systems: one core's memcpy, iperf3, and a bare TCP copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 from lab.hosts import Host
 from lab.report import ROOT
 
-#: Buffers a bare copy hands to the kernel at once: as large as helps, so that it costs few calls.
+#: Bytes that a bare copy gives to the kernel at once. Larger buffers would not help.
 BARE_CHUNK_BYTES = 1 << 20
 
 
@@ -30,7 +30,7 @@ class IperfMissing(RuntimeError):
 
 
 class Memcpy:
-    """One core copying ``size`` bytes between two buffers of this process that have been touched before."""
+    """One core copies ``size`` bytes between two buffers of this process, which were touched before."""
 
     def __init__(self, size: int) -> None:
         self._from = np.ones(size, np.uint8)
@@ -44,26 +44,26 @@ class Memcpy:
 
 @dataclass(frozen=True)
 class Sent:
-    """What iperf3 found."""
+    """The result of iperf3."""
 
     bytes_per_second: float
     cpu_seconds: float
-    """Of sender and receiver."""
+    """Processor time of sender and receiver."""
 
 
 def iperf(
     address: str, size: int, server: Host | None = None, client: Host | None = None, flows: int = 1
 ) -> Sent:
-    """What iperf3 gets for ``size`` bytes over ``flows`` connections together to ``address``.
+    """The result of iperf3 for ``size`` bytes to ``address``, over ``flows`` connections together.
 
-    One connection is limited by a cap on flows, enough of them by the link alone (``Network.flows_to_fill``).
-    ``server`` and ``client`` are the hosts to run in; none means this one. Cubic, as Hoplite's own
-    data sockets use, because it is the faster of the kernel's choices here.
+    A cap on flows limits one connection. Enough of them are limited by the link alone
+    (``Network.flows_to_fill``). ``server`` and ``client`` are the hosts to run in (None: this one). It
+    uses cubic, as Hoplite's data sockets do, because it is the fastest of the kernel's algorithms here.
     """
     if shutil.which("iperf3") is None:
         raise IperfMissing
     listen = _in(server, ["iperf3", "--server", "--one-off", "--forceflush", "--bind", address])
-    # What goes wrong the client tells, too; on being told to end the server only grumbles.
+    # The client reports errors too. The server's only message is about its termination.
     serving = subprocess.Popen(listen, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert serving.stdout is not None
     try:
@@ -87,7 +87,7 @@ def iperf(
 def bare_copy(address: str, size: int, server: Host | None = None, client: Host | None = None) -> float:
     """Bytes/s of a plain sender and receiver: one connection, memory to memory, both buffers touched.
 
-    The time is the receiver's, from asking to the last byte, as a get's is.
+    As for a get, the receiver measures the time from its request to the last byte.
     """
     return size / _pair(("send", server), ("receive", client), address, size)
 
@@ -95,10 +95,10 @@ def bare_copy(address: str, size: int, server: Host | None = None, client: Host 
 def bare_round_trip(
     address: str, size: int, trips: int, server: Host | None = None, client: Host | None = None
 ) -> float:
-    """Seconds that ``size`` bytes take to ``address`` and, once all are there, back, over one connection.
+    """Seconds of a round trip of ``size`` bytes to ``address`` over one connection, as the mean of ``trips``.
 
-    One of ``trips`` in a row. Both ends spin while they wait, as MPI's do: to be woken takes longer than the
-    network does.
+    The bytes are sent back when all have arrived. Both ends spin while they wait, as MPI's do, because a
+    wake-up takes longer than the network.
     """
     return _pair(("bounce", server), ("throw", client), address, size, trips) / trips
 
@@ -106,7 +106,7 @@ def bare_round_trip(
 def _pair(
     listening: tuple[str, Host | None], calling: tuple[str, Host | None], address: str, *numbers: int
 ) -> float:
-    """The seconds that the second of two roles prints: each a process of this module, in its host."""
+    """Runs two roles of this module, each in its host. Returns the seconds that the second prints."""
 
     def command(role: str, host: Host | None, *more: str) -> list[str]:
         told = [role, address, *map(str, numbers), *more]
@@ -159,7 +159,7 @@ def _throw(address: str, size: int, trips: int, port: int) -> None:
     with socket.create_connection((address, port)) as connection:
         tune(connection)
         began = 0.0
-        # The first lets the connection find the link's rate.
+        # The first trip does not count. In it the connection finds the link's rate.
         for trip in range(-1, trips):
             if trip == 0:
                 began = time.perf_counter()
@@ -171,7 +171,7 @@ def _throw(address: str, size: int, trips: int, port: int) -> None:
 
 @contextmanager
 def _accepted(address: str) -> Iterator[socket.socket]:
-    """The first connection to a port that is printed."""
+    """Listens on a port, prints it, and accepts the first connection."""
     with socket.create_server((address, 0)) as listener:
         print(listener.getsockname()[1], flush=True)
         connection, _ = listener.accept()
@@ -181,7 +181,7 @@ def _accepted(address: str) -> Iterator[socket.socket]:
 
 
 def _spin(connection: socket.socket) -> None:
-    """Returns once there is something to receive."""
+    """Spins until there is something to receive."""
     while True:
         try:
             connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -191,7 +191,7 @@ def _spin(connection: socket.socket) -> None:
 
 
 def fill(connection: socket.socket, data: memoryview) -> None:
-    """Receives as many bytes as there is room for."""
+    """Receives bytes until ``data`` is full."""
     done = 0
     while done < len(data):
         got = connection.recv_into(data[done : done + BARE_CHUNK_BYTES])

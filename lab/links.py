@@ -1,6 +1,6 @@
 """The cables of a lab: from a host to its switch, and from the switch of a rack to the spine.
 
-A port that is cut off belongs to no bridge. Each side of a partition has a bridge of its own.
+A port that is cut off is on no bridge. Each side of a partition has a bridge of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PREFIX_BITS = 24
 
 
 class Link:
-    """The cable of one host: which bridge of the switch its port is on, and its rates."""
+    """The cable of one host: the bridge of the switch that its port is on, and its rates."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Link:
         self.restore()
 
     def cut(self) -> None:
-        # Not "link set down": that takes the carrier from the host's end, which the kernel there sees.
+        # "link set down" would remove the carrier at the host's end, and the kernel there would see it.
         ip("-n", self._switch, "link", "set", self._port, "nomaster")
         self.is_cut = True
 
@@ -54,7 +54,7 @@ class Link:
         self.is_cut = False
 
     def join(self, side: int) -> None:
-        """Moves to the bridge of a side of a partition, 0 being home; a cut link only once it is healed."""
+        """Moves the port to the bridge of a side of a partition (0: home). A cut link moves when healed."""
         self._bridge = bridge(side) if side else self._home
         if not self.is_cut:
             self.heal()
@@ -73,7 +73,7 @@ class Link:
 
 
 def bridge(side: int) -> str:
-    """The bridge of a side of a partition; 0, the spine, is where ports and racks are when there is none."""
+    """The bridge of a side of a partition. Without a partition, ports and racks are on 0, the spine."""
     return f"br{side}"
 
 
@@ -87,7 +87,7 @@ def add_bridge(switch: str, name: str) -> None:
 
 
 def add_rack(switch: str, rack: int, uplink_mbit: float | None) -> None:
-    """A bridge for the hosts of a rack, and its cable to the spine, with a rate each way."""
+    """Adds a bridge for the hosts of a rack, and its cable to the spine, with a rate each way."""
     add_bridge(switch, rack_bridge(rack))
     inner, outer = f"up{rack}", f"down{rack}"
     ip("-n", switch, "link", "add", inner, "type", "veth", "peer", "name", outer)

@@ -1,10 +1,10 @@
-"""Memory for sources and results, shared by all systems of one run, which alternate.
+"""Memory for sources and results that all systems of one run share, as they alternate.
 
 A virtual machine gives freed memory back to its host, a little every two seconds. After 4 GiB were freed,
-that took a third of both processors for 0.7 s of every 2.6 (`/proc/stat`, steal). It lasted for more than
-half a minute. The system that ran at the time paid for it. So nothing large is freed between turns. Where
-that cannot be avoided, as when processes end, the next turn waits (`settle`). Besides, the machine could not
-hold 256 MiB twice for each of sixteen hosts and of several systems.
+this took a third of both processors for 0.7 s of every 2.6 (`/proc/stat`, steal), for more than half a
+minute. It slowed down the system that ran at the time. So nothing large is freed between turns. If this
+cannot be avoided, as when processes end, the next turn waits (`settle`). Besides, the machine could not hold
+256 MiB twice for each of sixteen hosts and of several systems.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ import numpy as np
 
 from lab.report import progress
 
-#: What is given back at once is taken off the free memory meanwhile. Settled is what moved less than this in
-#: so many seconds, in which that comes twice.
+#: Memory that is being given back is missing from the free memory for a moment. The free memory is settled if
+#: it changed by less than this in so many seconds, in which memory is given back twice.
 STILL_BYTES = 24 << 20
 STILL_SECONDS = 6.0
 
-#: Looked at so often: a turn of giving back takes some tenths of a second.
+#: Interval of the readings. Giving memory back takes some tenths of a second each time.
 LOOK_SECONDS = 0.1
 
-#: Longest that is waited for it.
+#: Longest wait.
 SETTLE_SECONDS_MAX = 120.0
 
-#: What each host has: the object it brings, and room for what it gets.
+#: The memory of each host: its source, and room for its result.
 PARTS = ("source", "result")
 
 
 class Memory:
-    """Files in a file system of huge pages, as those of a process's own large arrays are.
+    """Files in a file system of huge pages, which a process's own large arrays have too.
 
-    It is taken off the tree at once: the files are there as long as this process has them open.
+    The file system is unmounted at once. The files exist as long as this process has them open.
     """
 
     def __init__(self, hosts: int) -> None:
@@ -54,7 +54,7 @@ class Memory:
                 subprocess.run(["umount", "--lazy", folder], check=True)
 
     def of(self, host: int) -> dict[str, str]:
-        """The path of each part of this host's memory, for `mapped`."""
+        """The paths of the parts of this host's memory, for `mapped`."""
         return {part: f"/proc/{os.getpid()}/fd/{self._open[host, part]}" for part in PARTS}
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class Memory:
 
 
 def mapped(path: str, size: int) -> np.ndarray:
-    """The first ``size`` bytes of a part, as float32; its pages are there. It never shrinks."""
+    """The first ``size`` bytes of a part as float32, with their pages allocated. A part never shrinks."""
     file = os.open(path, os.O_RDWR)
     try:
         if os.fstat(file).st_size < size:
@@ -75,7 +75,7 @@ def mapped(path: str, size: int) -> np.ndarray:
 
 
 def settle() -> None:
-    """Waits until the machine's free memory holds still, ``SETTLE_SECONDS_MAX`` at most."""
+    """Waits until the machine's free memory is settled, ``SETTLE_SECONDS_MAX`` at most."""
     began = since = time.monotonic()
     least = most = _free_bytes()
     while (now := time.monotonic()) < min(since + STILL_SECONDS, began + SETTLE_SECONDS_MAX):

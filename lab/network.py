@@ -6,23 +6,23 @@ import argparse
 import math
 from dataclasses import dataclass
 
-#: Two connections may fall into one class of a cap, and then share what one may have: so many times as many
-#: as would do without that fill a link.
+#: Factor for the number of connections that fill a link. Two connections may fall into one class of a cap and
+#: then share its rate.
 FLOWS_TO_SPARE = 2
 
 
 @dataclass(frozen=True)
 class Network:
-    """Rates in Mbit/s, each way; none: no limit."""
+    """Rates in Mbit/s, each way. None: no limit."""
 
     rate_mbit: float | None = None
-    """Of each host's link, if no other was given for it."""
+    """Rate of each host's link, unless another one is given for it."""
     hosts_per_rack: int | None = None
     """None: all hosts are on one switch."""
     uplink_mbit: float | None = None
-    """Of a rack, to all other racks together."""
+    """Rate of a rack to all other racks together."""
     flow_cap_mbit: float | None = None
-    """What one TCP connection gets at most."""
+    """Largest rate of one TCP connection."""
 
     def __post_init__(self) -> None:
         if self.uplink_mbit is not None and self.hosts_per_rack is None:
@@ -41,12 +41,12 @@ class Network:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all hosts are equally near, and one flow fills a link."""
+        """Whether all hosts have the same distance, and one flow fills a link."""
         return self.hosts_per_rack is None and self.flow_cap_mbit is None
 
     @property
     def flows_to_fill(self) -> int:
-        """Connections between two hosts that together get all that a link carries."""
+        """Number of connections between two hosts that fill a link."""
         if self.flow_cap_mbit is None:
             return 1
         if self.rate_mbit is None:
@@ -54,7 +54,7 @@ class Network:
         return FLOWS_TO_SPARE * math.ceil(self.rate_mbit / self.flow_cap_mbit)
 
     def racks(self, hosts: int) -> range:
-        """Numbers of the racks that so many hosts are in."""
+        """Numbers of the racks of so many hosts."""
         return range(math.ceil(hosts / self.hosts_per_rack) if self.hosts_per_rack is not None else 0)
 
     def rack_of(self, host: int) -> int | None:
@@ -62,7 +62,7 @@ class Network:
 
 
 def add_network_options(options: argparse.ArgumentParser) -> None:
-    """Those besides ``--rate``."""
+    """Adds the options of the network, except ``--rate``."""
     options.add_argument("--racks", type=int, metavar="M", help="hosts in racks of so many each")
     options.add_argument(
         "--uplink",
@@ -74,7 +74,7 @@ def add_network_options(options: argparse.ArgumentParser) -> None:
 
 
 def network_asked_for(options: argparse.ArgumentParser, arguments: argparse.Namespace) -> Network:
-    """The network asked for; one that makes no sense ends the program."""
+    """The network of the options. Invalid options end the program."""
     try:
         return Network(arguments.rate, arguments.racks, arguments.uplink, arguments.flow_cap)
     except ValueError as senseless:

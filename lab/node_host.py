@@ -1,4 +1,4 @@
-"""One host of a cluster with its daemon, to be killed, paused, cut off and brought back."""
+"""One host of a cluster with its daemon, which can be killed, paused, cut off and brought back."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lab.daemons import PORT, Daemon, start
 from lab.hosts import Host
 from lab.worker import Worker
 
-#: Longest that a cluster may take to be whole and empty again after a fault.
+#: Longest time until a cluster is whole and empty again after a fault.
 SETTLE_SECONDS = 30.0
 POLL_SECONDS = 0.02
 
 
 class NotSettled(RuntimeError):
-    """After a fault was mended, something stayed behind; the message says what."""
+    """Something was left after a fault was healed. The message says what."""
 
 
 class NodeHost:
-    """Where a fault can strike."""
+    """A host that a fault can strike."""
 
     def __init__(self, host: Host, daemon: Daemon, store: str) -> None:
         self.host, self.daemon, self._store = host, daemon, store
@@ -50,7 +50,7 @@ class NodeHost:
         self.host.heal()
 
     def restart_daemon(self, seed: str) -> None:
-        """A new daemon at the address of the dead one: a new node to the others."""
+        """Starts a new daemon at the address of the dead one. It is a new node to the others."""
         assert self.daemon.process.stdout is not None
         self.daemon.process.stdout.close()
         arguments = ["--listen", f"0.0.0.0:{PORT}", "--store-size", self._store]
@@ -61,14 +61,14 @@ class NodeHost:
 
 
 class ClientHost(NodeHost):
-    """A host with one client process that does what it is told."""
+    """A host with one client process that executes commands."""
 
     def __init__(self, host: Host, daemon: Daemon, store: str) -> None:
         super().__init__(host, daemon, store)
         self.worker = Worker(daemon.socket, host)
 
     def restart(self, seed: str) -> None:
-        """A new daemon and a new client."""
+        """Starts a new daemon and a new client."""
         self.worker.kill()
         self.restart_daemon(seed)
         self.worker = Worker(self.daemon.socket, self.host)
@@ -79,7 +79,7 @@ class ClientHost(NodeHost):
 
 
 def wait_until_whole(node_hosts: Sequence[NodeHost]) -> None:
-    """Returns once every daemon knows all others."""
+    """Returns when every daemon knows all others."""
     everyone = sorted(node_host.address for node_host in node_hosts)
 
     def missing(status: hoplite.Status) -> str | None:
@@ -90,7 +90,7 @@ def wait_until_whole(node_hosts: Sequence[NodeHost]) -> None:
 
 
 def wait_until_empty(node_hosts: Sequence[NodeHost]) -> None:
-    """Returns once no daemon holds a copy or takes part in a transfer or reduction."""
+    """Returns when no daemon holds a copy or takes part in a transfer or reduction."""
 
     def left(status: hoplite.Status) -> str | None:
         if status.copies == status.transfers == status.reductions == 0:

@@ -13,37 +13,36 @@ from lab.hosts import Hosts
 from lab.systems import peers, ray
 from lab.worker import Process, Worker
 
-#: Ahead of "now" by this much lie the instants that the processes start at.
+#: Time between the command and the start of the processes.
 START_AHEAD_SECONDS = 0.3
 
-#: What Ray's processes do first when they go on after a stop takes less.
+#: Time for Ray's processes to resume after a stop.
 RESUME_SECONDS = 1.0
 
 
-#: Of a get of objects that this process has not got before, each put by another one.
+#: Name of a get of objects that this process has not got before. Another process puts each of them.
 FIRST_GET = "first get"
 
 
 class Clients(Protocol):
-    """Some processes that do one thing many times, each one after the other, all at once.
+    """Some processes that make many calls at the same time. Each process makes its calls one after the other.
 
-    "get" is of one object each that the process has put itself, time and again; `FIRST_GET` of as many
-    objects as there are gets.
+    "get" repeatedly gets one object that the process has put itself. `FIRST_GET` gets a new object each time.
     """
 
     name: str
     calls: frozenset[str]
 
     def run(self, call: str, size: int, clients: int, count: int, name: str) -> float:
-        """Seconds until so many clients have done ``call`` so often each, with objects of ``size`` bytes.
+        """Seconds until each of ``clients`` clients has made ``count`` calls with objects of ``size`` bytes.
 
-        Objects to get or look up are put before, and all are deleted after, the time.
+        Objects to get or look up are put before the time starts. All are deleted after it ends.
         """
         ...
 
 
 class HopliteClients:
-    """Workers of Hoplite's, in turn on each of the nodes."""
+    """Hoplite workers, in turn on each of the nodes."""
 
     name = "hoplite"
     calls = frozenset(("put", "get", FIRST_GET, "locate"))
@@ -55,7 +54,7 @@ class HopliteClients:
     def run(self, call: str, size: int, clients: int, count: int, name: str) -> float:
         workers = self.workers[:clients]
         ids = [[f"{name}-{client}-{number}" for number in range(count)] for client in range(clients)]
-        # One object of each client is enough to be got time and again, if it is a large one.
+        # Repeated gets need only one object of each client.
         put = [own if call != "get" else own[:1] for own in ids]
         for seed, (worker, own) in enumerate(zip(workers, put, strict=True)):
             writer = self._other if call == FIRST_GET else worker
@@ -79,7 +78,7 @@ class HopliteClients:
 
 
 class Memcpy:
-    """The same workers, copying from private memory to private memory that was touched before."""
+    """The same workers, which copy from private memory to private memory that was touched before."""
 
     name = "memcpy"
     calls = frozenset(("put",))
@@ -99,7 +98,7 @@ class Memcpy:
 
 
 class RayClients:
-    """Actors on one node of Ray's; all its processes are stopped while others are measured."""
+    """Actors on one Ray node. All its processes are stopped while other systems are measured."""
 
     name = "ray"
     calls = frozenset(("put", "get", FIRST_GET))
@@ -130,14 +129,14 @@ class RayClients:
 
     def _many(self, call: str, clients: int, count: int) -> float:
         at = time.monotonic() + START_AHEAD_SECONDS
-        # The instant has another name here: "at" and "call" are the worker's own.
+        # The start has another name here, because the worker itself uses "at" and "call".
         answer = self._driver.ask("many", what=call, clients=clients, count=count, start=at)
         return float(answer["ended"]) - at
 
 
 @contextmanager
 def ray_clients(clients: int) -> Iterator[RayClients]:
-    """On a host of their own, as Ray needs an address that is no loopback."""
+    """Ray clients on a host of their own, because Ray needs an address that is not a loopback."""
     with Hosts(1) as hosts, ray.cluster(hosts) as (daemons, head), ExitStack() as stack:
         command = peers.python("lab.systems.ray_clients", head, hosts[0].address, str(clients))
         driver = Process(command, hosts[0], peers.START_SECONDS, ray.SETTINGS)

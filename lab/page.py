@@ -1,8 +1,8 @@
 """Makes docs/benchmarks.md and its figures from the results of the benchmarks: ``python -m lab.page``.
 
 The newest run of every case counts, so a benchmark can be run in parts. The result files are kept with the
-code, so that anyone can make the page. Keep trial runs and those on another machine apart, by
-``HOPLITE_LAB_RESULTS=FOLDER``. The page leaves out a benchmark that has no results.
+code, so that anyone can make the page. Keep trial runs and runs on other machines in another folder
+(``HOPLITE_LAB_RESULTS=FOLDER``). The page leaves out a benchmark that has no results.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def _no_figure(cases: Sequence[Case], folder: Path) -> list[str]:
 
 
 def _newest(draw: Callable[[dict[str, Any], Path], list[str]]) -> Draw:
-    """Of a figure that shows one document."""
+    """Makes a drawing function of one for a single document, which gets the newest document."""
     return lambda cases, folder: draw(newest(cases).document, folder)
 
 
 @dataclass(frozen=True)
 class Section:
-    """One benchmark on the page; ``name`` is the one it is run by."""
+    """One benchmark on the page. ``name`` is its name in ``python -m lab NAME``."""
 
     title: str
     name: str
@@ -77,7 +77,7 @@ SECTIONS = (
     Section("Idle clusters", "idle"),
 )
 
-#: The page's last section, written by hand: what was found by profiling.
+#: The page's last section, written by hand: results of profiling.
 NOT_REACHED = Path(__file__).with_name("not_reached.md")
 
 HEAD = """# Benchmarks
@@ -128,7 +128,7 @@ def text(section: Section, cases: Sequence[Case], figures: Sequence[str]) -> str
 
 
 def _side_by_side(cases: Sequence[Case]) -> list[list[str]]:
-    """A line for each case, by hosts and size, with the times of all systems as multiples of its limit."""
+    """A row for each case, number of hosts and size, with all systems' times as multiples of its limit."""
     cases = sorted(cases, key=lambda case: (case.summary.get("hosts", 0), case.summary.get("size", 0)))
     found = {name for case in cases for name in case.summary["systems"]}
     known = [name for name in LOOKS if name in found and name != OURS]
@@ -166,7 +166,7 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _origins(cases: Sequence[Case]) -> list[str]:
-    """The runs that the cases are from: command, time, commit and machine."""
+    """The runs of the cases: command, time, commit and machine."""
     told = []
     for document in {id(case.document): case.document for case in cases}.values():
         machine, versions = document["machine"], document["versions"]
@@ -184,7 +184,7 @@ def _numbers(versions: dict[str, str]) -> str:
 
 
 def _number(version: str) -> str:
-    """The number in what a program says of itself."""
+    """The number in a program's version text."""
     words = [word for word in version.split() if word[0].isdigit()]
     return words[0] if words else version
 

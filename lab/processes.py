@@ -1,4 +1,4 @@
-"""Groups of processes of this machine: their members, their processor time and memory; and stopping them."""
+"""Groups of processes of this machine: finds, measures, stops and resumes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def families(roots: Sequence[int]) -> list[int]:
-    """Processes and all that came from them."""
+    """The ids of processes and of all their descendants."""
     found: list[int] = []
     children = _children()
     waiting = list(roots)
@@ -22,16 +22,16 @@ def families(roots: Sequence[int]) -> list[int]:
 
 
 def processor_time(pid: int) -> float:
-    """Seconds of all threads of a process, also of those that have ended; none of a process that has."""
+    """Processor seconds of all threads of a process, including ended threads. 0 if the process has ended."""
     try:
-        # As clock_getcpuclockid(3) makes it.
+        # The clock id as clock_getcpuclockid(3) makes it.
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
         return 0.0
 
 
 def resident(pid: int) -> dict[str, int]:
-    """Resident bytes: private ones, and those of a daemon's shared arena."""
+    """Resident bytes: private ones, and those of a daemon's shared arena, each under its name."""
     status = Path("/proc", str(pid), "status").read_text().splitlines()
     fields = {line.split(":")[0]: line.split()[1] for line in status if line.endswith("kB")}
     return {
@@ -41,7 +41,7 @@ def resident(pid: int) -> dict[str, int]:
 
 
 def pause(roots: Sequence[int]) -> list[int]:
-    """Stops processes and all that came from them where they stand; returns the ids, for ``resume``."""
+    """Stops processes and all their descendants (SIGSTOP). Returns the ids, for ``resume``."""
     paused: list[int] = []
     for pid in families(roots):
         with contextlib.suppress(ProcessLookupError):
@@ -62,7 +62,7 @@ def _children() -> dict[int, list[int]]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                # The name, in brackets, may hold anything; state and parent follow it.
+                # The name, in brackets, may have any characters. State and parent follow it.
                 parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
                 found.setdefault(int(parent), []).append(int(entry.name))
     return found

@@ -5,50 +5,52 @@ from __future__ import annotations
 import itertools
 import subprocess
 
-#: Depth of the token bucket, in bytes. 512 KiB lets 1 MiB arrive in 0.75 x S/B, which flatters; 64 KiB
+#: Depth of the token bucket, in bytes. With 512 KiB, 1 MiB arrives in 0.75 x S/B, which is too fast. 64 KiB
 #: splits segments and saturates the machine.
 TBF_BURST = 128 << 10
 
-#: On slow links the bucket is this much of their time, but holds some packets: what fits into it also
-#: queues in front of it, and half a second of queue is a host that nobody hears.
+#: On slow links the bucket holds this much of their time, and at least some packets. As many bytes may also
+#: queue in front of it. With half a second of queue, other hosts would believe the host dead.
 TBF_BURST_SECONDS = 0.01
 TBF_BURST_MIN = 16 << 10
 
-#: How long a packet may queue in front of a link before it is dropped: a shallow switch port.
-#: Deeper queues only add latency to control messages, as cubic fills whatever it finds.
+#: How long a packet may queue in front of a link before it is dropped, as in a shallow switch port. A deeper
+#: queue only adds latency to control messages, as cubic fills it.
 QUEUE_SECONDS = 0.02
 
-#: Classes that connections are told apart by, as many as one hash table of u32 has. Those of one host to
-#: another rarely share one: the kernel gives them ports that are near each other, but not the same.
+#: Number of classes for connections, the size of one hash table of u32. Connections from one host to another
+#: rarely share a class, because the kernel gives them ports that are close but different.
 FLOW_CLASSES = 256
 
-#: A port's lowest bit tells nothing: the kernel prefers one parity for connections, the other for listeners.
+#: The lowest bit of a port is ignored, as the kernel prefers one parity for connections and the other for
+#: listeners.
 PORT_SHIFT = 1
 
-#: Ports that the kernel gives to those who connect all have this bit; those of servers do not.
+#: A bit that all ports have which the kernel gives to connecting sockets. Ports of servers do not have it.
 EPHEMERAL_BIT = 0x8000
 
-#: Bytes of one class's turn, where classes share a link: a packet as large as they come.
+#: Bytes of one class's turn when classes share a link. It is the size of the largest packet.
 CLASS_QUANTUM = 60_000
 
-#: A qdisc's handle has 16 bits, and the kernel gives out the upper half by itself.
+#: Handles of qdiscs. A handle has 16 bits, and the kernel uses the upper half itself.
 _handles = itertools.cycle(range(1, 0x8000))
 
 
 def limit(namespace: str, device: str, rate_mbit: float | None, flow_cap_mbit: float | None = None) -> None:
-    """Gives a device a rate, or takes its rate away; either may be so already.
+    """Sets or removes the rate of a device. Repeating it does no harm.
 
-    Under it, each TCP connection gets ``flow_cap_mbit`` at most, told apart by the port of whoever connected.
+    Below this rate, each TCP connection gets ``flow_cap_mbit`` at most. Connections are told apart by the
+    port of the side that connected.
     """
     if rate_mbit is None and flow_cap_mbit is None:
-        # Fails where there is none, which is what is wanted.
+        # This fails if there is no qdisc, which is fine.
         subprocess.run(["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"], capture_output=True)
         return
     commands = []
     above = "root"
     if rate_mbit is not None:
-        # Under a handle of its own it takes the place of the one before. Under the same it would keep what
-        # is queued there, and a packet larger than a smaller bucket would block the link for ever.
+        # With a new handle it replaces the earlier qdisc. With the same handle it would keep the queued
+        # packets, and a packet larger than a smaller bucket would block the link for ever.
         handle = f"{next(_handles):x}:"
         bucket = f"tbf rate {rate_mbit}mbit burst {_burst(rate_mbit)}b latency {QUEUE_SECONDS * 1e3:g}ms"
         commands.append(f"qdisc replace dev {device} root handle {handle} {bucket}")
@@ -72,8 +74,8 @@ def _cap_flows(device: str, above: str, cap_mbit: float) -> list[str]:
             f"class add dev {device} parent {caps} classid {caps}{number:x} htb {rate}",
             f"qdisc add dev {device} parent {caps}{number:x} bfifo limit {queue}",
         ]
-    # A table of as many places as classes, and two ways into it: by the sender's port, or by the receiver's
-    # where the sender is who listened.
+    # A table with an entry for each class. Its index is the sender's port, or the receiver's port if the
+    # sender is the side that listened.
     filters = f"filter add dev {device} parent {caps} protocol ip prio 1"
     commands.append(f"{filters} handle 2: u32 divisor {FLOW_CLASSES}")
     commands += [

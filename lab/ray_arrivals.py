@@ -1,7 +1,7 @@
 """A driver on Ray with Hoplite: ``python -m lab.ray_arrivals HEAD``, driven line by line (see `lab.worker`).
 
-One task on each host returns an array, at instants that are known beforehand, one after the other. The driver
-asks for their sum before the first task has ended, as programs do, and gets it.
+One task on each host returns an array. They end one after the other, at fixed times. As programs do, the
+driver asks for their sum before the first task has ended, and gets it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from lab.systems.peers import answers
 from lab.systems.ray_driver import SHARE
 from lab.worker import CALL_SECONDS, checksum, pattern, serve, wait_until
 
-#: Ahead of the first task's end by this much lies the call of all: they run by then, and have their arrays.
+#: Time between the call of all tasks and the end of the first. In this time all start and make their arrays.
 AHEAD_SECONDS = 3.0
 
 
 class CameLate(RuntimeError):
-    """A task was not ready to end at its instant."""
+    """A task was not ready to end at its time."""
 
 
 def appear(size: int, seed: int, at: float | None) -> np.ndarray:
-    """An array, at that instant; without one at once."""
+    """An array, returned at that time, or at once if there is none."""
     array = pattern(size, seed)
     if at is not None:
         if (late := time.monotonic() - at) > 0:
@@ -37,16 +37,16 @@ def appear(size: int, seed: int, at: float | None) -> np.ndarray:
 
 
 class Calls:
-    """What the driver can be told to do."""
+    """The commands of the driver."""
 
     def __init__(self, head: str) -> None:
         hoplite.ray.init(head, log_to_driver=False)
         self._appear = ray.remote(num_cpus=0)(appear)
 
     def add_up(self, hosts: list[int], size: int, interval: float | None) -> dict[str, Any]:
-        """One source on each host, ``interval`` seconds apart (None: whenever they are ready), summed up.
+        """Sums one source of each host, ``interval`` seconds apart (None: as soon as each is ready).
 
-        Answers with the seconds from the first task's end to the sum, which is here then.
+        Answers with the seconds from the first task's end until the sum is here.
         """
         first = time.monotonic() + AHEAD_SECONDS
         sources = [

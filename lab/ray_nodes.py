@@ -1,7 +1,7 @@
-"""Starts a Hoplite node beside every node of a Ray cluster: ``python -m lab.ray_nodes HEAD STORE``.
+"""Starts a Hoplite node for every node of a Ray cluster: ``python -m lab.ray_nodes HEAD STORE``.
 
-``STORE`` is in bytes; without it, the nodes are ended. A large part of every store is used once beforehand:
-the first use of memory causes page faults, which take as much of two cores as an application does.
+``STORE`` is in bytes. Without it, the nodes are stopped. A large part of every store is used once beforehand,
+because the first use of memory causes page faults. These take as much of two cores as an application.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ray
 
 from lab.systems.hoplite import TOUCHED_BYTES_MAX
 
-#: Of each store, once, in one object; of all together no more than where Hoplite is measured alone.
+#: Share of each store that one object uses once. All together use at most ``TOUCHED_BYTES_MAX``.
 USED = 0.6
 
 

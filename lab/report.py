@@ -17,22 +17,22 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: Where runs are kept, and read from again. Runs that are not to be kept are best sent elsewhere.
+#: The folder of the results. Write results that are not to be kept to another folder.
 RESULTS = Path(os.environ.get("HOPLITE_LAB_RESULTS", ROOT / "lab" / "results"))
 
-#: Where the peers that are Python packages are installed (`make peers`): what they need must not decide what
-#: Hoplite is tried with.
+#: The environment of the peers that are Python packages (`make peers`). It is separate, so that the peers'
+#: requirements do not affect the packages that Hoplite is tested with.
 PEERS = ROOT / ".venv-peers"
 
-#: The largest first, so that the first one that fits is the right one.
+#: Units with the largest first, so that the first one that fits is the right one.
 UNITS = {"GiB": 30, "MiB": 20, "KiB": 10, "B": 0}
 
-#: Fewest timed runs a median is taken of.
+#: Fewest timed runs for a median.
 RUNS_MIN = 5
 
 
 def progress(text: str) -> None:
-    """One line of progress, on standard error so that tables can be piped."""
+    """Prints one line of progress on standard error, so that tables can be piped."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
@@ -53,7 +53,7 @@ def size_text(size: int) -> str:
 
 
 def size_of(text: str) -> int:
-    """Bytes of "64KiB", "32MiB" or "100B"; ``ValueError`` without a unit, which once was MiB."""
+    """Bytes of "64KiB", "32MiB" or "100B". Raises ``ValueError`` if there is no unit."""
     for unit, shift in UNITS.items():
         if text.endswith(unit):
             return int(float(text.removesuffix(unit)) * (1 << shift))
@@ -71,7 +71,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 class Report:
-    """Collects rows and runs of one benchmark in its JSON file; ``finish`` prints the table."""
+    """Collects the rows and runs of one benchmark in its JSON file. ``finish`` prints the table."""
 
     def __init__(self, name: str, title: str, columns: Sequence[str]) -> None:
         self.name, self.title, self.columns = name, title, columns
@@ -81,9 +81,9 @@ class Report:
         self._path = RESULTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
 
     def add(self, *rows: Sequence[str], case: str, runs: Any, summary: dict[str, Any]) -> None:
-        """Lines of the table that were measured side by side, with their runs and what follows from them.
+        """Adds rows of the table that were measured side by side, with their runs and summary.
 
-        Written at once: a benchmark of hours that breaks off leaves what it has.
+        They are written at once, so that a long benchmark that breaks off keeps its results so far.
         """
         self._cases.append({"case": case, "rows": rows, "summary": summary, "runs": runs})
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ class Report:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, memory and kernel: what absolute times depend on."""
+    """Processor, cores, memory and kernel, on which absolute times depend."""
     fields = (line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line)
     model = next((value.strip() for key, value in fields if key.strip() == "model name"), "unknown")
     memory = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
@@ -133,7 +133,7 @@ def versions() -> dict[str, str]:
     found["iperf3"] = _first_line("iperf3", "--version")
     found["openmpi"] = _first_line("mpirun.openmpi", "--version")
     found["mpich"] = _first_line("mpichversion")
-    # Where there are no peers, Ray may still be beside Hoplite, which runs on it.
+    # Without the peers' environment, Ray may still be installed next to Hoplite.
     packages = [*(str(folder) for folder in PEERS.glob("lib/python*/site-packages")), *sys.path]
     for package in ("ray", "distributed", "torch"):
         installed = next(iter(metadata.distributions(name=package, path=packages)), None)
@@ -150,6 +150,6 @@ def _first_line(*command: str) -> str:
 
 
 def _command() -> str:
-    """The command line again: `python -m lab NAME` leaves its name in the first argument."""
+    """The command line. `python -m lab NAME` leaves its name in the first argument."""
     program = sys.argv[0] if sys.argv[0].startswith("lab ") else f"lab.{Path(sys.argv[0]).stem}"
     return shlex.join(["python", "-m", *program.split(), *sys.argv[1:]])

@@ -13,7 +13,7 @@ from lab.report import RESULTS
 
 @dataclass(frozen=True)
 class Case:
-    """One case, and the document that it is from."""
+    """One case, and its document."""
 
     rows: list[list[str]]
     summary: dict[str, Any]
@@ -24,7 +24,7 @@ class Case:
 def joined(benchmark: str, folder: Path = RESULTS) -> list[Case]:
     """The newest run of every case of a benchmark, in the order in which the cases were first run.
 
-    ``benchmark`` is the start of the names of its files, up to a dash. Empty if it has never run.
+    ``benchmark`` is the start of the file names, up to a dash. The list is empty if it has never run.
     """
     found: dict[str, Case] = {}
     for document in documents(benchmark, folder):
@@ -34,12 +34,12 @@ def joined(benchmark: str, folder: Path = RESULTS) -> list[Case]:
 
 
 def newest(cases: Sequence[Case]) -> Case:
-    """One of the newest document, where there are any."""
+    """A case of the newest document."""
     return max(cases, key=lambda case: str(case.document["when"]))
 
 
 def documents(benchmark: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
-    """All documents of a benchmark, oldest first; those from before tables were kept are left out."""
+    """All documents of a benchmark, oldest first. Old documents without tables are left out."""
     read = [json.loads(path.read_text()) for path in folder.glob(f"{benchmark}-*.json")]
     whole = [document for document in read if "columns" in document]
     return sorted(whole, key=lambda document: str(document["when"]))

@@ -1,4 +1,4 @@
-"""Times operations of a real cluster on this machine: each function takes the cluster and gives seconds."""
+"""Times operations of a real cluster on this machine. Each function takes the cluster and returns seconds."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ import numpy as np
 from lab.daemons import start
 from lab.worker import START_AHEAD_SECONDS, Worker
 
-#: Objects that are timed one after the other, and how many.
+#: Size and number of the objects that are timed one after the other.
 TIMED_BYTES = 1 << 10
 TIMED = 50
 
-#: Objects that there are many of.
+#: Size of the many small objects.
 SMALL_BYTES = 100
 
-#: Round trips are watched so long before a death, and after it.
+#: How long round trips are measured before a death, and after it.
 WATCH_SECONDS = 2.0
 
-#: From the beginning of one round trip to that of the next, at least: what they put stays until all are over,
-#: and as many as there could be on one node fill its store.
+#: Least time between the starts of two round trips. Their objects stay until all are over, and without a
+#: limit they could fill the store of a node.
 TRIP_SECONDS = 0.001
 
-#: Pairs of nodes that make round trips: some of their objects must be in the dead node's part of the
+#: Pairs of nodes that make round trips. Some of their objects must be in the dead node's part of the
 #: directory.
 PAIRS = 4
 
-#: A round trip is not normal if it takes so many times the slowest of as long a time before.
+#: A round trip is not normal if it takes so many times the slowest one of the time before the death.
 NORMAL = 2.0
 
-#: Deleted at once when everything is cleared away.
+#: Objects per call when all objects are deleted.
 DELETED_AT_ONCE = 1_000
 
-#: Sources of a sum over many: large enough to be summed up by a tree.
+#: Size of the sources of a sum over many. It is large enough for a tree.
 SOURCE_BYTES = 128 << 10
 
-#: What may hang fails after this.
+#: Time-out of all calls.
 PATIENCE_SECONDS = 60.0
 START_SECONDS = 120.0
 
-#: After the start, daemons fault memory in ahead for about so long.
+#: Daemons fault in memory ahead for about so long after their start.
 SETTLE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Death:
-    """Seconds from a node's death until round trips took as long as ever, and of the longest meanwhile."""
+    """Seconds from a node's death until round trips were normal again, and of the longest one in between."""
 
     normal: float
     worst: float
@@ -75,7 +75,7 @@ class Cluster:
     used: int = 0
 
     def name(self, kind: str) -> str:
-        """One that was never used before."""
+        """A name that was never used before."""
         self.used += 1
         return f"{kind}-{self.used}"
 
@@ -94,7 +94,7 @@ def put(on: Cluster) -> float:
 
 
 def get(on: Cluster) -> float:
-    """On another node than it was put."""
+    """Gets an object on another node than the one it was put on."""
     return _median_of(on, "get", lambda name: on.clients[1].get(name), prepared=True)
 
 
@@ -103,7 +103,7 @@ def delete(on: Cluster) -> float:
 
 
 def broadcast(on: Cluster, size: int) -> float:
-    """Until every other node has an object."""
+    """The time until every other node has an object."""
     name = on.name("broadcast")
     on.clients[0].put(_array(size), name)
     with ThreadPoolExecutor(len(on.clients)) as pool:
@@ -116,7 +116,7 @@ def broadcast(on: Cluster, size: int) -> float:
 
 
 def reduce(on: Cluster, size: int) -> float:
-    """Until one node has the sum of an object of each."""
+    """The time until one node has the sum of one object of each node."""
     sources = [on.name("source") for _ in on.clients]
     for client, source in zip(on.clients, sources, strict=True):
         client.put(np.ones(size // 4, np.float32), source)
@@ -132,7 +132,7 @@ def reduce(on: Cluster, size: int) -> float:
 
 
 def add_source(on: Cluster, sources: int) -> float:
-    """Each source's share of a sum over so many that others put one after the other meanwhile."""
+    """The time per source of a sum over many sources, which other nodes put one after the other meanwhile."""
     names = [on.name("source") for _ in range(sources)]
     value = np.ones(SOURCE_BYTES // 4, np.float32)
     target = on.name("sum")
@@ -150,7 +150,7 @@ def add_source(on: Cluster, sources: int) -> float:
 
 
 def join(on: Cluster) -> float:
-    """From the start of a node's process until it has served a get; then it leaves."""
+    """The time from the start of a node's process until it has served a get. Then the node leaves."""
     name = on.name("for a newcomer")
     on.clients[0].put(_array(TIMED_BYTES), name)
     seeds = on.nodes.addresses[:2]
@@ -171,9 +171,9 @@ def join(on: Cluster) -> float:
 
 
 def death(on: Cluster) -> Death:
-    """The last node is killed; then it comes back, empty."""
+    """Kills the last node, measures, and starts the node again, empty."""
     victim = len(on.clients) - 1
-    # With two nodes only the survivor is left: put and get are there.
+    # Of two nodes only the survivor is left, so it makes both put and get.
     others = [on.clients[node % victim] for node in range(PAIRS + 1)]
     trips = [_Trips(pair, on.name("trip")) for pair in itertools.pairwise(others)]
     with ThreadPoolExecutor(PAIRS) as pool:
@@ -198,7 +198,7 @@ def death(on: Cluster) -> Death:
 
 
 def _judged(trips: Sequence[tuple[float, float]], died: float) -> Death:
-    """Of round trips, each as the moment of its end and what it took."""
+    """The result, from the end time and the duration of each round trip."""
     before = [took for ended, took in trips if ended <= died]
     after = [(ended, took) for ended, took in trips if ended > died]
     slow = [ended for ended, took in after if took > NORMAL * max(before)]
@@ -230,14 +230,14 @@ class _Trips:
             time.sleep(max(0.0, began + TRIP_SECONDS - ended))
 
     def clear(self) -> None:
-        """When all are over: so many are deleted that others would wait for it."""
+        """Deletes the objects after all round trips, because so many deletions would delay other calls."""
         names = [f"{self._name}-{number}" for number in range(len(self.took))]
         for at in range(0, len(names), DELETED_AT_ONCE):
             self._pair[0].delete(names[at : at + DELETED_AT_ONCE])
 
 
 def fill(on: Cluster, count: int) -> tuple[list[str], float]:
-    """Puts so many small objects in all, on all nodes at once; their names, and how many a second."""
+    """Puts ``count`` small objects in all, on all nodes at once. Returns their names and the rate."""
     share = count // len(on.clients)
     names = [[f"object-{node}-{number}" for number in range(share)] for node in range(len(on.clients))]
     workers = [Worker(socket) for socket in on.nodes.sockets]
@@ -255,7 +255,7 @@ def fill(on: Cluster, count: int) -> tuple[list[str], float]:
 
 
 def get_some(on: Cluster, names: Sequence[str]) -> float:
-    """The median of first gets of some of many objects, spread over all of them, on one node."""
+    """The median time of first gets on one node, of some of many objects, spread over all of them."""
     chosen = names[:: max(len(names) // TIMED, 1)][:TIMED]
     return _median(lambda name: on.clients[0].get(name), chosen)
 
@@ -266,7 +266,7 @@ def delete_some(on: Cluster, names: Sequence[str]) -> float:
 
 
 def clear(on: Cluster, names: Sequence[str]) -> float:
-    """Deletes them all, many at a time; how many a second."""
+    """Deletes all objects, many per call. Returns the rate per second."""
     began = time.perf_counter()
     for at in range(0, len(names), DELETED_AT_ONCE):
         on.clients[0].delete(names[at : at + DELETED_AT_ONCE])
@@ -274,7 +274,7 @@ def clear(on: Cluster, names: Sequence[str]) -> float:
 
 
 def _median_of(on: Cluster, kind: str, call: Callable[[str], object], prepared: bool = False) -> float:
-    """``prepared``: of objects that are there."""
+    """The median time of a call. ``prepared``: the objects are put before."""
     names = [on.name(kind) for _ in range(TIMED)]
     if prepared:
         for name in names:

@@ -1,8 +1,8 @@
-"""Churn for a long time: nodes come and go while clients of all nodes make calls; memory must not grow.
+"""Churn for a long time: nodes leave and return while clients of all nodes make calls. Memory must not grow.
 
 Nodes 0 to 2 stay. Node 3 is killed and node 4 leaves, in turn, and each comes back after a while. Every
-client must be able to get an object that was put on a staying node: such a get that times out twice is an
-error. Objects that were put on the other nodes may be lost with them, so those calls may fail.
+client must be able to get an object that was put on a staying node. If such a get times out twice, it is an
+error. Objects that were put on the other nodes may be lost with them, so calls for them may fail.
 """
 
 from __future__ import annotations
@@ -30,47 +30,47 @@ STORE = "512MiB"
 SMALL_BYTES = 1 << 10
 MIDDLE_BYTES = 512 << 10
 
-#: Objects of each client's that are there at a time.
+#: Number of objects that each client keeps at a time.
 SMALL_KEPT = 100
 MIDDLE_KEPT = 8
 
-#: Sources of a reduction.
+#: Number of sources of a reduction.
 SOURCES = 3
 
-#: A node goes so long after one has come back, and stays away so long.
+#: Time between the return of one node and the end of the next, and time that a node stays away.
 UP_SECONDS = 3.0
 AWAY_SECONDS = 2.0
 
 SAMPLE_SECONDS = 5.0
 
-#: Longest that a call may take, and longest for the second attempt of one that must not fail.
+#: Time-out of a call, and of the second attempt of a call that must not fail.
 PATIENCE_SECONDS = 20.0
 AGAIN_SECONDS = 40.0
 
-#: Of what may be lost.
+#: Time-out of a get of an object that may be lost.
 IN_VAIN_SECONDS = 1.0
 
-#: What a tombstone takes, for the ten minutes that it stands: there are as many as objects were deleted in
-#: the last ten minutes, by clients that are not equally fast all the time.
+#: Bytes of a tombstone, which stands for ten minutes. The number of tombstones varies with the speed of the
+#: clients in the last ten minutes.
 TOMBSTONE_BYTES = 100
 
-#: Most that the private memory of a node that stays may grow within the second half, besides its tombstones.
+#: Largest growth of the private memory of a staying node in the second half, without its tombstones.
 GROWTH_BYTES_MAX = 4 << 20
 
 
 @dataclass
 class Found:
-    """What a soak came to."""
+    """The result of a soak."""
 
     samples: list[dict[str, Any]] = field(default_factory=list)
-    """Seconds since the start, and of each node that runs its private bytes and what its status counts."""
+    """Seconds since the start, and the private bytes and status counters of each running node."""
     calls: int = 0
     faults: int = 0
     errors: dict[str, int] = field(default_factory=dict)
-    """Calls that failed as they may, by kind."""
+    """Number of accepted failures of calls, by kind."""
     trouble: list[str] = field(default_factory=list)
     growth: dict[str, float] = field(default_factory=dict)
-    """Bytes within the second half, of each node that stays."""
+    """Bytes by which each staying node grew in the second half."""
 
 
 def run(seconds: float) -> Found:
@@ -111,7 +111,7 @@ def run(seconds: float) -> Found:
 
 
 def growth(samples: Sequence[dict[str, Any]], node: str) -> float:
-    """Bytes by which a straight line through the second half rises within it, tombstones left out."""
+    """Bytes by which a straight line through the second half rises in it, without tombstones."""
     half = [one for one in samples if one["seconds"] >= samples[-1]["seconds"] / 2 and node in one["nodes"]]
     if len(half) < 2:
         return 0.0
@@ -151,7 +151,7 @@ def _resident_if_there(pid: int) -> dict[str, int] | None:
     try:
         return resident(pid) if Path("/proc", str(pid)).exists() else None
     except (OSError, KeyError):
-        # It ended just now, or has no memory any more.
+        # The process has just ended, or is a zombie.
         return None
 
 
@@ -166,7 +166,7 @@ def _trouble(crowd: Sequence[_Client], churn: _Churn) -> list[str]:
 
 
 class _Churn:
-    """One node after the other goes and comes back."""
+    """Lets one node after the other end and come back."""
 
     def __init__(self, cluster: hoplite.LocalCluster, over: threading.Event) -> None:
         self._cluster, self._over = cluster, over
@@ -190,13 +190,13 @@ class _Churn:
 
 
 class _Client:
-    """Puts, gets, reduces and deletes on one node, connecting anew whenever that has come back."""
+    """Puts, gets, reduces and deletes on one node. Reconnects when the node has come back."""
 
     def __init__(self, cluster: hoplite.LocalCluster, node: int, over: threading.Event) -> None:
         self._socket, self._node, self._over = cluster.sockets[node], node, over
         self._random = random.Random(node)
         self._put = 0
-        # What it may have made, and has not certainly deleted.
+        # Objects that it may have made and may not have deleted.
         self._made: set[str] = set()
         self.stays = node in STAYING
         self.others: Sequence[_Client] = ()
@@ -225,7 +225,7 @@ class _Client:
                 self.trouble = f"node {self._node}: {type(error).__name__}: {error}"
 
     def _forsake(self, client: hoplite.Client) -> None:
-        """What it had put on a node that is gone since may be lost, or others may have it."""
+        """Gives up the objects put on a node that has gone. They may be lost, or be on other nodes."""
         self.small.clear()
         self.middle.clear()
         self._delete(client, *self._made)
@@ -248,11 +248,11 @@ class _Client:
     def _put_one(
         self, client: hoplite.Client, kept: collections.deque[str], most: int, array: np.ndarray
     ) -> None:
-        # The oldest goes first.
+        # The oldest object is deleted first.
         if len(kept) >= most:
             self._delete(client, kept.popleft())
         self._put += 1
-        # Names are never used again, by a client that lost its node neither.
+        # Names are never used again, not even by a client that lost its node.
         name = f"soak-{self._node}-{self._put}"
         self._made.add(name)
         client.put(array, name)
@@ -295,7 +295,7 @@ class _Client:
             client.reduce([name for name in sources if name], target=target, op="sum").result()
             client.get(target)
         except (hoplite.ObjectDeleted, hoplite.ObjectLost) as error:
-            # A source was deleted meanwhile, or the node died that had the only copy of the sum.
+            # A source was deleted in the meantime, or the node with the only copy of the sum died.
             self._excuse(error, False, target)
         self._delete(client, target)
 
@@ -308,5 +308,5 @@ class _Client:
         try:
             return names[self._random.randrange(len(names))]
         except (IndexError, ValueError):
-            # Nothing is there, or it went meanwhile.
+            # There is no object, or it was deleted in the meantime.
             return None

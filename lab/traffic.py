@@ -1,7 +1,7 @@
 """Traffic between hosts: counters of their links during a run, and which host sends to which.
 
-The system chooses its relays while a collective runs, so a fault that is to hit one half-way must look first.
-Both views come from the kernel and cost the run next to nothing.
+The system chooses its relays while a collective runs. So a fault that must hit a relay half-way first looks
+for one. Both views come from the kernel and cost almost no time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from dataclasses import dataclass
 
 from lab.hosts import Host
 
-#: Time between two readings of all links: finer than any detection, coarse enough to cost nothing.
+#: Interval of the readings of all links. It is shorter than any detection, and long enough to cost almost
+#: nothing.
 SAMPLE_SECONDS = 0.005
 
-#: A connection that carried less than this since the tree was last looked at bears no object.
+#: A connection that carried fewer bytes than this since the last look at the tree carries no object.
 EDGE_BYTES_MIN = 1 << 20
 
-#: Over this time a link's rate is taken, and what part of its full rate counts as moving: gossip, control
-#: messages and what is left in queues are far below it.
+#: Time over which the rate of a link is taken, and the share of the full rate from which it counts as moving.
+#: Gossip, control messages and rests in queues are far below it.
 WINDOW_SECONDS = 0.01
 MOVING_SHARE = 0.25
 
@@ -35,7 +36,7 @@ Connections = Mapping[tuple[int, str, int, str, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Bytes since the sampler began, by host."""
+    """Bytes since the start of the sampler, by host."""
 
     at: float
     down: tuple[int, ...]
@@ -43,11 +44,11 @@ class Sample:
 
 
 class Sampler:
-    """Reads every host's link in a thread of its own until it is closed."""
+    """Reads the links of all hosts in a thread of its own until it is closed."""
 
     def __init__(self, pids: Sequence[int]) -> None:
-        """``pids``: of one program in each host that is up already; it may end meanwhile."""
-        # An open file keeps its namespace, also when the process is gone.
+        """``pids``: ids of one running program in each host. The programs may end later."""
+        # An open file keeps its namespace even after the process has ended.
         self._files = [os.open(f"/proc/{pid}/net/dev", os.O_RDONLY) for pid in pids]
         self._first = [_read(file) for file in self._files]
         self.samples: list[Sample] = []
@@ -87,7 +88,7 @@ class Sampler:
 def longest_standstill(
     samples: Sequence[Sample], host: int, since: float, until: float, full_rate: float
 ) -> float:
-    """Longest time, in seconds, that a host's link did not bring a good part of ``full_rate`` bytes/s."""
+    """Longest time, in seconds, in which a host's link was below a good part of ``full_rate`` bytes/s."""
     longest, moved_at, first = 0.0, since, 0
     for sample in samples:
         if not since <= sample.at <= until:
@@ -102,7 +103,7 @@ def longest_standstill(
 
 
 def connections(hosts: Iterable[Host]) -> Connections:
-    """Bytes sent on each TCP connection so far, by sending host."""
+    """Bytes sent so far on each TCP connection, by sending host."""
     running = [(host, _list_connections(host)) for host in hosts]
     found: dict[tuple[int, str, int, str, int], int] = {}
     for host, program in running:
@@ -118,7 +119,7 @@ def connections(hosts: Iterable[Host]) -> Connections:
 def edges(
     hosts: Iterable[Host], before: Connections, after: Connections, bytes_min: int = EDGE_BYTES_MIN
 ) -> set[tuple[int, int]]:
-    """(sender, receiver) of every pair that moved bulk bytes between two looks."""
+    """The (sender, receiver) pairs with bulk traffic between two looks."""
     index = {host.address: host.index for host in hosts}
     moved: dict[tuple[int, int], int] = {}
     for key, sent in after.items():
@@ -131,7 +132,7 @@ def edges(
 
 
 def behind(tree: Iterable[tuple[int, int]], host: int) -> set[int]:
-    """Every host whose bytes come through this one."""
+    """All hosts whose bytes come through this one."""
     tree = list(tree)
     found: set[int] = set()
     todo = [host]
@@ -144,7 +145,7 @@ def behind(tree: Iterable[tuple[int, int]], host: int) -> set[int]:
 
 
 def middle_relay(tree: Iterable[tuple[int, int]]) -> int:
-    """The host that both receives and sends and has as near as can be half of the others behind it."""
+    """The relay that has as close to half of the other hosts behind it as possible."""
     tree = set(tree)
     hosts = {host for edge in tree for host in edge}
     relays = {sender for sender, _ in tree} & {receiver for _, receiver in tree}
@@ -159,7 +160,7 @@ def _list_connections(host: Host) -> subprocess.Popen[str]:
 
 
 def _read(file: int) -> tuple[int, int]:
-    """(bytes received, bytes sent) on eth0; the columns are those of proc_net_dev(5)."""
+    """(bytes received, bytes sent) on eth0, from the columns of proc_net_dev(5)."""
     for line in os.pread(file, 1 << 16, 0).splitlines():
         name, _, counters = line.strip().partition(b":")
         if name == b"eth0":

@@ -1,10 +1,10 @@
-"""A client process in a host, which makes calls on command, at a given instant.
+"""A client process in a host that makes calls on command, at given times.
 
-``Worker`` is the benchmark's end of the pipe; ``python -m lab.worker SOCKET`` is the process. A call with
-``at`` starts at that instant of the machine's monotonic clock. All namespaces share it, so many processes
-start together without talking to each other.
+``Worker`` is the benchmark's end of the pipe. ``python -m lab.worker SOCKET`` is the process. A call with
+``at`` starts at that time of the machine's monotonic clock. All namespaces share this clock, so many
+processes start together without communication.
 
-``Driven`` and ``Process`` are the same for processes of other systems, which answer with ``serve``.
+``Driven`` and ``Process`` do the same for processes of other systems, which answer with ``serve``.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from lab.hosts import Host
 from lab.memory import mapped
 from lab.report import ROOT
 
-#: Longest a single call of a benchmark may take.
+#: Longest time of a single call of a benchmark.
 CALL_SECONDS = 120.0
 
-#: Longest that an answer may take: the call itself, and before it the wait for its instant and work
-#: that is not timed, as filling arrays.
+#: Longest time until an answer: the call itself, the wait for its start, and untimed work such as filling
+#: arrays.
 ANSWER_SECONDS = CALL_SECONDS + 60.0
 
-#: Time a process gets to end once its pipe is closed, before it is killed.
+#: Time that a process has to end after its pipe is closed, before it is killed.
 END_SECONDS = 10.0
 
-#: What was timed is reported so much later: to write an answer and to read it takes a fifth of a
-#: millisecond of a core each, which those that are still at it would wait for.
+#: Delay of an answer after a timed call. Writing and reading an answer each take a fifth of a millisecond of
+#: a core, which would delay processes that are still in the call.
 REPORT_AFTER_SECONDS = 0.02
 
-#: Numbers of a pattern that are made at once: few enough for the processor's cache, and for memory that is
-#: used again.
+#: Numbers of a pattern that are made at a time. So many fit into the processor's cache, and the memory is
+#: reused.
 PATTERN_PIECE = 1 << 18
 
-#: Ahead of "now" by this much lie the instants that workers start at: all have read their line by then.
+#: Time between the command and the start of the workers. In this time all read their commands.
 START_AHEAD_SECONDS = 0.1
 
 
 class WorkerFailed(RuntimeError):
-    """A worker's call raised; the message is the traceback's last line."""
+    """A worker's call raised. The message is the traceback's last line."""
 
 
 class Driven:
-    """Drives one process over a pair of pipes, or a socket: a line of JSON each way for every call.
+    """Drives one process over a pair of pipes, or a socket, with a line of JSON each way for every call.
 
-    ``send`` and ``receive`` are apart so that many can work at once.
+    ``send`` and ``receive`` are separate, so that many processes can work at once.
     """
 
     def __init__(self, name: str, calls: IO[str], answers: IO[str]) -> None:
@@ -66,7 +66,7 @@ class Driven:
         self._calls.flush()
 
     def receive(self, timeout: float = ANSWER_SECONDS) -> dict[str, Any]:
-        # Nothing of an answer can be in the reader's buffer: there is one line for each call.
+        # The reader's buffer is empty here, as there is exactly one line for each call.
         if not select.select([self._answers], [], [], timeout)[0]:
             raise WorkerFailed(f"{self.name} has not answered for {timeout:g} s")
         line = self._answers.readline()
@@ -82,12 +82,12 @@ class Driven:
         return self.receive()
 
     def _end(self) -> str:
-        """How it ended, where that is known."""
+        """How the process ended, if that is known."""
         return ""
 
 
 class Process(Driven):
-    """Starts a program in a host (none: here) and drives it; it says that it is ready, then serves."""
+    """Starts a program in a host (None: here) and drives it. The program reports when it is ready."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Process(Driven):
         return self._process.pid
 
     def kill(self) -> None:
-        """SIGKILL: whatever it was at is left as it is."""
+        """Kills the process with SIGKILL, in the middle of its work."""
         self._process.kill()
         with self._process:
             pass
@@ -138,14 +138,14 @@ class Process(Driven):
 
 
 class Worker(Process):
-    """Drives one client of Hoplite."""
+    """Drives one Hoplite client."""
 
     def __init__(self, socket: str, host: Host | None = None) -> None:
         super().__init__([sys.executable, "-m", "lab.worker", socket], host)
 
 
 def pattern(size: int, seed: int, out: np.ndarray | None = None) -> np.ndarray:
-    """Float32 whole numbers below 4096: their sums over many hosts are exact in any order."""
+    """Whole numbers below 4096 as float32. Their sums over many hosts are exact in any order."""
     array = np.empty(size // 4, np.float32) if out is None else out
     random = np.random.default_rng(seed)
     for at in range(0, len(array), PATTERN_PIECE):
@@ -159,10 +159,10 @@ def checksum(array: np.ndarray) -> int:
 
 
 class Calls:
-    """What a worker can be told to do.
+    """The commands of a worker.
 
-    Results are kept for a later ``check``: reading one costs as much as moving it, and would slow
-    down those that are still at it.
+    Results are kept for a later ``check``. Reading a result costs as much as moving it, and would slow down
+    processes that are still in the call.
     """
 
     def __init__(self, socket: str) -> None:
@@ -173,7 +173,7 @@ class Calls:
         self._results: list[np.ndarray] = []
 
     def touch(self, part: float, most: int) -> dict[str, Any]:
-        """Writes once to such a part of the node's store, ``most`` bytes at most."""
+        """Writes once to this part of the node's store, ``most`` bytes at most."""
         status = self._client.status()
         id = f"touched on {status.node}"
         with self._client.create(id, min(int(part * status.store_bytes), most), np.uint8) as creation:
@@ -182,7 +182,7 @@ class Calls:
         return {}
 
     def fill(self, size: int, seed: int, memory: str | None = None) -> dict[str, Any]:
-        """``memory``: the path of what other systems use, too; none: its own."""
+        """Makes the array. ``memory``: the path of memory that other systems share (None: private memory)."""
         self._array = pattern(size, seed, mapped(memory, size) if memory else None)
         return {"checksum": checksum(self._array)}
 
@@ -191,13 +191,13 @@ class Calls:
         return _ended()
 
     def get(self, id: str, put: str | None = None) -> dict[str, Any]:
-        """``put``, here and below: an id under which the own array is put first."""
+        """Gets an object. ``put``, here and below: an id under which the own array is put first."""
         self._put_first(put)
         self._results = [self._client.get(id, timeout=CALL_SECONDS)]
         return _ended()
 
     def gather(self, ids: list[str]) -> dict[str, Any]:
-        # All are on their way before the first is waited for.
+        # Request all objects before waiting for the first.
         self._client.prefetch(ids, timeout=CALL_SECONDS)
         self._results = [self._client.get(id, timeout=CALL_SECONDS) for id in ids]
         return _ended()
@@ -213,7 +213,7 @@ class Calls:
         return {**ended, "sources": [source.name for source in went_in]}
 
     def allreduce(self, id: str, sources: list[str], put: str | None = None) -> dict[str, Any]:
-        """Asked for by one worker; the others get the target."""
+        """Starts an allreduce. One worker does this, and the others get the target."""
         self._put_first(put)
         reduction = self._client.allreduce(sources, target=id, op="sum", timeout=CALL_SECONDS)
         self._results = [self._client.get(id, timeout=CALL_SECONDS)]
@@ -222,7 +222,7 @@ class Calls:
         return ended
 
     def ping(self, there: list[str], back: list[str]) -> dict[str, Any]:
-        """Puts each of ``there``, and waits for its answer in ``back``."""
+        """Puts each of ``there``, and waits for the answer in ``back``."""
         for ping, pong in zip(there, back, strict=True):
             self._client.put(self._array, ping)
             self._results = [self._client.get(pong, timeout=CALL_SECONDS)]
@@ -234,7 +234,7 @@ class Calls:
         return _ended()
 
     def put_many(self, ids: list[str]) -> dict[str, Any]:
-        """One after the other, here and below."""
+        """Puts objects one after the other. The calls below do the same."""
         for id in ids:
             self._client.put(self._array, id)
         return _ended()
@@ -250,7 +250,7 @@ class Calls:
         return _ended()
 
     def copy_many(self, count: int) -> dict[str, Any]:
-        """Copies the own array from private memory to private memory."""
+        """Copies the own array from private memory to private memory, ``count`` times."""
         if len(self._copy) != len(self._array):
             self._copy = np.zeros_like(self._array)
         for _ in range(count):
@@ -258,7 +258,7 @@ class Calls:
         return _ended()
 
     def check(self) -> dict[str, Any]:
-        """The checksums of what was got last, which is then let go."""
+        """The checksums of the last results, which are then released."""
         checksums = [checksum(result) for result in self._results]
         self._results = []
         return {"checksums": checksums}
@@ -277,13 +277,13 @@ def _ended() -> dict[str, Any]:
 
 
 def wait_until(at: float) -> None:
-    # Not spun: many workers share few cores, and spinning ones would delay the others' start.
+    # Sleep instead of spinning, as many workers share few cores and would delay each other's start.
     while (left := at - time.monotonic()) > 0:
         time.sleep(left)
 
 
 def serve(calls: object, lines: Iterable[str], answers: IO[str], **about: Any) -> None:
-    """Says that it is ready, and ``about`` itself; then each line names a method of ``calls``."""
+    """Reports that it is ready, with ``about``. Then each line names a method of ``calls``."""
     print(json.dumps({"ready": True, **about}), file=answers, flush=True)
     for line in lines:
         arguments = json.loads(line)

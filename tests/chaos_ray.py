@@ -1,8 +1,8 @@
-"""Breaks a Ray cluster under graphs of tasks and actors whose every value is checked, for some minutes.
+"""Injects failures into a Ray cluster while graphs of tasks and actors run, for some minutes.
 
-``make chaos-ray`` runs it. Nodes die and others come, and at drawn moments single processes are killed:
-workers, node actors, Hoplite nodes, the supervisor. All tasks may run again as often as they need, so every
-value must come in the end, and be right; afterwards nothing may be left.
+``make chaos-ray`` runs it. Nodes die and new ones join. At drawn times single processes are killed:
+workers, node actors, Hoplite nodes, the supervisor. Tasks may be retried as often as needed. So every value
+must arrive in the end and be right. After that, nothing may be left.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from ray.cluster_utils import Cluster
 from ray_cluster import SETTINGS, goes_back_to
 
 BYTES = 2 << 20
-"""Of a value: over the threshold."""
+"""Size of a value; it is above the threshold."""
 
 NODES = 3
 STORE_BYTES = 150_000_000
 CPUS = 2
 
 TASKS = (3, 12)
-"""In a graph: at least and at most."""
+"""Least and most tasks of a graph."""
 
 BREAKS = (0, 3)
-"""While a graph is run and read."""
+"""Least and most failures while a graph runs and is read."""
 
 SECONDS = 6.0
-"""In which the breaks of a graph fall: most graphs take less."""
+"""The failures of a graph happen within this time. Most graphs take less."""
 
 PATIENCE = 180.0
-"""Seconds for a graph: what is lost is found within seconds, and made again one after the other."""
+"""Seconds for a graph. Losses are found within seconds, and lost values are rebuilt one after the other."""
 
 QUICK_DEATHS = {
     "health_check_initial_delay_ms": 5000,
@@ -89,7 +89,7 @@ def last_of(arrays: list[Array]) -> Array:
 
 @ray.remote(**RETRIED)
 def checked(array: Array) -> int:
-    """Its value, which all of it has."""
+    """The value of the array, which all its elements must have."""
     assert array.nbytes == BYTES
     assert (array == array[0]).all()
     return int(array[0])
@@ -111,7 +111,7 @@ class Made:
 
 
 class Graph:
-    """Some tasks, each with what those before it have made."""
+    """Some tasks. Each takes results of earlier tasks."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
@@ -119,7 +119,7 @@ class Graph:
         self.made: list[Made] = []
 
     def grow(self) -> None:
-        """By a task."""
+        """Add a task."""
         value = self._dice.randrange(256)
         kinds = [self._source, self._both, self._actors]
         if self.made:
@@ -127,7 +127,7 @@ class Graph:
         self._dice.choice(kinds)(value)
 
     def forget(self) -> None:
-        """What some results need is referred to by nobody else then."""
+        """Drop references, so that the arguments of some results have no other references."""
         self.made = [made for made in self.made if self._dice.random() < 0.6] or self.made[-1:]
 
     def _add(self, reference: ray.ObjectRef, value: int) -> None:
@@ -158,7 +158,7 @@ class Graph:
 
 
 class Breaker:
-    """Kills what it has not been asked to spare."""
+    """Kills processes, except those that it is told to spare."""
 
     def __init__(self, cluster: Cluster, dice: random.Random) -> None:
         self._cluster = cluster
@@ -172,7 +172,7 @@ class Breaker:
         if what == "node":
             self._lose_a_node()
         elif (process := self._process(what)) is not None:
-            # It may have ended by itself.
+            # The process may have ended by itself.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         self.did[what] += 1
@@ -192,10 +192,10 @@ class Breaker:
 
 
 def is_of(kind: str, name: str) -> bool:
-    """Whether a process that calls itself so is a task's or an actor's, or one of Hoplite's."""
+    """Whether a process of this name is of a task or an actor, or one of Hoplite's."""
     ours = {"node actor": "ray::NodeActor", "supervisor": "ray::Supervisor"}
     if kind == "worker":
-        # A node of Ray's ends with its agents.
+        # A Ray node ends if its agents end.
         others = (*ours.values(), "ray::DashboardAgent", "ray::RuntimeEnvAgent")
         return name.startswith("ray::") and not name.startswith(others)
     if kind == "hoplited":
@@ -204,7 +204,7 @@ def is_of(kind: str, name: str) -> bool:
 
 
 def descendants() -> Iterator[tuple[int, str]]:
-    """Of this process: their ids and command lines."""
+    """The ids and command lines of this process's descendants."""
     import psutil
 
     for process in psutil.Process().children(recursive=True):
@@ -213,7 +213,7 @@ def descendants() -> Iterator[tuple[int, str]]:
 
 
 def run_graph(dice: random.Random) -> int:
-    """One graph, whose values are checked by tasks and here; how many."""
+    """Run one graph. Tasks and this process check its values. Returns the number of values."""
     graph = Graph(dice)
     for _ in range(dice.randint(*TASKS)):
         graph.grow()
@@ -230,10 +230,10 @@ def run_graph(dice: random.Random) -> int:
 
 
 def run_and_break(breaker: Breaker, dice: random.Random) -> int:
-    """The same, while things break."""
+    """Run one graph while failures happen."""
     moments = sorted(dice.uniform(0, SECONDS) for _ in range(dice.randint(*BREAKS)))
     began = time.monotonic()
-    # Not the other way round: Ray adds nodes on the main thread.
+    # The graph runs in the thread, because Ray adds nodes on the main thread.
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(run_graph, random.Random(dice.random()))
         for moment in moments:

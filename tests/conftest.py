@@ -1,4 +1,4 @@
-"""A cluster that most tests share, and ways to wait for things without sleeping blindly."""
+"""A cluster that most tests share, and helpers that wait for a condition."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ NODES = 4
 STORE_SIZE = "192MiB"
 
 EVENTUALLY_SECONDS = 30.0
-"""How long `eventually` keeps looking: far longer than anything takes, even on a busy machine."""
+"""Time-out of `eventually`. It is far longer than any condition takes, even on a busy machine."""
 
 LOOK_EVERY_SECONDS = 0.01
 
 
 def eventually(holds: Callable[[], object], what: str) -> None:
-    """Look until `holds()` is true; fail, saying `what`, if it never becomes so."""
+    """Wait until `holds()` is true. If it does not become true, fail with `what` in the message."""
     deadline = time.monotonic() + EVENTUALLY_SECONDS
     while not (last := holds()):
         assert time.monotonic() < deadline, f"never happened: {what} (last look: {last!r})"
@@ -36,13 +36,13 @@ def eventually(holds: Callable[[], object], what: str) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ray's tests last: its nodes are busy also when idle, and some of the others measure time."""
+    """Run Ray's tests last. Idle Ray nodes use the processor, and some of the other tests measure time."""
     items.sort(key=lambda item: "ray_cluster" in getattr(item, "fixturenames", ()))
 
 
 @contextlib.contextmanager
 def process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A child process with its output piped; killed at the end if it still runs."""
+    """A child process with its output piped. It is killed at the end if it still runs."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         try:
             yield child
@@ -52,14 +52,14 @@ def process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[hoplite.LocalCluster]:
-    """Four nodes for all tests that break nothing."""
+    """Four nodes for all tests without failures."""
     with hoplite.LocalCluster(NODES, store_size=STORE_SIZE) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def clients(cluster: hoplite.LocalCluster) -> Iterator[list[hoplite.Client]]:
-    """One client on each node of the shared cluster; afterwards the stores must be empty again."""
+    """One client on each node of the shared cluster. After the test the stores must be empty again."""
     clients = [cluster.connect(i) for i in range(NODES)]
     yield clients
     for client in clients:
@@ -73,21 +73,21 @@ def client(clients: list[hoplite.Client]) -> hoplite.Client:
 
 @pytest.fixture
 def pair() -> Iterator[hoplite.LocalCluster]:
-    """Two nodes of the test's own, to be broken."""
+    """Two nodes of the test's own, for tests with failures."""
     with hoplite.LocalCluster(2, store_size="64MiB") as cluster:
         yield cluster
 
 
 @pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
-    """For calls that wait. Ask for it before `cluster_of`: then a failed test's calls end with its nodes."""
+    """Threads for calls that wait. Request it before `cluster_of`: failed tests' calls end with the nodes."""
     with ThreadPoolExecutor(32) as threads:
         yield threads
 
 
 @pytest.fixture
 def cluster_of() -> Iterator[Callable[[int], hoplite.LocalCluster]]:
-    """Makes clusters of the test's own, to be broken."""
+    """Makes clusters of the test's own, for tests with failures."""
     with contextlib.ExitStack() as stack:
         yield lambda nodes: stack.enter_context(hoplite.LocalCluster(nodes, store_size="320MiB"))
 
@@ -97,7 +97,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest, cluster: hoplite.LocalCluster) -> Iterator[Callable[..., str]]:
-    """Makes names no other test uses; what bears them is deleted after the test."""
+    """Makes names that no other test uses. Objects with these names are deleted after the test."""
     made: list[str] = []
 
     def make(label: object = "object") -> str:
@@ -117,9 +117,9 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[RayCluster]:
-    """Three Ray nodes for all tests that break nothing; where Ray is installed."""
+    """Three Ray nodes for all tests without failures, if Ray is installed."""
     pytest.importorskip("ray")
-    # Not above: it uses what this file defines.
+    # Imported here, because it uses definitions of this file.
     from ray_cluster import RayCluster
 
     with contextlib.closing(RayCluster()) as cluster:
@@ -128,19 +128,19 @@ def ray_cluster() -> Iterator[RayCluster]:
 
 @pytest.fixture(scope="module", params=["explicit", "transparent"])
 def api(request: pytest.FixtureRequest, ray_cluster: RayCluster) -> Iterator[Any]:
-    """The module whose `put`, `get` and `remote` the tests call: Ray's own, unchanged, is to do the same."""
+    """The module whose `put`, `get` and `remote` the tests call: `hoplite.ray`, or Ray's own, unchanged."""
     yield from _driver(ray_cluster, request.param)
 
 
 @pytest.fixture(scope="module")
 def explicit(ray_cluster: RayCluster) -> Iterator[Any]:
-    """As `api`, in the one mode."""
+    """As `api`, in the explicit mode."""
     yield from _driver(ray_cluster, "explicit")
 
 
 @pytest.fixture(scope="module")
 def transparent(ray_cluster: RayCluster) -> Iterator[Any]:
-    """As `api`, in the other mode."""
+    """As `api`, in the transparent mode."""
     yield from _driver(ray_cluster, "transparent")
 
 

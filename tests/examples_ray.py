@@ -1,4 +1,4 @@
-"""All applications of examples/on_ray and their twins; `make test-ray` runs it."""
+"""Tests all applications of examples/on_ray and their twins. `make test-ray` runs it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_training_reads_digits(ray_cluster: RayCluster, program: str) -> None:
 )
 def test_games_are_learnt(ray_cluster: RayCluster, program: str, arguments: list[str]) -> None:
     printed = output_of(ray_cluster, program, "--rounds", "100", *arguments)
-    # It is about 20 before, and 500 at most.
+    # The mean return is about 20 before training, and 500 at most.
     assert number(r"mean return (\d+) of", printed) > 60
 
 

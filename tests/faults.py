@@ -1,4 +1,4 @@
-"""What tests of failures share: writers as slow as the test wants, and who owns which name."""
+"""Helpers for tests of failures: slow writers, and the directory owners of names."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from conftest import eventually
 MIB = 1 << 20
 
 SIZE = 32 * MIB
-"""Objects are this large where a fault is to hit them on their way: half of it fits no socket's buffers."""
+"""Size of objects that a fault hits under way. Half of it is larger than the buffers of a socket."""
 
 TIMEOUT = 60.0
-"""Seconds nothing in these tests comes near; whatever reaches them hangs."""
+"""Time-out in seconds. No call of these tests takes nearly as long, unless it hangs."""
 
 GRAIN = MIB // 4
-"""What a relay may hold back while more is to come: it forwards no less at a time."""
+"""Most bytes that a relay may hold back while more are expected. It forwards at least so many at a time."""
 
 SOON = 5.0
-"""Seconds within which a failure must be told: milliseconds as a rule. But an owner that has lately
-seen members come or go waits two seconds for what others hold before it calls an object lost, these
-clusters are young, and the machine may be busy."""
+"""Seconds within which a failure must be reported. Normally it takes milliseconds. An owner that has lately
+seen members join or leave waits two seconds for inventories before it declares an object lost. These clusters
+are young, and the machine may be busy."""
 
 Bytes = npt.NDArray[np.uint8]
 
 
 class SlowPut:
-    """An object that is being written: as much of it as the test has said so far."""
+    """An object that is being written, as far as the test has asked for."""
 
     def __init__(self, client: hoplite.Client, name: str, content: npt.NDArray[Any]) -> None:
         """`content` is one-dimensional."""
@@ -42,7 +42,7 @@ class SlowPut:
         self._done = 0
 
     def write(self, upto: int) -> None:
-        """Go on until `upto` bytes are there."""
+        """Write on until `upto` bytes are written."""
         self._creation.array.view(np.uint8)[self._done : upto] = self._content[self._done : upto]
         self._creation.advance(upto)
         self._done = upto
@@ -50,42 +50,42 @@ class SlowPut:
     def finish(self) -> None:
         self.write(self._content.size)
         self._creation.seal(timeout=TIMEOUT)
-        # It would keep its memory.
+        # The creation would keep its memory.
         del self._creation
 
 
 def has_received(client: hoplite.Client, size: int) -> None:
-    """Wait until `client`'s node has received as many bytes from others."""
+    """Wait until `client`'s node has received `size` bytes from other nodes."""
     eventually(lambda: client.status(timeout=TIMEOUT).received_bytes >= size, f"{size} bytes arrive")
 
 
 def has_folded(client: hoplite.Client, size: int) -> None:
-    """Wait until `client`'s node has folded as many bytes."""
+    """Wait until `client`'s node has folded `size` bytes."""
     eventually(lambda: client.status(timeout=TIMEOUT).folded_bytes >= size, f"{size} bytes are folded")
 
 
 def holders(client: hoplite.Client, name: str) -> set[str]:
-    """The nodes that have `name` completely, as its directory owner knows."""
+    """The nodes with a complete copy of `name`, according to its directory owner."""
     return {copy.node for copy in client.locations(name, timeout=TIMEOUT).copies if copy.complete}
 
 
 def is_known(client: hoplite.Client, name: str, copies: int) -> None:
-    """Wait until the directory knows of so many copies of `name`, complete or not."""
+    """Wait until the directory knows at least `copies` copies of `name`, complete or not."""
     eventually(
         lambda: len(client.locations(name, timeout=TIMEOUT).copies) >= copies, f"{copies} copies of {name}"
     )
 
 
 def names_owned_by(clients: Sequence[hoplite.Client], node: int, count: int = 1) -> list[str]:
-    """Names whose directory entries lie with `node`; nothing else may go on meanwhile."""
+    """Names whose directory owner is `node`. No other calls may run at the same time."""
     candidates = (f"owned {number} {time.monotonic_ns()}" for number in itertools.count())
     return list(itertools.islice((name for name in candidates if owner_of(clients, name) == node), count))
 
 
 def owner_of(clients: Sequence[hoplite.Client], name: str) -> int:
-    """Which node has the directory entry of `name`, which nobody has put yet.
+    """The node with the directory entry of `name`, which must not exist yet.
 
-    Found out by announcing it and looking whose number of entries grows.
+    This announces the name and looks for the node whose number of entries grows.
     """
 
     def entries() -> list[int]:
@@ -101,13 +101,13 @@ def owner_of(clients: Sequence[hoplite.Client], name: str) -> int:
 
 
 def bytes_of(seed: int, size: int = SIZE) -> Bytes:
-    """Different for each seed, and at each place: bytes that are mixed up do not go unseen."""
+    """Bytes that differ for each seed and at each place, so that misplaced bytes are found."""
     return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a node has in hand besides finished copies: nothing of it may stay behind."""
+    """Store use, transfers and reductions of a node. A test may not leave more than before."""
 
     used_bytes: int
     copies: int
@@ -121,5 +121,5 @@ def usage(client: hoplite.Client) -> Usage:
 
 
 def returns_to(before: Sequence[Usage], clients: Sequence[hoplite.Client]) -> None:
-    """Wait until each client's node has no more in hand than it had `before`."""
+    """Wait until the usage of each client's node is no more than it was `before`."""
     eventually(lambda: [usage(client) for client in clients] == list(before), f"back to {before}")

@@ -22,11 +22,11 @@ TIMEOUT = 60.0
 
 SETTINGS = {
     **ALONE,
-    # Workers import the tests' functions from where they are.
+    # Workers import the functions of the tests from their files.
     "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])),
 }
 
-#: Ray warns of its own plans, and leaves sockets and files to the garbage collector.
+#: Warnings that come from Ray: of planned changes, and of sockets and files left to the garbage collector.
 IGNORED = [
     pytest.mark.filterwarnings("ignore:.*RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO:FutureWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -35,14 +35,14 @@ IGNORED = [
 
 
 class RayCluster:
-    """Ray's cluster and what its Hoplite nodes say of themselves."""
+    """A Ray cluster, and the status of its Hoplite nodes."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
         os.environ.update(SETTINGS)
-        # In a shell's background it is ignored, in all processes from here on: then Ray cannot cancel a task
-        # that is just getting its arguments ("'Handlers' object is not callable").
+        # SIGINT is ignored in the background of a shell, and in all child processes. Ray could then not
+        # cancel a task that is getting its arguments ("'Handlers' object is not callable").
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._cluster = Cluster()
         for _ in range(NODES):
@@ -53,7 +53,7 @@ class RayCluster:
         return str(self._cluster.address)
 
     def add_node(self) -> Any:
-        """A node of one more kind: `on` finds it."""
+        """Add a node with a new number, which `on` takes."""
         number = len(self._cluster.worker_nodes) + (self._cluster.head_node is not None)
         dashboard = {"include_dashboard": False} if number == 0 else {}
         return self._cluster.add_node(
@@ -61,7 +61,7 @@ class RayCluster:
         )
 
     def remove_node(self, node: Any, *, killed: bool = False) -> None:
-        """The node leaves; `killed`: with all its processes, and Ray is not told."""
+        """Remove a node. `killed`: kill all its processes without telling Ray."""
         if killed:
             raylet = _raylet_of(node)
             for pid in [raylet, *children_of(raylet)]:
@@ -69,7 +69,7 @@ class RayCluster:
         self._cluster.remove_node(node, allow_graceful=not killed)
 
     def raylets(self) -> list[int]:
-        """The processes of Ray's that run the nodes; workers are their children."""
+        """The raylet processes of the nodes. Workers are their children."""
         return [_raylet_of(node) for node in self._cluster.list_all_nodes()]
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ def on(node: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def driver(cluster: RayCluster, *, transparent: bool, threshold: int | None = None) -> Iterator[None]:
-    """This process as a driver; at the end everything it put has gone."""
+    """This process as a driver. At the end all objects that it put must be gone."""
     import hoplite.ray as hoplite_ray
 
     hoplite_ray.init(
@@ -107,23 +107,23 @@ def driver(cluster: RayCluster, *, transparent: bool, threshold: int | None = No
 
 
 def children_of(pid: int) -> list[int]:
-    """Processes that it has started."""
+    """The child processes of `pid`."""
     processes = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
     return [process for process in processes if _state_and_parent(process)[1] == str(pid)]
 
 
 def parent_of(pid: int) -> int:
-    """The process that has started it."""
+    """The parent process of `pid`."""
     return int(_state_and_parent(pid)[1])
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process, and not only what its parent has not asked for yet."""
+    """Whether the process exists and is not a zombie."""
     return _state_and_parent(pid)[0] != "Z"
 
 
 def _state_and_parent(pid: int) -> tuple[str, str]:
-    """As in /proc; of a process that is not there, as of one that has ended."""
+    """State and parent as in /proc. A process that does not exist counts as ended."""
     try:
         state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
     except OSError:
@@ -132,7 +132,7 @@ def _state_and_parent(pid: int) -> tuple[str, str]:
 
 
 def daemon_of(node: int) -> tuple[str, int]:
-    """The id of Ray node number `node` and its Hoplite node's process."""
+    """The id of Ray node number `node`, and the process id of its Hoplite node."""
     import hoplite.ray as hoplite_ray
     import ray
 
@@ -154,7 +154,7 @@ def pid_of(socket: str) -> int:
 
 
 def sockets() -> list[str]:
-    """Of all Hoplite nodes."""
+    """The sockets of all Hoplite nodes."""
     import hoplite.ray as hoplite_ray
     from hoplite.ray.nodes.lookup import socket_of_node
 
@@ -162,17 +162,17 @@ def sockets() -> list[str]:
 
 
 def copies() -> int:
-    """Held by all Hoplite nodes together."""
+    """The number of copies on all Hoplite nodes together."""
     held = 0
     for socket in sockets():
-        # One that has just died holds nothing.
+        # A node that has just died holds nothing.
         with contextlib.suppress(hoplite.NodeUnreachable), hoplite.connect(socket) as client:
             held += client.status(timeout=TIMEOUT).copies
     return held
 
 
 def wanted() -> int:
-    """Objects that somebody waits for at a Hoplite node, in all."""
+    """The number of objects that calls wait for, on all Hoplite nodes together."""
     waited = 0
     for socket in sockets():
         with contextlib.suppress(hoplite.NodeUnreachable), hoplite.connect(socket) as client:
@@ -182,7 +182,7 @@ def wanted() -> int:
 
 
 def is_deleted(id: hoplite.ObjectId) -> bool:
-    """Whether an object was there, and is there no more."""
+    """Whether an object existed and was deleted."""
     import hoplite.ray as hoplite_ray
 
     try:
@@ -194,6 +194,6 @@ def is_deleted(id: hoplite.ObjectId) -> bool:
 
 def goes_back_to(count: int) -> None:
     """Wait until the Hoplite nodes hold no more than `count` copies."""
-    # Errors that were expected hold, in a cycle, the frames they came through, and those the references.
+    # Expected errors keep their frames in a cycle, and the frames keep references to objects.
     gc.collect()
     eventually(lambda: copies() == count, f"{count} copies are left")

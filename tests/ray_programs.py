@@ -13,11 +13,11 @@ from ray_cluster import SETTINGS, RayCluster, driver
 ROOT = Path(__file__).parent.parent
 
 TIMEOUT = 200.0
-"""Seconds: these take ten to thirty."""
+"""Seconds for a program. They take ten to thirty."""
 
 
 def output_of(cluster: RayCluster, program: str, *arguments: str) -> str:
-    """What a program prints that runs on the cluster with four workers; afterwards nothing of it is left."""
+    """The output of a program on the cluster with four workers. After its end, no copies may be left."""
     command = [sys.executable, "-m", f"examples.on_ray.{program}", "--address", cluster.address]
     ended = subprocess.run(
         [*command, "--workers", "4", *arguments],

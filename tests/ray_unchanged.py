@@ -1,6 +1,6 @@
-"""Programs and tests written for Ray, as if they called `hoplite.ray.init` wherever Ray is initialised.
+"""Lets programs and tests written for Ray call `hoplite.ray.init` wherever they initialise Ray.
 
-As a plugin of pytest (``-p ray_unchanged``) it does that to Ray's own tests.
+As a plugin of pytest (``-p ray_unchanged``) it does so for Ray's own tests.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 import ray
 
 THRESHOLD = 256
-"""Bytes: even what documentation calls an array is to go through Hoplite."""
+"""Threshold in bytes. It is so low that even the small arrays of examples go through Hoplite."""
 
 STATUS_TIMEOUT = 10.0
-"""Seconds for a node, on a machine that is busy, to say what it holds."""
+"""Time-out in seconds of a node's status on a busy machine."""
 
 COUNT = "objects through Hoplite:"
 
@@ -27,10 +27,10 @@ class Session:
     """Ray's `init` and `shutdown` with Hoplite's around them."""
 
     objects = 0
-    """Which went through Hoplite, in all."""
+    """Number of objects that went through Hoplite."""
 
     def start(self) -> None:
-        """From here on, in this process."""
+        """Wrap Ray's functions in this process from now on."""
         ray.init, ray.shutdown = self._init, self._shutdown
 
     def _init(self, *args: Any, **options: Any) -> Any:
@@ -44,11 +44,11 @@ class Session:
     def _shutdown(self, *args: Any, **options: Any) -> None:
         if ray.is_initialized():
             try:
-                # This node remembers for ten minutes what has been deleted.
+                # The node remembers deleted ids for ten minutes.
                 status = hoplite_ray.client().status(timeout=STATUS_TIMEOUT)
                 self.objects += status.entries + status.tombstones
             except (hoplite.HopliteError, ray.exceptions.RayError):
-                # A test has ended the cluster before.
+                # A test has already stopped the cluster.
                 pass
             hoplite_ray.shutdown()
         _shutdown(*args, **options)

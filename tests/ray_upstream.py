@@ -1,9 +1,9 @@
 """Runs Ray's own tests, unchanged, on Ray alone and with the transparent mode, and compares.
 
-``PYTHONPATH=tests python -m ray_upstream FOLDER``, where FOLDER is ``python/ray/tests`` of the Ray that is
-installed. Each file runs in one process in each mode. A test that passes alone and not with Hoplite runs
-again in a process of its own. If it fails again, it must stand in ``ray_upstream.toml`` with the reason; else
-this ends with 1.
+``PYTHONPATH=tests python -m ray_upstream FOLDER``, where FOLDER is ``python/ray/tests`` of the installed
+Ray. Each file runs in one process in each mode. A test that passes alone and not with Hoplite runs again in a
+process of its own. If it fails again, ``ray_upstream.toml`` must list it with the reason. Otherwise the exit
+status is 1.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ TIMEOUT = 180.0
 """Seconds for a test."""
 
 EXCUSED_SHARE_MAX = 0.1
-"""Of the tests that pass on Ray alone."""
+"""Largest excused share of the tests that pass on Ray alone."""
 
 ALONE_MODE, HOPLITE_MODE = "alone", "hoplite"
 
 MODES: dict[str, list[str]] = {ALONE_MODE: [], HOPLITE_MODE: ["-p", "ray_unchanged"]}
-"""Each with pytest's arguments for it."""
+"""The arguments for pytest in each mode."""
 
 PASSED, FAILED, SKIPPED, ENDLESS = "passed", "failed", "skipped", "not ended"
 
 Outcomes = dict[tuple[str, str], str]
-"""By test and mode."""
+"""Outcomes by test and mode."""
 
 
 def main() -> int:
@@ -84,7 +84,7 @@ def collected(file: Path) -> list[str]:
 PYTEST = [
     *(sys.executable, "-m", "pytest", "-q", "--tb=short"),
     *("-c", os.devnull, "-p", "no:cacheprovider", "--rootdir=."),
-    # Of each test, by a signal: the next one runs in the same process.
+    # A time-out by a signal ends one test only. The next one runs in the same process.
     *(f"--timeout={TIMEOUT:.0f}", "--timeout-method=signal"),
 ]
 
@@ -95,7 +95,7 @@ def environment() -> dict[str, str]:
 
 
 def run_file(folder: Path, tests: list[str], outcomes: Outcomes, results: Path) -> None:
-    """All in one process in each mode; then those that fail only with Hoplite, each on its own."""
+    """Run all tests in one process in each mode. Then run each that fails only with Hoplite on its own."""
     for mode in MODES:
         missing = [test for test in tests if (test, mode) not in outcomes]
         if missing:
@@ -123,13 +123,13 @@ def run(folder: Path, mode: str, tests: list[str]) -> list[dict[str, str]]:
             env=environment(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # In a shell's background it is ignored, and Ray cancels tasks by it.
+            # SIGINT is ignored in the background of a shell, and Ray cancels tasks with it.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
         ) as process:
             try:
                 process.wait(TIMEOUT * len(tests))
             except subprocess.TimeoutExpired:
-                # What it has started ends with it: Ray's processes, and ours, watch their parents.
+                # Its child processes end too: Ray's processes and ours watch their parents.
                 process.kill()
         found = dict(outcomes_in(report)) if report.exists() else {}
     missing = (ENDLESS, "the process of all of these did not end well")
@@ -141,7 +141,7 @@ def run(folder: Path, mode: str, tests: list[str]) -> list[dict[str, str]]:
 
 
 def outcomes_in(report: Path) -> Iterator[tuple[str, tuple[str, str]]]:
-    """By the test's name in its file."""
+    """Outcome and error by the test's name in its file."""
     for case in ElementTree.parse(report).iter("testcase"):
         failures = [found for kind in ("failure", "error") if (found := case.find(kind)) is not None]
         name = "::".join(filter(None, [*case.get("classname", "").split(".")[1:], case.get("name")]))

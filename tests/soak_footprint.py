@@ -1,4 +1,4 @@
-"""What Hoplite's processes and the programs' own hold, beside the objects: memory, open files, tables."""
+"""The footprint of Hoplite's processes and of the programs, besides objects: memory, open files, tables."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ray_cluster import TIMEOUT, RayCluster, children_of, parent_of, pid_of, soc
 
 @dataclass(frozen=True)
 class Footprint:
-    """Of a process, or the most of several."""
+    """The footprint of a process, or the maximum of several processes."""
 
     memory: int
-    """Bytes that are its own: the stores are shared memory."""
+    """Private bytes. The stores are shared memory and do not count."""
     files: int
     threads: int
 
@@ -29,7 +29,7 @@ class Footprint:
 
 
 def of_cluster(cluster: RayCluster, actors: list[Any], *, plain: bool) -> dict[str, Footprint]:
-    """Of each kind of process, what the one has that has most of it."""
+    """The maximum footprint of each kind of process."""
     raylets = cluster.raylets()
     workers = [child for raylet in raylets for child in children_of(raylet) if _is_idle(child)]
     kinds = {
@@ -45,7 +45,7 @@ def of_cluster(cluster: RayCluster, actors: list[Any], *, plain: bool) -> dict[s
 
 
 def remembered() -> int:
-    """Ids of deleted objects that the one of Hoplite's nodes has that has most of them."""
+    """The largest number of tombstones on a Hoplite node."""
     counts = []
     for socket in sockets():
         with hoplite.connect(socket) as client:
@@ -54,7 +54,7 @@ def remembered() -> int:
 
 
 def left_in_nodes() -> list[str]:
-    """What Hoplite's nodes have still to do or to hold, beside the ids of what was deleted lately."""
+    """The work and objects that are left in Hoplite's nodes, without tombstones."""
     left = []
     for socket in sockets():
         with hoplite.connect(socket) as client:
@@ -68,7 +68,7 @@ def left_in_nodes() -> list[str]:
 
 
 def left_in_tables(actors: list[Any]) -> list[str]:
-    """What is in Hoplite's tables, of this process, of these actors and of the node actors."""
+    """Entries of Hoplite's tables in this process, in these actors and in the node actors."""
     found = [("driver", tables())]
     found += [("actor", one) for one in ray.get([actor.tables.remote() for actor in actors], timeout=TIMEOUT)]
     node_actors = [node_actor_of(node, TIMEOUT) for node in hoplite_ray.nodes()]
@@ -83,7 +83,7 @@ def left_in_tables(actors: list[Any]) -> list[str]:
 
 
 def of_process(pid: int) -> Footprint:
-    """Raises `OSError` if it has ended."""
+    """The footprint of a process. Raises `OSError` if it has ended."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     files = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
@@ -91,19 +91,19 @@ def of_process(pid: int) -> Footprint:
 
 
 def most_of(pids: Iterable[int]) -> Footprint:
-    """The most of each, over all processes that have not ended."""
+    """The maximum of each number over all processes that have not ended."""
     found = []
     for pid in pids:
         try:
             found.append(of_process(pid))
         except (OSError, KeyError):
-            # It has ended, perhaps while it was looked at.
+            # The process has ended, perhaps during this call.
             continue
     return Footprint(*(max(getattr(one, name) for one in found) for name in ("memory", "files", "threads")))
 
 
 def tables() -> dict[str, int]:
-    """How many things this process of a Ray program has in Hoplite's tables."""
+    """The number of entries in each of Hoplite's tables in this process of a Ray program."""
     from hoplite.ray.recovery import lineage, loss_poller, rebuilder
     from hoplite.ray.values import generator_guards
 
@@ -125,7 +125,7 @@ def _tables_of_node_actor(node_actor: Any) -> dict[str, int]:
 
 
 def _is_idle(pid: int) -> bool:
-    """Whether it is a worker that runs tasks, and none just now."""
+    """Whether the process is an idle worker for tasks."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::IDLE")
     except OSError:

@@ -1,9 +1,9 @@
-"""A soak of hoplite.ray: waves of objects through all that Ray programs do, of which nothing may stay.
+"""A soak of hoplite.ray: waves of objects in all the ways in which Ray programs use them.
 
 ``make soak-ray`` runs it on three Ray nodes. After each wave the Hoplite nodes must hold nothing and the
-tables of hoplite.ray be empty; at the end the memory, the open files and the threads of every kind of process
-must be what they were before. ``--plain`` does the same on Ray alone, and tells only what it has seen: what
-grows there is not Hoplite's.
+tables of hoplite.ray must be empty. At the end the memory, open files and threads of every kind of process
+must not have grown. ``--plain`` does the same on Ray alone and only reports its figures. Growth there is not
+caused by Hoplite.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ WAVES = 10
 OBJECTS = 20_000
 
 KILLED_DRIVER_EVERY = 3
-"""Waves: another driver and its workers take as long to start as a wave does."""
+"""Waves between two killed drivers. Another driver and its workers take as long to start as a wave."""
 
 MEMORY_SPARE = 4 << 20
-"""Bytes that a process may have more in the last third of the waves than in the one before: allocators keep
-what has become free in pieces."""
+"""Bytes by which a process may grow from the second third of the waves to the last. Allocators keep
+fragmented free memory."""
 
 SPARE_OF_AN_OBJECT = {"driver": 2 << 10, "hoplited": 2 << 10}
-"""Bytes besides, for each object in between: a driver of Ray alone keeps 1.6 KiB, as ``--plain`` shows, and
-a node of Hoplite's remembers for ten minutes which ids were deleted."""
+"""Additional bytes for each object in between. A driver of Ray alone keeps 1.6 KiB, as ``--plain`` shows. A
+Hoplite node remembers deleted ids for ten minutes."""
 
 FILES_SPARE = 8
-"""Open files, and threads, likewise: pools of both breathe."""
+"""Open files, and threads, by which a process may grow. Pools of both vary in size."""
 
 
 def main() -> None:
@@ -67,16 +67,16 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """After a wave."""
+    """The figures after a wave."""
 
     objects: int
-    """Made so far."""
+    """Number of objects made so far."""
     had: dict[str, Footprint]
-    """By each kind of process."""
+    """Footprint of each kind of process."""
 
 
 def soak(cluster: RayCluster, objects: int, waves: int, *, plain: bool = False) -> list[Seen]:
-    """Run the waves; after each, wait until nothing is left of it."""
+    """Run the waves. After each, wait until nothing of it is left."""
     seen: list[Seen] = []
     made = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -113,16 +113,16 @@ def joined(cluster: RayCluster, plain: bool) -> Iterator[None]:
 
 
 def nothing_is_left(work: Waves) -> None:
-    """Wait until the nodes hold nothing, and Hoplite's tables in all processes that stay are empty."""
+    """Wait until the nodes hold nothing and Hoplite's tables are empty in all remaining processes."""
     goes_back_to(0)
     eventually(lambda: not soak_footprint.left_in_nodes(), "the nodes have nothing to do")
     eventually(lambda: not soak_footprint.left_in_tables(work.holders), "Hoplite's tables are empty")
 
 
 def growth(seen: Sequence[Seen]) -> tuple[int, dict[str, Footprint]]:
-    """What there was more in the last third of the waves than in the one before, in medians.
+    """The growth of the medians from the second third of the waves to the last.
 
-    Besides, how many objects were made in a third.
+    Returns the number of objects made in a third, and the growth of each kind of process.
     """
     third = len(seen) // 3
     before, after = seen[-2 * third : -third], seen[-third:]
@@ -139,13 +139,13 @@ def growth(seen: Sequence[Seen]) -> tuple[int, dict[str, Footprint]]:
 
 
 def is_flat(name: str, more: Footprint, objects: int) -> bool:
-    """Within what is named above."""
+    """Whether the growth is within the limits above."""
     memory = MEMORY_SPARE + SPARE_OF_AN_OBJECT.get(name, 0) * objects
     return more.memory <= memory and max(more.files, more.threads) <= FILES_SPARE
 
 
 def own(address: str, count: int, plain: bool) -> None:
-    """As another driver: make objects, say how many, and hold them until this process is killed."""
+    """As another driver: make objects, print their number, and hold them until this process is killed."""
     if plain:
         ray.init(address=address, log_to_driver=False)
     else:

@@ -1,6 +1,6 @@
-"""What the soak does with objects: all that Ray programs do. Each kind tells how many objects it made.
+"""The operations of the soak: all that Ray programs do with objects. Each kind returns its number of objects.
 
-All of it can be done on Ray alone as well, to see what is Ray's own.
+All kinds can also run on Ray alone, to see which growth is Ray's own.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from ray_cluster import NODES, TIMEOUT
 ROOT = Path(__file__).parent.parent
 
 THRESHOLD = 64 << 10
-"""Bytes: low, so that 20,000 objects take minutes."""
+"""Threshold in bytes. It is low, so that 20,000 objects take only minutes."""
 
 SIZES = (THRESHOLD, 2 * THRESHOLD)
-"""Bytes of objects: of the first ones a process keeps a copy of its own for a while, of the second none."""
+"""Sizes of objects in bytes. Processes cache copies of objects of the first size, and none of the second."""
 
 GROUP = 6
-"""Sources of a reduction, and objects that an actor or a call is given at once."""
+"""Number of sources of a reduction, and of objects that an actor or a call gets at once."""
 
 DRIVER_SECONDS = 120.0
-"""For another driver to start, to have its workers started and to make its objects, on a busy machine."""
+"""Seconds for another driver to start itself and its workers and to make its objects, on a busy machine."""
 
 
 def there(node: int) -> dict[str, Any]:
-    """Options of a task on node number `node`; of them, as many run at once as it has processors."""
+    """Options of a task on node number `node`. As many run at once as the node has processors."""
     return {"resources": {f"node{node % NODES}": 0.01}, "num_cpus": 1}
 
 
 def beside(node: int) -> dict[str, Any]:
-    """Options of an actor there, which takes no processor."""
+    """Options of an actor on node number `node` that takes no processor."""
     return {**there(node), "num_cpus": 0}
 
 
 def array_of(value: int) -> np.ndarray:
-    """An object, of one of `SIZES`, full of the value."""
+    """An object of one of `SIZES` that is filled with the value."""
     return np.full(SIZES[value % len(SIZES)] // 4, value, np.float32)
 
 
@@ -109,7 +109,7 @@ def sum_of(references: list[Any]) -> np.ndarray:
 
 @ray.remote(num_cpus=0)
 class Gate:
-    """Never opens."""
+    """A gate that never opens."""
 
     def __init__(self) -> None:
         import asyncio
@@ -121,13 +121,13 @@ class Gate:
         await self._open.wait()
 
     async def reached(self) -> None:
-        """Whether anybody waits at it."""
+        """Returns when a call waits at the gate."""
         await self._reached.wait()
 
 
 @ray.remote(num_cpus=0)
 class Holder:
-    """Borrows what it is told to hold; makes and puts objects of its own."""
+    """Borrows the objects that it is given, and makes and puts objects of its own."""
 
     def __init__(self) -> None:
         self._held: list[Any] = []
@@ -137,7 +137,7 @@ class Holder:
         return [first_of(array) for array in ray.get(references)]
 
     def keep(self, *arrays: np.ndarray) -> list[int]:
-        """The values themselves."""
+        """Keep the arrays themselves, and return their values."""
         self._held = list(arrays)
         return [first_of(array) for array in arrays]
 
@@ -157,7 +157,7 @@ class Holder:
 
 
 class Waves:
-    """The kinds of a wave, on one cluster, with actors that live as long as it."""
+    """The kinds of operations of a wave on one cluster, with actors that live as long as the cluster."""
 
     def __init__(self, address: str, folder: Path, *, plain: bool) -> None:
         self._address, self._folder, self._plain = address, folder, plain
@@ -178,7 +178,7 @@ class Waves:
         }
 
     def results(self, count: int) -> int:
-        """From task to task."""
+        """Results that are passed from task to task."""
         made = self._made(count // 2)
         elsewhere = [first.options(**there(i + 1)).remote(array) for i, array in enumerate(made)]
         assert _got(elsewhere) == _got(firsts.options(**there(2)).remote(made))
@@ -190,7 +190,7 @@ class Waves:
         return len(made) + 3 * len(pairs)
 
     def nested(self, count: int) -> int:
-        """References in objects in objects; the outermost is the last to be let go."""
+        """References in objects in objects. The outermost is released last."""
         made = self._made(count - 1)
         expected = _got([first.remote(array) for array in made])
         outer = ray.put({"deep": [ray.put({"deeper": made}), array_of(7)]})
@@ -201,7 +201,7 @@ class Waves:
         return count
 
     def arguments_and_puts(self, count: int) -> int:
-        """Arrays given directly, and put."""
+        """Arrays that are passed directly, and arrays that are put."""
         values = [self._next() for _ in range(count // 2)]
         given = [first.options(**there(value)).remote(array_of(value)) for value in values]
         put = [ray.put(array_of(value)) for value in values]
@@ -209,7 +209,7 @@ class Waves:
         return 2 * len(values)
 
     def borrowed(self, count: int) -> int:
-        """By actors that keep references and arrays, when nobody else has them any more."""
+        """Objects borrowed by actors that keep references and arrays after all others have released them."""
         groups = [self._made(count // len(self.holders)) for _ in self.holders]
         half = len(groups[0]) // 2
         for holder, group in zip(self.holders, groups, strict=True):
@@ -220,7 +220,7 @@ class Waves:
         return count // len(self.holders) * len(self.holders)
 
     def of_actors(self, count: int) -> int:
-        """Returned, and put and handed on."""
+        """Objects that actors return, and objects that they put and pass on."""
         values = [self._next() for _ in range(count // 2)]
         made = [self._holder(value).make.remote(value) for value in values]
         put = [reference for value in values for reference in _got(self._holder(value).put.remote(value))]
@@ -228,7 +228,7 @@ class Waves:
         return 2 * len(values)
 
     def of_a_killed_actor(self, count: int) -> int:
-        """What it borrowed, what it returned, and what it put, which goes with it."""
+        """Objects that a killed actor borrowed, returned and put. The last are lost with it."""
         doomed = Holder.options(**beside(self._next())).remote()
         third = max(count // 3, 1)
         _got(doomed.hold.remote(self._made(third)))
@@ -240,7 +240,7 @@ class Waves:
         return 3 * third
 
     def yielded(self, count: int) -> int:
-        """To the end; and by a generator that nobody listens to after the first half."""
+        """Objects of a generator that is read to the end, and of one that is read half-way."""
         values = [self._next() for _ in range(count // 2)]
         assert [first_of(_got(array)) for array in stream.options(**there(1)).remote(values)] == values
         abandoned = stream.options(**there(2)).remote(values)
@@ -249,14 +249,14 @@ class Waves:
         return 2 * len(values)
 
     def waited_for(self, count: int) -> int:
-        """The first half; nobody looks at the others."""
+        """Objects of which the first half are waited for and the others are never read."""
         ready, late = ray.wait(self._made(count), num_returns=count // 2, timeout=TIMEOUT, fetch_local=False)
         assert len(ready) == count // 2
         assert len(_got(firsts.remote(ready))) == count // 2
         return len(ready) + len(late)
 
     def reduced(self, count: int) -> int:
-        """All, the first half, and sums of sums; a sum that fails."""
+        """Sums of all and of the first half, sums of sums, and a sum that fails."""
         made = 0
         while made < count:
             values = [2 * self._next() for _ in range(GROUP)]
@@ -273,7 +273,7 @@ class Waves:
         return made
 
     def of_failed_tasks(self, count: int) -> int:
-        """By an error, which others are given as well, and by their worker's end; these run again."""
+        """Tasks that fail by an error, which others get too, and retried tasks whose worker has died."""
         array = ray.put(array_of(self._next()))
         failed = [fail.options(**there(i)).remote(array) for i in range(count // 2)]
         failed += [fail.remote(array_of(self._next())) for _ in range(count // 2)]
@@ -285,7 +285,7 @@ class Waves:
         return 1 + count // 2 + 2
 
     def of_cancelled_tasks(self, count: int) -> int:
-        """Some of them are running, some wait for their turn."""
+        """Cancelled tasks, of which some run and some are queued."""
         gate = Gate.remote()
         made = self._made(count - GROUP)
         given = [array_of(self._next()) for _ in range(GROUP)]
@@ -298,7 +298,7 @@ class Waves:
         return count
 
     def of_a_killed_driver(self, count: int) -> int:
-        """Another driver makes and holds objects, and ends without a word."""
+        """Another driver makes and holds objects, and is killed."""
         command = [sys.executable, "-m", "soak_ray", "--owner", self._address, "--objects", str(count)]
         command += ["--plain"] if self._plain else []
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as driver:
@@ -313,7 +313,7 @@ class Waves:
         return [make.options(**there(i)).remote(self._next()) for i in range(count)]
 
     def _next(self) -> int:
-        # Small: sums of several are exact in float32.
+        # Small values, so that sums of several are exact in float32.
         return next(self._numbers) % (1 << 16)
 
     def _holder(self, number: int) -> Any:

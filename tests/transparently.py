@@ -1,7 +1,7 @@
 """Runs programs written for Ray, unchanged, on Ray alone and with the transparent mode, and compares.
 
-``PYTHONPATH=tests python -m transparently FOLDER_OR_FILE...`` ends with 1 if a program ends well alone and
-not with Hoplite.
+``PYTHONPATH=tests python -m transparently FOLDER_OR_FILE...`` has the exit status 1 if a program succeeds
+alone and fails with Hoplite.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 from ray_unchanged import COUNT, session
 
 TIMEOUT = 150.0
-"""Seconds for a program: the slowest of Ray's sleep for a minute and a half."""
+"""Seconds for a program. The slowest ones of Ray sleep for a minute and a half."""
 
 CPUS = 8
-"""What Ray believes to have: some programs have as many actors as a laptop has cores."""
+"""The number of processors that Ray is told. Some programs have as many actors as a laptop has cores."""
 
 ENDED = "ended"
 
@@ -47,8 +47,8 @@ def main() -> int:
 
 
 def outcome(*command: str) -> tuple[str, str]:
-    """How a program ended, and how many objects went through Hoplite, in words."""
-    # Not where a program runs: it needs what is in the project's root.
+    """The outcome of a program and the number of objects that went through Hoplite, as text."""
+    # Imported here, because a program's process cannot import files of the project's root.
     from ray_cluster import SETTINGS
 
     with tempfile.TemporaryDirectory() as folder:
@@ -62,26 +62,26 @@ def outcome(*command: str) -> tuple[str, str]:
                 timeout=TIMEOUT,
             )
         except subprocess.TimeoutExpired:
-            # What it has started ends with it: the kernel ends Ray's own processes, and those the others.
+            # Its child processes end too: the kernel ends Ray's own processes, and these end the others.
             return f"not ended after {TIMEOUT:g} s", "?"
     count = re.search(f"{COUNT} (\\d+)", program.stdout)
     return ENDED if program.returncode == 0 else last_error(program.stderr), count[1] if count else "-"
 
 
 def last_error(errors: str) -> str:
-    """Of the driver: workers' lines, which Ray repeats, begin with their process's number."""
+    """The last error of the driver. Lines of workers, which Ray repeats, start with their process id."""
     lines = [line for line in errors.splitlines() if "pid=" not in line]
     named = [line for line in lines if re.match(r"[\w.()]+(Error|Exception)\b", line)]
     return (named or lines or ["an error without a word"])[-1]
 
 
 def with_hoplite(program: Path) -> None:
-    """Run a program as if it had called `hoplite.ray.init` wherever Ray is initialised, also by itself."""
+    """Run a program that calls `hoplite.ray.init` wherever Ray is initialised, even implicitly."""
     import ray
 
     session.start()
     if "ray.init(" not in program.read_text():
-        # Else Ray does it inside the first call, which was begun without the hooks.
+        # Otherwise Ray initialises itself inside the first call, which then runs without the hooks.
         ray.init()
     try:
         runpy.run_path(str(program), run_name="__main__")

@@ -17,14 +17,14 @@ from lab.chaos.plan import Round
 from lab.chaos.run import RATE_MBIT, Run
 from lab.hosts import Hosts, HostsUnavailable
 
-#: Chaos of one round, and what it takes with all that comes after.
+#: Seconds of chaos in a round, and of a round with its healing and checks.
 CHAOS_SECONDS = 20.0
 ROUND_SECONDS = 30.0
 
-#: Objects whose places are told of a failure.
+#: Most objects whose locations are printed for a failure.
 TOLD_MAX = 8
 
-#: Exit status where namespaces cannot be made.
+#: Exit status if namespaces cannot be made.
 UNAVAILABLE = 77
 
 
@@ -78,7 +78,7 @@ def play(seed: int, count: int, plans: list[Round]) -> int:
 
 
 def tell(failure: ChaosFailed, run: Run, folder: Folder, seed: int, hosts: int) -> None:
-    """Everything that helps to understand a failure: what matters here, all of it in a folder."""
+    """Reports a failure: prints the most important facts, and writes all into the folder."""
     lines = [f"\nchaos FAILED: seed {seed}, {hosts} hosts", *(f"  {problem}" for problem in failure.problems)]
     if run.round is not None:
         moment = time.monotonic() - run.round_began
@@ -99,7 +99,7 @@ def tell(failure: ChaosFailed, run: Run, folder: Folder, seed: int, hosts: int) 
 
 
 def places(node: Node, id: str) -> str:
-    """Where an object is, as a node says."""
+    """The locations of an object according to a node, as text."""
     try:
         with hoplite.connect(str(node.socket), timeout=STATUS_SECONDS) as client:
             found = client.locations(id, timeout=STATUS_SECONDS)

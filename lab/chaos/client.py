@@ -1,7 +1,7 @@
-"""A client process in a host: ``python -m lab.chaos.client SOCKET`` makes the calls it is told to.
+"""A client process in a host: ``python -m lab.chaos.client SOCKET`` makes calls on command.
 
 Each line on standard input is a call, which starts at once in a thread of its own. Each line on standard
-output is the outcome of a call. All calls share one connection, which is made anew after the daemon died.
+output is the outcome of a call. All calls share one connection. It is made anew after the daemon's death.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import hoplite
 
 from lab.chaos.contents import Array, Content, Leaf, WrongContent, check, from_json
 
-#: Longest that a connection to a daemon that listens may take; one that is paused answers later.
+#: Longest time to connect to a daemon that listens. A paused daemon answers later.
 CONNECT_SECONDS = 10.0
 
-#: Pieces in which a slow writer writes.
+#: Number of pieces of a slow writer.
 TRICKLES = 12
 
 Call = dict[str, Any]
@@ -30,7 +30,7 @@ Outcome = dict[str, Any]
 
 
 class Connection:
-    """The way to this host's daemon, kept until a call says that the daemon is gone."""
+    """The connection to this host's daemon. It is kept until a call reports that the daemon is gone."""
 
     def __init__(self, socket: str) -> None:
         self._socket = socket
@@ -39,7 +39,7 @@ class Connection:
         self._since = 0.0
 
     def client(self) -> tuple[hoplite.Client, float]:
-        """The connection, and since when it has been there."""
+        """The connection, and the time at which it was made."""
         with self._lock:
             if self._client is None:
                 self._since = time.monotonic()
@@ -53,7 +53,7 @@ class Connection:
 
 
 class Calls:
-    """What can be asked for; every method gives what the judge wants to know of a success."""
+    """The calls that can be made. Every method returns the facts about its success that the judge needs."""
 
     def __init__(self, client: hoplite.Client, call: Call) -> None:
         self._client, self._call = client, call
@@ -74,15 +74,15 @@ class Calls:
         return {"bytes": array.nbytes}
 
     def fill(self) -> Outcome:
-        """In place, all at once."""
+        """Writes an object in place, all at once."""
         return self._created(pieces=1, pause=0.0)
 
     def trickle(self) -> Outcome:
-        """In place, piece by piece, with receivers behind it."""
+        """Writes an object in place, piece by piece, while receivers read it."""
         return self._created(TRICKLES, self._call["seconds"] / TRICKLES)
 
     def abandon(self) -> Outcome:
-        """Part of it, then ``abort``."""
+        """Writes a part of an object, then aborts."""
         array = self._array()
         creation = self._create(array)
         cut = int(len(array) * self._call.get("until", 0.0))
@@ -121,7 +121,7 @@ class Calls:
         mask = check(self._content(), array)
         hold = self._call.get("hold", 0.0)
         if hold:
-            # A view never changes, whatever becomes of the object.
+            # A view never changes, even if the object is deleted or lost.
             time.sleep(hold)
             if check(self._content(), array) != mask:
                 raise WrongContent("it changed while it was held")
@@ -194,7 +194,7 @@ def failure(error: Exception) -> Outcome:
 
 
 def main(socket: str) -> None:
-    # Where all threads are, into the log, when a run fails.
+    # On SIGUSR1, after a failure, write the stacks of all threads to the log.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     process = Process(socket)
     print(json.dumps({"hello": True}), flush=True)

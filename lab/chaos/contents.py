@@ -1,8 +1,8 @@
-"""The content of each object, derived from its name alone, so that any reader can check it.
+"""The content of each object. It follows from the object's name alone, so that any reader can check it.
 
-All numbers are whole and small, so that every order of addition gives the same bits. The first element of a
-source is a power of two of its own. In a sum these add up to the *mask* of its sources, which tells the
-reader of a first-k reduction which ones they were.
+All numbers are whole and small, so that every order of addition gives the same bits. The first element of
+each source is a different power of two. In a sum these add up to the *mask* of its sources. So the reader of
+a first-k reduction knows which sources are in it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-#: Values of array elements lie below this: sums of ``BITS_MAX`` of them are exact even in float32.
+#: Array elements are below this, so that sums of ``BITS_MAX`` of them are exact even in float32.
 VALUE_MAX = 4096
 
-#: Sources one result may be made of in all: 2 ** 16 and sums of 16 values are exact in float32.
+#: Most sources of a result. 2 ** 16 and sums of 16 values are exact in float32.
 BITS_MAX = 16
 
-#: What two arrays become, for the operations whose result does not tell which arrays went in.
+#: The folds of two arrays, for the operations whose result does not show its sources.
 FOLDS: dict[str, Any] = {"prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 class WrongContent(Exception):
-    """An object's bytes are not what they must be; the message says where and how."""
+    """An object's bytes are wrong. The message says where and how."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """An object that is put: plain bytes, or an array with a bit of its own."""
+    """An object that is put: plain bytes, or an array with its own bit of the mask."""
 
     name: str
     count: int
@@ -58,7 +58,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Folded:
-    """The result of a reduction: ``k`` of ``parts`` under ``op``; sums may be parts of sums."""
+    """The result of a reduction of ``k`` of ``parts`` with ``op``. Sums may be parts of sums."""
 
     op: str
     k: int
@@ -73,7 +73,7 @@ Content = Leaf | Folded
 
 
 def leaves(content: Content) -> Iterator[Leaf]:
-    """The objects that are put which may have gone into it, itself if it is one."""
+    """All put objects that may be in the content. A put object is its own only leaf."""
     if isinstance(content, Leaf):
         yield content
     else:
@@ -82,7 +82,7 @@ def leaves(content: Content) -> Iterator[Leaf]:
 
 
 def check(content: Content, array: Array) -> int:
-    """Compares all of ``array``; returns the mask of the sources in it (0 for what has none)."""
+    """Compares all of ``array``. Returns the mask of its sources (0 if it has none)."""
     first = next(leaves(content))
     wanted = np.dtype(first.dtype or "uint8")
     if array.dtype != wanted or array.shape != (first.count,):
@@ -109,7 +109,7 @@ def check(content: Content, array: Array) -> int:
 
 
 def mask_of(content: Content) -> int:
-    """Every bit that may be in the mask."""
+    """All bits that may be in the mask."""
     return sum(1 << leaf.bit for leaf in leaves(content) if leaf.bit is not None)
 
 

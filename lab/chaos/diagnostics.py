@@ -1,4 +1,4 @@
-"""Reports: progress during the run, a table at its end, and all there is about a failure."""
+"""Reports: progress during the run, a table at its end, and all facts about a failure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from types import TracebackType
 
 from lab.report import RESULTS, ROOT, table
 
-#: Without a terminal, a line of progress comes this often.
+#: Interval of progress lines if there is no terminal.
 PROGRESS_SECONDS = 10.0
 
-#: What is printed of a failure; all of it is in the folder.
+#: Limits of what is printed about a failure. The folder has all of it.
 PLAN_SECONDS = 3.0
 PLAN_LINES_MAX = 60
 LOG_LINES = 15
 
 
 class ChaosFailed(Exception):
-    """Something did not hold. ``names`` are the objects it is about."""
+    """A check failed. ``names`` are the objects that it is about."""
 
     def __init__(self, problems: Sequence[str], names: Sequence[str] = ()) -> None:
         super().__init__("\n".join(problems))
@@ -32,7 +32,7 @@ class ChaosFailed(Exception):
 
 
 class Journal:
-    """Every event of the run with its moment, in a file; times count from the round's begin."""
+    """A file with every event of the run and its time. Times count from the start of the round."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w")
@@ -51,10 +51,10 @@ class Journal:
 
 
 class Folder:
-    """Where sockets, logs and the journal of a run lie; kept if the run fails, under lab/results."""
+    """The folder for sockets, logs and the journal of a run. Failed runs keep it under lab/results."""
 
     def __init__(self, name: str) -> None:
-        # Under /tmp: the path of a Unix socket may be 107 bytes long.
+        # Under /tmp, because the path of a Unix socket may have only 107 bytes.
         self.path = Path(tempfile.mkdtemp(prefix="hoplite-chaos-", dir="/tmp"))
         self._name = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
@@ -74,7 +74,7 @@ class Folder:
 
 
 class Progress:
-    """One line: rewritten in place on a terminal, written now and then elsewhere."""
+    """A line of progress. It is rewritten in place on a terminal, and written at intervals elsewhere."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
@@ -98,7 +98,7 @@ class Progress:
 
 
 class Tally:
-    """Numbers of the whole run."""
+    """Counts of the whole run."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, Counter[str]] = defaultdict(Counter)
@@ -106,7 +106,7 @@ class Tally:
         self.bytes = 0
         self.checks = 0
         self.remade = 0
-        #: Longest time that things took after the healing, over the rounds.
+        #: Longest time of each stage after the healing, over all rounds.
         self.settled: dict[str, float] = defaultdict(float)
 
     def add(self, kind: str, outcome: str, seconds: float) -> None:
@@ -139,7 +139,7 @@ class Tally:
 
 
 def around(plan: Sequence[tuple[float, str]], moment: float, names: Sequence[str]) -> list[str]:
-    """The lines of a plan near a moment, and all that name one of the objects."""
+    """The lines of a plan near a time, and all lines that name one of the objects."""
     near = [
         line
         for at, line in plan

@@ -1,4 +1,4 @@
-"""Draws a round's faults from the seed, mostly at hosts that are at work at the time."""
+"""Draws a round's faults from the seed, mostly at hosts that are busy at the time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 
 from lab.chaos.plan import GETS, PRODUCERS, PUTS, REDUCES, Fault, Operation, Thing
 
-#: Kinds of faults, and how long each lasts, in seconds.
+#: Kinds of faults, and the range of their durations in seconds.
 LASTS = {
     "kill-daemon": (0.05, 5.0),  # SIGKILL; started again at the same address
     "stop-daemon": (0.05, 3.0),  # SIGTERM and SIGINT: it must end at once; started again
@@ -19,26 +19,26 @@ LASTS = {
     "slow-link": (1.0, 8.0),
 }
 
-#: Faults of which a host has at most one at a time.
+#: Faults of which a host may have at most one at a time.
 DAEMON_FAULTS = ("kill-daemon", "stop-daemon", "leave-daemon", "pause-daemon")
 LINK_FAULTS = ("cut-link", "slow-link")
 
-#: A slow link's rate, Mbit/s.
+#: Rates of slow links in Mbit/s.
 SLOW_MBIT = (2, 5, 20)
 
-#: Mean seconds between two faults; a round has one of these.
+#: Mean seconds between two faults. Each round has one of these.
 GAPS = (0.7, 1.2, 2.5)
 
-#: How often two faults come at the same instant.
+#: Probability of two faults at the same time.
 TWINS = 0.2
 
-#: How often a fault is aimed at a host that is at work just then.
+#: Probability that a fault is aimed at a host that is busy at the time.
 AIMED = 0.7
 
-#: How often a killed daemon stays dead until the round's end.
+#: Probability that a killed daemon stays dead until the end of the round.
 GONE_FOR_GOOD = 0.1
 
-#: Before the first fault things get going.
+#: Time before the first fault, in which operations start.
 FIRST_AT = 0.5
 
 
@@ -51,8 +51,8 @@ def generate_faults(
 ) -> tuple[dict[str, float], tuple[Fault, ...]]:
     """The weights of the kinds, and the faults in order of time.
 
-    Each round leaves some kinds out and favours others: faults that hide each other in the average
-    run are seen alone in some.
+    Each round leaves out some kinds and favours others, so that faults that hide each other in most rounds
+    occur alone in some.
     """
     weights = {kind: random.choice((0.0, 1.0, 1.0, 3.0)) for kind in LASTS}
     weights[random.choice(list(weights))] = 2.0
@@ -79,7 +79,7 @@ def _draw(
     things: Mapping[str, Thing],
 ) -> Fault | None:
     at = round(at, 3)
-    # Short ones more often than long ones: they end in the middle of the repair.
+    # Short faults are drawn more often, because they end in the middle of the repair.
     least, most = LASTS[kind]
     lasts = round(least + (most - least) * random.random() ** 2, 3)
     if kind == "kill-client":
@@ -100,7 +100,7 @@ def _target(
     if not busy or random.random() > AIMED:
         return random.randrange(hosts)
     operation = random.choice(busy)
-    # The caller's host, or one that holds what it is about.
+    # The caller's host, or one that makes an object of the operation.
     return random.choice([operation.host, *(things[name].homes[0] for name in operation.things)])
 
 
@@ -116,7 +116,7 @@ def _kill_client(random: Random, at: float, operations: Sequence[Operation]) -> 
 
 
 def _fits(fault: Fault, others: Sequence[Fault], hosts: int) -> bool:
-    """Not two of a family on one host at a time, and never so many hosts ill that nobody is left."""
+    """Whether a host has no two faults of a family at a time, and enough hosts are without a fault."""
     overlapping = [
         other for other in others if other.at <= fault.at + fault.lasts and fault.at <= other.at + other.lasts
     ]

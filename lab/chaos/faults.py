@@ -13,14 +13,14 @@ from lab.chaos.nodes import DRAIN_SECONDS, Life, Node
 from lab.chaos.plan import Fault
 from lab.hosts import Hosts
 
-#: A daemon may be taken for dead if it does not run, or is not reached, for this long: a suspicion lasts
-#: 0.5 s by default. Anything shorter must not cost an object.
+#: A daemon may be declared dead if it is paused or unreachable for this long, because a suspicion lasts 0.5 s
+#: by default. A shorter fault must not lose an object.
 DEATH_SECONDS = 0.5
 
-#: A daemon that is to start again is looked at so often while it is still ending.
+#: Interval of the checks whether a daemon that will start again has ended.
 ENDING_SECONDS = 0.05
 
-#: Kinds after which a living daemon may have been taken for dead, and those that end one for certain.
+#: Kinds that may make a living daemon seem dead, and kinds that certainly end one.
 SILENCING = ("pause-daemon", "cut-link", "split")
 LEAVING = "leave-daemon"
 DEADLY = ("kill-daemon", "stop-daemon", LEAVING)
@@ -28,20 +28,20 @@ DEADLY = ("kill-daemon", "stop-daemon", LEAVING)
 
 @dataclass
 class Disturbance:
-    """A fault as it really happened."""
+    """A fault with its actual times."""
 
     kind: str
     hosts: tuple[int, ...]
     since: float
     until: float | None = None
-    #: A daemon that was to leave had not handed over everything when its time was up.
+    #: Whether a leaving daemon had not handed over all objects when its time was up.
     ran_out: bool = False
 
     def overlaps(self, since: float, until: float) -> bool:
         return self.since <= until and (self.until is None or self.until >= since)
 
     def may_cost_objects(self) -> bool:
-        """Whether copies on its hosts may count as dead because of it, whatever else goes on."""
+        """Whether this fault alone may lose copies on its hosts."""
         if self.kind in SILENCING:
             return (self.until or time.monotonic()) - self.since >= DEATH_SECONDS
         return self.kind in ("kill-daemon", "stop-daemon") or self.ran_out
@@ -52,7 +52,7 @@ class Disturbance:
 
 
 class History:
-    """Every disturbance of the run."""
+    """All disturbances of the run."""
 
     def __init__(self) -> None:
         self._all: list[Disturbance] = []
@@ -67,7 +67,7 @@ class History:
 
 
 class Breaker:
-    """Applies faults, and mends them when their time is over; ``later`` is the loop's."""
+    """Injects faults, and heals them when their time is over. ``later`` is a function of the loop."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class Breaker:
     ) -> None:
         self._hosts, self._nodes = hosts, nodes
         self._history, self._journal, self._later = history, journal, later
-        #: Kills the client process that is at an operation; false if it is over.
+        #: Kills the client process of an operation. False if the operation is over.
         self.kill_client: Callable[[int], bool] = lambda operation: False
-        #: Told of each host whose daemon has died.
+        #: Called for each host whose daemon has died.
         self.on_death: Callable[[int], None] = lambda host: None
         self._open: list[Disturbance] = []
-        #: Daemons on their way back: their disturbance ends when they listen.
+        #: Disturbances of daemons that are starting again. They end when the daemon listens.
         self._returning: dict[int, Disturbance] = {}
         self.counts: Counter[str] = Counter()
 
@@ -94,7 +94,7 @@ class Breaker:
             self.counts[fault.kind] += self.kill_client(fault.operation)
             return
         if fault.kind in DAEMON_FAULTS and self._nodes[fault.hosts[0]].life is not Life.UP:
-            # The fault before took longer than planned: it is still ending, or starting.
+            # The last fault took longer than planned, so the daemon is still ending or starting.
             self._journal.write(f"left out: {fault}")
             return
         self.counts[fault.kind] += 1
@@ -115,14 +115,14 @@ class Breaker:
         self._later(fault.lasts, lambda: self._mend(disturbance))
 
     def heal(self) -> None:
-        """Mends whatever is broken, at once; daemons that are down are started again."""
+        """Heals all faults at once, and starts daemons that are down."""
         for disturbance in list(self._open):
             self._mend(disturbance)
         for index, disturbance in list(self._returning.items()):
             self._start(self._nodes[index], disturbance)
 
     def on_ready(self, node: Node) -> None:
-        """A daemon listens (again)."""
+        """A daemon listens for the first time, or again."""
         disturbance = self._returning.pop(node.index, None)
         if disturbance is not None:
             disturbance.until = time.monotonic()
@@ -154,7 +154,7 @@ class Breaker:
         self._later(fault.lasts, lambda: self._start(node, disturbance))
 
     def _start(self, node: Node, disturbance: Disturbance) -> None:
-        """Starts a daemon that is down; one that is still ending a little later."""
+        """Starts a daemon that is down. If the old one is still ending, it is started a little later."""
         if self._returning.get(node.index) is not disturbance or node.life is Life.STARTING:
             return
         if node.life is Life.STOPPING:

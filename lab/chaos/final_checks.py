@@ -13,43 +13,44 @@ from lab.chaos.members import Member
 from lab.chaos.nodes import START_SECONDS, STOP_SECONDS, Life, Node
 from lab.chaos.workload import Workload
 
-#: Longest that healed nodes may take to see each other again.
+#: Longest time until healed nodes see each other again.
 MEET_SECONDS = 15.0
 
-#: Longest until every call that was waiting has ended.
+#: Longest time until every waiting call has ended.
 FINISH_SECONDS = 30.0
 
-#: Longest until every object has been read on every host, thrice what the links need for a large round's;
-#: and until all are deleted.
+#: Longest time until every object has been read on every host, and until all are deleted. It is three times
+#: the time that the links need in a large round.
 READ_SECONDS = 90.0
 DELETE_SECONDS = 20.0
 
-#: Looks at a time. Each is a thread, and all those of a round at once would starve the daemons on two
-#: cores, so that they take each other for dead.
+#: Reads at a time. Each is a thread, and all reads of a round at once would starve the daemons on two cores,
+#: so that they declare each other dead.
 LOOKS_MAX = 64
 
-#: How long someone looks for an object that is deleted, if nobody remembers that it is.
+#: Time-out of a read of a deleted object, for the case that no node remembers the deletion.
 DELETED_SECONDS = 3.0
 
-#: Longest until the last deletion has reached every store, entry and stream.
+#: Longest time until the last deletion has reached every store, entry and stream.
 EMPTY_SECONDS = 15.0
 
-#: Between two looks at the nodes.
+#: Interval of the checks of the nodes.
 LOOK_SECONDS = 0.1
 
-#: How long the nodes are listened to in the end: twice the pause between two tries of a dial.
+#: How long the logs of the nodes are watched at the end: twice the pause between two dials.
 QUIET_SECONDS = 4.0
 
-#: Most that a daemon may hold besides its store once nothing is there any more: a fresh one takes 6 MiB,
-#: one that moved 16 streams at once keeps their buffers.
+#: Most private memory of a daemon that holds no objects. A fresh daemon takes 6 MiB, and one that moved 16
+#: streams at once keeps their buffers.
 PRIVATE_BYTES_MAX = 96 << 20
 
-#: Most files it may have open then: a few of its own, and for each peer the connections either way: one
-#: for control, and the idle ones that each of two carry threads keeps for the next stream, 4 at most.
+#: Most open files of such a daemon: a few of its own, and its connections to and from each peer. Each
+#: direction has one for control, and the idle ones that two carry threads keep for the next stream, 4 at most
+#: each.
 FILES_MAX_OWN = 40
 FILES_MAX_EACH = 2 * (1 + 2 * 4)
 
-#: ``until(done, seconds)`` runs the loop and says whether ``done`` came true in time.
+#: ``until(done, seconds)`` runs the loop and returns whether ``done`` became true in time.
 Until = Callable[[Callable[[], bool], float], bool]
 
 
@@ -66,7 +67,7 @@ class FinalChecks:
         self._until, self._show = until, show
 
     def meet(self, breaker: Breaker | None = None) -> None:
-        """Every daemon is up, and sees every other."""
+        """Checks that every daemon is up and sees every other."""
         self._within(
             "nodes up",
             START_SECONDS + STOP_SECONDS,
@@ -86,7 +87,7 @@ class FinalChecks:
         )
 
     def finish(self, workload: Workload) -> None:
-        """What was waiting ends; what was lost is made again first."""
+        """Checks that all waiting calls end. Lost objects are made again first."""
         for known in list(workload.known.values()):
             if known.made_at is not None:
                 workload.audit(known)
@@ -94,11 +95,11 @@ class FinalChecks:
         self._within("calls finished", FINISH_SECONDS, lambda: not workload.open, workload.unfinished)
 
     def read(self, workload: Workload) -> None:
-        """Every object on every host; those that are deleted must stay so."""
+        """Reads every object on every host. Deleted objects must stay deleted."""
         left = [(known, node.index) for known in workload.known.values() for node in self._nodes]
 
         def look_on() -> bool:
-            # As some end, others begin.
+            # New reads start as others end.
             while left and len(workload.open) < LOOKS_MAX:
                 known, host = left.pop(0)
                 deleted = known.deleted_at is not None
@@ -116,7 +117,7 @@ class FinalChecks:
         self._within("all deleted", DELETE_SECONDS, lambda: not workload.open, workload.unfinished)
 
     def empty(self) -> None:
-        """No copy, entry, stream, reduction, view or client is left, and no memory."""
+        """Checks that no copy, entry, stream, reduction, view, client or memory is left."""
         self._within(
             "stores empty",
             EMPTY_SECONDS,
@@ -134,7 +135,7 @@ class FinalChecks:
             raise ChaosFailed(problems)
 
     def quiet(self) -> None:
-        """Daemons that have nothing to do have nothing to say: nobody dials the dead for ever."""
+        """Checks that idle daemons log nothing. For example, they must not dial dead nodes for ever."""
         self._show("listening to the silence")
         before = [node.log_bytes() for node in self._nodes]
         self._until(lambda: False, QUIET_SECONDS)
@@ -143,7 +144,7 @@ class FinalChecks:
             raise ChaosFailed([f"{node.address} goes on logging: {tail(node.log, 1)[0]}" for node in loud])
 
     def stop(self) -> None:
-        """SIGTERM to all daemons: each ends in time, with status 0."""
+        """Sends SIGTERM to all daemons. Each must end in time with status 0."""
         for node in self._nodes:
             node.leave()
         self._within(
@@ -185,7 +186,7 @@ class FinalChecks:
                 "entries": status.entries,
                 "transfers": status.transfers,
                 "reductions": status.reductions,
-                # The look itself is a client.
+                # The status call itself is made by a client.
                 "clients too many": max(0, status.clients - clients - 1),
             }
             left = ", ".join(f"{count} {what}" for what, count in counts.items() if count)

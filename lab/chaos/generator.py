@@ -11,27 +11,27 @@ from lab.chaos.plan import Operation, Round, Thing
 
 KIB, MIB = 1 << 10, 1 << 20
 
-#: What still travels inside directory messages, and the first size that does not.
+#: Largest size that is sent inline in directory messages.
 INLINE_BYTES = 64 * KIB
 
 #: Client processes in each host.
 CLIENTS_PER_HOST = 2
 
-#: Moments at which things begin, per second of a round; two cores carry all hosts.
+#: Episodes per second of a round. Two cores run all hosts.
 EPISODES_PER_SECOND = 1.4
 
-#: Bytes that all operations of a round may move together, per second and host: a quarter of what the
-#: links carry, so that repairs have room and the machine is not the limit.
+#: Bytes that all operations of a round may move together, per second and host. It is a quarter of the links'
+#: capacity, so that repairs have room and the machine is not the limit.
 BYTES_PER_HOST_SECOND = 6 * MIB
 
-#: Time-out of an operation that must succeed: longer than a round with everything that comes after it,
-#: so that running into it means that something hung.
+#: Time-out of an operation that must succeed. It is longer than a round with all its checks, so a time-out
+#: means that the operation hung.
 PATIENT_SECONDS = 120.0
 
-#: How often an operation is of the impatient kind, with a time-out that may well be up before it can end.
+#: Probability of an impatient operation, whose time-out may be up before it can end.
 IMPATIENT = 0.12
 
-#: The last operations begin so long before the round's end that faults still meet them.
+#: The last operations start so long before the end of the round, so that faults can still hit them.
 LAST_SECONDS = 1.5
 
 DTYPES = ("float32", "float64", "int32", "int64")
@@ -66,10 +66,10 @@ class Generator:
             faults,
         )
 
-    # Episodes: a few operations that belong together, from a moment on.
+    # Episodes: a few related operations from a start time on.
 
     def _share(self, at: float) -> None:
-        """One object, and many who want it, before and after it is there."""
+        """One object and many readers, before and after it exists."""
         readers = self._some_hosts(1, self._hosts)
         thing = self._leaf(self._size(len(readers)))
         self._put(thing, at)
@@ -82,7 +82,7 @@ class Generator:
         self._maybe_delete([thing], at)
 
     def _gather(self, at: float) -> None:
-        """Several objects from several hosts; one waits for the first k, then wants all."""
+        """Several objects from several hosts. One client waits for the first k, then gets all."""
         things = [self._leaf(self._size(2)) for _ in range(self.random.randint(2, 5))]
         for thing in things:
             self._put(thing, self._around(at))
@@ -94,7 +94,7 @@ class Generator:
         self._maybe_delete(things, at)
 
     def _sum(self, at: float) -> None:
-        """A reduction of the first k of n, and those who want its result."""
+        """A reduction of the first k of n, and readers of its result."""
         count = self.random.randint(2, min(self._hosts, 8))
         size = self._size(2 * count)
         sources = self._sources(count, size, self.random.choice(DTYPES), at, 0)
@@ -104,7 +104,7 @@ class Generator:
         self._maybe_delete([target, *sources], at)
 
     def _chain(self, at: float) -> None:
-        """Reductions whose sources are reductions, all asked for while nothing is there yet."""
+        """Reductions over results of reductions, all called before any source exists."""
         size, dtype = self._size(12), self.random.choice(DTYPES)
         made: list[Thing] = []
         parts: list[Thing] = []
@@ -114,7 +114,7 @@ class Generator:
             bit += len(fresh)
             parts = [*parts, *fresh]
             made += fresh
-            # The next reduction has this one's result among its sources.
+            # The result of this reduction is a source of the next one.
             parts = [self._reduction(parts, at)]
             made += parts
         assert bit <= BITS_MAX
@@ -123,7 +123,7 @@ class Generator:
         self._maybe_delete(list(reversed(made)), at)
 
     def _abandon(self, at: float) -> None:
-        """A writer gives up half-way; those who stream behind it get what the next one writes."""
+        """A writer aborts half-way. Its readers get the object of the next writer."""
         thing = self._leaf(self._size(3, least=INLINE_BYTES + 1))
         self._add("abandon", at, thing.homes[0], [thing], until=round(self.random.random(), 2))
         for host in self._some_hosts(1, 3):
@@ -131,7 +131,7 @@ class Generator:
         self._put(thing, at + self.random.uniform(0.05, 1.0))
 
     def _rival(self, at: float) -> None:
-        """The same object made on two hosts at about the same time, as re-executed tasks do."""
+        """The same object is made on two hosts at about the same time, as by re-executed tasks."""
         thing = self._leaf(self._size(4))
         self._put(thing, at)
         self._put(thing, self._around(at), host=self._host())
@@ -139,7 +139,7 @@ class Generator:
             self._get(thing, host, self._around(at))
         self._maybe_delete([thing], at)
 
-    # What episodes are made of.
+    # Parts of episodes.
 
     def _leaf(self, size: int) -> Thing:
         name = self._name()
@@ -156,7 +156,7 @@ class Generator:
         return sources
 
     def _reduction(self, parts: Sequence[Thing], at: float, simple: bool = False) -> Thing:
-        """``simple``: of all sources, under an operation that may be another than the sum."""
+        """A reduction. ``simple``: of all sources, with an operation that may differ from the sum."""
         op, k = "sum", self.random.randint(max(1, len(parts) - 2), len(parts))
         first = parts[0].content
         if simple and isinstance(first, Leaf):
@@ -200,7 +200,7 @@ class Generator:
         producer: bool = False,
         **details: float,
     ) -> None:
-        # What makes objects, and what ends them, has to succeed for the others to end.
+        # Calls that make or delete objects must succeed, or other calls may not end.
         patient = producer or call in ("delete", "abandon") or self.random.random() >= IMPATIENT
         timeout = PATIENT_SECONDS if patient else round(self.random.uniform(0.05, 4.0), 2)
         operation = Operation(
@@ -221,13 +221,13 @@ class Generator:
         return f"s{self._seed}-r{self._number}-o{len(self._things)}"
 
     def _thing(self, name: str, content: Content) -> Thing:
-        # Anyone may make it, should its first home be gone.
+        # Any host may make it if its first home is gone.
         homes = tuple(self.random.sample(range(self._hosts), self._hosts))
         self._things[name] = thing = Thing(name, content, homes)
         return thing
 
     def _size(self, uses: int, least: int = 1) -> int:
-        """Bytes of an object that moves ``uses`` times; smaller ones as the round's budget runs low."""
+        """Bytes of an object that moves ``uses`` times. Sizes decrease as the round's budget runs low."""
         sizes = (
             (1, 4 * KIB),
             (INLINE_BYTES, INLINE_BYTES + 1),
@@ -248,7 +248,7 @@ class Generator:
         return self.random.sample(range(self._hosts), self.random.randint(least, min(most, self._hosts)))
 
     def _around(self, at: float, spread: float = 2.0) -> float:
-        """A moment near ``at``: mostly close by, to be in the middle of things, sometimes much later."""
+        """A time near ``at``: mostly close to it, in the middle of the work, sometimes much later."""
         if self.random.random() < 0.1:
             return at + self.random.uniform(0.0, 6.0)
         return at + self.random.uniform(-0.3, 1.0) * spread

@@ -1,4 +1,4 @@
-"""Decides which outcomes the faults explain; any other is a failure of the run."""
+"""Decides which outcomes the faults explain. Any other outcome fails the run."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from lab.chaos.faults import DEADLY, History
 from lab.chaos.nodes import DRAIN_SECONDS
 from lab.chaos.plan import GETS, REDUCES, Operation, Thing
 
-#: How long after its end a fault may still delay what goes on: connections are made again, members meet,
-#: streams that backed off find that the link is there.
+#: How long after its end a fault may still delay calls: connections are made again, members find each other,
+#: and streams end their backoff.
 RECOVERY_SECONDS = 10.0
 
-#: A deletion is remembered by its owner's heir too, if there is another node.
+#: Least number of nodes that remember a deletion: the owner and its backup, if there is another node.
 DELETERS_MIN = 2
 
-#: What a call may take that nothing disturbs: the machine's two cores carry all hosts, and links are shared.
+#: Longest time of an undisturbed call. The machine's two cores run all hosts, and links are shared.
 SLACK_SECONDS = 3.0
 BYTES_PER_SECOND = 1 << 20
 
-#: Within this a call must fail whose daemon has died, or has left.
+#: Time within which a call must fail if its daemon has died or left.
 AT_ONCE_SECONDS = 3.0 + DRAIN_SECONDS
 
-#: A call that has not ended so long after its time-out hangs: the client waits 2 s longer than the node,
+#: A call hangs if it has not ended so long after its time-out. The client waits 2 s longer than the node, and
 #: the rest is for a busy machine.
 HANG_SECONDS = 10.0
 
@@ -36,19 +36,19 @@ VANISHED = "vanished"
 
 @dataclass
 class Attempt:
-    """One try of an operation."""
+    """One attempt of an operation."""
 
     number: int
     operation: Operation
     host: int
     ids: tuple[str, ...]
     began: float
-    #: Whatever else it says, the object must be gone.
+    #: Whether the object must be deleted, even if the outcome is another one.
     must_be_deleted: bool = False
 
     @property
     def patience(self) -> float:
-        """Seconds after which it hangs."""
+        """Seconds after which the attempt counts as hanging."""
         hold = self.operation.details.get("hold", 0.0) + self.operation.details.get("seconds", 0.0)
         return self.operation.timeout + hold + HANG_SECONDS
 
@@ -60,19 +60,20 @@ class Attempt:
 
 @dataclass
 class Known:
-    """What the framework knows of an object."""
+    """The framework's knowledge of an object."""
 
     thing: Thing
-    #: A choosy reduction that is made again gets another id; the old one is known under itself.
+    #: Version of the id. A choosy reduction that is made again gets another id, and the old id has an entry
+    #: of its own.
     version: int = 0
     retired: bool = False
-    #: Since when a producer's success is known.
+    #: Time since which a producer's success is known.
     made_at: float | None = None
-    #: When a producer last ended well, even if that was lost or deleted since.
+    #: Time of a producer's last success, even if the object was lost or deleted since.
     last_made: float = 0.0
-    #: Where it was made, or tried to.
+    #: Hosts that made the object or tried to.
     homes: set[int] = field(default_factory=set)
-    #: Hosts that asked for it: they may hold copies.
+    #: Hosts that asked for the object and may hold copies.
     readers: set[int] = field(default_factory=set)
     first_begun: float | None = None
     delete_begun: float | None = None
@@ -80,7 +81,7 @@ class Known:
 
     @property
     def name(self) -> str:
-        """What it is known by."""
+        """The id of the object."""
         return self.id if self.retired else self.thing.name
 
     @property
@@ -90,7 +91,7 @@ class Known:
     def holders(self) -> set[int]:
         """Hosts that may have had the only complete copy."""
         if isinstance(self.thing.content, Folded):
-            # Its root may have been on the host of any source.
+            # The root of the reduction may have been on the host of any source.
             return set(self.thing.homes)
         return self.homes | self.readers
 
@@ -98,15 +99,15 @@ class Known:
 class Judge:
     def __init__(self, history: History, hosts: int) -> None:
         self._history, self._hosts = history, hosts
-        #: When the deletion of an id was first asked for.
+        #: Time of the first request to delete an id.
         self.deletes: dict[str, float] = {}
-        #: Hosts that may have heard of a deletion when it was confirmed, and when that was.
+        #: Hosts that may have heard of a deletion when it was confirmed, and the time of that.
         self._heard: dict[str, tuple[set[int], float]] = {}
         self._masks: dict[str, tuple[int, str]] = {}
         self._chosen: dict[str, set[int]] = {}
 
     def problem(self, attempt: Attempt, outcome: dict[str, Any], known: list[Known]) -> str | None:
-        """What is wrong with an outcome, if anything is."""
+        """The problem of an outcome, if there is one."""
         error = outcome.get("error")
         if error is None:
             return self._problem_of_success(attempt, outcome, known[0])
@@ -119,13 +120,13 @@ class Judge:
             "ObjectLost": lambda: self._may_be_lost(attempt, ended, known),
             "NodeUnreachable": lambda: self._daemon_died(attempt.host, outcome),
             "TimedOut": lambda: self._was_delayed(attempt, began, ended, known),
-            # A reduction made again finds what the one before left behind, complete or not.
+            # A repeated reduction may find the target of the earlier one, complete or not.
             "ObjectExists": lambda: attempt.operation.call in REDUCES and attempt.number > 1,
-            # Prefetch names nodes that are no members any more.
+            # Prefetch may name nodes that are no longer members.
             "BadArgument": lambda: attempt.operation.call == "prefetch" and self._is_troubled(began, ended),
         }
         if attempt.must_be_deleted and error in ("TimedOut", "ObjectLost"):
-            # Not to be had is what counts. Those who remembered that it was deleted may have died.
+            # It is enough that the object cannot be got. All nodes that knew of the deletion may have died.
             if self.may_be_forgotten(known[0]):
                 return None
             return f"{attempt} after its deletion, which nobody who knew of it has forgotten: {text}"
@@ -146,12 +147,15 @@ class Judge:
         return None
 
     def _problem_of_a_return(self, attempt: Attempt, known: Known) -> str | None:
-        """An object is there again. That takes a copy that did not hear, and nobody left who did."""
+        """Checks the return of a deleted object.
+
+        This needs a copy that did not hear of the deletion, and the death of all nodes that did.
+        """
         deleted = self.deletes[known.id]
         made_later = known.last_made > deleted
         splits = self._history.during(deleted - RECOVERY_SECONDS, known.last_made)
         if made_later and any(disturbance.kind == "split" for disturbance in splits):
-            # One side made what the other one deleted: what was later stays.
+            # One side of a split made the object and the other deleted it. The later one of the two holds.
             return None
         some_were_cut_off = len(self._heard[known.id][0]) < self._hosts
         if (made_later or some_were_cut_off) and self.may_be_forgotten(known):
@@ -159,14 +163,14 @@ class Judge:
         return f"{attempt}: the object was deleted, and is there again"
 
     def _check_sources(self, attempt: Attempt, sources: list[str], content: Folded) -> str | None:
-        """The sources that the result names must be k of those that were asked for."""
+        """Checks that the sources in the result are k of the requested ones."""
         inside = {attempt.ids.index(source) - 1 for source in sources}
         if len(inside) != len(sources) or len(inside) != content.k:
             return f"{attempt}: {content.k} sources were to go in, these did: {', '.join(sources)}"
         return self._compare_chosen(attempt, attempt.ids[0], inside)
 
     def _check_mask(self, attempt: Attempt, mask: int, content: Folded, id: str) -> str | None:
-        """Every reader of an object must see the same content, and the one that the caller was told of."""
+        """Checks that all readers of an object see the same sources, and that its caller was told these."""
         first, reader = self._masks.setdefault(id, (mask, str(attempt)))
         if first != mask:
             return f"{attempt}: sources {mask:#b} are in {id}, but {first:#b} in what {reader} saw"
@@ -188,7 +192,7 @@ class Judge:
         begun = [one.first_begun for one in known if one.first_begun is not None]
         if not begun:
             return False
-        # A split costs each side what only the other has.
+        # In a split, each side loses the objects that only the other side has.
         return any(
             disturbance.may_cost_objects()
             and (
@@ -200,7 +204,7 @@ class Judge:
         )
 
     def _daemon_died(self, host: int, outcome: dict[str, Any]) -> bool:
-        """Since the connection was made; the call must have failed at once then."""
+        """Whether the daemon died since the connection was made. The call must then have failed at once."""
         began, ended = outcome["began"], outcome["ended"]
         return any(
             disturbance.kind in DEADLY
@@ -210,7 +214,7 @@ class Judge:
         )
 
     def note_deletion(self, attempt: Attempt) -> None:
-        """A deletion was confirmed: those whom its caller's daemon can reach hear of it."""
+        """Records a confirmed deletion. All nodes that its caller's daemon can reach hear of it."""
         now = time.monotonic()
         heard = set(range(self._hosts))
         for disturbance in self._history.during(now - RECOVERY_SECONDS, now):
@@ -218,7 +222,7 @@ class Judge:
             if disturbance.kind == "split":
                 heard &= hosts if attempt.host in hosts else heard - hosts
             elif disturbance.kind in ("cut-link", *DEADLY) and attempt.host in hosts:
-                # Cut off, or so young that it knows nobody yet.
+                # The daemon is cut off, or so young that it knows no other yet.
                 heard &= hosts
             elif disturbance.kind != "slow-link":
                 heard -= hosts - {attempt.host}
@@ -226,7 +230,7 @@ class Judge:
             self._heard.setdefault(id, (heard, now))
 
     def may_be_forgotten(self, known: Known) -> bool:
-        """Whether those who heard of its deletion may have died: it has one heir at the least."""
+        """Whether all nodes that heard of the deletion may have died. At least one backup has heard of it."""
         heard, since = self._heard[known.id]
         deadly = [d for d in self._history.during(since, time.monotonic()) if d.kind in DEADLY]
         died = heard.intersection(host for disturbance in deadly for host in disturbance.hosts)

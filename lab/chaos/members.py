@@ -1,4 +1,4 @@
-"""The client processes as the main loop sees them: their pipes, and their deaths."""
+"""The client processes on the side of the main loop: their pipes and their deaths."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from typing import Any
 from lab.hosts import Host
 from lab.report import ROOT
 
-#: What happens outside, in order: ("answer", member, outcome), ("gone", member, None) or
-#: ("ready", node, line).
+#: Events in order: ("answer", member, outcome), ("gone", member, None) or ("ready", node, line).
 Events = SimpleQueue[tuple[str, Any, Any]]
 
 
 class Member:
-    """One client process. What it says, and its end, arrive as events."""
+    """One client process. Its answers and its end arrive as events."""
 
     def __init__(self, host: Host, slot: int, socket: Path, log: Path, events: Events) -> None:
         self.host, self.slot = host.index, slot
         self.log = log
         self.was_killed = False
-        #: Since when it takes calls; they wait in its pipe before.
+        #: Time since which it takes calls. Earlier calls wait in its pipe.
         self.ready_at: float | None = None
         self._process = self._start(host, socket, log)
         self._events = events
@@ -59,20 +58,20 @@ class Member:
             self._process.stdin.write(json.dumps(call) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            # It has just been killed; the event that says so is on its way.
+            # It has just been killed, and the event of its end is under way.
             pass
 
     def kill(self) -> None:
-        """SIGKILL; what it was asked is answered by the event of its end."""
+        """Kills the process with SIGKILL. The event of its end answers its calls."""
         self.was_killed = True
         self._process.kill()
 
     def dump(self) -> None:
-        """Has it write where all its threads are to its log."""
+        """Makes it write the stacks of all its threads to its log."""
         self._process.send_signal(signal.SIGUSR1)
 
     def close(self) -> None:
-        """Ends it, whatever it is at."""
+        """Ends the process, even in the middle of a call."""
         self.was_killed = True
         self._process.kill()
         self._process.wait()

@@ -1,6 +1,6 @@
-"""The daemons: started, killed, paused, and started again at the same address, all on purpose.
+"""The daemons, which are started, killed, paused, and started again at the same address.
 
-A daemon that ends unasked fails the run.
+A daemon that ends by itself fails the run.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from lab.chaos.members import Events
 from lab.daemons import PORT, READY, binary
 from lab.hosts import Host
 
-#: Shared memory of each node: twice what all operations of a round may move together (see ``generator``), so
-#: that every object fits into every node, gaps included, and nothing but time makes a call wait. Of a
-#: store full of what clients hold pinned, a call waits for those clients; that is tested elsewhere.
+#: Store of each node: twice the bytes that all operations of a round may move together (see ``generator``).
+#: Every object fits into every node, gaps included, so no call waits for space. Other tests cover stores that
+#: are full of objects that clients hold.
 STORE = "2GiB"
 
-#: What a daemon gets to hand over what only it holds, and the longest it may then take to end.
+#: Time that a leaving daemon has to hand over the objects that only it holds, and longest time to its end
+#: after that.
 DRAIN_SECONDS = 3.0
 STOP_SECONDS = 10.0
 
-#: Longest a daemon may take to listen; two cores may be starting all of them.
+#: Longest time until a daemon listens. Two cores may be starting all of them.
 START_SECONDS = 20.0
 
-#: Longest a daemon may take to say what it holds.
+#: Time-out of a daemon's status.
 STATUS_SECONDS = 5.0
 
 
@@ -45,7 +46,7 @@ class Life(Enum):
 
 
 class Node:
-    """One host's daemon through all its lives; its socket and address stay the same."""
+    """One host's daemon over all its restarts. Its socket and address stay the same."""
 
     def __init__(self, host: Host, folder: Path, addresses: list[str], events: Events) -> None:
         self.host, self.index = host, host.index
@@ -63,7 +64,10 @@ class Node:
         return self._process.pid
 
     def start(self) -> None:
-        """Starts it; an event tells when it listens. On the main thread: it ends with its starter."""
+        """Starts the daemon. An event reports that it listens.
+
+        Must be called on the main thread, as the daemon ends with the thread that started it.
+        """
         command = [binary(), "--listen", f"0.0.0.0:{PORT}", "--socket", str(self.socket)]
         command += ["--store-size", STORE, "--die-with-parent", "--drain-ms", f"{DRAIN_SECONDS * 1e3:.0f}"]
         command += ["--seed", ",".join(self._addresses)]
@@ -77,7 +81,7 @@ class Node:
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
 
     def is_ready(self, process: subprocess.Popen[str]) -> bool:
-        """Takes the event of its first line in; false if that process is history."""
+        """Handles the event of the first line. False if it is from an earlier process."""
         if process is not self._process or self.life is not Life.STARTING:
             return False
         self._become(Life.UP)
@@ -90,12 +94,12 @@ class Node:
         self._process.wait()
 
     def leave(self) -> None:
-        """SIGTERM; ``problem`` sees when it has obeyed, or that it does not."""
+        """Sends SIGTERM. ``problem`` finds out whether the daemon ends."""
         self._become(Life.STOPPING)
         self._signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """As ``leave``, and a second signal: it must not hand over anything, just end."""
+        """As ``leave``, and sends a second signal, so that the daemon ends without handing over."""
         self.leave()
         self._signal(signal.SIGINT)
 
@@ -108,7 +112,7 @@ class Node:
         self._signal(signal.SIGCONT)
 
     def problem(self) -> str | None:
-        """What is wrong with the process as such: it died by itself, or does not start, or not end."""
+        """The problem of the process, if any: it died by itself, did not start, or did not end."""
         if self._process is None or self.life is Life.DOWN:
             return None
         status, age = self._process.poll(), time.monotonic() - self.since
@@ -128,14 +132,14 @@ class Node:
             return client.status(timeout=STATUS_SECONDS)
 
     def private_bytes(self) -> int:
-        """Its resident memory besides the store."""
+        """The daemon's resident memory besides the store."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
                 return int(line.split()[1]) * 1024
         raise RuntimeError("the kernel does not tell RssAnon")
 
     def files(self) -> list[str]:
-        """Its open files, sockets included."""
+        """The daemon's open files, sockets included."""
         links = []
         for file in Path(f"/proc/{self.pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # closed since
@@ -143,18 +147,18 @@ class Node:
         return links
 
     def sockets(self) -> str:
-        """Its TCP connections, and their states."""
+        """The daemon's TCP connections and their states."""
         return str(self.host.run(["ss", "-tan"], capture_output=True, text=True).stdout)
 
     def panics(self) -> list[str]:
-        """What its log says of a bug in it that did not end it."""
+        """Panics in the log that did not end the daemon."""
         return [line for line in self.log.read_text(errors="replace").splitlines() if "panicked" in line]
 
     def log_bytes(self) -> int:
         return self.log.stat().st_size
 
     def close(self) -> None:
-        """Ends it for certain, whatever it is at."""
+        """Ends the daemon in any case."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

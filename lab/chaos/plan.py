@@ -1,7 +1,7 @@
-"""The plan of a run: its objects, calls and faults, each with its moment in a round.
+"""The plan of a run: its objects, calls and faults, each with its time in a round.
 
-A run is a sequence of rounds. A round is a stretch of chaos, after which all faults are healed and all must
-come to rest. It is drawn from the seed and its own number alone, so that a failed round can be run by itself.
+A run is a sequence of rounds. A round is a time of chaos. After it all faults are healed, and all calls must
+end. A round is drawn from the seed and its own number alone, so that a failed round can be run by itself.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ PUTS = ("put", "fill", "trickle")
 REDUCES = ("reduce", "allreduce")
 PRODUCERS = (*PUTS, *REDUCES)
 
-#: Calls that bring an object's bytes to the caller, who checks them.
+#: Calls that return an object's bytes. The caller checks them.
 GETS = ("view", "copy")
 
 
 @dataclass(frozen=True)
 class Thing:
-    """An object: its content, and the hosts whose clients make it, tried in turn."""
+    """An object: its content, and the hosts whose clients make it. They are tried in turn."""
 
     name: str
     content: Content
@@ -30,9 +30,9 @@ class Thing:
 
     @property
     def is_choosy(self) -> bool:
-        """Whether making it again may give other bytes, as other sources may come first.
+        """Whether the object may have other bytes when it is made again, as other sources may come first.
 
-        It is then made again under another name: a name stands for one content.
+        It is then made again under another name, because a name stands for one content.
         """
         return isinstance(self.content, Folded) and any(
             part.k < len(part.parts) for part in _folded(self.content)
@@ -48,22 +48,23 @@ def _folded(content: Folded) -> Iterator[Folded]:
 
 @dataclass(frozen=True)
 class Operation:
-    """One call by one client. ``things[0]`` is what it is about; for a reduction the sources follow."""
+    """One call of one client. ``things[0]`` is its object. For a reduction, the sources follow."""
 
     number: int
     at: float
     call: str
     host: int
-    #: Which of the host's client processes.
+    #: Number of the client process on the host.
     slot: int
     things: tuple[str, ...]
     timeout: float
     details: Mapping[str, float] = field(default_factory=dict)
-    #: The fold of a reduction.
+    #: The operation of a reduction.
     op: str = "sum"
-    #: Tried again until it succeeds or its object is deleted. The others have short time-outs.
+    #: Whether it is retried until it succeeds or its object is deleted. Other operations have short
+    #: time-outs.
     patient: bool = True
-    #: What the table counts it as, if not under its call: what is no part of the plan.
+    #: Name in the table, for operations that are not part of the plan. By default it is the call.
     role: str = ""
 
     def __str__(self) -> str:
@@ -78,14 +79,14 @@ class Operation:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that breaks at a moment and is mended ``lasts`` seconds later (at the latest at the end)."""
+    """A fault at a time. It is healed ``lasts`` seconds later, at the latest at the end of the chaos."""
 
     at: float
     kind: str
-    #: The hosts it befalls; of a partition, one side.
+    #: The hosts of the fault. For a partition, the hosts of one side.
     hosts: tuple[int, ...]
     lasts: float = 0.0
-    #: Of a slow link.
+    #: Rate of a slow link.
     mbit: float = 0.0
     #: The operation whose client process is killed.
     operation: int | None = None
@@ -104,14 +105,14 @@ class Round:
     number: int
     hosts: int
     seconds: float
-    #: What kinds of faults this round has, and how likely each is.
+    #: The kinds of faults in this round, with the weight of each.
     weights: Mapping[str, float]
     things: Mapping[str, Thing]
     operations: tuple[Operation, ...]
     faults: tuple[Fault, ...]
 
     def lines(self) -> list[tuple[float, str]]:
-        """The plan in order of its moments."""
+        """The lines of the plan in order of time."""
         operations = [(operation.at, str(operation)) for operation in self.operations]
         return sorted([*operations, *((fault.at, str(fault)) for fault in self.faults)])
 

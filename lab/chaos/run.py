@@ -1,4 +1,4 @@
-"""The main loop of a run: takes in events, starts what is planned, and watches all processes."""
+"""The main loop of a run: handles events, starts planned operations and faults, and watches all processes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from lab.chaos.workload import Workload
 from lab.daemons import PORT
 from lab.hosts import Hosts
 
-#: Each way, of every host's link: large objects take long enough for faults to meet them half-way, and
+#: Rate of every host's link, each way. Large objects take long enough for faults to hit them half-way, and
 #: all links together do not saturate two cores.
 RATE_MBIT = 200
 
-#: Longest that all client processes may take to start: Python, sixteen times, on two cores.
+#: Longest time until all client processes have started: Python, sixteen times, on two cores.
 MEMBERS_SECONDS = 60.0
 
-#: After a failure client processes get so long to say where their threads are.
+#: Time after a failure in which client processes write the stacks of their threads.
 DUMP_SECONDS = 0.5
 
-#: The loop looks at processes and time-outs at least so often.
+#: Longest interval of the loop's checks of processes and time-outs.
 TICK_SECONDS = 0.05
 
 
 class Run:
-    """Nodes and clients that live through all rounds."""
+    """A run, with nodes and clients that exist through all rounds."""
 
     def __init__(self, hosts: Hosts, folder: Folder) -> None:
         self._hosts, self._folder = hosts, folder
@@ -60,7 +60,7 @@ class Run:
         self._final_checks = FinalChecks(self.nodes, self._members, self.tally, self.until, self.show)
 
     def begin(self) -> None:
-        """All daemons up and acquainted, all clients started."""
+        """Starts all daemons and clients, and waits until the daemons know each other."""
         for node in self.nodes:
             node.start()
         self._final_checks.meet()
@@ -71,7 +71,7 @@ class Run:
             raise ChaosFailed([f"the client processes did not start in {MEMBERS_SECONDS:g} s"])
 
     def play(self, plan: Round) -> None:
-        """One round: chaos, healing, final checks."""
+        """Runs one round: chaos, healing, final checks."""
         self.round, self.round_began = plan, time.monotonic()
         self._journal.head(str(plan))
         judge = Judge(self._history, len(self.nodes))
@@ -92,25 +92,25 @@ class Run:
         self._final_checks.delete(workload)
         self._final_checks.empty()
         self.faults += breaker.counts
-        # What is still due is for what is over: late mends, looks after the dead.
+        # Pending actions are obsolete: late healing, and checks after deaths.
         self._due.clear()
         self._workload = self._breaker = self.round = None
         self.show("")
 
     def end(self) -> None:
-        """All daemons are quiet, and obey SIGTERM."""
+        """Checks that all daemons are quiet and end on SIGTERM."""
         self._final_checks.quiet()
         self._final_checks.stop()
         self._progress.clear()
 
     def waited_for(self) -> list[str]:
-        """The ids that operations wait for just now."""
+        """The ids that operations wait for now."""
         if self._workload is None:
             return []
         return [self._workload.known[name].id for name in self._workload.waited_for()]
 
     def dump(self) -> None:
-        """What only living processes can tell, into the folder."""
+        """Writes the state of the living processes into the folder."""
         for node in self.nodes:
             if node.life in (Life.UP, Life.PAUSED):
                 told = [*node.files(), node.sockets()]
@@ -121,7 +121,7 @@ class Run:
         time.sleep(DUMP_SECONDS)
 
     def close(self) -> None:
-        """Ends every process for certain."""
+        """Ends all processes in any case."""
         self._progress.clear()
         for member in self._members.values():
             member.close()
@@ -135,7 +135,7 @@ class Run:
         heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), call))
 
     def until(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Runs the loop until ``done()``, looked at now and then, or until the time is up."""
+        """Runs the loop until ``done()`` is true, or until the time is up. Returns whether it became true."""
         limit = time.monotonic() + seconds
         look = 0.0
         while (now := time.monotonic()) < limit:
@@ -169,7 +169,7 @@ class Run:
             self._workload.on_answer(what)
 
     def _watch(self) -> None:
-        """Fails the run as soon as a process misbehaves or a call hangs."""
+        """Fails the run if a process has a problem or a call hangs."""
         for node in self.nodes:
             problem = node.problem()
             if problem:
@@ -192,7 +192,7 @@ class Run:
         )
 
     def show(self, stage: str) -> None:
-        """What the final checks wait for, if anything."""
+        """Sets the stage of the final checks that progress shows."""
         self._stage = f"; {stage}" if stage else ""
         self._journal.write(stage)
 
@@ -204,7 +204,7 @@ class Run:
         self._members[host, slot] = member
 
     def _kill_client(self, operation: int) -> bool:
-        """Kills the process that is at an operation; false if it is over."""
+        """Kills the client process of an operation. False if the operation is over."""
         member = self._workload.member_of(operation) if self._workload else None
         if member is None:
             return False

@@ -1,7 +1,7 @@
-"""The planned operations under way, and a framework over them, as a task system has one.
+"""The running operations, and a framework like that of a task system.
 
 The framework knows the producer of each object. It retries calls that a fault ended. It runs the producer of
-a lost object again, under the same name, on another host if need be. It deletes the objects that are due.
+a lost object again under the same name, on another host if necessary. It deletes objects at their times.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from lab.chaos.members import Member
 from lab.chaos.nodes import Life, Node
 from lab.chaos.plan import GETS, PRODUCERS, PUTS, Operation, Round
 
-#: Before the framework tries again what failed.
+#: Pause before the framework retries a failed call.
 RETRY_SECONDS = 0.3
 
-#: After a daemon's death it looks so much later which of that host's objects have no copy any more.
+#: Time after a daemon's death until the framework checks which of that host's objects have no copy any more.
 AUDIT_SECONDS = 1.5
 
-#: Time-out of such a look, and of deletions of its own.
+#: Time-out of such a check, and of the framework's own deletions.
 AUDIT_LIMIT = 10.0
 DELETE_LIMIT = 60.0
 
-#: Calls that are not tried again when a fault ended them.
+#: Calls that are not retried if a fault ended them.
 ONCE = ("abandon", "locate", "prefetch")
 
 Later = Callable[[float, Callable[[], None]], None]
@@ -56,17 +56,17 @@ class Workload:
         self._numbers = itertools.count(len(plan.operations))
         self._running: dict[tuple[int, int], tuple[Attempt, Member]] = {}
         self._tries: dict[int, int] = {}
-        #: Operations that are not over: running, or to be tried again.
+        #: Operations that are not over: they run, or will be retried.
         self.open: dict[int, Operation] = {}
-        #: Objects whose producer runs or is about to.
+        #: Objects whose producer runs or will run.
         self._making: set[str] = set()
-        #: Operations of the framework's own that look whether an object still exists.
+        #: The framework's own operations that check whether an object still exists.
         self._audits: set[int] = set()
 
     # Operations.
 
     def begin(self, operation: Operation, must_be_deleted: bool = False) -> None:
-        """Begins it, or tries it once more."""
+        """Starts an operation, or retries it."""
         self.open[operation.number] = operation
         subject = self.known[operation.things[0]]
         now = time.monotonic()
@@ -102,7 +102,7 @@ class Workload:
             self._settle(entry[0], outcome)
 
     def on_gone(self, member: Member) -> None:
-        """A client process has ended: what it was at is over."""
+        """A client process has ended, and its calls with it."""
         for key, (attempt, by) in list(self._running.items()):
             if by is member:
                 del self._running[key]
@@ -111,11 +111,11 @@ class Workload:
                 self._settle(attempt, {**outcome, "ended": time.monotonic()})
 
     def member_of(self, operation: int) -> Member | None:
-        """The process that is at an operation just now."""
+        """The client process that runs an operation now."""
         return next((by for key, (_, by) in self._running.items() if key[0] == operation), None)
 
     def hanging(self) -> list[Attempt]:
-        """Attempts far beyond their time-outs, which count from when the process takes calls."""
+        """Attempts far beyond their time-outs. These count from the time at which the process takes calls."""
         now = time.monotonic()
         return [
             attempt
@@ -124,7 +124,7 @@ class Workload:
         ]
 
     def unfinished(self) -> list[str]:
-        """What is not over, in words."""
+        """The open operations, as text."""
         now = time.monotonic()
         running = [
             f"{attempt} has been running for {now - attempt.began:.1f} s"
@@ -136,13 +136,13 @@ class Workload:
     # The framework.
 
     def on_death(self, host: int) -> None:
-        """A daemon has died: what was made there may be lost."""
+        """A daemon has died, and objects that were made there may be lost."""
         for known in self.known.values():
             if host in known.homes and known.made_at is not None:
                 self._later(AUDIT_SECONDS, lambda known=known: self.audit(known))  # type: ignore[misc]
 
     def audit(self, known: Known) -> None:
-        """Asks whether the object has a complete copy; the answer has it made again if it has none."""
+        """Checks whether the object has a complete copy. If it has none, it is made again."""
         if known.delete_begun is None and known.name not in self._making:
             operation = self._own("locate", "look after a death", known, AUDIT_LIMIT)
             self._audits.add(operation.number)
@@ -153,19 +153,19 @@ class Workload:
         self.begin(replace(operation, things=tuple(names)))
 
     def waited_for(self) -> list[str]:
-        """The objects that operations are about which are not over."""
+        """The objects of open operations."""
         return list(dict.fromkeys(name for operation in self.open.values() for name in operation.things))
 
     def remind(self) -> None:
-        """Deletes again what is still waited for though it was deleted, and may have been forgotten."""
-        # By their ids: some wait for a name that was retired.
+        """Deletes objects again if calls still wait for them, because their deletion may be forgotten."""
+        # By id, as some calls wait for a retired name.
         waited = [id for attempt, _ in self._running.values() for id in attempt.ids]
         for known in list(self.known.values()):
             if known.id in waited and known.deleted_at is not None and self._judge.may_be_forgotten(known):
                 self.delete([known.name], self._living_home(known, -1))
 
     def look(self, known: Known, host: int, timeout: float) -> None:
-        """Someone on ``host`` reads the object, wherever it is; or finds that it is deleted."""
+        """A client on ``host`` reads the object, or finds that it is deleted."""
         deleted = known.deleted_at is not None
         role = "read in the end, deleted" if deleted else "read in the end"
         self.begin(self._own("view", role, known, timeout, host), must_be_deleted=deleted)
@@ -202,7 +202,7 @@ class Workload:
         elif operation.call in PRODUCERS:
             known[0].made_at = known[0].last_made = outcome["ended"]
         elif attempt.must_be_deleted:
-            # The judge has accepted that it is there again: it is deleted once more in the end.
+            # The judge has accepted that the object exists again. It is deleted again at the end.
             known[0].deleted_at = None
         elif operation.call == "delete":
             self._judge.note_deletion(attempt)
@@ -226,7 +226,7 @@ class Workload:
         if gone or not operation.patient or (operation.call in ONCE and not is_audit):
             self.open.pop(operation.number, None)
         elif error == "ObjectExists":
-            # An earlier try of this reduction has ended well, or has left something behind.
+            # An earlier attempt of this reduction has succeeded, or has left its target behind.
             self.open.pop(operation.number, None)
             self.audit(subject)
         elif operation.call in PRODUCERS:
@@ -246,7 +246,7 @@ class Workload:
             self.begin(operation)
 
     def _make_again(self, known: Known) -> None:
-        """Runs the producer again, on the next host whose daemon is up."""
+        """Runs the producer again on the next host whose daemon is up."""
         name = known.name
         if name in self._making or known.delete_begun is not None:
             return
@@ -254,7 +254,7 @@ class Workload:
         known.made_at = None
         self._tally.remade += 1
         if known.thing.is_choosy:
-            # The try before may have ended well after all: that name keeps its content, and goes.
+            # The last attempt may have succeeded after all. Its name keeps its content and is retired.
             self._retire(known)
         producer = self._producers[name]
         again = replace(producer, host=self._living_home(known, producer.host))
@@ -267,7 +267,7 @@ class Workload:
 
     def _retire(self, known: Known) -> None:
         old = known.id
-        # All that is left to do with that id is to delete it.
+        # The old id only remains to be deleted.
         self.known[old] = replace(known, version=known.version, retired=True)
         known.version += 1
         self.delete([old], self._living_home(known, -1))
@@ -278,7 +278,7 @@ class Workload:
             self._judge.deletes.setdefault(known.id, now)
 
     def _living_home(self, known: Known, after: int) -> int:
-        """The host next to ``after`` in the object's list whose daemon is up, else just the next."""
+        """The next host after ``after`` in the object's list whose daemon is up, or else simply the next."""
         homes = known.thing.homes
         at = homes.index(after) + 1 if after in homes else 0
         turn = [*homes[at:], *homes[:at]]

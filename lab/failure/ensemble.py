@@ -1,6 +1,6 @@
-"""Serving by an ensemble: a frontend broadcasts each batch to all models; a majority's answers end the step.
+"""Serving by an ensemble: a frontend broadcasts each batch to all models, and waits for a majority's answers.
 
-``Frontend`` is the driver's end; ``python -m lab.failure.ensemble SOCKET MODEL FIRST_STEP`` is a model.
+``Frontend`` runs in the driver. ``python -m lab.failure.ensemble SOCKET MODEL FIRST_STEP`` is a model.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import time
 import hoplite
 import numpy as np
 
-#: A batch: images, height, width, colours. 12.6 MB.
+#: Shape of a batch: images, height, width, colours. It has 12.6 MB.
 SHAPE = (64, 256, 256, 3)
 
-#: Stands for the model's computation, which would take both of the machine's cores from the network.
+#: Stand-in for the model's computation, which would take both of the machine's cores from the network.
 COMPUTE_SECONDS = 0.02
 
-#: An image's answer is the sum of every so many'th byte of it: shows that its bytes have come.
+#: The answer for an image is the sum of one in so many bytes, which shows that its bytes have arrived.
 STRIDE = 251
 
-#: A batch and its answers are deleted when this many further ones have been answered.
+#: A batch and its answers are deleted when so many further batches have been answered.
 KEPT_STEPS = 3
 
-#: Longest that a step may take, and that a model waits for a batch before it takes the frontend for dead.
+#: Longest time of a step. A model that waits longer for a batch believes the frontend dead.
 STEP_SECONDS = 60.0
 
 
 class WrongAnswer(RuntimeError):
-    """A model answered something else than it should."""
+    """A model gave a wrong answer."""
 
 
 class Frontend:
-    """Puts batches and counts answers, over one client of its host's node."""
+    """Puts batches and counts answers with one client of its host's node."""
 
     name = "ensemble"
     title = "Ensemble serving: broadcast of 12.6 MB, a majority's answers"
@@ -43,11 +43,11 @@ class Frontend:
         self._images = np.random.default_rng(0).integers(0, 256, SHAPE, np.uint8)
 
     def prepare(self, step: int) -> None:
-        # Its first byte tells a batch from all others.
+        # The first byte identifies the batch.
         self._images[:, 0, 0, 0] = step % 256
 
     def step(self, step: int) -> int:
-        """One batch, from its put to the majority's answers; returns how many nodes were alive."""
+        """Runs one batch, from its put to the majority's answers. Returns the number of living nodes."""
         self._client.put(self._images, _batch(step), timeout=STEP_SECONDS)
         alive = len(self._client.status(timeout=STEP_SECONDS).members) - 1
         answers = [_answer(step, model) for model in range(self._models)]
@@ -66,7 +66,7 @@ class Frontend:
             self._client.delete([_batch(old), *(_answer(old, model) for model in range(self._models))])
 
     def arguments(self, participant: int, step: int) -> list[str]:
-        """What a model that starts now is told."""
+        """The arguments of a model that starts now."""
         return ["lab.failure.ensemble", str(participant - 1), str(step)]
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ def answer_to(images: np.ndarray) -> np.ndarray:
 
 
 def serve(socket: str, model: int, step: int) -> None:
-    """A model: answers batch after batch until no more come."""
+    """A model: answers batches until no more come."""
     with hoplite.connect(socket) as client:
         while True:
             try:
@@ -95,7 +95,7 @@ def serve(socket: str, model: int, step: int) -> None:
                 time.sleep(COMPUTE_SECONDS)
                 client.put(answer_to(images), _answer(step, model), timeout=STEP_SECONDS)
             except hoplite.ObjectDeleted:
-                # The others went ahead: a majority answered without us.
+                # The batch was deleted, as a majority answered without this model.
                 pass
             step += 1
 

@@ -21,7 +21,7 @@ TITLES = {"ensemble": ensemble.Frontend.title, "sgd": sgd.Server.title}
 
 
 def draw(document: dict[str, Any], folder: Path) -> list[str]:
-    """Returns the name of the figure."""
+    """Draws the figure and returns its name."""
     cases = {case["case"]: case for case in document["cases"]}
     names = [name for name in TITLES if f"{name}, a failure" in cases]
     figure, axes = subplots(len(names), 1, (7.0, 2.7 * len(names) + 0.5))

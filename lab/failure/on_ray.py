@@ -1,9 +1,8 @@
 """Figure 12's applications on Ray: ``python -m lab.failure.on_ray HEAD SYSTEM APPLICATION PARTICIPANTS``.
 
-This is their driver. It does a step when it is told so, line by line, as `lab.worker` describes. The loops
-are those of `examples.on_ray`, with Hoplite or on Ray alone. They have what programs need to outlive their
-hosts: actors may restart and their calls be retried, a majority's votes are enough, and laggards are not
-asked.
+This is their driver. It does a step on command, line by line, as `lab.worker` describes. The loops are those
+of `examples.on_ray`, with Hoplite or on Ray alone. They can survive the loss of hosts: actors may restart,
+their calls are retried, a majority's votes are enough, and slow models are not asked.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ from lab.systems.ray_driver import SHARE
 from lab.worker import CALL_SECONDS
 from lab.worker import serve as serve_calls
 
-#: Of the parameters and of a gradient.
+#: Size of the parameters and of a gradient.
 PARAMETERS_BYTES = 16_000_000
 
-#: Calls of one model that it has not answered, at most: it is asked no more until it has. Calls that are
-#: cancelled instead would keep their batches: while a deployment has no replica, Ray Serve's router does not
-#: drop what was cancelled from its queue (Ray 2.60).
+#: Most unanswered calls of one model. It is not asked again before it has answered. Cancelling calls instead
+#: would keep their batches: while a deployment has no replica, Ray Serve's router does not drop cancelled
+#: calls from its queue (Ray 2.60).
 UNANSWERED_MAX = 3
 
-#: A participant takes the processor of its host, and is started anew where there is one.
+#: Options of a participant. It takes the processor of its host, and is restarted on a host with a free one.
 LASTING = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": -1, "max_task_retries": -1}
 
 
 class WrongContent(RuntimeError):
-    """The parameters, or an answer, are not what they must be."""
+    """The parameters, or an answer, are wrong."""
 
 
 class Application(Protocol):
-    """What is done step after step."""
+    """An application that runs step after step."""
 
     def step(self) -> list[str]:
-        """Returns the addresses of the hosts that took part."""
+        """Runs one step. Returns the addresses of the hosts that took part."""
 
     def close(self) -> None:
-        """Raises `WrongContent`."""
+        """Ends the application. Raises `WrongContent`."""
 
 
 class Worker:
-    """Computes gradients, which are 1 everywhere."""
+    """Computes gradients, whose elements are all 1."""
 
     def __init__(self) -> None:
         self._model = StandIn(PARAMETERS_BYTES, COMPUTE_SECONDS)
@@ -67,7 +66,7 @@ class Worker:
 
 
 class Server:
-    """The parameter server: each step takes the gradients of whichever half of the workers comes first."""
+    """The parameter server. Each step takes the gradients of the first half of the workers to finish."""
 
     def __init__(
         self, add_up: Callable[[Server, int], tuple[np.ndarray, set[ray.ObjectRef]]], workers: int
@@ -85,7 +84,7 @@ class Server:
             self.ask(worker)
 
     def ask(self, worker: Any) -> None:
-        """For a gradient of the newest parameters."""
+        """Asks a worker for a gradient of the newest parameters."""
         self.computing[worker.gradient.remote(self._sent)] = worker
 
     def step(self) -> list[str]:
@@ -110,7 +109,8 @@ def _reduced(server: Server, half: int) -> tuple[np.ndarray, set[ray.ObjectRef]]
         try:
             return ray.get(total), done
         except ray.exceptions.ObjectLostError:
-            # Computed, and gone with its host. Of an actor's results nobody but its caller can have it again.
+            # The gradient was computed and lost with its host. Only the caller of an actor can repeat the
+            # call.
             for gradient in done:
                 try:
                     hoplite.ray.get(hoplite.ray.prefetch(gradient), timeout=CALL_SECONDS)
@@ -127,23 +127,23 @@ def _added(server: Server, half: int) -> tuple[np.ndarray, set[ray.ObjectRef]]:
 
 
 class Model:
-    """One of the ensemble."""
+    """One model of the ensemble."""
 
     async def __call__(self, images: np.ndarray) -> tuple[str, np.ndarray]:
-        """The host, and what is answered."""
+        """The host, and the answer."""
         await asyncio.sleep(CLASSIFY_SECONDS)
         return str(ray.util.get_node_ip_address()), answer_to(images)
 
 
 class Ensemble:
-    """Hands images on, and answers when a majority has."""
+    """Passes images on to the models, and answers when a majority has answered."""
 
     def __init__(self, *models: serve.handle.DeploymentHandle) -> None:
         self._models = [(model, asyncio.Semaphore(UNANSWERED_MAX)) for model in models]
         self._heard_of: set[str] = set()
 
     async def __call__(self, images: list[ray.ObjectRef]) -> tuple[list[np.ndarray], list[str]]:
-        """The majority's votes, and the hosts of all models that were heard of since the batch before."""
+        """The majority's votes, and the hosts of all models that have answered since the last batch."""
         asked = [asyncio.ensure_future(self._vote(*model, images)) for model in self._models]
         votes: list[np.ndarray] = []
         for answer in asyncio.as_completed(asked):
@@ -151,7 +151,7 @@ class Ensemble:
             if vote is not None:
                 votes.append(vote)
             if len(votes) > len(self._models) // 2:
-                # Who could not be asked yet will not be.
+                # Models that could not be asked yet are not asked any more.
                 images.clear()
                 heard_of, self._heard_of = self._heard_of, set()
                 return votes, sorted(heard_of)
@@ -160,7 +160,7 @@ class Ensemble:
     async def _vote(
         self, model: Any, turns: asyncio.Semaphore, images: list[ray.ObjectRef]
     ) -> np.ndarray | None:
-        """None if the majority was there before the model could be asked, or it has ended with its host."""
+        """A model's vote. None if the majority was complete before, or if the model died with its host."""
         async with turns:
             if not images:
                 return None
@@ -173,12 +173,12 @@ class Ensemble:
 
 
 class Frontend:
-    """Puts batches, and has them answered."""
+    """Puts batches, and sends them to the ensemble."""
 
     def __init__(self, models: int) -> None:
         serve.start(proxy_location="Disabled")
         bound = [serve.deployment(Model, name=f"model-{number}").bind() for number in range(models)]
-        # Beside the driver: who fails is to be a model.
+        # On the driver's host, as only models are to fail.
         options = {"num_cpus": 0, "resources": {"host0": SHARE}}
         self._asked = serve.run(
             serve.deployment(Ensemble, ray_actor_options=options).bind(*bound), route_prefix=None
@@ -210,7 +210,7 @@ APPLICATIONS: Mapping[tuple[str, str], Callable[[int], Application]] = {
 
 
 class Calls:
-    """What the driver can be told to do."""
+    """The commands of the driver."""
 
     def __init__(self, application: Application) -> None:
         self._application = application

@@ -14,7 +14,7 @@ from lab.results import Case, newest
 
 NAME = "ray-failure-latency"
 
-#: In the order in which they are drawn.
+#: Titles, in the order of drawing.
 TITLES = {
     "ensemble": "Ray Serve, an ensemble: broadcast of 12.6 MB, a majority's answers",
     "sgd": "Asynchronous SGD: the first half's gradients (16 MB), new parameters to them",
@@ -24,7 +24,7 @@ LOOKS = {"ray": (ORANGE, "Ray"), "hoplite": (BLUE, "Ray with Hoplite")}
 
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
-    """Returns the name of the figure."""
+    """Draws the figure and returns its name."""
     names = [name for name in TITLES if any(case.summary["application"] == name for case in cases)]
     figure, axes = subplots(len(names), 1, (7.0, 2.7 * len(names) + 0.5))
     for axis, name in zip(axes, names, strict=True):
@@ -52,5 +52,5 @@ def _draw(axis: Axes, cases: Sequence[Case]) -> None:
 
 
 def _line(rounds: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
-    """Each round at its end."""
+    """A line with a point for each round, at its end time."""
     return [one["began"] + one["seconds"] for one in rounds], [one["seconds"] for one in rounds]

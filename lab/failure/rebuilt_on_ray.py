@@ -1,10 +1,10 @@
-"""Loses a node of a Ray cluster of its own, and times how long its results take to be rebuilt.
+"""Removes a node of a Ray cluster of its own, and times how long its results take to be rebuilt.
 
 ``python -m lab.failure.rebuilt_on_ray hoplite|ray CASE...`` prints a line of JSON for each case. It has the
 case's name and the seconds from the loss of the node until tasks have read all its results.
 
-The driver has no processor. One node makes and reads all results. It is removed, a new one like it is added
-at once, and the same results are read again.
+The driver has no processor. One node makes and reads all results. It is removed, an equal new one is added at
+once, and the same results are read again.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ BYTES = 10_000_000
 
 CHAIN = 8
 
-#: Seconds for a case, which may end never.
+#: Time-out of a case in seconds, as a case may never end.
 PATIENCE = 120.0
 
-#: Ray takes a silent node for dead after two seconds.
+#: Settings with which Ray declares a silent node dead after two seconds.
 QUICK_DEATHS = {
     "health_check_initial_delay_ms": 5000,
     "health_check_period_ms": 100,
@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def _read(results: Sequence[ray.ObjectRef]) -> list[int]:
-    """By tasks, so that this process has no copies."""
+    """Reads the results in tasks, so that this process has no copies."""
     found: list[int] = ray.get([_first_of.remote(result) for result in results], timeout=PATIENCE)
     return found
 

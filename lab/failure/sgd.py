@@ -1,8 +1,8 @@
 """Asynchronous SGD: a parameter server sums the gradients of the first half of its living workers to finish.
 
-It then sends new parameters to those workers. ``Server`` is the driver's end, and ``python -m lab.failure.sgd
-SOCKET WORKER LIFE VERSION VALUE`` is a worker. Gradients and parameters are whole numbers, the same in every
-element, so every sum is known exactly beforehand.
+It then sends new parameters to those workers. ``Server`` runs in the driver, and ``python -m lab.failure.sgd
+SOCKET WORKER LIFE VERSION VALUE`` is a worker. All elements of a gradient, or of the parameters, are the same
+whole number, so every sum is known exactly beforehand.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from collections.abc import Iterable
 import hoplite
 import numpy as np
 
-#: Elements of a gradient and of the parameters: 64 MB of float32.
+#: Number of elements of a gradient and of the parameters: 64 MB of float32.
 ELEMENTS = 16_000_000
 
-#: Stands for the computing of a gradient, which would take both of the machine's cores from the network.
+#: Stand-in for the computation of a gradient, which would take both of the machine's cores from the network.
 COMPUTE_SECONDS = 0.1
 
-#: A worker looks at every so many'th parameter.
+#: A worker checks one of so many parameters.
 STRIDE = 4099
 
-#: Longest that a step may take, and that a worker waits for its server.
+#: Longest time of a step, and of a worker's wait for its server.
 STEP_SECONDS = 120.0
 
 
 class WrongContent(RuntimeError):
-    """A sum or the parameters are not what they must be."""
+    """A sum or the parameters are wrong."""
 
 
 class Server:
-    """The parameter server, over one client of its host's node."""
+    """The parameter server, with one client of its host's node."""
 
     name = "sgd"
     title = "Asynchronous SGD: reduce of the first half's gradients (64 MB), broadcast to them"
@@ -40,10 +40,10 @@ class Server:
     def __init__(self, socket: str, workers: int) -> None:
         self._client = hoplite.connect(socket)
         self._version, self._value = 0, 0.0
-        # What every worker is at: which of its lives, which round; and the parameters it was sent.
+        # The life and round of every worker, and the parameters that it was sent.
         self._rounds = {worker: (-1, 0) for worker in range(workers)}
         self._sent = dict.fromkeys(range(workers), 0)
-        # Those that came back and have not sent a gradient yet: nobody counts on them so far.
+        # Workers that came back and have not sent a gradient yet. The server does not wait for them.
         self._joining: set[int] = set()
         self._parameters = np.zeros(ELEMENTS, np.float32)
         self._client.put(self._parameters, _parameters(0))
@@ -51,10 +51,10 @@ class Server:
         self._done: list[str] = []
 
     def prepare(self, step: int) -> None:
-        """Nothing to do beforehand."""
+        """Does nothing."""
 
     def step(self, step: int) -> int:
-        """One update, from asking for gradients to the new parameters; returns how many nodes were alive."""
+        """One update, from the request of gradients to new parameters. Returns the number of living nodes."""
         alive = len(self._client.status(timeout=STEP_SECONDS).members) - 1
         sources = {_gradient(worker, *at): worker for worker, at in self._rounds.items()}
         self._joining -= {sources[name] for name in self._ready(sources)}
@@ -82,7 +82,7 @@ class Server:
         return alive
 
     def tidy(self, step: int) -> None:
-        """Looks at every element of what the step made, and deletes what nobody needs any more."""
+        """Checks all elements of the step's objects, and deletes objects that are no longer needed."""
         self._parameters = self._client.get(_parameters(self._version), timeout=STEP_SECONDS)
         if not np.all(self._parameters == self._value):
             raise WrongContent(f"step {step}: the parameters are not the sum of what went in")
@@ -91,7 +91,7 @@ class Server:
         self._client.delete([*self._done, *map(_parameters, old)])
 
     def arguments(self, participant: int, step: int) -> list[str]:
-        """What a worker that starts now is told; from now on its gradients are waited for."""
+        """The arguments of a worker that starts now. From now on the server waits for its gradients."""
         worker = participant - 1
         life = self._rounds[worker][0] + 1
         if life > 0:
@@ -104,7 +104,7 @@ class Server:
         self._client.close()
 
     def _ready(self, gradients: Iterable[str]) -> list[str]:
-        """Those that are there now."""
+        """The gradients that exist now."""
         if not self._joining:
             return []
         ready, _ = self._client.wait(gradients, timeout=0)
@@ -124,12 +124,12 @@ def _next(worker: int, life: int, number: int) -> str:
 
 
 def _value(worker: int, number: int) -> float:
-    """What a worker's gradient holds in every place. Sums of hundreds of these are exact in float32."""
+    """The value of all elements of a worker's gradient. Sums of hundreds of these are exact in float32."""
     return float(1 + worker + 10 * (number % 10))
 
 
 def work(socket: str, worker: int, life: int, version: int, value: float) -> None:
-    """A worker: gradient after gradient until no more are asked for."""
+    """A worker: makes gradients until no more are requested."""
     with hoplite.connect(socket) as client:
         number = 0
         while True:

@@ -1,4 +1,4 @@
-"""Runs an application's steps one after the other; a participant dies in one and comes back later."""
+"""Runs an application's steps one after the other. A participant dies in one step and comes back later."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from lab.node_host import NodeHost
 from lab.report import ROOT, median
 from lab.traffic import connections, edges, middle_relay
 
-#: When in the step that fails, in parts of what a step takes: by the first the trees have formed.
+#: Times in the step with the failure, as shares of a step's time. At the first, the trees have formed.
 LOOK_AT_SHARE = 0.25
 STRIKE_AT_SHARE = 0.5
 
-#: The host of the frontend or server, which does not fail.
+#: The host of the frontend or server. It does not fail.
 DRIVER = 0
 
 
 class Application(Protocol):
-    """What is done step after step; every call ends in bounded time or raises."""
+    """An application that runs step after step. Every call ends in bounded time or raises."""
 
     name: str
     title: str
@@ -39,7 +39,7 @@ class Application(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """How many steps count, after how many that do not, and when somebody dies and comes back."""
+    """The numbers of counted steps and of warm-up steps, and the steps of the death and the return."""
 
     steps: int
     warm_steps: int
@@ -49,11 +49,11 @@ class Plan:
 
 
 class ParticipantDied(RuntimeError):
-    """A participant ended although nobody killed it; what it wrote is on standard error."""
+    """A participant ended by itself. Its output is on standard error."""
 
 
 class Participant(NodeHost):
-    """A host with a daemon and one process that works on its own until it is killed."""
+    """A host with a daemon and one process that works by itself until it is killed."""
 
     process: subprocess.Popen[bytes]
 
@@ -63,7 +63,7 @@ class Participant(NodeHost):
         self.process = self.host.start(command, cwd=ROOT)
 
     def kill(self) -> None:
-        """The daemon and its client in the same moment."""
+        """Kills the daemon and its client at the same time."""
         self.process.kill()
         self.kill_daemon()
         self.process.wait()
@@ -75,7 +75,7 @@ class Participant(NodeHost):
 
 
 class Strike:
-    """In a thread of its own: looks who relays while a step runs, and kills one of them."""
+    """Finds the relays in a running step, and kills one of them. Runs in a thread of its own."""
 
     def __init__(
         self, hosts: Hosts, participants: dict[int, Participant], typical: float, kill: bool
@@ -109,7 +109,7 @@ class Strike:
 def play(
     application: Application, hosts: Hosts, daemons: Sequence[Daemon], store: str, plan: Plan
 ) -> dict[str, Any]:
-    """Every step's latency in seconds, and who was killed and when the driver noticed."""
+    """Runs the steps. Returns their latencies in seconds, the victim, and when the driver noticed."""
     participants = {
         host.index: _begin(application, host, daemon, store)
         for host, daemon in zip(hosts, daemons, strict=True)
@@ -139,7 +139,7 @@ def _begin(application: Application, host: Host, daemon: Daemon, store: str) -> 
 
 
 def _must_have_been_noticed(alive: Sequence[int], plan: Plan, participants: int) -> None:
-    """The driver learns of comings and goings from its own node alone."""
+    """Checks that the driver noticed the death and the return. It learns of them from its own node alone."""
     away, back = min(alive[plan.fail_step : plan.rejoin_step]), alive[-1]
     if away >= participants or back != participants:
         raise ParticipantDied(
@@ -148,7 +148,7 @@ def _must_have_been_noticed(alive: Sequence[int], plan: Plan, participants: int)
 
 
 class _Run:
-    """The steps so far."""
+    """A run, with its steps so far."""
 
     def __init__(
         self,

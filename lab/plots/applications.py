@@ -20,14 +20,14 @@ NAMES = {
 }
 
 GROUP = 0.8
-"""Width of the bars of one place, which is 1 wide."""
+"""Width of a group of bars. Groups are 1 apart."""
 
 ROW = 4
-"""Applications side by side."""
+"""Number of applications in a row."""
 
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
-    """Draws all; returns the name of the figure."""
+    """Draws all applications. Returns the name of the figure."""
     if not cases:
         return []
     found = sorted(
@@ -68,7 +68,7 @@ def _runs(cases: Sequence[Case], system: str) -> str:
 
 
 def _draw(axis: Axes, here: Sequence[dict[str, Any]]) -> None:
-    """One application, at each number of workers it was measured with."""
+    """Draws one application, for each measured number of workers."""
     systems = [system for system in NAMES if any(system in summary["seconds"] for summary in here)]
     width = GROUP / len(systems)
     for number, system in enumerate(systems):

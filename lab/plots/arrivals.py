@@ -13,7 +13,7 @@ from lab.systems import STAGGERED_CASES
 
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
-    """Draws what the newest run's hosts and size have; returns the names of the figures."""
+    """Draws the cases with the newest run's hosts and size. Returns the names of the figures."""
     if not cases:
         return []
     alike = ("size", "hosts", "rate_mbit")

@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from lab.figures import GREY
 from lab.plots.lines import LOOKS, scale
 
-#: Where the longest bar is so many times as long as the shortest, an even scale shows nothing.
+#: From this ratio of the longest to the shortest bar on, the scale is logarithmic.
 LOGARITHMIC_FROM = 10
 
 
 def draw(axis: Axes, values: Mapping[str, float], limit: float | None = None) -> None:
-    """The value of each system, and a dashed line at the physical limit."""
+    """Draws the value of each system, and a dashed line at the physical limit."""
     known = [name for name in LOOKS if name in values]
     names = [*known, *(name for name in values if name not in known)]
     heights = [values[name] for name in names]

@@ -1,4 +1,4 @@
-"""Speed of calls on Ray with Hoplite, as a multiple of Ray alone; and of arrays, by their size."""
+"""Speed of calls on Ray with Hoplite, as a multiple of Ray alone, and of arrays by size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.results import Case
 
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
-    """Draws all; returns the name of the figure."""
+    """Draws all kinds of calls. Returns the name of the figure."""
     calls = [case.summary for case in cases if case.summary["part"] == "calls"]
     arrays = [case.summary for case in cases if case.summary["part"] == "arrays"]
     if not calls or not arrays:

@@ -13,15 +13,15 @@ from lab.report import size_text
 from lab.results import Case
 from lab.systems import CASES
 
-#: From this size on an object has a figure to itself and its like.
+#: Objects from this size on have a figure of their own.
 LARGE_BYTES_MIN = 1 << 20
 
-#: From where to where, in times of the limit, an axis goes at least.
+#: Least range of an axis, as multiples of the limit.
 TIMES_SEEN = (0.95, 1.2)
 
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
-    """Draws what there is; returns the names of the figures."""
+    """Draws all collectives. Returns the names of the figures."""
     large = [case for case in cases if case.summary["size"] >= LARGE_BYTES_MIN]
     small = [case for case in cases if case.summary["size"] < LARGE_BYTES_MIN]
     drawn = []
@@ -33,7 +33,7 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
 
 
 def _over_hosts(cases: Sequence[Case]) -> Sequence[Case]:
-    """Of the sizes that were measured over several numbers of hosts; of all, if none was."""
+    """The cases of sizes that were measured over several numbers of hosts, or all cases if there are none."""
     hosts: defaultdict[int, set[int]] = defaultdict(set)
     for case in cases:
         hosts[case.summary["size"]].add(case.summary["hosts"])
@@ -44,8 +44,8 @@ def _draw(cases: Sequence[Case], folder: Path, name: str) -> None:
     found = [case.summary for case in cases]
     sizes = sorted({summary["size"] for summary in found})
     rows = [case for case in CASES if any(summary["case"] == case for summary in found)]
-    # Links of all rates are in one figure: times would not compare, times of the limit do. Small objects come
-    # faster than that, by what a link lets through at once.
+    # Links of all rates are in one figure, so it shows multiples of the limit. Small objects are faster than
+    # the limit, as a link passes some bytes at once.
     is_limited = sizes[0] >= LARGE_BYTES_MIN
     figure, axes = subplots(
         len(rows), len(sizes), (max(2.6 * len(sizes), lines.WIDTH_MIN), 1.9 * len(rows) + 0.9)
@@ -56,7 +56,7 @@ def _draw(cases: Sequence[Case], folder: Path, name: str) -> None:
         unit = _limit if is_limited else lines.millisecond
         lines.draw(axis, here, lambda summary: float(summary["hosts"]), is_limited, unit)
         if is_limited:
-            # Where all are at the limit, thousandths shall not look like much.
+            # If all values are at the limit, tiny differences must not look large.
             low, high = axis.get_ylim()
             axis.set_ylim(min(low, TIMES_SEEN[0]), max(high, TIMES_SEEN[1]))
         axis.set_title(f"{case} {size_text(size)}")
@@ -81,7 +81,7 @@ def _limit(summary: lines.Summary) -> float:
 
 
 def _links(found: Sequence[lines.Summary]) -> str:
-    """How many hosts had links of which rate."""
+    """The numbers of hosts and the rates of their links, as text."""
     rates: defaultdict[int, set[float]] = defaultdict(set)
     for summary in found:
         rates[summary["hosts"]].add(summary["rate_mbit"])

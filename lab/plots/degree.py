@@ -15,7 +15,7 @@ MODEL = "hoplite"
 
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
-    """Draws the newest run's links; returns the names of the figures."""
+    """Draws the cases with the newest run's links. Returns the names of the figures."""
     if not cases:
         return []
     rate = newest(cases).summary["rate_mbit"]

@@ -1,4 +1,4 @@
-"""A line for each system over a varying quantity, beside the physical limit."""
+"""A line for each system over a varying quantity, together with the physical limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.ticker import LogFormatter
 
 from lab.figures import BLUE, GREEN, GREY, ORANGE, PALE, RED
 
-#: How each system is drawn, in every figure: ours stands out, the two forms of a library share a colour.
+#: The look of each system in every figure. Hoplite stands out, and two forms of a library share a colour.
 LOOKS: dict[str, dict[str, Any]] = {
     "hoplite": {"color": BLUE, "marker": "o", "lw": 2.0, "zorder": 4},
     "openmpi": {"color": ORANGE, "marker": "s", "ls": ":"},
@@ -26,14 +26,14 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 USUAL: dict[str, Any] = {"lw": 1.0, "markersize": 3.5, "zorder": 3}
 
-#: What a legend above the axes takes.
+#: Least width of a figure, so that the legend above the axes fits.
 WIDTH_MIN = 7.0
 
 Summary = dict[str, Any]
 
 
 def millisecond(_: Summary) -> float:
-    """The usual unit of times, in seconds."""
+    """The usual unit of times: a millisecond, in seconds."""
     return 1e-3
 
 
@@ -44,9 +44,9 @@ def draw(
     limited: bool = True,
     unit: Callable[[Summary], float] = millisecond,
 ) -> None:
-    """Times by ``across``, on a logarithmic scale: some are many times slower than others.
+    """Draws times by ``across``, on a logarithmic scale, as some systems are many times slower than others.
 
-    ``limited``: with the physical limit. ``unit``: of the times, in seconds.
+    ``limited``: also draws the physical limit. ``unit``: the unit of the times, in seconds.
     """
     summaries = sorted(summaries, key=across)
     if limited:
@@ -68,7 +68,7 @@ def draw(
 
 
 def scale(axis: Axes) -> None:
-    """A logarithmic one, with plain numbers; between the powers of ten, too, where there is room."""
+    """Makes the axis logarithmic, with plain numbers, also between the powers of ten if there is room."""
     axis.set_yscale("log")
     axis.yaxis.set_major_formatter(_Plain())
     axis.yaxis.set_minor_formatter(_Plain())
@@ -76,14 +76,14 @@ def scale(axis: Axes) -> None:
 
 
 class _Plain(LogFormatter):
-    """The places of the usual labels, without exponents."""
+    """The usual labels without exponents."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return f"{x:g}" if super().__call__(x, pos) else ""
 
 
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend above all axes: of the axis that has most to tell."""
+    """Adds one legend above all axes, from the axis with the most entries."""
     handles, labels = max(
         (axis.get_legend_handles_labels() for axis in axes), key=lambda found: len(found[1])
     )

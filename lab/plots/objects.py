@@ -12,7 +12,7 @@ from lab.results import Case
 
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
-    """A row for each number of clients; returns the names of the figures."""
+    """Draws a row for each number of clients. Returns the names of the figures."""
     if not cases:
         return []
     counts = sorted({case.summary["clients"] for case in cases})
@@ -35,5 +35,5 @@ def draw(cases: Sequence[Case], folder: Path) -> list[str]:
 
 
 def _order(kind: tuple[str, int]) -> tuple[int, str]:
-    """Large ones first, whatever is done with them."""
+    """The sort key: large objects first, then by operation."""
     return (-kind[1], kind[0])

@@ -12,7 +12,7 @@ from lab.results import Case, newest
 
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
-    """Draws the sizes of the newest run's links; returns the names of the figures."""
+    """Draws the sizes measured with the newest run's links. Returns the names of the figures."""
     if not cases:
         return []
     rate = newest(cases).summary["rate_mbit"]

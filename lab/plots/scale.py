@@ -26,7 +26,8 @@ LOOKS: dict[str, dict[str, Any]] = {
     "reduce": {"color": GREY, "marker": "*"},
 }
 
-#: Shares of a time in which many are under way: nothing where processors cost nothing.
+#: Operations whose time is a share of that of many at once. Simulated processors take no time, so it means
+#: nothing.
 SHARES = ("fill", "clear")
 
 HOW = (("real", "real daemons on one machine"), ("simulated", "simulated, processors cost nothing"))
@@ -37,7 +38,7 @@ MIB = 1 << 20
 
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
-    """Against nodes, against objects, and over time; returns the names of the figures that there are."""
+    """Draws the times by nodes and by objects, and memory over time. Returns the names of the figures."""
     drawn = []
     for against in ACROSS:
         found = [case.summary for case in cases if case.summary["against"] == against]
@@ -78,7 +79,7 @@ def _operations(found: Sequence[dict[str, Any]], against: str, folder: Path) -> 
         axis.minorticks_off()
         lines.scale(axis)
     axes[0].set_ylabel("ms")
-    # Each axis has some of all lines.
+    # Collect the lines of all axes, as each axis has only some of them.
     handles: dict[str, Any] = {}
     for axis in axes:
         found_here, labels = axis.get_legend_handles_labels()
@@ -93,7 +94,7 @@ def _operations(found: Sequence[dict[str, Any]], against: str, folder: Path) -> 
 
 
 def _line(axis: Axes, points: Sequence[tuple[float, float]], label: str, look: dict[str, Any]) -> None:
-    """Without those that took no time, as a death does after which no round trip was slow."""
+    """Draws a line without the points at zero, such as deaths after which no round trip was slow."""
     points = [(across, seconds) for across, seconds in points if seconds > 0]
     if points:
         times = [seconds * 1e3 for _, seconds in points]
@@ -101,7 +102,7 @@ def _line(axis: Axes, points: Sequence[tuple[float, float]], label: str, look: d
 
 
 def _places(line: Line2D) -> list[float]:
-    """Of a line that goes all the way across: none."""
+    """The places of a line's points. A line across the whole axis has none."""
     found = np.asarray(line.get_xdata(), float)
     return [float(across) for across in found if across > 1]
 

@@ -1,4 +1,4 @@
-"""Collectives over many nodes: simulated, with the lab's measurements beside them."""
+"""Collectives over many nodes: simulated times, together with the lab's measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLOURS = {"broadcast": BLUE, "reduce": ORANGE}
 
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
-    """Draws the newest run; returns the name of the figure."""
+    """Draws the newest run. Returns the name of the figure."""
     if not cases:
         return []
     document = newest(cases).document

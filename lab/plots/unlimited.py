@@ -12,7 +12,7 @@ from lab.results import Case, newest
 
 
 def draw(cases: Sequence[Case], folder: Path) -> list[str]:
-    """Draws the newest run's size; returns the names of the figures."""
+    """Draws the size of the newest run. Returns the names of the figures."""
     if not cases:
         return []
     size = newest(cases).summary["size"]

@@ -1,1 +1,1 @@
-"""Collectives with a failure half-way: the cost of each, beside what is allowed."""
+"""Collectives with a failure half-way: the cost of each, and its limit."""

@@ -17,12 +17,12 @@ from lab.figures import BLUE, GREEN, GREY, ORANGE, PALE, RED, caption, save, sub
 PROGRESS = ("broadcast, relay killed", "reduce, relay killed")
 MIB = 1 << 20
 
-#: The axis reaches to the largest of these; runs that were disturbed may lie beyond.
+#: The axis reaches to the largest of these values. Disturbed runs may be outside.
 SHOWN = ("seconds", "allowed_seconds")
 
 
 def draw(document: dict[str, Any], folder: Path) -> list[str]:
-    """Returns the names of the figures."""
+    """Draws the figures and returns their names."""
     cases = {case["case"]: case for case in document["cases"]}
     _draw_costs(document, cases, folder)
     if not all(name in cases for name in PROGRESS):
@@ -54,13 +54,13 @@ def _draw_costs(document: dict[str, Any], cases: dict[str, Any], folder: Path) -
 
 
 def _cost(axis: Axes, row: int, case: dict[str, Any]) -> None:
-    """A bar made of what the case takes without a failure, what is done again, and the rest."""
+    """Draws a bar of three parts: the time without a failure, the repeated work, and the rest."""
     summary = case["summary"]
     seconds, without = summary["seconds"], summary["seconds_without_failure"]
     again = without * summary.get("redone_share", 0.0) if case["case"].startswith("reduce") else 0.0
     left = 0.0
     for colour, width in ((BLUE, without), (GREEN, again), (ORANGE, seconds)):
-        # The medians of different cases: their parts need not add up exactly.
+        # The parts are medians of different cases, so they may not add up exactly.
         width = max(0.0, min(width, seconds - left))
         axis.barh(row, width, left=left, height=0.6, color=colour)
         left += width
@@ -73,7 +73,7 @@ def _cost(axis: Axes, row: int, case: dict[str, Any]) -> None:
 def _draw_progress(document: dict[str, Any], cases: dict[str, Any], folder: Path) -> None:
     figure, axes = subplots(1, 2, (7.5, 3.4))
     for axis, name in zip(axes, PROGRESS, strict=True):
-        # The run that took the median time.
+        # The run with the median time.
         runs = sorted(cases[name]["runs"], key=lambda run: float(run["seconds"]))
         _progress(axis, name, runs[len(runs) // 2])
     axes[0].set_ylabel("MiB received")

@@ -1,4 +1,4 @@
-"""One broadcast or reduce with a failure half-way: the victim, the moment, and the repair."""
+"""Plays one broadcast or reduce with a failure half-way: chooses victim and time, and repairs the cluster."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from lab.traffic import (
 )
 from lab.worker import START_AHEAD_SECONDS, WorkerFailed, checksum, pattern
 
-#: By then the tree has formed and every relay has bytes to show for it; well before half.
+#: Share of the time at which the tree has formed and every relay has carried bytes, well before half.
 LOOK_AT_SHARE = 0.25
 STRIKE_AT_SHARE = 0.5
 
-#: Longest that a run may take to come to the point where it is struck.
+#: Longest time until a run reaches the point of its failure.
 STRIKE_SECONDS = 60.0
 
-#: How many objects' room each arena is faulted in for: a source, its partial sum, and an abandoned one.
+#: Objects for which each arena is faulted in: a source, its partial sum, and an abandoned one.
 WARM_OBJECTS = 3
 
-#: Every so many'th reading of the links is kept for the figure.
+#: One of so many readings of the links is kept for the figure.
 PROGRESS_STEP = 8
 
-#: Between two questions whether a source is gone, by whoever would produce it again.
+#: Interval of the checks whether a source is lost, by its producer.
 ASK_SECONDS = 0.02
 
 
 class WrongContent(RuntimeError):
-    """A result's bytes are not what they must be."""
+    """A result's bytes are wrong."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A way to fail, and the time in which it must be noticed by default."""
+    """A kind of failure, and the time in which it must be noticed with the default settings."""
 
     strike: Callable[[NodeHost], None]
     detection_seconds: float
     mend: Callable[[NodeHost], None] | None
-    """Brings the same process back; ``None``: it is dead, a new one takes its place."""
+    """Brings the same process back. ``None``: it is dead, and a new one replaces it."""
 
 
 KILLED = Fault(NodeHost.kill_daemon, 0.05, None)
@@ -66,7 +66,7 @@ class Case:
     fault: Fault | None
     baseline: str
     put_again: Literal["elsewhere", "restarted"] | None = None
-    """A reduce that has no source to spare: who puts the lost one again."""
+    """For a reduce without a spare source: the node that puts the lost source again."""
 
 
 CASES = {
@@ -88,25 +88,25 @@ CASES = {
 
 @dataclass
 class Struck:
-    """What was seen and done half-way."""
+    """The facts and the time of the failure half-way."""
 
     tree: set[tuple[int, int]]
     victim: int
     at: float
     full_rate: float
-    """Bytes/s that came to the victim before."""
+    """Bytes/s that the victim received before."""
     redone_share: float
 
 
 class Stage:
-    """A cluster on which the cases are played, whole and empty before and after each."""
+    """A cluster for the cases. It is whole and empty before and after each."""
 
     def __init__(self, hosts: Hosts, node_hosts: Sequence[ClientHost], size: int) -> None:
         self._hosts, self._node_hosts, self._size = hosts, node_hosts, size
         self._sums: dict[frozenset[int], int] = {}
 
     def warm(self, node_hosts: Sequence[ClientHost]) -> None:
-        """Faults the arenas in, as a node that has run for a while has: fresh pages are slow."""
+        """Faults in the arenas, as on a node that has run for a while, because fresh pages are slow."""
         for node_host in node_hosts:
             ids = [
                 f"warm-{node_host.address}-{time.monotonic_ns()}-{number}" for number in range(WARM_OBJECTS)
@@ -121,7 +121,7 @@ class Stage:
         return self._broadcast(case, name) if case.collective == "broadcast" else self._reduce(case, name)
 
     def _broadcast(self, case: Case, name: str) -> dict[str, Any]:
-        """One put on the first host, then a get on every other from one instant."""
+        """One put on the first host, then gets on all others at the same time."""
         first, *receivers = self._node_hosts
         expected = first.worker.ask("fill", size=self._size, seed=len(self._node_hosts))["checksum"]
         first.worker.ask("put", id=name)
@@ -143,9 +143,9 @@ class Stage:
         return run
 
     def _reduce(self, case: Case, name: str) -> dict[str, Any]:
-        """A source on every host; the sum of one fewer is asked for and got on the first.
+        """A source on every host. The first host asks for the sum of all but one, and gets it.
 
-        With a source that is to be put again there is none to spare: the last host has none.
+        If a source is to be put again, there is no spare one, and the last host has no source.
         """
         first, *_, spare = self._node_hosts
         count = len(self._node_hosts) - 1
@@ -175,7 +175,7 @@ class Stage:
         return run
 
     def _half_way(self, fault: Fault | None, sampler: Sampler, before: Connections, at: float) -> Struck:
-        """Finds a relay in the middle and, where there is to be a failure, strikes it half-way."""
+        """Finds a relay in the middle of the tree. If there is a fault, injects it there half-way."""
         deadline = at + STRIKE_SECONDS
         look = self._size * LOOK_AT_SHARE
         _await(lambda: sum(down >= look for down in sampler.last.down) >= len(self._node_hosts) - 2, deadline)
@@ -187,7 +187,8 @@ class Stage:
         struck_at, seen = time.monotonic(), sampler.last
         receivers = {receiver for _, receiver in tree}
         roots = receivers - {sender for sender, _ in tree}
-        # What the root has by now took every ancestor of the failed seat the same part of its time.
+        # Every ancestor of the failed slot has spent the same share of its time on the bytes that the root
+        # has.
         done = max(seen.down[root] / sum(receiver == root for _, receiver in tree) for root in roots)
         full_rate = seen.down[victim] / (struck_at - at)
         return Struck(tree, victim, struck_at, full_rate, min(1.0, done / self._size))
@@ -212,7 +213,7 @@ class Stage:
         return run
 
     def _mend(self, fault: Fault, victim: ClientHost, getting: str | None = None) -> list[ClientHost]:
-        """Makes the cluster whole again; returns the victim if it has what it is ``getting``."""
+        """Makes the cluster whole again. Returns the victim if it has the object that it is ``getting``."""
         if fault.mend is not None:
             fault.mend(victim)
             wait_until_whole(self._node_hosts)
@@ -231,7 +232,7 @@ class Stage:
         wait_until_whole(self._node_hosts)
 
     def _put_again(self, how: str, victim: int, source: str, spare: ClientHost) -> float:
-        """The lost source is produced again, as a task framework would; returns when its put began."""
+        """Puts the lost source again, as a task framework would. Returns the time at which the put began."""
         with hoplite.connect(spare.daemon.socket) as client:
             lost = self._node_hosts[victim].address
             deadline = time.monotonic() + STRIKE_SECONDS
@@ -256,7 +257,7 @@ class Stage:
         return self._sums[key]
 
     def _clear(self, ids: list[str]) -> None:
-        """Deletes what a run made; nothing of it may stay anywhere."""
+        """Deletes the objects of a run. Nothing of them may be left on any node."""
         self._node_hosts[0].worker.ask("delete", ids=ids)
         wait_until_empty(self._node_hosts)
 
@@ -266,11 +267,11 @@ def _is_struck(case: Case, struck: Struck, node_host: ClientHost) -> bool:
 
 
 def _get_after_all(node_host: ClientHost, id: str) -> None:
-    """The end of a get at a node that was paused or cut off, and is back."""
+    """Ends a get at a node that was paused or cut off and is back."""
     try:
         node_host.worker.receive()
     except WorkerFailed as error:
-        # Alone, it could not know that the others live: to it, every complete copy was gone.
+        # While it was cut off, the node believed all others dead, and so every complete copy lost.
         if "ObjectLost" not in str(error):
             raise
         node_host.worker.ask("get", id=id)

@@ -1,6 +1,6 @@
 """A chain of bare relays over TCP connections: the least time of any broadcast through a chain.
 
-Host 0 sends from its memory. Each other host receives into its own memory and sends on what has come.
+Host 0 sends from its memory. Each other host receives into its own memory and forwards the bytes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def missing() -> str:
 
 @contextmanager
 def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
-    """``store`` is Hoplite's: each process has one object in its memory."""
+    """The chain. ``store`` is for Hoplite only. Here each process has one object in its memory."""
     with ExitStack() as stack:
         ranks: list[Process] = []
-        # From the far end on: each has its successor to call.
+        # Start from the far end, because each process connects to its successor.
         for host in reversed(list(hosts)):
             onward = hosts[host.index + 1].address if ranks else ""
             command = [sys.executable, "-m", "lab.systems.chain", str(host.index), host.address, onward]
@@ -46,7 +46,7 @@ def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
 
 
 class Calls:
-    """What a host of the chain can be told; ``onward`` is the address of the next, empty for the last."""
+    """The commands of a host of the chain. ``onward`` is the address of the next host, empty for the last."""
 
     def __init__(self, index: str, address: str, onward: str) -> None:
         self._is_first = index == "0"
@@ -81,7 +81,7 @@ class Calls:
         return {"ended": time.monotonic()}
 
     def check(self) -> dict[str, Any]:
-        """The checksum of what came."""
+        """The checksum of the received bytes."""
         return {"checksums": [] if self._is_first else [checksum(self._array)]}
 
 

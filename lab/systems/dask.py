@@ -1,7 +1,7 @@
 """Dask: the scheduler in host 0, a worker on every host, a client in host 0.
 
-Dask has no collectives of its own, except ``Client.replicate``. The others are written as its users write
-them:
+Dask has no collectives of its own, except ``Client.replicate``. The others are written in the usual ways of
+its users:
 
 * broadcast, ``tasks``: a task on every worker that takes the object. ``replicate-1``, ``replicate-2``:
   ``Client.replicate``, in which each holder sends the object to 1 or 2 others, round by round.
@@ -10,7 +10,7 @@ them:
 * allreduce: one of these, and then one of the broadcasts.
 * round trip: a task on host 1 takes the object, and a task on host 0 takes a copy of it.
 
-Hosts that come one after the other run a task that has or takes its object when they come.
+Hosts that arrive one after the other run a task that has or takes its object when they arrive.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ WAYS = {
 
 PORT = 8786
 
-#: Of each worker. Data is moved by another thread than these.
+#: Threads of each worker. Another thread moves data.
 THREADS = 2
 
 SETTINGS = {
-    # Left on, it drops copies while a broadcast makes them, and large ones never end.
+    # If it is on, it drops copies while a broadcast makes them, and large broadcasts never end.
     "DASK_DISTRIBUTED__SCHEDULER__ACTIVE_MEMORY_MANAGER__START": "False",
-    # Its processes are stopped between runs, and are not dead for that.
+    # Its processes are stopped between runs, which must not count as their death.
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "null",
-    # What Dask does while idle, as rarely as can be: it would disturb whoever is measured just then.
+    # Make Dask's idle work as rare as possible, as it would disturb the measurements of others.
     "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
     "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "60s",
     "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1s",
@@ -54,7 +54,7 @@ def missing() -> str:
 
 @contextmanager
 def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
-    """``store`` is Hoplite's: Dask's workers have no limit."""
+    """Dask. ``store`` is for Hoplite only. Dask's workers have no limit."""
     with ExitStack() as stack:
         daemons = stack.enter_context(peers.Daemons())
         scheduler = f"tcp://{hosts[0].address}:{PORT}"

@@ -27,28 +27,28 @@ def add(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def take(taken: object) -> float:
-    """A task that needs an object, or several: when it had them."""
+    """A task that takes one object or several, and returns the time at which it had them."""
     return time.monotonic()
 
 
 def appear(array: np.ndarray, at: float) -> np.ndarray:
-    """A task that has its object at this instant."""
+    """A task that returns its object at this time."""
     wait_until(at)
     return array
 
 
 def echo(array: np.ndarray) -> np.ndarray:
-    """A task that makes an object of its own from what it takes."""
+    """A task that returns a new object made from its argument."""
     return array.copy()
 
 
 def checksums(keys: Sequence[str], dask_worker: Worker) -> list[int]:
-    """Of the objects as this worker holds them: those that it does not hold raise KeyError."""
+    """The checksums of objects on this worker. Raises KeyError if it does not hold one."""
     return [checksum(dask_worker.data[key]) for key in keys]
 
 
 class Calls:
-    """What the client can be told to do."""
+    """The commands of the client."""
 
     def __init__(self, scheduler: str, hosts: int) -> None:
         self._client = Client(scheduler, timeout=START_SECONDS)
@@ -63,14 +63,14 @@ class Calls:
         self._holders = self._hosts[:0]
 
     def prepare(self, case: str, size: int, staggered: bool) -> dict[str, Any]:
-        """``staggered`` changes nothing: what the tasks of those that come later give is made before, too."""
+        """Makes the objects. ``staggered`` changes nothing: objects of later tasks are made before, too."""
         only = {"broadcast": self._hosts[:1], ROUND_TRIP: self._hosts[:1], "gather": self._hosts[1:]}
         self._sources = [self._on(index, pattern, size, index) for index in only.get(case, self._hosts)]
         self._wait(self._sources)
         return {}
 
     def run(self, case: str, way: str, start: float, late: list[float] | None, trips: int) -> dict[str, Any]:
-        """``late``: seconds by host until it comes; none: all are there at the start."""
+        """Runs a case. ``late``: seconds until each host arrives. None: all are there at the start."""
         wait_until(start)
         if case == ROUND_TRIP:
             return {"ended": self._round_trips(trips)}
@@ -109,13 +109,13 @@ class Calls:
         self._client.close(timeout=STOP_SECONDS)
 
     def clear(self) -> dict[str, Any]:
-        """Lets go of everything, so that the workers can."""
+        """Releases all objects, so that the workers can free them."""
         self._sources, self._results, self._gathered = [], [], []
         self._holders = self._hosts[:0]
         return {}
 
     def _on(self, index: int, function: Any, *arguments: Any) -> Any:
-        """The future of a task on one host."""
+        """Submits a task on one host. Returns its future."""
         worker = [self._workers[index]]
         return self._client.submit(
             function, *arguments, workers=worker, allow_other_workers=False, pure=False
@@ -129,7 +129,7 @@ class Calls:
         return float(max(self._values([self._on(index, take, future) for index in self._holders])))
 
     def _take_staggered(self, future: Any, start: float, late: Sequence[float]) -> float:
-        """Each receiver's task is handed in when it comes."""
+        """Submits each receiver's task when the receiver arrives."""
         taken = []
         for index in self._holders:
             wait_until(start + late[index])
@@ -154,11 +154,11 @@ class Calls:
         return float(self._values([self._on(0, take, self._sources)])[0])
 
     def _tree(self) -> Any:
-        """The future of the sum, which ends up on host 0."""
+        """The future of the sum, which is made on host 0."""
         return tree(self._sources, lambda at, left, right: self._on(at, add, [left, right]))
 
     def _values(self, futures: Sequence[Any]) -> list[Any]:
-        """What the futures hold, straight from the workers and not through the scheduler."""
+        """The results of the futures, directly from the workers and not through the scheduler."""
         found: list[Any] = self._client.gather(futures, direct=True)
         return found
 

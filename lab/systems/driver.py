@@ -1,11 +1,11 @@
 """A peer whose collectives are done by one user program in host 0: Ray's driver, Dask's client.
 
-Such a system has several ways to do a collective, none of them built in. Which is fastest depends on the size
+Such a system has several ways to do a collective, none of them built in. The fastest one depends on the size
 and the hosts. So the first run of each case and size tries all ways, untimed, and later runs use the fastest.
 
-Between runs all its processes are stopped (SIGSTOP). While idle, those of eight hosts take 6 % (Dask) or 27 %
-(Ray) of a core, which the system under measurement would miss. The preparation of a run resumes all
-processes, and makes and puts objects on every host. It comes before the time starts.
+Between runs all its processes are stopped (SIGSTOP). While idle, the processes of eight hosts take 6 % (Dask)
+or 27 % (Ray) of a core, which would slow down the system under measurement. The preparation of a run resumes
+all processes, and makes and puts objects on every host. It is not timed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from lab.report import progress, size_text
 from lab.systems import ROUND_TRIP, SEARCH_BYTES_MAX, WrongContent, delays, expected, round_trips
 from lab.worker import START_AHEAD_SECONDS, Process
 
-#: Ways with this in their name need all receivers at once.
+#: A part of the names of ways that need all receivers at once.
 STAGGERED_NEVER = "replicate"
 
-#: Runs of each way before one is chosen: the first ones open connections and fault memory in.
+#: Runs of each way before one is chosen. The first ones open connections and fault in memory.
 TRIALS = 3
 
 
 class DriverSystem:
-    """``daemons`` are ids of the peer's background processes, ``ways`` what the driver knows for a case."""
+    """``daemons`` are ids of the peer's background processes, ``ways`` the driver's ways for a case."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class DriverSystem:
             self._paused = pause(self._processes)
 
     def chosen(self, case: str, size: int) -> str:
-        """The way that was taken last."""
+        """The way that was used last."""
         return self._chosen[case, size]
 
     def close(self) -> None:

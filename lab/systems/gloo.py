@@ -16,10 +16,10 @@ from lab.worker import Process
 PORT = 7070
 
 SETTINGS = {
-    # Whose address it binds to: by the host's name it would find none, and warns of that.
+    # The interface to bind to. Gloo would find no address by the host's name, and would warn of that.
     "GLOO_SOCKET_IFNAME": "eth0",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
-    # As many hosts as there are share the cores.
+    # All hosts share the cores.
     "OMP_NUM_THREADS": "1",
 }
 
@@ -30,7 +30,7 @@ def missing() -> str:
 
 @contextmanager
 def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
-    """``store`` is Hoplite's: Gloo moves what is in its callers' arrays."""
+    """Gloo. ``store`` is for Hoplite only. Gloo moves data of its callers' arrays."""
     with ExitStack() as stack:
         ranks: list[Process] = []
         for host in hosts:

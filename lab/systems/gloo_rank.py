@@ -18,7 +18,7 @@ from lab.worker import CALL_SECONDS, checksum, pattern, serve
 
 
 class Calls:
-    """What a rank can be told to do. Rank 0 is the root of what has one."""
+    """The commands of a rank. Rank 0 is the root of collectives with a root."""
 
     def __init__(self) -> None:
         self._tensor = torch.empty(0)
@@ -37,7 +37,7 @@ class Calls:
         return {}
 
     def prepare(self, case: str, size: int, memory: dict[str, str]) -> dict[str, Any]:
-        """What is sent is in the source's memory; so is a sum, which Gloo makes in place."""
+        """Makes the arrays. Gloo sends from the source's memory, and makes a sum in place there."""
         root = self._rank == 0
         if case in ("broadcast", ROUND_TRIP) and not root:
             self._tensor = _zeros(memory["result"], size)
@@ -49,12 +49,12 @@ class Calls:
         holds = {"broadcast": not root, "reduce": root, "allreduce": True, ROUND_TRIP: root}
         self._results = [self._tensor] if holds.get(case) else self._gathered[1:]
         if case == ROUND_TRIP and root:
-            # A buffer of its own, or what came back could not be told from what went out.
+            # A separate buffer, so that the received bytes can be told from the sent ones.
             self._results = [_zeros(memory["result"], size)]
         return {}
 
     def run(self, case: str, trips: int) -> dict[str, Any]:
-        """``trips``: how many round trips are made."""
+        """Runs a case. ``trips``: the number of round trips."""
         if case == ROUND_TRIP:
             self._round_trips(trips)
         elif case == "broadcast":
@@ -86,7 +86,7 @@ class Calls:
         return rank_trains(parameters.numpy(), gradient.numpy(), compute, rounds, step)
 
     def check(self) -> dict[str, Any]:
-        """The checksums of what this rank got."""
+        """The checksums of this rank's results."""
         return {"checksums": [checksum(result.numpy()) for result in self._results]}
 
 

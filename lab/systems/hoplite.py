@@ -12,12 +12,12 @@ from lab.memory import Memory
 from lab.systems import CASES, ROUND_TRIP, System, WrongContent, delays, expected, round_trips
 from lab.worker import START_AHEAD_SECONDS, Worker
 
-#: Of the stores of all hosts together, so much is written to before anything is timed, as the receivers'
-#: memory of the peers is: on a virtual machine the first use of memory takes a second for each GiB.
-#: Each node goes on for some hundred MiB by itself (`PREFAULT_AHEAD`), and 16 hosts have 24 GiB here.
+#: Bytes of all stores together that are written to before timed runs, as is the memory of the peers'
+#: receivers. On a virtual machine the first use of memory takes a second for each GiB. Each node faults in
+#: some hundred MiB more by itself (`PREFAULT_AHEAD`), and 16 hosts share 24 GiB here.
 TOUCHED_BYTES_MAX = 8 << 30
 
-#: Of each store; the rest is for what the nodes themselves put there.
+#: Share of each store that is written to. The rest is for data of the nodes themselves.
 TOUCHED_PART = 0.9
 
 
@@ -37,7 +37,7 @@ def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
 
 
 class Hoplite:
-    """Collectives by a worker on every host; the first one's is the root of what has one."""
+    """Collectives by a worker on every host. The first host's worker is the root."""
 
     cases = frozenset((*CASES, ROUND_TRIP))
 
@@ -60,12 +60,12 @@ class Hoplite:
             worker.close()
 
     def touch(self) -> None:
-        """Writes to all stores once, as far as there is memory for it."""
+        """Writes to all stores once, as far as memory allows."""
         for worker in self._workers:
             worker.ask("touch", part=TOUCHED_PART, most=TOUCHED_BYTES_MAX // len(self._workers))
 
     def _broadcast(self, size: int, name: str, interval: float | None) -> float:
-        """One put on the first host, then a get on every other."""
+        """One put on the first host, then a get on every other host."""
         first, *others = self._workers
         self._put([name], size, range(1))
         at = time.monotonic() + START_AHEAD_SECONDS
@@ -78,7 +78,7 @@ class Hoplite:
         return seconds
 
     def _gather(self, size: int, name: str) -> float:
-        """A source put on every host but the first, which gets them all."""
+        """A put of a source on every host but the first, which gets all of them."""
         first = self._workers[0]
         sources = self._sources(name)[1:]
         self._put(sources, size, range(1, len(self._workers)))
@@ -89,9 +89,9 @@ class Hoplite:
         return seconds
 
     def _reduce(self, case: str, size: int, name: str, interval: float | None) -> float:
-        """A source put on every host; the first asks for their sum, which in an allreduce all others get.
+        """Puts a source on every host. The first host asks for the sum. In an allreduce all others get it.
 
-        With an interval, each puts its source only when it comes.
+        With an interval, each host puts its source only when it arrives.
         """
         first, *others = self._workers
         sources = self._sources(name)
@@ -117,7 +117,7 @@ class Hoplite:
         return seconds
 
     def _round_trip(self, size: int, name: str) -> float:
-        """A put on host 0 that host 1 gets and puts under another name, which host 0 gets."""
+        """A put on host 0, a get and a put under another name on host 1, and a get of that on host 0."""
         first, second = self._workers
         trips = round_trips(size)
         there = [f"{name}-there-{trip}" for trip in range(trips)]
@@ -134,7 +134,7 @@ class Hoplite:
         return [f"{name}-source-{index}" for index in range(len(self._workers))]
 
     def _put(self, ids: Sequence[str], size: int, hosts: range) -> None:
-        """An object by the worker of each of these hosts, with that host's content."""
+        """Puts an object on each of these hosts, with that host's content."""
         self._fill(size, hosts)
         self._put_filled(ids, hosts)
 
@@ -150,7 +150,7 @@ class Hoplite:
 
     @staticmethod
     def _last(workers: Sequence[Worker]) -> float:
-        """When the last of these had its result."""
+        """The time at which the last of these workers had its result."""
         return max([float(worker.receive()["ended"]) for worker in workers])
 
     def _check(self, case: str, size: int, name: str, holders: Sequence[Worker]) -> None:

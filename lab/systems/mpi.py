@@ -1,4 +1,4 @@
-"""MPI's collectives as systems: one with the library's defaults, one tuned by hand."""
+"""MPI's collectives as two systems: one with the library's defaults, one tuned by hand."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lab.systems.mpi_tuning import Candidate, Candidates, Settings, Tuning
 from lab.systems.training import train
 from lab.worker import ANSWER_SECONDS, START_AHEAD_SECONDS, Driven, WorkerFailed
 
-#: Now and then a launch fails, or ranks hang in one of their first collectives or, on a busy machine, a later
-#: one. They are launched anew so often for one run.
+#: Most launches for one run. Sometimes a launch fails, or ranks hang in one of their first collectives or, on
+#: a busy machine, in a later one.
 LAUNCHES_MAX = 3
 
-#: After a launch every case is tried with so many bytes, and may take so long, connections being opened.
+#: After a launch every case is tried with so many bytes. It may take this long, as connections are opened.
 TRY_BYTES = 4 << 10
 TRY_SECONDS = 20.0
 
@@ -30,10 +30,10 @@ Result = TypeVar("Result")
 def opened(
     libraries: Mapping[str, Library], hosts: Hosts, candidates: Candidates
 ) -> Iterator[Sequence[System]]:
-    """``libraries`` are the launches by name: what a candidate can set when a library starts only.
+    """``libraries`` are the launches by name. They differ in settings that are fixed when a library starts.
 
-    The first is the library as it comes. Its ranks serve the tuned system, too, as the other settings
-    are changed between runs.
+    The first has the library's defaults. The tuned system uses its ranks too, as other settings can be
+    changed between runs.
     """
     with ExitStack() as stack:
         launches = {name: stack.enter_context(Ranks(library, hosts)) for name, library in libraries.items()}
@@ -54,7 +54,7 @@ def opened(
 
 
 class StaggeredRun(Protocol):
-    """Seconds of a case and size, done in one way, with or without an interval."""
+    """Runs a case and size in one way, with or without an interval, and returns its seconds."""
 
     def __call__(
         self, case: str, size: int, candidate: Candidate, interval: float | None = None
@@ -75,13 +75,13 @@ class Mpi:
         return self._run(case, size, self._choose(case, size), interval)
 
     def close(self) -> None:
-        """Nothing to do: the ranks end with ``opened``."""
+        """Does nothing, as the ranks end with ``opened``."""
 
 
 class TunedMpi(Mpi):
-    """A library with the best candidates that were found; what is not known yet is searched first."""
+    """A library with the best candidates. If they are not known yet for a case, they are searched first."""
 
-    # What is tuned are algorithms of collectives.
+    # Only algorithms of collectives are tuned.
     cases = frozenset(CASES)
 
     def __init__(
@@ -103,10 +103,10 @@ class TunedMpi(Mpi):
 
 
 class Ranks:
-    """The running ranks of a library; rank 0, on host 0, is every collective's root.
+    """The running ranks of a library. Rank 0, on host 0, is the root of every collective.
 
-    Ranks that hang or end are launched anew, and the run is done again: what a library needs to come up is no
-    part of a collective's time.
+    Ranks that hang or end are launched again, and the run is repeated. The start of a library is not part of
+    a collective's time.
     """
 
     def __init__(self, library: Library, hosts: Hosts) -> None:
@@ -125,7 +125,7 @@ class Ranks:
         self._launch.close()
 
     def run(self, case: str, size: int, settings: Settings, interval: float | None = None) -> float:
-        """Seconds that one collective took with these settings; its results have been checked."""
+        """Seconds of one collective with these settings. The results are checked."""
         what = f"{case} of {size} bytes"
         return self._again(what, settings, lambda: self._once(case, size, settings, interval))
 
@@ -139,7 +139,7 @@ class Ranks:
         return self._again(f"training of {size} bytes", settings, once)
 
     def _again(self, what: str, settings: Settings, once: Callable[[], Result]) -> Result:
-        """What ``once`` returns; as long as it fails, the ranks are launched anew."""
+        """Returns the result of ``once``. As long as it fails, the ranks are launched again."""
         for _ in range(LAUNCHES_MAX):
             try:
                 return once()
@@ -154,7 +154,7 @@ class Ranks:
             self._settings = settings
 
     def _start(self) -> None:
-        """Launches the ranks, anew if need be, until each case has been seen to work."""
+        """Launches the ranks, repeatedly if necessary, until each case works."""
         for attempt in range(1, LAUNCHES_MAX + 1):
             self._launch.close()
             self._settings = {}
@@ -203,14 +203,14 @@ class Ranks:
         return [rank.receive(self._patience) for rank in self._ranks]
 
     def _holders(self, case: str) -> range:
-        """The ranks that must have a result before the collective is over."""
+        """The ranks that must have a result at the end of the collective."""
         count = len(self._ranks)
         return {"broadcast": range(1, count), "allreduce": range(count)}.get(case, range(1))
 
     def _check(self, case: str, size: int, holders: range) -> None:
         wanted = expected(case, size, len(self._ranks))
         for index in holders:
-            # A gather's root has its own source, too, before the others.
+            # A gather's root also has its own source, before the others.
             self._ranks[index].send("check", pieces=len(self._ranks) if case == "gather" else 1)
         answers = [self._ranks[index].receive(self._patience) for index in holders]
         found = [value for answer in answers for value in answer["checksums"]]
@@ -218,7 +218,7 @@ class Ranks:
             raise WrongContent(f"{case} of {size} bytes: a rank has other bytes than it must have")
 
     def _require_traffic(self, case: str, size: int, before: Mapping[str, int]) -> None:
-        """Host 0 sends or receives a whole object at least, else the ranks talk past the network."""
+        """Checks that host 0 sent or received at least one object. Otherwise the ranks bypass the network."""
         after = self._hosts[0].link_bytes()
         crossed = max(after[way] - before[way] for way in after)
         if len(self._ranks) > 1 and crossed < size:

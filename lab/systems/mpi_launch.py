@@ -1,7 +1,7 @@
-"""Starts a rank of an MPI program on every lab host, by the library's own mpirun.
+"""Starts a rank of an MPI program on every lab host with the library's own mpirun.
 
-Entering a host stands in for ssh (`mpi_enter.sh`). mpirun itself runs in host 0. Each rank takes its commands
-over a Unix socket, which all hosts see.
+Entering a host replaces ssh (`mpi_enter.sh`). mpirun itself runs in host 0. Each rank takes its commands over
+a Unix socket, which all hosts can access.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from lab.report import ROOT
 from lab.systems import peers
 from lab.worker import Driven, WorkerFailed
 
-#: Stands in for ssh.
+#: The replacement of ssh.
 ENTER = ROOT / "lab" / "systems" / "mpi_enter.sh"
 
-#: Now and then a launch hangs.
+#: Time-out of a launch, as launches sometimes hang.
 LAUNCH_SECONDS = 60.0
 
-#: Time mpirun gets to end once the ranks are told to.
+#: Time that mpirun has to end after the ranks are told to end.
 STOP_SECONDS = 10.0
 
 POLL_SECONDS = 0.1
 
-#: In the environment of all that one launch starts, so that all of it can be found and ended.
+#: A variable in the environment of all processes of one launch, so that all can be found and killed.
 MARK = "HOPLITE_LAB_LAUNCH"
 
 
 class LaunchFailed(WorkerFailed):
-    """mpirun did not bring up all ranks; the message holds what it printed."""
+    """mpirun did not start all ranks. The message has its output."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """How one MPI library is launched."""
+    """The way to launch one MPI library."""
 
     name: str
     mpirun: Callable[[Sequence[str]], list[str]]
-    """mpirun with its options, for hosts of these names."""
+    """The command of mpirun with its options, for hosts of these names."""
     shared_object: str
-    """What MPI's tool interface is loaded from."""
+    """The library from which MPI's tool interface is loaded."""
     environment: Mapping[str, str]
     aliases: Mapping[str, Path] = field(default_factory=dict)
-    """Names under which mpi4py looks for the shared object, where Debian has it under another."""
+    """Names under which mpi4py looks for the shared object, if Debian uses another name."""
 
 
 def missing(program: str) -> str:
-    """What is to be done where a library's mpirun, or what its ranks need, is not there."""
+    """The instruction to install a library's mpirun or its ranks' requirements. Empty if all are there."""
     if shutil.which(program) is None:
         return f"{program} is not installed: `make peers` does it"
     return peers.missing("mpi4py")
@@ -67,7 +67,7 @@ def missing(program: str) -> str:
 
 @contextmanager
 def launched(library: Library, hosts: Hosts) -> Iterator[list[Driven]]:
-    """A rank on every host, in the order of the hosts; they end with the context. May fail: try it again."""
+    """A rank on every host, in the order of the hosts. They end with the context. If it fails, try again."""
     with ExitStack() as launch:
         folder = Path(
             launch.enter_context(tempfile.TemporaryDirectory(prefix=f"hoplite-lab-{library.name}-"))
@@ -76,7 +76,7 @@ def launched(library: Library, hosts: Hosts) -> Iterator[list[Driven]]:
 
 
 def _launch(library: Library, hosts: Hosts, folder: Path, launch: ExitStack) -> list[Driven]:
-    """``launch`` ends, in this order, the ranks, mpirun, and whatever is left."""
+    """``launch`` ends, in this order, the ranks, mpirun, and all other processes."""
     names = [host.namespace for host in hosts]
     table = "".join(f"{host.address} {host.namespace}\n" for host in hosts)
     (folder / "hosts").write_text(f"127.0.0.1 localhost\n{table}")
@@ -120,7 +120,7 @@ def _launch(library: Library, hosts: Hosts, folder: Path, launch: ExitStack) -> 
 
 
 def _rank(connection: socket.socket, launch: ExitStack) -> tuple[int, Driven]:
-    """A rank that has connected, by its number; it ends when the connection does."""
+    """The number and the pipe of a rank that has connected. The rank ends when its connection ends."""
     launch.enter_context(connection)
     answers = launch.enter_context(connection.makefile("r"))
     calls = launch.enter_context(connection.makefile("w"))
@@ -139,7 +139,7 @@ def _end(mpirun: subprocess.Popen[bytes]) -> None:
 
 
 def _kill_marked(namespaces: Sequence[str], mark: str) -> None:
-    """Kills what a launch has left in the hosts: launchers and ranks that hang."""
+    """Kills the processes that a launch has left in the hosts: launchers and ranks that hang."""
     for namespace in namespaces:
         found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True).stdout
         for pid in found.split():

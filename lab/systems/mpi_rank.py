@@ -20,17 +20,17 @@ from lab.memory import mapped
 from lab.systems.training import rank_trains
 from lab.worker import checksum, pattern, serve
 
-#: Nothing is ever called by two threads; MPI's locks would be a price for nothing.
+#: Only one thread makes calls, so MPI's locks would only cost time.
 mpi4py.rc.thread_level = "single"
 
 from mpi4py import MPI  # noqa: E402  (what is set before decides how it starts)
 
-#: What receive buffers hold before a run. Patterns and their sums are never negative.
+#: The value in receive buffers before a run. Patterns and their sums are never negative.
 UNTOUCHED = -1.0
 
 
 class Calls:
-    """What a rank can be told to do. Every rank is told the same; rank 0 is the root."""
+    """The commands of a rank. All ranks get the same commands. Rank 0 is the root."""
 
     def __init__(self, library: str) -> None:
         self._comm = MPI.COMM_WORLD
@@ -38,16 +38,16 @@ class Calls:
         self._source = self._result = np.empty(0, np.float32)
 
     def use(self, settings: dict[str, int]) -> dict[str, Any]:
-        """The library's variables from now on; those not named are as they were at the start."""
+        """Sets the library's variables. All others have their values from the start."""
         self._variables.set(settings)
-        # OpenMPI looks at them when a communicator is made, MPICH at every call.
+        # OpenMPI reads the variables when a communicator is made, MPICH at every call.
         before, self._comm = self._comm, MPI.COMM_WORLD.Dup()
         if before != MPI.COMM_WORLD:
             before.Free()
         return {}
 
     def prepare(self, case: str, size: int, seed: int, memory: dict[str, str]) -> dict[str, Any]:
-        """Makes the source, and a buffer for the result whose pages are there."""
+        """Makes the source, and a buffer for the result with its pages allocated."""
         is_root = self._comm.rank == 0
         if case == "broadcast" and not is_root:
             self._source = np.empty(0, np.float32)
@@ -76,7 +76,7 @@ class Calls:
         return {"ended": time.monotonic()}
 
     def round_trip(self, trips: int) -> dict[str, Any]:
-        """Rank 0 sends its source so often and waits for it to come back from rank 1."""
+        """Rank 0 sends its source to rank 1 and waits until it comes back, ``trips`` times."""
         for _ in range(trips):
             if self._comm.rank == 0:
                 self._comm.Send(self._source, 1)
@@ -102,7 +102,7 @@ class Calls:
 
 
 class Variables:
-    """The library's control variables, by MPI's tool interface, which mpi4py does not offer."""
+    """The library's control variables, through MPI's tool interface, which mpi4py does not offer."""
 
     def __init__(self, library: str) -> None:
         self._library = ctypes.CDLL(library)

@@ -1,4 +1,4 @@
-"""Searches the best settings of an MPI library for each case, size, number and links of hosts.
+"""Searches the best settings of an MPI library for each case, size, number of hosts, and links.
 
 The results stay in ``lab/results/tuned.json``. Without that file the search runs again.
 """
@@ -14,7 +14,7 @@ from lab.network import Network
 from lab.report import RESULTS, median, progress, size_text
 from lab.systems import SEARCH_BYTES_MAX
 
-#: Values of a library's control variables; none: as it comes.
+#: Values of a library's control variables. Empty: the defaults.
 Settings = dict[str, int]
 
 
@@ -84,6 +84,6 @@ class Tuning:
 
 
 def _read() -> dict[str, Any]:
-    """What is in the file by now: each library writes there."""
+    """The current content of the file, which each library writes to."""
     found: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
     return found

@@ -1,4 +1,4 @@
-"""MPICH, over TCP between the hosts and giving up the processor while it waits."""
+"""MPICH over TCP between the hosts. Its ranks yield the processor while they wait."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ MPIRUN = "mpirun.mpich"
 
 LIBRARY = "libmpich.so.12"
 
-#: Only when it starts, UCX can be told to send without asking the receiver first, whatever the size. A
-#: message of 32 KiB and more waits for the receiver's answer otherwise, and rings come to a halt.
+#: UCX can be told only at its start to send messages of any size without asking the receiver first. Otherwise
+#: a message of 32 KiB or more waits for the receiver's answer, and rings stall.
 EAGER = "eager"
 LAUNCHES: dict[str, dict[str, str]] = {"as it comes": {}, EAGER: {"UCX_RNDV_THRESH": "inf"}}
 
-#: Segments that rings are cut into, KiB.
+#: Sizes of the segments of rings, in KiB.
 SEGMENTS_KIB = (4, 8, 16, 32, 64, 128)
 
 #: Numbers of the values of `MPIR_CVAR_<CALL>_INTRA_ALGORITHM`, in the order in which the library's
-#: description of the variable lists them. "nb" is the way to the algorithms of the non-blocking call.
+#: description of the variable lists them. "nb" selects the algorithms of the non-blocking call.
 WHOLE = {
     "broadcast": ("BCAST", {"scatter_ring_allgather": 5}),
     "reduce": ("REDUCE", {"reduce_scatter_gather": 4}),
@@ -41,11 +41,11 @@ def missing() -> str:
 
 
 def opened(hosts: Hosts, store: str) -> AbstractContextManager[Sequence[System]]:
-    # Debian's library has another name than the one that every MPICH promises, and mpi4py looks for.
+    # Debian's library does not have the usual name of MPICH's, which mpi4py looks for.
     installed = Path("/usr/lib", sysconfig.get_config_var("MULTIARCH") or "", LIBRARY)
     environment = {
         "MPI4PY_MPIABI": "mpich",
-        # Debian builds it on UCX, which would find shared memory by itself.
+        # Debian builds MPICH on UCX, which would find and use shared memory.
         "UCX_TLS": "tcp,self",
         "UCX_NET_DEVICES": "eth0",
         "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
@@ -85,7 +85,7 @@ def _settings(case: str, hosts: int) -> dict[str, Settings]:
         return found
     ring = non_blocking | {f"MPIR_CVAR_I{call}_INTRA_ALGORITHM": RING[case]}
     found["ring"] = ring
-    # The ring of an allreduce is cut into as many pieces as there are hosts, and no further.
+    # The ring of an allreduce has exactly as many pieces as there are hosts.
     for kib in SEGMENTS_KIB if case != "allreduce" else ():
         found[f"ring, {kib} KiB"] = ring | {f"MPIR_CVAR_I{call}_RING_CHUNK_SIZE": kib << 10}
     return found

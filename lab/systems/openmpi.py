@@ -1,4 +1,4 @@
-"""OpenMPI, over TCP between the hosts and giving up the processor while it waits."""
+"""OpenMPI over TCP between the hosts. Its ranks yield the processor while they wait."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lab.systems.mpi_tuning import Candidate
 
 MPIRUN = "mpirun.openmpi"
 
-#: One is enough: everything that is tuned can be changed while the ranks run.
+#: The only launch, as all tuned settings can be changed while the ranks run.
 LAUNCH = "all"
 
-#: Segments that pipelines are cut into, KiB: below these, packets and calls cost too much; above, the
-#: last host waits too long for its first byte.
+#: Sizes of the segments of pipelines, in KiB. With smaller ones, packets and calls cost too much. With larger
+#: ones, the last host waits too long for its first byte.
 SEGMENTS_KIB = (16, 32, 64, 128)
 
 #: Numbers of the algorithms, as `ompi_info --param coll tuned --level 9` lists them.
@@ -50,7 +50,7 @@ def _mpirun(hosts: Sequence[str]) -> list[str]:
         "btl_tcp_if_include": "eth0",
         "oob_tcp_if_include": "eth0",
         "mpi_yield_when_idle": "1",
-        # So that an algorithm can be chosen later; until one is, the library's own rules hold.
+        # So that an algorithm can be chosen later. Until then the library's own rules apply.
         "coll_tuned_use_dynamic_rules": "1",
     }
     chosen = [word for name, value in options.items() for word in ("--mca", name, value)]

@@ -1,4 +1,4 @@
-"""Peers that are Python packages: where they are installed, how they start and end, how they add up."""
+"""Peers that are Python packages: their installation, start and end, and a tree for sums."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from lab.worker import WorkerFailed
 
 BIN = PEERS / "bin"
 
-#: Longest that a cluster of a peer's may take from its first process until all hosts are in it. Ray
-#: takes 4 s a node here, one after the other.
+#: Longest time from the first process of a peer's cluster until all hosts are in it. Ray takes 4 s a node
+#: here, one after the other.
 START_SECONDS = 150.0
 
-#: Longest that a peer's process may take to end when it is told to, before it is killed.
+#: Time that a peer's process has to end before it is killed.
 STOP_SECONDS = 15.0
 
 POLL_SECONDS = 0.05
 
 
 class PeerFailed(WorkerFailed):
-    """A peer's process ended or did not become ready; the message holds the end of what it printed."""
+    """A peer's process ended or did not become ready. The message has the end of its output."""
 
 
 def missing(package: str) -> str:
-    """What to do when a package of the peers is not installed; empty if it is."""
+    """The instruction to install a package of the peers. Empty if it is installed."""
     if any(PEERS.glob(f"lib/python*/site-packages/{package}")):
         return ""
     return f"{package} is not in {PEERS.name}: `make peers` installs it (lab/systems/requirements.txt)"
@@ -45,11 +45,11 @@ def python(module: str, *arguments: str) -> list[str]:
 
 
 class Daemons:
-    """Background processes of a peer in lab hosts, with a folder for what they write. Stopped when left."""
+    """Background processes of a peer in lab hosts, and a folder for their files. Leaving stops them."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        # A short path: sockets lie below it, and the path of a Unix socket holds 107 bytes.
+        # A short path, because sockets are below it and the path of a Unix socket may have only 107 bytes.
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="peer-")))
         self._running: list[tuple[subprocess.Popen[Any], Path]] = []
 
@@ -62,12 +62,12 @@ class Daemons:
 
     def __exit__(self, *_: object) -> None:
         with self._stack:
-            # The first one last: the others report to it, and try for long to reach it once it is gone.
+            # Stop the first one last. The others report to it, and would try for long to reach it.
             _stop([process for process, _log in self._running[1:]])
             _stop([process for process, _log in self._running[:1]])
 
     def start(self, name: str, host: Host, command: Sequence[str], environment: Mapping[str, str]) -> Path:
-        """Starts one; returns the file with what it prints."""
+        """Starts a process. Returns the file with its output."""
         log = self.folder / f"{name}.log"
         with log.open("w") as output:
             process = host.start(
@@ -82,7 +82,7 @@ class Daemons:
         return log
 
     def wait_for(self, log: Path, words: str) -> None:
-        """Returns once the process has printed ``words``."""
+        """Waits until the process has printed ``words``."""
         process = next(process for process, written in self._running if written == log)
         deadline = time.monotonic() + START_SECONDS
         while words not in log.read_text(errors="replace"):
@@ -105,9 +105,9 @@ def _stop(processes: Sequence[subprocess.Popen[Any]]) -> None:
 
 
 def tree(parts: Sequence[Any], add: Callable[[int, Any, Any], Any]) -> Any:
-    """What all parts, one of each host, add up to: pairs of hosts first, then pairs of their sums.
+    """The sum of all parts, one of each host: first sums of pairs of hosts, then sums of pairs of these.
 
-    ``add`` adds two up on the host of this number; the last does so on host 0.
+    ``add`` adds two parts on the host of this number. The last addition is on host 0.
     """
     sums = dict(enumerate(parts))
     step = 1
@@ -120,7 +120,7 @@ def tree(parts: Sequence[Any], add: Callable[[int, Any, Any], Any]) -> Any:
 
 @contextlib.contextmanager
 def answers() -> Iterator[IO[str]]:
-    """Standard output for answers alone: what a library prints there goes to standard error."""
+    """Standard output for answers only. Output of libraries goes to standard error."""
     with os.fdopen(os.dup(1), "w") as pipe:
         os.dup2(2, 1)
         yield pipe

@@ -1,4 +1,4 @@
-"""A fixed group of processes, one on every host, all of which make each call of a collective."""
+"""A fixed group of processes, one on every host. All of them make each call of a collective."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.worker import ANSWER_SECONDS, START_AHEAD_SECONDS, Process
 
 
 class Ranks:
-    """``ranks`` know ``prepare``, ``run``, ``check`` and ``train``; between calls they block in a read."""
+    """Commands of ``ranks``: ``prepare``, ``run``, ``check``, ``train``. Between calls they block."""
 
     def __init__(self, name: str, cases: Collection[str], ranks: Sequence[Process], memory: Memory) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Ranks:
             raise WrongContent(f"{name}: other bytes than must be")
         if case == ROUND_TRIP:
             return (ended[0] - float(answers[0]["began"])) / trips
-        # Only of those that get something: a sender is done when its bytes are on their way.
+        # Only ranks with a result count, as a sender is done when its bytes are under way.
         return max(when for when, of_rank in zip(ended, checksums, strict=True) if of_rank) - at
 
     def train(self, size: int, compute: float, rounds: int) -> list[float]:

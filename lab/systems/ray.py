@@ -1,6 +1,6 @@
 """Ray: a head in host 0, a node in every other, a driver in host 0 and an actor on each other node.
 
-Ray has no collectives of its own on objects, so they are written as its users write them:
+Ray has no collectives of its own on objects. They are written in the usual ways of its users:
 
 * broadcast: every actor gets the reference; each fetches the object from the one node that has it.
 * gather: ``ray.get`` of all references.
@@ -9,7 +9,7 @@ Ray has no collectives of its own on objects, so they are written as its users w
 * allreduce: one of these, and then the actors get the sum.
 * round trip: an actor's method that is given the object and returns it.
 
-Hosts that come one after the other return their object from a method, or get one, when they come.
+Hosts that arrive one after the other return their object from a method, or get one, when they arrive.
 """
 
 from __future__ import annotations
@@ -33,28 +33,29 @@ WAYS = {
 
 PORT = 6379
 
-#: Each node's object store. Nothing is taken before it is used, and a store that is full spills to disk,
-#: which would flatter us: this holds 16 objects of 256 MiB and their sum.
+#: Size of each node's object store. It takes memory only as it is used. A full store spills to disk, which
+#: would be unfair to Ray. This size holds 16 objects of 256 MiB and their sum.
 STORE_BYTES = 6 << 30
 
-#: What a node says it has for the heaps of tasks: without it Ray refuses stores that large here.
+#: Memory for the heaps of tasks that a node reports. Without it Ray refuses stores of this size here.
 MEMORY_BYTES = 1 << 30
 
-#: One task and something to spare on each node. More means more idle processes.
+#: Processors of each node: enough for one task and one to spare. More means more idle processes.
 CPUS = 2
 
-#: Nodes that start together: sixteen on two cores did not hear from the head within the 30 s that they wait.
+#: Nodes that start together. Sixteen on two cores did not hear from the head within their time-out of 30 s.
 STARTS_AT_ONCE = 8
 
-#: Its processes are stopped between runs, and are not dead for that.
+#: Settings without death by time-out, as Ray's processes are stopped between runs.
 NEVER_DEAD = {"RAY_health_check_failure_threshold": "1000000"}
 
-#: Of a cluster that is on one machine, which nobody else reaches.
+#: Settings of a cluster on one machine that others cannot reach.
 ALONE = {
-    # Alike for the head, the nodes and the drivers, or they refuse each other.
+    # This must be the same for the head, the nodes and the drivers, or they refuse each other.
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Every node takes the machine's memory for its own, and would kill tasks for what else runs there.
+    # Every node believes that it has all of the machine's memory, and would kill tasks because of other
+    # processes.
     "RAY_memory_monitor_refresh_ms": "0",
 }
 
@@ -62,12 +63,12 @@ SETTINGS = {
     **ALONE,
     **NEVER_DEAD,
     "RAY_BACKEND_LOG_LEVEL": "error",
-    # By default, a node that has waited for 10 s for an object asks for it again, and is sent all of it once
-    # more. On links as fast as those that Ray is made for that is a sign of loss; on ours, of a queue.
+    # By default, a node that has waited for 10 s for an object asks for it again, and all of it is sent
+    # again. On fast links such a wait is a sign of loss. On these links it is a sign of a queue.
     "RAY_object_manager_pull_timeout_ms": "600000",
 }
 
-#: What ``ray start`` prints when its node serves.
+#: The output of ``ray start`` when its node is ready.
 READY = "Ray runtime started"
 
 
@@ -77,7 +78,7 @@ def missing() -> str:
 
 @contextmanager
 def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
-    """``store`` is Hoplite's: Ray's is as large as it needs to be, see ``STORE_BYTES``."""
+    """Ray. ``store`` is for Hoplite only. Ray's stores have ``STORE_BYTES``."""
     with cluster(hosts) as (daemons, head), ExitStack() as stack:
         driver = peers.python("lab.systems.ray_driver", head, hosts[0].address, str(len(hosts)))
         process = Process(driver, hosts[0], peers.START_SECONDS, SETTINGS)
@@ -94,7 +95,7 @@ def cluster(
     cpus: int = CPUS,
     settings: Mapping[str, str] = SETTINGS,
 ) -> Iterator[tuple[peers.Daemons, str]]:
-    """A node on every host, and the address of the head. ``folder`` has the program, peers' by default."""
+    """A node on every host, and the address of the head. ``folder`` has the program (default: the peers')."""
     with peers.Daemons() as daemons:
         head = f"{hosts[0].address}:{PORT}"
         daemons.wait_for(start_node(daemons, hosts[0], head, folder, head_cpus, settings), READY)
@@ -115,7 +116,7 @@ def start_node(
     settings: Mapping[str, str],
     life: int = 0,
 ) -> Path:
-    """The file that will have ``READY`` in it; the head is in host 0. ``life``: unlike earlier ones'."""
+    """Starts a node. Returns the file that will have ``READY`` in it. ``life`` differs for each start."""
     name = f"ray{host.index}-{life}"
     command = [str(folder / "ray"), "start", "--block", "--disable-usage-stats"]
     command += ["--node-ip-address", host.address, "--temp-dir", str(daemons.folder / name)]

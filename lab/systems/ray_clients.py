@@ -1,4 +1,4 @@
-"""Processes that put and get on one node of Ray's.
+"""Processes that put and get on one Ray node.
 
 ``python -m lab.systems.ray_clients HEAD ADDRESS CLIENTS`` is the driver of that many processes. It is driven
 line by line, as `lab.worker` describes.
@@ -18,7 +18,7 @@ from lab.worker import CALL_SECONDS, pattern, serve, wait_until
 
 
 class Client:
-    """One process; what it puts is kept until it is told to let go."""
+    """One process. It keeps its objects until it is told to release them."""
 
     def __init__(self) -> None:
         self._array = np.empty(0, np.float32)
@@ -36,11 +36,11 @@ class Client:
         return [ray.put(self._array) for _ in range(count)]
 
     def take(self, references: list[Any]) -> None:
-        """These are got from now on."""
+        """Sets the objects that are got from now on."""
         self._references = references
 
     def get_many(self, count: int, start: float) -> float:
-        """The objects that were put or taken last, in turn."""
+        """Gets the objects that were put or taken last, in turn."""
         wait_until(start)
         for number in range(count):
             got = ray.get(self._references[number % len(self._references)])
@@ -54,7 +54,7 @@ class Client:
 
 
 class Calls:
-    """What the driver can be told to do; ``clients`` is how many take part."""
+    """The commands of the driver. ``clients`` is the number of clients that take part."""
 
     def __init__(self, head: str, address: str, clients: int) -> None:
         ray.init(address=head, _node_ip_address=address, log_to_driver=False, logging_level="error")

@@ -18,12 +18,12 @@ from lab.systems import ROUND_TRIP
 from lab.systems.peers import answers, tree
 from lab.worker import CALL_SECONDS, checksum, pattern, serve, wait_until
 
-#: The part of a host's resource that each task takes: all that may ever be there at once fit.
+#: The share of a host's resource that each task takes. It is small enough for all tasks at once.
 SHARE = 0.001
 
 
 class Part:
-    """The actor of a host: puts, gets, and says what it got."""
+    """The actor of a host. It puts, gets and reports its results."""
 
     def __init__(self) -> None:
         self._got = self._filled = np.empty(0, np.float32)
@@ -32,7 +32,7 @@ class Part:
         self._filled = pattern(size, seed)
 
     def put(self) -> list[Any]:
-        # In a list: the reference is handed on, not the object.
+        # In a list, so that the reference is passed on and not the object.
         return [ray.put(self._filled)]
 
     def appear(self, start: float) -> np.ndarray:
@@ -60,7 +60,7 @@ def add(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 class Calls:
-    """What the driver can be told to do. Its own host's part it does itself."""
+    """The commands of the driver. The driver itself does the part of its own host."""
 
     def __init__(self, head: str, address: str, hosts: int) -> None:
         ray.init(address=head, _node_ip_address=address, log_to_driver=False, logging_level="error")
@@ -91,7 +91,7 @@ class Calls:
         return {}
 
     def run(self, case: str, way: str, start: float, late: list[float] | None, trips: int) -> dict[str, Any]:
-        """``late``: seconds by host until it comes; none: all come at once and have put before."""
+        """Runs a case. ``late``: seconds until each host arrives. None: all have put, and start at once."""
         instants = [start + delay for delay in late or [0.0] * len(self._hosts)]
         if case == "broadcast":
             return {"ended": self._get_by_all(self._sources[0], instants)}
@@ -126,20 +126,20 @@ class Calls:
         return {"checksums": [*own, *others]}
 
     def clear(self) -> dict[str, Any]:
-        """Lets go of everything, so that the object stores can."""
+        """Releases all objects, so that the object stores can free them."""
         self._sources, self._results = [], []
         self._at_parts = False
         self._get([part.clear.remote() for part in self._parts])
         return {}
 
     def _get_by_all(self, reference: Any, instants: Sequence[float]) -> float:
-        """When the last part has the object; each asks for it at its host's instant."""
+        """The time at which the last part has the object. Each asks for it at its host's time."""
         self._at_parts = True
         pairs = zip(self._parts, instants[1:], strict=True)
         return float(max(self._get([part.get.remote([reference], instant) for part, instant in pairs])))
 
     def _star(self) -> np.ndarray:
-        """Adds up here what has arrived, while the rest is on its way."""
+        """Adds the arrived objects here, while the others are under way."""
         waiting = list(self._sources)
         total: np.ndarray | None = None
         while waiting:
@@ -150,7 +150,7 @@ class Calls:
         return total
 
     def _tree(self) -> Any:
-        """The reference of the sum, which ends up on host 0."""
+        """The reference of the sum, which is made on host 0."""
         return tree(self._sources, lambda at, left, right: self._add[at].remote(left, right))
 
     @staticmethod

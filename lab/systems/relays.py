@@ -1,8 +1,8 @@
 """Bare relays in place of Hoplite's daemons: the least time of a round trip through two such processes.
 
 A client's bytes go over a Unix socket to the relay of its host, and over TCP to the relay of the other host.
-From there they go over a Unix socket to the client. All four sleep until there are bytes to read, as
-processes must that share processors with others. The relays only pass the bytes on.
+From there they go over a Unix socket to the other client. All four processes sleep until there are bytes to
+read, as they share processors with others. The relays only forward the bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lab.worker import Process, checksum, pattern, serve
 
 PORT = 7071
 
-#: Passed on at once.
+#: Most bytes that are forwarded at once.
 CHUNK_BYTES = 1 << 20
 
 
@@ -36,7 +36,7 @@ def missing() -> str:
 
 @contextmanager
 def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
-    """``store`` is Hoplite's: relays keep nothing. Over the first two hosts."""
+    """Relays over the first two hosts. ``store`` is for Hoplite only. Relays store nothing."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hoplite-lab-")))
         clients = []
@@ -75,11 +75,11 @@ class Relays:
         return float(answer["ended"] - answer["began"]) / trips
 
     def close(self) -> None:
-        """The processes end with what opened them."""
+        """Does nothing, as the processes end with ``opened``."""
 
 
 class Calls:
-    """What a client can be told to do."""
+    """The commands of a client."""
 
     def __init__(self, path: str) -> None:
         self._relay = socket.socket(socket.AF_UNIX)
@@ -109,12 +109,12 @@ class Calls:
 
 
 def relay(path: str, role: str, address: str) -> None:
-    """Between the first client at ``path`` and the other host's relay, for ever."""
+    """Relays bytes between the first client at ``path`` and the other host's relay, for ever."""
     with ExitStack() as stack:
         clients = stack.enter_context(socket.socket(socket.AF_UNIX))
         clients.bind(path)
         clients.listen()
-        # Whoever calls is started when the one that listens is ready.
+        # The relay that connects is started when the one that listens is ready.
         relays = stack.enter_context(socket.create_server((address, PORT))) if role == "listen" else None
         print('{"ready": true}', flush=True)
         client = stack.enter_context(clients.accept()[0])

@@ -1,8 +1,7 @@
 """Synchronous data-parallel training on a fixed group of ranks: a mean of all gradients, then a step.
 
-This is the counterpart of ``examples.on_ray.sync_training``, with a stand-in for a network. It is written as
-users of ``torch.distributed`` and of MPI write it: the gradient is summed up in the array that it was
-computed in.
+This is the counterpart of ``examples.on_ray.sync_training``, with a stand-in for a neural network. As in
+programs with ``torch.distributed`` or MPI, the gradient is summed in the array that it was computed in.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Trains(Protocol):
 
 
 def train(ranks: Sequence[Driven], size: int, compute: float, rounds: int, patience: float) -> list[float]:
-    """Has all ranks train; a round lasts until the last of them has made its step."""
+    """Makes all ranks train. A round lasts until the last rank has made its step."""
     at = time.monotonic() + START_AHEAD_SECONDS
     for rank in ranks:
         rank.send("train", at=at, size=size, compute=compute, rounds=rounds)
@@ -48,7 +47,7 @@ def rank_trains(
     rounds: int,
     step: Callable[[], None],
 ) -> dict[str, Any]:
-    """One rank's part: ``step`` sums the gradient over all ranks and steps by their mean."""
+    """One rank's part. ``step`` sums the gradient over all ranks and steps by the mean."""
     ended = []
     for _ in range(rounds):
         _compute(gradient, compute)
@@ -58,7 +57,7 @@ def rank_trains(
 
 
 def _compute(gradient: np.ndarray, seconds: float) -> None:
-    """Sleeps in place of computing a gradient, 1 everywhere: writing it is part of those seconds."""
+    """Sleeps in place of computing a gradient, whose elements are all 1. The seconds include writing it."""
     began = time.monotonic()
     gradient.fill(1)
     time.sleep(max(seconds - (time.monotonic() - began), 0.0))

@@ -1,4 +1,4 @@
-"""A minute of chaos: real nodes killed, paused and cut off, and everything right in the end."""
+"""A minute of chaos: real nodes are killed, paused and cut off. In the end everything must be right."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lab.hosts import HostsUnavailable, require
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: The run itself, its start and its end; pytest's own limit would not show what the run says.
+#: Time-out of the run with its start and end. With pytest's own limit, the output of the run would be lost.
 LIMIT_SECONDS = 240
 
 
@@ -80,7 +80,7 @@ class Court:
         self.known.made_at = self.known.last_made = self.began
 
     def verdict(self, *, call: str = "view", seconds: float = 1.0, **outcome: Any) -> str | None:
-        """What the judge says of a call that host 2 made, from now on and for ``seconds``."""
+        """The judge's verdict on a call of host 2 that starts now and takes ``seconds``."""
         operation = Operation(1, 0.0, call, 2, 0, ("thing",), 60.0)
         attempt = Attempt(1, operation, 2, ("thing",), self.began)
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""The ensemble of the lab's failures on Ray, without Ray: what becomes of a model that does not answer."""
+"""Tests the ensemble of the lab's failures on Ray, without Ray: the case of a model that does not answer."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ import numpy as np
 
 from lab.failure.on_ray import UNANSWERED_MAX, Ensemble
 
-#: Within so many rounds a model that is back is asked again.
+#: Most rounds until a model that is back is asked again.
 ROUNDS_MAX = 10
 
 Answer = asyncio.Future[tuple[str, np.ndarray]]
 
 
 class Batch:
-    """Stands for a reference to images."""
+    """A stand-in for a reference to images."""
 
 
 def ensemble_of(*models: Model) -> Any:
-    """It asks models, and is told of batches, as if they were Ray's."""
+    """An ensemble that treats these models and batches as Ray's."""
     handles: Any = models
     return Ensemble(*handles)
 
 
 class Model:
-    """Answers at once, or not until it is back."""
+    """A model that answers at once, or only when it is back."""
 
     def __init__(self, host: str, is_away: bool = False) -> None:
         self._vote = host, np.zeros(1)
@@ -77,7 +77,7 @@ def test_a_model_that_is_away_keeps_few_batches_and_is_asked_again_when_it_is_ba
         for _ in range(ROUNDS_MAX):
             if away.asked == UNANSWERED_MAX:
                 heard_of += (await ensemble([Batch()]))[1]
-        # Of those that it missed, and that are decided, it is asked none.
+        # The model is not asked for batches that it missed and that are decided.
         assert away.asked == UNANSWERED_MAX + 1
         assert "away" in heard_of
 

@@ -1,4 +1,4 @@
-"""The lab's MPI peers really run over its hosts; skipped where they are not installed."""
+"""The lab's MPI peers really run over its hosts. Skipped if they are not installed."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def test_every_case_gives_the_right_content_over_the_links(name: str) -> None:
     with Hosts(3) as hosts, module.opened(hosts, "64MiB") as opened:
         as_it_comes = opened[0]
         for case in systems.CASES:
-            # Wrong bytes, and bytes that did not cross a link, raise.
+            # This raises for wrong bytes, and for bytes that did not cross a link.
             assert as_it_comes.run(case, 1 << 18, case) > 0

@@ -1,4 +1,4 @@
-"""Who relays, who is behind whom, and how long a link stood still: what the recovery benchmark relies on."""
+"""Tests the recovery benchmark's view of traffic: relays, hosts behind a relay, idle times of links."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_a_standstill_is_the_longest_stretch_far_below_the_full_rate() -> None:
     samples, down = [], 0.0
     for number in range(200):
         at = number * step
-        # Gossip alone from 0.3 s to 0.7 s; at full rate before and after.
+        # Only gossip from 0.3 s to 0.7 s, full rate before and after.
         samples.append(Sample(at, (0, int(down)), (0, 0)))
         down += step * (rate / 500 if 0.3 <= at < 0.7 else rate)
     assert longest_standstill(samples, 1, 0.1, 0.9, rate) == pytest.approx(0.4, abs=2 * step)
     assert longest_standstill(samples, 1, 0.5, 0.9, rate) == pytest.approx(0.2, abs=2 * step)
     assert longest_standstill(samples, 1, 0.75, 0.9, rate) <= 2 * step
-    # What never moves again stands still to the end.
+    # A link that never moves again is idle until the end.
     assert longest_standstill(samples, 0, 0.1, 0.9, rate) == pytest.approx(0.8)
 
 

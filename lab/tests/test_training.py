@@ -1,4 +1,4 @@
-"""Training by the lab's peers that have fixed groups; skipped where they are not installed."""
+"""Training by the lab's peers with fixed groups. Skipped if they are not installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_all_ranks_step_by_the_mean_over_the_links(name: str) -> None:
     with Hosts(3) as hosts, module.opened(hosts, "64MiB") as opened:
         (trainer,) = (system for system in opened if isinstance(system, Trains))
         before = [host.link_bytes()["down"] for host in hosts]
-        # Wrong parameters raise.
+        # This raises if the parameters are wrong.
         seconds = trainer.train(BYTES, 0.01, 3)
         received = [host.link_bytes()["down"] - count for host, count in zip(hosts, before, strict=True)]
     assert len(seconds) == 3

@@ -1,4 +1,4 @@
-"""What the lab does without hosts and peers: joining results, the page, taking turns, relaunching ranks."""
+"""Tests of the lab without hosts and peers: joining results, the page, taking turns, relaunching ranks."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ MIB = 1 << 20
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where reports go."""
+    """The folder of the reports."""
     monkeypatch.setattr(report, "RESULTS", tmp_path)
     return tmp_path
 
 
 class Fake:
-    """A system that takes so long, or fails from a run on."""
+    """A system with fixed times that may fail from a run on."""
 
     cases = frozenset(systems.CASES)
 
@@ -61,7 +61,7 @@ class Fake:
 
 
 def measured(running: list[systems.System], size: int = MIB, **facts: Any) -> report.Report:
-    """A report of one cell, which took 2 s at least."""
+    """A report of one cell with a limit of 2 s."""
     kept = report.Report("collective", "a title", ("hosts", "case", "size", *interleave.COLUMNS))
     cell = interleave.Cell(
         label=f"broadcast {size}",
@@ -93,7 +93,7 @@ def test_a_peer_that_fails_is_left_out_and_the_rest_is_whole(folder: Path) -> No
 
 
 class FakeModule:
-    """Gives one system, or fails to come up."""
+    """A module with one system, or one that fails to start."""
 
     def __init__(self, name: str, fails: bool = False) -> None:
         self._name, self._fails = name, fails
@@ -183,7 +183,7 @@ def test_the_figure_of_rates_has_a_row_for_each_number_of_clients(tmp_path: Path
 
 
 class FakeCluster:
-    """Rounds of Ray alone take four times as long as Hoplite's; one of its programs fails."""
+    """A cluster whose rounds on Ray alone take four times as long as Hoplite's. One of its programs fails."""
 
     processes = ()
 
@@ -282,7 +282,7 @@ def test_a_round_trip_is_slow_beside_the_slowest_before_the_death() -> None:
 
 
 def soaked(*private: int, tombstones: int = 0) -> list[dict[str, Any]]:
-    """Samples of one node, ten seconds apart; so many tombstones come between two."""
+    """Samples of one node, ten seconds apart, with so many new tombstones between two."""
     return [
         {"seconds": 10.0 * at, "nodes": {"0": {"private": one, "arena": 0, "tombstones": tombstones * at}}}
         for at, one in enumerate(private)
@@ -302,7 +302,7 @@ def test_a_soak_calls_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(soak, "SAMPLE_SECONDS", 0.2)
     monkeypatch.setattr(soak, "UP_SECONDS", 0.5)
     monkeypatch.setattr(soak, "AWAY_SECONDS", 0.2)
-    # What a cluster takes at first is no leak.
+    # The initial growth of a cluster is not a leak.
     monkeypatch.setattr(soak, "GROWTH_BYTES_MAX", 1 << 30)
     found = soak.run(4.0)
     assert found.trouble == []
@@ -348,7 +348,7 @@ def test_the_next_turn_waits_until_memory_holds_still(monkeypatch: pytest.Monkey
     looks = 0
 
     def free() -> int:
-        """Twenty turns of giving back, then stillness."""
+        """Free memory that is given back in twenty readings and then settles."""
         nonlocal looks
         looks += 1
         return (64 << 20) * (looks % 2) if looks < 20 else 0
@@ -369,7 +369,7 @@ class FakeHosts(list[Any]):
 
 
 class FakeRank:
-    """Answers nothing at all, or whatever is wanted."""
+    """A rank that never answers, or gives the wanted answer."""
 
     def __init__(self, hangs: bool) -> None:
         self._hangs = hangs
@@ -388,7 +388,7 @@ def test_ranks_that_hang_are_launched_anew(monkeypatch: pytest.MonkeyPatch) -> N
     @contextmanager
     def launched(library: mpi_launch.Library, hosts: object) -> Iterator[Sequence[FakeRank]]:
         launches.append("begun")
-        # The first hangs when it is tried out, the second in a run.
+        # The first launch hangs when it is tried, the second in a run.
         ranks = [FakeRank(hangs=len(launches) == 1) for _ in range(3)]
         try:
             yield ranks
@@ -426,7 +426,7 @@ def test_what_is_told_of_rounds_while_a_host_fails() -> None:
         "part_after": 6.0,
         "end": 2.0,
     }
-    # A host may fail just before the end of a round, which is as fast as ever.
+    # A host may fail just before the end of a round, which is then as fast as usual.
     later = {CRASH - 1: 2.0, CRASH + 1: 5.0, CRASH + 6: 1.0, RETURN: 2.0}
     rounds_later = [{"began": CRASH - 5, "seconds": 2.0, "took_part": []}]
     rounds_later += [{"began": at, "seconds": took, "took_part": []} for at, took in later.items()]

@@ -1,7 +1,7 @@
 """Hoplite: collective communication for task-based distributed programs.
 
-Processes put objects under names. Any process on any host gets them by name, even before they exist.
-Any k of n objects can be reduced as they arrive::
+Processes put objects under names. Any process on any host can get an object by name, even before it exists.
+A reduction takes any k of n objects, in the order in which they arrive::
 
     import hoplite, numpy as np
 
@@ -12,8 +12,8 @@ Any k of n objects can be reduced as they arrive::
         reduction = clients[0].reduce([f"gradient-{i}" for i in range(4)], target="sum")
         print(clients[3].get("sum")[:5], reduction.result().sources)
 
-`connect` (or `LocalCluster.connect`) returns a `Client`, which has all calls. Its `aio` has them for
-asyncio. `hoplite node` starts a node on a real host.
+`connect` (or `LocalCluster.connect`) returns a `Client`, which has all calls. `Client.aio` has the same
+calls for asyncio. The command `hoplite node` starts a node on a real host.
 """
 
 from hoplite.aio import AsyncClient

@@ -1,4 +1,4 @@
-"""The Rust half of the package; private but for `ObjectId`. Times are seconds (None: for ever)."""
+"""The Rust half of the package. All but `ObjectId` is private. Times are in seconds (None: for ever)."""
 
 import sys
 from collections.abc import Sequence
@@ -101,7 +101,7 @@ class Writing:
     def seal(self, timeout: float | None) -> Ticket: ...
     def abort(self) -> None: ...
     if sys.version_info >= (3, 12):
-        # Before, a class could not say in Python that it has a buffer.
+        # Earlier versions of Python have no `__buffer__`.
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
@@ -112,7 +112,7 @@ class View:
     def size(self) -> int: ...
     def array(self) -> npt.NDArray[Any] | None: ...
     if sys.version_info >= (3, 12):
-        # Before, a class could not say in Python that it has a buffer.
+        # Earlier versions of Python have no `__buffer__`.
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final

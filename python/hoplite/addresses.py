@@ -1,4 +1,4 @@
-"""The Unix socket of a node, from the user's name for the node."""
+"""Finds the Unix socket of a node from the address that the user gives."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from hoplite.errors import BadArgument, NodeUnreachable
 __all__ = ["DEFAULT_PORT", "NodeLike", "default_socket", "socket_of"]
 
 DEFAULT_PORT = 7420
-"""The port a node listens on unless told otherwise."""
+"""The default port of a node."""
 
 PORT_MAX = 65_535
 
 NodeLike = str | int | os.PathLike[str] | None
-"""A node for `connect`, which explains the forms."""
+"""The address of a node; `connect` explains the forms."""
 
 
 def default_socket(port: int) -> str:
-    """Where the node on `port` puts its socket unless told otherwise.
+    """The default socket path of the node on `port`.
 
-    `$XDG_RUNTIME_DIR/hoplite-<uid>/<port>.sock`, or under /tmp where that is not set.
+    This is `$XDG_RUNTIME_DIR/hoplite-<uid>/<port>.sock`. /tmp replaces a variable that is not set.
     """
     base = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
     return str(Path(base) / f"hoplite-{os.getuid()}" / f"{port}.sock")
 
 
 def socket_of(node: NodeLike) -> str:
-    """The socket path of the node that `node` names; raises `BadArgument`, `NodeUnreachable`."""
+    """The socket path of `node`. Raises `BadArgument`, and `NodeUnreachable` for a node on another host."""
     if node is None:
         return os.environ.get("HOPLITE_SOCKET") or default_socket(DEFAULT_PORT)
     if isinstance(node, int):
@@ -59,7 +59,7 @@ def _port(text: str, whole: object) -> int:
 
 
 def _is_of_this_host(host: str) -> bool:
-    """Whether a name or IP address belongs to this host: exactly those can be bound."""
+    """Whether a name or IP address belongs to this host. Only the host's own addresses can be bound."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
     except OSError as error:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncClient"]
 
 INLINE_COPY_BYTES_MAX = 256 << 10
-"""Copies up to this size are made on the event loop: a thread's round trip takes longer (some 50 us)."""
+"""Copies up to this size are made on the event loop: a round trip to a thread takes longer (some 50 us)."""
 
 Result = TypeVar("Result")
 
@@ -39,20 +39,22 @@ Result = TypeVar("Result")
 class AsyncClient:
     """The asyncio forms of `Client`'s calls: `client.aio`.
 
-    Same arguments, results and errors. One connection, read by the running event loop: no threads
-    but for copies of more than 256 KiB, which are made off the loop. Cancelling the task that
-    awaits a call cancels the call. Belongs to one event loop at a time.
+    Arguments, results and errors are the same. The running event loop reads one connection of its own.
+    Threads are used only for connecting and for copies of more than 256 KiB, which would block the loop.
+    Cancelling the task that awaits a call cancels the call. An `AsyncClient` belongs to one event loop
+    at a time.
     """
 
     def __init__(self, client: Client) -> None:
-        """Use `Client.aio`; connects with the first call."""
+        """Use `Client.aio` instead. The first call connects."""
         self._client = client
         self._aio: AioConnection | None = None
-        # The connection of `client` when this one was made. Another one means that it was renewed.
+        # The connection of `client` when this one was made. If the client has another one now, it was
+        # reconnected.
         self._beside: _hoplite.Connection | None = None
 
     async def reconnect(self, *, timeout: float | None = CONNECT_TIMEOUT) -> None:
-        """As `Client.reconnect`, and for it too."""
+        """As `Client.reconnect`. It reconnects the blocking client too."""
         deadline = Deadline(timeout)
         while not await asyncio.to_thread(self._client._renewed, deadline):
             await asyncio.sleep(RETRY_INTERVAL)
@@ -60,7 +62,7 @@ class AsyncClient:
     async def put(
         self, value: Any, id: ObjectIdLike | None = None, *, timeout: Timeout = DEFAULT
     ) -> ObjectId:
-        """As `Client.put`. Do not change `value` until it is done."""
+        """As `Client.put`. Do not change `value` until the call returns."""
         ids = () if id is None else (id,)
         return await self._run(timeout, lambda c, t: calls.put(c, value, id, t), ids)
 
@@ -72,7 +74,7 @@ class AsyncClient:
         *,
         timeout: Timeout = DEFAULT,
     ) -> AsyncCreation:
-        """As `Client.create`: `async with await client.aio.create(...) as creation: ...`."""
+        """As `Client.create`. Use: `async with await client.aio.create(...) as creation: ...`."""
         draft = await self._run(timeout, lambda c, t: calls.create(c, id, shape, dtype, t), (id,))
         return AsyncCreation(draft, self)
 
@@ -85,7 +87,7 @@ class AsyncClient:
         out: Any = None,
         on_lost: OnLost = "raise",
     ) -> Any:
-        """As `Client.get`; a copy is made when all bytes are here, not while they arrive."""
+        """As `Client.get`. Copying starts when all bytes are here, not while they arrive."""
         ids = (id,)
         if out is None and not copy:
             return await self._run(timeout, lambda c, t: calls.get(c, id, t, on_lost), ids)
@@ -107,14 +109,14 @@ class AsyncClient:
     async def put_object(
         self, value: Any, id: ObjectIdLike | None = None, *, timeout: Timeout = DEFAULT
     ) -> ObjectId:
-        """As `Client.put_object`; the pickling itself is done on the loop."""
+        """As `Client.put_object`. The pickling itself runs on the event loop."""
         ids = () if id is None else (id,)
         return await self._run(timeout, lambda c, t: calls.put_object(c, value, id, t), ids)
 
     async def get_object(
         self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT, on_lost: OnLost = "raise"
     ) -> Any:
-        """As `Client.get_object`; the unpickling itself is done on the loop."""
+        """As `Client.get_object`. The unpickling itself runs on the event loop."""
         ids = (id,)
         return await self._run(timeout, lambda c, t: calls.get_object(c, id, t, on_lost), ids)
 
@@ -135,8 +137,8 @@ class AsyncClient:
     ) -> ReduceResult:
         """As `Client.reduce`, but returns the result when the reduction is complete.
 
-        To use the target before that, name it and run this as a task. Cancelling that task stops
-        the waiting; the reduction itself goes on, until its target is deleted.
+        To use the target earlier, give it a name and run this call as a task. Cancelling the task
+        ends the waiting only. The reduction goes on until its target is deleted.
         """
         request = ReduceRequest(sources, target, num_objects, op, order, to_sources=False)
         return await self._reduce(request, timeout)
@@ -187,7 +189,7 @@ class AsyncClient:
         return await self._run(timeout, lambda c, t: calls.status(c, t), ())
 
     def close(self) -> None:
-        """Disconnect; running calls raise `Aborted`. `Client.close` does this too."""
+        """Disconnect. Running calls raise `Aborted`. `Client.close` does this too."""
         if self._aio is not None:
             self._aio.close()
             self._aio = None
@@ -202,11 +204,11 @@ class AsyncClient:
         if aio is not None and aio.loop is not loop and aio.loop.is_running():
             raise BadArgument("another event loop uses client.aio: give each loop a client of its own")
         if aio is not None and (aio.loop is not loop or aio.is_of_no_use() or self._beside is not beside):
-            # The connection's loop is over (asyncio.run, called again), or the client was reconnected: this
-            # connection is of no use.
+            # This connection cannot be used: its loop has ended (asyncio.run was called again), it has
+            # failed, or the client was reconnected.
             self.close()
         if self._aio is None:
-            # Raises if the node has died, until somebody reconnects.
+            # If the node has died, this raises until the client is reconnected.
             beside.pump()
             self._aio, self._beside = AioConnection(self._client.socket, loop), beside
         return self._aio, await self._aio.opened(timeout)
@@ -224,7 +226,7 @@ class AsyncClient:
         call: Callable[[_hoplite.Connection, float | None], calls.Steps[Result]],
         ids: Collection[ObjectIdLike],
     ) -> Result:
-        """Take the steps of a call, awaiting each."""
+        """Run the steps of a call, and await each."""
         seconds = self._seconds(timeout)
         try:
             aio, connection = await self._attached(seconds)
@@ -265,7 +267,7 @@ async def _worked(work: calls.Work) -> Any:
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        # The thread must be out of the store before the memory it copies to or from is let go.
+        # The thread must end its copy before the memory on either side is released.
         work.stop()
         with contextlib.suppress(Exception):
             await running

@@ -1,4 +1,4 @@
-"""A connection to a node, read by one event loop."""
+"""A connection to a node that one event loop reads."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hoplite.timeouts import CONNECT_TIMEOUT, checked
 __all__ = ["AioConnection"]
 
 OPEN_TIMEOUT_MIN = 1.0
-"""Seconds that the first call may spend on connecting, however short its own time-out is. That is meant for
-the answer, and a running node accepts within a millisecond."""
+"""Seconds that the first call may always spend on connecting, even if its own time-out is shorter. The
+time-out of a call is meant for its answer. A running node accepts a connection within a millisecond."""
 
 
 class AioConnection:
-    """Connects in the background; `opened` waits for that."""
+    """Connects in the background. `opened` waits for the connection."""
 
     def __init__(self, socket: str, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -30,8 +30,8 @@ class AioConnection:
         self._gone = False
         self._stop = _hoplite.Stop()
         self._opening = loop.create_task(self._open())
-        # Retrieves the exception: asyncio warns of one that nobody retrieves, and the waiting call may be
-        # gone.
+        # Retrieves the exception, as the waiting call may be gone. asyncio warns of exceptions that are
+        # never retrieved.
         self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _open(self) -> _hoplite.Connection:
@@ -39,7 +39,7 @@ class AioConnection:
         try:
             connection = await asyncio.to_thread(open_connection, self._socket, CONNECT_TIMEOUT, self._stop)
         except asyncio.CancelledError:
-            # The loop ends, and waits for the thread.
+            # The loop is ending, and waits for the thread.
             self._stop.set()
             raise
         if self._closed:
@@ -50,7 +50,7 @@ class AioConnection:
         return connection
 
     async def opened(self, timeout: float | None) -> _hoplite.Connection:
-        """The connection; raises `NodeUnreachable`, `TimedOut`."""
+        """Wait for the connection. Raises `NodeUnreachable`, `TimedOut`."""
         if not self._opening.done():
             seconds = checked(timeout)
             patience = None if seconds is None else max(seconds, OPEN_TIMEOUT_MIN)
@@ -70,7 +70,7 @@ class AioConnection:
         return self._opening.result() if opened and self._opening.exception() is None else None
 
     def _on_ready(self, connection: _hoplite.Connection) -> None:
-        """Answers have come, or there is room for calls that wait to be sent."""
+        """Called when answers have arrived, or when the socket has room for calls that wait to be sent."""
         alive = connection.is_alive()
         settled = [number for number, (ticket, _) in self._waiting.items() if ticket.done()]
         for number in settled:
@@ -78,21 +78,21 @@ class AioConnection:
             if not future.done():
                 future.set_result(None)
         if not alive:
-            # An end of file stays readable for ever; every call has failed, nothing more will come.
+            # Stop watching: an end of file stays readable for ever. Every call has failed by now.
             self._gone = True
             self._unwatch()
         elif self._fd is not None and not self._watch_writable(connection):
             self.loop.remove_writer(self._fd)
 
     def _watch_writable(self, connection: _hoplite.Connection) -> bool:
-        """Whether there is something to send once there is room."""
+        """Whether something waits to be sent; if so, watch for room in the socket."""
         if self._fd is None or not connection.wants_write():
             return False
         self.loop.add_writer(self._fd, self._on_ready, connection)
         return True
 
     async def settle(self, ticket: _hoplite.Ticket) -> Any:
-        """The answer to `ticket`; cancelling the awaiting task cancels the call."""
+        """Wait for the answer to `ticket`. Cancelling the awaiting task cancels the call."""
         self._watch_writable(self._opening.result())
         if not ticket.done():
             future: asyncio.Future[None] = self.loop.create_future()
@@ -101,7 +101,7 @@ class AioConnection:
                 async with asyncio.timeout(ticket.limit):
                     await future
             except TimeoutError:
-                # The node is overdue by a margin: wait() says so, naming all it knows.
+                # The node has missed the call's limit. wait() raises the error with all that is known.
                 return ticket.wait()
             except BaseException:
                 ticket.cancel()
@@ -111,11 +111,11 @@ class AioConnection:
         return ticket.wait()
 
     def close(self) -> None:
-        """Ends every call that waits here with `Aborted`. From any thread."""
+        """Ends every waiting call with `Aborted`. May be called from any thread."""
         self._closed = True
         self._stop.set()
         if self.loop.is_running() and self.loop is not _running_loop():
-            # The loop may end before it runs this. Then nothing waits here any more either.
+            # The loop may end before it runs this. In that case no call waits any more.
             with contextlib.suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._end)
         else:

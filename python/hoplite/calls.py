@@ -1,9 +1,14 @@
 """All calls, written once for the blocking and the asyncio client.
 
-A call is a generator. It yields the steps that take time, and receives their values: a `Ticket` (wait for
-an answer of the node), `Work` (copy bytes) or `Tell` (call the caller's function). `Client` runs the steps
-on the calling thread, `AsyncClient` awaits them. Puts and gets of small arrays take few steps in Python:
-in a process that has slept, code and data are in no cache, and a step takes ten times as long as in a loop.
+A call is a generator. It yields the steps that take time, and receives their values:
+
+- `Ticket`: wait for an answer of the node.
+- `Work`: copy bytes.
+- `Tell`: call the caller's function.
+
+`Client` runs the steps on the calling thread, `AsyncClient` awaits them. Puts and gets of small arrays take
+few steps in Python. When a process has slept, its code and data have left the caches, and a step then takes
+ten times as long as in a loop.
 """
 
 from __future__ import annotations
@@ -32,30 +37,30 @@ Result = TypeVar("Result")
 
 
 class Work:
-    """Bytes to copy: may take long, so it runs off an event loop."""
+    """Bytes to copy. This may take long, so it must not block an event loop."""
 
     def __init__(self, size: int, do: Callable[[], Any], stop: Callable[[], None]) -> None:
         self.size = size
-        """In bytes. Drivers use it to see which copies are not worth a thread."""
+        """In bytes. `AsyncClient` copies small sizes without a thread."""
         self.wait = do
-        """Does it, here and now."""
+        """Does the copying on the calling thread."""
         self.stop = stop
-        """Makes `wait`, running in another thread, raise soon."""
+        """Makes a `wait` that runs in another thread raise soon."""
 
 
 class Tell:
-    """A call of the caller's function, with an object that is lost."""
+    """A call of the caller's `on_lost` function with the id of a lost object."""
 
     def __init__(self, told: Callable[[ObjectId], object], id: ObjectId) -> None:
         self._told = told
         self._id = id
 
     def do(self) -> object:
-        """The function's result: an awaitable, or of no interest."""
+        """Call the function. Its result matters only if it is an awaitable."""
         return self._told(self._id)
 
     def wait(self) -> None:
-        """Calls the function, here and now. Raises `BadArgument` if its result is an awaitable."""
+        """Call the function on this thread. Raises `BadArgument` if its result is a coroutine."""
         told = self.do()
         if inspect.iscoroutine(told):
             told.close()
@@ -170,7 +175,7 @@ def _get(
                 raise
         else:
             return read(view)
-        # The caller is told once.
+        # The caller's function is called once only.
         yield Tell(on_lost, ObjectId.of(id))
         on_lost, left = "wait", Deadline(timeout, began).left()
 
@@ -183,7 +188,7 @@ def get_copy(
     on_lost: OnLost,
     partial: bool,
 ) -> Steps[Any]:
-    """`partial`: copy while the bytes arrive, so that a step of Work may wait for them."""
+    """`partial`: copy while the bytes arrive. A step of `Work` may then wait for bytes."""
     checked_on_lost(on_lost)
     deadline = Deadline(timeout)
     while True:
@@ -193,7 +198,7 @@ def get_copy(
                 result, memory = destination(Header(*arriving.header), arriving.size)
                 if (yield _copy_out(arriving, memory, deadline)):
                     return result
-                # The writer has abandoned this edition half-way. The next one begins from its start.
+                # The writer has abandoned this edition. Copy the next edition from its start.
                 continue
             finally:
                 arriving.release()
@@ -215,7 +220,7 @@ def reduce(
 
 
 def answer(ticket: _hoplite.Ticket) -> Steps[Any]:
-    """The answer to a call that was sent before."""
+    """Wait for the answer to a call that was sent before."""
     return (yield ticket)
 
 
@@ -272,7 +277,7 @@ def status(connection: _hoplite.Connection, timeout: float | None) -> Steps[Stat
 
 
 def _link(peer: str, latency_ns: int, bytes_per_s: int) -> Link:
-    # 0 on the wire: not yet measured.
+    # 0 on the wire stands for "not yet measured".
     return Link(peer, latency_ns / 1e9 if latency_ns else None, float(bytes_per_s) if bytes_per_s else None)
 
 

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given[:1] == ["node"]:
-            # Not through argparse: every option, --help included, is the daemon's own.
+            # The daemon parses its own options, --help included.
             daemon = find_daemon()
             os.execv(daemon, [daemon, *given[1:]])
         options = _parser().parse_args(given)
@@ -70,11 +70,11 @@ def _shown(status: Status) -> str:
         rate = "rate unknown" if link.bandwidth is None else f"{_size(link.bandwidth)}/s"
         rows.append((f"to {link.peer}", f"{latency}, {rate}"))
     for gauge in status.gauges:
-        # Most are empty: what is in use, and what was ever full, is worth a line.
+        # Most gauges are empty. Show those that are in use or were full at some time.
         if gauge.value or gauge.met:
             met = f", met {gauge.met} times" if gauge.met else ""
             rows.append((gauge.name, f"{gauge.value} of {gauge.limit}{met}"))
-    # The ways to other nodes may be named longer than the rest.
+    # The names of links may be longer than the other names.
     width = max(len(name) for name, _ in rows) + 2
     return "\n".join(f"{name:<{width}}{value}" for name, value in rows)
 

@@ -40,33 +40,34 @@ def connect(
 ) -> Client:
     """Connect to a node on this host.
 
-    `address_or_socket` is the path of the node's Unix socket (anything with a "/" in it), or the
-    port it listens on, as 7420, "7420", ":7420" or "host:7420" with a host that is this one.
-    Default: `$HOPLITE_SOCKET`, or else the node on port 7420.
+    `address_or_socket` is the path of the node's Unix socket (any string with a "/" in it) or the
+    node's port. A port is written as 7420, "7420", ":7420" or "host:7420", where the host must be
+    this one. The default is `$HOPLITE_SOCKET`, or else the node on port 7420.
 
-    `timeout`, for connecting, is in seconds, None for ever. `default_timeout` is that of every call
-    of this client that gives none of its own: seconds, or None for ever; if it is not given
+    `timeout` bounds connecting, in seconds (None: for ever). `default_timeout` is the time-out of
+    every call of this client that gives no `timeout`, in seconds (None: for ever). Its default is
     `$HOPLITE_TIMEOUT` (seconds, or inf), or else half an hour.
 
-    Raises `NodeUnreachable`, saying what was tried, if no node answers, `VersionMismatch` if it
-    speaks another protocol, and `BadArgument`.
+    Raises `NodeUnreachable` if no node answers (the message names what was tried), `VersionMismatch`
+    if the node speaks another version of the protocol, and `BadArgument`.
     """
     return Client(socket_of(address_or_socket), timeout=timeout, default_timeout=default_timeout)
 
 
 class Client:
-    """A process's way to the node on its host; made by `connect`.
+    """A process's connection to the node on its host. `connect` makes it.
 
-    Every call takes an `ObjectId` or a name (str). Every blocking call releases the GIL, gives way
-    to Ctrl-C at once, and takes `timeout` in seconds; when it is up, `TimedOut` is raised, which
-    says what was waited for, and nothing is left behind. None is for ever; a call that gives no
-    `timeout` takes the client's `default_timeout`, so that nothing waits for ever unasked.
+    Every call takes an `ObjectId` or a name (str). Every blocking call releases the GIL, and Ctrl-C
+    interrupts it at once.
 
-    When the node dies, every call under way and every later one raises `NodeUnreachable` at once,
-    until `reconnect`. Arrays got before stay readable.
+    Every call takes `timeout` in seconds (None: for ever). After that time it raises `TimedOut`,
+    which names what the call waited for, and it leaves nothing behind. A call without `timeout` uses
+    the client's `default_timeout`, so no call waits for ever unless asked to.
 
-    A client may be used by several threads at once. It cannot be used in a forked child: connect
-    there.
+    When the node dies, running and later calls raise `NodeUnreachable` at once, until `reconnect`.
+    Arrays from earlier gets stay readable.
+
+    Several threads may use one client at once. A forked child cannot use it; connect in the child.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Client:
         self._connection = open_connection(socket, timeout)
         self._aio: AsyncClient | None = None
         self._closed = False
-        # Held for moments only, never while waiting.
+        # Held only briefly, never during a wait.
         self._swapping = threading.Lock()
 
     @property
@@ -93,47 +94,56 @@ class Client:
 
     @property
     def aio(self) -> AsyncClient:
-        """The asyncio forms of all calls, over a connection of their own."""
+        """The asyncio forms of all calls. They use a connection of their own."""
         if self._aio is None:
             self._aio = AsyncClient(self)
         return self._aio
 
     @property
     def default_timeout(self) -> float | None:
-        """Seconds that calls take at most which give no `timeout` of their own; None: for ever."""
+        """The time-out of calls that give no `timeout`, in seconds; None: for ever."""
         return self._default_timeout
 
     def reconnect(self, *, timeout: float | None = CONNECT_TIMEOUT) -> None:
-        """Connect again to a node that was restarted (at the same socket); `aio` with it.
+        """Connect again to a node that was restarted at the same socket. `aio` reconnects too.
 
-        Tries until a node answers or `timeout` (seconds, None for ever) is up: then raises
-        `NodeUnreachable`. Does nothing while the connection is well, so that several threads which
-        all see the node die may all call this.
+        Tries until a node answers. After `timeout` seconds (None: for ever) it raises
+        `NodeUnreachable`. It does nothing while the connection works, so several threads that all see
+        the node die may all call it.
 
-        The node comes back empty. Objects put here before are gone, unless another node holds a
-        copy; reductions started here and objects not yet sealed have ended. So no call reconnects
-        by itself: the program that put them must know. Put again what is missing, under the same
-        ids; gets elsewhere that wait for it are completed so.
+        A restarted node is empty:
+
+        - Objects put here before are gone, unless another node holds a copy.
+        - Reductions started here have ended.
+        - Objects not yet sealed are withdrawn.
+
+        The program that put the objects must know of this, so no call reconnects by itself. Put the
+        missing objects again under the same ids. This completes gets on other nodes that wait for them.
         """
         deadline = Deadline(timeout)
         while not self._renewed(deadline):
             time.sleep(RETRY_INTERVAL)
 
     def put(self, value: Any, id: ObjectIdLike | None = None, *, timeout: Timeout = DEFAULT) -> ObjectId:
-        """Make `value` an object, pinned here until deleted; returns its id (random by default).
+        """Make `value` an object that this node keeps until it is deleted. Returns its id (default: random).
 
-        `value` is anything with one buffer of bytes: a NumPy array of any dtype (but not of Python
-        objects) and any shape, a PyTorch CPU tensor (bfloat16 too), an Arrow buffer or an Arrow
-        array without nulls, an `array.array`, bytes, a memoryview, ... It is copied once, into the
-        store; only what is not C-contiguous is copied before. Receivers everywhere stream behind
-        the copying.
+        `value` is any value with one buffer of bytes:
+
+        - a NumPy array of any shape and any dtype but Python objects,
+        - a PyTorch CPU tensor (bfloat16 too),
+        - an Arrow buffer, or an Arrow array without nulls,
+        - an `array.array`, bytes, a memoryview, ...
+
+        The value is copied once, into the store. A value that is not C-contiguous is first copied into
+        a contiguous one. Receivers can read the bytes while they are being copied.
 
         Arrays and tensors keep dtype and shape. Buffers whose items are single bytes (bytes,
-        bytearray, Arrow buffers) become plain bytes, which `get` shows as an array of uint8.
+        bytearray, Arrow buffers) become plain bytes, which `get` returns as an array of uint8.
 
-        The same id and size again ends well and stores nothing: the first content is the object's.
-        Raises `ObjectExists` (id taken by another size), `ObjectDeleted`, `StoreFull` (no room within
-        `timeout`; at once if it can never fit), `BadArgument` (no buffer), `TimedOut`.
+        A second put with the same id and size succeeds and stores nothing: the object keeps its first
+        content. Raises `ObjectExists` (the id has an object of another size), `ObjectDeleted`,
+        `StoreFull` (no room within `timeout`; at once if the value can never fit), `BadArgument` (no
+        buffer), `TimedOut`.
         """
         ids = () if id is None else (id,)
         return self._run(calls.put(self._connection, value, id, self._seconds(timeout)), ids)
@@ -146,15 +156,15 @@ class Client:
         *,
         timeout: Timeout = DEFAULT,
     ) -> Creation:
-        """Reserve a new array's memory in the store, to be filled in place: no copy at all.
+        """Reserve memory in the store for a new array, which the caller fills in place without a copy.
 
         ::
 
             with client.create("features", (1000, 64), np.float32) as creation:
                 model.features(out=creation.array)
 
-        Leaving the with-block seals the object, an exception aborts it. Errors as for `put`, and
-        `BadArgument` for what is no shape or dtype, or more than 2**47 bytes.
+        Leaving the with-block seals the object. An exception aborts it. Raises the errors of `put`, and
+        `BadArgument` for an invalid shape or dtype and for more than 2**47 bytes.
         """
         draft = self._run(calls.create(self._connection, id, shape, dtype, self._seconds(timeout)), (id,))
         return Creation(draft, self)
@@ -168,24 +178,26 @@ class Client:
         out: Any = None,
         on_lost: OnLost = "raise",
     ) -> Any:
-        """The object, whenever it comes to exist: waits for its put and for its bytes.
+        """Return the object. Waits until it has been put, and until its bytes are here.
 
-        By default a read-only NumPy array that lies in the node's shared memory: nothing is
-        copied, however large. It keeps its bytes (also after a delete, or after `close`) until it
-        and all views of it are garbage. Plain bytes come as one-dimensional uint8.
+        The default result is a read-only NumPy array in the node's shared memory, which needs no copy
+        at any size. The array keeps its bytes until it and all views of it are garbage, even after a
+        delete or `close`. Plain bytes come as one-dimensional uint8.
 
-        Up to 64 KiB the array is private memory, read-only too, and takes no room in the store. The
-        client keeps up to 4 MiB of what it got so, the least recently used goes first: getting it
-        again does not ask the node, as long as the node has it.
+        An array of up to 64 KiB is in private memory. It is read-only too, and takes no room in the
+        store. The client caches up to 4 MiB of these objects and drops the least recently used first.
+        A get of a cached object does not ask the node, as long as the node has the object.
 
         `copy=True` returns a writable array in private memory, copied while the bytes arrive.
-        `out` (a writable C-contiguous array, tensor or buffer of exactly the object's bytes) is
-        filled instead, in the same way, and returned.
+        `out` is a writable C-contiguous array, tensor or buffer of exactly the object's size. It is
+        filled in the same way, and returned.
 
-        When the object is lost (its last complete copy died), `on_lost="raise"` ends the call with
-        `ObjectLost`, at once; `"wait"` waits for a new put of it. A function is called with the
-        `ObjectId`, once, and then the call waits on: it may have the object made again, or make it
-        itself::
+        `on_lost` says what happens when the object is lost (its last complete copy died):
+
+        - `"raise"` ends the call with `ObjectLost` at once.
+        - `"wait"` waits for a new put of the object.
+        - A function is called once with the `ObjectId`, and then the call goes on waiting. The function
+          may put the object, or have it put::
 
             client.get("features", on_lost=lambda id: client.put(features(), id))
 
@@ -206,8 +218,8 @@ class Client:
     ) -> torch.Tensor:
         """As `get(copy=True)`, into a new PyTorch CPU tensor (bfloat16 too).
 
-        A copy, because PyTorch knows no read-only tensors. Raises `Mismatch` for other dtypes
-        than PyTorch's.
+        It copies because PyTorch has no read-only tensors. Raises `Mismatch` for a dtype that PyTorch
+        does not have.
         """
         steps = calls.get_copy(
             self._connection, id, self._seconds(timeout), new_tensor, on_lost, partial=True
@@ -218,29 +230,29 @@ class Client:
     def put_object(
         self, value: Any, id: ObjectIdLike | None = None, *, timeout: Timeout = DEFAULT
     ) -> ObjectId:
-        """Pickle any Python object (protocol 5) and put that; buffers inside are copied only once.
+        """Pickle any Python object (protocol 5) and put the result. Buffers inside it are copied only once.
 
-        Raises what `pickle.dumps` raises, and what `put` raises.
+        Raises the errors of `pickle.dumps` and of `put`.
         """
         ids = () if id is None else (id,)
         return self._run(calls.put_object(self._connection, value, id, self._seconds(timeout)), ids)
 
     def get_object(self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT, on_lost: OnLost = "raise") -> Any:
-        """Unpickle an object put by `put_object`; waits as `get` does.
+        """Unpickle an object that `put_object` has put. Waits as `get` does.
 
-        Arrays and other buffers inside it are read-only views of shared memory, not copied.
-        Unpickling runs code the writer chose: only for clusters you trust. Raises what `get`
-        raises, and `Mismatch` for an object that was not put by `put_object`.
+        Arrays and other buffers inside it are read-only views of shared memory; they are not copied.
+        Unpickling runs code that the writer chose, so use this only in clusters that you trust. Raises
+        the errors of `get`, and `Mismatch` for an object that `put_object` did not put.
         """
         steps = calls.get_object(self._connection, id, self._seconds(timeout), on_lost)
         return self._run(steps, (id,))
 
     def delete(self, ids: ObjectIdLike | Iterable[ObjectIdLike], *, timeout: Timeout = DEFAULT) -> None:
-        """Delete objects (one id, or many): all copies, everywhere.
+        """Delete all copies of the objects (one id, or many) on all nodes.
 
-        Returns when every node concerned has dropped them. Running transfers of them are aborted;
-        views that processes hold stay readable. Gets and puts of a deleted id raise
-        `ObjectDeleted` for ten minutes. Deleting what does not exist (yet) is no error.
+        Returns when every node concerned has dropped its copies. Running transfers of the objects are
+        aborted. Views that processes hold stay readable. Gets and puts of a deleted id raise
+        `ObjectDeleted` for ten minutes. It is no error to delete an object that does not exist (yet).
         """
         chosen = calls.ids_of(ids)
         self._run(calls.delete(self._connection, chosen, self._seconds(timeout)), chosen)
@@ -255,16 +267,16 @@ class Client:
         order: Order = "arrival",
         timeout: Timeout = DEFAULT,
     ) -> Reduction:
-        """Start reducing the first `num_objects` of `sources` that come to exist (default: all).
+        """Start to reduce the first `num_objects` of `sources` to arrive (default: all).
 
-        Sources are arrays of one shape and dtype (float16, bfloat16, float32, float64, signed and
-        unsigned integers), wherever they are, put before or after this call; results of other
-        reductions may be among them, finished or not. The result becomes the object `target`
-        (random id by default), of the same shape and dtype.
+        Sources are arrays of one shape and dtype: float16, bfloat16, float32, float64, or signed or
+        unsigned integers. They may be on any node, and may be put before or after this call. A source
+        may also be the target of another reduction, finished or not. The result becomes the object
+        `target` (default: a random id), of the same shape and dtype.
 
         Returns at once; `timeout` bounds the whole reduction. Raises `BadArgument` for a repeated
-        source, an unknown `op` or `order`, or an impossible `num_objects`; the other errors come
-        from `Reduction.result`.
+        source, an unknown `op` or `order`, or a `num_objects` out of range. `Reduction.result` raises
+        the other errors.
         """
         request = ReduceRequest(sources, target, num_objects, op, order, to_sources=False)
         return self._reduce(request, timeout)
@@ -279,10 +291,10 @@ class Client:
         order: Order = "arrival",
         timeout: Timeout = DEFAULT,
     ) -> Reduction:
-        """As `reduce`; besides, the result is brought to every node that gave a source.
+        """As `reduce`, and the result is also sent to every node that gave a source.
 
-        It is brought there while it is being reduced: a `get` of it on those nodes finds it there. Large
-        sources that come together are summed in stripes, which sends less over each link.
+        It is sent while it is being reduced, so a `get` on these nodes finds it there. Large sources that
+        arrive together are summed in stripes, which sends fewer bytes over each link.
         """
         request = ReduceRequest(sources, target, num_objects, op, order, to_sources=True)
         return self._reduce(request, timeout)
@@ -295,14 +307,14 @@ class Client:
         *,
         on_lost: OnLost = "wait",
     ) -> tuple[list[ObjectId], list[ObjectId]]:
-        """Wait until `num_ready` (default: all) of `ids` are complete somewhere.
+        """Wait until `num_ready` (default: all) of `ids` are complete on any node.
 
-        Returns (ready, not ready), each in the order of `ids`; when `timeout` is up, as things
-        are then. Raises `ObjectDeleted` if one of them is deleted before enough are ready, and
-        `BadArgument` if one is listed twice.
+        Returns (ready, not ready), each in the order of `ids`. After `timeout` it returns the state at
+        that time. Raises `ObjectDeleted` if one of the objects is deleted before enough are ready, and
+        `BadArgument` if an id is listed twice.
 
-        `on_lost` is as for `get`, but a function is called for each object that is lost, and "wait"
-        is the default: the others may be enough, and a lost object be put again.
+        `on_lost` is as for `get`, with two differences. A function is called for each lost object. The
+        default is "wait", as the other objects may be enough and a lost object may be put again.
         """
         chosen = calls.ids_of(ids)
         steps = calls.wait(self._connection, chosen, num_ready, self._seconds(timeout), on_lost)
@@ -315,27 +327,27 @@ class Client:
         *,
         timeout: Timeout = DEFAULT,
     ) -> None:
-        """Ask that objects be brought to `nodes` ("host:port" each; default: this one).
+        """Ask that copies of objects be fetched to `nodes` ("host:port" each; default: this node).
 
-        Returns at once. A few come at a time, in this order; what is got meanwhile does not wait its turn.
-        Raises `BadArgument` for a node that is not a member.
+        Returns at once. A few objects are fetched at a time, in the order of `ids`. A `get` does not wait
+        for the prefetches before it. Raises `BadArgument` for a node that is not a member.
         """
         chosen = calls.ids_of(ids)
         self._run(calls.prefetch(self._connection, chosen, nodes, self._seconds(timeout)), chosen)
 
     def locations(self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT) -> Locations:
-        """The copies of the object, and how far each is. Raises `ObjectDeleted`."""
+        """The copies of the object, and whether each is complete. Raises `ObjectDeleted`."""
         return self._run(calls.locations(self._connection, id, self._seconds(timeout)), (id,))
 
     def status(self, *, timeout: Timeout = DEFAULT) -> Status:
-        """The node's account of itself: members, store use, traffic."""
+        """The node's report on itself: members, store use, traffic."""
         return self._run(calls.status(self._connection, self._seconds(timeout)), ())
 
     def close(self) -> None:
-        """Disconnect; running calls raise `Aborted`. May be called twice.
+        """Disconnect. Running calls raise `Aborted`. A second call does nothing.
 
-        Arrays got before stay readable, and those of more than 64 KiB keep the connection itself:
-        with the last of them, reductions that were started here and are still running end.
+        Arrays from earlier gets stay readable. Arrays of more than 64 KiB keep the connection open.
+        When the last of them is garbage, reductions that this client started and that still run end.
         """
         with self._swapping:
             self._closed = True
@@ -358,7 +370,7 @@ class Client:
         return self._default_timeout if timeout is DEFAULT else timeout
 
     def _renewed(self, deadline: Deadline) -> bool:
-        """One try to connect again; False if it did not succeed, and there is time for another."""
+        """Try once to connect again. False if it failed and there is time for another try."""
         broken = self._connection
         if broken.is_alive():
             return True
@@ -375,7 +387,7 @@ class Client:
             if self._connection is broken and not self._closed:
                 self._connection = fresh
                 return True
-        # Another thread was faster, or closed the client.
+        # Another thread has reconnected or closed the client meanwhile.
         fresh.close()
         return True
 
@@ -388,7 +400,7 @@ class Client:
         return Reduction(request, ticket, self)
 
     def _run(self, steps: calls.Steps[Result], ids: Collection[ObjectIdLike]) -> Result:
-        """Take the steps of a call, here and now."""
+        """Run the steps of a call on this thread."""
         try:
             step = next(steps)
             while True:
@@ -409,14 +421,14 @@ class Client:
         return self._run(calls.answer(ticket), ids)
 
     def _is_done(self, ticket: _hoplite.Ticket) -> bool:
-        # Takes in what has come; a connection that is gone has settled its tickets.
+        # Reads the answers that have arrived. A broken connection has settled its tickets.
         try:
             self._connection.is_alive()
         except Aborted:
-            # The client was closed: whatever waits for an answer raises that at once.
+            # The client was closed: every wait for an answer raises `Aborted` at once.
             return True
         return ticket.done()
 
     def _ready_within(self, ticket: _hoplite.Ticket, timeout: float | None) -> bool:
-        """Whether the answer came in time; the call goes on if not."""
+        """Whether the answer came within `timeout`. If not, the call goes on."""
         return ticket.ready_within(Deadline(timeout).left())

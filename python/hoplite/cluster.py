@@ -24,13 +24,13 @@ STOP_TIMEOUT = 10.0
 """Seconds a node may take to stop on SIGTERM before it is killed."""
 
 POLL_INTERVAL = 0.02
-"""Seconds between looks at the members while waiting for them."""
+"""Seconds between two polls of the nodes' members, or of a process's state."""
 
 HOST = "127.0.0.1"
 
 
 class LocalCluster:
-    """Real node processes (`hoplited`) on this machine, which know each other.
+    """A cluster of real node processes (`hoplited`) on this machine.
 
     ::
 
@@ -39,9 +39,10 @@ class LocalCluster:
             a.put(np.arange(10), "numbers")
             print(b.get("numbers"))
 
-    Every node has its own store of `store_size` bytes of shared memory (an int, or a str such as
-    "512MiB"; memory is taken as it is used), its own port on 127.0.0.1 and its own socket. Leaving
-    the with-block (or `close`) stops them; they also stop when this process dies, however it dies.
+    Every node has its own port on 127.0.0.1, its own socket and its own store. A store is shared
+    memory of `store_size` bytes (an int, or a str such as "512MiB"). It takes memory only as it is
+    used. Leaving the with-block (or `close`) stops the nodes. They also stop when this process dies,
+    even by SIGKILL.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class LocalCluster:
     ) -> None:
         """Start `nodes` nodes and wait until all know each other.
 
-        `start_timeout` (seconds) bounds the whole start; `daemon_args` are passed on to every
-        `hoplited`. Raises `NodeUnreachable` with the end of its log if a node does not start.
+        `start_timeout` (seconds) bounds the whole start. Every `hoplited` gets the `daemon_args`.
+        Raises `NodeUnreachable` with the end of the node's log if a node does not start.
         """
         if nodes < 1:
             raise BadArgument(f"a cluster has at least one node, not {nodes}")
@@ -90,17 +91,17 @@ class LocalCluster:
 
     @property
     def addresses(self) -> list[str]:
-        """ "127.0.0.1:port" of each node; a killed node keeps its address."""
+        """The address of each node, "127.0.0.1:port". A killed node keeps its address."""
         return list(self._addresses)
 
     @property
     def sockets(self) -> list[str]:
-        """The path of each node's Unix socket; other processes connect to these."""
+        """The path of each node's Unix socket, to which other processes can connect."""
         return [str(self._tempdir.path / f"{i}.sock") for i in range(len(self))]
 
     @property
     def pids(self) -> list[int | None]:
-        """The process of each node; None where it is not running."""
+        """The process id of each node; None if the node is not running."""
         return [p.pid if p is not None and p.poll() is None else None for p in self._processes]
 
     def connect(
@@ -110,23 +111,24 @@ class LocalCluster:
         timeout: float | None = CONNECT_TIMEOUT,
         default_timeout: Timeout = DEFAULT,
     ) -> Client:
-        """A new client of node number `node`, closed with the cluster at the latest."""
+        """A new client of node number `node`. Closing the cluster closes it too."""
         client = connect(self.sockets[node], timeout=timeout, default_timeout=default_timeout)
         self._clients.add(client)
         return client
 
     def kill(self, node: int) -> None:
-        """Kill a node with SIGKILL, as a crash would: nothing is said to anyone."""
+        """Kill a node with SIGKILL. As in a crash, it tells no other node."""
         process = self._processes[node]
         if process is not None:
             process.kill()
             self._reap(node, process, KILL_TIMEOUT, "SIGKILL")
 
     def stop(self, node: int, *, timeout: float | None = STOP_TIMEOUT) -> None:
-        """Let a node leave (SIGTERM), and wait until it has ended.
+        """Let a node leave (SIGTERM), and wait until its process has ended.
 
-        With `--drain-ms` among the `daemon_args` it first hands over what only it holds. Raises
-        `TimedOut` if it has not ended within `timeout` seconds (None: for ever); it goes on ending.
+        With `--drain-ms` among the `daemon_args` the node first hands over the objects that only it
+        holds. Raises `TimedOut` if the process has not ended within `timeout` seconds (None: for ever).
+        The node goes on stopping after that.
         """
         process = self._processes[node]
         if process is not None:
@@ -135,13 +137,13 @@ class LocalCluster:
             self._reap(node, process, timeout, "SIGTERM")
 
     def pause(self, node: int) -> None:
-        """Stop a node where it stands (SIGSTOP), as a host does that swaps or is suspended."""
+        """Pause a node (SIGSTOP), as when its host swaps or is suspended."""
         process = self._processes[node]
         if process is not None:
             process.send_signal(signal.SIGSTOP)
             self._paused.add(node)
             deadline = Deadline(KILL_TIMEOUT)
-            # It may take a moment until its last thread stands, or its end may have been faster.
+            # Its last thread may take a moment to stop, or the process may have ended before.
             look = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
             while os.waitid(os.P_PID, process.pid, look) is None:
                 if deadline.is_over():
@@ -149,14 +151,14 @@ class LocalCluster:
                 time.sleep(POLL_INTERVAL)
 
     def resume(self, node: int) -> None:
-        """Let a paused node go on (SIGCONT)."""
+        """Resume a paused node (SIGCONT)."""
         process = self._processes[node]
         if process is not None:
             process.send_signal(signal.SIGCONT)
         self._paused.discard(node)
 
     def restart(self, node: int) -> None:
-        """Start a killed (or still running: killed first) node again, empty, at its old address."""
+        """Start a node again, empty, at its old address. A node that still runs is killed first."""
         self.kill(node)
         self._start(node, Deadline(self._start_timeout))
 
@@ -165,10 +167,10 @@ class LocalCluster:
         return self._log_path(node).read_text(errors="replace")
 
     def wait_members(self, count: int, timeout: float | None = START_TIMEOUT) -> None:
-        """Wait until every running node counts exactly `count` members, itself included.
+        """Wait until every running node sees exactly `count` members, itself included.
 
-        `timeout` in seconds, None for ever; `TimedOut` says what each node saw. Nodes that are
-        paused are not asked.
+        `timeout` is in seconds (None: for ever). `TimedOut` lists the members that each node saw. Paused
+        nodes are not asked.
         """
         deadline = Deadline(timeout)
         with contextlib.ExitStack() as stack:
@@ -187,7 +189,7 @@ class LocalCluster:
                 time.sleep(POLL_INTERVAL)
 
     def close(self) -> None:
-        """Close the clients, stop the nodes and remove their files. May be called twice."""
+        """Close the clients, stop the nodes and remove their files. A second call does nothing."""
         for client in list(self._clients):
             client.close()
         self._clients.clear()

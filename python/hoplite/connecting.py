@@ -11,13 +11,13 @@ RETRY_INTERVAL = 0.05
 """Seconds between two tries of `Client.reconnect`."""
 
 ATTEMPT_TIMEOUT = 5.0
-"""Seconds one try of `Client.reconnect` may take: a node that has only begun to start gets another."""
+"""Seconds that one try of `Client.reconnect` may take. A node that is still starting gets another try."""
 
 
 def open_connection(
     socket: str, timeout: float | None, stop: _hoplite.Stop | None = None
 ) -> _hoplite.Connection:
-    """A connection to the node that listens at `socket`; `stop`, once set, makes this raise soon."""
+    """A connection to the node that listens at `socket`. Setting `stop` makes this raise soon."""
     try:
         return _hoplite.Connection(socket, timeout, stop)
     except NodeUnreachable as error:

@@ -1,4 +1,4 @@
-"""Writes an object in place: `create`, fill, `seal`."""
+"""Writes an object in place: `create` it, fill it, `seal` it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["AsyncCreation", "Creation"]
 
 
 class Draft:
-    """An object being written in place: the common part of both forms of `Creation`."""
+    """An object that is being written in place. It is the common part of `Creation` and `AsyncCreation`."""
 
     def __init__(self, id: ObjectId, array: npt.NDArray[Any], writing: _hoplite.Writing | None) -> None:
         self._id = id
@@ -35,29 +35,31 @@ class Draft:
 
     @property
     def array(self) -> npt.NDArray[Any]:
-        """The object's memory, of the shape and dtype given, contents undefined at first.
+        """The object's memory as an array of the given shape and dtype. Its first contents are undefined.
 
-        Writable until sealed or aborted. Do not write after that through views made before (slices,
-        memoryviews, tensors): others rely on a sealed object never changing.
+        It is writable until the object is sealed or aborted. Do not write after that through earlier
+        views (slices, memoryviews, tensors): readers rely on a sealed object never changing.
 
-        It keeps its bytes, as an array of `get` does, until it, all views of it and this creation are
-        garbage: also when the object is aborted or deleted, and after `close`. Until then its room in
-        the store goes to no other object. A forked child does not count: see docs/fault-tolerance.md.
+        As with an array of `get`, the bytes stay until the array, all views of it and this creation are
+        garbage. This holds even when the object is aborted or deleted, and after `close`. Until then no
+        other object gets this room in the store. References in a forked child do not count: see
+        docs/fault-tolerance.md.
         """
         return self._array
 
     @property
     def already_there(self) -> bool:
-        """The node has the complete object already (a re-executed task made it again).
+        """Whether the node has the complete object already, as when a task is re-executed.
 
-        Then `array` is private memory, and what is written to it goes nowhere.
+        If so, `array` is private memory, and writes to it have no effect on the object.
         """
         return self._writing is None
 
     def advance(self, nbytes: int) -> None:
-        """Declare the first `nbytes` bytes final: receivers and reductions may read up to there.
+        """Declare the first `nbytes` bytes final, so that receivers and reductions may read them.
 
-        Counts from the start of the object and never goes back. Optional: `seal` declares all.
+        `nbytes` counts from the start of the object and never decreases. The call is optional: `seal`
+        declares all bytes final.
         """
         if not self._open:
             raise BadArgument(f"{self._id!r} is sealed or aborted already")
@@ -65,7 +67,7 @@ class Draft:
             self._writing.advance(nbytes)
 
     def _close(self) -> _hoplite.Writing | None:
-        """From here on it can be neither written, sealed nor aborted."""
+        """Mark the draft as closed: it can no longer be written, sealed or aborted."""
         if not self._open:
             raise BadArgument(f"{self._id!r} is sealed or aborted already")
         self._open = False
@@ -73,7 +75,7 @@ class Draft:
         return self._writing
 
     def abort(self) -> None:
-        """Withdraw the object; those who wait for it wait on. A second call does nothing."""
+        """Withdraw the object. Calls that wait for it go on waiting. A second `abort` does nothing."""
         if self._open:
             writing = self._close()
             if writing is not None:
@@ -83,8 +85,8 @@ class Draft:
 class Creation(Draft):
     """A new object's writable memory in the store. `Client.create` returns it.
 
-    A context manager: leaving the with-block seals the object, an exception aborts it. If this process dies
-    before that, the object is withdrawn.
+    It is a context manager: leaving the with-block seals the object, an exception aborts it. If this process
+    dies before that, the object is withdrawn.
     """
 
     def __init__(self, draft: Draft, client: Client) -> None:
@@ -92,7 +94,7 @@ class Creation(Draft):
         self._client = client
 
     def seal(self, *, timeout: Timeout = DEFAULT) -> ObjectId:
-        """Declare all bytes written, and the object complete.
+        """Declare that all bytes are written and the object is complete.
 
         Raises the errors of `put`. After an error the object is withdrawn.
         """
@@ -118,7 +120,7 @@ class Creation(Draft):
 
 
 class AsyncCreation(Draft):
-    """As `Creation`, for asyncio: `async with await client.aio.create(...) as creation`."""
+    """As `Creation`, for asyncio. Use: `async with await client.aio.create(...) as creation`."""
 
     def __init__(self, draft: Draft, client: AsyncClient) -> None:
         super().__init__(draft._id, draft._array, draft._writing)

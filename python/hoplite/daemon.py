@@ -16,9 +16,13 @@ NAME = "hoplited"
 
 
 def find_daemon() -> str:
-    """The path of `hoplited`.
+    """The path of `hoplited`: the first of these.
 
-    `$HOPLITED` if set, else the one installed with this package, else the first on `$PATH`.
+    1. `$HOPLITED`, if it is set
+    2. the daemon that is installed with this package
+    3. the first on `$PATH`
+
+    Raises `NodeUnreachable` if there is none.
     """
     chosen = os.environ.get("HOPLITED")
     if chosen:

@@ -1,4 +1,4 @@
-"""Where a copying get writes: new private memory of the right size, or memory of the caller."""
+"""The memory that a copying get writes to: new private memory of the right size, or memory of the caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hoplite.values import ARRAY, Header, dtype_of, is_torch_tensor
 Bytes = npt.NDArray[np.uint8]
 
 Destination = Callable[[Header, int], tuple[Any, Bytes]]
-"""From an object's header and size to what the caller gets, and the same memory as bytes."""
+"""Takes an object's header and size. Returns the caller's result, and the same memory as bytes."""
 
 
 def new_array(header: Header, size: int) -> tuple[Any, Bytes]:
@@ -36,18 +36,21 @@ def new_tensor(header: Header, size: int) -> tuple[Any, Bytes]:
     name = header.dtype
     if name is None:
         described = dtype_of(header)
-        # NumPy names both byte orders alike.
+        # NumPy gives both byte orders the same name.
         name = described.name if described.isnative else described.str
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise Mismatch(f"PyTorch has no dtype for the object's {name}")
     tensor = torch.empty(header.shape, dtype=dtype)
-    # By way of a flat tensor: a 0-d one cannot be viewed as bytes.
+    # Flatten it first, as a 0-d tensor cannot be viewed as bytes.
     return tensor, tensor.reshape(-1).view(torch.uint8).numpy()
 
 
 def caller_memory(out: Any) -> Destination:
-    """`out`, if it is writable, C-contiguous, and fits the object that comes."""
+    """A destination that fills `out`, which must be writable and C-contiguous.
+
+    Raises `BadArgument` if it is not. The destination raises `Mismatch` if the object does not fit `out`.
+    """
     array = _array_of(out)
     if array.dtype.hasobject:
         raise BadArgument(f"out= is an array of {array.dtype}, which holds references to Python objects")
@@ -59,7 +62,7 @@ def caller_memory(out: Any) -> Destination:
     def make(header: Header, size: int) -> tuple[Any, Bytes]:
         if room.nbytes != size:
             raise Mismatch(f"the object has {size} bytes, out= has room for {room.nbytes}")
-        # Bytes fit anything; two different dtypes would be a reinterpretation nobody asked for.
+        # Plain bytes fit any dtype. Two different dtypes would be a reinterpretation that was not asked for.
         if typed and header.encoding == ARRAY and not _same(header, array.dtype):
             raise Mismatch(f"the object is of {header.dtype or header.descr}, out= of {array.dtype}")
         return out, room
@@ -69,7 +72,7 @@ def caller_memory(out: Any) -> Destination:
 
 def _same(header: Header, dtype: np.dtype[Any]) -> bool:
     if header.dtype == "bfloat16":
-        # Without ml_dtypes, and from a tensor, bfloat16 comes as its bits.
+        # bfloat16 is given as its bits without ml_dtypes, and from a tensor.
         return dtype.name in ("bfloat16", "int16", "uint16")
     return dtype_of(header) == dtype
 
@@ -80,7 +83,7 @@ def _array_of(out: Any) -> npt.NDArray[Any]:
     if is_torch_tensor(out):
         import torch
 
-        # view shares memory or raises; reshape would copy a strided tensor behind our back.
+        # view shares memory or raises. reshape would silently copy a strided tensor.
         tensor = out.detach()
         bits = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
         array: npt.NDArray[Any] = bits.numpy()

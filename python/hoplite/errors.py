@@ -1,8 +1,8 @@
 """The errors of Hoplite, one class for each kind.
 
-Every error is a :class:`HopliteError`. Where Python has a fitting class, the error is one of that class
-too, so ``except TimeoutError`` works. Messages name the node, the object (by its name where it is known
-here) and the bytes done of the total.
+Every error is a :class:`HopliteError`. Where Python has a fitting class, the error is also a subclass of
+that class, so ``except TimeoutError`` works. Messages name the node, the object and the bytes done of the
+total. They show an object's name where this process knows it.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ class HopliteError(Exception):
     """Base of all errors of Hoplite."""
 
     is_retryable: ClassVar[bool] = False
-    """Whether the same call may succeed later without anyone changing it."""
+    """Whether the same call may succeed later, unchanged."""
 
     object_id: ObjectId | None = None
-    """The object it is about, where that is one; of `ObjectLost` always."""
+    """The object that the error is about, if it is about a single one. `ObjectLost` always has it."""
 
 
 class TimedOut(HopliteError, TimeoutError):
-    """The time given was up before the thing waited for happened."""
+    """The call did not finish within its time-out."""
 
     is_retryable = True
 
 
 class ObjectDeleted(HopliteError):
-    """The object was deleted. Its id cannot be used again for a while: put versions in names."""
+    """The object was deleted. Its id cannot be used again for a while, so put versions in names."""
 
 
 class ObjectLost(HopliteError):
     """The last complete copy of the object (`object_id`) died with its node.
 
-    A put under the same id brings it back, and completes whoever still waits for it.
+    A put under the same id brings it back, and completes the calls that still wait for it.
     """
 
     is_retryable = True
 
 
 class StoreFull(HopliteError, MemoryError):
-    """The node's store has no room, within the time given or (object larger than it) ever."""
+    """The node's store had no room within the time-out, or the object is larger than the store."""
 
     is_retryable = True
 
 
 class ObjectExists(HopliteError):
-    """The id is taken by an object of another size or kind."""
+    """The id belongs to an object of another size or kind."""
 
 
 class Mismatch(HopliteError, ValueError):
@@ -73,34 +73,35 @@ class Mismatch(HopliteError, ValueError):
 
 
 class BadArgument(HopliteError, ValueError):
-    """The call makes no sense as written."""
+    """An argument of the call is invalid."""
 
 
 class NodeUnreachable(HopliteError, ConnectionError):
-    """A node that is needed cannot be reached, or the local daemon is gone.
+    """A required node cannot be reached, or the local daemon is gone.
 
-    In the latter case all calls raise this until `Client.reconnect`.
+    If the local daemon is gone, all calls raise this until `Client.reconnect`.
     """
 
     is_retryable = True
 
 
 class Aborted(HopliteError):
-    """The writer gave the object up, or the call was cancelled."""
+    """The writer abandoned the object, or the call was cancelled."""
 
 
 class VersionMismatch(HopliteError):
-    """The two ends speak different versions of the protocol: upgrade the older one."""
+    """The two sides speak different versions of the protocol. Upgrade the older side."""
 
 
 class LimitReached(HopliteError):
-    """A limit is reached, which the message names.
+    """A limit has been reached; the message names it.
 
-    Of the node: clients, descriptors, open calls, objects waited for. Of this process: descriptors.
+    Limits of the node: clients, descriptors, open calls, objects waited for. Limit of this process:
+    descriptors.
     """
 
     is_retryable = True
 
 
 class InternalError(HopliteError):
-    """A bug in Hoplite. Please report it with the message."""
+    """A bug in Hoplite. Please report it together with the message."""

@@ -7,4 +7,4 @@ from hoplite._hoplite import ObjectId
 __all__ = ["ObjectId", "ObjectIdLike"]
 
 ObjectIdLike = ObjectId | str
-"""An object in a call: an `ObjectId`, or a name (`ObjectId.from_name` of it)."""
+"""An object in a call: an `ObjectId`, or a name, which stands for `ObjectId.from_name(name)`."""

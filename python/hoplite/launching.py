@@ -1,4 +1,4 @@
-"""Starts nodes that end with this process, however it ends."""
+"""Starts nodes that end with this process, even if it is killed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from hoplite.timeouts import Deadline
 __all__ = ["KILL_TIMEOUT", "START_TIMEOUT", "Launcher"]
 
 START_TIMEOUT = 30.0
-"""Seconds a node may take to say where it listens; a loaded machine needs a few."""
+"""Seconds a node may take to print its address. A loaded machine needs a few."""
 
 KILL_TIMEOUT = 10.0
 """Seconds the kernel may take to end a process on SIGKILL, and to stop one on SIGSTOP."""
 
 STDERR_TAIL_BYTES = 4096
-"""How much of a failed node's log goes into the error."""
+"""How many bytes of a failed node's log go into the error."""
 
 
 class Launcher:
-    """Starts `hoplited`; raises `NodeUnreachable` if there is none to be found."""
+    """Starts `hoplited`. Raises `NodeUnreachable` if it is not found."""
 
     def __init__(self) -> None:
         self._daemon = find_daemon()
-        # The kernel takes "when this process dies" for "when the thread that started them ends".
+        # One thread starts all nodes: the kernel ends them when the thread that started them ends
+        # (PR_SET_PDEATHSIG), not when the process does.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="hoplite-launcher")
 
     def start(
@@ -44,11 +45,11 @@ class Launcher:
         timeout: float | None = START_TIMEOUT,
         args: Sequence[str] = (),
     ) -> tuple[subprocess.Popen[bytes], str]:
-        """A node that listens at `listen` ("host:port", port 0 for any) and serves clients at `socket`.
+        """Start a node that listens at `listen` ("host:port"; port 0: any) and serves clients at `socket`.
 
-        Returns the process and the address it announces, "host:port", once it has said so, for which
-        it has `timeout` seconds (None: for ever). It writes its standard error to the end of `log`;
-        `args` are passed on to it. Raises `NodeUnreachable` with the end of the log if it does not start.
+        Waits up to `timeout` seconds (None: for ever) until the node prints its address. Returns its
+        process and that address, "host:port". The node gets `args` and appends its standard error to
+        `log`. Raises `NodeUnreachable` with the end of the log if the node does not start.
         """
         command = [self._daemon, "--listen", listen, "--socket", socket, "--die-with-parent"]
         if store_size is not None:
@@ -56,7 +57,7 @@ class Launcher:
         for seed in seeds:
             command += ["--seed", seed]
         command += args
-        # Settings of the user's own nodes must not leak into these.
+        # Settings of the user's own nodes must not apply to these.
         clean = {k: v for k, v in os.environ.items() if not k.startswith("HOPLITE_")}
         with log.open("ab") as stderr:
             starting = self._starter.submit(
@@ -66,7 +67,7 @@ class Launcher:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 env=clean,
-                # Its own group: Ctrl-C at the terminal is for this program, not for the nodes.
+                # A process group of its own: Ctrl-C at the terminal must reach this program only.
                 process_group=0,
             )
             process = starting.result()
@@ -78,11 +79,11 @@ class Launcher:
             raise
 
     def close(self) -> None:
-        """Ends the thread, and with it the nodes that still run."""
+        """Ends the thread, which also ends the nodes that still run."""
         self._starter.shutdown()
 
     def _listening(self, process: subprocess.Popen[bytes], log: Path, timeout: float | None) -> str:
-        """Read the node's first line, which says where it listens."""
+        """Read the node's first line, and return the address in it."""
         assert process.stdout is not None
         deadline = Deadline(timeout)
         line = b""

@@ -1,4 +1,4 @@
-"""Puts names of objects into messages: nodes know objects only by their ids of 16 bytes."""
+"""Puts the names of objects into messages, as nodes know objects only by their ids of 16 bytes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from hoplite.errors import HopliteError
 from hoplite.ids import ObjectId, ObjectIdLike
 
 SHORT_HEX_DIGITS = 8
-"""How many digits of an id a node's messages show where they abbreviate."""
+"""Hexadecimal digits of an abbreviated id in a node's messages."""
 
 _HEX = re.compile(rf"\b(?:[0-9a-f]{{{2 * ObjectId.LENGTH}}}|[0-9a-f]{{{SHORT_HEX_DIGITS}}})\b")
 
 
 def name_objects(error: HopliteError, ids: Iterable[ObjectIdLike]) -> None:
-    """Let `error` call those of `ids` that have a name by it."""
+    """Add the names of `ids` to the message of `error`, and to its `object_id`."""
     known = [ObjectId.of(id) for id in ids]
     error.args = (with_names(str(error), known),)
     error.object_id = next((id for id in known if id == error.object_id), error.object_id)
 
 
 def with_names(message: str, ids: Iterable[ObjectId]) -> str:
-    """`message`, where the hexadecimal form of each of `ids` is followed by its name."""
+    """`message`, with each named id of `ids` replaced by its name and its abbreviated hexadecimal form."""
     names = {id.hex(): id.name for id in ids if id.name is not None}
     short = {hex[:SHORT_HEX_DIGITS]: name for hex, name in names.items()}
 

@@ -1,4 +1,4 @@
-"""A node's answers about itself and its copies."""
+"""The results of `Client.status` and `Client.locations`."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ __all__ = ["Gauge", "Link", "Location", "Locations", "Status"]
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a copy of an object is, and how far."""
+    """One copy of an object: its node and its state."""
 
     node: str
     """The address the node announces, "host:port"."""
     complete: bool
-    """All bytes are there. An incomplete copy is being written or received, and is already read from."""
+    """Whether all bytes are there. An incomplete copy is being written or received, and can already be
+    read."""
     pinned: bool
-    """Stays until deleted. Copies that came by `get` are not pinned: they go when room is needed."""
+    """Whether the copy stays until the object is deleted. Copies made by `get` are not pinned: they are
+    evicted when room is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """The answer of `Client.locations`."""
+    """The result of `Client.locations`."""
 
     size: int | None
-    """Bytes of the object; None if nobody has announced it yet."""
+    """Bytes of the object; None if no node has announced it yet."""
     copies: tuple[Location, ...]
     """Every known copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Measurements of the way to a peer."""
+    """Measurements of the link to a peer."""
 
     peer: str
+    """The address of the peer."""
     latency: float | None
     """Seconds one way; None until measured."""
     bandwidth: float | None
@@ -46,30 +49,31 @@ class Gauge:
 
     name: str
     value: int
-    """How full it is."""
+    """The current fill."""
     limit: int
+    """The largest fill."""
     met: int
-    """How often something was refused, dropped or ended early for that limit, since the node started."""
+    """How often the node refused, dropped or ended something early because of the limit, since it started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A node's account of itself."""
+    """A node's report on itself."""
 
     node: str
-    """The address it announces."""
+    """The address the node announces."""
     members: tuple[str, ...]
-    """Every node it believes alive, itself included."""
+    """Every node that it believes alive, itself included."""
     store_bytes: int
     """Size of its store."""
     used_bytes: int
-    """Bytes of the store taken by copies (rounded up to 64 bytes, with 64 bytes more for each)."""
+    """Bytes of the store that copies take. Each copy is rounded up to 64 bytes, and takes 64 bytes more."""
     copies: int
     """Copies held here, incomplete ones included."""
     entries: int
-    """Objects whose directory entry lives here."""
+    """Objects whose directory entry is on this node."""
     tombstones: int
-    """Deleted ids remembered here."""
+    """Records of deleted ids on this node."""
     transfers: int
     """Transfers running, in and out."""
     reductions: int
@@ -77,14 +81,14 @@ class Status:
     clients: int
     """Connected clients, this one included."""
     sent_bytes: int
-    """To other nodes since it started."""
+    """Bytes sent to other nodes since the node started."""
     received_bytes: int
-    """From other nodes since it started."""
+    """Bytes received from other nodes since the node started."""
     folded_bytes: int
-    """Bytes of reduction input folded since it started."""
+    """Bytes of reduction input folded since the node started."""
     evicted_copies: int
-    """Copies dropped to make room since it started."""
+    """Copies evicted to make room since the node started."""
     links: tuple[Link, ...]
-    """The measured ways to other nodes."""
+    """The measured links to other nodes."""
     gauges: tuple[Gauge, ...]
     """Every bounded queue and table, with its limit."""

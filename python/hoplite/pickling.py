@@ -1,13 +1,13 @@
-"""Arbitrary Python objects as Hoplite objects: pickle protocol 5, buffers out of band.
+"""Arbitrary Python objects as Hoplite objects, by pickle protocol 5 with out-of-band buffers.
 
-Layout (little-endian), so that a reader can use the buffers where they lie::
+The layout (little-endian) lets a reader use the buffers in place::
 
     0   magic     8 bytes  b"hopickl5"
     8   count     u64      parts: the pickle stream, then each out-of-band buffer
     16  table     count x (offset u64, length u64), offsets from the start of the object
         parts     each at a multiple of 64 bytes, zeros between them
 
-NumPy arrays, Arrow tables and all other values whose reducer makes a `pickle.PickleBuffer` come back as
+NumPy arrays, Arrow tables and all other values whose reducer makes a `pickle.PickleBuffer` are unpickled as
 read-only views into the store. Only the small stream is copied.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["Pickled", "unpickle"]
 
 MAGIC = b"hopickl5"
 ALIGNMENT = 64
-"""Parts start on cache lines, as objects do: SIMD code reads them as fast as the originals."""
+"""Parts start on cache lines, as objects do, so SIMD code reads them as fast as the originals."""
 
 _HEAD = struct.Struct("<8sQ")
 _ENTRY = struct.Struct("<QQ")
@@ -34,13 +34,14 @@ def _aligned(offset: int) -> int:
 
 
 class Pickled:
-    """A pickled value and where its parts will lie: know `size` first, `write` later."""
+    """A pickled value and the offsets of its parts: `size` is known before `pieces` are written."""
 
     def __init__(self, value: Any) -> None:
         buffers: list[memoryview] = []
 
         def take(buffer: pickle.PickleBuffer) -> bool:
-            # False = out of band. A buffer that is not contiguous has no raw form: leave it in the stream.
+            # False means out of band. A buffer that is not contiguous has no raw form, so it stays in the
+            # stream.
             try:
                 buffers.append(buffer.raw())
             except BufferError:
@@ -59,7 +60,7 @@ class Pickled:
         """Bytes of the whole object."""
 
     def pieces(self) -> list[tuple[int, memoryview]]:
-        """The parts and their offsets, in rising order and without gaps. The table comes first."""
+        """Pairs of offset and bytes, in rising order and without gaps. The table comes first."""
         table = bytearray(_HEAD.pack(MAGIC, len(self._parts)))
         for offset, part in zip(self._offsets, self._parts, strict=True):
             table += _ENTRY.pack(offset, part.nbytes)
@@ -74,9 +75,9 @@ class Pickled:
 
 
 def unpickle(data: memoryview) -> Any:
-    """The value whose pickled form is `data`; its buffers stay views into `data`.
+    """The value whose pickled form is `data`. Its buffers are views into `data`.
 
-    Unpickling runs code that the writer chose: get pickled objects only from a cluster you trust.
+    Unpickling runs code that the writer chose, so get pickled objects only from a cluster that you trust.
     """
     try:
         magic, count = _HEAD.unpack_from(data)

@@ -1,4 +1,4 @@
-"""A reduction as its caller sees it: request, running reduction and result."""
+"""A reduction on the side of its caller: request, running reduction and result."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["Op", "Order", "ReduceResult", "Reduction"]
 
 Op = Literal["sum", "prod", "min", "max", "mean"]
-"""How two elements are combined. Integers wrap and NaN spreads as in NumPy; mean is for floats."""
+"""How two elements are combined. Integers wrap and NaN propagates as in NumPy. "mean" is for floats only."""
 
 Order = Literal["arrival", "fixed"]
-"""In which order sources are folded: as they arrive (fastest), or by their place in the list, which
-makes the result bitwise the same on every run."""
+"""The order in which sources are folded. "arrival" folds them as they arrive, which is fastest. "fixed" folds
+them in the order of the list, which makes the result bitwise the same on every run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class ReduceResult:
     """A finished reduction."""
 
     target: ObjectId
-    """The result; `get` it as any object."""
+    """The id of the result, an object like any other."""
     sources: tuple[ObjectId, ...]
-    """The sources that went in, in fold order."""
+    """The sources in the result, in fold order."""
     unreduced: tuple[ObjectId, ...]
-    """The others, in the order of the call: they may go into the next reduction."""
+    """The other sources, in the order of the call. They may be sources of the next reduction."""
 
 
 class ReduceRequest:
@@ -59,7 +59,7 @@ class ReduceRequest:
             raise BadArgument(
                 f"num_objects is 1 to the number of sources ({len(self.sources)}), not {self._count}"
             )
-        # The node checks this too, but knows no names.
+        # The node checks this too, but its message has no names.
         seen = {self.target}
         for source in self.sources:
             if source in seen:
@@ -79,7 +79,7 @@ class ReduceRequest:
         )
 
     def result(self, ids: Sequence[ObjectId]) -> ReduceResult:
-        # Those that the node names have no names.
+        # The ids in the node's answer have no names. Return the caller's ids.
         known = {source: source for source in self.sources}
         went_in = set(ids)
         return ReduceResult(
@@ -92,8 +92,8 @@ class ReduceRequest:
 class Reduction:
     """A running reduction. `Client.reduce` returns it at once.
 
-    It goes on whether or not anyone asks for its result, as long as the client that called it stays open;
-    deleting the target ends it. The target can be got, and reduced further, at any time.
+    It goes on even if `result` is never called, as long as the client that started it stays open. Deleting
+    the target ends it. The target can be got, and reduced further, at any time.
     """
 
     def __init__(self, request: ReduceRequest, ticket: _hoplite.Ticket, client: Client) -> None:
@@ -102,7 +102,7 @@ class Reduction:
         self._client = client
         self._result: ReduceResult | None = None
         self._error: HopliteError | None = None
-        # Held while the answer is taken, never while it is waited for.
+        # Held while the answer is taken, never during the wait for it.
         self._taking = threading.Lock()
 
     @property
@@ -117,17 +117,23 @@ class Reduction:
     def result(self, timeout: float | None = None) -> ReduceResult:
         """Wait until the reduction is complete and its target sealed.
 
-        `timeout` in seconds; None: as long as the `timeout` of `reduce` allows. After a `TimedOut`
-        of its own the reduction goes on, and `result` may be called again. Raises what became of the
-        reduction otherwise: `Mismatch` (unequal sizes or dtypes), `ObjectDeleted` (too many sources
-        gone), `TimedOut` (the timeout of `reduce`), `StoreFull`, `NodeUnreachable`, `ObjectLost` (the
-        result died with its node before another had it: reduce again, under another target).
+        `timeout` is in seconds (None: as long as the `timeout` of `reduce` allows). When it is up, this
+        raises `TimedOut`; the reduction goes on, and `result` may be called again.
+
+        If the reduction has failed, this raises its error:
+
+        - `Mismatch`: sizes or dtypes differ.
+        - `ObjectDeleted`: too many sources are gone.
+        - `TimedOut`: the `timeout` of `reduce` is up.
+        - `StoreFull`, `NodeUnreachable`.
+        - `ObjectLost`: the result died with its node before another node had it. Reduce again, under
+          another target.
         """
         if self._error is not None:
             raise self._error
         if self._result is None:
-            # The answer is taken only when it is there: an interrupted wait, by Ctrl-C too, must leave the
-            # call as it is.
+            # The answer is taken only when it has come. An interrupted wait (Ctrl-C, for one) must not
+            # cancel the call.
             limit = self._ticket.limit
             if timeout is None or (limit is not None and limit < timeout):
                 self._ready_within(limit)
@@ -149,11 +155,11 @@ class Reduction:
             with self._taking:
                 if self._result is None and self._error is None:
                     raise
-            # Another thread has taken the answer meanwhile.
+            # Another thread has taken the answer in the meantime.
             return True
 
     def _take(self) -> None:
-        """The answer, once: another thread may have been faster."""
+        """Take the answer, unless another thread has taken it before."""
         if self._result is not None or self._error is not None:
             return
         ids = [self.target, *self._request.sources]

@@ -1,4 +1,4 @@
-"""Temporary directories in /tmp. If their process dies, the next process that makes one removes them."""
+"""Temporary directories in /tmp. If the owner of one dies, the next process that makes one removes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 __all__ = ["OwnedTempdir"]
 
 ROOT = Path("/tmp")
-"""Whatever $TMPDIR says: a socket's path may be 107 bytes long at most."""
+"""Not $TMPDIR, as that path may be long: a socket's path may have 107 bytes at most."""
 
 PREFIX = "hoplite-cluster-"
 
@@ -20,24 +20,24 @@ LOCK = "owner.lock"
 
 
 class OwnedTempdir:
-    """A new folder, locked while this process lives; those whose owners have died are removed first.
+    """A new folder, locked while this process lives. Folders of dead owners are removed first.
 
-    A lock and not a process id in the name: ids are used again, and mean different processes in
-    different containers that share /tmp.
+    A process id in the name would not do instead of a lock. Ids are used again, and in containers that
+    share /tmp one id means different processes.
     """
 
     def __init__(self) -> None:
         for folder in ROOT.glob(PREFIX + "*"):
             _remove_if_stale(folder)
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=ROOT))
-        # Locked before it has its name: nobody ever finds it unlocked while we live.
+        # Lock the file before it gets its name, so other processes never find it unlocked while we live.
         unnamed = self.path / (LOCK + ".new")
         self._lock = os.open(unnamed, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unnamed.rename(self.path / LOCK)
 
     def remove(self) -> None:
-        """Remove it with all that is in it. A second time does nothing."""
+        """Remove the folder and its contents. A second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
@@ -45,7 +45,7 @@ class OwnedTempdir:
 
 
 def _remove_if_stale(folder: Path) -> None:
-    # Anything may be wrong with what others leave in /tmp, and none of it is our business.
+    # Folders that others leave in /tmp may be broken in any way. Ignore all such errors.
     with contextlib.suppress(OSError):
         if folder.lstat().st_uid != os.geteuid():
             return

@@ -11,11 +11,11 @@ from hoplite.errors import BadArgument
 __all__ = ["CONNECT_TIMEOUT", "DEFAULT", "DEFAULT_TIMEOUT", "Deadline", "Default", "Timeout", "in_seconds"]
 
 DEFAULT_TIMEOUT = 1800.0
-"""Default seconds of a call: longer than a task usually lets the next one wait, and short enough to learn on
-the same day why a program stands still."""
+"""Default time-out of a call, in seconds. It is longer than tasks usually wait for each other. It is short
+enough to show on the same day why a program hangs."""
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds to wait for a node's welcome unless told otherwise; it needs milliseconds."""
+"""Default seconds to wait for a node's welcome, which takes milliseconds."""
 
 VARIABLE = "HOPLITE_TIMEOUT"
 
@@ -30,14 +30,14 @@ class Default(enum.Enum):
 
 
 DEFAULT = Default.DEFAULT
-"""A `timeout` that was not given: the client's `default_timeout` holds."""
+"""The value of a `timeout` that was not given. The client's `default_timeout` applies."""
 
 Timeout = float | None | Default
-"""Seconds; None: for ever; DEFAULT: as long as the client's `default_timeout` says."""
+"""Seconds. None: for ever. DEFAULT: the client's `default_timeout`."""
 
 
 def in_seconds(timeout: Timeout) -> float | None:
-    """A client's default time-out; where none is given `$HOPLITE_TIMEOUT`, or else half an hour."""
+    """A client's default time-out: `timeout` if given, else `$HOPLITE_TIMEOUT`, else half an hour."""
     if timeout is not DEFAULT:
         return checked(timeout)
     text = os.environ.get(VARIABLE, "").strip()
@@ -50,27 +50,27 @@ def in_seconds(timeout: Timeout) -> float | None:
 
 
 def checked(timeout: float | None) -> float | None:
-    """`timeout`, if it is one."""
+    """`timeout`, if it is valid; else raises `BadArgument`."""
     if timeout is not None and not timeout >= 0:
         raise BadArgument(f"timeout is seconds from 0 up, or None for ever; not {timeout!r}")
     return timeout
 
 
 class Deadline:
-    """A caller's `timeout`, shared by the steps of one call."""
+    """The end of a caller's `timeout`, which all steps of one call share."""
 
     def __init__(self, timeout: float | None, began: float | None = None) -> None:
-        """`began`: when it was asked for, by `time.monotonic`; default: now."""
+        """`began`: the time of the call, by `time.monotonic` (default: now)."""
         seconds = checked(timeout)
         began = time.monotonic() if began is None else began
         self._end = None if seconds is None else began + seconds
 
     def left(self) -> float | None:
-        """Seconds left, 0.0 at the least; None = for ever."""
+        """Seconds left, 0.0 at the least; None: for ever."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def left_at_most(self, seconds: float) -> float:
-        """The same, but no more than `seconds`."""
+        """Seconds left, but no more than `seconds`."""
         left = self.left()
         return seconds if left is None else min(left, seconds)
 

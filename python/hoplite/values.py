@@ -1,7 +1,7 @@
-"""Converts between Python values and objects, which are typed headers and bytes.
+"""Converts between Python values and objects. An object is a typed header and bytes.
 
 A header is `(encoding, dtype, shape, descr)`. `dtype` is set for the twelve element types that can be
-reduced. All other NumPy dtypes stand in `descr`, as their `.npy` descriptor.
+reduced. For all other NumPy dtypes, `descr` has the descriptor of the `.npy` format.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ ARRAY = 1
 PICKLE = 2
 
 OBJECT_BYTES_MAX = 1 << 47
-"""An object has at most so many bytes, as `hoplite_types::limits` says; no extent is larger."""
+"""Most bytes of an object, and the largest extent of an array. The same as in `hoplite_types::limits`."""
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 REDUCIBLE = frozenset((*FLOATS, *INTEGERS))
 
 _NUMPY_NAMES = {np.dtype(name): name for name in REDUCIBLE - {"bfloat16"}}
-"""Those of them that NumPy knows, by their native dtype: `dtype.name` is put together anew each time."""
+"""Names of the reducible dtypes that NumPy has. The table saves time: `dtype.name` is computed each time."""
 
 _ML_DTYPES = "ml_dtypes:"
-"""Prefix of the descriptor of a dtype that only the package ml_dtypes knows (float8_e4m3fn, ...)."""
+"""Prefix of the descriptor of a dtype that only the package ml_dtypes has (float8_e4m3fn, ...)."""
 
 
 class Header(NamedTuple):
-    """The header of an object. It travels with the bytes, and is equal for all copies."""
+    """The header of an object. It is sent along with the bytes, and is the same for all copies."""
 
     encoding: int = BYTES
     dtype: str | None = None
@@ -47,14 +47,14 @@ class Header(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """A value ready to be put: its header and its bytes, one C-contiguous buffer of them."""
+    """A value ready to be put: its header, and its bytes as one C-contiguous buffer."""
 
     header: Header
     data: npt.NDArray[np.uint8]
 
 
 def payload_of(value: Any) -> Payload:
-    """Describe `value`; copies only what is not C-contiguous. `BadArgument` if it has no buffer."""
+    """The payload of `value`. Copies only if it is not C-contiguous. `BadArgument` if it has no buffer."""
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise BadArgument("what the array's mask hides would be shown; use put_object")
     if isinstance(value, np.ndarray | np.generic):
@@ -78,7 +78,7 @@ def payload_of(value: Any) -> Payload:
 
 
 def array_header(shape: int | Sequence[int], dtype: npt.DTypeLike) -> tuple[Header, int]:
-    """The header of such an array, and its bytes. `BadArgument` if no array can be so."""
+    """The header of an array and its size in bytes. `BadArgument` if the shape or dtype is invalid."""
     try:
         dt = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError) as error:
@@ -96,13 +96,13 @@ def array_header(shape: int | Sequence[int], dtype: npt.DTypeLike) -> tuple[Head
 
 
 def array_of(view: _hoplite.View) -> npt.NDArray[Any]:
-    """The object that `view` shows as an array, of the memory it shows."""
+    """The object of `view` as an array over the view's memory."""
     array = view.array()
     return as_array(Header(*view.header), view, view.size) if array is None else array
 
 
 def as_array(header: Header, buffer: Any, size: int) -> npt.NDArray[Any]:
-    """`buffer`'s bytes as the array that `header` describes; plain bytes as uint8."""
+    """The bytes of `buffer` as the array that `header` describes. Plain bytes become uint8."""
     if header.encoding != ARRAY:
         return np.ndarray((size,), np.uint8, buffer=buffer)
     return np.ndarray(header.shape, dtype_of(header), buffer=buffer)
@@ -128,7 +128,7 @@ def _of_array(array: npt.NDArray[Any]) -> Payload:
 
 
 def _flat(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    # Through a void view: NumPy exports no buffer of datetimes or of foreign dtypes.
+    # View the array as bytes, as NumPy exports no buffer of datetimes or of foreign dtypes.
     if array.size == 0 or array.dtype.itemsize == 0:
         return np.empty(0, np.uint8)
     return array.reshape(-1).view(np.uint8)
@@ -146,14 +146,14 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Header:
 
 
 def _descr(dtype: np.dtype[Any]) -> str:
-    """The description of `dtype` that NumPy writes into an `.npy` file, if that says all of it."""
+    """The descriptor that NumPy writes into an `.npy` file. `BadArgument` if it does not describe all."""
     try:
         descr = np.lib.format.dtype_to_descr(dtype)
         says_all = np.lib.format.descr_to_dtype(descr) == dtype
     except ValueError as error:
         raise BadArgument(f"an array of {dtype} cannot be described: {error}; use put_object") from error
     if not says_all:
-        # A record of the fields of other packages, for one, would come as one of raw bytes.
+        # A record with fields of another package's dtypes, for example, would come back as raw bytes.
         raise BadArgument(f"an array of {dtype} cannot be described; use put_object")
     return repr(descr)
 
@@ -172,7 +172,7 @@ def _ml_dtype(name: str) -> np.dtype[Any]:
 
 def is_torch_tensor(value: Any) -> bool:
     """Whether `value` is a PyTorch tensor."""
-    # torch is never imported for this: a tensor can only exist if someone has.
+    # torch need not be imported for this: a tensor exists only if torch was imported before.
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -184,14 +184,14 @@ def _of_tensor(tensor: Any) -> Payload:
         raise BadArgument(f"the tensor is on {tensor.device}; Hoplite moves host memory: use tensor.cpu()")
     dense = tensor.detach().contiguous().resolve_conj().resolve_neg()
     if dense.dtype == torch.bfloat16:
-        # NumPy has no bfloat16, but the header does: hand over the bits.
+        # NumPy has no bfloat16, but the header has: pass the bits.
         bits = dense.view(torch.int16).numpy()
         return Payload(Header(ARRAY, "bfloat16", tuple(dense.shape)), _flat(bits))
     return _of_array(dense.numpy())
 
 
 def _of_dlpack(value: Any) -> Payload:
-    """Arrow arrays, and arrays of other libraries, without a copy."""
+    """The payload of an Arrow array, or of another library's array, without a copy."""
     if not hasattr(value, "__dlpack__"):
         raise BadArgument(
             f"{type(value).__name__} has no buffer of bytes; use put_object for arbitrary Python objects"

@@ -1,5 +1,5 @@
-//! Counts which kinds of control messages met which troubles of their connections. A kind that never met a trouble is
-//! not tested against it.
+//! Counts which kinds of control messages met which troubles of their connections. If a kind never met a trouble, the
+//! trouble is not tested for that kind.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -9,10 +9,10 @@ use hoplite_types::peer::{DirectoryAnswer, DirectoryRequest, PeerMessage, Scope}
 use hoplite_types::{NodeId, ObjectId, ReductionId};
 use rustc_hash::{FxHashMap, FxHasher};
 
-/// Cells in which fewer are to be expected may be empty by chance.
+/// A cell with a smaller expected count may be empty by chance.
 const SELDOM: u64 = 5;
 
-/// A message that is read so long after it was said is late. The longest ways of these worlds take a fifth of it.
+/// A message that is read so long after it was sent is late. The longest latencies of these worlds are a fifth of it.
 pub const LATE: Duration = Duration::from_millis(100);
 
 macro_rules! list {
@@ -28,7 +28,7 @@ macro_rules! list {
 }
 
 list! {
-    /// A kind of message, as [`PeerMessage`] has them, and the requests and answers of directories on their own.
+    /// A kind of message: a variant of [`PeerMessage`], or of the directory's requests and answers.
     Kind {
         Announce, Withdraw, Ask, CancelAsk, Subscribe, Unsubscribe, Delete, Locate, Claim, ReleaseClaim, MarkLost,
         Bring, PinRefused, Verdict, Lend, Inline, Deleted, Lost, Copy, CopyGone, DeleteDone, Located, Pin, AskAgain,
@@ -39,19 +39,19 @@ list! {
 }
 
 list! {
-    /// What a message may meet.
+    /// A trouble that a message may meet.
     Trouble {
-        /// It was on its way when its connection broke, or when who was to read it died.
+        /// It was under way when its connection broke or its receiver died.
         Lost,
-        /// It was said to a connection that had broken already, or that never came about.
+        /// It was sent on a connection that had broken before, or that was never made.
         Unsent,
-        /// It was read more than [`LATE`] after it was said.
+        /// It was read more than [`LATE`] after it was sent.
         Late,
-        /// It was said again, to the same node and about the same thing, after one like it was lost or unsent.
+        /// It was sent again, to the same node and about the same thing, after an equal message was lost or unsent.
         Repeated,
-        /// It was read by a node that had read it before, over an earlier connection.
+        /// It was read by a node that had read it before on an earlier connection.
         Twice,
-        /// It was read after a message about the same thing that another node had said later.
+        /// It was read after a message about the same thing that another node had sent later.
         Overtaken,
     }
 }
@@ -133,16 +133,16 @@ impl Kind {
     }
 }
 
-/// What a message is about.
+/// The subject of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Thing {
     Object(ObjectId),
     Reduction(ReductionId),
-    /// Something that only the two who speak of it know by this number; or nothing in particular.
+    /// Something that only sender and receiver know by this number, or nothing in particular.
     Between(u64),
 }
 
-/// What it is about, and a number for what else makes two messages of its kind the same.
+/// The subject of a message, and a number for all else that makes two messages of its kind equal.
 fn subject(message: &PeerMessage) -> (Thing, u64) {
     let assignment = |slot: u32, attempt: u32| u64::from(slot) << 32 | u64::from(attempt);
     match message {
@@ -237,11 +237,11 @@ fn hash(what: &impl Hash) -> u64 {
 #[derive(Default, Debug)]
 pub struct Follower {
     pub table: Table,
-    /// Those that were lost or unsent, and not said again since: how many of each.
+    /// Messages that were lost or unsent and not sent again since, with the count of each.
     missed: FxHashMap<u64, u32>,
-    /// By which connection each was read last.
+    /// The connection on which each message was read last.
     read: FxHashMap<u64, u64>,
-    /// When, and by whom, the latest message about something was said that a node has read.
+    /// By reader and subject: the send time and sender of the latest message read.
     latest: FxHashMap<(NodeId, Thing), (Duration, NodeId)>,
 }
 
@@ -254,13 +254,13 @@ impl Follower {
         }
     }
 
-    /// It does not arrive; `sent` if it was on its way.
+    /// The message does not arrive. `sent`: it was under way.
     pub fn on_missed(&mut self, from: NodeId, to: NodeId, message: &PeerMessage, sent: bool) {
         self.table.count(Kind::of(message), if sent { Trouble::Lost } else { Trouble::Unsent });
         *self.missed.entry(key(from, to, message)).or_default() += 1;
     }
 
-    /// It is read now, over that connection.
+    /// The message is read now, on that connection.
     pub fn on_read(
         &mut self,
         from: NodeId,
@@ -293,7 +293,7 @@ fn key(from: NodeId, to: NodeId, message: &PeerMessage) -> u64 {
     hash(&(from, to, Kind::of(message) as u8, subject(message)))
 }
 
-/// How often each kind met each trouble.
+/// How often each kind of message met each trouble.
 #[derive(Clone, Debug)]
 pub struct Table {
     said: [u64; Kind::ALL.len()],
@@ -325,7 +325,7 @@ impl Table {
         self.met.iter_mut().zip(&other.met).for_each(|(mine, others)| sum(mine, others));
     }
 
-    /// What was met although [`why_empty`] says that it cannot be.
+    /// Cells that are not empty although [`why_empty`] says that they must be.
     pub fn mistaken(&self) -> Vec<(Kind, Trouble)> {
         let cells =
             Kind::ALL.iter().flat_map(|&kind| Trouble::ALL.iter().map(move |&trouble| (kind, trouble)));
@@ -333,15 +333,15 @@ impl Table {
         met.filter(|&(kind, trouble)| why_empty(kind, trouble).is_some()).collect()
     }
 
-    /// Whether so few messages of the kind were said that, if they met the trouble as often as all kinds together do,
-    /// none of them need have.
+    /// Whether the kind is so rare that its cell may be empty by chance. The estimate uses how often all kinds together
+    /// met the trouble.
     fn is_too_seldom(&self, kind: Kind, trouble: Trouble) -> bool {
         let said: u64 = self.said.iter().sum();
         let met: u64 = self.met.iter().map(|of_kind| of_kind[trouble as usize]).sum();
         self.said(kind) * met < SELDOM * said
     }
 
-    /// What no message of a kind has met, one line for each reason and kind.
+    /// The empty cells, with one line for each reason and kind.
     pub fn empty_cells(&self) -> String {
         let mut reasons: Vec<(&'static str, Vec<String>)> = Vec::new();
         for &kind in Kind::ALL {
@@ -398,7 +398,7 @@ fn gather<T>(groups: &mut Vec<(&'static str, Vec<T>)>, why: &'static str, what: 
     }
 }
 
-/// Why no message of this kind can meet that, if so.
+/// The reason why no message of this kind can meet this trouble, if there is one.
 pub fn why_empty(kind: Kind, trouble: Trouble) -> Option<&'static str> {
     Some(match (kind, trouble) {
         (Kind::Goodbye, _) => "no connection of these worlds is closed because it is idle",

@@ -10,7 +10,7 @@ use hoplite_types::{CopyId, Edition, NodeId, ObjectId, TransferId};
 
 use crate::task::TaskId;
 
-/// One stream between two nodes; numbered across the whole world.
+/// One stream between two nodes. Numbers are unique in the whole world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct FlowId(pub u64);
 
@@ -24,24 +24,24 @@ pub enum Stage {
 /// A copy between `Open` and `Close`.
 #[derive(Debug)]
 pub struct Copy {
-    /// Which object, and which writing of it, as far as the core says.
+    /// The object and its edition, as far as the core has told.
     pub identity: Option<(ObjectId, Edition)>,
     pub extent: Extent,
     pub watermark: u64,
     pub stage: Stage,
-    /// Its bytes come from another node.
+    /// Whether its bytes come from another node.
     pub received: bool,
     /// The client that may still write into it.
     pub writer: Option<ClientId>,
-    /// A reader waits for the writing client to report.
+    /// Whether a reader waits for the writing client to report.
     pub wanted: bool,
     /// Views that clients hold or are about to receive.
     pub views: u32,
-    /// A get was answered with all of it, so that clients may keep its bytes and answer gets with them.
+    /// Whether a get was answered with all of its bytes. Clients may then keep them and answer gets with them.
     pub kept: bool,
     /// Tasks that read behind the watermark.
     pub followers: BTreeSet<TaskId>,
-    /// Jobs touching it whose end the core has not been told yet.
+    /// Jobs that use it and whose end the core has not been told yet.
     pub jobs: u32,
 }
 
@@ -51,7 +51,7 @@ pub struct Receive {
     pub copy: CopyId,
     pub at: u64,
     pub flow: Option<FlowId>,
-    /// When it last brought something, or was told of its silence.
+    /// When it last received bytes, or the core was last told of its silence.
     pub last_byte: Duration,
 }
 
@@ -60,7 +60,7 @@ pub struct Send {
     pub flow: FlowId,
     pub copy: CopyId,
     pub at: u64,
-    /// A step is already on its way.
+    /// Whether a step is already scheduled.
     pub stepping: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct FoldStream {
     /// Bytes received and not folded yet.
     pub pending: Vec<u8>,
     pub sealed: bool,
-    /// When it last brought something, or was told of its silence.
+    /// When it last received bytes, or the core was last told of its silence.
     pub last_byte: Duration,
 }
 
@@ -102,18 +102,20 @@ pub struct DataPlane {
     pub receives: BTreeMap<TransferId, Receive>,
     pub sends: BTreeMap<SendId, Send>,
     pub folds: BTreeMap<FoldId, Fold>,
-    /// Those that ended because a source of theirs was given up.
+    /// Folds that ended because one of their sources was abandoned.
     pub broken_folds: BTreeSet<FoldId>,
-    /// How many complete copies of each object have gone from here: what clients have kept of it counts no longer.
+    /// Number of complete copies of each object that have gone from here. Each makes the bytes invalid that clients
+    /// keep.
     pub removals: BTreeMap<ObjectId, u64>,
-    /// Which of them are of an object, which are windows of others, and where the places of the rest begin and end.
+    /// The copies of each object. The next fields are the copies that are windows of others, and the places in the
+    /// arena of all other copies.
     of_object: BTreeMap<ObjectId, BTreeSet<CopyId>>,
     windows: BTreeSet<CopyId>,
     taken: BTreeMap<u64, (u64, CopyId)>,
 }
 
 impl DataPlane {
-    /// Opens a copy, unless its place is wrong or taken.
+    /// Opens a copy. An error if its place is invalid or taken.
     pub fn open(
         &mut self,
         copy: CopyId,
@@ -169,17 +171,17 @@ impl DataPlane {
         Ok(())
     }
 
-    /// All copies that may overlap this stretch, or have it as a window: all windows among them.
+    /// All copies that may overlap this extent or contain it, and all windows.
     fn near(&self, extent: Extent) -> impl Iterator<Item = CopyId> + '_ {
         let whole = places(extent).into_iter().flat_map(move |(start, end)| {
-            // What is taken does not overlap, so that it ends in the order in which it begins.
+            // Taken places do not overlap, so their ends are in the same order as their starts.
             let before = self.taken.range(..end.max(start + 1)).rev();
             before.take_while(move |(_, (taken_end, _))| *taken_end > start).map(|(_, (_, copy))| *copy)
         });
         whole.chain(self.windows.iter().copied())
     }
 
-    /// What was a copy of one object is one of another.
+    /// Makes a copy one of another object.
     pub fn identify(&mut self, copy: CopyId, identity: (ObjectId, Edition)) {
         let Some(held) = self.copies.get_mut(&copy) else { return };
         if let Some((before, _)) = held.identity.replace(identity) {
@@ -196,7 +198,7 @@ impl DataPlane {
         }
     }
 
-    /// What was written and aborted is another writing from now on, under nobody but the view of its writer.
+    /// Makes a written and aborted copy a new writing. Only its writer may have a view of it.
     pub fn reopen(&mut self, copy: CopyId, extent: Extent) -> Result<(), String> {
         let held = self.copies.get_mut(&copy).ok_or("it is not open")?;
         let is_whole = held.extent == extent && held.watermark == extent.size;
@@ -210,7 +212,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// All of a copy is there, if sealed windows cover it.
+    /// Makes a copy complete. An error unless sealed windows cover it.
     pub fn fill(&mut self, copy: CopyId) -> Result<(), String> {
         let whole = self.copies.get_mut(&copy).ok_or("it is not open")?;
         let extent = whole.extent;
@@ -235,7 +237,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Clients keep nothing of `object` any longer.
+    /// Records that a complete copy of `object` has gone, so clients may keep its bytes no longer.
     pub fn remove(&mut self, object: ObjectId) {
         *self.removals.entry(object).or_default() += 1;
         for copy in self.of_object.get(&object).into_iter().flatten() {
@@ -251,7 +253,7 @@ impl DataPlane {
         self.of_object.get(&object).into_iter().flatten().copied()
     }
 
-    /// Forgets a copy that nobody touches any more.
+    /// Forgets a copy. An error if it is still in use.
     pub fn close(&mut self, copy: CopyId) -> Result<(), String> {
         let Some(held) = self.copies.remove(&copy) else {
             return Err(format!("{copy:?} closed, but it is not open"));
@@ -292,7 +294,7 @@ impl DataPlane {
     }
 }
 
-/// The stretches of the arena that belong to a copy: its progress block and its data.
+/// The parts of the arena that belong to a copy: its progress block and its data.
 fn places(extent: Extent) -> [(u64, u64); 2] {
     let Extent { block, offset, size } = extent;
     [(block, block + PROGRESS_BLOCK_BYTES), (offset, offset + size)]

@@ -1,4 +1,4 @@
-//! The events of a world's queue: everything that can happen next.
+//! The events of a world's queue.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::world::{ControlLinkId, Place, Suspects};
 
 #[derive(Debug)]
 pub(crate) enum SimEvent {
-    /// The node's first moment.
+    /// A node starts.
     Boot {
         place: Place,
     },
-    /// The data plane or a connection reports to the core; `frees` are the copies this job held.
+    /// The data plane or a connection reports to the core. `frees` are the copies that the job held.
     Report {
         place: Place,
         input: Input,
@@ -29,7 +29,7 @@ pub(crate) enum SimEvent {
     Tick {
         place: Place,
     },
-    /// A dial of so long ago reaches the other host.
+    /// A dial reaches the other host; `waited` is the time since its start.
     Dial {
         link: ControlLinkId,
         waited: Duration,
@@ -40,16 +40,16 @@ pub(crate) enum SimEvent {
         message: PeerMessage,
         said: Duration,
     },
-    /// What a cut held up gets through.
+    /// Messages that a cut held up get through.
     LinkFreed {
         link: ControlLinkId,
     },
-    /// The caller finds its link broken, or (`gone`) refused.
+    /// The caller finds its link broken, or refused (`gone`).
     LinkLost {
         link: ControlLinkId,
         gone: bool,
     },
-    /// The one who was called finds the link at its end.
+    /// The callee finds its link closed.
     LinkClosed {
         link: ControlLinkId,
         from: NodeId,
@@ -81,7 +81,7 @@ pub(crate) enum SimEvent {
         place: Place,
         send: SendId,
     },
-    /// A stream's connection could not be made.
+    /// The connection of a stream could not be made.
     DialFailed {
         place: Place,
         send: SendId,
@@ -94,13 +94,13 @@ pub(crate) enum SimEvent {
         flow: FlowId,
         event: FlowEvent,
     },
-    /// What a cut or a stall held up gets through.
+    /// Stream events that a cut or a stall held up get through.
     FlowFreed {
         flow: FlowId,
     },
-    /// Time to see whether something that may be so for a while has passed.
+    /// Checks whether a temporary breach of a rule has ended.
     Verdict(Suspects),
-    /// Time to see whether a stream has brought anything since.
+    /// Checks whether a stream has delivered anything since the last check.
     StallCheck {
         place: Place,
         transfer: TransferId,
@@ -110,18 +110,18 @@ pub(crate) enum SimEvent {
         event: TaskEvent,
     },
     Fault(Fault),
-    /// A process that has said goodbye ends.
+    /// A process ends in good order.
     Exit {
         place: Place,
     },
-    /// The end of something that passes.
+    /// A temporary trouble ends.
     Relief(Relief),
-    /// A slow node gets round to it.
+    /// A slow node handles a delayed event.
     Late(Box<SimEvent>),
 }
 
 impl SimEvent {
-    /// The control message that arrives, if it is one.
+    /// The control message that arrives, if this event is one.
     pub fn control(&self) -> Option<(ControlLinkId, &PeerMessage)> {
         match self {
             SimEvent::Control { link, message, .. } => Some((*link, message)),
@@ -131,7 +131,7 @@ impl SimEvent {
     }
 }
 
-/// What happens on a stream, at the receiver unless said otherwise.
+/// An event of a stream, at the receiver unless said otherwise.
 #[derive(Debug)]
 pub(crate) enum FlowEvent {
     Head,
@@ -142,9 +142,9 @@ pub(crate) enum FlowEvent {
     Trailer(Seal),
     /// The sender closed the connection.
     Cut,
-    /// At the sender: the receiver closed it, or was never there.
+    /// At the sender: the receiver closed the connection, or never existed.
     Reset,
-    /// At the sender: the receiver has taken so many bytes.
+    /// At the sender: the receiver has consumed so many bytes.
     Credit(u64),
 }
 
@@ -154,20 +154,20 @@ impl FlowEvent {
     }
 }
 
-/// Something that passes has passed.
+/// The end of a temporary trouble.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Relief {
     /// A cut or a delay.
     Net(TroubleId),
-    /// The kernels lose patience with what a cut holds up.
+    /// The kernels' time-out for connections across a cut.
     Patience(TroubleId),
-    /// ... with a host without power.
+    /// The kernels' time-out for connections to a host without power.
     HostPatience(Place),
     Resume(TroubleId, Place),
     Slow(TroubleId, Place),
-    /// Nothing that waits for its moment strikes any more.
+    /// Faults that still wait for their trigger are dropped.
     Disarm,
-    /// Every fault is over.
+    /// All faults end.
     All,
 }
 
@@ -175,11 +175,11 @@ pub(crate) enum Relief {
 pub(crate) enum TaskEvent {
     Start,
     Step,
-    /// After a loss.
+    /// Repeat the call after a loss.
     Again,
     Cancel,
-    /// Its time is long up: it must have been answered.
+    /// The task's time-out is long past, so it must have been answered.
     Overdue,
-    /// Its client lets go of the memory that it wrote.
+    /// The client releases the memory that it wrote.
     LetGo,
 }

@@ -6,31 +6,31 @@ use std::fmt;
 
 use hoplite_types::ErrorKind;
 
-/// A reason for which something goes that a rule forbids.
+/// A reason to accept an event that a rule forbids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Excuse {
-    /// A living node was held for dead meanwhile, and not all who were asked are on one side of a split.
+    /// A living node was believed dead in the meantime, and the nodes concerned are not on one side of a split.
     HeldForDead,
-    /// All nodes that knew of it died before others could have heard.
+    /// All nodes that knew of it died before they could tell others.
     KnewDied,
     /// The last copy may have died with its node.
     NodeDied,
-    /// The node stood still or was slow: it answers late.
+    /// The node was paused or slow, so it answers late.
     Slow,
-    /// There is no space for what has to come in place of something else.
+    /// The store has no space for the content that replaces another one.
     NoSpace,
-    /// More than one fault struck a node that was about to leave.
+    /// More than one fault struck in a world where a node left.
     SeveralFaults,
-    /// An owner tells what it has heard; a copy of it was made a moment ago.
+    /// A copy was made a moment ago, and the owner has not heard of it yet.
     OnItsWay,
-    /// A put was given up after its owner had taken it in.
+    /// A put was abandoned after its owner had accepted it.
     TakenBack,
-    /// A call of this world may end so.
+    /// A call may end with this error in this world.
     Ended(&'static str),
 }
 
 impl Excuse {
-    /// For a call that failed as its world allows.
+    /// The excuse for a call that failed with an error that its world allows.
     pub fn of_error(kind: ErrorKind) -> Self {
         Excuse::Ended(match kind {
             ErrorKind::TimedOut => "TimedOut",
@@ -60,12 +60,12 @@ impl fmt::Display for Excuse {
     }
 }
 
-/// How often each was needed.
+/// How often each excuse was needed.
 #[derive(Clone, Default, Debug)]
 pub struct Excuses(RefCell<BTreeMap<Excuse, u64>>);
 
 impl Excuses {
-    /// The rule would have been broken but for this.
+    /// Counts a rule that would be broken without this excuse.
     pub fn count(&self, excuse: Excuse) {
         *self.0.borrow_mut().entry(excuse).or_default() += 1;
     }

@@ -13,15 +13,15 @@ pub enum Class {
     Client,
     /// Daemons die; their hosts live and refuse connections.
     Kill,
-    /// Hosts die: nothing answers there any more.
+    /// Hosts die, and nothing answers there any more.
     Host,
-    /// Daemons are told to end, and hand over what only they hold.
+    /// Daemons are told to end, and hand over the objects that only they hold.
     Leave,
-    /// What died comes back, as a new node at the same address.
+    /// A node that died comes back, as a new node at the same address.
     Restart,
     /// Gossip datagrams get lost.
     Datagram,
-    /// Processes stand still and go on.
+    /// Processes are paused and resumed.
     Pause,
     /// Sets of nodes are cut off from each other.
     Partition,
@@ -29,13 +29,13 @@ pub enum Class {
     Control,
     /// Bulk connections break.
     Bulk,
-    /// Bulk connections bring nothing for a while.
+    /// Bulk connections deliver nothing for a while.
     Stall,
-    /// Some ways are slow for a while; connections overtake each other.
+    /// Some links are slow for a while, so connections overtake each other.
     Delay,
-    /// Nodes handle everything late, on a slow line.
+    /// Nodes handle every input late, on a slow link.
     Slow,
-    /// Ways are cut in one direction only.
+    /// Links are cut in one direction only.
     OneWay,
     /// Bulk connections cannot be made.
     Dial,
@@ -85,12 +85,12 @@ impl Class {
     }
 }
 
-/// Which classes of faults a run may draw; none by default.
+/// The classes of faults that a run may draw. The default is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultSwitches(u32);
 
 impl FaultSwitches {
-    /// Every class there is.
+    /// All classes.
     pub fn all() -> Self {
         Class::ALL.into_iter().fold(FaultSwitches::default(), FaultSwitches::with)
     }
@@ -125,7 +125,7 @@ impl fmt::Display for FaultSwitches {
 impl FromStr for FaultSwitches {
     type Err = String;
 
-    /// `all`, `none`, or classes with commas between them.
+    /// Parses `all`, `none`, or classes with commas between them.
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "all" => return Ok(FaultSwitches::all()),
@@ -142,12 +142,12 @@ impl FromStr for FaultSwitches {
     }
 }
 
-/// Whom a fault strikes.
+/// The node that a fault strikes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whom {
     /// The node with this index.
     Node(usize),
-    /// The two ends of what set the fault off.
+    /// The sender or the receiver of the message or stream that triggered the fault.
     Sender,
     Receiver,
 }
@@ -155,35 +155,35 @@ pub enum Whom {
 /// One fault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// A client process dies; or, if it has `forked`, its child lives on with its connection.
+    /// A client process dies. If it has `forked`, a child keeps its connection open.
     KillClient { client: usize, forked: bool },
-    /// The daemon dies, its clients' connections with it; with `host`, nothing answers there any more.
+    /// The daemon dies, and its clients' connections with it. With `host`, the whole host dies.
     KillNode { whom: Whom, host: bool, back_after: Option<Duration> },
-    /// The daemon is asked to end.
+    /// The daemon is told to end within this time.
     Leave { whom: Whom, within: Duration, back_after: Option<Duration> },
-    /// It starts again, as a new node at the same address.
+    /// The daemon starts again, as a new node at the same address.
     RestartNode { node: usize },
-    /// The daemon's process stands still.
+    /// The daemon's process is paused.
     Pause { whom: Whom, time: Duration },
-    /// Nodes on the marked side and the others do not reach each other; or (`one_way`) only the others do not reach
-    /// them.
+    /// The nodes on the marked side and the others cannot reach each other. With `one_way`, only the messages of the
+    /// others are held up.
     Partition { side: Vec<bool>, one_way: bool, time: Duration },
     /// Only this node is cut off from all others.
     Isolate { whom: Whom, time: Duration },
-    /// The control connection from one to the other breaks; what is under way on it is lost.
+    /// The control connection from one node to the other breaks. Its messages under way are lost.
     BreakControl { from: Whom, to: Whom },
-    /// One of the streams that run then (which one, by this number) breaks.
+    /// One of the running streams breaks; `pick` selects it.
     BreakBulk { pick: u64 },
-    /// One of the streams that run then brings nothing for a while.
+    /// One of the running streams delivers nothing for a while.
     StallBulk { pick: u64, time: Duration },
-    /// Everything on this way takes longer.
+    /// Messages of this lane take longer on this link.
     Delay { from: usize, to: usize, lane: Lane, extra: Duration, time: Duration },
-    /// The node handles everything this much late, and its line is this many times slower.
+    /// The node handles every input late by `lag`, and its link is slower by `factor`.
     Slow { node: usize, lag: Duration, factor: u64, time: Duration },
 }
 
 impl Fault {
-    /// How long after it struck the last of it has passed, but for what it left behind.
+    /// How long the fault itself lasts. Its consequences may last longer.
     pub fn lasts(&self) -> Duration {
         match self {
             Fault::KillNode { back_after, .. } => back_after.unwrap_or_default(),
@@ -202,7 +202,7 @@ impl Fault {
     }
 }
 
-/// Kinds of connections between two nodes: each in order, none in step with the others.
+/// Kinds of connections between two nodes. Each keeps its order, but they overtake each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lane {
     Control,
@@ -213,11 +213,11 @@ pub enum Lane {
 /// When a fault strikes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
-    /// At a moment, counted from the first task's earliest start.
+    /// At this time, counted from the first task's earliest start.
     At(Duration),
-    /// When the `nth` message of this kind after a moment has been on its way for `lag`.
+    /// At `lag` after the `nth` message of this kind was sent, counted from `after`.
     Said { after: Duration, kind: Kind, nth: u32, lag: Duration },
-    /// When the `nth` stream that starts after a moment has brought `percent` of its bytes.
+    /// When the `nth` stream that starts after `after` has transferred `percent` of its bytes.
     Streamed { after: Duration, nth: u32, percent: u64 },
 }
 
@@ -235,7 +235,7 @@ impl fmt::Display for When {
     }
 }
 
-/// Kinds of messages that faults wait for.
+/// Kinds of messages that trigger faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Announce,
@@ -263,7 +263,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Those worth waiting for.
+    /// The kinds that may trigger a fault.
     pub const ALL: [Kind; 21] = [
         Kind::Announce,
         Kind::Complete,

@@ -9,10 +9,10 @@ use crate::workload::Shape;
 /// Most faults of one world.
 const FAULTS_MAX: u64 = 5;
 
-/// Faults begin to strike within this time after the last task has started.
+/// Faults begin to strike at most this long after the last task has started.
 pub const LAST_STRIKE: Duration = Duration::from_millis(800);
 
-/// Draws faults into a shape.
+/// Draws the faults of a world of a given shape.
 pub struct FaultPlanner<'a> {
     pub rng: &'a mut SimRng,
     pub shape: &'a Shape,
@@ -38,7 +38,7 @@ impl FaultPlanner<'_> {
         if classes.is_empty() || self.rng.percent(5) {
             return Vec::new();
         }
-        // A few classes per world: what goes together is found, and what does not stays readable.
+        // Only a few classes per world: combinations of faults occur, and a failure stays readable.
         let few: Vec<_> = (0..self.rng.between(1, 3)).map(|_| *self.rng.pick(&classes)).collect();
         let count = self.rng.between(1, FAULTS_MAX);
         (0..count)
@@ -50,7 +50,7 @@ impl FaultPlanner<'_> {
     }
 
     fn draw_one(&mut self, class: Class) -> (When, Fault) {
-        // Faults that no message and no stream has to do with strike at a moment.
+        // Faults that concern no message and no stream strike at a drawn time.
         let free =
             matches!(class, Class::Client | Class::Delay | Class::Slow | Class::Partition | Class::OneWay);
         let (when, whom) = match free {
@@ -81,7 +81,7 @@ impl FaultPlanner<'_> {
                 Fault::Leave { whom, within, back_after: back.then_some(time) }
             }
             Class::Pause if self.rng.percent(3) => {
-                // Longer than anything that is waited for.
+                // Longer than all time-outs.
                 Fault::Pause { whom, time: self.length(&[90_000]) }
             }
             Class::Pause => Fault::Pause { whom, time: self.length(&[50, 300, 1500, 5000]) },
@@ -132,7 +132,7 @@ impl FaultPlanner<'_> {
         Whom::Node(self.index())
     }
 
-    /// Around one of these many milliseconds.
+    /// A length around one of these, in milliseconds.
     fn length(&mut self, about: &[u64]) -> Duration {
         let about = Duration::from_millis(*self.rng.pick(about));
         self.rng.time(about / 2, about * 2)
@@ -142,7 +142,7 @@ impl FaultPlanner<'_> {
         let mut side: Vec<bool> = (0..self.shape.nodes).map(|_| self.rng.percent(50)).collect();
         side[0] = true;
         if self.rng.percent(50) {
-            // One way, it makes a difference which side does not hear the other.
+            // If the cut is one way, it matters which side is marked.
             side.iter_mut().for_each(|marked| *marked = !*marked);
         }
         side
@@ -152,8 +152,8 @@ impl FaultPlanner<'_> {
         When::At(self.rng.time(Duration::ZERO, self.shape.span + LAST_STRIKE))
     }
 
-    /// A moment, or something that happens: a fault in the middle of things finds more than one at
-    /// any time.
+    /// A drawn time, or a message or stream that triggers the fault. Faults in the middle of work find more bugs than
+    /// faults at arbitrary times.
     fn moment(&mut self) -> (When, Whom) {
         let after = self.rng.time(Duration::ZERO, self.shape.span);
         let one_end = |rng: &mut SimRng| *rng.pick(&[Whom::Sender, Whom::Receiver]);

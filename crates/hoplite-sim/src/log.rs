@@ -1,4 +1,4 @@
-//! The log of a run, if it is wanted: a hash over all lines, and the last lines themselves.
+//! The optional log of a run: a hash over all lines, and the last lines.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -7,35 +7,36 @@ use std::time::Duration;
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// What a line is about; scenarios show only what nodes and clients can see of each other.
+/// The topic of a line. Scenarios show only what is visible between nodes and clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Topic {
     /// Calls and replies, control messages, streams.
     Talk,
-    /// What a node does inside itself.
+    /// Internal steps of a node.
     Inside,
     /// Gossip, pings, ticks.
     Noise,
 }
 
-/// Grows by one line per thing that happened.
+/// The log; it grows by one line per event.
 pub struct Log {
     hash: u64,
     lines: u64,
     tail: VecDeque<String>,
-    /// How many of the last lines are kept, or none is written.
+    /// The number of last lines to keep; `None`: no log is written.
     tail_lines: Option<usize>,
-    /// Everything said on `Topic::Talk` since last taken, for scenarios.
+    /// Lines on `Topic::Talk` since the last [`Log::take_talk`], for scenarios.
     talk: Option<Vec<String>>,
 }
 
 impl Log {
-    /// Keeps the last `tail_lines` for the report of a failure; without them, and without talk, it is not written.
+    /// Keeps the last `tail_lines` for the report of a failure. Without `tail_lines` and `keep_talk`, no log is
+    /// written.
     pub fn new(tail_lines: Option<usize>, keep_talk: bool) -> Self {
         Log { hash: FNV_OFFSET, lines: 0, tail: VecDeque::new(), tail_lines, talk: keep_talk.then(Vec::new) }
     }
 
-    /// Whether anybody wants lines: to write them is a fifth of a run's time.
+    /// Whether lines are wanted. Writing them takes a fifth of a run's time.
     pub fn is_wanted(&self) -> bool {
         self.tail_lines.is_some() || self.talk.is_some()
     }
@@ -57,7 +58,7 @@ impl Log {
         }
     }
 
-    /// Equal for two runs only if they were equal line by line.
+    /// A hash over all lines. It is equal for two runs only if they are equal line by line.
     pub fn hash(&self) -> u64 {
         self.hash
     }

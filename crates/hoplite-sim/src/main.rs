@@ -23,16 +23,16 @@ struct Args {
     /// How many seeds to run.
     #[arg(long, default_value_t = 1)]
     seeds: u64,
-    /// Let faults strike: all of them, or `=` some classes, with commas between them.
+    /// Let faults strike: all classes, or after `=` some classes, with commas between them.
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "none", default_missing_value = "all")]
     faults: FaultSwitches,
-    /// Only worlds with ten thousand small objects or more.
+    /// Draw only worlds with ten thousand small objects or more.
     #[arg(long)]
     masses: bool,
-    /// Only these of the numbered tasks and faults that the seed draws, with commas between them.
+    /// Run only these of the numbered tasks and faults that the seed draws, with commas between them.
     #[arg(long, value_delimiter = ',')]
     keep: Option<Vec<usize>>,
-    /// Runs to spend on telling a failure with fewer tasks and faults.
+    /// Most reruns to minimise the tasks and faults of a failure.
     #[arg(long, default_value_t = 400)]
     reruns: u32,
     /// Go on after failures, and list them at the end.
@@ -44,7 +44,7 @@ struct Args {
     /// Lines of the event log to print for a failure.
     #[arg(long, default_value_t = 60)]
     tail: usize,
-    /// Worlds to run at a time; as many as there are cores by default.
+    /// Worlds to run at a time. The default is the number of processor cores.
     #[arg(long)]
     threads: Option<usize>,
 }
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
             });
         }
         drop(sender);
-        // In the order of their seeds, whoever was quicker.
+        // Reports are handled in the order of their seeds, not in the order in which they finish.
         let mut early: BTreeMap<u64, Report> = BTreeMap::new();
         let mut due = args.seed;
         for report in &reports {
@@ -112,7 +112,7 @@ fn main() -> ExitCode {
     });
     if args.seeds > 1 {
         print!("{excuses}{coverage}");
-        // Where some faults do not strike, it is no wonder that nothing meets them.
+        // Without all faults, empty cells are expected.
         if args.faults == FaultSwitches::all() {
             print!("{}", coverage.empty_cells());
         }

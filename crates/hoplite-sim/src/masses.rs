@@ -1,11 +1,11 @@
-//! Masses of small objects. Ids and contents follow from their numbers, so no list of them is kept.
+//! Masses: sets of many small objects. Ids and contents follow from the numbers of the objects, so no list is kept.
 
 use hoplite_types::ObjectId;
 
-/// What the ids of all members end with; no name's hash does.
+/// The last bytes of the ids of all members. No name's hash ends with them.
 const MARK: [u8; 8] = *b" of many";
 
-/// Objects with the numbers from 0 on, all of one size.
+/// A mass: objects of one size, numbered from 0 on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mass {
     pub number: u32,
@@ -13,7 +13,7 @@ pub struct Mass {
     pub size: u64,
 }
 
-/// Some of them, with numbers in a row.
+/// Members of a mass with consecutive numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch {
     pub mass: u32,
@@ -30,7 +30,7 @@ impl Stretch {
         id(self.mass, self.first + nth)
     }
 
-    /// In parts of at most so many members.
+    /// Splits the stretch into parts of at most `most` members.
     pub fn split(self, most: u32) -> impl Iterator<Item = Stretch> {
         let end = self.first + self.count;
         (self.first..end).step_by(most as usize).map(move |first| Stretch {
@@ -47,7 +47,7 @@ impl Mass {
     }
 }
 
-/// Logs show the first bytes of an id that has no name: the member's number.
+/// The id of a member. It starts with the member's number, as logs show the first bytes of an id without a name.
 pub fn id(mass: u32, member: u32) -> ObjectId {
     let mut id = [0; ObjectId::LEN];
     id[..4].copy_from_slice(&member.to_be_bytes());
@@ -56,7 +56,7 @@ pub fn id(mass: u32, member: u32) -> ObjectId {
     ObjectId(id)
 }
 
-/// Which mass the object is of, and its number there.
+/// The mass of the object, and its number there.
 pub fn member(id: ObjectId) -> Option<(u32, u32)> {
     let number = |at: usize| u32::from_be_bytes(id.0[at..at + 4].try_into().expect("4 bytes"));
     (id.0[8..] == MARK).then(|| (number(4), number(0)))

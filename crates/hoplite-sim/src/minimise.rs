@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::run::{run, Switches};
 
-/// A failure of the same kind, with as few items as `reruns` runs could find out.
+/// The fewest items found in `reruns` runs that still fail in the same way.
 #[derive(Debug)]
 pub struct Minimised {
     pub keep: BTreeSet<usize>,
@@ -12,8 +12,8 @@ pub struct Minimised {
     pub reruns: u32,
 }
 
-/// Leaves out halves of what `seed` draws, then quarters, down to single items, for as long as it
-/// fails in the same way.
+/// Leaves out halves of the items that `seed` draws, then quarters, down to single items. An item stays out if the run
+/// still fails in the same way.
 pub fn minimise(seed: u64, switches: Switches, items: Vec<usize>, violation: &str, reruns: u32) -> Minimised {
     let wanted = kind(violation);
     let of = items.len();
@@ -34,7 +34,7 @@ pub fn minimise(seed: u64, switches: Switches, items: Vec<usize>, violation: &st
                 at = end;
             }
         }
-        // At single items, once more from the start for as long as that helps.
+        // Repeat the pass over single items as long as it removes some.
         if chunk > 1 || kept.len() == before {
             chunk /= 2;
         }
@@ -42,7 +42,7 @@ pub fn minimise(seed: u64, switches: Switches, items: Vec<usize>, violation: &st
     Minimised { keep: kept.into_iter().collect(), of, reruns: runs }
 }
 
-/// What a violation is about, without the names and numbers in it.
+/// The kind of a violation: its text without names and numbers.
 fn kind(violation: &str) -> String {
     if let Some((_, how)) = violation.split_once(" failed: ") {
         return format!("failed: {}", how.split(':').next().unwrap_or_default());

@@ -7,11 +7,11 @@ use hoplite_types::{Edition, NodeId, ObjectId};
 
 use crate::masses::member;
 
-/// Who is called what.
+/// The names of objects and editions.
 #[derive(Default)]
 pub struct Names {
     objects: BTreeMap<ObjectId, String>,
-    /// Editions numbered as they first show up; their true numbers are random.
+    /// Editions, numbered in the order in which they appear. Their true numbers are random.
     writings: BTreeMap<u64, usize>,
 }
 
@@ -32,23 +32,23 @@ pub fn index_of(addr: SocketAddr) -> usize {
     }
 }
 
-/// Starts of one node that can be told apart, the first one is 1.
+/// Starts of one node that can be told apart. The first start is 1.
 const BOOTS: u64 = 64;
 
-/// Of the `boot`th start of a node, whose clock shows about that time and whose last start had that incarnation.
-/// As the daemon does, it takes a later one than the last, whatever the clock shows.
+/// The incarnation of the `boot`th start of a node, from its clock and the incarnation of its last start. As in the
+/// daemon, it is always later than the last one, whatever the clock shows.
 pub fn incarnation(boot: u64, wall_ms: u64, last: u64) -> u64 {
     wall_ms.max(last).next_multiple_of(BOOTS) + boot % BOOTS
 }
 
-/// `n2`, and `n2'` and so on after restarts.
+/// The name of a node: `n2`, and `n2'` and so on after restarts.
 pub fn node(node: NodeId) -> String {
     let restarts = (node.incarnation % BOOTS).saturating_sub(1);
     format!("n{}{}", index_of(node.addr) + 1, "'".repeat(restarts as usize))
 }
 
 impl Names {
-    /// The id of this name, remembered for printing.
+    /// The id of this name. The name is remembered for printing.
     pub fn id(&mut self, name: &str) -> ObjectId {
         let id = ObjectId::from_name(name);
         self.objects.insert(id, name.to_owned());
@@ -75,7 +75,7 @@ impl Names {
         format!("[{}]", names.join(" "))
     }
 
-    /// `e1` for the first one seen, `e1.2` for its second restart.
+    /// The name of an edition: `e1` for the first one seen, `e1.2` for its second restart.
     pub fn edition(&mut self, edition: Edition) -> String {
         let next = self.writings.len() + 1;
         let writing = *self.writings.entry(edition.writing).or_insert(next);

@@ -1,4 +1,4 @@
-//! Links: the latency of messages, the time for which bytes occupy a line, and which nodes cannot reach which.
+//! Links: the latency of messages, the time for which bytes occupy a link, and cuts between nodes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use crate::rng::SimRng;
 /// The shape of the network, drawn once per run.
 #[derive(Clone, Debug)]
 pub struct NetPlan {
-    /// One way, by sender and receiver.
+    /// Latency one way, by sender and receiver.
     pub latency: Vec<Vec<Duration>>,
-    /// Up to this much is added to each message on its own: control, bulk and gossip overtake
-    /// each other, while one connection stays in order.
+    /// The largest latency that is added to each message at random. So control, bulk and gossip overtake each other,
+    /// while each connection keeps its order.
     pub jitter: Duration,
-    /// What a node can send, and receive, per second.
+    /// Bytes per second that each node can send, and receive.
     pub bytes_per_s: Vec<u64>,
     pub datagram_loss_percent: u64,
 }
@@ -30,7 +30,7 @@ impl NetPlan {
     }
 }
 
-/// One passing trouble of the network, to be ended by this number.
+/// The number of a temporary trouble of the network, by which it is ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct TroubleId(pub u64);
 
@@ -44,9 +44,9 @@ struct Spike {
 
 #[derive(Debug)]
 struct Cut {
-    /// Which nodes are on the marked side.
+    /// Whether each node is on the marked side.
     side: Vec<bool>,
-    /// What the marked side says gets through to the others.
+    /// Messages from the marked side get through to the others.
     one_way: bool,
 }
 
@@ -59,7 +59,7 @@ impl Cut {
 /// The state of all links.
 pub struct Net {
     plan: NetPlan,
-    /// By sender and receiver, so that one pair's luck does not hang on what the others do.
+    /// Random choices by sender and receiver, so that one pair's choices do not depend on the traffic of other pairs.
     rng: Vec<Vec<SimRng>>,
     egress_free: Vec<Duration>,
     ingress_free: Vec<Duration>,
@@ -67,7 +67,7 @@ pub struct Net {
     spikes: BTreeMap<TroubleId, Spike>,
     /// Hosts without power.
     dark: Vec<bool>,
-    /// How many times slower a node's line is than planned.
+    /// The factor by which each node's link is slower than planned.
     slowness: Vec<u64>,
 }
 
@@ -86,7 +86,7 @@ impl Net {
         }
     }
 
-    /// The choices of the way between two nodes.
+    /// The random choices of the link between two nodes.
     pub fn rng(&mut self, from: usize, to: usize) -> &mut SimRng {
         &mut self.rng[from][to]
     }
@@ -110,7 +110,7 @@ impl Net {
         self.rng[from][to].percent(self.plan.datagram_loss_percent)
     }
 
-    /// Sends `bytes` of bulk: when the sender's line is free again, and when they have arrived.
+    /// Sends `bytes` of bulk. Returns when the sender's link is free again, and when the bytes arrive.
     pub fn bulk(&mut self, now: Duration, from: usize, to: usize, bytes: u64) -> (Duration, Duration) {
         let out = transmission(bytes, self.rate(from));
         let sent = self.egress_free[from].max(now) + out;
@@ -121,7 +121,7 @@ impl Net {
         (sent, arrived)
     }
 
-    /// The sender has let go of a stream, whose last bytes were to keep its line busy until then. Says how many of
+    /// Frees the sender's link of a closed stream, whose last bytes would occupy it until `until`. Returns how many of
     /// them have not left.
     pub fn keep_back(&mut self, now: Duration, from: usize, until: Duration, bytes: u64) -> u64 {
         let rate = self.rate(from);
@@ -130,18 +130,18 @@ impl Net {
         (unsent.as_nanos() * u128::from(rate) / 1_000_000_000) as u64
     }
 
-    /// The receiver has let go of a stream: what is still on the way does not keep its line busy.
+    /// Frees the receiver's link of the `bytes` of a closed stream that are under way.
     pub fn take_back(&mut self, to: usize, bytes: u64) {
         let busy = transmission(bytes, self.rate(to));
         self.ingress_free[to] = self.ingress_free[to].saturating_sub(busy);
     }
 
-    /// The rate a lone transfer between the two moves at.
+    /// The rate of a single transfer between two nodes.
     pub fn bytes_per_s(&self, from: usize, to: usize) -> u64 {
         self.rate(from).min(self.rate(to))
     }
 
-    /// The longest way and the fastest line: where sending to several at a time is worth most.
+    /// The longest latency and the fastest link. With these, sending to several receivers at a time gains most.
     pub fn best_case(&self) -> (Duration, u64) {
         let longest = self.plan.latency.iter().flatten().max().copied().unwrap_or_default();
         let fastest = self.plan.bytes_per_s.iter().max().copied().unwrap_or(1);
@@ -152,12 +152,12 @@ impl Net {
         (self.plan.bytes_per_s[node] / self.slowness[node]).max(1)
     }
 
-    /// Whether nothing gets from one node to the other.
+    /// Whether messages from one node to the other are held up.
     pub fn is_cut(&self, from: usize, to: usize) -> bool {
         self.dark[from] || self.dark[to] || self.cuts.values().any(|cut| cut.stops(from, to))
     }
 
-    /// Whether two nodes cannot speak with each other.
+    /// Whether two nodes cannot reach each other in at least one direction.
     pub fn is_apart(&self, one: usize, other: usize) -> bool {
         self.is_cut(one, other) || self.is_cut(other, one)
     }
@@ -166,7 +166,7 @@ impl Net {
         self.cuts.insert(id, Cut { side, one_way });
     }
 
-    /// Which pairs a cut that still stands separates.
+    /// Whether this cut still exists and separates the two nodes.
     pub fn separates(&self, id: TroubleId, one: usize, other: usize) -> bool {
         self.cuts.get(&id).is_some_and(|cut| cut.side[one] != cut.side[other])
     }
@@ -192,7 +192,7 @@ impl Net {
         self.slowness[node] = times;
     }
 
-    /// Everything passing is past; hosts without power stay so.
+    /// Ends all temporary troubles. Hosts without power stay so.
     pub fn heal(&mut self) {
         self.cuts.clear();
         self.spikes.clear();

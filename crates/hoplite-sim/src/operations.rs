@@ -1,5 +1,5 @@
-//! Measures each operation on a large cluster or beside many objects, and the longest turns of a core meanwhile. It
-//! checks no rules; `bare` says what is simulated.
+//! Measures each operation on a large cluster or beside many objects, and the longest turns of a core in that time. It
+//! checks no rules. `bare` explains what is simulated.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,59 +10,59 @@ use hoplite_types::{limits, Blob, Dtype, FoldOrder, Header, ObjectId, Op, Shard}
 pub use crate::bare::Links;
 use crate::bare::{least, Bare, Turn};
 
-/// Of objects that there are many of.
+/// Size of the many small objects.
 const SMALL_BYTES: usize = 100;
 
-/// Of objects that are timed one after the other.
+/// Size of the objects that are timed one after the other.
 const TIMED_BYTES: usize = 1 << 10;
 
-/// How many of those.
+/// Number of objects that are timed one after the other.
 const TIMED: usize = 50;
 
-/// Puts that each of the filling clients has under way.
+/// Puts that each filling client has under way at a time.
 const UNDER_WAY: usize = 64;
 
-/// At most so many fill.
+/// Most clients that fill the cluster.
 const FILLERS: usize = 16;
 
 /// Nodes that start at the same time while the cluster forms.
 const START_TOGETHER: usize = 32;
 
-/// How long nodes may take to find each other, and how long everything comes to rest after something happened.
+/// Longest time until all nodes know each other, and the time to settle after an event.
 const FORM_WITHIN: Duration = Duration::from_secs(600);
 const REST: Duration = Duration::from_secs(3);
 
-/// Round trips after a death go on for so long.
+/// How long round trips are measured after a death.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// Normal again is at most so many times the median from before.
+/// A round trip is normal again if it takes at most so many times the earlier median.
 const NORMAL: u32 = 2;
 
-/// No turn of a control loop is to take longer.
+/// Longest promised turn of a control loop.
 const TURN_PROMISED: Duration = Duration::from_millis(10);
 
-/// What is measured.
+/// The cluster, and what to measure on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub nodes: usize,
-    /// Small objects that are there in all.
+    /// Number of small objects in the cluster.
     pub objects: usize,
-    /// Of the object that is broadcast and reduced; 0: neither is measured.
+    /// Size of the object that is broadcast and reduced. 0: neither is measured.
     pub collective_bytes: u64,
     pub links: Links,
-    /// The same is done so often, and of each turn the shortest time counts.
+    /// How often all is repeated. The shortest time of each turn counts.
     pub repeats: usize,
 }
 
-/// What one operation took.
+/// The times of one operation.
 #[derive(Clone, Debug)]
 pub struct Took {
     operation: &'static str,
-    /// On the simulated clock.
+    /// Time on the simulated clock.
     time: Duration,
-    /// Of a death: the longest round trip.
+    /// For a death: the longest round trip.
     worst: Duration,
-    /// Of all cores together, on this machine.
+    /// Processor time of all cores together on this machine.
     cores: Duration,
     turns: Vec<Turn>,
 }
@@ -84,7 +84,7 @@ impl fmt::Display for Took {
     }
 }
 
-/// All operations. An error if one of them fails.
+/// Measures all operations. An error if one of them fails.
 pub fn measure(setting: Setting) -> Result<Vec<Took>, String> {
     let mut runs = (0..setting.repeats.max(1)).map(|_| once(setting)).collect::<Result<Vec<_>, _>>()?;
     let mut all = runs.pop().expect("one at least");
@@ -119,7 +119,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Notes what was done since this was last called.
+    /// Records an operation and the turns since the last call of this.
     fn note(&mut self, operation: &'static str, time: Duration, worst: Duration) {
         let cores = self.bare.busy - self.busy;
         self.busy = self.bare.busy;
@@ -160,7 +160,7 @@ impl Bench {
         self.bare.run_for(REST)
     }
 
-    /// All the objects that are to be there. The time is one object's share.
+    /// Puts all small objects. The time is one object's share.
     fn fill(&mut self) -> Result<(), String> {
         let fillers = self.setting.nodes.min(FILLERS);
         let began = self.bare.now();
@@ -179,7 +179,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Medians over objects that are put on one node and got on another.
+    /// Measures medians over objects that are put on one node and got on another.
     fn put_get_delete(&mut self) -> Result<(), String> {
         let names: Vec<_> = (0..TIMED).map(|number| format!("timed-{number}")).collect();
         let mut times = Vec::new();
@@ -244,7 +244,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Until a new node serves a get; then until everything is at rest again.
+    /// Measures the time until a new node serves a get, and then lets the cluster settle.
     fn join(&mut self) -> Result<(), String> {
         self.bare.call(0, small("for the newcomer", TIMED_BYTES))?;
         self.note("before the join", Duration::ZERO, Duration::ZERO);
@@ -257,7 +257,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Round trips of objects in a shard of the dead node's and of others, from its death on.
+    /// Measures round trips after a death, of objects in a shard of the dead node and in other shards.
     fn death(&mut self) -> Result<(), String> {
         let (victim, shard) = self.victim()?;
         let mut names = (0..).map(|number| format!("trip-{number}")).filter(|name| {
@@ -293,7 +293,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Deletes all of the many objects, as many at once as one call may be about. The time is one object's share.
+    /// Deletes all small objects, as many per call as a call allows. The time is one object's share.
     fn clear(&mut self) -> Result<(), String> {
         let began = self.bare.now();
         let ids: Vec<_> =
@@ -307,7 +307,7 @@ impl Bench {
         Ok(())
     }
 
-    /// A node that owns a shard, and is neither of those that make round trips.
+    /// A node that owns a shard and takes no part in the round trips.
     fn victim(&mut self) -> Result<(usize, Shard), String> {
         for number in 0..1000 {
             let name = format!("sought-{number}");

@@ -1,4 +1,4 @@
-//! The phases of a run: until the faults are over, until all calls that can end have ended, until nothing is left.
+//! The phases of a run: the faults end, then all calls end that can, then everything is deleted.
 
 use std::time::Duration;
 
@@ -16,50 +16,50 @@ use crate::task::{Outcome, Spec, Task};
 use crate::workload::{Shape, StoreSpace};
 use crate::world::World;
 
-/// How long nodes may take to find each other.
+/// Longest time until all nodes know each other.
 const JOIN_WITHIN: Duration = Duration::from_secs(20);
 
-/// ... in a large cluster, of more nodes than this: one that was slow has first to work off what all others said
-/// to it meanwhile, one message after the other.
+/// A cluster of more nodes than this is large and gets more time. A node that was slow first handles the messages of
+/// all others, one after the other.
 const LARGE: usize = 24;
 const JOIN_WITHIN_LARGE: Duration = Duration::from_secs(60);
 
-/// After the last planned start, everything that can finish has finished by then.
+/// Longest time, after the last planned start, until all tasks end that can.
 const FINISH_WITHIN: Duration = Duration::from_secs(60);
 
-/// What may still be under way when the last answer is there: releases, trailers, withdrawals.
+/// Time for messages that are under way after the last answer: releases, trailers, withdrawals.
 const SETTLE: Duration = Duration::from_secs(4);
 
-/// Records that were taken or handed over late end this much later.
+/// How much later records may expire that were made or handed over late.
 const MEMORY_MARGIN: Duration = Duration::from_secs(60);
 
-/// After a long sleep, nodes find each other again, and forget.
+/// Time after a long sleep for nodes to find each other again and to forget.
 const AWAKE: Duration = Duration::from_secs(10);
 
-/// An object nobody remembers is waited for in vain this long.
+/// Time-out of a call for an object that no node remembers.
 const GRAVE_SILENCE: Duration = Duration::from_millis(100);
 
-/// So many names are used again at most, for contents that no other object has had.
+/// Most names that are used again for new contents, and the size of these.
 const NAMED_ANEW: usize = 3;
 const ANEW_BYTES: u64 = 11;
 
-/// So many of many small objects are asked for everywhere, and so many of those that were deleted.
+/// Number of members of masses that every node is asked for, and of deleted members.
 const SAMPLE: usize = 200;
 const SAMPLE_OF_DEAD: usize = 50;
 
-/// ... and so many are deleted at the end in one call.
+/// Most members that one call deletes at the end.
 const DELETED_AT_ONCE: u32 = 4_000;
 
-/// How much longer everything may take for each of them.
+/// Additional time to finish for each member of a mass.
 const FINISH_PER_MEMBER: Duration = Duration::from_millis(2);
 
-/// How often the run looks whether all tasks are over.
+/// Interval of the checks whether all tasks are over.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// ... or whether nothing is on its way at a moment.
+/// Interval of the checks whether nothing is under way.
 const LOOK_CLOSELY_EVERY: Duration = Duration::from_micros(100);
 
-/// A run, once its world and its script are there.
+/// A run with its world and its script.
 pub struct Run<'a> {
     pub world: &'a mut World,
     pub shape: &'a Shape,
@@ -92,8 +92,8 @@ impl Run<'_> {
         self.outlive_memories()
     }
 
-    /// What was put on a node may be on its way back there: a pull that was not listened to is noticed when its
-    /// stream has stood still.
+    /// Waits until every living node has the objects that were put on it. A copy may still be on its way back to the
+    /// node: a lost pull is noticed only when its stream has stalled.
     fn keep_promises(&mut self) -> Result<(), String> {
         let until = self.world.now() + self.world.time_to_notice_stalls();
         while self.world.judge_promises().is_err() && self.world.now() < until {
@@ -103,14 +103,14 @@ impl Run<'_> {
         self.world.judge_promises()
     }
 
-    /// As a task framework does: what is lost, or was never made because its maker died, is made again.
-    /// Then everybody who waits for it must have it.
+    /// Makes lost objects again, as a task framework does, and objects whose maker died. Then all calls that wait for
+    /// them must end.
     fn remake(&mut self) -> Result<(), String> {
         self.finish()?;
         if self.shape.space == StoreSpace::Tight {
             return Ok(());
         }
-        // A reduction that was given up holds its target's id until nodes that were cut off have heard of it.
+        // An abandoned reduction keeps its target's id until nodes that were cut off have heard of its end.
         settle(self.world)?;
         for spec in std::mem::take(&mut self.script.makers) {
             let Some(object) = spec.made() else { continue };
@@ -118,7 +118,7 @@ impl Run<'_> {
             if standing.has(object) || standing.is_doomed(object) || self.world.is_being_made(object) {
                 continue;
             }
-            // Another first k of n would be another object under the same name.
+            // A reduction of k of n may take other sources now, which would be another object under the same name.
             let same_again = match &spec {
                 Spec::Reduce { sources, num_objects, .. } => {
                     sources.len() == *num_objects as usize || !self.world.model.was_sealed(object)
@@ -128,7 +128,7 @@ impl Run<'_> {
             if same_again {
                 let clients = fresh_clients(self.world);
                 let client = *self.rng.pick(&clients);
-                // A reduction whose caller was told that its time is up may be done a moment later.
+                // A reduction may complete a moment after its caller's time-out.
                 let is_reduction = matches!(spec, Spec::Reduce { .. });
                 let is_late = is_reduction && self.world.ran_out_of_time(object);
                 let late = is_late.then_some(ErrorKind::AlreadyExists);
@@ -141,7 +141,7 @@ impl Run<'_> {
         self.finish()
     }
 
-    /// Until every task is over that can be.
+    /// Runs until every task is over that can end.
     fn finish(&mut self) -> Result<(), String> {
         let members = self.world.model.members() as u32;
         let until = self.world.now() + FINISH_WITHIN + FINISH_PER_MEMBER * members;
@@ -157,7 +157,7 @@ impl Run<'_> {
         }
     }
 
-    /// What stands on a living node, and is not deleted, can be had everywhere.
+    /// Every node can get each object that a living node has and that is not deleted.
     fn look_everywhere(&mut self) -> Result<(), String> {
         if self.shape.space == StoreSpace::Tight {
             return Ok(());
@@ -169,7 +169,7 @@ impl Run<'_> {
         for id in members.into_iter().filter(|id| !standing.is_doomed(*id)).take(SAMPLE) {
             match standing.has(id) {
                 true => there.push(id),
-                // The nodes that it was put on do not live: `judge_promises`.
+                // The nodes that it was put on are dead: see `judge_promises`.
                 false => self.world.excuses.count(Excuse::NodeDied),
             }
         }
@@ -182,8 +182,8 @@ impl Run<'_> {
         self.finish()
     }
 
-    /// What was deleted cannot be had, nor put again, anywhere. Where nodes ended, those that knew of
-    /// the deletion may be among them: then it is only as if the object had never been.
+    /// No node can get or put a deleted object. If nodes have ended, all nodes that knew of the deletion may be among
+    /// them. Calls may then time out, as for an object that never existed.
     fn ask_for_the_dead(&mut self) -> Result<(), String> {
         let standing = self.world.standing();
         let (mut members, mut deleted): (Vec<_>, Vec<_>) = standing
@@ -202,7 +202,7 @@ impl Run<'_> {
                 let is_put = all_know && self.world.model.size(id).is_none();
                 for spec in [Some(get), Some(put).filter(|_| is_put)].into_iter().flatten() {
                     let mut task = Task::new(client, spec).may_fail(&[ErrorKind::Deleted]);
-                    // A store that is full for good has no space even for a put that is refused.
+                    // A store that stays full has no space even for a put that will be refused.
                     if !all_know || self.shape.space == StoreSpace::Tight {
                         task = task.within(GRAVE_SILENCE);
                         task = task.may_fail(&[ErrorKind::TimedOut, ErrorKind::StoreFull]);
@@ -221,9 +221,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// When every tombstone and every record has had its time, nobody remembers anything.
+    /// When all tombstones and records have expired, no node remembers anything.
     fn outlive_memories(&mut self) -> Result<(), String> {
-        // What says how long something is still to be remembered must not be on its way meanwhile.
+        // Messages that carry the age of a record must not be under way during the sleep.
         let until = self.world.now() + SETTLE;
         while self.world.is_busy() && self.world.now() < until {
             self.world.run_until(self.world.now() + LOOK_CLOSELY_EVERY);
@@ -235,8 +235,8 @@ impl Run<'_> {
         self.name_anew()
     }
 
-    /// A name of which nobody remembers that it was deleted is one like any other: what is put under it stays, and
-    /// can be had everywhere.
+    /// A name whose deletion is forgotten can be used like any other. A new put under it stays, and every node can get
+    /// it.
     fn name_anew(&mut self) -> Result<(), String> {
         if self.shape.space == StoreSpace::Tight {
             return Ok(());
@@ -258,7 +258,7 @@ impl Run<'_> {
         self.finish()
     }
 
-    /// Deletes everything; afterwards no node may hold or remember anything but tombstones.
+    /// Deletes everything. After that, nodes may hold and remember only tombstones.
     fn clean_up(&mut self) -> Result<(), String> {
         let clients = fresh_clients(self.world);
         if !self.script.ids.is_empty() {
@@ -288,7 +288,7 @@ impl Run<'_> {
         for task in asked {
             if let Some(Outcome::Status(status)) = &self.world.task(task).outcome {
                 judge_status(status)?;
-                // Where datagrams get lost a living member may be suspected at any moment.
+                // If datagrams get lost, a living member may be suspected at any moment.
                 if status.members.len() != living && !self.shape.faults.has(Class::Datagram) {
                     return Err(format!("{} members instead of {living}: {status:?}", status.members.len()));
                 }
@@ -302,7 +302,7 @@ fn check(world: &World) -> Result<(), String> {
     world.violation().map_or(Ok(()), |what| Err(what.to_owned()))
 }
 
-/// Until every node knows every other.
+/// Runs until every node knows every other.
 pub fn join(world: &mut World) -> Result<(), String> {
     let until = world.now() + if world.nodes.len() > LARGE { JOIN_WITHIN_LARGE } else { JOIN_WITHIN };
     while !world.all_joined() {
@@ -315,14 +315,14 @@ pub fn join(world: &mut World) -> Result<(), String> {
     Ok(())
 }
 
-/// Nodes find each other again, and everything comes to rest.
+/// Runs until nodes know each other again and nothing is under way.
 fn settle(world: &mut World) -> Result<(), String> {
     join(world)?;
     world.run_until(world.now() + SETTLE);
     check(world)
 }
 
-/// One client per living node, for the questions at the end.
+/// Connects one client per living node, for the checks at the end.
 fn fresh_clients(world: &mut World) -> Vec<ClientId> {
     let living: Vec<_> = (0..world.node_count()).filter(|index| world.is_alive(*index)).collect();
     living.into_iter().map(|index| world.connect(index)).collect()

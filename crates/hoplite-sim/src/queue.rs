@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Events in order of time; those of one moment in the order they were pushed.
+/// Events ordered by time, and for equal times in the order in which they were pushed.
 #[derive(Debug)]
 pub struct Queue<E> {
     now: Duration,
@@ -23,7 +23,7 @@ impl<E> Queue<E> {
         self.now
     }
 
-    /// Lets `event` happen at `at`, or now if that is past.
+    /// Schedules `event` at `at`, or now if that is past.
     pub fn push(&mut self, at: Duration, event: E) {
         self.pushed += 1;
         self.events.insert((at.max(self.now), self.pushed), event);
@@ -36,18 +36,18 @@ impl<E> Queue<E> {
         Some(event)
     }
 
-    /// When the next event happens.
+    /// The time of the next event.
     pub fn next_at(&self) -> Option<Duration> {
         self.events.keys().next().map(|(at, _)| *at)
     }
 
-    /// Moves the clock on without an event; it must not jump over one.
+    /// Advances the clock without an event. It must not pass one.
     pub fn idle_until(&mut self, at: Duration) {
         assert!(self.next_at().is_none_or(|next| next >= at), "an event would be jumped over");
         self.now = self.now.max(at);
     }
 
-    /// Moves the clock on over everything that was to happen meanwhile: it happens late.
+    /// Advances the clock past scheduled events, which then happen late.
     pub fn jump(&mut self, by: Duration) {
         self.now += by;
     }

@@ -14,7 +14,7 @@ impl SimRng {
         SimRng(Pcg64Mcg::seed_from_u64(seed))
     }
 
-    /// SimRng of their own for one purpose, so that more throws there do not shift those here.
+    /// A separate stream for one purpose. More choices from it do not change the choices of this stream.
     pub fn split(&mut self) -> Self {
         SimRng::new(self.0.next_u64())
     }

@@ -17,21 +17,21 @@ use crate::world::{Stats, World};
 
 pub use crate::script::Keep;
 
-/// What a run came to.
+/// The result of a run.
 pub struct Report {
     pub seed: u64,
     pub shape: String,
-    /// The tasks and faults that took part.
+    /// Descriptions of the tasks and faults that took part.
     pub items: Vec<String>,
-    /// Their numbers.
+    /// The numbers of these tasks and faults.
     pub kept: Vec<usize>,
     pub stats: Stats,
     pub judged: u64,
-    /// How many small objects there were besides the others.
+    /// The number of members of masses.
     pub members: u64,
     pub excuses: Excuses,
     pub coverage: Table,
-    /// Equal for runs that were equal line by line.
+    /// A hash that is equal for runs that are equal line by line.
     pub log_hash: u64,
     pub log_lines: u64,
     pub failure: Option<Failure>,
@@ -64,11 +64,11 @@ impl fmt::Display for Report {
     }
 }
 
-/// Which worlds may be drawn.
+/// Switches that select the worlds to draw.
 #[derive(Clone, Copy, Debug)]
 pub struct Switches {
     pub faults: FaultSwitches,
-    /// Only those with ten thousand small objects or more.
+    /// Only worlds with ten thousand small objects or more.
     pub masses: bool,
 }
 
@@ -78,7 +78,7 @@ impl From<FaultSwitches> for Switches {
     }
 }
 
-/// As [`run`], without a log; a world that fails is run again with it.
+/// As [`run`], without a log. If the world fails, it is run again with a log.
 pub fn run_and_tell(seed: u64, switches: impl Into<Switches>, keep: &Keep, tail_lines: usize) -> Report {
     let switches = switches.into();
     let report = run(seed, switches, keep, None);
@@ -88,8 +88,8 @@ pub fn run_and_tell(seed: u64, switches: impl Into<Switches>, keep: &Keep, tail_
     }
 }
 
-/// Runs the world this seed draws, with all of its items or those that are kept; a failure comes
-/// with the last `tail_lines` of the log, which is not written without them.
+/// Runs the world that this seed draws, with all items or those in `keep`. A failure has the last `tail_lines` of the
+/// log. Without `tail_lines` no log is written.
 pub fn run(seed: u64, switches: impl Into<Switches>, keep: &Keep, tail_lines: Option<usize>) -> Report {
     let switches = switches.into();
     let mut rng = SimRng::new(seed);
@@ -134,12 +134,12 @@ pub fn run(seed: u64, switches: impl Into<Switches>, keep: &Keep, tail_lines: Op
 }
 
 thread_local! {
-    /// Where this thread's run panicked.
+    /// The place where this thread's run panicked.
     static PANICKED_AT: RefCell<String> = const { RefCell::new(String::new()) };
     static LISTENING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Panics of a run are told with its report and nowhere else, unless a backtrace is asked for.
+/// Records panics for the report of the run. They are printed only if a backtrace is asked for.
 fn listen_for_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

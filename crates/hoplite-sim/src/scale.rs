@@ -1,4 +1,4 @@
-//! Measures how long one collective takes over many undisturbed nodes. It is no test.
+//! Measures the time of one collective over many nodes without faults. It is not a test.
 //!
 //! All links have the same latency and rate, and processing takes no time beyond the latency. So the result depends on
 //! the decisions of the real core.
@@ -13,30 +13,30 @@ use crate::phases::join;
 use crate::task::{Ending, Outcome, Spec, Task, TaskId};
 use crate::world::{Clocks, Means, Plan, World};
 
-/// As `hoplite-node`'s data plane cuts objects.
+/// Grains of an object, as in `hoplite-node`'s data plane.
 const GRAINS_PER_OBJECT: u64 = 512;
 
-/// What the kernel's buffers hold between two nodes, about.
+/// About the size of the kernel's buffers between two nodes.
 const WINDOW: u64 = 256 << 10;
 
-/// Longest that one of them may take.
+/// Longest time of one collective.
 const WITHIN: Duration = Duration::from_secs(600);
 
-/// Links are measured by what crosses them: the first rounds are not what a cluster does that has been up for long.
+/// Rounds that are run; the last one counts. Nodes measure links by their traffic, so first rounds are not typical.
 const ROUNDS: usize = 3;
 
 const DTYPE: Dtype = Dtype::F32;
 
-/// What is measured.
+/// The collective to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Collective {
-    /// One node has the object; ends when all others have it.
+    /// One node has the object. The collective ends when all others have it.
     Broadcast,
-    /// Every node has a source; ends when the first node has their sum.
+    /// Every node has a source. The collective ends when the first node has their sum.
     Reduce,
 }
 
-/// The cluster, and the object that is moved.
+/// The cluster and the size of the object.
 #[derive(Clone, Copy, Debug)]
 pub struct Cluster {
     pub nodes: usize,
@@ -62,7 +62,7 @@ pub fn measure(collective: Collective, cluster: Cluster) -> Result<Duration, Str
 fn plan(cluster: Cluster) -> Plan {
     Plan {
         nodes: cluster.nodes,
-        // A source, a partial sum and a result, and those of the round before.
+        // Room for a source, a partial sum and a result, of this round and of the one before.
         store_bytes: 8 * cluster.object_bytes,
         net: NetPlan::uniform(cluster.nodes, cluster.latency, cluster.bytes_per_s),
         grain_bytes: (cluster.object_bytes / GRAINS_PER_OBJECT)
@@ -140,7 +140,7 @@ fn start(world: &mut World, node: usize, spec: Spec) -> TaskId {
     world.plan_task(world.now(), Task::new(client, spec))
 }
 
-/// Lets the world run until the last of these is over.
+/// Runs the world until all these tasks are over.
 fn finish(world: &mut World, tasks: &[TaskId]) -> Result<(), String> {
     let until = world.now() + WITHIN;
     let is_over = |world: &World, task: &TaskId| world.task(*task).is_over();

@@ -1,4 +1,4 @@
-//! The drawn tasks and faults of a run, as a list of independent items. So a failing run can be repeated with fewer.
+//! The drawn tasks and faults of a run, as a list of independent items. A failing run can be repeated with fewer items.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,10 +14,10 @@ use crate::names::Names;
 use crate::task::{Spec, Task, TaskId};
 use crate::world::World;
 
-/// Something that is to happen; times count from the start of the run's tasks.
+/// A planned task or fault. Times count from the start of the run's tasks.
 #[derive(Debug)]
 pub enum Item {
-    /// A client starts on a task, and perhaps gives up on it later.
+    /// A client starts a task, and may cancel it later.
     Task {
         at: Duration,
         task: Box<Task>,
@@ -29,7 +29,7 @@ pub enum Item {
     },
 }
 
-/// Everything a run is about.
+/// The plan of a run.
 #[derive(Default)]
 pub struct Script {
     pub names: Names,
@@ -37,21 +37,21 @@ pub struct Script {
     /// The node of each client.
     pub clients: Vec<usize>,
     pub items: Vec<Item>,
-    /// Everything to be deleted at the end.
+    /// Objects to delete at the end.
     pub ids: Vec<ObjectId>,
-    /// ... and many small ones.
+    /// Masses of small objects to delete at the end.
     pub masses: Vec<Mass>,
-    /// Objects that nobody deletes before.
+    /// Objects that no task deletes before the end.
     pub lasting: Vec<ObjectId>,
-    /// What makes the objects of this run, in an order in which it can be done again.
+    /// Calls that make the objects of this run, in an order in which they can be repeated.
     pub makers: Vec<Spec>,
-    /// When the last fault strikes.
+    /// The time of the last fault.
     pub last_strike: Duration,
-    /// When the last fault is over.
+    /// The time by which the last fault has ended.
     pub quiet_after: Duration,
 }
 
-/// Which items of a script take part.
+/// The items of a script that take part; `None`: all.
 pub type Keep = Option<BTreeSet<usize>>;
 
 impl Script {
@@ -64,13 +64,13 @@ impl Script {
         ClientId(client as u64 + 1)
     }
 
-    /// Drops the items that do not take part; their numbers stay free.
+    /// The numbers of the items that take part.
     pub fn kept(&self, keep: &Keep) -> Vec<usize> {
         let kept = |item: &usize| keep.as_ref().is_none_or(|keep| keep.contains(item));
         (0..self.items.len()).filter(kept).collect()
     }
 
-    /// Lets everything that takes part happen in `world`, from now on.
+    /// Plans all items that take part in `world`, from now on.
     pub fn play(&mut self, world: &mut World, keep: &Keep) {
         let start = world.now();
         for index in &self.clients {
@@ -91,7 +91,7 @@ impl Script {
         world.plan_end_of_faults(start + self.last_strike, start + self.quiet_after);
     }
 
-    /// One line per item that takes part, to be read beside the log.
+    /// One line for each item that takes part, to be read together with the log.
     pub fn describe(&self, keep: &Keep) -> Vec<String> {
         self.kept(keep).into_iter().map(|number| format!("{number:>4}: {}", self.items[number])).collect()
     }

@@ -1,4 +1,4 @@
-//! The tasks of clients: each is one call, with the steps that belong to it.
+//! The tasks of clients. A task is one call and its steps.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use hoplite_types::{CopyId, Dtype, Error, ErrorKind, NodeId, ObjectId, Op};
 
 use crate::masses::Stretch;
 
-/// One task of a client; numbered across the world.
+/// One task of a client. Numbers are unique in the world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct TaskId(pub u64);
 
-/// How a put ends.
+/// The end of a put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
     Seal,
-    /// Gives up after so many bytes.
+    /// The client aborts after so many bytes.
     AbortAt(u64),
-    /// Writes so many bytes and then nothing, until it is told to go on.
+    /// The client stops after so many bytes until it is told to go on.
     HoldAt(u64),
-    /// Its client dies after so many bytes.
+    /// The client dies after so many bytes.
     DieAt(u64),
 }
 
 #[derive(Clone, Debug)]
 pub enum Spec {
-    /// Create, write in pieces with pauses, end.
+    /// Create an object, write it in pieces with pauses, and end the put.
     Put {
         id: ObjectId,
         size: u64,
@@ -34,9 +34,9 @@ pub enum Spec {
         piece: u64,
         pause: Duration,
         ending: Ending,
-        /// Which of several contents of this size.
+        /// The number of the content, if there are several of this size.
         variant: u8,
-        /// How long after its last write the client keeps the memory; `None`: it does not ask for that.
+        /// How long after its last write the client keeps the memory. `None`: the client does not ask to keep it.
         keep: Option<Duration>,
     },
     PutSmall {
@@ -45,14 +45,14 @@ pub enum Spec {
         dtype: Option<Dtype>,
         variant: u8,
     },
-    /// Get, keep the view for a while, release it. A partial get is read as it grows.
+    /// Get an object, hold the view for a while, release it. The copy of a partial get is read as it grows.
     Get {
         id: ObjectId,
         partial: bool,
         fail_if_lost: bool,
         hold: Duration,
     },
-    /// Put many small objects, so many at a time.
+    /// Put many small objects, a limited number at a time.
     PutMany {
         stretch: Stretch,
         size: u64,
@@ -61,7 +61,7 @@ pub enum Spec {
     Delete {
         ids: Vec<ObjectId>,
     },
-    /// In one call.
+    /// Delete many objects in one call.
     DeleteMany {
         stretch: Stretch,
     },
@@ -88,11 +88,11 @@ pub enum Spec {
     Status,
 }
 
-/// What has become of a task.
+/// The outcome of a task.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     Done,
-    /// The sealed content was seen and was right.
+    /// The client saw the sealed content, and it was right.
     Viewed,
     Reduced,
     Ready,
@@ -100,11 +100,11 @@ pub enum Outcome {
     Status(Box<Status>),
     Failed(Error),
     Cancelled,
-    /// Its client is gone.
+    /// The client has died, or its node has.
     Vanished,
 }
 
-/// Where a task is.
+/// The phase of a task.
 ///
 /// ```text
 /// Waiting ─> Calling ─> Writing ─> Calling(seal/abort) ─> Over
@@ -115,7 +115,7 @@ pub enum Outcome {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Phase {
     Waiting,
-    /// `timed`: the task's time-out is running.
+    /// Waits for an answer. `timed`: the task's time-out is running.
     Calling {
         call: u64,
         timed: bool,
@@ -154,20 +154,20 @@ pub struct Task {
     pub client: ClientId,
     pub spec: Spec,
     pub timeout: Option<Duration>,
-    /// Failures that are fine; any other fails the run.
+    /// Errors that are accepted. Any other error fails the run.
     pub may_fail: Vec<ErrorKind>,
     pub phase: Phase,
     pub started: Duration,
     pub outcome: Option<Outcome>,
-    /// The copy whose memory its client keeps, and how much it has written there.
+    /// The copy whose memory the client keeps, and the bytes that it has written there.
     pub kept: Option<(CopyId, u64)>,
-    /// What to do when the object it is about is lost, before asking for it again.
+    /// How to make the object again if it is lost, before the call is repeated.
     pub remake: Option<Spec>,
     pub remakes: u32,
 }
 
 impl Spec {
-    /// Every object it is about, once.
+    /// Every object of the task, once.
     pub fn objects(&self) -> Vec<ObjectId> {
         match self {
             Spec::Put { id, .. } | Spec::PutSmall { id, .. } | Spec::Get { id, .. } | Spec::Locate { id } => {
@@ -176,22 +176,22 @@ impl Spec {
             Spec::Delete { ids } | Spec::Wait { ids, .. } => ids.clone(),
             Spec::Reduce { target, sources, .. } => sources.iter().chain([target]).copied().collect(),
             Spec::DeleteMany { stretch } => stretch.ids().collect(),
-            // Each begins and ends for itself.
+            // Each of these puts is recorded on its own.
             Spec::PutMany { .. } | Spec::Prefetch { .. } | Spec::Status => Vec::new(),
         }
     }
 
-    /// Whether it waits for this object to come.
+    /// Whether the task waits for this object.
     pub fn gets(&self, object: ObjectId) -> bool {
         matches!(self, Spec::Get { id, .. } if *id == object)
     }
 
-    /// Whether it writes this object.
+    /// Whether the task writes this object.
     pub fn puts(&self, object: ObjectId) -> bool {
         matches!(self, Spec::Put { id, .. } | Spec::PutSmall { id, .. } if *id == object)
     }
 
-    /// The object that is there when this is done.
+    /// The object that exists when this task is done.
     pub fn made(&self) -> Option<ObjectId> {
         match self {
             Spec::Put { id, ending: Ending::Seal, .. } | Spec::PutSmall { id, .. } => Some(*id),
@@ -202,7 +202,7 @@ impl Spec {
 }
 
 impl Task {
-    /// The failures of a task that nothing stands in the way of: none.
+    /// A task that must not fail.
     pub fn new(client: ClientId, spec: Spec) -> Self {
         Task {
             client,
@@ -236,14 +236,14 @@ impl Task {
         self.timeout.is_some_and(|timeout| now >= self.started + timeout)
     }
 
-    /// The timeout to send now: what is left of the task's.
+    /// The time-out to send now: the rest of the task's.
     pub fn timeout_ms(&self, now: Duration) -> Option<u64> {
         self.timeout
             .map(|timeout| (self.started + timeout).saturating_sub(now).as_nanos().div_ceil(1_000_000) as u64)
     }
 }
 
-/// The request that is sent as it is: everything but puts.
+/// The request of a task that needs no further steps to send: all but puts.
 pub fn plain_request(spec: &Spec, timeout_ms: Option<u64>) -> Option<Request> {
     Some(match spec.clone() {
         Spec::Put { .. } | Spec::PutSmall { .. } | Spec::PutMany { .. } => return None,

@@ -8,17 +8,17 @@ use hoplite_types::CopyId;
 
 use super::{Bare, BareEvent};
 
-/// A call that was begun.
+/// A call that was started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Call(u64);
 
 pub(super) struct Answer {
     began: Duration,
-    /// When, and what copy it was of, or why it failed.
+    /// The time of the answer, and its copy or error.
     ended: Option<(Duration, Result<Option<CopyId>, String>)>,
 }
 
-/// Longest that calls may take, of the simulated time.
+/// Longest simulated time that calls may take.
 const WITHIN: Duration = Duration::from_secs(600);
 
 impl Bare {
@@ -30,7 +30,7 @@ impl Bare {
         Call(call)
     }
 
-    /// Lets time pass until all are answered: what each took, and what it was answered with. An error if one failed.
+    /// Runs until all calls are answered. Returns the time and the copy of each. An error if one failed.
     pub fn finish(&mut self, calls: &[Call]) -> Result<Vec<(Duration, Option<CopyId>)>, String> {
         let until = self.now() + WITHIN;
         let mut done = Vec::with_capacity(calls.len());
@@ -48,7 +48,7 @@ impl Bare {
         Ok(done)
     }
 
-    /// Lets time pass until this is answered; what it took.
+    /// Runs until this call is answered. Returns its time.
     pub fn call(&mut self, host: usize, request: Request) -> Result<Duration, String> {
         let call = self.ask(host, request);
         Ok(self.finish(&[call])?[0].0)
@@ -59,7 +59,7 @@ impl Bare {
             Reply::Failed(error) => Err(error.to_string()),
             Reply::Created { copy, .. } => Ok(Some(copy)),
             Reply::View { copy, .. } => {
-                // Whoever gets something here lets go of it at once.
+                // Clients release their views at once.
                 let request = Request::Release { copy };
                 let input = Input::Client { client, call: 0, request };
                 self.queue.push(self.now(), BareEvent::Report(index, Box::new(input)));

@@ -1,5 +1,5 @@
-//! Many real cores in a world of which only the times are simulated. It carries clusters and directories that are too
-//! large for a `World`, which moves all bytes and checks all rules.
+//! Many real cores in a world that simulates only times. It can hold clusters and directories that are too large for a
+//! `World`, which moves all bytes and checks all rules.
 //!
 //! - here: the queue, the inputs of the cores, messages and datagrams; `clients`: calls and their times
 //! - `streams`: when streams and folds end; `turns`: how long the turns of a core take on this machine
@@ -27,13 +27,13 @@ use streams::DataPlane;
 
 pub(crate) use turns::{least, Turn};
 
-/// Arenas are as large as whatever is put into them.
+/// The size of an arena. It is never full.
 const STORE_BYTES: u64 = 1 << 42;
 
 /// Seeds that a newcomer contacts.
 const SEEDS: usize = 3;
 
-/// About what a message takes on the wire besides its payload.
+/// About the bytes of a message on the wire without its payload.
 const MESSAGE_BYTES: u64 = 100;
 
 /// The links.
@@ -55,7 +55,7 @@ enum BareEvent {
         bytes: Vec<u8>,
     },
     Report(usize, Box<Input>),
-    /// A stream's last byte and its seal are there, or it broke.
+    /// A stream's last byte and its seal have arrived, or it broke.
     Arrived {
         to: usize,
         transfer: TransferId,
@@ -71,24 +71,24 @@ struct Host {
     data_plane: DataPlane,
     tick_at: Option<Duration>,
     members: usize,
-    /// Whom it has a control connection to.
+    /// The nodes that it has a control connection to.
     lines: BTreeSet<NodeId>,
     control_free: Duration,
     egress_free: Duration,
     ingress_free: Duration,
 }
 
-/// The cluster. Hosts are numbered as they came; a number is never used again.
+/// The cluster. Hosts are numbered in the order of their starts. A number is never used again.
 pub(crate) struct Bare {
     queue: Queue<BareEvent>,
     hosts: Vec<Host>,
     links: Links,
     answers: BTreeMap<u64, Answer>,
     calls: u64,
-    /// Who was told of objects of each shard last.
+    /// The node to which the last message about each shard went.
     owners: BTreeMap<Shard, NodeId>,
     turns: Vec<Turn>,
-    /// All that cores have taken.
+    /// Processor time of all cores together.
     pub busy: Duration,
 }
 
@@ -114,7 +114,7 @@ impl Bare {
         (0..self.hosts.len()).filter(|host| self.hosts[*host].alive).collect()
     }
 
-    /// A node starts; its number.
+    /// Starts a node. Returns its number.
     pub fn start(&mut self) -> usize {
         let index = self.hosts.len();
         let wall_ms = WALL_MS + self.now().as_millis() as u64;
@@ -137,7 +137,7 @@ impl Bare {
         index
     }
 
-    /// Its process dies. Who has a connection from or to it sees it break, dials again and is refused.
+    /// Kills a node's process. Nodes with a connection from or to it see it break, dial again and are refused.
     pub fn kill(&mut self, index: usize) {
         let gone = self.hosts[index].id;
         self.hosts[index].alive = false;
@@ -161,12 +161,12 @@ impl Bare {
         living.iter().all(|host| self.hosts[*host].members == living.len())
     }
 
-    /// Which node is told of objects of this shard, as far as anybody has told it.
+    /// The node to which messages about this shard go, if there was one.
     pub fn owner(&self, shard: Shard) -> Option<usize> {
         self.owners.get(&shard).map(|node| index_of(node.addr))
     }
 
-    /// Lets the next thing happen.
+    /// Handles the next event.
     pub fn step(&mut self) -> Result<(), String> {
         match self.queue.pop().ok_or("nothing is left to happen")? {
             BareEvent::Tick(index) => self.on_tick(index),
@@ -188,7 +188,7 @@ impl Bare {
         Ok(())
     }
 
-    /// The turns since this was last asked.
+    /// The turns since the last call of this.
     pub fn take_turns(&mut self) -> Vec<Turn> {
         std::mem::take(&mut self.turns)
     }
@@ -223,7 +223,7 @@ impl Bare {
     fn on_tick(&mut self, index: usize) {
         let now = self.now();
         let host = &mut self.hosts[index];
-        // An earlier one was armed since, and has come.
+        // This tick is out of date: an earlier one was armed since and has happened.
         if !host.alive || host.tick_at.is_none_or(|armed| armed > now) {
             return;
         }
@@ -264,7 +264,7 @@ impl Bare {
             Output::Fold { fold, out, rule, inputs } => self.fold(index, fold, out, rule, inputs),
             Output::AmendFold { fold, rule, added } => self.amend_fold(index, fold, rule, added),
             Output::StopFold { fold } => self.stop_fold(index, fold),
-            // Of bytes, only their end counts.
+            // Bytes are not simulated, only the ends of streams.
             Output::Write { .. }
             | Output::Advance { .. }
             | Output::Filled { .. }
@@ -296,7 +296,7 @@ impl Bare {
         if self.hosts[there].alive {
             return self.feed(there, Input::Peer { from, message });
         }
-        // Its host refuses the connection.
+        // The dead node's host refuses the connection.
         let (back, sender) = (self.now() + self.links.latency, index_of(from.addr));
         if self.hosts[sender].lines.remove(&to) {
             self.queue.push(back, BareEvent::Report(sender, Box::new(Input::PeerGone { node: to })));
@@ -314,5 +314,5 @@ impl Links {
     }
 }
 
-/// A fold's name, for `streams`.
+/// The id of a fold, for `streams`.
 type Fold = FoldId;

@@ -1,5 +1,5 @@
-//! Streams and folds, of which only the ends are simulated. A stream ends when its line could have carried all bytes
-//! and its source is sealed. So bytes pass through a chain without delay.
+//! Streams and folds. Only their ends are simulated: a stream ends when its links could have carried all bytes and its
+//! source is sealed. So bytes pass through a chain without delay.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ struct Sending {
     to: usize,
     transfer: TransferId,
     copy: CopyId,
-    /// Its line and the receiver's can have carried all of it by then.
+    /// The time by which the links of sender and receiver can have carried all bytes.
     carried: Duration,
     bytes: u64,
     over: Option<Result<(), Broken>>,
@@ -40,7 +40,7 @@ struct Folding {
     streams: Vec<TransferId>,
 }
 
-/// What the data plane of one node holds.
+/// The data plane of one node.
 #[derive(Default)]
 pub(super) struct DataPlane {
     copies: BTreeMap<CopyId, Held>,
@@ -236,7 +236,7 @@ impl Bare {
         }
     }
 
-    /// Streams from and to a node that died.
+    /// Breaks the streams from and to a node that died.
     pub(super) fn break_streams_of(&mut self, index: usize) {
         let own: Vec<_> = self.data_plane(index).sends.keys().copied().collect();
         own.into_iter().for_each(|send| self.break_send(index, send));

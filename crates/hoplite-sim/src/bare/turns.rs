@@ -9,11 +9,11 @@ use rustix::time::{clock_gettime, ClockId, Timespec};
 /// One call of `Core::handle`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
-    /// Of this thread's processor time: what the system gave to others meanwhile is not in it.
+    /// Processor time of this thread, without the time that the system gave to others.
     pub took: Duration,
-    /// By the clock on the wall.
+    /// Wall-clock time.
     pub passed: Duration,
-    /// What the core was told.
+    /// The input of the core.
     pub during: &'static str,
 }
 
@@ -30,8 +30,8 @@ fn processor_time() -> Duration {
     Duration::new(tv_sec as u64, tv_nsec as u32)
 }
 
-/// The same turns, done several times: of each the shortest times. What disturbed one of them, as memory that the
-/// system had to find first, is gone from that, and what the core itself takes is not.
+/// The shortest times of each turn over several equal runs. This removes disturbances of single runs, such as the
+/// allocation of memory by the system, and leaves the time of the core itself.
 pub(crate) fn least(mut runs: Vec<Vec<Turn>>) -> Result<Vec<Turn>, String> {
     let mut turns = runs.pop().unwrap_or_default();
     for run in runs {

@@ -17,19 +17,19 @@ struct Args {
     /// Bytes of the object, a multiple of 4.
     #[arg(long, default_value_t = 8 << 20)]
     bytes: u64,
-    /// One way, between any two nodes.
+    /// Latency one way between any two nodes, in microseconds.
     #[arg(long, default_value_t = 100)]
     latency_us: u64,
-    /// What a node can send, and receive, per second.
+    /// Bytes per second that a node can send, and receive.
     #[arg(long, default_value_t = 62_500_000)]
     bytes_per_s: u64,
-    /// Instead, a line of `key=value` for each operation: join, death, put and so on. Bytes are not moved.
+    /// Print instead a line of `key=value` for each operation: join, death, put and so on. No bytes are moved.
     #[arg(long)]
     operations: bool,
-    /// With `--operations`: numbers of small objects that are there in all.
+    /// With `--operations`: numbers of small objects in the cluster.
     #[arg(long, value_delimiter = ',', default_value = "1000")]
     objects: Vec<usize>,
-    /// With `--operations`: each turn's time is the shortest of so many repeats.
+    /// With `--operations`: the number of repeats. The shortest time of each turn counts.
     #[arg(long, default_value_t = 3)]
     repeats: usize,
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use hoplite_types::{Dtype, ObjectId, Op};
 
-/// Dtypes the simulation draws from: those whose folds are exact in any order.
+/// Dtypes that the simulation draws from. Their folds are exact in any order for the contents that [`super`] makes.
 pub const DTYPES: [Dtype; 6] = [Dtype::I8, Dtype::U16, Dtype::I32, Dtype::I64, Dtype::F32, Dtype::F64];
 
 macro_rules! integers {
@@ -51,7 +51,7 @@ macro_rules! elementwise {
     }};
 }
 
-/// The fold over all `parts`, at least one, of equal length.
+/// The fold over all `parts`. There is at least one part, and all have the same length.
 pub fn fold_all(op: Op, dtype: Dtype, parts: &[Rc<[u8]>]) -> Vec<u8> {
     match dtype {
         Dtype::I8 => integers!(i8, op, parts),
@@ -64,11 +64,11 @@ pub fn fold_all(op: Op, dtype: Dtype, parts: &[Rc<[u8]>]) -> Vec<u8> {
     }
 }
 
-/// How far sums of positive floats in different orders may be apart, in units of the last place of an `f32`; for an
-/// `f64` it is far too much, and still finds a source that is missing.
+/// Largest relative difference between sums of positive floats in different orders: 64 times the epsilon of `f32`. For
+/// `f64` it is far too large, but it still finds a missing source.
 const CLOSE: f64 = 64.0 * f32::EPSILON as f64;
 
-/// Whether two folds of the same floats are the same but for the order in which they were added.
+/// An error if two folds of the same floats differ by more than the order of the additions explains.
 pub fn judge_close(id: ObjectId, expected: &[u8], found: &[u8], dtype: Option<Dtype>) -> Result<(), String> {
     let floats = |bytes: &[u8]| -> Vec<f64> {
         match dtype {

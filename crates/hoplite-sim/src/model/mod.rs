@@ -13,10 +13,10 @@ use hoplite_types::{Dtype, Edition, Header, ObjectId, Op};
 use crate::masses::{member, Mass};
 use crate::rng::SimRng;
 
-/// Where the bytes of an object come from.
+/// The origin of an object's bytes.
 #[derive(Clone, Debug)]
 pub enum Origin {
-    /// Put by a client: the content follows from id, size and dtype.
+    /// A client put it. The content follows from id, size and dtype.
     Put { dtype: Option<Dtype> },
     /// The fold over `num_objects` of `sources`.
     Reduction { sources: Vec<ObjectId>, num_objects: usize, op: Op, dtype: Dtype, size: u64, fixed: bool },
@@ -26,31 +26,32 @@ pub enum Origin {
 #[derive(Default)]
 pub struct Model {
     origins: BTreeMap<ObjectId, Origin>,
-    /// Sources of each sealed reduction target, by edition; one set per edition, ever.
+    /// Sources of each sealed reduction target, by edition. An edition has one set of sources for ever.
     sealed: BTreeMap<(ObjectId, Option<Edition>), Vec<ObjectId>>,
     puts: BTreeMap<(ObjectId, u64, u8), Rc<[u8]>>,
-    /// Objects that are put with several contents of one size, and how many.
+    /// Objects that are put with several contents of one size, and the number of contents.
     variants: BTreeMap<ObjectId, u8>,
-    /// Floats whose sums depend on the order in which they are added, and what is reduced of them.
+    /// Floats whose sums depend on the order of the additions, and the results of reductions over them.
     inexact: BTreeSet<ObjectId>,
-    /// Objects of which there are two contents, one on either side of a split.
+    /// Objects with two contents, one on each side of a split.
     doubted: BTreeSet<ObjectId>,
-    /// What reductions come to over these sources; the sources of a sealed target never change.
+    /// Results of reductions, by target and sources. The sources of a sealed target never change.
     folds: BTreeMap<(ObjectId, Vec<ObjectId>), Rc<[u8]>>,
-    /// What was first sealed under an id.
+    /// The content that was sealed first under an id.
     contents: BTreeMap<ObjectId, Rc<[u8]>>,
-    /// Those that a client has looked at.
+    /// Objects that a client has read.
     seen: BTreeSet<ObjectId>,
-    /// Contents that could not be judged yet because a source is itself a target not heard of.
+    /// Contents that cannot be judged yet, because one of their sources is the target of a reduction that is still
+    /// unknown.
     postponed: Vec<(ObjectId, Vec<ObjectId>, Vec<u8>)>,
     masses: Vec<Mass>,
     pub judged: u64,
 }
 
-/// Where the bytes of one of many come from.
+/// The origin of a member of a mass.
 static MEMBER: Origin = Origin::Put { dtype: None };
 
-/// The header a put of `size` bytes of `dtype` carries.
+/// The header of a put of `size` bytes of `dtype`.
 pub fn header(dtype: Option<Dtype>, size: u64) -> Header {
     match dtype {
         Some(dtype) => Header::array(dtype, size / dtype.size() as u64),
@@ -67,7 +68,7 @@ impl Model {
         self.masses.push(mass);
     }
 
-    /// How many objects there are besides those that have names.
+    /// The number of objects without a name: the members of all masses.
     pub fn members(&self) -> u64 {
         self.masses.iter().map(|mass| u64::from(mass.count)).sum()
     }
@@ -77,7 +78,7 @@ impl Model {
         self.masses.iter().find(|mass| mass.number == number)
     }
 
-    /// The size of one of many.
+    /// The size of a member of a mass.
     pub fn member_size(&self, id: ObjectId) -> Option<u64> {
         self.mass_of(id).map(|mass| mass.size)
     }
@@ -97,7 +98,7 @@ impl Model {
         }
     }
 
-    /// The size of a reduction's target; a put has the size its client gives it.
+    /// The size of a reduction's target. `None` for a put, whose client chooses the size.
     pub fn size(&self, id: ObjectId) -> Option<u64> {
         match self.origin(id)? {
             Origin::Put { .. } => None,
@@ -105,31 +106,31 @@ impl Model {
         }
     }
 
-    /// Whether anybody ever sealed this reduction's target.
+    /// Whether this reduction's target was ever sealed.
     pub fn was_sealed(&self, id: ObjectId) -> bool {
         self.sealed.contains_key(&(id, None))
     }
 
-    /// Whether anybody ever sealed this object.
+    /// Whether this object was ever sealed.
     pub fn has_content(&self, id: ObjectId) -> bool {
         self.contents.contains_key(&id)
     }
 
-    /// Whether what is reduced of this object, or it was reduced to, is the same in any order.
+    /// Records whether reductions to or from this object give the same result in any order.
     pub fn expect_exact(&mut self, id: ObjectId, exact: bool) {
         if !exact {
             self.inexact.insert(id);
         }
     }
 
-    /// The object is put with so many contents of one size: any of them may be it.
+    /// Records that the object is put with `count` contents of one size. Any of them may become its content.
     pub fn expect_variants(&mut self, id: ObjectId, count: u8) {
         if count > 1 {
             self.variants.insert(id, count);
         }
     }
 
-    /// The bytes a put of `size` writes.
+    /// The bytes that a put of `size` writes.
     pub fn put_content(&mut self, id: ObjectId, size: u64, variant: u8) -> Rc<[u8]> {
         let dtype = self.dtype(id);
         let exact = !self.inexact.contains(&id);
@@ -140,13 +141,13 @@ impl Model {
         self.puts.entry((id, size, variant)).or_insert_with(fresh).clone()
     }
 
-    /// Which of several contents these bytes are, if there are several.
+    /// The number of the content that equals these bytes, if the object is put with several contents.
     pub fn variant_of(&mut self, id: ObjectId, bytes: &[u8]) -> Option<u8> {
         let count = self.variants.get(&id).copied()?;
         (0..count).find(|&variant| *self.put_content(id, bytes.len() as u64, variant) == *bytes)
     }
 
-    /// Takes note that `id` was sealed with `sources`; an error if it was with others before.
+    /// Records that `id` was sealed with `sources`. An error if it was sealed with other sources before.
     pub fn on_sealed(
         &mut self,
         id: ObjectId,
@@ -155,7 +156,7 @@ impl Model {
     ) -> Result<(), String> {
         let Some(origin) = self.origin(id) else { return Ok(()) };
         match origin {
-            // What came inline comes without its seal.
+            // Inline objects arrive without their seal.
             Origin::Reduction { size, .. } if sources.is_empty() && *size <= INLINE_BYTES_MAX => {
                 return Ok(())
             }
@@ -167,7 +168,7 @@ impl Model {
         }
         for key in [(id, edition), (id, None)] {
             let before = self.sealed.entry(key).or_insert_with(|| sources.to_vec());
-            // Another reduction of the same sources may fold them in another order.
+            // Another edition may fold the same sources in another order.
             let same = match key.1 {
                 Some(_) => before == sources,
                 None => BTreeSet::from_iter(before.iter()) == BTreeSet::from_iter(sources),
@@ -179,13 +180,13 @@ impl Model {
         Ok(())
     }
 
-    /// Compares sealed bytes of `id` with what they must be.
+    /// Compares sealed bytes of `id` with the expected ones.
     pub fn judge(&mut self, id: ObjectId, sources: &[ObjectId], bytes: &[u8]) -> Result<(), String> {
         if !self.knows(id) {
             return Ok(());
         }
         self.judged += 1;
-        // What was judged once stands, though a source of it is lost and made again over other ones.
+        // An earlier verdict stands, even if a source was lost since and made again over other sources.
         let was_judged = self.contents.get(&id).is_some_and(|known| **known == *bytes);
         if was_judged || self.is_in_doubt(id) || self.variant_of(id, bytes).is_some() {
             return Ok(());
@@ -211,8 +212,8 @@ impl Model {
         verdict
     }
 
-    /// What each writing of the object was sealed over. More than one differ only where the network was split, and of
-    /// some bytes nobody knows which they are.
+    /// The sources of each sealed writing of the object. They differ only after a split of the network. The edition of
+    /// some bytes is not known.
     fn sealed_writings(&self, id: ObjectId) -> Vec<Vec<ObjectId>> {
         let of_id = self.sealed.range((id, None)..).take_while(|((of, _), _)| *of == id);
         let mut writings: Vec<_> = of_id.map(|(_, over)| over.clone()).collect();
@@ -223,7 +224,7 @@ impl Model {
         }
     }
 
-    /// Whether its sum is made of inexact floats in any order.
+    /// Whether it is a sum, product or mean of inexact floats that were folded in order of arrival.
     fn depends_on_order(&self, id: ObjectId) -> bool {
         let in_any_order = matches!(
             self.origins.get(&id),
@@ -232,34 +233,34 @@ impl Model {
         in_any_order && self.inexact.contains(&id)
     }
 
-    /// Takes note of sealed bytes of `id`; an error if it was sealed with other bytes before, anywhere.
+    /// Records sealed bytes of `id`. An error if any node sealed other bytes before.
     pub fn on_content(&mut self, id: ObjectId, bytes: &[u8]) -> Result<(), String> {
         if member(id).is_some() {
-            // It can have one content only.
+            // A member of a mass has only one possible content.
             return Ok(());
         }
         let known = self.contents.entry(id).or_insert_with(|| bytes.into());
         same(id, known, bytes).map_err(|how| format!("two sealed contents: {how}"))
     }
 
-    /// What was first sealed under `id`.
+    /// The content that was sealed first under `id`.
     pub fn content_of(&self, id: ObjectId) -> Option<Rc<[u8]>> {
         self.contents.get(&id).cloned()
     }
 
-    /// What was sealed before is gone for good, with all who had it.
+    /// Replaces the content of `id`. All nodes that had the earlier content have died.
     pub fn replace_content(&mut self, id: ObjectId, sources: &[ObjectId], bytes: &[u8]) {
         self.contents.insert(id, bytes.into());
-        // What was folded over the old content is another thing.
+        // Cached folds over the old content are no longer valid.
         self.folds.clear();
-        // Who took a small one in beside the directory's word does not know what is in it.
+        // A node that got a small object inline does not know its sources.
         let known = self.sealed.remove(&(id, None)).filter(|_| !sources.is_empty());
         if known.is_some() {
             self.sealed.insert((id, None), sources.to_vec());
         }
     }
 
-    /// Both sides of a split made it: what it goes into is not judged.
+    /// Both sides of a split made this object. Reductions over it are not judged.
     pub fn doubt(&mut self, id: ObjectId) {
         self.doubted.insert(id);
     }
@@ -280,7 +281,7 @@ impl Model {
         })
     }
 
-    /// What was known of this name is forgotten: bytes are put under it that nobody has seen.
+    /// Forgets all about this name. A new content is put under it.
     pub fn begin_anew(&mut self, id: ObjectId) {
         self.forget_content(id);
         self.origins.insert(id, Origin::Put { dtype: None });
@@ -296,18 +297,18 @@ impl Model {
         self.seen.insert(id);
     }
 
-    /// What was put and sealed under `id`, if nobody has looked at it.
+    /// The content that was put and sealed under `id`, if no client has read it.
     pub fn unseen_put(&self, id: ObjectId) -> Option<Rc<[u8]>> {
         let is_put = matches!(self.origins.get(&id), Some(Origin::Put { .. }));
         self.contents.get(&id).filter(|_| is_put && !self.seen.contains(&id)).cloned()
     }
 
-    /// What was sealed under `id` was withdrawn before anybody saw it.
+    /// Forgets the content of `id`, which was withdrawn before any client saw it.
     pub fn forget_content(&mut self, id: ObjectId) {
         self.contents.remove(&id);
     }
 
-    /// Judges what had to wait; contents whose sources nobody ever named cannot be judged.
+    /// Judges the postponed contents. A content whose sources never became known cannot be judged.
     pub fn judge_postponed(&mut self) -> Result<(), String> {
         for (id, sources, bytes) in std::mem::take(&mut self.postponed) {
             if self.is_in_doubt(id) {
@@ -411,7 +412,7 @@ fn fresh_content(id: ObjectId, size: u64, variant: u8, dtype: Option<Dtype>, exa
     let seed = u64::from_le_bytes(id.0[..8].try_into().expect("8 bytes"));
     let mut rng = SimRng::new(seed ^ size ^ u64::from(variant) << 56);
     let mut bytes = vec![0; size as usize];
-    // Powers of two: their sums and products are exact in any order, so floats can be compared too.
+    // Powers of two. Their sums and products are exact in any order, so floats can be compared too.
     match dtype {
         Some(Dtype::F32) if !exact => bytes
             .chunks_exact_mut(4)
@@ -430,7 +431,7 @@ fn fresh_content(id: ObjectId, size: u64, variant: u8, dtype: Option<Dtype>, exa
     bytes
 }
 
-/// All of one sign and near one: no sum of them cancels out, and no product of hundreds overflows.
+/// A positive number near one. No sum of such numbers cancels out, and no product of hundreds overflows.
 fn uneven(rng: &mut SimRng) -> f64 {
     0.9 + rng.between(0, 1 << 30) as f64 / 6e9
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hoplite_types::{Dtype, Op};
 
-/// What a line asks for. Nodes by index, objects by name.
+/// The command of a line. Nodes are given by index, objects by name.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Command {
     Put {
@@ -16,7 +16,7 @@ pub enum Command {
         small: bool,
         options: Options,
     },
-    /// Lets a put that holds go on.
+    /// Resumes a put that holds.
     Resume {
         name: String,
     },
@@ -55,7 +55,7 @@ pub enum Command {
     Status {
         node: usize,
     },
-    /// The last task of that node's client on that object is cancelled.
+    /// Cancels the last task of that node's client on that object.
     Cancel {
         name: String,
     },
@@ -73,18 +73,18 @@ pub enum Command {
     },
 }
 
-/// What may follow a command, `key=value` or a word.
+/// The options of a command, each `key=value` or a word.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Options {
     pub piece: Option<u64>,
     pub pause: Duration,
     pub hold_at: Option<u64>,
     pub abort_at: Option<u64>,
-    /// How long a put keeps what it wrote.
+    /// How long a put keeps the memory that it wrote.
     pub keep: Option<Duration>,
     pub within: Option<Duration>,
     pub held: Duration,
-    /// Of a reduction whose sources do not exist yet.
+    /// The dtype of a reduction whose sources do not exist yet.
     pub dtype: Option<Dtype>,
     pub size: u64,
     pub partial: bool,
@@ -167,7 +167,7 @@ fn number(word: &str) -> Result<u64, String> {
     word.parse().map_err(|_| format!("{word:?} is not a number"))
 }
 
-/// `500`, `64KiB`, `4MiB`.
+/// Parses a size, such as `500`, `64KiB` or `4MiB`.
 pub fn size(word: &str) -> Result<u64, String> {
     let (digits, unit) = match (word.strip_suffix("KiB"), word.strip_suffix("MiB")) {
         (Some(digits), _) => (digits, 1 << 10),
@@ -177,7 +177,7 @@ pub fn size(word: &str) -> Result<u64, String> {
     Ok(number(digits)? * unit)
 }
 
-/// `30us`, `5ms`, `2s`.
+/// Parses a time, such as `30us`, `5ms` or `2s`.
 pub fn time(word: &str) -> Result<Duration, String> {
     if let Some(digits) = word.strip_suffix("us") {
         return Ok(Duration::from_micros(number(digits)?));

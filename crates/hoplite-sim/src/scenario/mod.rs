@@ -1,8 +1,8 @@
 //! Scenario files: commands, and the recorded messages and replies that followed.
 //!
 //! A file is a sequence of blocks: command lines, `----`, and the recording up to an empty line. All commands of a
-//! block start at one moment. Then the world runs until only gossip and timers are left, or as long as a `run` command
-//! says. Lines with `#` are comments. The first block makes the world:
+//! block start at the same time. Then the world runs until only gossip and timers are left, or for the time of a `run`
+//! command. Lines with `#` are comments. The first block makes the world:
 //! `world nodes=3 store=4MiB latency=1ms rate=100MB`.
 
 mod command;
@@ -12,19 +12,19 @@ use std::fmt::Write;
 
 use stage::Stage;
 
-/// Between the commands of a block and what followed.
+/// The line between the commands of a block and the recording.
 const DIVIDER: &str = "----";
 
-/// One block: comments before it, its commands, and what was recorded.
+/// One block: the comments before it, its commands and its recording.
 #[derive(Default, Debug, PartialEq, Eq)]
 struct Block {
     comments: Vec<String>,
     commands: Vec<String>,
 }
 
-/// Runs a scenario; the same text again with what followed as it is now.
+/// Runs a scenario. Returns its text with a new recording.
 ///
-/// An error if a command makes no sense, or the world broke a rule.
+/// An error if a command is invalid or the world broke a rule.
 pub fn replay(text: &str) -> Result<String, String> {
     let mut stage: Option<Stage> = None;
     let mut out = String::new();

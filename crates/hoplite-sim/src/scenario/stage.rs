@@ -13,10 +13,10 @@ use crate::phases::join;
 use crate::task::{Ending, Outcome, Spec, Task, TaskId};
 use crate::world::{Clocks, Means, Plan, World};
 
-/// A block may take this long to become quiet.
+/// Longest time until a block is quiet.
 const QUIET_WITHIN: Duration = Duration::from_secs(60);
 
-/// Any failure may be what a scenario shows.
+/// A scenario may show any error.
 const FAILURES: [ErrorKind; 12] = [
     ErrorKind::TimedOut,
     ErrorKind::Deleted,
@@ -34,16 +34,16 @@ const FAILURES: [ErrorKind; 12] = [
 
 pub struct Stage {
     world: World,
-    /// One client per node, remade when it died.
+    /// One client per node. A client that died is replaced.
     clients: BTreeMap<usize, ClientId>,
-    /// The last task about each object, and the last put of it.
+    /// The last task on each object, and the last put of it.
     last: BTreeMap<String, TaskId>,
     puts: BTreeMap<String, TaskId>,
     ids: BTreeMap<String, ObjectId>,
 }
 
 impl Stage {
-    /// From the one line `world key=value ...`.
+    /// Makes the world from the single line `world key=value ...`.
     pub fn new(commands: &[String]) -> Result<Self, String> {
         let [line] = commands else { return Err("the first block is one line: world ...".to_owned()) };
         let mut words = line.split_whitespace();
@@ -92,7 +92,7 @@ impl Stage {
         })
     }
 
-    /// Gives the commands, lets the world run, and returns what was said.
+    /// Gives the commands, runs the world, and returns the lines of its log to record.
     pub fn play(&mut self, commands: &[String]) -> Result<Vec<String>, String> {
         let commands: Vec<Command> =
             commands.iter().map(|line| line.parse()).collect::<Result<_, String>>()?;
@@ -267,7 +267,7 @@ impl Stage {
         Ok(Spec::Reduce { target, sources, num_objects, op, fixed, to_sources })
     }
 
-    /// Deletes everything; nothing may be left then.
+    /// Deletes everything. An error if anything is left.
     pub fn close(mut self) -> Result<(), String> {
         for client in self.clients.values().copied().collect::<Vec<_>>() {
             self.world.kill_client(client, false);

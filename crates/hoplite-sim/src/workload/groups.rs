@@ -1,4 +1,5 @@
-//! Draws groups of arrays and reductions over them: several over one group, and over each other's targets.
+//! Draws groups of arrays and reductions over them. A group may have several reductions, also over each other's
+//! targets.
 
 use hoplite_types::{ErrorKind, ObjectId, Op};
 
@@ -7,18 +8,18 @@ use super::{Generator, Thing};
 use crate::model::{Origin, DTYPES};
 use crate::task::{Ending, Spec};
 
-/// Most sources of a drawn reduction in a small world; in a large one, as many as it has nodes.
+/// Most sources of a drawn reduction in a small world. In a large world it is the number of nodes.
 const SOURCES_MAX: usize = 8;
 
-/// The id of a thing that is only a pattern for others.
+/// The id of a pattern for other objects, which is no object itself.
 const NOBODY: ObjectId = ObjectId([0; ObjectId::LEN]);
 
 impl Generator<'_> {
-    /// Arrays and reductions over them; `chained` is an earlier target that may go in too.
+    /// Draws arrays and reductions over them. `chained` is an earlier target, which may be a source too.
     pub(super) fn draw_group(&mut self, number: usize, chained: Option<Thing>) -> Thing {
         let dtype = *self.rng.pick(&DTYPES);
         let size = self.size(Some(dtype));
-        // Floats whose sums depend on the order; then nothing is summed any further.
+        // Floats whose sums depend on the order. Their sums go into no further sums.
         let exact = !(dtype.is_float() && self.rng.percent(40));
         let fresh = Thing { id: NOBODY, size, dtype: Some(dtype), volatile: false, summed: false, exact };
         let volatile = self.rng.percent(10);
@@ -27,7 +28,7 @@ impl Generator<'_> {
         let mut things: Vec<Thing> = Vec::new();
         let most = SOURCES_MAX.max(self.shape.nodes);
         let few = self.rng.between(1, most as u64).min(self.rng.between(1, most as u64));
-        // As many fill a tight store for good.
+        // So many arrays would fill a tight store for good.
         let many = self.rng.percent(25) && self.shape.space == StoreSpace::Plenty;
         let count = if many { most as u64 } else { few };
         for i in 0..count {
@@ -54,7 +55,7 @@ impl Generator<'_> {
             }
         }
         if volatile {
-            // Not the chained target: its readers know nothing of this group.
+            // The chained target is not deleted, as its readers do not expect that.
             let own: Vec<_> = present.iter().filter(|thing| thing.id != like.id).copied().collect();
             if !own.is_empty() {
                 let thing = *self.rng.pick(&own);
@@ -73,14 +74,14 @@ impl Generator<'_> {
     fn draw_reduction(&mut self, name: &str, like: Thing, things: &[Thing], present: usize) -> Thing {
         let target = self.new_id(name);
         let dtype = like.dtype.expect("groups have one");
-        // Of floats, sums of sums are exact in any order, products and means of sums are not.
+        // For floats, sums of sums are exact in any order. Products and means of sums are not.
         let ops = match (dtype.is_float(), like.summed) {
             (true, true) => &[Op::Min, Op::Max][..],
             (true, false) => &Op::ALL[..],
             (false, _) => &Op::ALL[..4],
         };
         let op = if self.rng.percent(50) { Op::Sum } else { *self.rng.pick(ops) };
-        // Many of everything that there is: only those can be striped.
+        // Often an allreduce over all sources, as only these can be striped.
         let to_sources = self.rng.percent(50);
         let all = to_sources && self.rng.percent(70);
         let num_objects = if all { present as u64 } else { self.rng.between(1, present as u64) } as u32;
@@ -128,8 +129,8 @@ impl Generator<'_> {
         thing
     }
 
-    /// Reductions of reductions of reductions, all begun at about the same time: every level streams
-    /// behind the one below it.
+    /// Draws several levels of reductions, each over the results of the level below. All start at about the same time,
+    /// so every level streams while the level below it still runs.
     pub(super) fn draw_levels(&mut self) {
         let dtype = *self.rng.pick(&DTYPES);
         let size = self.size(Some(dtype));

@@ -1,4 +1,4 @@
-//! Draws masses of small objects: a few clients put them, some are read meanwhile, some are deleted.
+//! Draws masses of small objects. A few clients put them, some objects are read in the meantime, some are deleted.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::masses::{id, Mass, Stretch};
 use crate::script::{Item, Script};
 use crate::task::{Spec, Task};
 
-/// Gets and deletes come up to this much later than other tasks: when much, or all, is put.
+/// Gets and deletes start up to this much later than other tasks, when many or all members are put.
 const BEHIND: Duration = Duration::from_secs(1);
 
 impl Generator<'_> {
@@ -28,11 +28,11 @@ impl Generator<'_> {
         let parts = self.rng.between(1, 3) as u32;
         let mut stretches: Vec<_> = mass.all().split(mass.count.div_ceil(parts)).collect();
         if self.rng.percent(25) {
-            // Somebody else puts the same.
+            // Another client puts the same members.
             let first = stretches[0];
             stretches.push(Stretch { count: first.count.min(1 + mass.count / 10), ..first });
         }
-        // Each waits for two ways, so that a few at a time of very many would take for ever.
+        // Each put takes a round trip, so a small window would take too long for very many members.
         let window = *self.rng.pick(&[16, 64, 64, 512]).max(&(mass.count as usize / 400));
         for stretch in stretches {
             let at = self.moment();

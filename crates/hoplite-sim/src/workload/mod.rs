@@ -1,4 +1,4 @@
-//! Draws the clients of a world: which client puts, gets, reduces and deletes which object, and when.
+//! Draws the clients of a world, the calls of each, and their times.
 
 mod groups;
 mod masses;
@@ -20,10 +20,10 @@ use crate::task::{Spec, Task};
 
 pub use shape::{Shape, StoreSpace};
 
-/// Some tasks start up to this long after the others.
+/// Some tasks start late, by up to this much.
 const LATECOMERS: Duration = Duration::from_secs(2);
 
-/// ... and some where a split heals, within this time: then they meet nodes that do not listen to each other yet.
+/// Some tasks start within this time after a split heals, when some nodes still believe each other dead.
 const HEALING: Duration = Duration::from_millis(500);
 
 /// Draws tasks, and then faults, into a script.
@@ -33,17 +33,17 @@ pub struct Generator<'a> {
     pub script: Script,
 }
 
-/// One object as its tasks need to know it.
+/// The properties of an object that its tasks depend on.
 #[derive(Clone, Copy)]
 struct Thing {
     id: ObjectId,
     size: u64,
     dtype: Option<Dtype>,
-    /// Deleted while others still use it.
+    /// It is deleted while other tasks still use it.
     volatile: bool,
-    /// It is a reduction's target, or goes in with one.
+    /// It is the target of a reduction, or a source together with one.
     summed: bool,
-    /// Further reductions of it are the same in any order.
+    /// Further reductions over it give the same result in any order.
     exact: bool,
 }
 
@@ -98,13 +98,13 @@ impl Generator<'_> {
     }
 
     fn moment(&mut self) -> Duration {
-        // Some come while the dust settles.
+        // Some start while the cluster recovers from the faults.
         let late = self.shape.faults.any() && self.rng.percent(10);
         let span = if late { self.shape.span + LATECOMERS } else { self.shape.span };
         self.rng.time(Duration::ZERO, span)
     }
 
-    /// A client that does nothing else.
+    /// A new client that has no other task.
     fn new_client(&mut self) -> ClientId {
         let node = self.rng.index(self.shape.nodes);
         self.script.clients.push(node);
@@ -130,13 +130,13 @@ impl Generator<'_> {
         size / element * element
     }
 
-    /// Adds a task with the time-out and the excuses its world calls for.
+    /// Adds a task with the time-out and the accepted errors that fit its world.
     fn add(&mut self, at: Duration, spec: Spec, excuses: &[ErrorKind]) {
         let client = Script::client_id(self.rng.index(self.shape.clients));
         self.add_for(client, at, spec, excuses);
     }
 
-    /// For the client of the last task.
+    /// Adds a task for the client of the last task.
     fn add_again(&mut self, at: Duration, spec: Spec, excuses: &[ErrorKind]) {
         let Some(Item::Task { task, .. }) = self.script.items.last() else { return };
         self.add_for(task.client, at, spec, excuses);
@@ -148,7 +148,7 @@ impl Generator<'_> {
             task = task.may_fail(&[ErrorKind::StoreFull]);
         }
         let hampered = self.shape.faults.any();
-        // Of a reduction, its root may have died with the only copy.
+        // The root of a reduction may have died with the only copy.
         let says_lost = matches!(
             task.spec,
             Spec::Reduce { .. }
@@ -168,16 +168,16 @@ impl Generator<'_> {
             task = task.may_fail(&[ErrorKind::Lost]);
         }
         if let Spec::Get { id, fail_if_lost: true, .. } = &task.spec {
-            // Reductions are done again at the end only: two at a time would be in each other's way.
+            // Reductions are repeated only at the end. Two at a time would conflict.
             let is_put = |maker: &&Spec| !matches!(maker, Spec::Reduce { .. });
             let make = self.script.makers.iter().filter(is_put).find(|maker| maker.made() == Some(*id));
             task.remake = make.cloned().filter(|_| hampered && self.rng.percent(70));
         }
         if self.shape.faults.has(Class::Leave) {
-            // Who is about to end takes nothing new.
+            // A node that is about to leave accepts no new objects.
             task = task.may_fail(&[ErrorKind::NodeUnreachable]);
         }
-        // What makes objects must not give up where others count on them.
+        // Tasks that make objects must not give up if other tasks rely on them.
         let makes = matches!(task.spec, Spec::Put { .. } | Spec::PutSmall { .. } | Spec::Reduce { .. });
         let hurried = match (hampered, makes) {
             (true, _) => 40,
@@ -186,7 +186,7 @@ impl Generator<'_> {
         };
         if self.shape.space == StoreSpace::Tight || !excuses.is_empty() || self.rng.percent(hurried) {
             let longest = match hampered {
-                // Given up while the verdict is on its way.
+                // So short that the verdict may be under way at the time-out.
                 true if makes && self.rng.percent(20) => 12,
                 true if self.rng.percent(50) => 8000,
                 _ => 1500,

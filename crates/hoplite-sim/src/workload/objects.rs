@@ -1,4 +1,4 @@
-//! Draws plain objects: put once or several times, perhaps given up half-way; gets and deletes of them.
+//! Draws plain objects with their puts, gets and deletes. Some are put several times, some puts are aborted half-way.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ impl Generator<'_> {
             let get = Spec::Get { id: thing.id, partial, fail_if_lost, hold };
             self.add(at, get.clone(), excuses);
             if thing.size <= INLINE_BYTES_MAX && self.rng.percent(30) {
-                // Once more by the same client, which may have kept it.
+                // The same client gets it again, and may have kept it.
                 let at = self.moment();
                 self.add_again(at, get, excuses);
             }
@@ -60,7 +60,7 @@ impl Generator<'_> {
         let id = self.new_id(name);
         let size = self.size(None);
         let volatile = self.rng.percent(15);
-        // Nodes that do not know each other yet, or no more, may accept what together they would not.
+        // Different sizes under one id only if all nodes know each other. Otherwise two owners may each accept one.
         let contested = !self.shape.faults.any() && !self.shape.early && self.rng.percent(5);
         self.script.model.add(id, Origin::Put { dtype: None });
         let thing = Thing { id, size, dtype: None, volatile, summed: false, exact: true };

@@ -7,7 +7,7 @@ use crate::names::{address, incarnation};
 use crate::task::Spec;
 
 impl Generator<'_> {
-    /// Calls that change nothing: waits, prefetches, locations, status.
+    /// Draws calls that change nothing: waits, prefetches, locations, status.
     pub(super) fn draw_read_only(&mut self) {
         for _ in 0..self.rng.between(0, 2 + self.shape.nodes as u64) {
             if self.script.lasting.is_empty() {
@@ -37,7 +37,7 @@ impl Generator<'_> {
         }
     }
 
-    /// The node with this index, as it is called before it dies the first time.
+    /// The id of the node with this index at its first start.
     fn first_node(&self, index: usize) -> NodeId {
         NodeId { addr: address(index), incarnation: incarnation(1, self.shape.clocks.wall_ms[index], 0) }
     }

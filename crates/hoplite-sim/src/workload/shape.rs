@@ -1,4 +1,4 @@
-//! What a seed draws first: the shape of a world, that is its nodes, network, stores and amount of work.
+//! The shape of a world, which a seed draws first: its nodes, network, stores and amount of work.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,56 +11,56 @@ use crate::net::NetPlan;
 use crate::rng::SimRng;
 use crate::world::{Clocks, Means, Plan, WALL_MS};
 
-/// Fine enough that even the smallest bulk object is several grains.
+/// Sizes of a grain. Even the smallest bulk object has several grains.
 const GRAINS: [u64; 3] = [8 << 10, 16 << 10, 32 << 10];
 
-/// The largest object: a few times what still goes inline, so that runs stay quick.
+/// Bytes of the largest object. It is only a few times the inline limit, so that runs stay quick.
 pub const OBJECT_BYTES_MAX: u64 = 4 * INLINE_BYTES_MAX;
 
-/// All objects of a world, and all partial sums, fit several times over.
+/// Bytes of a large store. All objects and partial sums of a world fit into it several times.
 const PLENTY_BYTES: u64 = 32 << 20;
 
-/// One world of so many has many small objects; how many.
+/// One of so many worlds has a mass of small objects. `MASSES` are the sizes of a mass to draw from.
 const MASS_OF: usize = 40;
 const MASSES: [u64; 5] = [1_000, 1_000, 1_000, 2_000, 10_000];
 
-/// Where every world is to have many, it has ten thousand or more; one of so many has the most.
+/// With `--masses` every world has ten thousand small objects or more. One of so many worlds has the most.
 const MASSES_LARGE_OF: usize = 40;
 
-/// Messages that an outbox holds for each of them, at least.
+/// Messages that an outbox holds for each member of a mass, at least.
 const OUTBOX_PER_MEMBER: usize = 4;
 
-/// Makes other rng of a seed.
+/// Changes a seed, so that the mass has random choices of its own.
 const MASS_DICE: u64 = 0x6d61_7373_6573_2121;
 
 /// How much space a store has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreSpace {
-    /// Everything fits everywhere at once.
+    /// All objects fit into every store at once.
     Plenty,
-    /// A few large objects fill it: eviction and full stores.
+    /// A few large objects fill a store, which leads to evictions and full stores.
     Tight,
 }
 
-/// The draw of a run, before names and times.
+/// The drawn properties of a run, before names and times.
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub nodes: usize,
     pub clients: usize,
-    /// Plain objects.
+    /// Number of plain objects.
     pub objects: usize,
-    /// Groups of arrays of one size and dtype, with reductions over them.
+    /// Number of groups of arrays of one size and dtype, with reductions over them.
     pub groups: usize,
-    /// Levels of reductions of reductions.
+    /// Number of levels of reductions over results of reductions.
     pub levels: usize,
     pub space: StoreSpace,
     /// Tasks start within this time.
     pub span: Duration,
-    /// Tasks start while nodes still join.
+    /// Whether tasks start while nodes still join.
     pub early: bool,
     pub faults: FaultSwitches,
     pub clocks: Clocks,
-    /// Many small objects besides.
+    /// A mass of small objects, if there is one.
     pub mass: Option<Mass>,
 }
 
@@ -107,9 +107,9 @@ impl Shape {
         }
     }
 
-    /// A seldom world, or every one that is to be so, has many small objects, and few nodes.
+    /// Gives a few worlds (with `always`: every world) a mass of small objects, and few nodes.
     pub fn draw_mass(&mut self, seed: u64, always: bool) {
-        // SimRng of their own: all other worlds are as they would be without.
+        // A separate random generator, so that all other worlds are the same as without masses.
         let rng = &mut SimRng::new(seed ^ MASS_DICE);
         if rng.index(MASS_OF) > 0 && !always {
             return;
@@ -131,7 +131,7 @@ impl Shape {
         self.clocks.wall_ms.resize(self.nodes, WALL_MS);
     }
 
-    /// The largest object: smaller where there are many to have it.
+    /// Bytes of the largest object. It is smaller in a world with many nodes.
     pub fn object_bytes_max(&self) -> u64 {
         match self.nodes {
             0..=16 => OBJECT_BYTES_MAX,
@@ -139,7 +139,7 @@ impl Shape {
         }
     }
 
-    /// A world for this shape.
+    /// The plan of a world of this shape.
     pub fn plan(&self, rng: &mut SimRng) -> Plan {
         let store_bytes = match self.space {
             StoreSpace::Plenty => PLENTY_BYTES,
@@ -150,7 +150,7 @@ impl Shape {
         let in_step = rng.percent(50);
         let net = self.draw_net(rng);
         let slowest = net.bytes_per_s.iter().min().expect("there are nodes");
-        // A stream may have to wait for a window of each object that its sender's line is busy with.
+        // A stream may have to wait for a window of each other object on its sender's link.
         let queue_ms =
             window_bytes * (self.objects + self.groups * 10 + self.levels * 4) as u64 * 1000 / slowest;
         Plan {
@@ -177,13 +177,13 @@ impl Shape {
         let (input_time, message_time) =
             *rng.pick(&[(us(0), us(0)), (us(5), us(2)), (us(5), us(2)), (us(60), us(20))]);
         let scarce = self.faults.has(Class::Shortage) && rng.percent(25);
-        // Lines to and from all others, a client or two, and what is left for streams.
+        // Control connections to and from all others, and clients. The rest is left for streams.
         let steady = 2 * self.nodes + 2 * self.clients / self.nodes;
         Means {
             input_time,
             message_time,
             outbox_max: if self.faults.has(Class::Control) && rng.percent(15) {
-                // In step with what there is to be said: the real one holds some hundred thousand.
+                // In proportion to the number of messages. A real outbox holds some hundred thousand.
                 let members = self.mass.map_or(0, |mass| mass.count as usize);
                 rng.between(200, 2000) as usize + OUTBOX_PER_MEMBER * members
             } else {
@@ -219,7 +219,7 @@ impl Shape {
     }
 }
 
-/// Mostly in step; else seconds or hours apart.
+/// Clocks that are mostly in step, else seconds or hours apart.
 fn draw_clocks(rng: &mut SimRng, nodes: usize, faults: FaultSwitches) -> Clocks {
     let apart_ms = *rng.pick(&[0, 20, 20, 5_000, 3_600_000]);
     let wall_ms = (0..nodes).map(|_| WALL_MS + rng.between(0, apart_ms)).collect();

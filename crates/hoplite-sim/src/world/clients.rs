@@ -1,4 +1,4 @@
-//! Client processes: their sockets, what they may hold, and how they die.
+//! Client processes: their sockets, their views and writings, and their deaths.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,13 +15,13 @@ use crate::event::{SimEvent, TaskEvent};
 use crate::show;
 use crate::task::{Outcome, Phase, Spec, TaskId};
 
-/// Longest way over the Unix socket.
+/// Longest delay on the Unix socket.
 const SOCKET_DELAY_MAX: Duration = Duration::from_micros(30);
 
-/// Longest until a node hears that a process which it watches has ended.
+/// Longest time until a node hears of the end of a process that it watches.
 const WATCH_DELAY_MAX: Duration = Duration::from_millis(2);
 
-/// What a client has of a small object in its own memory.
+/// A client's cached copy of a small object.
 #[derive(Clone, Debug)]
 struct Kept {
     removals: u64,
@@ -37,22 +37,22 @@ pub(crate) struct Session {
     next_call: u64,
     last_to_node: Duration,
     last_to_client: Duration,
-    /// Small objects that it got before, and how many complete copies had gone from the node then.
+    /// Small objects from earlier gets, each with the removal counter at that time.
     kept: BTreeMap<ObjectId, Kept>,
-    /// How that number stood before each get was asked.
+    /// The removal counter before each get was sent.
     removals: BTreeMap<u64, u64>,
-    /// Calls that will be answered, and for whom.
+    /// The calls that will be answered, with the task of each.
     pub calls: BTreeMap<u64, TaskId>,
-    /// What the client holds or is about to: views and unfinished writings.
+    /// Copies that the client holds or is about to get: views and unfinished writings.
     views: BTreeMap<CopyId, u32>,
-    /// The same process, connected anew after its node was started again.
+    /// The next connection of the same process, after a restart of its node.
     successor: Option<ClientId>,
-    /// The process itself is dead.
+    /// Whether the process itself is dead.
     killed: bool,
 }
 
 impl World {
-    /// A new client of the node with this index.
+    /// Connects a new client to the node with this index.
     pub fn connect(&mut self, index: usize) -> ClientId {
         let client = ClientId(self.sessions.len() as u64 + 1);
         let session = Session {
@@ -81,7 +81,7 @@ impl World {
         latest
     }
 
-    /// The connection to go on with: a new one if the node has been started again since.
+    /// The connection to use from now on. It is a new one if the node was restarted since.
     pub(super) fn reconnect(&mut self, client: ClientId) -> ClientId {
         let latest = self.latest(client);
         let session = &self.sessions[&latest];
@@ -102,7 +102,7 @@ impl World {
         format!("{}.c{}", self.name(self.sessions[&client].place), client.0)
     }
 
-    /// Sends a request that is answered; the answer goes to `task`.
+    /// Sends a request. The answer goes to `task`.
     pub(super) fn call(&mut self, client: ClientId, request: Request, task: TaskId) -> u64 {
         let session = self.sessions.get_mut(&client).expect("connected");
         let call = session.next_call;
@@ -117,7 +117,7 @@ impl World {
         call
     }
 
-    /// Sends a request over the socket, behind all earlier ones.
+    /// Sends a request on the socket, after all earlier ones.
     pub(super) fn send_call(&mut self, client: ClientId, call: u64, request: Request) {
         let delay = self.rng.time(Duration::from_micros(1), SOCKET_DELAY_MAX);
         let now = self.queue.now();
@@ -136,7 +136,7 @@ impl World {
         self.feed(place, Input::Client { client, call, request });
     }
 
-    /// The core answers: from here on the client holds what the answer gives it.
+    /// The core answers. From now on the client holds the copy in the answer.
     pub(super) fn reply(&mut self, place: Place, client: ClientId, call: u64, reply: Reply) {
         tell!(self, "{} < {}", self.client_name(client), show::reply(&self.names, &reply));
         let now = self.queue.now();
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// The client lets go of a view.
+    /// The client releases a view.
     pub(super) fn release(&mut self, client: ClientId, copy: CopyId) {
         let session = self.sessions.get_mut(&client).expect("connected");
         let place = session.place;
@@ -194,7 +194,7 @@ impl World {
         self.send_call(client, 0, Request::Release { copy });
     }
 
-    /// A small object came with a get: the client keeps its bytes.
+    /// A get has returned a small object, and the client keeps its bytes.
     fn keep(&mut self, client: ClientId, call: u64, task: TaskId, reply: &Reply) {
         let session = self.sessions.get_mut(&client).expect("connected");
         let Some(removals) = session.removals.remove(&call) else { return };
@@ -210,7 +210,7 @@ impl World {
         session.kept.insert(id, Kept { removals, bytes, sources });
     }
 
-    /// What the client has kept of the object, if nothing of it has gone from its node since.
+    /// The bytes and sources that the client has kept of the object, if no complete copy has gone from its node since.
     pub(super) fn kept_by(&self, client: ClientId, id: ObjectId) -> Option<(Rc<[u8]>, Vec<ObjectId>)> {
         let session = &self.sessions[&client];
         let kept = session.kept.get(&id).filter(|_| session.alive)?;
@@ -219,7 +219,7 @@ impl World {
         (kept.removals == removals).then(|| (kept.bytes.clone(), kept.sources.clone()))
     }
 
-    /// The client will not write into `copy` any more.
+    /// The client has finished to write into `copy`.
     pub(super) fn finish_writing(&mut self, client: ClientId, copy: CopyId) {
         let place = self.sessions[&client].place;
         if let Some(held) = self.nodes[place.index].data_plane.copies.get_mut(&copy) {
@@ -242,7 +242,7 @@ impl World {
         }
     }
 
-    /// A cancelled call was answered after all: what came with it is given back.
+    /// A cancelled call was answered all the same. The copy in the answer is given back.
     fn drop_answer(&mut self, client: ClientId, reply: Reply) {
         note!(self, "{} drops {reply:?}", self.client_name(client));
         match reply {
@@ -258,8 +258,9 @@ impl World {
         }
     }
 
-    /// The process dies: its memory is gone at once, its node hears a little later: from its connection, or (`forked`)
-    /// from the kernel, which watches the process, since a child has the connection, too.
+    /// Kills the process. Its memory is gone at once, and its node hears a little later from the closed connection. If
+    /// it has `forked`, a child keeps the connection open, and the node hears from the kernel, which watches the
+    /// process.
     pub fn kill_client(&mut self, client: ClientId, forked: bool) {
         self.sessions.get_mut(&client).expect("connected").killed = true;
         if !self.sessions[&client].alive {
@@ -273,7 +274,7 @@ impl World {
         self.queue.push(at, SimEvent::ClientGone { client });
     }
 
-    /// Nothing is held or waited for any more.
+    /// Ends a connection: the client holds nothing and waits for nothing any more.
     pub(super) fn end_session(&mut self, client: ClientId) {
         let session = self.sessions.get_mut(&client).expect("connected");
         session.alive = false;

@@ -4,7 +4,7 @@
 //!            └──refused, silent──▶ (gone)
 //! ```
 //! Messages arrive in order or are lost. Kernels hold them behind a cut until it heals or a time-out ends. A node reads
-//! only the newest link of each caller, and no link of a node that it takes for dead; the rest is lost.
+//! only the newest link of each caller, and no link of a node that it believes dead. Messages on other links are lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -20,31 +20,31 @@ use crate::fault::Lane;
 use crate::names::{index_of, node as name};
 use crate::show;
 
-/// A dial is answered by then, or given up.
+/// Longest time of a dial.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The kernel repeats its SYN after this long.
+/// Time after which the kernel repeats its SYN.
 const SYN_RETRY: Duration = Duration::from_secs(1);
 
-/// Pause before dialling again after the first failure; doubled with each further one, up to a limit.
+/// Pause before the next dial after a failure. It doubles with each further failure, up to a limit.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_millis(640);
 
-/// How often a connection is tried again for which there is no descriptor, and for how long.
+/// Interval of tries to make a connection without a free descriptor, and the time until it is given up.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(40);
 const SHORTAGE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often the end of a connection that is cut off is tried to be told.
+/// Interval of tries to report the end of a connection across a cut.
 const FIN_RETRY: Duration = Duration::from_millis(200);
 
-/// How long after a cut has healed the kernels notice, at most.
+/// Longest time until the kernels notice that a cut has healed.
 pub(super) const RETRANSMIT_MAX: Duration = Duration::from_millis(500);
 
 /// One control connection, from its dial to its end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ControlLinkId(u64);
 
-/// Something said, and when.
+/// A message and the time at which it was sent.
 #[derive(Debug)]
 pub(crate) struct QueuedMessage {
     pub message: PeerMessage,
@@ -57,16 +57,16 @@ struct ControlLink {
     from_id: NodeId,
     to: NodeId,
     up: bool,
-    /// Nothing gets through any more, and the caller does not know yet.
+    /// The connection is broken, and the caller does not know yet.
     broken: bool,
-    /// Said while it is being dialled.
+    /// Messages sent during the dial.
     waiting: VecDeque<QueuedMessage>,
-    /// Held up by a cut.
+    /// Messages that a cut holds up.
     stuck: VecDeque<QueuedMessage>,
     last_arrival: Duration,
-    /// Said, and not taken in by the other process.
+    /// Number of messages that were sent and that the other process has not read.
     unread: usize,
-    /// Since when there has been no descriptor to make it with.
+    /// Time since which there has been no descriptor for this connection.
     short_since: Option<Duration>,
 }
 
@@ -74,12 +74,12 @@ struct ControlLink {
 #[derive(Default, Debug)]
 pub(crate) struct ControlLinks {
     table: BTreeMap<ControlLinkId, ControlLink>,
-    /// The one that messages from here to there go by.
+    /// The link on which a node sends to another one.
     current: BTreeMap<(Place, NodeId), ControlLinkId>,
-    /// The one that messages from here are listened to there.
+    /// The link on which the second node reads messages of the first.
     heard: BTreeMap<(NodeId, NodeId), ControlLinkId>,
     failures: BTreeMap<(Place, NodeId), u32>,
-    /// Who dialled whom, of all that ever were.
+    /// Caller and callee of each link that ever existed.
     ends: Vec<(NodeId, NodeId)>,
 }
 
@@ -93,12 +93,12 @@ impl ControlLinks {
         Some(link)
     }
 
-    /// Whether the caller still goes by it.
+    /// Whether the caller still sends on this link.
     fn is_current(&self, id: ControlLinkId) -> bool {
         self.table.get(&id).is_some_and(|link| self.current.get(&(link.from, link.to)) == Some(&id))
     }
 
-    /// The one who was called listens to it no more. Whether it did.
+    /// The callee stops reading this link. Returns whether it did read it.
     fn stop_reading(&mut self, from: NodeId, to: NodeId, id: ControlLinkId) -> bool {
         let listened = self.heard.get(&(from, to)) == Some(&id);
         if listened {
@@ -114,12 +114,12 @@ impl ControlLinks {
         }
     }
 
-    /// Whose process must run for the end of a connection to be noticed there.
+    /// The caller of a link. Its process must run to notice the end of the link.
     pub fn caller(&self, id: ControlLinkId) -> Option<Place> {
         self.table.get(&id).map(|link| link.from)
     }
 
-    /// Connections between nodes that `separated` says are apart.
+    /// The links between nodes for which `separated` is true.
     fn across(&self, separated: impl Fn(usize, usize) -> bool) -> Vec<ControlLinkId> {
         let apart = |link: &ControlLink| link.up && separated(link.from.index, index_of(link.to.addr));
         self.table.iter().filter(|(_, link)| apart(link)).map(|(id, _)| *id).collect()
@@ -149,7 +149,7 @@ impl World {
         }
     }
 
-    /// The other side does not take in what is said: the connection is given up.
+    /// Gives up a connection whose other side does not read its messages.
     fn overflow(&mut self, id: ControlLinkId) {
         let link = &self.control_links.table[&id];
         if link.broken {
@@ -188,7 +188,7 @@ impl World {
         id
     }
 
-    /// The dial reaches the other host, or not.
+    /// A dial reaches the other host, or fails.
     pub(super) fn on_dial(&mut self, id: ControlLinkId, waited: Duration) {
         let Some(link) = self.control_links.table.get(&id) else { return };
         let (from, from_id, to) = (link.from, link.from_id, link.to);
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// There is no descriptor for this connection, here or there: it is tried again soon, for a while.
+    /// Whether one side has no descriptor for this connection. If so, schedules another try, or gives up after a while.
     fn put_off_for_shortage(&mut self, id: ControlLinkId) -> bool {
         let (from, to) =
             (self.control_links.table[&id].from.index, index_of(self.control_links.table[&id].to.addr));
@@ -240,7 +240,7 @@ impl World {
         true
     }
 
-    /// Whether all descriptors of the process there are in use.
+    /// Whether all descriptors of this node's process are in use.
     pub(super) fn is_short_of_descriptors(&self, index: usize) -> bool {
         let most = self.plan.means.descriptors_max;
         if most == usize::MAX {
@@ -285,13 +285,13 @@ impl World {
         }
     }
 
-    /// What was on its way on a connection does not arrive.
+    /// A message under way on a connection is lost.
     pub(super) fn lose(&mut self, id: ControlLinkId, message: &PeerMessage) {
         let (from, to) = self.control_links.ends[id.0 as usize - 1];
         self.coverage.on_missed(from, to, message, true);
     }
 
-    /// The connection is no more, and what it holds is lost.
+    /// Forgets a connection. The messages that it holds are lost.
     fn forget_link(&mut self, id: ControlLinkId) -> Option<ControlLink> {
         let link = self.control_links.forget(id)?;
         for (letters, sent) in [(&link.waiting, false), (&link.stuck, true)] {
@@ -307,7 +307,7 @@ impl World {
             note!(self, "{} hears {} {}", name(to), name(from), show::message(&mut self.names, &message));
         }
         self.control_links.failures.remove(&(place, from));
-        // Of the dead nothing is believed any more.
+        // Messages of a node believed dead are ignored.
         if self.nodes[place.index].members.contains(&from) {
             self.rules.loss_oracle.on_received(to, &message);
             if let PeerMessage::InventoryRequest { scope: Scope::All, shards, .. } = &message {
@@ -317,7 +317,7 @@ impl World {
         self.feed_message(place, from, message);
     }
 
-    /// A cut has healed: what it held up gets through, when the kernels try again.
+    /// A cut has healed. The messages that it held up get through when the kernels retransmit.
     pub(super) fn retransmit_links(&mut self) {
         let held_up = |(_, link): &(&ControlLinkId, &ControlLink)| !link.stuck.is_empty();
         let stuck: Vec<_> = self.control_links.table.iter().filter(held_up).map(|(id, _)| *id).collect();
@@ -333,19 +333,19 @@ impl World {
         if self.net.is_cut(link.from.index, index_of(link.to.addr)) {
             return;
         }
-        // Before all that was said later; each on its own, since their receiver may stand still.
+        // They come before all later messages. Each is an event of its own, as the receiver may be paused.
         for QueuedMessage { message, said } in std::mem::take(&mut link.stuck) {
             self.queue.push(self.queue.now(), SimEvent::Control { link: id, to, message, said });
         }
         note!(self, "{} gets through to {} again", name(from), name(to));
     }
 
-    /// At the caller: the connection is gone, or could not be made.
+    /// At the caller: the connection is broken, or could not be made.
     pub(super) fn on_link_lost(&mut self, id: ControlLinkId, gone: bool) {
         let Some(link) = self.control_links.table.get(&id) else { return };
         let (from, to) = (link.from, link.to);
         if link.up && !link.broken && self.net.is_cut(index_of(to.addr), from.index) {
-            // The other's reset does not get through either.
+            // The reset of the other side does not get through either.
             self.queue.push(self.after(FIN_RETRY), SimEvent::LinkLost { link: id, gone });
             return;
         }
@@ -359,7 +359,7 @@ impl World {
         self.feed(from, input);
     }
 
-    /// At the one who was called: the caller closed it, or it broke.
+    /// At the callee: the caller closed the connection, or it broke.
     pub(super) fn on_link_closed(&mut self, id: ControlLinkId, from: NodeId, to: NodeId) {
         let Some(place) = self.place_of(to) else { return };
         if self.net.is_cut(index_of(from.addr), place.index) {
@@ -372,7 +372,7 @@ impl World {
         }
     }
 
-    /// A node is taken for dead: nothing that it says is listened to, whose kernel tells it so.
+    /// A node is believed dead. Its messages are no longer read, and its kernel sees the connection break.
     pub(super) fn stop_reading_link(&mut self, place: Place, from: NodeId) {
         let me = self.nodes[place.index].id;
         if let Some(id) = self.control_links.heard.remove(&(from, me)) {
@@ -380,7 +380,8 @@ impl World {
         }
     }
 
-    /// Breaks a connection that is up: what is under way on it is lost, and both ends hear of it.
+    /// Breaks a connection that is up. Its messages under way are lost. The caller hears of it, and with `callee_hears`
+    /// the callee too.
     pub(super) fn break_link(&mut self, id: ControlLinkId, callee_hears: bool) {
         let Some(link) = self.control_links.table.get_mut(&id).filter(|link| link.up && !link.broken) else {
             return;
@@ -399,7 +400,7 @@ impl World {
         }
     }
 
-    /// The kernels lose patience with connections across a cut: they break, and both ends know.
+    /// The kernels' time-out for connections across a cut has passed. The connections break, and both ends know.
     pub(super) fn break_links_across(&mut self, separated: impl Fn(usize, usize) -> bool) {
         for id in self.control_links.across(separated) {
             let was_current = self.control_links.is_current(id);
@@ -416,12 +417,12 @@ impl World {
         }
     }
 
-    /// The link between two nodes, if there is one.
+    /// The link on which one node sends to another, if there is one.
     pub(super) fn link_between(&self, from: Place, to: NodeId) -> Option<ControlLinkId> {
         self.control_links.current.get(&(from, to)).copied()
     }
 
-    /// The caller closes its link: what it said before still arrives.
+    /// The caller closes its link. Earlier messages still arrive.
     pub(super) fn close_link(&mut self, place: Place, to: NodeId) {
         let Some(id) = self.control_links.current.remove(&(place, to)) else { return };
         self.control_links.failures.remove(&(place, to));
@@ -436,7 +437,7 @@ impl World {
         }
     }
 
-    /// A process is gone: its kernel says so on every connection, both ways.
+    /// A process has died. Its kernel closes all its connections in both directions.
     pub(super) fn close_all_links(&mut self, place: Place) {
         let me = self.nodes[place.index].id;
         let ours: Vec<_> =

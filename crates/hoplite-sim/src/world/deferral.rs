@@ -7,47 +7,46 @@ use crate::event::{FlowEvent, SimEvent};
 use crate::names::index_of;
 use crate::net::TroubleId;
 
-/// Datagrams that a kernel keeps for a process that does not read them.
+/// Most datagrams that a kernel keeps for a process that does not read them.
 const DATAGRAMS_MAX: usize = 256;
 
-/// How a node's process is running.
+/// The state of a node's process.
 #[derive(Default, Debug)]
 pub(crate) struct Process {
-    /// It stands still, for this reason; what happens to it waits here.
+    /// The trouble that pauses the process. Its events wait in `held`.
     pub paused: Option<TroubleId>,
     pub held: Vec<SimEvent>,
-    /// It handles each input this much late, for this reason.
+    /// The trouble that makes the process slow, and the delay of each input.
     pub slow: Option<(TroubleId, Duration)>,
-    /// When it will have handled all that has happened to it.
+    /// The time at which it will have handled all its events so far.
     busy_until: Duration,
-    /// How long it has been at what it handles now.
+    /// Time that the current turn has taken so far.
     pub turn: Duration,
-    /// When it last stood still or was slow.
+    /// The last time at which the process was paused or slow.
     pub hampered_at: Duration,
 }
 
 impl Process {
-    /// It has handled an input.
+    /// The process has handled an input.
     pub fn end_turn(&mut self, now: Duration) {
         self.busy_until = self.busy_until.max(now) + std::mem::take(&mut self.turn);
     }
 }
 
-/// What waits for longer than this counts as hampered.
+/// A process whose events wait for longer than this counts as slow.
 const HAMPERED_AFTER: Duration = Duration::from_millis(5);
 
-/// Who has to run for something to happen.
+/// The thread that must run for an event to happen.
 enum Runs {
     Nobody,
-    /// Any thread of the process there.
+    /// Any thread of this node's process.
     DataThread(usize),
-    /// The control thread of the process there.
+    /// The control thread of this node's process.
     Control(usize),
 }
 
 impl World {
-    /// Puts off what happens to a process that does not run, or runs slowly; returns what may
-    /// happen now.
+    /// Delays an event of a process that is paused or slow. Returns the event if it may happen now.
     pub(super) fn defer(&mut self, event: SimEvent) -> Option<SimEvent> {
         let (index, control) = match self.who_runs(&event) {
             Runs::Nobody => return Some(event),
@@ -103,13 +102,13 @@ impl World {
             | SimEvent::StallCheck { place, .. } => Runs::DataThread(there(place)),
             SimEvent::Flow { flow, event } => match (self.flows.get(flow), event) {
                 (None, _) => Runs::Nobody,
-                // The receiver's kernel takes what comes, and the sender's hears of it.
+                // These events are for the sender, so its process must run.
                 (Some(flow), FlowEvent::Credit(_) | FlowEvent::Reset) => Runs::DataThread(flow.from.index),
-                // What comes behind something that is held up waits with it.
+                // Events behind one that is held up wait with it.
                 (Some(flow), _) if self.is_held_up(flow) => Runs::Nobody,
                 (Some(flow), _) => Runs::DataThread(index_of(flow.to.addr)),
             },
-            // It has waited long enough; only a pause stops it.
+            // The event has waited long enough. Only a pause delays it further.
             SimEvent::Late(inner) => match self.who_runs(inner) {
                 Runs::Control(index) => Runs::DataThread(index),
                 runs => runs,

@@ -1,4 +1,4 @@
-//! The deletion oracle: which nodes know of a deletion. It holds as long as one of them lives.
+//! The deletion oracle: which nodes know of a deletion. The deletion must hold as long as one of them lives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,25 +9,25 @@ use hoplite_types::{Edition, NodeId, ObjectId, Stamp};
 
 use super::{Place, World};
 
-/// Who answers a deletion tells others of it in the same moment; until they have heard, it may die with
-/// the only node that knows. Some of the slowest ways, and a broken connection made anew.
+/// Time until other nodes have heard of a deletion. The node that answers it tells them at once, but may die before
+/// they hear. The time covers a few of the longest latencies and a reconnect.
 const UNHEARD_FOR: Duration = Duration::from_secs(1);
 
-/// A host that is gone in silence is noticed within a second; later where datagrams get lost, or nodes are slow.
+/// Time until a dead host is noticed: a second, and more if datagrams get lost or nodes are slow.
 const UNNOTICED_FOR: Duration = Duration::from_secs(2);
 
 /// Which nodes have heard of which deletions.
 #[derive(Default, Debug)]
 pub(crate) struct DeletionOracle {
     heard: BTreeMap<ObjectId, BTreeSet<Place>>,
-    /// When a caller was told that it is done.
+    /// The time of the answer to the caller.
     answered: BTreeMap<ObjectId, Duration>,
     died: BTreeMap<Place, Duration>,
-    /// When what is being told deleted was deleted.
+    /// The stamp of the deletion in the message that is being handled.
     told: Option<Stamp>,
 }
 
-/// The object whose deletion this speaks of.
+/// The object, if the message is about its deletion.
 fn deletion_of(message: &PeerMessage) -> Option<ObjectId> {
     match message {
         PeerMessage::Answer { id, answer: DirectoryAnswer::Deleted { .. } } => Some(*id),
@@ -47,7 +47,7 @@ fn abandoned_by(message: &PeerMessage) -> Option<(ObjectId, Edition)> {
 }
 
 impl World {
-    /// Tells a core what another node said.
+    /// Gives a message of another node to a core.
     pub(super) fn feed_message(&mut self, place: Place, from: NodeId, message: PeerMessage) {
         let deletion = deletion_of(&message);
         let abandoned = abandoned_by(&message);
@@ -65,7 +65,8 @@ impl World {
         }
     }
 
-    /// Nobody is shown any longer what a node has confirmed as deleted. What was accepted later stays.
+    /// A node that confirms a deletion must not show the object to clients any more. A content that was accepted later
+    /// stays.
     pub(super) fn judge_confirmation(&mut self, place: Place, id: ObjectId) {
         let node = &self.nodes[place.index];
         let told = self.deletion_oracle.told;
@@ -76,14 +77,14 @@ impl World {
         }
     }
 
-    /// A node has taken in a message about a deletion: perhaps it knows of it since.
+    /// A node has handled a message about a deletion. Records the node if it remembers the deletion now.
     fn note_knows(&mut self, place: Place, id: ObjectId) {
         if self.nodes[place.index].core.remembers_deletion(id) {
             self.deletion_oracle.heard.entry(id).or_default().insert(place);
         }
     }
 
-    /// A caller was told that these are deleted.
+    /// A caller got the answer that these objects are deleted.
     pub(super) fn note_deleted(&mut self, place: Place, ids: &[ObjectId]) {
         let now = self.queue.now();
         for id in ids {
@@ -96,13 +97,13 @@ impl World {
         self.deletion_oracle.died.insert(place, self.queue.now());
     }
 
-    /// Whether it lives, or died so lately that others need not have noticed.
+    /// Whether the node lives, or died so recently that others may not have noticed.
     pub(super) fn may_seem_alive(&self, place: Place) -> bool {
         let now = self.queue.now();
         self.deletion_oracle.died.get(&place).is_none_or(|died| *died + UNNOTICED_FOR > now)
     }
 
-    /// Whether all who knew of the deletion died before they could tell anybody.
+    /// Whether all nodes that knew of the deletion died before they could tell others.
     pub fn is_unheard_of(&self, id: ObjectId) -> bool {
         let Some(answered) = self.deletion_oracle.answered.get(&id) else { return true };
         let heard = self.deletion_oracle.heard.get(&id).into_iter().flatten();

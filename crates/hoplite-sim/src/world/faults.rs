@@ -1,4 +1,4 @@
-//! Begin and end of faults.
+//! The begin and end of faults.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::fault::{Fault, Kind, When, Whom};
 use crate::names::{index_of, node as name};
 use crate::net::TroubleId;
 
-/// How long kernels hold on to a connection whose other side does not answer.
+/// How long kernels keep a connection whose other side does not answer.
 pub(super) const KERNEL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A fault that waits for something to be said or streamed.
+/// A fault that waits for a message or a stream.
 #[derive(Debug)]
 struct Armed {
     when: When,
@@ -23,7 +23,7 @@ struct Armed {
     fault: Fault,
 }
 
-/// A node that is to end in good order.
+/// The times of a node that leaves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaving {
     pub since: Duration,
@@ -35,13 +35,13 @@ pub(crate) struct Leaving {
 pub(crate) struct Faults {
     armed: Vec<Armed>,
     troubles: u64,
-    /// Nothing breaks any more.
+    /// Whether faults no longer strike.
     over: bool,
     pub struck: u64,
 }
 
 impl World {
-    /// Lets `fault` strike; `from` is what its times count from.
+    /// Plans `fault`. Its times count from `from`.
     pub fn plan_fault(&mut self, from: Duration, when: When, fault: Fault) {
         let when = match when {
             When::At(at) => return self.queue.push(from + at, SimEvent::Fault(fault)),
@@ -51,13 +51,13 @@ impl World {
         self.faults.armed.push(Armed { when, seen: 0, fault });
     }
 
-    /// Faults that wait still are dropped at `last_strike`; at `quiet` everything passing has passed.
+    /// Plans the end of faults. At `last_strike`, faults that still wait are dropped. At `quiet`, all troubles end.
     pub fn plan_end_of_faults(&mut self, last_strike: Duration, quiet: Duration) {
         self.queue.push(last_strike, SimEvent::Relief(Relief::Disarm));
         self.queue.push(quiet, SimEvent::Relief(Relief::All));
     }
 
-    /// Something is being said: it may be what a fault waits for.
+    /// A message is sent. It may trigger a fault.
     pub(super) fn set_off_by_message(&mut self, place: Place, to: NodeId, message: &PeerMessage) {
         if self.faults.armed.is_empty() {
             return;
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// A stream has brought so much of what it is to bring.
+    /// A stream has delivered `at` of `size` bytes. It may trigger a fault.
     pub(super) fn set_off_by_stream(&mut self, first: bool, from: usize, to: usize, at: u64, size: u64) {
         if self.faults.armed.is_empty() {
             return;
@@ -124,7 +124,7 @@ impl World {
     }
 
     pub(super) fn strike(&mut self, fault: Fault) {
-        // Who is dead comes back even when nothing breaks any more.
+        // Dead nodes come back even after the end of faults.
         if self.faults.over && !matches!(fault, Fault::RestartNode { .. }) {
             return;
         }
@@ -176,7 +176,7 @@ impl World {
     }
 
     fn strike_node(&mut self, index: usize, host: bool, back_after: Option<Duration>) {
-        // Somebody must be left to tell the tale.
+        // At least one node must stay alive.
         let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != index);
         let staying = others.filter(|(_, node)| node.alive && node.leaving.is_none()).count();
         if !self.nodes[index].alive || staying == 0 {
@@ -200,7 +200,7 @@ impl World {
         self.queue.push(now, SimEvent::Report { place, input: Input::Leave { within }, frees: Vec::new() });
     }
 
-    /// A process that has said goodbye ends.
+    /// A process ends in good order.
     pub(super) fn exit(&mut self, place: Place) {
         let Some(node) = self.alive(place) else { return };
         let back_after = node.leaving.and_then(|leaving| leaving.back_after);
@@ -234,7 +234,7 @@ impl World {
             self.feed(place, Input::StoodStill { time });
         }
         for event in held {
-            // What its kernel took in is not held up any more, whatever happens to the network.
+            // Bytes that the kernel has accepted are no longer held up, even if the network is cut.
             let event = match event {
                 SimEvent::Flow { .. } => SimEvent::Late(Box::new(event)),
                 other => other,

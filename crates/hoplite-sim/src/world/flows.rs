@@ -23,10 +23,10 @@ pub(crate) struct Outgoing {
     pub group: Option<ReductionId>,
 }
 
-/// How long a bulk connection that cannot be made is tried at most.
+/// Longest time until the dial of a bulk connection fails.
 const BULK_DIAL_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// One stream on its way; the receiver knows it once its head has arrived.
+/// One stream under way. The receiver knows of it when its head has arrived.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub from: Place,
@@ -34,24 +34,24 @@ pub(crate) struct Flow {
     pub send: SendId,
     pub to: NodeId,
     pub transfer: TransferId,
-    /// What its sender sends.
+    /// The object and edition that the sender sends.
     pub identity: Option<(ObjectId, Edition)>,
-    /// It shares its connections with all others of this group between the same two.
+    /// The stream shares its connections with all others of this group between the same two nodes.
     pub group: Option<ReductionId>,
     offset: u64,
     size: u64,
     under_way: u64,
     /// Bytes that have left the sender and not reached the receiver's host.
     in_network: u64,
-    /// How long the last of them keep the sender's link busy, and how many they are.
+    /// The time until which the last of these bytes occupy the sender's link, and their number.
     leaving: (Duration, u64),
     last_arrival: Duration,
-    /// Cleared when either side lets go: what is still under way is lost.
+    /// Cleared when either side closes the stream. Bytes under way are then lost.
     open: bool,
     pub trailer_sent: bool,
-    /// It brings nothing until then.
+    /// The stream delivers nothing until then.
     pub stalled_until: Duration,
-    /// What the receiver, and the sender, would have seen but for a cut or a stall.
+    /// Events for the receiver that a cut or a stall holds up. `stuck_back` are those for the sender.
     pub stuck: VecDeque<FlowEvent>,
     pub stuck_back: VecDeque<FlowEvent>,
 }
@@ -76,7 +76,7 @@ impl World {
         if self.fails_to_dial(place, to) {
             return self.begin_in_vain(place, send, flow, copy);
         }
-        // Half of them find an idle connection.
+        // Half of the streams find an idle connection.
         let dial = match self.net.rng(place.index, there).percent(50) {
             true => self.net.round_trip(place.index, there),
             false => Duration::ZERO,
@@ -119,7 +119,7 @@ impl World {
         self.set_off_by_stream(true, place.index, there, 0, size);
     }
 
-    /// Whether no connection can be made for this stream.
+    /// Whether the dial for this stream fails.
     fn fails_to_dial(&mut self, place: Place, to: NodeId) -> bool {
         let there = index_of(to.addr);
         let means = self.plan.means;
@@ -130,7 +130,7 @@ impl World {
             || self.is_short_of_descriptors(there)
     }
 
-    /// A stream whose connection is never made ends for its sender alone, at once or after a while.
+    /// Starts a stream whose connection will not be made. It ends at its sender only, at once or after a while.
     fn begin_in_vain(&mut self, place: Place, send: SendId, flow: FlowId, copy: CopyId) {
         let there_is_none = self.is_short_of_descriptors(place.index);
         let at_once = there_is_none || self.rng.percent(50);
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// Moves the next grain, or the trailer, or waits for either.
+    /// Sends the next grain or the trailer, or waits until it can.
     pub(super) fn on_send_step(&mut self, place: Place, send_id: SendId) {
         let grain = self.plan.grain_bytes;
         let window = self.plan.window_bytes;
@@ -220,7 +220,7 @@ impl World {
         self.queue.push(at, SimEvent::Flow { flow: flow_id, event: FlowEvent::Trailer(seal) });
     }
 
-    /// Takes a send off its node; a broken one closes the connection.
+    /// Ends a send at its node. A broken send closes the connection.
     pub(super) fn end_send(&mut self, place: Place, send_id: SendId, outcome: Result<(), Broken>) {
         let Some(send) = self.nodes[place.index].data_plane.sends.remove(&send_id) else { return };
         if outcome.is_err() {
@@ -234,7 +234,7 @@ impl World {
         self.end_send(place, send, Err(Broken));
     }
 
-    /// One side lets go of a stream: the other hears of it after all that is under way.
+    /// One side closes a stream. The other side hears of it after all that is under way.
     pub(super) fn push_flow_end(&mut self, flow_id: FlowId, event: FlowEvent) {
         let Some(flow) = self.flows.get_mut(&flow_id) else { return };
         let (here, there) = match event {
@@ -259,7 +259,7 @@ impl World {
         self.queue.push(at, SimEvent::Flow { flow: flow_id, event });
     }
 
-    /// Whether what comes on this stream stays in the network for now.
+    /// Whether the stream's events for the receiver are held up in the network now.
     pub(super) fn is_held_up(&self, flow: &Flow) -> bool {
         let cut = self.net.is_cut(flow.from.index, index_of(flow.to.addr));
         cut || flow.stalled_until > self.queue.now() || !flow.stuck.is_empty()
@@ -279,7 +279,7 @@ impl World {
         }
     }
 
-    /// What came out of the network reaches the process.
+    /// An event leaves the network and reaches the process.
     pub(super) fn on_arrival(&mut self, id: FlowId, event: FlowEvent) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         match event {
@@ -427,7 +427,7 @@ impl World {
         self.end_receive(place, transfer);
     }
 
-    /// A copy moved on: whoever reads behind it looks again.
+    /// A copy has more bytes, so its readers continue.
     pub(super) fn wake(&mut self, place: Place, copy: CopyId) {
         let (sends, folds) = self.nodes[place.index].data_plane.readers(copy);
         sends.into_iter().for_each(|send| self.nudge_send(place, send));

@@ -58,7 +58,7 @@ impl World {
         let plane = &mut self.nodes[place.index].data_plane;
         let Some(job) = plane.folds.get_mut(&fold) else {
             if plane.broken_folds.contains(&fold) {
-                // The core is about to hear of that.
+                // The report to the core is under way.
                 return;
             }
             let what = format!("{} amends fold {}, which is over or never was", self.name(place), fold.0);
@@ -71,7 +71,7 @@ impl World {
         self.add_inputs(place, fold, added);
     }
 
-    /// Takes note that a job touches an open copy.
+    /// Records that a job uses an open copy.
     fn claim(&mut self, place: Place, copy: CopyId) -> Result<(), String> {
         let name = self.name(place);
         let plane = &mut self.nodes[place.index].data_plane;
@@ -105,7 +105,7 @@ impl World {
         self.on_fold_step(place, fold);
     }
 
-    /// Folds whatever can be folded now, publishes it, and ends the fold if that was all.
+    /// Folds all bytes that can be folded now, publishes them, and ends the fold if it is complete.
     pub(super) fn on_fold_step(&mut self, place: Place, fold_id: FoldId) {
         let Some(node) = self.alive(place) else { return };
         let Some(mut fold) = node.data_plane.folds.remove(&fold_id) else { return };
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// Folds the streams as they came; returns what their senders may be credited with.
+    /// Folds the streams as their bytes arrive. Returns the credit for each sender.
     fn fold_streams(&mut self, place: Place, fold: &mut Fold) -> Vec<(crate::data_plane::FlowId, u64)> {
         let ahead = self.plan.fold_ahead_bytes;
         let element = fold.rule.dtype.size();
@@ -185,7 +185,7 @@ impl World {
     }
 }
 
-/// Folds the sources in order behind the slowest stream, and publishes what is complete.
+/// Folds the sources in order, up to the slowest stream, and publishes the complete bytes.
 fn fold_sources(node: &mut Node, fold: &mut Fold) {
     let out = node.extent(fold.out);
     let element = fold.rule.dtype.size() as u64;
@@ -214,7 +214,7 @@ fn fold_sources(node: &mut Node, fold: &mut Fold) {
     }
 }
 
-/// Folds `bytes` into the output from `at`; the first input to come by is copied.
+/// Folds `bytes` into the output from `at`. The first input there is copied.
 fn combine(node: &mut Node, fold: &mut Fold, at: u64, bytes: &[u8]) {
     let out = node.extent(fold.out);
     let to = at + bytes.len() as u64;

@@ -1,11 +1,11 @@
-//! Begin and end of each call, per object. A call that begins after another was answered must see its effect:
+//! The begin and end of each call, per object. A call that begins after another was answered must see its effect:
 //!
 //! - after a delete, no call gets, makes or hears of the object while the tombstone stands
 //! - after a put or a reduce, no call hears that no node has the object, or makes it with another content
 //! - after the end of a tombstone, no call hears that the object is deleted
 //!
-//! This holds while no living node is taken for dead, and inside a side of a split whose members agreed on it before
-//! the earlier call began. All else is excused (`excuse`).
+//! The rules hold while no living node is believed dead. They also hold inside one side of a split, if its members
+//! agreed on each other before the earlier call began. All other breaches are excused (`excuse`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,18 +17,18 @@ use crate::data_plane::Stage;
 use crate::excuse::Excuse;
 use crate::task::{Ending, Outcome, Spec, Task, TaskId};
 
-/// How long after all views are right again owners may still hear of what the other side did.
+/// How long after all views are correct again owners may still hear of events on the other side.
 const HEARD_WITHIN: Duration = Duration::from_secs(8);
 
-/// How long the news of a copy may be on its way to the owner, who tells what it has heard.
+/// How long the announcement of a copy may be under way to the owner.
 const NEWS_WITHIN: Duration = Duration::from_secs(1);
 
-/// How much longer than they must tombstones may stand: they are forgotten by the second, a few at a time.
+/// How much longer than required tombstones may stand. Once a second, a few of them are forgotten.
 const TOMBSTONE_MARGIN: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Deed {
-    /// Of one of several contents.
+    /// A put, with the number of its content.
     Put(u8),
     Reduce,
     Delete,
@@ -41,20 +41,20 @@ struct Call {
     deed: Deed,
     place: Place,
     begin: Duration,
-    /// When it was answered with success.
+    /// The time of an answer with success.
     done: Option<Duration>,
-    /// When it was answered with an error.
+    /// The time of an answer with an error.
     failed: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
     calls: BTreeMap<ObjectId, Vec<Call>>,
-    /// From when to when some living node was held for dead, and what came of that need not be mended.
+    /// Begin and end of the times when a living node was believed dead, until the consequences must be repaired.
     doubts: Vec<(Duration, Option<Duration>)>,
-    /// All nodes were up and knew each other, once.
+    /// Whether all nodes were up and knew each other at some time.
     has_formed: bool,
-    /// When each node's view of the members last changed.
+    /// The time of the last change of each node's view of the members.
     changed: BTreeMap<usize, Duration>,
 }
 
@@ -80,7 +80,7 @@ fn deed_of(spec: &Spec, object: ObjectId) -> Deed {
 }
 
 impl World {
-    /// The object is another one from now on, under the same name.
+    /// Forgets the history of a name, which is used for a new object from now on.
     pub fn begin_anew(&mut self, object: ObjectId) {
         self.history.calls.remove(&object);
         self.model.begin_anew(object);
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// A task puts one of many.
+    /// A task starts the put of a member of a mass.
     pub(super) fn note_put_begun(&mut self, task: TaskId, object: ObjectId) {
         let place = self.sessions[&self.tasks[&task].client].place;
         let begin = self.queue.now();
@@ -114,13 +114,13 @@ impl World {
         }
     }
 
-    /// Where this task has put the object, if it has.
+    /// The place where this task has put the object, if it has.
     pub(super) fn put_where(&self, task: TaskId, object: ObjectId) -> Option<Place> {
         let mut calls = self.history.of(object);
         calls.find(|call| call.task == task && call.done.is_some()).map(|call| call.place)
     }
 
-    /// The call was answered; `done` if that was no error.
+    /// The call was answered; `done`: with success.
     pub(super) fn note_ended(&mut self, task: TaskId, done: bool) {
         let now = self.queue.now();
         for object in self.tasks[&task].spec.objects() {
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// A node took another one for dead, or in again.
+    /// A node's view changed: it believes another node dead, or admits it again.
     pub(super) fn note_view(&mut self, place: Place, held_for_dead: Option<NodeId>) {
         let now = self.queue.now();
         self.history.changed.insert(place.index, now);
@@ -147,14 +147,14 @@ impl World {
         }
     }
 
-    /// Nodes are cut off from each other: those that have not met may form clusters of their own.
+    /// Nodes are cut off from each other. Nodes that have not met yet may form separate clusters.
     pub(super) fn note_cut(&mut self) {
         if !self.history.has_formed {
             self.note_doubt();
         }
     }
 
-    /// From now on not everything is heard by everybody who must know.
+    /// From now on news may not reach all nodes that need it.
     pub(super) fn note_doubt(&mut self) {
         let now = self.queue.now();
         match self.history.doubts.last_mut() {
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// Whether both nodes have been on one side of a split, with the same others, since before that moment.
+    /// Whether both nodes have been on one side of a split, with the same other members, since before `since`.
     fn on_one_side(&self, one: Place, other: Place, since: Duration) -> bool {
         let view = |place: Place| -> BTreeSet<NodeId> {
             let node = &self.nodes[place.index];
@@ -183,7 +183,7 @@ impl World {
         side.contains(&self.nodes[other.index].id) && side.iter().all(agrees)
     }
 
-    /// What stands in the way of a rule between these two calls, the later of which ends now; `None` if nothing does.
+    /// The excuse for a broken rule between two calls, of which the later ends now. `None`: there is none.
     fn excuse_between(&self, earlier: &Call, later: Place, object: ObjectId) -> Option<Excuse> {
         let now = self.queue.now();
         if self.history.is_in_doubt(earlier.begin, now)
@@ -199,7 +199,7 @@ impl World {
         Some((call.begin, call.place))
     }
 
-    /// A call is being answered as if the object existed.
+    /// A call gets an answer that means that the object exists.
     pub(super) fn judge_existence(&mut self, task: TaskId, object: ObjectId) {
         let Some((begin, place)) = self.begin_of(task, object) else { return };
         let stands = |call: &&Call| {
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// A call is told that nobody has the object complete.
+    /// A call gets the answer that no node has the complete object.
     pub(super) fn judge_absence(&mut self, task: TaskId, object: ObjectId) {
         let Some((begin, place)) = self.begin_of(task, object) else { return };
         if self.history.of(object).any(|call| call.deed == Deed::Delete) {
@@ -255,7 +255,7 @@ impl World {
         }
     }
 
-    /// A target was made: by nobody else before.
+    /// A target was made. No other call may have made it before.
     pub(super) fn judge_making(&mut self, task: TaskId, target: ObjectId) {
         let is_made = |call: &&Call| call.deed == Deed::Reduce && call.task != task && call.done.is_some();
         let Some(maker) = self.history.of(target).find(is_made) else { return };
@@ -270,7 +270,8 @@ impl World {
         }
     }
 
-    /// A client there sees this one of several contents of what was put: no other one may have been the first.
+    /// A client at `place` sees this one of several contents. No put of another one may have ended before its put
+    /// began.
     pub(super) fn judge_first(&mut self, place: Place, object: ObjectId, variant: u8) {
         let is_it = |call: &&Call| call.deed == Deed::Put(variant);
         let Some(begin) = self.history.of(object).filter(is_it).map(|call| call.begin).min() else { return };
@@ -289,8 +290,8 @@ impl World {
         }
     }
 
-    /// Another content of the object was sealed than before, or over other sources: excused where both sides of a
-    /// split made it.
+    /// The object was sealed with another content than before, or over other sources. This is excused if both sides of
+    /// a split made it.
     pub(super) fn is_split(&mut self, object: ObjectId) -> bool {
         let makers = self.history.of(object).filter(|call| matches!(call.deed, Deed::Put(_) | Deed::Reduce));
         let begun: Vec<_> = makers.map(|call| call.begin).collect();
@@ -303,8 +304,8 @@ impl World {
         split
     }
 
-    /// Another content of the object was sealed than before: where the node with the last copy of the first one died,
-    /// it is the object's from now on.
+    /// The object was sealed with another content than before. If no living node has a copy of the first content, the
+    /// new one is valid from now on.
     pub(super) fn has_lost_content(&mut self, object: ObjectId, sources: &[ObjectId], bytes: &[u8]) -> bool {
         let Some(first) = self.model.content_of(object).filter(|_| !self.has_lost_nobody()) else {
             return false;
@@ -312,7 +313,7 @@ impl World {
         let living = self.nodes.iter().filter(|node| node.alive);
         let holds = |node: &super::Node| {
             let copies = node.data_plane.copies.values().filter(|held| {
-                // One over the new sources is no copy of the first, though an empty one looks like it.
+                // A copy over the new sources is not one of the first content, even if both are empty.
                 let is_first = matches!(&held.stage, Stage::Sealed(seal) if seal.sources != sources);
                 held.identity.is_some_and(|(id, _)| id == object) && is_first
             });
@@ -326,7 +327,7 @@ impl World {
         true
     }
 
-    /// Of those who made the same thing, not all may have been told that somebody else did.
+    /// Several tasks made the same object. It must not happen that each is told that another one did.
     pub(super) fn judge_rivals(&mut self, object: ObjectId) {
         let makers = self.history.of(object).filter(|call| matches!(call.deed, Deed::Put(_) | Deed::Reduce));
         let beaten = |call: &Call| {
@@ -345,10 +346,11 @@ impl World {
         }
     }
 
-    /// Whether the object may have been made, or a deletion of it answered, while some node was held for dead.
+    /// Whether the object may have been made after its deletion, at a time when a living node was believed dead.
     ///
-    /// A call that ran out of time may have made it as well: an owner may have accepted it that was held for dead,
-    /// and hold its caller's node for dead before that takes it back. Which of two sides was later, their clocks say.
+    /// A call that timed out may have made it too. An owner that is believed dead may accept the object, and then
+    /// believe the caller's node dead before that node withdraws it. The clocks of the two sides decide which was
+    /// later.
     pub(super) fn may_be_made_since_deleted(&self, object: ObjectId) -> bool {
         let ran_out = |call: &Call| {
             let outcome = &self.tasks[&call.task].outcome;

@@ -1,4 +1,4 @@
-//! The liveness oracle: what a world must still reach once its faults are over.
+//! The liveness oracle: checks what a world must reach after its faults are over.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use crate::data_plane::Stage;
 use crate::excuse::Excuse;
 use crate::task::{Outcome, Phase, Spec, Task, TaskId};
 
-/// A node that is told to leave has begun to hand over by then.
+/// A node that is told to leave must have begun to hand over after this time.
 const HAND_OVER_BEGUN: Duration = Duration::from_secs(2);
 
-/// What there is, at one moment.
+/// The objects of a world at one moment.
 pub struct Standing {
     /// Objects with a sealed copy on a living node.
     sealed: BTreeSet<ObjectId>,
-    /// Objects that are lost, of which somebody knows so.
+    /// Lost objects whose loss a living node knows of.
     lost: BTreeSet<ObjectId>,
-    /// Objects whose deletion was answered, and those whose deletion was at least asked for.
+    /// Objects whose deletion was answered. `doomed` are those whose deletion was at least requested.
     deleted: BTreeSet<ObjectId>,
     doomed: BTreeSet<ObjectId>,
 }
 
 impl Standing {
-    /// Whether everybody can have this object.
+    /// Whether every node can get this object.
     pub fn has(&self, object: ObjectId) -> bool {
         self.sealed.contains(&object) && !self.doomed.contains(&object)
     }
@@ -39,12 +39,12 @@ impl Standing {
         self.doomed.contains(&object)
     }
 
-    /// Whether tasks of this kind may wait for ever at all.
+    /// Whether tasks of this kind may ever wait for ever.
     fn ever_lets_wait(task: &Task) -> bool {
         matches!(task.spec, Spec::Get { .. } | Spec::Wait { .. } | Spec::Reduce { .. })
     }
 
-    /// Whether this task may rightly wait for ever: what it needs need not be anywhere.
+    /// Whether this task may wait for ever, because the objects that it needs may not exist.
     fn may_wait(&self, task: &Task) -> bool {
         let ready = |ids: &[ObjectId]| ids.iter().filter(|id| self.sealed.contains(id)).count() as u32;
         let deleted = |ids: &[ObjectId]| ids.iter().filter(|id| self.deleted.contains(id)).count() as u32;
@@ -93,13 +93,13 @@ impl World {
         self.tasks.iter().filter(|(_, task)| !task.is_over()).map(|(id, task)| (*id, task))
     }
 
-    /// Whether everything is over that can be.
+    /// Whether all tasks are over that can end.
     pub fn all_settled(&self) -> bool {
         let mut open = self.open_tasks().peekable();
         if open.peek().is_none() {
             return true;
         }
-        // What stands is only looked for if that can make a difference.
+        // `standing` takes time, so it is computed only if it can change the result.
         if !self.open_tasks().all(|(_, task)| Standing::ever_lets_wait(task)) {
             return false;
         }
@@ -107,19 +107,19 @@ impl World {
         open.all(|(_, task)| standing.may_wait(task))
     }
 
-    /// Tasks that are not over although nothing stands in their way, in words.
+    /// Descriptions of the tasks that are not over although they can end.
     pub fn overdue(&self) -> Vec<String> {
         let standing = self.standing();
         let overdue = self.open_tasks().filter(|(_, task)| !standing.may_wait(task));
         overdue.map(|(id, task)| format!("task {} {}: {:?}", id.0, task.phase.name(), task.spec)).collect()
     }
 
-    /// Whether somebody is still at making this object.
+    /// Whether a task is still making this object.
     pub fn is_being_made(&self, object: ObjectId) -> bool {
         self.open_tasks().any(|(_, task)| task.spec.made() == Some(object))
     }
 
-    /// Whether a call that made it was told that its time is up.
+    /// Whether a call that makes this object has timed out.
     pub fn ran_out_of_time(&self, object: ObjectId) -> bool {
         let is_late = |task: &Task| match &task.outcome {
             Some(Outcome::Failed(error)) => error.kind == ErrorKind::TimedOut,
@@ -128,13 +128,13 @@ impl World {
         self.tasks.values().any(|task| task.spec.made() == Some(object) && is_late(task))
     }
 
-    /// Whoever waits for what need not come stops waiting.
+    /// Ends all tasks that may wait for ever.
     pub fn give_up_waiting(&mut self) {
         let open: Vec<_> = self.open_tasks().map(|(id, _)| id).collect();
         open.into_iter().for_each(|task| self.give_up(task));
     }
 
-    /// What was put on a node, and not deleted, is still there.
+    /// An object that was put on a living node, and not deleted, is still there.
     pub fn judge_promises(&self) -> Result<(), String> {
         let standing = self.standing();
         for task in self.tasks.values() {
@@ -144,7 +144,7 @@ impl World {
             let lives = self.nodes[place.index].alive && self.nodes[place.index].boot == place.boot;
             if done && lives && !standing.is_doomed(*id) && !self.has_sealed(place, *id) {
                 if !self.plan.has_space && self.stats.false_deaths > 0 {
-                    // Another content stands since, for which there is no space here.
+                    // Another content has replaced this one since, and this store has no space for it.
                     self.excuses.count(Excuse::NoSpace);
                     continue;
                 }
@@ -154,8 +154,8 @@ impl World {
         self.judge_members()
     }
 
-    /// What is whole on living nodes stays on one of them, although the node that it was put on may have
-    /// died: a cached copy alone could be thrown out at any time.
+    /// Each object with a complete copy on a living node is pinned on one, even if the node that it was put on has
+    /// died. Copies that are only cached could be evicted at any time.
     pub fn judge_pins(&self) -> Result<(), String> {
         let standing = self.standing();
         let living = self.nodes.iter().filter(|node| node.alive);
@@ -174,13 +174,13 @@ impl World {
         }
     }
 
-    /// Of those who made the same object at the same time, one did.
+    /// If several tasks made the same object at the same time, one of them succeeded.
     pub fn judge_makers(&mut self) {
         let targets: BTreeSet<_> = self.tasks.values().filter_map(|task| task.spec.made()).collect();
         targets.into_iter().for_each(|object| self.judge_rivals(object));
     }
 
-    /// What was deleted is nowhere.
+    /// No living node has a deleted object.
     pub fn judge_deletions(&self) -> Result<(), String> {
         let mut deleted = self.standing().deleted;
         deleted.retain(|id| !self.is_unheard_of(*id));
@@ -199,8 +199,8 @@ impl World {
         copies.any(|held| matches!(held.stage, Stage::Sealed(_)))
     }
 
-    /// A node that leaves before its time is up says that others keep what it was to keep. If its time is up,
-    /// and nothing else was in its way, others have it at least in part.
+    /// If a node leaves before its time is up, other nodes must have complete copies of the objects put on it. If its
+    /// time is up, and no other fault struck, they must have at least parts.
     pub(super) fn judge_legacy(&mut self, place: Place) {
         let now = self.queue.now();
         let Some(leaving) = self.nodes[place.index].leaving else { return };
@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// Whether there is a copy of it there, whole or growing.
+    /// Whether the node has a copy of the object, complete or partial.
     fn has_some(&self, place: Place, object: ObjectId) -> bool {
         let mut copies = self.nodes[place.index].data_plane.copies_of(object);
         copies.any(|held| held.stage != Stage::Aborted)

@@ -1,4 +1,4 @@
-//! The loss oracle: which nodes heard that an object was complete. If it is lost, they must report the loss.
+//! The loss oracle: which nodes heard that an object was complete. If the object is lost, they must report the loss.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,16 @@ use crate::excuse::Excuse;
 use crate::masses::member;
 use crate::task::{Outcome, Task};
 
-/// What nodes heard of complete copies.
+/// The complete copies that nodes have heard of.
 #[derive(Default, Debug)]
 pub(crate) struct LossOracle {
-    /// Who heard, and has not handed over, that a complete copy of an object exists or existed.
+    /// Nodes that heard that a complete copy of an object exists or existed, and have not handed the object over.
     existed: BTreeMap<ObjectId, BTreeSet<NodeId>>,
-    /// What owners heard that is to be an object if they accept it.
+    /// Announced complete copies that become an object only if the owner accepts them.
     awaits_verdict: BTreeSet<(NodeId, ObjectId, Edition)>,
 }
 
-/// Whether this says that an object is, or was, complete somewhere.
+/// The object and the hops of a message which says that an object is or was complete on a node.
 fn tells_complete(message: &PeerMessage) -> Option<(ObjectId, u8)> {
     let PeerMessage::Directory { id, hops, request, .. } = message else { return None };
     let complete = match request {
@@ -28,7 +28,7 @@ fn tells_complete(message: &PeerMessage) -> Option<(ObjectId, u8)> {
         DirectoryRequest::MarkLost { .. } => true,
         _ => false,
     };
-    // Of one of many, nobody asks to be told of its loss.
+    // No call asks for the loss of a member of a mass.
     (complete && member(*id).is_none()).then_some((*id, *hops))
 }
 
@@ -53,7 +53,7 @@ impl LossOracle {
                 self.existed.entry(*id).or_default().insert(by);
             }
         }
-        // Who passes it on, or hands it over, need not keep it.
+        // A node that forwards the message need not remember it.
         let forwarded = tells_complete(message).filter(|(_, hops)| *hops > 0);
         if let Some(known) = forwarded.and_then(|(id, _)| self.existed.get_mut(&id)) {
             known.remove(&by);
@@ -62,7 +62,7 @@ impl LossOracle {
 }
 
 impl World {
-    /// `by` hears that another node owns these shards: what is complete somewhere that one hears of from who has it.
+    /// `by` hears that another node owns these shards. The new owner hears of their complete copies from the holders.
     pub(super) fn note_handed_over(&mut self, by: NodeId, shards: &[ShardQuery]) {
         let asked = |id: &ObjectId| shards.binary_search_by_key(&id.shard(), |query| query.shard).is_ok();
         let knows = |(_, nodes): &(&ObjectId, &BTreeSet<NodeId>)| nodes.contains(&by);
@@ -80,8 +80,8 @@ impl World {
         }
     }
 
-    /// Objects that were sealed once, of which a living node knows so, and that nobody has any more:
-    /// whoever asks to be told of a loss must be.
+    /// Lost objects whose loss must be reported: a living node knows that they were complete, and no living node has a
+    /// copy.
     pub(super) fn known_lost(&self, sealed: &BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
         let known = |nodes: &BTreeSet<NodeId>| nodes.iter().any(|node| self.place_of(*node).is_some());
         let told = self.rules.loss_oracle.existed.iter().filter(|(_, nodes)| known(nodes)).map(|(id, _)| *id);
@@ -89,8 +89,8 @@ impl World {
         lost.filter(|id| !self.was_taken_back(*id)).collect()
     }
 
-    /// Whether all puts of it ran out of time or died with their clients, the last of them perhaps after the owner
-    /// had it: who put it was told that it is not there, or is told nothing any more, and nobody that it is lost.
+    /// Whether all puts of the object timed out or died with their clients. The owner may have accepted the last of
+    /// them, but no caller was told that the object exists. So its loss need not be reported.
     fn was_taken_back(&self, object: ObjectId) -> bool {
         let mut makers = self.tasks.values().filter(|task| task.spec.made() == Some(object)).peekable();
         let given_up = |task: &Task| match &task.outcome {

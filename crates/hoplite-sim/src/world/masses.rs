@@ -12,7 +12,7 @@ use crate::masses::Stretch;
 use crate::model::header;
 use crate::task::{Outcome, Phase, Spec, Task, TaskId};
 
-/// Members under way: which one each call puts.
+/// The puts of members that are under way, by call.
 #[derive(Default, Debug)]
 pub(crate) struct Putting {
     calls: BTreeMap<u64, u32>,
@@ -20,7 +20,7 @@ pub(crate) struct Putting {
 }
 
 impl World {
-    /// Puts the next members, as many at a time as the task says.
+    /// Puts the next members, up to the task's limit of puts at a time.
     pub(super) fn put_members(&mut self, task: TaskId) {
         let Task { client, spec: Spec::PutMany { stretch, size, window }, .. } = self.tasks[&task] else {
             unreachable!("only these put many")
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// Whether the call puts a member: it is answered.
+    /// Handles the answer to a call if the call puts a member. Returns whether it does.
     pub(super) fn on_member_answer(&mut self, task: TaskId, call: u64, reply: &Reply) -> bool {
         let Some(number) = self.putting.get_mut(&task).and_then(|putting| putting.calls.remove(&call)) else {
             return false;
@@ -76,7 +76,7 @@ impl World {
         true
     }
 
-    /// Tasks that put many, and what they put.
+    /// The tasks that put members, and the members of each.
     fn putters(&self) -> impl Iterator<Item = (TaskId, Stretch)> + '_ {
         self.tasks.iter().filter_map(|(id, task)| match task.spec {
             Spec::PutMany { stretch, .. } => Some((*id, stretch)),
@@ -84,7 +84,7 @@ impl World {
         })
     }
 
-    /// Members whose putting was answered with success, each with the nodes that they were put on.
+    /// The members that were put with success, each with the nodes that it was put on.
     pub fn put_members_by_place(&self) -> BTreeMap<ObjectId, Vec<Place>> {
         let mut put: BTreeMap<ObjectId, Vec<Place>> = BTreeMap::new();
         for (task, stretch) in self.putters() {
@@ -96,14 +96,14 @@ impl World {
         put
     }
 
-    /// Everything of which this node has a sealed copy.
+    /// All objects of which this node has a sealed copy.
     pub(super) fn held_at(&self, index: usize) -> BTreeSet<ObjectId> {
         let copies = self.nodes[index].data_plane.copies.values();
         let sealed = copies.filter(|held| matches!(held.stage, Stage::Sealed(_)));
         sealed.filter_map(|held| held.identity.map(|(id, _)| id)).collect()
     }
 
-    /// Members that were put on a node which lives are there still.
+    /// Members that were put on a living node are still there.
     pub(super) fn judge_members(&self) -> Result<(), String> {
         let standing = self.standing();
         let held: Vec<_> = (0..self.nodes.len()).map(|index| self.held_at(index)).collect();
@@ -119,7 +119,7 @@ impl World {
         Ok(())
     }
 
-    /// Members that were put on this node, which leaves before its time is up, are on others.
+    /// Members that were put on this node, which leaves before its time is up, are on other nodes.
     pub(super) fn judge_legacy_of_members(&mut self, place: Place) {
         let standing = self.standing();
         let others = (0..self.nodes.len()).filter(|index| *index != place.index);

@@ -1,6 +1,6 @@
 //! A whole cluster of real cores in a simulated world.
 //!
-//! One queue of events drives everything. It is ordered by time, then by the order in which events were pushed; the
+//! One queue of events drives everything. It is ordered by time, then by the order in which events were pushed. The
 //! handler of an event may push more. All randomness comes from the world's `rng`. So a world with the same plan, seed
 //! and tasks gives the same run again, line by line.
 
@@ -53,14 +53,15 @@ use rules::Rules;
 pub(crate) use control_links::ControlLinkId;
 pub(crate) use rules::Suspects;
 
-/// More events than this at one moment are a loop.
+/// Most events at one time. With more, the run is in a loop.
 const MOMENT_MAX: u64 = 100_000;
 
-/// Runs take some ten thousand, and some more for each of many objects; this many are a loop that lets time pass.
+/// Most events of a run. Runs take some ten thousand, and more with a mass. With more events than this, the run is in a
+/// loop in which time passes.
 const HAPPENINGS_MAX: u64 = 2_000_000;
 const HAPPENINGS_PER_MEMBER: u64 = 200;
 
-/// Which start of which node: what was meant for an earlier start never reaches a later one.
+/// A start of a node. Messages to an earlier start never reach a later one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Place {
     pub index: usize,
@@ -70,35 +71,35 @@ pub struct Place {
 /// The clocks of all hosts.
 #[derive(Clone, Debug)]
 pub struct Clocks {
-    /// What each shows at the start, in milliseconds.
+    /// The time of each clock at the start, in milliseconds.
     pub wall_ms: Vec<u64>,
-    /// By how much one may be set forward or back while its node is down.
+    /// How much a clock may be set forward or back while its node is down, in milliseconds.
     pub steps_ms: u64,
 }
 
 impl Clocks {
-    /// All alike.
+    /// Clocks that all show the same time.
     pub fn even(nodes: usize) -> Self {
         Clocks { wall_ms: vec![WALL_MS; nodes], steps_ms: 0 }
     }
 }
 
-/// What hosts and processes have, and have to do with.
+/// The resources of hosts and processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Means {
-    /// What the control thread takes for each input, and for each message that it says.
+    /// Time of the control thread for each input. `message_time` is its time for each message that it sends.
     pub input_time: Duration,
     pub message_time: Duration,
-    /// Messages that a control connection may hold before the other side has taken them in.
+    /// Messages that a control connection may hold before the other side has read them.
     pub outbox_max: usize,
-    /// Connections that a process may have.
+    /// Most connections of a process.
     pub descriptors_max: usize,
-    /// Of a hundred bulk connections, how many cannot be made.
+    /// Percentage of bulk connections that cannot be made.
     pub failing_dials: u64,
 }
 
 impl Default for Means {
-    /// Plenty of everything.
+    /// No limits, and no processing time.
     fn default() -> Self {
         Means {
             input_time: Duration::ZERO,
@@ -110,37 +111,37 @@ impl Default for Means {
     }
 }
 
-/// When worlds begin, about, in milliseconds since 1970.
+/// About the time at which worlds begin, in milliseconds since 1970.
 pub const WALL_MS: u64 = 1_700_000_000_000;
 
-/// Everything a world is, besides what happens in it.
+/// The fixed properties of a world.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub nodes: usize,
     pub store_bytes: u64,
     pub net: NetPlan,
-    /// Most bytes a stream moves at once. A multiple of 8.
+    /// Most bytes that a stream moves at once. A multiple of 8.
     pub grain_bytes: u64,
     /// Bytes a sender may have under way before the receiver has taken them.
     pub window_bytes: u64,
-    /// How far a stream of a fold may run ahead of the slowest; no further than `window_bytes`
-    /// where the data plane folds in step, unbounded where it folds each stream as it comes.
+    /// Most bytes by which a stream of a fold may be ahead of the slowest. At most `window_bytes` if the data plane
+    /// folds in step. Unbounded if it folds each stream as its bytes arrive.
     pub fold_ahead_bytes: u64,
-    /// How long a stream may bring nothing before its node's core is told.
+    /// How long a stream may be silent before its node's core is told.
     pub stall_after: Duration,
-    /// Allreduces from this size on are striped; or where the cost model says so.
+    /// Smallest striped allreduce. `None`: the cost model decides.
     pub striped_bytes_min: Option<u64>,
     pub clocks: Clocks,
     pub means: Means,
-    /// Nodes start within this time of each other.
+    /// All nodes start within this time.
     pub start_spread: Duration,
-    /// Owners know everything: members neither come nor go after the start, and stores have space.
+    /// Whether owners know everything: no members join or leave after the start, and stores have space.
     pub calm: bool,
-    /// Everything fits everywhere at once.
+    /// Whether all objects fit into every store at once.
     pub has_space: bool,
     /// Lines of the log kept for the report of a failure.
     pub tail_lines: Option<usize>,
-    /// Keep what scenarios show.
+    /// Whether to keep the lines that scenarios show.
     pub keep_talk: bool,
 }
 
@@ -152,9 +153,9 @@ pub(crate) struct Node {
     pub arena: Vec<u8>,
     pub data_plane: DataPlane,
     pub tick_at: Option<Duration>,
-    /// When the last report of each data thread arrives.
+    /// The arrival time of the last report of each data thread.
     pub last_report: [Duration; outputs::DATA_THREADS],
-    /// Ticks in a row that left the clock where it was.
+    /// Ticks in a row at the same time.
     pub idle_ticks: u32,
     pub members: std::collections::BTreeSet<NodeId>,
     pub process: Process,
@@ -171,12 +172,12 @@ pub struct Stats {
     /// Most streams out of one copy at a time.
     pub fanout_max: usize,
     pub evictions: u64,
-    /// Targets of allreduces that were put together from stripes, one for each node.
+    /// Targets of allreduces that were assembled from stripes, counted on each node.
     pub gathered: u64,
     pub broken_transfers: u64,
-    /// Gets that clients answered themselves.
+    /// Gets that clients answered from their own memory.
     pub from_memory: u64,
-    /// How often a node took another one for dead that lived.
+    /// How often a node believed another one dead that lived.
     pub false_deaths: u64,
 }
 
@@ -197,12 +198,12 @@ pub struct World {
     pub(crate) flows: BTreeMap<FlowId, Flow>,
     pub(crate) sessions: BTreeMap<ClientId, Session>,
     pub(crate) tasks: BTreeMap<TaskId, Task>,
-    /// What each pull asked for, by receiver.
+    /// The object and edition that each pull asked for, by receiver.
     pub(crate) pulls: BTreeMap<(Place, TransferId), (ObjectId, Edition)>,
-    /// Tasks that put many objects.
+    /// The state of tasks that put many objects.
     putting: BTreeMap<TaskId, Putting>,
     pub(crate) violation: Option<String>,
-    /// Happenings in a row that left the clock where it was.
+    /// Events in a row at the same time.
     at_one_moment: u64,
     pub names: Names,
     pub model: Model,
@@ -249,7 +250,7 @@ impl World {
         self.queue.now()
     }
 
-    /// The first thing that went against the rules, if any.
+    /// The first broken rule, if any.
     pub fn violation(&self) -> Option<&str> {
         self.violation.as_deref()
     }
@@ -258,7 +259,7 @@ impl World {
         self.queue.next_at().map(|at| at.max(self.queue.now()))
     }
 
-    /// Lets the next thing happen. False when nothing is left to happen, or a rule was broken.
+    /// Handles the next event. False if there is none, or if a rule was broken.
     pub fn step(&mut self) -> bool {
         if self.violation.is_some() {
             return false;
@@ -277,7 +278,7 @@ impl World {
         self.violation.is_none()
     }
 
-    /// Steps until `at`, and moves the clock there.
+    /// Handles all events until `at`, and sets the clock to it.
     pub fn run_until(&mut self, at: Duration) {
         while self.next_at().is_some_and(|next| next <= at) {
             if !self.step() {
@@ -289,7 +290,7 @@ impl World {
         }
     }
 
-    /// Everybody sleeps for that long, and wakes up.
+    /// All nodes sleep for `time`, and wake up.
     pub fn sleep(&mut self, time: Duration) {
         note!(self, "{time:?} pass");
         self.queue.jump(time);
@@ -352,12 +353,12 @@ impl World {
         Place { index, boot: self.nodes[index].boot }
     }
 
-    /// The node there, if it is still the same start of it and alive.
+    /// The node at `place`, if this start of it is still alive.
     pub(crate) fn alive(&mut self, place: Place) -> Option<&mut Node> {
         self.nodes.get_mut(place.index).filter(|node| node.alive && node.boot == place.boot)
     }
 
-    /// The place of a node, if that very start of it is alive.
+    /// The place of a node, if this start of it is alive.
     pub(crate) fn place_of(&self, id: NodeId) -> Option<Place> {
         let index = crate::names::index_of(id.addr);
         let node = self.nodes.get(index)?;
@@ -369,7 +370,7 @@ impl World {
     }
 }
 
-/// Writes a line on `Topic::Inside` about what a node does.
+/// Writes a line on `Topic::Inside` about a step of a node.
 macro_rules! note {
     ($world:expr, $($text:tt)*) => {
         if $world.log.is_wanted() {

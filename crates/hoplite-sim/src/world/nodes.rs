@@ -16,17 +16,17 @@ use crate::event::{FlowEvent, Relief, SimEvent};
 use crate::names::{address, incarnation, index_of, node as name};
 use crate::rng::SimRng;
 
-/// More ticks than this without the clock moving on is a core that spins.
+/// Most ticks of a core at one time. With more, the core spins.
 const IDLE_TICKS_MAX: u32 = 1000;
 
-/// More outputs than this for one input are a loop.
+/// Most outputs for one input. With more, the core is in a loop.
 const OUTPUTS_MAX: u64 = 100_000;
 const OUTPUTS_PER_OBJECT: u64 = 20;
 
-/// More messages than this in one turn keep everything else waiting, heartbeats too: some ten milliseconds.
+/// Most messages in one turn. They take some ten milliseconds, in which everything else waits, heartbeats too.
 const TURN_MESSAGES_MAX: u64 = 4096;
 
-/// How many objects a call is about.
+/// The number of objects in a call.
 fn objects_of(input: &Input) -> u64 {
     let Input::Client { request, .. } = input else { return 0 };
     let count = match request {
@@ -75,7 +75,7 @@ impl World {
         self.feed(place, Input::Tick);
     }
 
-    /// Tells a core what happened and carries out what it wants done.
+    /// Gives an input to a core and carries out its outputs.
     pub(super) fn feed(&mut self, place: Place, input: Input) {
         let now = self.queue.now();
         let means = self.plan.means;
@@ -95,7 +95,7 @@ impl World {
             }
             self.carry_out(place, output);
         }
-        // A call may be about tens of thousands of objects, each of which concerns everybody.
+        // A call may have tens of thousands of objects, and each may need messages to all nodes.
         if messages > TURN_MESSAGES_MAX + about * (self.nodes.len() as u64 + 2) {
             return self.violate(format!("{} says {messages} things in one turn", self.name(place)));
         }
@@ -162,8 +162,8 @@ impl World {
         }
     }
 
-    /// The process is gone: its memory, its connections, and its clients' connections with it. Where
-    /// the whole host is gone, nobody is told.
+    /// Kills a node's process: its memory, its connections and its clients' connections are gone. If the whole host
+    /// dies (`host`), no peer is notified.
     pub fn kill_node(&mut self, index: usize, host: bool) {
         let place = self.place(index);
         let Some(node) = self.alive(place) else { return };
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// While the process was gone, somebody may have set its host's clock.
+    /// Sets the host's clock forward or back while the node is down.
     fn step_clock(&mut self, index: usize) {
         let steps_ms = self.plan.clocks.steps_ms;
         if steps_ms > 0 && self.rng.percent(50) {
@@ -212,7 +212,7 @@ impl World {
         let before = self.place(index);
         if self.net.is_dark(index) {
             self.net.set_dark(index, false);
-            // Whoever still talks to the old process is told by the new kernel.
+            // The new kernel resets connections to the old process.
             self.relieve(Relief::HostPatience(before));
         }
         let (boot, last) = (before.boot + 1, self.nodes[index].id.incarnation);

@@ -14,13 +14,13 @@ use crate::fault::Lane;
 use crate::names::{index_of, node as name};
 use crate::show;
 
-/// Longest way of a report from a data thread to the control thread; each takes its own.
+/// Longest delay of a report from a data thread to the control thread. Each report has its own delay.
 const REPORT_DELAY_MAX: Duration = Duration::from_micros(20);
 
-/// What a daemon that ends gives its connections to send what they hold.
+/// Time that a daemon gives its connections to flush before it ends.
 const FLUSH_TIME: Duration = Duration::from_millis(20);
 
-/// Reports of one thread stay in order, those of two do not.
+/// Number of data threads. Reports of one thread stay in order, reports of different threads do not.
 pub(super) const DATA_THREADS: usize = 2;
 
 pub(crate) fn is_noise(message: &PeerMessage) -> bool {
@@ -62,7 +62,7 @@ impl World {
         name(self.nodes[place.index].id)
     }
 
-    /// Reports to the core a little later, as another thread would.
+    /// Reports to the core after a short delay, as another thread would.
     pub(super) fn report(&mut self, place: Place, input: Input, frees: Vec<CopyId>) {
         let lane = match &input {
             Input::ReceiveEnded { transfer, .. } => transfer.0,
@@ -104,7 +104,7 @@ impl World {
         self.queue_control(place, to, message);
     }
 
-    /// The bytes to attach; a small put is announced with them while its verdict is still out.
+    /// The bytes of a copy to attach to a message. A small put is announced with its bytes before its verdict.
     fn whole_bytes(&mut self, place: Place, copy: CopyId) -> Option<Vec<u8>> {
         let node = &self.nodes[place.index];
         match node.data_plane.copies.get(&copy) {
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// A payload is the whole object that is announced.
+    /// Checks that a payload is the complete announced object.
     fn judge_payload(&mut self, message: &PeerMessage) {
         let PeerMessage::Directory { id, request, .. } = message else { return };
         let DirectoryRequest::Announce { report, payload: Some(payload), .. } = request else { return };
@@ -138,7 +138,7 @@ impl World {
         self.queue.push(at, SimEvent::Datagram { from: place.index, to, bytes });
     }
 
-    /// The core has said goodbye: the daemon flushes what was said, and ends.
+    /// The core has left. The daemon flushes its messages and ends.
     fn left(&mut self, place: Place) {
         tell!(self, "{} has left", self.name(place));
         if self.nodes[place.index].leaving.is_none() {
@@ -188,7 +188,7 @@ impl World {
         }
     }
 
-    /// Runs `change` on an open copy; touching one that is not is against the rules.
+    /// Runs `change` on an open copy. It breaks a rule if the copy is not open.
     fn with_copy(
         &mut self,
         place: Place,
@@ -269,7 +269,7 @@ impl World {
         self.wake(place, copy);
     }
 
-    /// What was a partial sum may have become a target.
+    /// Updates a copy's identity from the core, as a partial sum may have become a target.
     pub(super) fn refresh_identity(&mut self, place: Place, copy: CopyId) {
         let node = &mut self.nodes[place.index];
         if let Some(identity) = node.core.identity_of(copy) {

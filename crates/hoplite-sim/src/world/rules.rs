@@ -13,38 +13,38 @@ use crate::event::SimEvent;
 use crate::names::node as name;
 use crate::task::{Ending, Outcome, Spec, TaskId};
 
-/// Right after a change of owners, the new one may lend what the old one would not have: the progress
-/// limit of the streams then has this many periods to break the cycle, and some time for questions.
+/// Right after a change of owners, the new owner may lend in a cycle. The progress limit of the streams then has so
+/// many periods to break it, and `QUESTIONS` is the time to ask again.
 const STALLS_MAX: u32 = 8;
 const QUESTIONS: Duration = Duration::from_secs(10);
 
-/// Otherwise only what is under way excuses it: a few messages, and reports of data threads.
+/// Otherwise a breach may last only as long as messages are under way (`HOPS`), and reports of data threads (`BUSY`).
 const HOPS: u32 = 4;
 const BUSY: Duration = Duration::from_millis(1);
 
 const TWICE: usize = 2;
 
-/// Most receivers a sender is lent to at a time, however small the object.
+/// Most receivers that a sender is lent to at a time, even for small objects.
 const FANOUT_MAX: usize = 8;
 
 type Writing = (ObjectId, Edition);
 
-/// What cores assume of links that they have not measured.
+/// Latency and rate that cores assume for links that they have not measured.
 const LATENCY_ASSUMED: Duration = Duration::from_micros(100);
 const RATE_ASSUMED: u64 = 125_000_000;
 
-/// A first round trip is measured together with the making of its two connections.
+/// Round trips in a first measurement, which includes the dials of its two connections.
 const DIALS: u32 = 3;
 
-/// What the rules remember of a run.
+/// The state of the rules.
 #[derive(Default, Debug)]
 pub(crate) struct Rules {
-    /// Bytes of an edition that a node has received into copies given up, and the gets that wanted them.
+    /// Bytes of an edition that a node has received into abandoned copies, and the gets that wanted them.
     given_up: BTreeMap<(Place, ObjectId, Edition), (u64, Vec<TaskId>)>,
     pub loss_oracle: LossOracle,
 }
 
-/// Streams that together break a rule for as long as all of them run.
+/// Streams that together break a rule as long as all of them run.
 #[derive(Debug)]
 pub(crate) struct Suspects {
     what: String,
@@ -52,14 +52,14 @@ pub(crate) struct Suspects {
 }
 
 impl Rules {
-    /// The owner held the object for lost; if somebody has it after all, it is fetched from there as a whole.
+    /// The owner believes the object lost. If a node has it all the same, it may be fetched again from the start.
     pub fn note_abandoned(&mut self, place: Place, object: ObjectId, edition: Edition) {
         self.given_up.remove(&(place, object, edition));
     }
 }
 
 impl World {
-    /// A node begins to receive: from where may that be, and how many others do?
+    /// A node begins to receive. Checks that it does not repeat bytes, that transfers have no cycle, and the fan-out.
     pub(super) fn judge_edge(&mut self, place: Place, transfer: TransferId, copy: CopyId) {
         let Some((object, edition)) = self.nodes[place.index].data_plane.copies[&copy].identity else {
             return;
@@ -68,9 +68,9 @@ impl World {
         let (from, offset) = (receive.from, receive.at);
         if offset == 0 {
             let had = self.rules.given_up.remove(&(place, object, edition));
-            // Who wanted it then may have given up since, in the same moment even.
+            // The calls that wanted the object may have ended since.
             let still = |wanted: &TaskId| !self.tasks[wanted].is_over();
-            // Nor is anything sure of a writer that was taken for dead since.
+            // The rule does not apply if a living writer may have been believed dead.
             let sure = self.stats.false_deaths == 0;
             if let Some((bytes, _)) = had.filter(|(_, wanted)| sure && wanted.iter().any(still)) {
                 let id = self.names.object(object);
@@ -83,14 +83,14 @@ impl World {
             self.suspect(format!("transfers of {id} run in a circle"), streams);
         }
         let siblings = self.receivers_from(from, (object, edition));
-        // Who takes an ask back and asks again may be lent, and lend, twice for a while.
+        // A node that withdraws an ask and asks again may be counted twice for a while.
         if siblings.len() > TWICE * self.fanout_max(copy, place) + 1 {
             let (id, count) = (self.names.object(object), siblings.len());
             self.suspect(format!("{} sends {id} to {count} at a time", name(from)), siblings);
         }
     }
 
-    /// The stream that feeds this writing's copy on this node, if it is being received.
+    /// The stream that fills the copy of this writing on this node, if there is one.
     fn feed_of(&self, place: Place, writing: Writing) -> Option<(TransferId, NodeId)> {
         let plane = &self.nodes[place.index].data_plane;
         let feeds = |copy: &CopyId| plane.copies[copy].identity == Some(writing);
@@ -113,7 +113,7 @@ impl World {
             }
             let (next, sender) = self.feed_of(upstream, writing)?;
             if streams.contains(&(upstream, next)) {
-                // A circle that was there before and that this stream only leads to.
+                // An older cycle, which this stream only leads to.
                 return None;
             }
             streams.push((upstream, next));
@@ -132,7 +132,7 @@ impl World {
             .collect()
     }
 
-    /// Sending to more at a time must be worth it, on the best links of this world.
+    /// The largest fan-out that gains time on the best links of this world.
     fn fanout_max(&self, copy: CopyId, place: Place) -> usize {
         let bytes = self.nodes[place.index].data_plane.copies[&copy].extent.size;
         let (latency, rate) = self.net.best_case();
@@ -141,18 +141,18 @@ impl World {
         hoplite_core::fanout(bytes, latency.as_secs_f64(), rate as f64).min(FANOUT_MAX)
     }
 
-    /// A turn in which a node hears and answers everybody; what waits for it is measured as latency.
+    /// The time of a turn in which a node handles and answers messages of all nodes. Cores measure it as latency.
     fn busy_turn(&self) -> Duration {
         let means = self.plan.means;
         (means.input_time + means.message_time) * self.nodes.len() as u32
     }
 
-    /// By then a stream that stands still has been given up, and another one has brought what it was to bring.
+    /// Time until a stalled stream has been abandoned and another one has delivered its bytes.
     pub fn time_to_notice_stalls(&self) -> Duration {
         self.plan.stall_after * STALLS_MAX + QUESTIONS
     }
 
-    /// It must end soon where owners know everything, and in time elsewhere.
+    /// Checks a breach again later. In a calm world it must end soon, in other worlds after `time_to_notice_stalls`.
     fn suspect(&mut self, what: String, streams: Vec<(Place, TransferId)>) {
         let grace = match self.plan.calm {
             true => (self.net.best_case().0 + self.busy_turn()) * HOPS + BUSY,
@@ -170,14 +170,14 @@ impl World {
             return;
         }
         if !self.faults_over() {
-            // Nobody can mend what is cut off or stands still.
+            // Nodes that are cut off or paused cannot end the breach.
             let at = self.after(self.time_to_notice_stalls());
             return self.queue.push(at, SimEvent::Verdict(suspects));
         }
         self.violate(format!("{}, and nobody mends it", suspects.what));
     }
 
-    /// A stream's head has come: both ends must speak of the same writing of the same object.
+    /// The head of a stream has arrived. Both ends must mean the same edition of the same object.
     pub(super) fn judge_head(&mut self, flow: FlowId, receiver: Place, transfer: TransferId) {
         let flow = &self.flows[&flow];
         let Some(sent) = flow.identity else { return };
@@ -191,12 +191,12 @@ impl World {
         }
     }
 
-    /// A copy is given up; if somebody there wants its object, its bytes were worth keeping.
+    /// A copy is abandoned. If a call on its node wants the object, its bytes should have been kept.
     pub(super) fn judge_abort(&mut self, place: Place, copy: CopyId) {
         let held = &self.nodes[place.index].data_plane.copies[&copy];
         let Some((object, edition)) = held.identity.filter(|_| held.received) else { return };
         let bytes = held.watermark;
-        // Whose writer was taken for dead for a while, that is no use meanwhile; and a writer here has its own.
+        // The bytes are useless while the writer is believed dead. A writer on this node has a copy of its own.
         let wanted = self.calls_at(place, |spec| spec.gets(object));
         let is_put = !self.calls_at(place, |spec| spec.puts(object)).is_empty();
         if bytes > 0 && self.stats.false_deaths == 0 && !is_put && self.can_be_finished((object, edition)) {
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// Somebody who lives writes this, or has all of it: a put that gave up leaves nothing to finish.
+    /// Whether a living node writes this edition or has all of it. An aborted put leaves nothing to finish.
     fn can_be_finished(&self, writing: Writing) -> bool {
         let living = self.nodes.iter().filter(|node| node.alive);
         let mut copies = living.flat_map(|node| node.data_plane.copies.values());
@@ -213,14 +213,14 @@ impl World {
         })
     }
 
-    /// Tasks of this kind that wait for an answer there.
+    /// Tasks of this kind that wait for an answer at `place`.
     fn calls_at(&self, place: Place, kind: impl Fn(&Spec) -> bool) -> Vec<TaskId> {
         let calls = self.sessions.values().filter(|session| session.place == place && session.alive);
         let tasks = calls.flat_map(|session| session.calls.values().copied());
         tasks.filter(|task| kind(&self.tasks[task].spec)).collect()
     }
 
-    /// A copy becomes final: its bytes are those of its object, the same as everywhere and ever.
+    /// A copy is sealed. Its bytes must be those of its object, on all nodes and at all times.
     pub(super) fn judge_seal(&mut self, place: Place, copy: CopyId, seal: &Seal) {
         let node = &self.nodes[place.index];
         let held = &node.data_plane.copies[&copy];
@@ -238,8 +238,8 @@ impl World {
         self.pronounce(place, &format!("sealing {}", self.names.object(object)), verdict);
     }
 
-    /// The owner keeps the bytes of a small put before its caller knows: if the put is given up, and nobody
-    /// has seen them and nobody has them any more, they never were.
+    /// Forgets the content of a withdrawn small put. The owner keeps its bytes before the caller has an answer. If the
+    /// put is abandoned, and no client has seen the bytes and no node has them any more, they do not count.
     fn forget_withdrawn(&mut self, object: ObjectId, bytes: &[u8]) {
         let Some(known) = self.model.unseen_put(object).filter(|known| **known != *bytes) else { return };
         let size = known.len() as u64;

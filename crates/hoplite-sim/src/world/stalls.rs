@@ -13,13 +13,13 @@ use crate::event::{FlowEvent, SimEvent};
 use crate::names::{index_of, node as name};
 
 impl World {
-    /// From now on somebody looks whether anything comes on this stream.
+    /// Starts the stall checks of this stream.
     pub(super) fn watch_stream(&mut self, place: Place, transfer: TransferId) {
         let at = self.after(self.plan.stall_after);
         self.queue.push(at, SimEvent::StallCheck { place, transfer });
     }
 
-    /// Tells the core of a stream that has been silent for long enough, and looks again later.
+    /// Reports a stream to the core if it has been silent for long enough. Schedules the next check.
     pub(super) fn on_stall_check(&mut self, place: Place, transfer: TransferId) {
         let (now, patience) = (self.queue.now(), self.plan.stall_after);
         let Some(node) = self.alive(place) else { return };
@@ -46,27 +46,27 @@ impl World {
         self.watch_stream(place, transfer);
     }
 
-    /// One of the streams that run now.
+    /// One of the running streams; `pick` selects it.
     pub(super) fn pick_flow(&self, pick: u64) -> Option<FlowId> {
         let count = self.flows.len() as u64;
         self.flows.keys().nth((pick % count.max(1)) as usize).copied()
     }
 
-    /// Streams from or to a node, and whether it is their sender.
+    /// The streams from or to a node, and whether the node is their sender.
     pub(super) fn flows_of(&self, place: Place) -> Vec<(FlowId, bool)> {
         let id = self.nodes[place.index].id;
         let touching = self.flows.iter().filter(|(_, flow)| flow.from == place || flow.to == id);
         touching.map(|(id, flow)| (*id, flow.from == place)).collect()
     }
 
-    /// The connection is gone at once, for both ends, and so are all streams that share it.
+    /// Breaks the connection at once for both ends, and with it all streams that share it.
     pub(super) fn break_flow(&mut self, id: FlowId) {
         for flow in self.bundle_of(id) {
             self.break_stream(flow);
         }
     }
 
-    /// All streams that go by the same connections.
+    /// All streams that share their connections with this one.
     fn bundle_of(&self, id: FlowId) -> Vec<FlowId> {
         let Some(flow) = self.flows.get(&id) else { return Vec::new() };
         let (from, to, group) = (flow.from, flow.to, flow.group);
@@ -109,7 +109,7 @@ impl World {
         self.queue.push(until, SimEvent::FlowFreed { flow: id });
     }
 
-    /// No stream is held up any more, unless by a host without power.
+    /// Frees all streams that are held up, except by a host without power.
     pub(super) fn free_flows(&mut self) {
         self.flows.values_mut().for_each(|flow| flow.stalled_until = Duration::ZERO);
     }

@@ -13,21 +13,21 @@ use crate::excuse::Excuse;
 use crate::model::header;
 use crate::task::{plain_request, Ending, Outcome, Phase, Spec, Task, TaskId};
 
-/// A call with a time-out must be answered this much later at the latest.
+/// A call must be answered at most this much later than its time-out.
 const OVERDUE_AFTER: Duration = Duration::from_millis(20);
 
-/// ... but a wait that is shorter than this hears its owners first, for so long.
+/// A wait with a shorter time-out than this may take this long, as it asks the owners first.
 const POLL_TIME: Duration = Duration::from_millis(50);
 
-/// ... or so much later than a node that is slow, or has been, was last known to be.
+/// A call at a node that is or was slow or paused may be answered this much later.
 const SLOW_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How often a client makes a lost object again, and how long it rests before it asks again.
+/// How often a client makes a lost object again, and its pause before it repeats the call.
 const REMAKES_MAX: u32 = 20;
 const REMAKE_REST: Duration = Duration::from_millis(5);
 
 impl World {
-    /// Lets `task` start at `at`.
+    /// Schedules the start of `task` at `at`.
     pub fn plan_task(&mut self, at: Duration, task: Task) -> TaskId {
         let last = self.tasks.last_key_value().map_or(0, |(id, _)| id.0);
         let id = TaskId(last + 1);
@@ -40,12 +40,12 @@ impl World {
         self.queue.push(at, SimEvent::Task { task: id, event: TaskEvent::Start });
     }
 
-    /// Lets the client give up on its task at `at`.
+    /// Schedules the cancellation of a task at `at`.
     pub fn plan_cancel(&mut self, at: Duration, task: TaskId) {
         self.queue.push(at, SimEvent::Task { task, event: TaskEvent::Cancel });
     }
 
-    /// Lets a put that holds still go on to its end.
+    /// Resumes a put that holds.
     pub fn resume(&mut self, task: TaskId) {
         if let Some(Task { spec: Spec::Put { ending, .. }, .. }) = self.tasks.get_mut(&task) {
             *ending = Ending::Seal;
@@ -100,7 +100,7 @@ impl World {
         self.ask(id);
     }
 
-    /// Sends the task's first call, or sends it again with the time that is left.
+    /// Sends the task's call, or repeats it with the rest of its time-out.
     fn ask(&mut self, id: TaskId) {
         let task = &self.tasks[&id];
         let (client, timeout_ms) = (task.client, task.timeout_ms(self.queue.now()));
@@ -125,7 +125,7 @@ impl World {
         self.set_phase(id, Phase::Calling { call, timed: true });
     }
 
-    /// The client has kept the object, and asks nobody.
+    /// The client has kept the object and answers the get itself.
     fn answer_from_memory(&mut self, id: TaskId, object: ObjectId, bytes: &[u8], sources: &[ObjectId]) {
         self.stats.from_memory += 1;
         self.judge_existence(id, object);
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// The object is lost: as a task framework would, its client does again what made it, and asks again.
+    /// The object is lost. As a task framework would, the client makes the object again and repeats the call.
     fn remake(&mut self, id: TaskId) -> bool {
         let task = self.tasks.get_mut(&id).expect("planned");
         let Some(spec) = task.remake.clone().filter(|_| task.remakes < REMAKES_MAX) else { return false };
@@ -258,7 +258,7 @@ impl World {
         self.queue.push(self.after(delay), SimEvent::Task { task: id, event: TaskEvent::Step });
     }
 
-    /// Writes the next piece of a put straight into the arena, as a mapped client would.
+    /// Writes the next piece of a put directly into the arena, as a real client does.
     fn write_piece(&mut self, id: TaskId, copy: CopyId, at: u64) {
         let Task {
             client,
@@ -313,7 +313,7 @@ impl World {
         }
     }
 
-    /// Reads what has come since, and ends or starts over with the copy.
+    /// Reads the bytes that have arrived since. Ends with the copy, or starts over.
     fn follow(&mut self, id: TaskId, copy: CopyId, mut read: Vec<u8>) {
         let Task { client, spec: Spec::Get { id: object, .. }, .. } = self.tasks[&id] else {
             unreachable!("only gets follow")
@@ -344,7 +344,7 @@ impl World {
         }
     }
 
-    /// The time is up while the copy still grows: the client itself gives up.
+    /// The time-out has passed while the copy still grows, so the client itself gives up.
     fn stop_following(&mut self, id: TaskId, copy: CopyId) {
         self.let_go(id, self.tasks[&id].client, copy);
         let late = Error::new(ErrorKind::TimedOut, "stopped following the copy");
@@ -368,7 +368,7 @@ impl World {
         }
     }
 
-    /// The view was held long enough; its bytes must not have changed.
+    /// Ends the hold of a view. Its bytes must not have changed.
     fn end_hold(&mut self, id: TaskId, copy: CopyId) {
         let Task { client, spec: Spec::Get { id: object, .. }, .. } = self.tasks[&id] else {
             unreachable!("only gets hold")
@@ -378,7 +378,8 @@ impl World {
         self.end_task(id, Outcome::Viewed);
     }
 
-    /// The client lets go of what it wrote. Until now nobody else has written there, whatever has become of the object.
+    /// The client releases the memory that it wrote. Until now no other writer may have used it, even if the object is
+    /// gone.
     fn end_keep(&mut self, id: TaskId) {
         let Task {
             client,
@@ -404,7 +405,7 @@ impl World {
         self.release(client, copy);
     }
 
-    /// A node that stood still, or was slow, may have heard of the call only then.
+    /// The later time limit of a call at a node that is or was paused or slow, as the node may have got the call late.
     fn patience_until(&self, id: TaskId) -> Option<Duration> {
         let timeout = self.tasks[&id].timeout.unwrap_or_default();
         let place = self.sessions[&self.tasks[&id].client].place;
@@ -420,7 +421,7 @@ impl World {
         until
     }
 
-    /// The client wants nothing of this any more.
+    /// The client gives up on a task.
     pub fn give_up(&mut self, id: TaskId) {
         match self.tasks[&id].phase {
             Phase::Calling { call, .. } => self.cancel(id, call),

@@ -10,7 +10,7 @@ use crate::names::node as name;
 use crate::task::Spec;
 
 impl World {
-    /// A transfer brought its trailer: the bytes must be those of the object pulled.
+    /// The trailer of a transfer has arrived. The bytes must be those of the pulled object.
     pub(super) fn judge_received(&mut self, place: Place, transfer: TransferId, copy: CopyId, seal: &Seal) {
         let Some((id, edition)) = self.pulls.remove(&(place, transfer)) else {
             return self
@@ -27,7 +27,7 @@ impl World {
         self.pronounce(place, &format!("receiving {}", self.names.object(id)), verdict);
     }
 
-    /// A message carries a copy's bytes: they must be those of the object it names.
+    /// A message carries a copy's bytes. They must be those of the object that it names.
     pub(super) fn judge_attachment(
         &mut self,
         place: Place,
@@ -47,7 +47,7 @@ impl World {
         self.pronounce(place, &format!("sending {}", self.names.object(*id)), verdict);
     }
 
-    /// A client looks at a sealed copy of `id`.
+    /// A client reads a sealed copy of `id`.
     pub(super) fn judge_view(&mut self, place: Place, client: ClientId, id: ObjectId, copy: CopyId) {
         let node = &self.nodes[place.index];
         let Some(held) = node.data_plane.copies.get(&copy) else {
@@ -65,7 +65,7 @@ impl World {
         self.pronounce(place, &format!("viewing {}", self.names.object(id)), verdict);
     }
 
-    /// Sealed bytes of an object, over these sources, can be seen.
+    /// Sealed bytes of an object over these sources have become visible.
     pub(super) fn judge_bytes(
         &mut self,
         id: ObjectId,
@@ -94,7 +94,7 @@ impl World {
     }
 }
 
-/// What the end of a run asks.
+/// Checks at the end of a run.
 impl World {
     pub fn node_count(&self) -> usize {
         self.nodes.len()
@@ -104,7 +104,7 @@ impl World {
         self.nodes[index].alive
     }
 
-    /// Whether every node still runs as it first started.
+    /// Whether every node still runs since its first start.
     pub fn has_lost_nobody(&self) -> bool {
         self.nodes.iter().all(|node| node.alive && node.boot == 1)
     }
@@ -113,7 +113,7 @@ impl World {
         self.sessions[&client].alive
     }
 
-    /// The size a client has put, or tried to put, this object with.
+    /// The size with which a client has put, or tried to put, this object.
     pub fn put_size(&self, object: ObjectId) -> Option<u64> {
         self.tasks.values().find_map(|task| match task.spec {
             Spec::Put { id, size, .. } | Spec::PutSmall { id, size, .. } if id == object => Some(size),
@@ -121,7 +121,7 @@ impl World {
         })
     }
 
-    /// Whether every living node counts every other among the members, and nobody else.
+    /// Whether the members of every living node are exactly the living nodes.
     pub fn all_joined(&self) -> bool {
         let living: Vec<_> = self.nodes.iter().filter(|node| node.alive).collect();
         living
@@ -132,7 +132,7 @@ impl World {
                 .all(|node| node.members.iter().all(|id| living.iter().any(|other| other.id == *id)))
     }
 
-    /// Who knows whom, in words.
+    /// The members of each node, as text.
     pub fn membership(&self) -> String {
         let of = |node: &super::Node| {
             let members: Vec<_> = node.members.iter().map(|id| name(*id)).collect();
@@ -141,7 +141,7 @@ impl World {
         self.nodes.iter().filter(|node| node.alive).map(of).collect::<Vec<_>>().join("; ")
     }
 
-    /// No core remembers anything of what is past.
+    /// No core has any records left.
     pub fn judge_leftovers(&self) -> Result<(), String> {
         for node in self.nodes.iter().filter(|node| node.alive) {
             if let Some(left) = node.core.leftovers().first() {
@@ -151,7 +151,7 @@ impl World {
         Ok(())
     }
 
-    /// No copy, job or stream is left anywhere.
+    /// No node has a copy, job or stream left.
     pub fn judge_emptiness(&self) -> Result<(), String> {
         for node in self.nodes.iter().filter(|node| node.alive) {
             let plane = &node.data_plane;
