@@ -34,10 +34,15 @@ class Node:
         self.asked = 0
         self.seconds = 0.0
         """Of the process's clock."""
+        self.status_takes = 0.0
+        """Seconds for an answer, which grows with the number of members."""
+        self.status_asked = 0
         self.owner = "here"
         """Of all copies."""
 
     def status(self, timeout: float) -> Any:
+        self.status_asked += 1
+        self.seconds += self.status_takes
         return SimpleNamespace(members=self.members)
 
     def locations(self, id: ObjectId, timeout: float) -> Any:
@@ -267,3 +272,16 @@ def test_handles_are_found_in_values_that_are_not_made(monkeypatch: pytest.Monke
     data = dumps(value)
     assert handle_unpickler.handles_in(data) == [("01" * 28, origin), ("02" * 28, None), ("03" * 28, None)]
     assert Unknown.made == 0
+
+
+def test_many_members_are_looked_at_less_often(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    values(monkeypatch)
+    node.status_takes = 0.002
+    looks = node_deaths.NodeDeaths()
+    for _ in range(8):
+        looks.node_died_recently()
+        node.seconds += 0.25
+    assert node.status_asked == 1
+    node.seconds += 0.25
+    looks.node_died_recently()
+    assert node.status_asked == 2

@@ -32,6 +32,10 @@ others need a moment to tell each other what they have. A node may also be silen
 WANTED_PAUSE = 0.25
 """The same pause, for a value that somebody waits for, or will."""
 
+WATCH_SHARE = 0.001
+"""Share of a processor's time that the local node may take for one process that watches the members. The answer
+grows with their number, and a host has many processes: in large clusters each looks less often."""
+
 RECENT_SECONDS = 5.0
 """Seconds after the end of a node in which looks for its values are frequent."""
 
@@ -55,11 +59,16 @@ class NodeDeaths:
         self._missed: collections.deque[tuple[Loss, float]] = collections.deque()
         """Values that were not found, and since when (`time.monotonic`)."""
         self._not_before = 0.0
+        self._next_watch = 0.0
         self._died_at = -math.inf
 
     def node_died_recently(self) -> bool:
-        """Whether a Hoplite node has gone in the last seconds. Cheap: to be called often."""
-        self._watch()
+        """Whether a Hoplite node has gone in the last seconds. May be called often."""
+        before = time.monotonic()
+        if before >= self._next_watch:
+            self._watch()
+            now = time.monotonic()
+            self._next_watch = now + (now - before) / WATCH_SHARE
         return time.monotonic() < self._died_at + RECENT_SECONDS
 
     def lost_values(self, most: int, reported: Iterable[str]) -> list[Loss]:
