@@ -33,7 +33,7 @@ from pathlib import Path
 BUGS = Path(__file__).resolve().parent
 ROOT = BUGS.parents[2]
 
-# What the last recorded run measured, and the page made of it.
+# The measurements of the last recorded run, and the page made of them.
 RESULTS = BUGS / "results.json"
 PAGE = ROOT / "docs" / "planted-bugs.md"
 PAGE_WIDTH = 110

@@ -20,13 +20,13 @@ use crate::requests::{
     put_small, received_report, reduce, unaccepted, verdict, writing_report, SIZE, SMALL,
 };
 
-const STORE: u64 = 16 << 20;
+pub const STORE: u64 = 16 << 20;
 
 /// Longer than the pause after which a peer is told again.
-const SETTLED: Duration = Duration::from_millis(100);
+pub const SETTLED: Duration = Duration::from_millis(100);
 
 /// Longer than any pause between two repetitions.
-const A_WHILE: Duration = Duration::from_secs(9);
+pub const A_WHILE: Duration = Duration::from_secs(9);
 
 fn break_connection(at: &mut Node, number: u16) {
     at.handle(Input::PeerBroken { node: node(number) });
@@ -34,7 +34,7 @@ fn break_connection(at: &mut Node, number: u16) {
 }
 
 /// Who was asked to say everything again.
-fn asked_to_resync(at: &mut Node) -> Vec<u16> {
+pub fn asked_to_resync(at: &mut Node) -> Vec<u16> {
     let mail = at.take_mail().into_iter();
     let asked = mail.filter(|(_, message)| matches!(message, PeerMessage::ResyncRequest { .. }));
     asked.map(|(to, _)| to.addr.port()).collect()
@@ -314,48 +314,6 @@ fn a_member_that_came_back_is_asked_to_resync_also_on_the_next_connection() {
     at.handle(Input::PeerBroken { node: node(3) });
     break_connection(&mut at, 3);
     assert_eq!(asked_to_resync(&mut at), [3]);
-}
-
-/// We hold a copy in a shard of node 2, then take node `LAST` for the shard's owner and report to it.
-fn reported_to_another_owner() -> (Node, ObjectId, u16) {
-    const LAST: u16 = 9;
-    let mut at = Node::among(LAST, STORE);
-    let id = at.id_owned_by(LAST);
-    at.kill(LAST);
-    let owner = at.owner_of(id);
-    assert_ne!(owner, 1);
-    let call = at.ask(create(id, SIZE));
-    created(&at, call);
-    let written = announced(&mut at, id);
-    at.answer(owner, id, accepted(written));
-    at.join(LAST);
-    assert_eq!(at.owner_of(id), LAST);
-    at.wait(A_WHILE);
-    at.members_answer = false;
-    (at, id, owner)
-}
-
-/// It may have owned the shard all along: only we took a dead node for alive, and told it what we had.
-#[test]
-fn an_owner_that_does_not_ask_what_is_here_is_asked_to() {
-    let (mut at, _, owner) = reported_to_another_owner();
-    at.kill(9);
-    at.take_mail();
-    at.wait(Duration::from_millis(2900));
-    assert_eq!(asked_to_resync(&mut at), [], "it may be about to ask");
-    at.wait(SETTLED * 2);
-    assert_eq!(asked_to_resync(&mut at), [owner]);
-    at.wait(A_WHILE);
-    assert_eq!(asked_to_resync(&mut at), []);
-}
-
-#[test]
-fn an_owner_that_has_asked_what_is_here_is_not_asked_again() {
-    let (mut at, id, owner) = reported_to_another_owner();
-    at.kill(9);
-    take_inventory(&mut at, owner, &[id.shard()]);
-    at.wait(A_WHILE);
-    assert_eq!(asked_to_resync(&mut at), []);
 }
 
 #[test]
