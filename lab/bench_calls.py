@@ -1,4 +1,5 @@
-"""What transparent mode of hoplite.ray costs small calls on Ray, and from what size an array gains by it.
+"""The cost of the transparent mode of hoplite.ray for small calls on Ray, and the size \
+from which an array gains by it.
 
 There are two kinds of rows:
 

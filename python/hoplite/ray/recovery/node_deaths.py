@@ -33,8 +33,9 @@ WANTED_PAUSE = 0.25
 """The same pause, for a value that somebody waits for, or will."""
 
 WATCH_SHARE = 0.001
-"""Share of a processor's time that the local node may take for one process that watches the members. The answer
-grows with their number, and a host has many processes: in large clusters each looks less often."""
+"""Share of a processor's time that the local node may take for one process that watches the members.
+
+The answer grows with their number, and a host has many processes: in large clusters each looks less often."""
 
 RECENT_SECONDS = 5.0
 """Seconds after the end of a node in which looks for its values are frequent."""
