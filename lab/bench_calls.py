@@ -1,5 +1,4 @@
-"""The cost of the transparent mode of hoplite.ray for small calls on Ray, and the size \
-from which an array gains by it.
+"""The cost of the transparent mode for small calls on Ray, and the size from which an array gains by it.
 
 There are two kinds of rows:
 
