@@ -19,7 +19,8 @@ from lab import interleave, processes, systems
 from lab.hosts import Host, Hosts
 from lab.memory import settle
 from lab.network import Network
-from lab.report import ROOT, progress
+from lab.report import progress
+from lab.results import ROOT
 from lab.systems import ray
 from lab.systems.training import Trains
 

@@ -30,8 +30,8 @@ from typing import Any
 
 from lab.interleave import OURS
 from lab.plots import calls as figure
-from lab.report import RESULTS, Report, median, progress, size_of, size_text
-from lab.results import joined
+from lab.report import Report, median, progress, size_of, size_text
+from lab.results import RESULTS, joined
 from lab.systems import peers
 from lab.systems.ray import SETTINGS
 from lab.worker import Process, WorkerFailed

@@ -10,7 +10,6 @@ two cores can either compute or be a network of nine hosts.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +19,8 @@ from lab.daemons import on_hosts
 from lab.failure import ensemble, figure, sgd
 from lab.failure.steps import Application, Plan, play
 from lab.hosts import Hosts
-from lab.report import RESULTS, Report, median, percentile, progress
+from lab.report import Report, median, percentile, progress
+from lab.results import RESULTS, joined, newest
 
 APPLICATIONS: dict[str, Callable[[str, int], Application]] = {
     "ensemble": ensemble.Frontend,
@@ -64,8 +64,8 @@ def main() -> None:
                 progress(f"{name}, run {number}, {'a failure' if fails else 'no failure'}: {_told(run)}")
         for fails in runs:
             _add_row(report, name, fails, runs[fails], arguments)
-    document = json.loads(report.finish().read_text())
-    figure.draw(document, arguments.figures)
+    report.finish()
+    figure.draw(newest(joined("failure")).document, arguments.figures)
 
 
 def _play(name: str, arguments: argparse.Namespace, plan: Plan) -> dict[str, Any]:

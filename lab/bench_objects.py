@@ -22,8 +22,8 @@ from pathlib import Path
 from lab.daemons import on_loopback
 from lab.objects import FIRST_GET, Clients, HopliteClients, Memcpy, ray_clients
 from lab.plots import objects as figure
-from lab.report import RESULTS, RUNS_MIN, Report, median, progress, size_text
-from lab.results import joined
+from lab.report import RUNS_MIN, Report, median, progress, size_text
+from lab.results import RESULTS, joined
 from lab.systems import ray
 
 CLIENTS = (1, 8)

@@ -29,8 +29,8 @@ from lab import interleave
 from lab.failure import ray_figure
 from lab.hosts import Host, Hosts
 from lab.network import Network
-from lab.report import RESULTS, ROOT, Report, median, progress
-from lab.results import joined
+from lab.report import Report, median, progress
+from lab.results import RESULTS, ROOT, joined
 from lab.systems import peers, ray
 from lab.worker import Process
 

@@ -14,7 +14,8 @@ import subprocess
 import sys
 
 from lab.failure.rebuilt_on_ray import CASES
-from lab.report import ROOT, RUNS_MIN, Report, median, progress
+from lab.report import RUNS_MIN, Report, median, progress
+from lab.results import ROOT
 from lab.systems.ray import ALONE
 
 SYSTEMS = ("ray", "hoplite")

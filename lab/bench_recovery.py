@@ -16,7 +16,6 @@ If a lost source is put again, the case is instead allowed one run without a fai
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from lab.hosts import Hosts
 from lab.node_host import ClientHost
 from lab.recovery import figure
 from lab.recovery.play import CASES, Case, Stage
-from lab.report import RESULTS, RUNS_MIN, Report, median, progress, size_text
+from lab.report import RUNS_MIN, Report, median, progress, size_text
+from lab.results import RESULTS, joined, newest
 
 #: Seconds by which a broadcast may take longer than without a failure, besides the detection time.
 SLACK = 0.05
@@ -78,8 +78,14 @@ def main() -> None:
     )
     for case in wanted:
         add_row(report, case, runs)
-    document = json.loads(report.finish().read_text())
-    figure.draw(document, arguments.figures)
+    report.finish()
+    figure.draw(newest(joined("recovery")).document, arguments.figures)
+
+
+def _compact(name: str, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs, with samples of the links only where the figure shows them."""
+    shown = figure.median_run(runs) if name in figure.PROGRESS else None
+    return [{key: value for key, value in run.items() if key != "progress" or run is shown} for run in runs]
 
 
 def _with_baselines(names: list[str]) -> set[str]:
@@ -114,7 +120,7 @@ def add_row(report: Report, case: Case, runs: dict[str, list[dict[str, Any]]]) -
     report.add(
         (case.name, f"{seconds:.2f} s", spread, f"{without:.2f} s", *cells, f"{seconds / without:.3f}"),
         case=case.name,
-        runs=own,
+        runs=_compact(case.name, own),
         summary=summary,
     )
 

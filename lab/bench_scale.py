@@ -33,8 +33,8 @@ from typing import Any
 
 from lab import scale, soak
 from lab.plots import scale as figure
-from lab.report import RESULTS, ROOT, Report, median, progress, size_of, size_text
-from lab.results import joined
+from lab.report import Report, median, progress, size_of, size_text
+from lab.results import RESULTS, ROOT, joined
 
 NODES = (4, 16, 64)
 OBJECTS = (1_000, 10_000, 100_000)

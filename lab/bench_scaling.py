@@ -18,8 +18,8 @@ from lab import interleave
 from lab.daemons import Daemon, on_hosts
 from lab.network import Network
 from lab.plots import scaling as figure
-from lab.report import ROOT, Report, median, progress, size_of, size_text
-from lab.results import joined
+from lab.report import Report, median, progress, size_of, size_text
+from lab.results import ROOT, joined
 from lab.systems.hoplite import Hoplite
 from lab.worker import Worker
 

@@ -13,7 +13,8 @@ from lab import systems
 from lab.hosts import Hosts
 from lab.limits import iperf
 from lab.network import Network, add_network_options
-from lab.report import RESULTS, RUNS_MIN, Report, median, progress
+from lab.report import RUNS_MIN, Report, median, progress
+from lab.results import RESULTS
 from lab.systems import System, Tuned
 from lab.worker import WorkerFailed
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.hosts import Host
-from lab.report import ROOT
+from lab.results import ROOT
 
 #: Bytes that a bare copy gives to the kernel at once. Larger buffers would not help.
 BARE_CHUNK_BYTES = 1 << 20

@@ -31,8 +31,8 @@ from lab.plots import (
 )
 from lab.plots.lines import LOOKS
 from lab.recovery import figure as recovery
-from lab.report import RESULTS, ROOT, progress
-from lab.results import Case, joined, newest
+from lab.report import progress
+from lab.results import RESULTS, ROOT, Case, joined, newest
 
 Draw = Callable[[Sequence[Case], Path], list[str]]
 
@@ -129,13 +129,19 @@ def text(section: Section, cases: Sequence[Case], figures: Sequence[str]) -> str
 
 def _side_by_side(cases: Sequence[Case]) -> list[list[str]]:
     """A row for each case, number of hosts and size, with all systems' times as multiples of its limit."""
-    cases = sorted(cases, key=lambda case: (case.summary.get("hosts", 0), case.summary.get("size", 0)))
+    cases = sorted(cases, key=_place)
     found = {name for case in cases for name in case.summary["systems"]}
     known = [name for name in LOOKS if name in found and name != OURS]
     peers = [*known, *sorted(found - {OURS, *known})]
     own = cases[0].document["columns"][: -len(COLUMNS)]
     head = [*own, "link", "limit", OURS, "x limit", "must reach", *(f"{name}, x limit" for name in peers)]
     return [head, *(_line(case, len(own), peers) for case in cases)]
+
+
+def _place(case: Case) -> tuple[int, int, str]:
+    """The place in the table: by number of hosts, size and name."""
+    summary = case.summary
+    return summary.get("hosts", 0), summary.get("size", 0), summary.get("case", "")
 
 
 def _line(case: Case, own: int, peers: Sequence[str]) -> list[str]:

@@ -1,8 +1,7 @@
-"""The report of a benchmark: every run in a JSON file, and a table on the terminal."""
+"""The report of a benchmark: every run in its file of results, and a table on the terminal."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shlex
@@ -15,10 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-
-#: The folder of the results. Write results that are not to be kept to another folder.
-RESULTS = Path(os.environ.get("HOPLITE_LAB_RESULTS", ROOT / "lab" / "results"))
+from lab.results import RESULTS, ROOT, append, drop_superseded, path_of
 
 #: The environment of the peers that are Python packages (`make peers`). It is separate, so that the peers'
 #: requirements do not affect the packages that Hoplite is tested with.
@@ -71,42 +67,36 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 class Report:
-    """Collects the rows and runs of one benchmark in its JSON file. ``finish`` prints the table."""
+    """Collects the rows and runs of one benchmark in its file. ``finish`` prints the table."""
 
     def __init__(self, name: str, title: str, columns: Sequence[str]) -> None:
-        self.name, self.title, self.columns = name, title, columns
-        self._cases: list[dict[str, Any]] = []
-        self._load = os.getloadavg()
-        self._versions = versions()
-        self._path = RESULTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
-
-    def add(self, *rows: Sequence[str], case: str, runs: Any, summary: dict[str, Any]) -> None:
-        """Adds rows of the table that were measured side by side, with their runs and summary.
-
-        They are written at once, so that a long benchmark that breaks off keeps its results so far.
-        """
-        self._cases.append({"case": case, "rows": rows, "summary": summary, "runs": runs})
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps(self._document(), indent=1) + "\n")
-
-    def finish(self) -> Path:
-        print(f"\n{self.title}\n")
-        table(self.columns, [row for case in self._cases for row in case["rows"]])
-        print(f"\n  all runs: {self._path}")
-        return self._path
-
-    def _document(self) -> dict[str, Any]:
-        return {
-            "benchmark": self.name,
-            "title": self.title,
+        self.title, self.columns = title, columns
+        self._rows: list[Sequence[str]] = []
+        self._path = path_of(name, RESULTS)
+        self._head = {
+            "benchmark": name,
+            "title": title,
             "when": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "command": _command(),
             "machine": machine(),
-            "load_average": {"before": self._load, "after": os.getloadavg()},
-            "versions": self._versions,
-            "columns": self.columns,
-            "cases": self._cases,
+            "load_average": os.getloadavg(),
+            "versions": versions(),
+            "columns": columns,
         }
+
+    def add(self, *rows: Sequence[str], case: str, runs: Any, summary: dict[str, Any]) -> None:
+        """Adds rows of the table that were measured side by side, with their runs and summary."""
+        if not self._rows:
+            append(self._path, self._head)
+        self._rows += rows
+        append(self._path, {"case": case, "rows": rows, "summary": summary, "runs": runs})
+
+    def finish(self) -> None:
+        """Prints the table, and drops older runs of its cases from the file."""
+        print(f"\n{self.title}\n")
+        table(self.columns, self._rows)
+        drop_superseded(self._path)
+        print(f"\n  all runs: {self._path}")
 
 
 def machine() -> dict[str, Any]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from lab.hosts import Host
 from lab.memory import mapped
-from lab.report import ROOT
+from lab.results import ROOT
 
 #: Longest time of a single call of a benchmark.
 CALL_SECONDS = 120.0

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
-from lab.report import RESULTS, ROOT, table
+from lab.report import table
+from lab.results import RESULTS, ROOT
 
 #: Interval of progress lines if there is no terminal.
 PROGRESS_SECONDS = 10.0

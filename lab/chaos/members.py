@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from lab.hosts import Host
-from lab.report import ROOT
+from lab.results import ROOT
 
 #: Events in order: ("answer", member, outcome), ("gone", member, None) or ("ready", node, line).
 Events = SimpleQueue[tuple[str, Any, Any]]

@@ -1,12 +1,7 @@
-"""The figure of the failure benchmark, drawn from its results.
-
-``python -m lab.failure.figure RESULTS.json FOLDER`` draws it anew.
-"""
+"""The figure of the failure benchmark, drawn from its results."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +54,3 @@ def _draw(axis: Axes, without: dict[str, Any], failing: dict[str, Any]) -> None:
 
 def _medians(runs: Sequence[Sequence[float]]) -> list[float]:
     return [median(step) for step in zip(*runs, strict=True)]
-
-
-if __name__ == "__main__":
-    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))

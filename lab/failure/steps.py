@@ -13,7 +13,8 @@ from typing import Any, Protocol
 from lab.daemons import Daemon
 from lab.hosts import Host, Hosts
 from lab.node_host import NodeHost
-from lab.report import ROOT, median
+from lab.report import median
+from lab.results import ROOT
 from lab.traffic import connections, edges, middle_relay
 
 #: Times in the step with the failure, as shares of a step's time. At the first, the trees have formed.

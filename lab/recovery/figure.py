@@ -1,12 +1,7 @@
-"""The figures of the recovery benchmark, drawn from its results.
-
-``python -m lab.recovery.figure RESULTS.json FOLDER`` draws them anew.
-"""
+"""The figures of the recovery benchmark, drawn from its results."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +68,15 @@ def _cost(axis: Axes, row: int, case: dict[str, Any]) -> None:
 def _draw_progress(document: dict[str, Any], cases: dict[str, Any], folder: Path) -> None:
     figure, axes = subplots(1, 2, (7.5, 3.4))
     for axis, name in zip(axes, PROGRESS, strict=True):
-        # The run with the median time.
-        runs = sorted(cases[name]["runs"], key=lambda run: float(run["seconds"]))
-        _progress(axis, name, runs[len(runs) // 2])
+        _progress(axis, name, median_run(cases[name]["runs"]))
     axes[0].set_ylabel("MiB received")
     caption(figure, f"{document['title']}. Bytes that came in over each host's link, the median run.")
     save(figure, folder, "recovery-progress")
+
+
+def median_run(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The run with the median time."""
+    return sorted(runs, key=lambda run: float(run["seconds"]))[len(runs) // 2]
 
 
 def _progress(axis: Axes, name: str, run: dict[str, Any]) -> None:
@@ -107,7 +105,3 @@ def _progress(axis: Axes, name: str, run: dict[str, Any]) -> None:
     axis.set_title(name)
     axis.set_xlabel("seconds")
     axis.legend(fontsize=7)
-
-
-if __name__ == "__main__":
-    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))

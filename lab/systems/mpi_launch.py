@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.hosts import Hosts
-from lab.report import ROOT
+from lab.results import ROOT
 from lab.systems import peers
 from lab.worker import Driven, WorkerFailed
 

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lab.network import Network
-from lab.report import RESULTS, median, progress, size_text
+from lab.report import median, progress, size_text
+from lab.results import RESULTS
 from lab.systems import SEARCH_BYTES_MAX
 
 #: Values of a library's control variables. Empty: the defaults.

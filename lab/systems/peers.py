@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from lab.hosts import Host
-from lab.report import PEERS, ROOT
+from lab.report import PEERS
+from lab.results import ROOT
 from lab.worker import WorkerFailed
 
 BIN = PEERS / "bin"

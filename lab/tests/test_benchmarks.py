@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 
 from lab import page, results
 from lab.hosts import HostsUnavailable, require
-from lab.report import ROOT
+from lab.results import ROOT
 
 try:
     require()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -122,19 +121,23 @@ def test_hoplite_is_never_left_out(folder: Path) -> None:
         measured([Fake("hoplite", 2.5, fails_at=1)])
 
 
-def test_of_each_case_the_newest_run_counts(folder: Path) -> None:
-    for name, seconds, size in (("a", 9.0, MIB), ("b", 2.0, MIB), ("c", 4.0, 32 * MIB)):
-        measured([Fake("hoplite", seconds)], size)
-        (written,) = (path for path in folder.glob("collective-2*.json"))
-        document = json.loads(written.read_text()) | {"when": f"2026-01-01T00:00:0{ord(name) - ord('a')}"}
-        written.unlink()
-        (folder / f"collective-{name}.json").write_text(json.dumps(document))
-    (folder / "collective-old.json").write_text('{"when": "2025", "cases": [{"case": "broadcast"}]}')
+def test_of_each_case_only_the_newest_run_is_kept(folder: Path) -> None:
+    for seconds, size in ((9.0, MIB), (2.0, MIB), (4.0, 32 * MIB)):
+        measured([Fake("hoplite", seconds)], size).finish()
     found = {
         case.summary["size"]: case.summary["systems"]["hoplite"]
         for case in results.joined("collective", folder)
     }
     assert {size: one["seconds"] for size, one in found.items()} == {MIB: 2.0, 32 * MIB: 4.0}
+    assert len(results.documents("collective", folder)) == 2
+
+
+def test_a_benchmark_that_breaks_off_keeps_its_cases_so_far(folder: Path) -> None:
+    measured([Fake("hoplite", 9.0)])
+    broken_off = report.Report("collective", "title", ["case"])
+    for name in ("one", "two"):
+        broken_off.add(["row"], case=name, runs=[], summary={})
+    assert len(results.joined("collective", folder)) == 3
 
 
 def test_the_page_has_a_line_for_each_case_and_blanks_for_what_is_missing(folder: Path) -> None:
@@ -158,8 +161,6 @@ def test_every_figure_of_several_systems_is_drawn(folder: Path) -> None:
     trees = [Fake(name, 2.0) for name in ("hoplite", "chain", "binary", "star")]
     for size in (32 << 10, MIB):
         measured([*trees, Fake("gloo", 3.0)], size, **facts)
-        for path in folder.glob("collective-2*.json"):
-            path.rename(folder / f"collective-{size}.json")
     cases = results.joined("collective", folder)
     for case in cases:
         case.summary["systems"]["hoplite"]["chosen"] = "chain"
