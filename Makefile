@@ -15,6 +15,9 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 SOURCES := $(shell find crates python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name Cargo.toml) \
 	Cargo.toml Cargo.lock pyproject.toml
 
+# Tests of calls and values on a few nodes, without failures, Ray and measured times.
+QUICK := $(addprefix tests/test_,aio bad_input cli cluster create errors get ids imports interrupt lost reduce values).py
+
 .PHONY: help
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -23,8 +26,24 @@ help: ## List the commands
 demo: $(VENV)/installed ## Broadcast, reduce and train on a 4-node local cluster; FILE=path broadcasts that file
 	$(BIN)/python -m examples.demo $(if $(FILE),--file '$(FILE)')
 
+# Three jobs side by side: most of Python's tests wait for nodes and clocks while compilers work.
 .PHONY: test
-test: lint test-rust test-python ## Run every check and every test; what CI runs
+test: $(VENV)/installed ## Run every check and every test; what CI runs
+	+$(MAKE) --no-print-directory --jobs=3 test-nodes test-ray-nodes lint-and-test-rust
+
+.PHONY: test-nodes test-ray-nodes lint-and-test-rust
+test-nodes: $(VENV)/installed
+	$(BIN)/python -m pytest --ignore-glob='*/test_ray_*.py' -p no:cacheprovider
+test-ray-nodes: $(VENV)/installed
+	$(BIN)/python -m pytest tests/test_ray_*.py -p no:cacheprovider
+# Compilers yield to tests that measure time.
+lint-and-test-rust: $(VENV)/installed
+	+nice $(MAKE) --no-print-directory lint test-rust
+
+.PHONY: check
+check: lint ## The daily check, in minutes: lints, types, and the tests of the decisions and of single calls
+	cargo test --package hoplite-core --package hoplite-sim --package hoplite-types --package hoplite-wire --package hoplite-client
+	$(BIN)/python -m pytest $(QUICK)
 
 .PHONY: lint
 lint: $(VENV)/installed ## Formatting, lints and types, without tests
