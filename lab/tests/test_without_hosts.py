@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from lab import bench_applications, bench_scale, interleave, memory, page, report, results, soak, systems
 from lab import applications as programs
+from lab import bench_applications, bench_scale, interleave, memory, page, report, results, soak, systems
 from lab import scale as operations
 from lab.applications import Application, ProgramFailed
 from lab.bench_degree import shape
