@@ -56,7 +56,8 @@ def main() -> int:
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     outcomes = {} if arguments.again else read(arguments.results)
     files = [path for name in chosen["files"] for path in sorted(folder.glob(name))]
-    for file in files:
+    wanted = arguments.only.partition("::")[0]
+    for file in [path for path in files if fnmatch.fnmatchcase(path.name, wanted)]:
         tests = [test for test in collected(file) if fnmatch.fnmatchcase(test, arguments.only)]
         run_file(folder, tests, outcomes, arguments.results)
     return report(outcomes, arguments.only, chosen["excused"])
