@@ -47,7 +47,7 @@ Outcomes = dict[tuple[str, str], str]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="python/ray/tests of Ray's repository")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="tests whose file::name matches")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="a file, or tests: file::name")
     parser.add_argument("--results", type=Path, default=Path("build/ray-upstream.jsonl"))
     parser.add_argument("--again", action="store_true", help="run also what the results have already")
     arguments = parser.parse_args()
@@ -56,11 +56,12 @@ def main() -> int:
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     outcomes = {} if arguments.again else read(arguments.results)
     files = [path for name in chosen["files"] for path in sorted(folder.glob(name))]
-    wanted = arguments.only.partition("::")[0]
+    wanted, _, of_file = arguments.only.partition("::")
+    only = f"{wanted}::{of_file or '*'}"
     for file in [path for path in files if fnmatch.fnmatchcase(path.name, wanted)]:
-        tests = [test for test in collected(file) if fnmatch.fnmatchcase(test, arguments.only)]
+        tests = [test for test in collected(file) if fnmatch.fnmatchcase(test, only)]
         run_file(folder, tests, outcomes, arguments.results)
-    return report(outcomes, arguments.only, chosen["excused"])
+    return report(outcomes, only, chosen["excused"])
 
 
 def read(results: Path) -> Outcomes:
