@@ -112,7 +112,8 @@ def note(lines: list[dict[str, str]], outcomes: Outcomes, results: Path) -> None
         for line in lines:
             outcomes[line["test"], line["mode"]] = line["outcome"]
             file.write(json.dumps(line) + "\n")
-            print(f"{line['mode']:8}{line['outcome']:10}{line['test']}  {line['why']}", flush=True)
+            why = line["why"].split("\n")[0]
+            print(f"{line['mode']:8}{line['outcome']:10}{line['test']}  {why}", flush=True)
 
 
 def run(folder: Path, mode: str, tests: list[str]) -> list[dict[str, str]]:
